@@ -1,0 +1,1 @@
+"""What every layer may use: the tree of errors, clocks. Imports nothing of fanwise."""

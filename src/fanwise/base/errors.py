@@ -1,0 +1,110 @@
+"""Every error fanwise raises on its own account, in one tree.
+
+    FanwiseError
+    +-- NotInstalled (ImportError)        an optional library is missing; names the extra to install
+    +-- ClosedError                       you closed it, or you are in a fork of the process that owns it
+    +-- DeadlineExceeded (TimeoutError)   the time you gave ran out; the other side may go on
+    +-- WireError                         bytes that cannot be trusted: cut, oversized or malformed
+    |   +-- AuthenticationError           the peer did not prove that it holds the key
+    +-- WorkerLostError                   a worker process died or is out of reach
+    +-- RemoteError                       a remote failure whose own type cannot be rebuilt here
+    +-- NotSendableError (TypeError)      an object that cannot travel to a worker; names it
+    +-- LeaseError                        more devices or memory asked for than there are
+    +-- RecordError                       not an experiment's record, or one of another version
+    +-- SearchFailedError                 the first trials of a search all failed in the same way
+
+    TrialStopped (BaseException)          not an error: this job was told to end
+
+Wrong arguments are TypeError and ValueError. A message says what happened with values, where, and what to do
+next; each class of the tree appends its anchor in docs/errors.md, so call sites do not repeat it.
+Knows nothing of any other layer.
+"""
+
+from typing import ClassVar
+
+
+class FanwiseError(Exception):
+    """Base of all errors fanwise raises on its own account."""
+
+    anchor: ClassVar[str] = "fanwise-error"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.message} See docs/errors.md#{self.anchor}"
+
+
+class NotInstalled(FanwiseError, ImportError):
+    """An optional library is not installed; the message names the extra that brings it."""
+
+    anchor = "not-installed"
+
+
+class ClosedError(FanwiseError):
+    """What was used is closed, or belongs to the process this one was forked from."""
+
+    anchor = "closed"
+
+
+class DeadlineExceeded(FanwiseError, TimeoutError):
+    """The time that the caller gave ran out. The other side may still be at work."""
+
+    anchor = "deadline-exceeded"
+
+
+class WireError(FanwiseError):
+    """Bytes that cannot be trusted: cut short, oversized, or not of our format."""
+
+    anchor = "wire"
+
+
+class AuthenticationError(WireError):
+    """The peer did not prove that it holds the key. Nothing it sent was unpickled."""
+
+    anchor = "authentication"
+
+
+class WorkerLostError(FanwiseError):
+    """A worker process died, or can no longer be reached."""
+
+    anchor = "worker-lost"
+
+
+class RemoteError(FanwiseError):
+    """A remote failure whose own type could not be rebuilt here; the text holds its type, message and traceback."""
+
+    anchor = "remote"
+
+
+class NotSendableError(FanwiseError, TypeError):
+    """An object that cannot be sent to a worker. The message names it and the way to it."""
+
+    anchor = "not-sendable"
+
+
+class LeaseError(FanwiseError):
+    """More CPUs, GPUs or memory asked for than the pool, or the caller's own lease, will ever have."""
+
+    anchor = "lease"
+
+
+class RecordError(FanwiseError):
+    """A folder or file that is not the record of an experiment, or was written by another version."""
+
+    anchor = "record"
+
+
+class SearchFailedError(FanwiseError):
+    """The first trials of a search all failed in the same way, so going on would waste the machine."""
+
+    anchor = "search-failed"
+
+
+class TrialStopped(BaseException):
+    """This job was told to end.
+
+    Raised inside `report()`, or by SIGTERM anywhere else in the job. A BaseException, so that
+    `except Exception` in an objective does not swallow it. Clean up and let it pass.
+    """

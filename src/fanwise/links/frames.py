@@ -1,0 +1,191 @@
+"""Frames: how messages are cut out of a stream of bytes, and put into one. Decides only; moves no byte itself.
+
+    +----------------------- header, 32 bytes ------------------------+-----------------+------+-------------+
+    | magic u16 | kind u8 | flags u8 | buffers u32 | call u64         | sizes, u64 each | head | buffers ... |
+    | head size u64 | total size u64 (all that follows the header)    |                 |      |             |
+    +-----------------------------------------------------------------+-----------------+------+-------------+
+
+All numbers are little-endian. The head is a pickle that only the codec reads; buffers are its out-of-band parts.
+Knows the limits of a link and checks every length before it asks for memory. Does not know sockets, keys or calls.
+Small frames are parsed where they were received; a big one is received straight into its own buffers, each aligned
+to 64 bytes, so that arrays can adopt them without a copy.
+
+Invariant: after a `WireError` the reader is of no more use; the link must be closed.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..base.errors import WireError
+from ..tensor import aligned_buffer
+
+MAGIC = 0xFA57
+HEADER = struct.Struct("<HBBIQQQ")
+_HEADER_SIZE = HEADER.size
+_STAGING_SIZE = 1 << 16
+
+REQUEST, NOTICE, REPLY, ERROR, GOODBYE = 1, 2, 3, 4, 5
+_KINDS = frozenset((REQUEST, NOTICE, REPLY, ERROR, GOODBYE))
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Limits(NamedTuple):
+    """What a peer may send. Checked before memory is allocated."""
+
+    frame_bytes: int = 1 << 36
+    buffers: int = 4096
+
+
+class Frame(NamedTuple):
+    """One message: its kind, the call it belongs to (0 for none), the pickled head and its out-of-band buffers."""
+
+    kind: int
+    call_id: int
+    head: Buffer
+    buffers: Sequence[memoryview]
+
+
+def encode(kind: int, call_id: int, head: bytes, buffers: Sequence[memoryview] = ()) -> list[Buffer]:
+    """The parts to send, in order, for one frame. Nothing big is copied."""
+    if not buffers:
+        return [HEADER.pack(MAGIC, kind, 0, 0, call_id, len(head), len(head)) + head]
+    sizes = [buffer.nbytes for buffer in buffers]
+    total = 8 * len(sizes) + len(head) + sum(sizes)
+    header = HEADER.pack(MAGIC, kind, 0, len(sizes), call_id, len(head), total)
+    return [header + struct.pack(f"<{len(sizes)}Q", *sizes) + head, *(buffer.cast("B") for buffer in buffers)]
+
+
+class FrameReader:
+    """Cuts frames out of a stream.
+
+    Receive into `space()`, then tell `filled(n)` how many bytes came; it returns the frames that are complete.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._staging = bytearray(_STAGING_SIZE)
+        self._view = memoryview(self._staging)
+        self._start = 0
+        self._end = 0
+        self._big: _BigFrame | None = None
+
+    def space(self) -> memoryview:
+        """Where the next bytes belong; never empty."""
+        if self._big is not None:
+            return self._big.space()
+        return self._view[self._end :]
+
+    def filled(self, size: int) -> list[Frame]:
+        """`size` bytes were written into the last `space()`. Raises `WireError` on bytes that are no frame of ours."""
+        frames: list[Frame] = []
+        if self._big is not None:
+            if self._big.filled(size):
+                frames.append(self._big.frame())
+                self._big = None
+            return frames
+        self._end += size
+        while self._big is None and self._cut(frames):
+            pass
+        if self._start == self._end:
+            self._start = self._end = 0
+        elif self._start and self._end == _STAGING_SIZE:
+            self._compact()
+        return frames
+
+    def _cut(self, frames: list[Frame]) -> bool:
+        """Take one frame, or the beginning of a big one, from the staging area. False: more bytes are needed."""
+        have = self._end - self._start
+        if have < _HEADER_SIZE:
+            return False
+        magic, kind, flags, n_buffers, call_id, head_size, total = HEADER.unpack_from(self._staging, self._start)
+        if magic != MAGIC or kind not in _KINDS or flags:
+            raise WireError(f"not a frame: magic {magic:#06x}, kind {kind}, flags {flags}. The link is closed.")
+        self._check(n_buffers, head_size, total)
+        if n_buffers == 0 and total <= _STAGING_SIZE - _HEADER_SIZE:
+            if have < _HEADER_SIZE + total:
+                if self._start + _HEADER_SIZE + total > _STAGING_SIZE:
+                    self._compact()
+                return False
+            begin = self._start + _HEADER_SIZE
+            self._start = begin + total
+            frames.append(Frame(kind, call_id, bytes(self._view[begin : begin + total]), ()))
+            return True
+        return self._begin_big(kind, call_id, n_buffers, head_size, total, frames)
+
+    def _check(self, n_buffers: int, head_size: int, total: int) -> None:
+        if total > self._limits.frame_bytes:
+            raise WireError(f"a frame of {total} bytes was announced; this link takes {self._limits.frame_bytes}.")
+        if n_buffers > self._limits.buffers:
+            raise WireError(f"a frame of {n_buffers} buffers was announced; this link takes {self._limits.buffers}.")
+        if head_size + 8 * n_buffers > total or (n_buffers == 0 and head_size != total):
+            raise WireError(f"a frame's lengths contradict each other: head {head_size}, total {total}.")
+
+    def _begin_big(
+        self, kind: int, call_id: int, n_buffers: int, head_size: int, total: int, frames: list[Frame]
+    ) -> bool:
+        table = _HEADER_SIZE + 8 * n_buffers
+        if self._end - self._start < table:
+            if self._start + table > _STAGING_SIZE:
+                self._compact()
+            return False
+        sizes = struct.unpack_from(f"<{n_buffers}Q", self._staging, self._start + _HEADER_SIZE)
+        if head_size + 8 * n_buffers + sum(sizes) != total:
+            raise WireError(f"a frame's buffers have {sum(sizes)} bytes, its header promises another number.")
+        big = _BigFrame(kind, call_id, [head_size, *sizes])
+        used = big.feed(self._view[self._start + table : self._end])
+        self._start += table + used
+        if big.complete:
+            frames.append(big.frame())
+            return True
+        self._big = big
+        return False
+
+    def _compact(self) -> None:
+        have = self._end - self._start
+        self._staging[:have] = self._staging[self._start : self._end]
+        self._start, self._end = 0, have
+
+
+class _BigFrame:
+    """A frame that is received straight into its own memory, part by part: the head, then each buffer."""
+
+    def __init__(self, kind: int, call_id: int, sizes: Sequence[int]) -> None:
+        self._kind = kind
+        self._call_id = call_id
+        self._parts = [aligned_buffer(size) for size in sizes]
+        self._part = 0
+        self._at = 0
+        self._skip_full()
+
+    @property
+    def complete(self) -> bool:
+        return self._part == len(self._parts)
+
+    def space(self) -> memoryview:
+        return self._parts[self._part][self._at :]
+
+    def filled(self, size: int) -> bool:
+        self._at += size
+        self._skip_full()
+        return self.complete
+
+    def feed(self, data: memoryview) -> int:
+        """Copy what was received too early; returns how many bytes were used."""
+        used = 0
+        while used < len(data) and not self.complete:
+            space = self.space()
+            size = min(len(space), len(data) - used)
+            space[:size] = data[used : used + size]
+            used += size
+            self.filled(size)
+        return used
+
+    def frame(self) -> Frame:
+        return Frame(self._kind, self._call_id, self._parts[0], self._parts[1:])
+
+    def _skip_full(self) -> None:
+        while self._part < len(self._parts) and self._at == len(self._parts[self._part]):
+            self._part += 1
+            self._at = 0

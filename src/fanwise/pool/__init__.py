@@ -1,0 +1,21 @@
+"""The pool: what this machine has, leases on it, warm processes, the tree of jobs, and their death.
+
+    devices, leases (quiet)      what there is, and who holds it
+    functions, preload, seeds    what travels to a worker, what it will import, and what its chance begins with
+    launching, processes         fresh interpreters; what the operating system offers against orphans
+    keeper, warm, worker         the three mains of the processes below a pool
+    crew, engine, tree (quiet)   which process runs which job; from submit to its end
+    current                      the job that this process runs
+    pool                         what users see
+"""
+
+from .current import CurrentJob as CurrentJob
+from .current import current as current
+from .current import in_job as in_job
+from .leases import Machine as Machine
+from .leases import Need as Need
+from .outcomes import Outcome as Outcome
+from .pool import JobHandle as JobHandle
+from .pool import Needs as Needs
+from .pool import Pool as Pool
+from .pool import PoolStats as PoolStats

@@ -1,0 +1,239 @@
+"""The job that this process runs: the one place where a process knows that it is a worker.
+
+`current()` is what user code and the layers above use: its number and seed, the CPUs and GPUs of its lease, `report`
+to whoever submitted it, and `submit` for jobs of its own, which run beside it within its lease and end with it.
+
+A stop order comes as SIGTERM and raises `TrialStopped` in the main thread; while a message is on its way it waits.
+In a fork of the worker (a DataLoader's worker) all of this is inert: nothing is sent, use raises `ClosedError`.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ..base.errors import ClosedError, TrialStopped
+from ..links import Link
+from ..links.codec import loads, unpack_error
+from .functions import pack, unpack_function
+from .specs import JobSpec, NestedJob
+
+STOP = "STOP"
+CONTINUE = "CONTINUE"
+
+
+class Stopper:
+    """Turns SIGTERM into `TrialStopped`, but never in the middle of a message."""
+
+    def __init__(self) -> None:
+        self.stopped_in_report = False
+        self._shielded = 1  # until `begin`: a stop that comes before the function does
+        self._pending = False
+        self._ignoring = False
+
+    def handle(self, _number: int, _frame: FrameType | None) -> None:
+        """The signal handler; Python runs it in the main thread."""
+        if self._ignoring:
+            return
+        if self._shielded:
+            self._pending = True
+            return
+        self._ignoring = True
+        raise TrialStopped("this trial was told to stop")
+
+    def begin(self) -> None:
+        """The function begins: from now on a stop raises; one that came before does so at once."""
+        self._shielded -= 1
+        if self._pending:
+            self._ignoring = True
+            raise TrialStopped("this trial was told to stop")
+
+    @contextlib.contextmanager
+    def shield(self) -> Iterator[None]:
+        """Hold the stop back until the block is left. For the main thread; others are never interrupted."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        self._shielded += 1
+        try:
+            yield
+        finally:
+            self._shielded -= 1
+        if self._pending and not self._shielded and not self._ignoring:
+            self._ignoring = True
+            raise TrialStopped("this trial was told to stop")
+
+    def ignore(self) -> None:
+        """The function has ended; a stop has nothing to stop any more."""
+        self._ignoring = True
+
+
+@contextlib.contextmanager
+def stop_by_signal() -> Iterator[Stopper]:
+    """Handle SIGTERM by a `Stopper` inside the block."""
+    stopper = Stopper()
+    before = signal.signal(signal.SIGTERM, stopper.handle)
+    try:
+        yield stopper
+    finally:
+        stopper.ignore()
+        signal.signal(signal.SIGTERM, before)
+
+
+class CurrentJob:
+    """The job of this process, as its own code sees it.
+
+    Attributes:
+        id: the pool's number for this job.
+        number: the submitter's number (a tuner's trial id).
+        seed: what random, numpy and torch were seeded with.
+        cpus: how many CPUs, and so threads, it may use.
+        gpus: its GPUs as CUDA_VISIBLE_DEVICES names them; empty: none.
+    """
+
+    def __init__(self, link: Link, spec: JobSpec, stopper: Stopper) -> None:
+        self.id = spec.job_id
+        self.number = spec.number
+        self.name = spec.name
+        self.seed = spec.seed
+        self.cpus = spec.cpus
+        self.gpus = spec.gpus
+        self._gpu_fraction = spec.gpu_fraction
+        self._link = link
+        self._stopper = stopper
+        self._began_s = time.monotonic()
+
+    def began(self, now_s: float) -> None:
+        """The user's function begins at `now_s` (monotonic)."""
+        self._began_s = now_s
+
+    def report(self, values: object) -> str:
+        """Send `values` to the submitter and wait for its decision, "CONTINUE" or "STOP". Blocks until it answers.
+
+        Raises what the submitter raised when it refused the values; `TrialStopped` when a stop order came meanwhile.
+        """
+        with self._stopper.shield():
+            decision = self._link.ask("report", self.id, values, time.monotonic() - self._began_s)
+        if decision == STOP:
+            self._stopper.stopped_in_report = True
+            if threading.current_thread() is not threading.main_thread():
+                os.kill(os.getpid(), signal.SIGTERM)  # the function must end, not only the thread that reported
+            else:
+                self._stopper.ignore()
+        return str(decision)
+
+    def submit(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> "NestedHandle":  # Any: the user's
+        """Run `function(*args, **kwargs)` in a process of its own beside this one, with 1 CPU of this job's lease."""
+        return self.submit_needing(function, args, kwargs, cpus=1)
+
+    def submit_needing(
+        self,
+        function: Callable[..., Any],  # Any: the user's function
+        args: tuple[Any, ...],  # Any: the user's arguments
+        kwargs: dict[str, Any],  # Any: the user's arguments
+        *,
+        cpus: int = 1,
+        gpus: float = 0,
+        memory_bytes: int = 0,
+        number: int | None = None,
+    ) -> "NestedHandle":
+        """As `submit`, with what it needs, taken from this job's lease. Blocks until the pool has accepted it.
+
+        Raises `LeaseError` when this job's lease can never hold it, `NotSendableError` when it cannot travel.
+        """
+        packed = pack(function, args, kwargs)
+        nested = NestedJob(
+            packed.function,
+            packed.function_id,
+            packed.name,
+            packed.modules,
+            packed.arguments,
+            cpus,
+            gpus,
+            memory_bytes,
+            number,
+        )
+        with self._stopper.shield():
+            job_id = self._link.ask("submit", self.id, nested)
+        return NestedHandle(self._link, self._stopper, job_id, packed.name)
+
+
+class NestedHandle:
+    """A job that this job submitted. It ends with this job at the latest."""
+
+    def __init__(self, link: Link, stopper: Stopper, job_id: int, name: str) -> None:
+        self.id = job_id
+        self.name = name
+        self._link = link
+        self._stopper = stopper
+        self._reply = link.call("result", job_id)
+
+    def done(self) -> bool:
+        """Whether the outcome has arrived here; it arrives while this process waits for or reports something."""
+        return self._reply.done()
+
+    def result(self, within_s: float | None = None) -> Any:  # Any: the function's result
+        """Block until the job has ended; its result, or the error it ended with, in its original type."""
+        ok, payload, buffers = self._reply.result(within_s)
+        if not ok:
+            raise unpack_error(payload)
+        return loads(payload, buffers)
+
+    def stop(self, grace_s: float = 5.0) -> None:
+        """Tell it to end: SIGTERM, and SIGKILL when it still lives after `grace_s`."""
+        with self._stopper.shield():
+            self._link.ask("stop", self.id, grace_s)
+
+
+_current: CurrentJob | None = None
+_current_pid = 0
+
+
+def enter(job: CurrentJob) -> None:
+    """This process now runs `job`. Called by the worker."""
+    global _current, _current_pid
+    _current, _current_pid = job, os.getpid()
+
+
+def leave() -> None:
+    """The job of this process has ended. Called by the worker."""
+    global _current
+    _current = None
+
+
+def in_job() -> bool:
+    """Whether this process runs a job of a pool, or was forked from one that does."""
+    return _current is not None
+
+
+def current() -> CurrentJob:
+    """The job this process runs.
+
+    Raises `ClosedError` in a process that runs none, and in a fork of one that does.
+    """
+    if _current is None:
+        raise ClosedError("this process runs no job of a pool; current() is for functions that a pool runs.")
+    if _current_pid != os.getpid():
+        raise ClosedError(
+            f"process {os.getpid()} is a fork of the worker {_current_pid} and not the job itself.\n"
+            f"Report from the function that the pool runs, not from its DataLoader workers."
+        )
+    return _current
+
+
+def fetch_function(link: Link, function_id: str) -> Callable[..., Any]:  # Any: the user's function
+    """A function that a reused process has not seen yet, from the pool."""
+    return unpack_function(link.ask("function", function_id))
+
+
+def on_cuda(call: Callable[[Any], None]) -> None:  # Any: the torch module
+    """Run `call(torch)` now when torch is loaded; else the setting cannot apply before the job loads it itself."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        call(torch)

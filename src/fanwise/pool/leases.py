@@ -1,0 +1,234 @@
+"""Who holds which CPUs, GPUs and memory of a machine. Takes needs, hands out leases, takes them back.
+
+    Need --take--> Ledger --> Lease        (None: not now; LeaseError: never)
+    holder --give_back--> Ledger           (late or repeated: nothing happens)
+    Lease --within--> Ledger               for the jobs that a job starts inside its own lease
+
+Knows nothing of processes, of time or of who waits: the pool asks again when something came back.
+The only state is the table of leases; what is free is computed from it, so nothing can be counted twice.
+
+CPUs are counted, not named. GPUs are named by what goes into CUDA_VISIBLE_DEVICES. A fraction of a GPU is kept in
+millionths, rounded down, so that n jobs of 1/n of a GPU always fit, whatever floats make of 1/n.
+
+Invariants: no GPU is lent beyond 1.0 of it; a whole GPU is lent to one holder only; a holder has one lease.
+Packing: a fraction goes to the fullest GPU that still has room, so that whole GPUs stay whole as long as possible.
+"""
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from ..base.errors import LeaseError
+
+_WHOLE = 1_000_000  # millionths of one GPU
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU, or one MIG instance of a GPU, that jobs may be given.
+
+    Args:
+        index: the number nvidia-smi gives the card (PCI order); MIG instances of one card share it.
+        uuid: `GPU-...` or `MIG-...`; unique.
+        name: the product name, for people.
+        memory_bytes: its memory; 0 where the driver does not tell.
+        visible: what goes into CUDA_VISIBLE_DEVICES of a job that may use it.
+    """
+
+    index: int
+    uuid: str
+    name: str
+    memory_bytes: int
+    visible: str
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What this process may use of the machine it runs on; `notes` says, for people, what was odd while looking."""
+
+    cpus: int
+    memory_bytes: int
+    gpus: tuple[Gpu, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What one job asks for.
+
+    Args:
+        cpus: number of CPUs, at least 1; a job gets as many threads.
+        gpus: a whole number of GPUs, or a float below 1: that part of one GPU's memory, shared with other jobs.
+        memory_bytes: host memory; 0 leaves it unstated.
+
+    Raises:
+        TypeError, ValueError: the values make no sense; the caller's mistake.
+
+    >>> Need(cpus=2, gpus=0.25)
+    Need(cpus=2, gpus=0.25, memory_bytes=0)
+    """
+
+    cpus: int = 1
+    gpus: int | float = 0
+    memory_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        _require_int("cpus", self.cpus, least=1)
+        _require_int("memory_bytes", self.memory_bytes, least=0)
+        if isinstance(self.gpus, float):
+            if not 0.0 < self.gpus < 1.0:
+                raise ValueError(
+                    f"gpus must be a whole number of GPUs (0, 1, 2 ...) or a part of one, a float between 0 and 1 "
+                    f"(0.5), got {self.gpus!r}"
+                )
+        else:
+            _require_int("gpus", self.gpus, least=0)
+
+    @property
+    def _parts(self) -> int:
+        """Millionths of a GPU asked for of each of `_cards` GPUs."""
+        return max(1, math.floor(self.gpus * _WHOLE)) if isinstance(self.gpus, float) else _WHOLE
+
+    @property
+    def _cards(self) -> int:
+        return 1 if isinstance(self.gpus, float) else self.gpus
+
+
+@dataclass(frozen=True, slots=True)
+class GpuShare:
+    """A GPU, or the part of its memory, that belongs to a lease; 1.0 is the whole GPU."""
+
+    visible: str
+    fraction: float
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """What a holder was given; also the form in which a ledger says what is free."""
+
+    cpus: int
+    gpus: tuple[GpuShare, ...]
+    memory_bytes: int
+
+    @property
+    def visible(self) -> str:
+        """What goes into CUDA_VISIBLE_DEVICES of the job: empty when it has no GPU."""
+        return ",".join(share.visible for share in self.gpus)
+
+
+class Ledger:
+    """The leases on one machine, or inside one lease.
+
+    >>> ledger = Ledger(Machine(cpus=4, memory_bytes=8_000))
+    >>> ledger.take(Need(cpus=3), holder=17)
+    Lease(cpus=3, gpus=(), memory_bytes=0)
+    >>> ledger.take(Need(cpus=2), holder=18) is None
+    True
+    >>> ledger.give_back(17)
+    True
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        shares = tuple(GpuShare(gpu.visible, 1.0) for gpu in machine.gpus)
+        self.leases: dict[Hashable, Lease] = {}
+        self._all = Lease(machine.cpus, shares, machine.memory_bytes)
+        self._where = "this machine"
+
+    @staticmethod
+    def within(lease: Lease) -> "Ledger":
+        """A ledger for the jobs that the holder of `lease` starts: they divide it among themselves.
+
+        A job that holds half a GPU can give its own jobs parts of that half, and no whole GPU.
+        """
+        ledger = Ledger(Machine(lease.cpus, lease.memory_bytes))
+        ledger._all = lease
+        ledger._where = "the lease of the job that asks"
+        return ledger
+
+    def check(self, need: Need) -> None:
+        """Return if `need` can be met when everything is free.
+
+        Raises:
+            LeaseError: it can never be met; says what there is.
+        """
+        if problem := self._never(need):
+            raise LeaseError(
+                f"{problem} The job would wait for ever, so it was refused: ask for less, or start it where there is "
+                f"more (`fanwise devices` lists what was found and why)."
+            )
+
+    def take(self, need: Need, holder: Hashable) -> Lease | None:
+        """Lend what `need` asks for, or return None if it is not free now.
+
+        Raises:
+            LeaseError: it will never be free, because there is not that much.
+        """
+        assert holder not in self.leases, f"{holder!r} already holds {self.leases.get(holder)}"
+        self.check(need)
+        free = self.free()
+        shares = _choose(need, free.gpus)
+        if shares is None or need.cpus > free.cpus or need.memory_bytes > free.memory_bytes:
+            return None
+        lease = Lease(need.cpus, shares, need.memory_bytes)
+        self.leases[holder] = lease
+        return lease
+
+    def give_back(self, holder: Hashable) -> bool:
+        """Take the lease of `holder` back; False if it has none (a late or repeated message)."""
+        return self.leases.pop(holder, None) is not None
+
+    def free(self) -> Lease:
+        """What is not lent now; GPUs of which nothing is left are not listed."""
+        left = {share.visible: _parts(share) for share in self._all.gpus}
+        for lease in self.leases.values():
+            for share in lease.gpus:
+                left[share.visible] -= _parts(share)
+        return Lease(
+            cpus=self._all.cpus - sum(lease.cpus for lease in self.leases.values()),
+            gpus=tuple(GpuShare(visible, parts / _WHOLE) for visible, parts in left.items() if parts),
+            memory_bytes=self._all.memory_bytes - sum(lease.memory_bytes for lease in self.leases.values()),
+        )
+
+    def _never(self, need: Need) -> str:
+        """Why `need` can never be met; empty if it can."""
+        have, where = self._all, self._where
+        if need.cpus > have.cpus:
+            return f"{_count(need.cpus, 'CPU')} asked for, {where} has {have.cpus}."
+        if need.memory_bytes > have.memory_bytes:
+            return f"{need.memory_bytes} bytes of memory asked for, {where} has {have.memory_bytes}."
+        if _choose(need, have.gpus) is None:
+            asked = f"{need.gpus} of a GPU" if isinstance(need.gpus, float) else _count(need.gpus, "GPU")
+            return f"{asked} asked for, {where} has {_describe(have.gpus)}."
+        return ""
+
+
+def _choose(need: Need, gpus: tuple[GpuShare, ...]) -> tuple[GpuShare, ...] | None:
+    """The GPUs for `need` among those free: the fullest that fit, in the order of the machine if equal."""
+    fitting = sorted((share for share in gpus if _parts(share) >= need._parts), key=_parts)
+    if len(fitting) < need._cards:
+        return None
+    return tuple(GpuShare(share.visible, need._parts / _WHOLE) for share in fitting[: need._cards])
+
+
+def _parts(share: GpuShare) -> int:
+    # k / 1e6 * 1e6 may miss k by one unit in the last place; rounding brings back exactly k.
+    return round(share.fraction * _WHOLE)
+
+
+def _describe(gpus: tuple[GpuShare, ...]) -> str:
+    if not gpus:
+        return "none"
+    if all(share.fraction == 1.0 for share in gpus):
+        return str(len(gpus))
+    return " and ".join(f"{share.fraction:g} of GPU {share.visible}" for share in gpus)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _require_int(name: str, value: object, *, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{name} must be an int, got {value!r} ({type(value).__name__})")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")

@@ -1,0 +1,140 @@
+"""Every job starts from random states of its own, and the same job from the same ones.
+
+    (experiment seed, job number, attempt) --sha256--> 64 bits --> random, numpy's global state, torch
+
+Children forked from one process would otherwise all continue the random state they inherited. Libraries that a job
+imports itself are seeded at the end of that import (`seed_on_import`), because torch starts every process from one
+and the same default seed. numpy's global state lives in `numpy.random`, which numpy loads on first use, so that is
+the module to watch. Generators that a program makes itself (`numpy.random.default_rng()`, `torch.Generator()`) are
+its own business.
+
+Imports neither numpy nor torch. torch keeps the seed of CUDA generators until CUDA is initialised, so seeding does
+not touch a GPU.
+"""
+
+import hashlib
+import importlib.abc
+import importlib.machinery
+import random
+import sys
+import types
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+
+def job_seed(experiment_seed: int, job_number: int, attempt: int = 0) -> int:
+    """The seed of one attempt at one job: the first 8 bytes, big endian, of a sha256 over the three numbers.
+
+    The text that is hashed is `fanwise/<experiment_seed>/<job_number>/<attempt>`, so anybody can compute the seed.
+
+    Returns:
+        A number in [0, 2**64), the same on every machine and in every version.
+
+    >>> job_seed(0, 0)
+    11285659339495990538
+    """
+    text = f"fanwise/{experiment_seed:d}/{job_number:d}/{attempt:d}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+
+
+def seed_everything(seed: int) -> None:
+    """Seed `random`, and numpy and torch (CPU and all accelerators) as far as they are loaded.
+
+    Args:
+        seed: a number in [0, 2**64), as `job_seed` gives.
+
+    Raises:
+        ValueError: the seed is out of range.
+    """
+    if not 0 <= seed < 2**64:
+        raise ValueError(f"a seed is a number in [0, 2**64), got {seed}")
+    random.seed(seed)
+    for name, plant in _LATE.items():
+        if (module := sys.modules.get(name)) is not None:
+            plant(module, seed)
+
+
+@contextmanager
+def seed_on_import(seed: int) -> Iterator[None]:
+    """Inside the block, numpy and torch are seeded as soon as somebody imports them, if they are not loaded yet.
+
+    Works through an entry in `sys.meta_path`, which is gone when nothing is left to seed, at the latest at the end
+    of the block. Other import hooks are asked as before, in their order.
+    """
+    waiting = {name for name in _LATE if name not in sys.modules}
+    finder = _SeedingFinder(waiting, seed)
+    if waiting:
+        sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        finder.leave()
+
+
+def _plant_numpy(numpy_random: types.ModuleType, seed: int) -> None:
+    # numpy's global state takes 32-bit words; the pair keeps all 64 bits.
+    numpy_random.seed([seed >> 32, seed & 0xFFFF_FFFF])
+
+
+def _plant_torch(torch: types.ModuleType, seed: int) -> None:
+    torch.manual_seed(seed)
+
+
+_LATE: dict[str, Callable[[types.ModuleType, int], None]] = {"numpy.random": _plant_numpy, "torch": _plant_torch}
+
+
+class _SeedingFinder(importlib.abc.MetaPathFinder):
+    """Finds nothing itself: lets the other finders find, and has the found module seeded after it was executed."""
+
+    def __init__(self, waiting: set[str], seed: int) -> None:
+        self._waiting = waiting
+        self._seed = seed
+        self._asking: set[str] = set()
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        # Another hook may ask the whole of sys.meta_path again, so this may be called while it asks.
+        if fullname not in self._waiting or fullname in self._asking:
+            return None
+        self._asking.add(fullname)
+        try:
+            spec = self._ask_others(fullname, path, target)
+        finally:
+            self._asking.discard(fullname)
+        loader = None if spec is None else spec.loader
+        # A loader that is a class serves other modules too, and cannot be changed for this one alone.
+        if loader is not None and hasattr(loader, "exec_module") and not isinstance(loader, type):
+            self._seed_after(loader, fullname)
+        return spec
+
+    def _ask_others(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None
+    ) -> importlib.machinery.ModuleSpec | None:
+        for finder in list(sys.meta_path):
+            find = getattr(finder, "find_spec", None)
+            if finder is not self and find is not None and (spec := find(fullname, path, target)) is not None:
+                return spec  # type: ignore[no-any-return]  # that is what finders return
+        return None
+
+    def _seed_after(self, loader: importlib.abc.Loader, fullname: str) -> None:
+        """Replace `exec_module` on this one loader, which stays what it is for everything else (source, resources)."""
+        execute = loader.exec_module
+
+        def exec_module(module: types.ModuleType) -> None:
+            execute(module)
+            if fullname in self._waiting:
+                self._waiting.discard(fullname)
+                _LATE[fullname](module, self._seed)
+            if vars(loader).get("exec_module") is exec_module:
+                del loader.exec_module
+            if not self._waiting:
+                self.leave()
+
+        loader.exec_module = exec_module  # type: ignore[method-assign]  # for this loader only, until it ran
+
+    def leave(self) -> None:
+        """Watch no more; what was found and not executed yet is not seeded."""
+        self._waiting.clear()
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)

@@ -226,6 +226,7 @@ class _Card:
     """A card as NVML numbers it, and what it offers: itself, or its MIG instances. A lost card offers nothing."""
 
     uuid: str
+    name: str
     offers: tuple[Gpu, ...]
 
 
@@ -245,9 +246,9 @@ def _gpus(environ: Mapping[str, str], nvml: Nvml | None) -> tuple[tuple[Gpu, ...
     except nvml.NVMLError as error:
         return (), [f"An NVIDIA driver is installed, but does not work: {error}. No GPU is used."]
     chosen, problem = _select(environ.get("CUDA_VISIBLE_DEVICES"), cards)
-    names = {gpu.name for card in cards for gpu in card.offers}
+    unequal = len({card.name for card in cards if card.offers}) > 1
     numbered = bool(chosen) and environ.get("CUDA_VISIBLE_DEVICES", "")[:1].isdigit()
-    if numbered and len(names) > 1 and environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
+    if numbered and unequal and environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
         notes.append(
             "The GPUs differ and CUDA_VISIBLE_DEVICES gives numbers: they were taken in the order of nvidia-smi, "
             "while CUDA puts the fastest first. Give UUIDs (`nvidia-smi -L`), or set CUDA_DEVICE_ORDER=PCI_BUS_ID."
@@ -258,16 +259,16 @@ def _gpus(environ: Mapping[str, str], nvml: Nvml | None) -> tuple[tuple[Gpu, ...
 def _card(lib: Nvml, index: int, notes: list[str]) -> _Card:
     try:
         card = lib.nvmlDeviceGetHandleByIndex(index)
-        uuid = lib.nvmlDeviceGetUUID(card)
+        uuid, name = lib.nvmlDeviceGetUUID(card), lib.nvmlDeviceGetName(card)
         if not _has_mig(lib, card):
-            return _Card(uuid, (_gpu(lib, index, card),))
+            return _Card(uuid, name, (_gpu(lib, index, card),))
         offers = tuple(_gpu(lib, index, instance) for instance in _instances(lib, card))
     except lib.NVMLError as error:
         notes.append(f"GPU {index} is left out: {error}.")
-        return _Card("", ())
+        return _Card("", "", ())
     if not offers:
         notes.append(f"GPU {index} is in MIG mode and has no instances, so it cannot be used.")
-    return _Card(uuid, offers)
+    return _Card(uuid, name, offers)
 
 
 def _gpu(lib: Nvml, index: int, handle: Any) -> Gpu:  # Any: a handle of NVML

@@ -181,14 +181,21 @@ class Engine:
 
     def stop(self, job: Job, grace_s: float) -> None:
         """End a job: SIGTERM, and SIGKILL when it still lives `grace_s` later. Ended jobs: nothing happens."""
+        if self.terminate(job):
+            self._kill_at(job, grace_s)
+
+    def terminate(self, job: Job) -> bool:
+        """Send a job SIGTERM, once; one that waits for its lease is dropped. True when a process was told."""
         if job.id not in self._jobs:
-            return
+            return False
         if job in self._queue:
             self._drop_queued(job)
-        elif job.asked is None:
-            job.asked = "terminate"
-            self.crew.signal(job.id, job.link, signal.SIGTERM)
-            self._kill_at(job, grace_s)
+            return False
+        if job.asked is not None:
+            return False
+        job.asked = "terminate"
+        self.crew.signal(job.id, job.link, signal.SIGTERM)
+        return True
 
     def kill(self, job: Job) -> None:
         """End a job by SIGKILL now."""
@@ -303,11 +310,18 @@ class Engine:
             self.crew.signal(job_id, job.link, signal.SIGKILL)
 
     def on_not_started(self, job_id: int, error: bytes) -> None:
+        # Later in this turn: whoever submits shall have its job in hand before it hears of its end.
+        self._hub.call_soon(lambda: self._not_started(job_id, error))
+
+    def _not_started(self, job_id: int, error: bytes) -> None:
         job = self._jobs.get(job_id)
-        if job is not None:
-            self._workers.pop(job_id, None)
-            self._set_outcome(job, exception_outcome(error, None, ""))
-            self._obey(self._tree.reaped(job_id))
+        if job is None:
+            return
+        worker = self._workers.pop(job_id, None)
+        self._set_outcome(job, exception_outcome(error, None, ""))
+        self._obey(self._tree.reaped(job_id))
+        if worker is not None:
+            self._give_back(worker.ledger, worker.worker_id, worker.gpus, self._schedule)
 
     def on_request(self, request: Request) -> None:
         """A message of a worker; its first argument is the job it speaks for."""

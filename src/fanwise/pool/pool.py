@@ -197,14 +197,14 @@ class Pool:
 
     Args:
         seed: all jobs' seeds are made from it and the number of the job; None draws one (see `seed`).
-        cpus: use at most so many CPUs; None: all this process may use.
+        cpus: count this many CPUs, fewer or more than there are; None: all this process may use.
 
     Attributes:
         seed: the seed in use, so that a run can be repeated.
         machine: what was found; a job of a pool finds its lease here.
 
     Raises:
-        ValueError: `cpus` is not between 1 and what there is.
+        ValueError: `cpus` is below 1.
 
     Closing (or the end of a `with` block) ends every job and process. If this process dies instead, so do they.
 
@@ -374,7 +374,7 @@ class Pool:
 def _limited(machine: Machine, cpus: int | None) -> Machine:
     if cpus is None:
         return machine
-    if not 1 <= cpus <= machine.cpus:
-        raise ValueError(f"cpus must be between 1 and the {machine.cpus} this process may use, got {cpus}")
+    if cpus < 1:
+        raise ValueError(f"cpus must be at least 1, got {cpus}")
     return Machine(cpus, machine.memory_bytes, machine.gpus, machine.notes)
 

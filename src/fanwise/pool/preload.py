@@ -116,7 +116,7 @@ class _Search:
             self._add(function.__module__)
         if (inner := vars(function).get("__wrapped__")) is not None:
             self._later(inner, near=near)
-        if by_value or near:
+        if by_value or (near and _is_users(function.__module__)):
             self._look_at_code(function, near=by_value)
         elif _is_users(function.__module__):
             self._look_at_imports(function.__code__)
@@ -144,6 +144,7 @@ class _Search:
 
     def _look_inside_module(self, module: types.ModuleType, names: Iterable[str]) -> None:
         """`import a.b` binds only `a`: find `a.b` by the names the code uses; and functions of the user's modules."""
+        self._add(module.__name__)
         for name in names:
             if (inner := sys.modules.get(f"{module.__name__}.{name}")) is not None:
                 self._add(f"{module.__name__}.{name}")

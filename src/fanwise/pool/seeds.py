@@ -77,7 +77,7 @@ def _plant_numpy(numpy_random: types.ModuleType, seed: int) -> None:
 
 
 def _plant_torch(torch: types.ModuleType, seed: int) -> None:
-    torch.manual_seed(seed)
+    torch.manual_seed(seed)  # of which torch's CPU generator uses the lower 32 bits, the CUDA generators all
 
 
 _LATE: dict[str, Callable[[types.ModuleType, int], None]] = {"numpy.random": _plant_numpy, "torch": _plant_torch}

@@ -1,0 +1,59 @@
+# The commands of this repository. `make` prints them. Everything is installed into .venv, nothing outside of it.
+# ARGS goes to the command behind a target: make demo ARGS="--seconds 20", make test ARGS="tests/tune -x".
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test soak check bench
+
+PYTHON ?= python3
+ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+CHECKED := src tests examples benchmarks
+
+# The constraints hold for the build back end too; older pips read the first variable there, newer ones the second.
+PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
+	$(BIN)/python -m pip install
+TORCH := $(shell grep '^torch==' constraints.txt)
+
+help: ## print the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+
+demo: $(VENV)/run.stamp ## install what is needed, then search LeNet's learning rate and batch size for a minute
+	$(BIN)/fanwise demo $(ARGS)
+
+test: $(VENV)/dev.stamp ## run all tests but the long ones
+	$(BIN)/python -m pytest $(ARGS)
+
+soak: $(VENV)/dev.stamp ## run the long tests: hundreds of kills, long searches (minutes)
+	$(BIN)/python -m pytest -m soak -o faulthandler_timeout=1800 $(ARGS)
+
+check: $(VENV)/dev.stamp ## lint, formatting, types
+	$(BIN)/ruff check $(CHECKED)
+	$(BIN)/ruff format --check $(CHECKED)
+	$(BIN)/mypy
+
+bench: $(VENV)/dev.stamp ## measure, beside the peers, in environments that the scripts make (long)
+	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" $(ARGS); done
+
+# A stamp says: installed as pyproject.toml and constraints.txt stand now. So the second `make demo` starts at once.
+$(VENV)/run.stamp: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) $(TORCH)
+	$(PIP) -e .
+	touch $@
+
+$(VENV)/dev.stamp: $(VENV)/run.stamp
+	$(PIP) -e '.[dev]'
+	touch $@
+
+$(BIN)/python:
+	@command -v "$(PYTHON)" >/dev/null || { \
+		echo "No '$(PYTHON)' here. Install Python 3.11 or newer, or name one: make demo PYTHON=/path/to/python3" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "fanwise needs Python 3.11 or newer, '$(PYTHON)' is $$("$(PYTHON)" -V 2>&1)." \
+			"Name another: make demo PYTHON=python3.11" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import ensurepip, venv' || { \
+		echo "'$(PYTHON)' cannot make virtual environments. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	"$(PYTHON)" -m venv $(VENV) || { rm -rf $(VENV); exit 1; }

@@ -1,0 +1,106 @@
+"""What all benchmarks share: the spread of repeated numbers, a table, the machine, a place for results and for scratch.
+
+A benchmark never says "fast enough" and never fails because of a number: it prints what it measured, beside what it
+compares with, from the same run on the same machine. The tables are Markdown, so that docs/benchmarks.md can quote
+them. The raw numbers go to `.bench-results/` (ignored by git) as JSON.
+
+Scratch folders lie there too and not in the system's temporary folder: that one is often kept in memory, and then
+durable writes would look cheaper than they are.
+"""
+
+import json
+import os
+import platform
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / ".bench-results"
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Median, least and greatest of some repeated measurements, in their unit."""
+
+    median: float
+    least: float
+    greatest: float
+
+    def shown(self, digits: int = 1) -> str:
+        """As a table cell: `7.3 (7.1-7.9)`, or the median alone when there was one measurement."""
+        if self.least == self.greatest:
+            return f"{self.median:.{digits}f}"
+        return f"{self.median:.{digits}f} ({self.least:.{digits}f}-{self.greatest:.{digits}f})"
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """The spread of at least one value."""
+    return Spread(statistics.median(values), min(values), max(values))
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The value below which about `share` (0 to 1) of the values lie: the nearest one that was measured."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table with aligned columns."""
+    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
+    lines = [header, ["-" * width for width in widths], *rows]
+    return "\n".join(
+        "| " + " | ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)) + " |" for line in lines
+    )
+
+
+def machine() -> dict[str, str]:
+    """What a reader must know about the machine, the load on it before the benchmark included."""
+    facts = {
+        "cpu": _cpu_model(),
+        "cores": str(len(os.sched_getaffinity(0))),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "load before": " ".join(f"{load:.2f}" for load in os.getloadavg()),
+        "day": time.strftime("%Y-%m-%d"),
+    }
+    return facts
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or "unknown"
+
+
+def say(text: str) -> None:
+    """One line of progress, on stderr, so that stdout holds the tables alone."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def finish(name: str, tables: Sequence[str], payload: Mapping[str, object], *, facts: Mapping[str, str]) -> None:
+    """Print the tables with the machine below, and write everything to `.bench-results/NAME-<time>.json`."""
+    print("\n\n".join(tables))
+    print("\n" + "; ".join(f"{key}: {value}" for key, value in facts.items()))
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}.json"
+    path.write_text(json.dumps({"benchmark": name, "machine": dict(facts), **payload}, indent=1) + "\n")
+    say(f"written: {path.relative_to(ROOT)}")
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A new folder on the disk of the checkout, removed at the end."""
+    RESULTS.mkdir(exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="scratch-", dir=RESULTS))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,63 @@
+"""No-op trials with fanwise: random search, two workers, a fresh process a trial or (`--reuse`) kept processes.
+
+At the end the marks of the trials are compared with the experiment's record: the same processes must stand in both, and
+without `--reuse` no two trials may have run in one process.
+"""
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import marks
+
+import fanwise
+from fanwise.tune import RandomSearch, StoppingCriterion, Tuner, report, uniform
+from fanwise.tune.record import read_events
+
+NAME = "noop"
+
+
+def objective(x: float) -> None:
+    import marks
+
+    marks.mark()
+    import torch  # noqa: F401
+
+    for i in range(3):
+        report(loss=x + i)
+
+
+def check(found: list[marks.Mark], folder: Path, *, reuse: bool) -> None:
+    """Raise RuntimeError unless record and marks agree about the processes."""
+    ready = [event.body for event in read_events(folder / NAME) if event.kind == "ready"]
+    recorded = Counter((body["pid"], round(body["process_started_s"], 2)) for body in ready)
+    marked = Counter((one.pid, round(one.process_started_s, 2)) for one in found)
+    if recorded != marked:
+        raise RuntimeError(
+            f"record and marks differ: {recorded - marked} only recorded, {marked - recorded} only marked"
+        )
+    if not reuse and len(marked) != len(found):
+        raise RuntimeError(f"{len(found)} trials ran in {len(marked)} processes, each should have had its own")
+
+
+def main() -> None:
+    args = marks.arguments("reuse")
+    os.environ["FANWISE_HOME"] = str(args.folder)
+    here = str(Path(__file__).parent)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
+    run = marks.Run.begin("fanwise, reuse" if args.reuse else "fanwise, fork", fanwise.__version__, args.folder)
+    tuner = Tuner(
+        objective,
+        {"x": uniform(0, 1)},
+        RandomSearch(metric="loss", mode="min", random_seed=1),
+        StoppingCriterion(max_num_trials_started=args.trials),
+        n_workers=2,
+        reuse=args.reuse,
+        name=NAME,
+    )
+    tuner.run()
+    check(run.end(), args.folder, reuse=args.reuse)
+
+
+if __name__ == "__main__":
+    main()

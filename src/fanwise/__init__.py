@@ -1,0 +1,48 @@
+"""fanwise: spreads deep-learning work over every device you have. This file holds the public names, nothing else.
+
+    fanwise.tune     search hyperparameters: Tuner, RandomSearch, report, load_experiment ...
+    fanwise.pool     warm workers: Pool, current
+    fanwise.links    authenticated connections between processes
+    fanwise.tensor   arrays of any engine
+    fanwise.plot     figures from plain data
+    fanwise.zoo      data sets and models of the examples
+    fanwise.base     clocks
+    fanwise.errors   every error fanwise raises on its own account (the file base/errors.py)
+
+Names load on first use (PEP 562): `import fanwise` loads no layer, no torch and no numpy, so that a worker or a command
+line tool pays only for what it uses. Files inside the package never import this one.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from .base.version import VERSION as __version__
+
+if TYPE_CHECKING:
+    from . import base as base
+    from . import links as links
+    from . import plot as plot
+    from . import pool as pool
+    from . import tensor as tensor
+    from . import tune as tune
+    from . import zoo as zoo
+    from .base import errors as errors
+    from .pool import Pool as Pool
+    from .pool import current as current
+
+
+_MODULES = {name: f".{name}" for name in ("base", "links", "plot", "pool", "tensor", "tune", "zoo")}
+_MODULES["errors"] = ".base.errors"
+_HOME_OF = {"Pool": ".pool", "current": ".pool"}
+
+
+def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        return import_module(_MODULES[name], __name__)
+    if name in _HOME_OF:
+        return getattr(import_module(_HOME_OF[name], __name__), name)
+    raise AttributeError(f"module 'fanwise' has no attribute {name!r}; it has {', '.join(__dir__())}")
+
+
+def __dir__() -> list[str]:
+    return sorted(["__version__", *_MODULES, *_HOME_OF])

@@ -1,0 +1,59 @@
+"""What all figures do to their axes: limits, labels, grid, and the sentences for what is not drawn."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from .canvas import MUTED
+from .data import SearchData, best_point, n_not_finite
+from .scales import TimeUnit, ValueScale, number, plain
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def title(search: SearchData) -> str:
+    """The name of the search and its best value, as soon as there is one."""
+    best = best_point(search)
+    if best is None:
+        return plain(search.name)
+    return f"{plain(search.name)}: best {plain(search.metric)} {number(best.value)} (trial {best.trial_id})"
+
+
+def clean_axes(axes: "Axes") -> None:
+    """Only the two axis lines that carry numbers, and a light grid behind the data."""
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    axes.grid(True, color="#e6e6e6", linewidth=0.8)
+    axes.set_axisbelow(True)
+
+
+def finish_time_axis(axes: "Axes", searches: Iterable[SearchData], unit: TimeUnit) -> None:
+    """From the begin of the search to the last event of the longest one."""
+    last_s = max(search.last_s for search in searches)
+    axes.set_xlim(0.0, last_s / unit.seconds if last_s > 0 else 1.0)
+    axes.set_xlabel(f"wall-clock time [{unit.name}]")
+
+
+def use_scale(axes: "Axes", scale: ValueScale) -> None:
+    """Set the limits of the value axis."""
+    if scale.log:
+        axes.set_yscale("log")
+    axes.set_ylim(scale.low, scale.high)
+
+
+def say_nothing_yet(axes: "Axes", text: str) -> None:
+    """A sentence in the middle of empty axes."""
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=MUTED)
+
+
+def note_what_is_hidden(axes: "Axes", search: SearchData, scale: ValueScale) -> None:
+    """Say which reports the axes do not show, or that there are none."""
+    n_lost = n_not_finite(search)
+    if n_lost == len(search.reports):
+        say_nothing_yet(axes, f"no finite value in {n_lost} reports" if n_lost else "no report yet")
+        return
+    beyond = f"{scale.n_beyond} {'above' if search.mode == 'min' else 'below'} this axis" if scale.n_beyond else ""
+    parts = [part for part in (beyond, f"{n_lost} not finite" if n_lost else "") if part]
+    if parts:
+        text = f"reports not shown: {', '.join(parts)}"
+        axes.text(1.0, 1.005, text, transform=axes.transAxes, ha="right", va="bottom", fontsize=8, color=MUTED)

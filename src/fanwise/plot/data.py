@@ -1,0 +1,297 @@
+"""What the figures show, as plain data: no drawing, no clock, no foreign library.
+
+    SearchData --incumbent_steps-----> improvements            (one search)
+               --incumbent_curve-----> a step function         (one search)
+               --incumbent_band------> mean and spread         (repetitions)
+               --curves_by_trial-----> one polyline a trial    (one search)
+               --worker_timeline-----> busy, start-up, idle    (one search)
+
+The caller fills `SearchData` from wherever it keeps its results; this file knows nothing of trials that run,
+of records or of tuners. All times are seconds since the search began.
+
+Values that are not finite cannot be drawn and are never an incumbent; `n_not_finite` counts them. Reports may
+come in any order.
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+IntervalKind = Literal["busy", "start-up", "idle"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReportPoint:
+    """One value that a trial reported: its `iter`-th report, `t_s` seconds after the search began."""
+
+    trial_id: int
+    t_s: float
+    iter: int
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The stay of one trial on one worker.
+
+    The trial got the worker at `started_s`, its objective began at `ready_s` and ended at `ended_s`, and the worker
+    could be given away again at `free_s`. What has not happened yet is None.
+    """
+
+    slot: int
+    trial_id: int
+    started_s: float
+    ready_s: float | None
+    ended_s: float | None
+    free_s: float | None
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class SearchData:
+    """All that is drawn of one search.
+
+    `first_ready_s` and `stop_s` bound the time in which workers are expected to be busy: from the first objective that
+    began to the moment after which no trial is started any more. `last_s` is the time of the last event.
+
+    Raises:
+        ValueError: `mode` is neither "min" nor "max", or `n_workers` is less than 1.
+    """
+
+    name: str
+    metric: str
+    mode: str
+    n_workers: int
+    asynchronous: bool
+    reports: Sequence[ReportPoint]
+    spans: Sequence[Span]
+    first_ready_s: float | None
+    stop_s: float | None
+    last_s: float
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("min", "max"):
+            raise ValueError(f"mode must be 'min' or 'max', got {self.mode!r}")
+        if self.n_workers < 1:
+            raise ValueError(f"n_workers must be at least 1, got {self.n_workers!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """Mean and spread of the incumbents of several searches; each holds from its time to the next (a step function)."""
+
+    times_s: list[float]
+    mean: list[float]
+    low: list[float]
+    high: list[float]
+    n_searches: int
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """The reports of one trial in order of time."""
+
+    trial_id: int
+    times_s: list[float]
+    values: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """What one worker did from `begin_s` to `end_s`. Idle intervals have neither trial nor status."""
+
+    slot: int
+    kind: IntervalKind
+    begin_s: float
+    end_s: float
+    trial_id: int | None = None
+    status: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """What all workers did. The sums count only what lies inside `window_s`, over `n_workers` workers.
+
+    `busy_s + startup_s + idle_s` is `n_workers` times the length of the window.
+    """
+
+    intervals: list[Interval]
+    window_s: tuple[float, float] | None
+    n_workers: int
+    busy_s: float
+    startup_s: float
+    idle_s: float
+
+    @property
+    def idle_share(self) -> float | None:
+        """Idle part of the worker time, 0 to 1; None while there is no worker time."""
+        total_s = self.busy_s + self.startup_s + self.idle_s
+        return self.idle_s / total_s if total_s > 0 else None
+
+
+def n_not_finite(search: SearchData) -> int:
+    """How many reports hold NaN or an infinity."""
+    return sum(not math.isfinite(point.value) for point in search.reports)
+
+
+def later_values(search: SearchData) -> list[float]:
+    """The finite values that trials reported after their first report: what is usual once training has begun.
+
+    First reports can be larger by orders of magnitude. Where there are only first reports, it is those.
+    """
+    curves = curves_by_trial(search)
+    later = [value for curve in curves for value in curve.values[1:]]
+    return later or [value for curve in curves for value in curve.values]
+
+
+def incumbent_steps(search: SearchData) -> list[ReportPoint]:
+    """The reports that were better than all before them, in order of time. Equal is not better."""
+    sign = 1.0 if search.mode == "min" else -1.0
+    best = math.inf
+    steps = []
+    for point in sorted(search.reports, key=lambda p: p.t_s):
+        if math.isfinite(point.value) and sign * point.value < best:
+            best = sign * point.value
+            steps.append(point)
+    return steps
+
+
+def best_point(search: SearchData) -> ReportPoint | None:
+    """The first report of the best value, or None when nothing finite was reported."""
+    steps = incumbent_steps(search)
+    return steps[-1] if steps else None
+
+
+def incumbent_curve(search: SearchData) -> tuple[list[float], list[float]]:
+    """Times and values of the best value so far, the last one held until `last_s`; empty without a finite report."""
+    steps = incumbent_steps(search)
+    if not steps:
+        return [], []
+    times_s = [step.t_s for step in steps]
+    values = [step.value for step in steps]
+    return [*times_s, max(search.last_s, times_s[-1])], [*values, values[-1]]
+
+
+def incumbent_band(searches: Sequence[SearchData]) -> Band | None:
+    """Mean and spread of the best value so far over repetitions of one search.
+
+    The grid holds every time at which any incumbent changes, so nothing is interpolated. It begins where all searches
+    have reported, and ends with the longest: a search that ended keeps its best value. Searches without a finite
+    report are left out. The spread is one sample standard deviation to each side, cut where it would leave the range
+    of the values it was computed from.
+
+    Returns:
+        The band, or None when no search has a finite report.
+
+    Raises:
+        ValueError: the searches do not share one mode.
+    """
+    if len({search.mode for search in searches}) > 1:
+        raise ValueError("repetitions of one search must share one mode, got 'min' and 'max'")
+    curves = [curve for curve in map(incumbent_curve, searches) if curve[0]]
+    if not curves:
+        return None
+    begin_s = max(times_s[0] for times_s, _ in curves)
+    grid_s = sorted({t_s for times_s, _ in curves for t_s in times_s if t_s >= begin_s} | {begin_s})
+    band = Band(grid_s, [], [], [], len(curves))
+    for t_s in grid_s:
+        mean, low, high = _mean_and_spread([values[bisect_right(times_s, t_s) - 1] for times_s, values in curves])
+        band.mean.append(mean)
+        band.low.append(low)
+        band.high.append(high)
+    return band
+
+
+def _mean_and_spread(values: Sequence[float]) -> tuple[float, float, float]:
+    mean = math.fsum(values) / len(values)
+    if len(values) == 1:
+        return mean, mean, mean
+    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+    return mean, max(mean - deviation, min(values)), min(mean + deviation, max(values))
+
+
+def curves_by_trial(search: SearchData) -> list[Curve]:
+    """One polyline a trial over wall-clock time, in order of trial ids; trials without a finite report have none."""
+    curves: dict[int, Curve] = {}
+    for point in sorted(search.reports, key=lambda p: (p.trial_id, p.t_s, p.iter)):
+        if math.isfinite(point.value):
+            curve = curves.setdefault(point.trial_id, Curve(point.trial_id, [], []))
+            curve.times_s.append(point.t_s)
+            curve.values.append(point.value)
+    return list(curves.values())
+
+
+def worker_timeline(search: SearchData) -> Timeline:
+    """What each worker did, and how much of it was idle.
+
+    Start-up is from the start of a trial to its objective, busy is inside the objective; both are listed whole, also
+    where they reach beyond the window. Idle is the rest of the window from `first_ready_s` to `stop_s` (until then to
+    `last_s`), including the time in which a worker is cleared after a trial. Where the spans of one worker overlap, the
+    earlier one keeps its place.
+    """
+    n_slots = max([search.n_workers, *(span.slot + 1 for span in search.spans)])
+    window_s = _window(search)
+    intervals: list[Interval] = []
+    for slot in range(n_slots):
+        occupied = _occupied(
+            sorted((s for s in search.spans if s.slot == slot), key=lambda s: s.started_s), search.last_s
+        )
+        intervals += occupied
+        if window_s is not None and slot < search.n_workers:
+            intervals += _idle(slot, occupied, window_s)
+    # A worker beyond n_workers is drawn, but owes no time.
+    owed = [interval for interval in intervals if interval.slot < search.n_workers]
+    return Timeline(
+        intervals,
+        window_s,
+        search.n_workers,
+        busy_s=_sum_inside("busy", owed, window_s),
+        startup_s=_sum_inside("start-up", owed, window_s),
+        idle_s=_sum_inside("idle", owed, window_s),
+    )
+
+
+def _window(search: SearchData) -> tuple[float, float] | None:
+    end_s = search.last_s if search.stop_s is None else search.stop_s
+    if search.first_ready_s is None or end_s <= search.first_ready_s:
+        return None
+    return search.first_ready_s, end_s
+
+
+def _occupied(spans: Iterable[Span], last_s: float) -> list[Interval]:
+    """Start-up and busy intervals of one worker, one after another; what has not ended lasts until `last_s`."""
+    found: list[Interval] = []
+    cursor_s = -math.inf
+    for span in spans:
+        ended_s = last_s if span.ended_s is None else span.ended_s
+        ready_s = ended_s if span.ready_s is None else min(span.ready_s, ended_s)
+        kinds: tuple[tuple[IntervalKind, float, float], ...] = (
+            ("start-up", span.started_s, ready_s),
+            ("busy", ready_s, ended_s),
+        )
+        for kind, begin_s, end_s in kinds:
+            if end_s > max(begin_s, cursor_s):
+                found.append(Interval(span.slot, kind, max(begin_s, cursor_s), end_s, span.trial_id, span.status))
+                cursor_s = end_s
+    return found
+
+
+def _idle(slot: int, occupied: Iterable[Interval], window_s: tuple[float, float]) -> list[Interval]:
+    cursor_s, window_end_s = window_s
+    gaps = []
+    for interval in occupied:
+        if min(interval.begin_s, window_end_s) > cursor_s:
+            gaps.append(Interval(slot, "idle", cursor_s, min(interval.begin_s, window_end_s)))
+        cursor_s = max(cursor_s, interval.end_s)
+    if window_end_s > cursor_s:
+        gaps.append(Interval(slot, "idle", cursor_s, window_end_s))
+    return gaps
+
+
+def _sum_inside(kind: IntervalKind, intervals: Iterable[Interval], window_s: tuple[float, float] | None) -> float:
+    if window_s is None:
+        return 0.0
+    begin_s, end_s = window_s
+    return math.fsum(max(0.0, min(i.end_s, end_s) - max(i.begin_s, begin_s)) for i in intervals if i.kind == kind)

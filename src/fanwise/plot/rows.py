@@ -1,0 +1,125 @@
+"""Workers as rows, trials as boxes: the drawing that `workers` and the strip below the learning curves share.
+
+    worker 0 |//|    0    |//|  2  |//|   4    |
+    worker 1 |//|  1  |//|      3        |     <- idle in grey
+
+A box has the colour of its trial and, where it fits, its number. Start-up is hatched, idle time grey, a failed trial
+is cross-hatched.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .canvas import IDLE, INK, MUTED, trial_colour
+from .data import Interval, SearchData, Timeline
+from .scales import TimeUnit
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+
+_STARTUP_FACE, _STARTUP_HATCH, _STARTUP_NARROW = "#f4f4f4", "#a0a0a0", "#dedede"
+_BOX_HEIGHT = 0.8  # of a row
+_CHAR_WIDTH, _CHAR_HEIGHT = 0.65, 1.2  # of the font size
+_POINTS_PER_INCH = 72.0
+_DARK_COLOURS = frozenset({"#0072b2", "#009e73", "#d55e00"})
+
+
+@dataclass(frozen=True, slots=True)
+class RowScale:
+    """How large things come out: inches of one second and of one row. Decides what fits; need not be exact."""
+
+    inches_per_s: float
+    row_in: float
+
+    def font_size(self) -> float:
+        """Points of the largest number that fits a box of one row, at most 9."""
+        return min(9.0, self.row_in * _BOX_HEIGHT / _CHAR_HEIGHT * _POINTS_PER_INCH)
+
+    def is_wide(self, width_s: float) -> bool:
+        """Whether a box of that many seconds has room for an edge and a hatch; without it shows only a colour."""
+        return width_s * self.inches_per_s >= 0.05
+
+    def fits(self, text: str, width_s: float) -> bool:
+        """Whether the text fits a box that lasts `width_s`."""
+        size = self.font_size()
+        return size >= 5.0 and (len(text) + 0.6) * _CHAR_WIDTH * size / _POINTS_PER_INCH <= width_s * self.inches_per_s
+
+
+def draw_rows(axes: "Axes", search: SearchData, timeline: Timeline, *, unit: TimeUnit, scale: RowScale) -> None:
+    """Draw one row a worker, worker 0 on top, and a dashed line where the search stopped starting trials."""
+    rows: dict[int, list[Interval]] = {slot: [] for slot in range(timeline.n_workers)}
+    for interval in timeline.intervals:
+        rows.setdefault(interval.slot, []).append(interval)
+    n_rows = max(rows) + 1
+    for slot, row in rows.items():
+        wide = [i for i in row if scale.is_wide(i.end_s - i.begin_s)]
+        for edged, boxes in ((False, [i for i in row if not scale.is_wide(i.end_s - i.begin_s)]), (True, wide)):
+            _draw_boxes(axes, slot, [i for i in boxes if i.kind == "idle"], unit, _look(IDLE))
+            startup = _look(_STARTUP_FACE, _STARTUP_HATCH, "//////", 0.3) if edged else _look(_STARTUP_NARROW)
+            _draw_boxes(axes, slot, [i for i in boxes if i.kind == "start-up"], unit, startup)
+            busy = [i for i in boxes if i.kind == "busy"]
+            colours = [_colour(i) for i in busy]
+            _draw_boxes(axes, slot, busy, unit, _look(colours, "white", width=0.7) if edged else _look(colours))
+        busy = [i for i in wide if i.kind == "busy"]
+        _draw_boxes(axes, slot, [i for i in busy if i.status == "Failed"], unit, _look("none", INK, "xxxx"))
+        _number_boxes(axes, slot, busy, unit, scale)
+    if search.stop_s is not None:
+        axes.axvline(search.stop_s / unit.seconds, color=INK, linewidth=1.0, linestyle="--")
+    axes.set_ylim(n_rows - 0.45, -0.55)
+    step = max(1, -(-int(1000 * 0.17) // max(1, int(1000 * scale.row_in))))
+    axes.set_yticks(range(0, n_rows, step))
+    axes.tick_params(axis="y", length=0)
+
+
+def legend_handles(timelines: Iterable[Timeline], *, stopped: bool) -> "list[Artist]":
+    """What the kinds of boxes mean; only those that occur."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    intervals = [interval for timeline in timelines for interval in timeline.intervals]
+    handles: list[Artist] = [Patch(facecolor=trial_colour(0), label="in the objective (trial number)")]
+    if any(interval.kind == "start-up" for interval in intervals):
+        handles.append(Patch(facecolor=_STARTUP_FACE, edgecolor=_STARTUP_HATCH, hatch="//////", label="start-up"))
+    if any(interval.status == "Failed" for interval in intervals):
+        handles.append(Patch(facecolor="white", edgecolor=INK, hatch="xxxx", label="failed"))
+    handles.append(Patch(facecolor=IDLE, label="idle"))
+    if stopped:
+        handles.append(Line2D([], [], color=INK, linewidth=1.0, linestyle="--", label="no new trials"))
+    return handles
+
+
+def _colour(interval: Interval) -> str:
+    return MUTED if interval.trial_id is None else trial_colour(interval.trial_id)
+
+
+def _look(face: str | list[str], edge: str = "none", hatch: str | None = None, width: float = 0.0) -> dict[str, object]:
+    return {"facecolors": face, "edgecolors": edge, "hatch": hatch, "linewidth": width}
+
+
+def _draw_boxes(axes: "Axes", slot: int, row: Sequence[Interval], unit: TimeUnit, style: dict[str, object]) -> None:
+    if row:
+        ranges = [(i.begin_s / unit.seconds, (i.end_s - i.begin_s) / unit.seconds) for i in row]
+        # The style is a plain dict of artist properties; the stubs of matplotlib want one keyword each.
+        axes.broken_barh(ranges, (slot - _BOX_HEIGHT / 2, _BOX_HEIGHT), **style)  # type: ignore[arg-type]
+
+
+def _number_boxes(axes: "Axes", slot: int, busy: Iterable[Interval], unit: TimeUnit, scale: RowScale) -> None:
+    for interval in busy:
+        text = str(interval.trial_id)
+        ground = {"facecolor": _colour(interval), "edgecolor": "none", "pad": 0.6}
+        if scale.fits(text, interval.end_s - interval.begin_s):
+            axes.text(
+                (interval.begin_s + interval.end_s) / 2 / unit.seconds,
+                slot,
+                text,
+                ha="center",
+                va="center",
+                fontsize=scale.font_size(),
+                color="white" if _colour(interval) in _DARK_COLOURS else INK,
+                # Without a ground of its own the number would be lost in the hatching.
+                bbox=ground if interval.status == "Failed" else None,
+                clip_on=True,
+                in_layout=False,  # a thousand numbers would be measured again and again
+            )

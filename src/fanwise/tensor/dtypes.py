@@ -1,0 +1,48 @@
+"""The element types that have a code on the wire. A quiet file: names, numbers and sizes, no engine.
+
+A code is for ever: a type may be added with a new number, none may change its number or be reused.
+`in_numpy` tells whether numpy has the type itself; the others travel as raw words of the same size.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class WireDtype:
+    """One element type: its code, its name in torch and numpy, its size and what an engine may do with it."""
+
+    code: int
+    name: str
+    size_bytes: int
+    differentiable: bool = False
+    in_numpy: bool = True
+
+
+_ALL = (
+    WireDtype(1, "bool", 1),
+    WireDtype(2, "int8", 1),
+    WireDtype(3, "int16", 2),
+    WireDtype(4, "int32", 4),
+    WireDtype(5, "int64", 8),
+    WireDtype(6, "uint8", 1),
+    WireDtype(7, "uint16", 2),
+    WireDtype(8, "uint32", 4),
+    WireDtype(9, "uint64", 8),
+    WireDtype(16, "float16", 2, differentiable=True),
+    WireDtype(17, "float32", 4, differentiable=True),
+    WireDtype(18, "float64", 8, differentiable=True),
+    WireDtype(24, "complex64", 8, differentiable=True),
+    WireDtype(25, "complex128", 16, differentiable=True),
+    WireDtype(32, "bfloat16", 2, differentiable=True, in_numpy=False),
+    WireDtype(33, "complex32", 4, differentiable=True, in_numpy=False),
+    WireDtype(40, "float8_e4m3fn", 1, differentiable=True, in_numpy=False),
+    WireDtype(41, "float8_e4m3fnuz", 1, differentiable=True, in_numpy=False),
+    WireDtype(42, "float8_e5m2", 1, differentiable=True, in_numpy=False),
+    WireDtype(43, "float8_e5m2fnuz", 1, differentiable=True, in_numpy=False),
+    WireDtype(44, "float8_e8m0fnu", 1, differentiable=True, in_numpy=False),
+    # Two 4-bit numbers a byte: size and shape count bytes, as torch's own do.
+    WireDtype(48, "float4_e2m1fn_x2", 1, differentiable=True, in_numpy=False),
+)
+
+BY_CODE = {dtype.code: dtype for dtype in _ALL}
+BY_NAME = {dtype.name: dtype for dtype in _ALL}

@@ -1,0 +1,243 @@
+"""An experiment read from its record: while it runs, after a crash, or years later.
+
+    record.sqlite -> record_reading -> history (what the events add up to) -> frames (tables)
+                                            |                             -> plot   (figures)
+                                            +-> best, utilisation, reasons
+
+Knows names and paths, and asks the others. Every property first reads what the record has got since the last look, and
+only that, so that a running search can be watched with one object. Nothing here writes to the record.
+
+Reports of an attempt that was later tried again are left out everywhere, except in `results_of(all_attempts=True)`.
+An `Experiment` belongs to one thread.
+"""
+
+import difflib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..base.errors import RecordError
+from . import history as _history
+from .experiment_names import experiments_folder, list_experiments
+from .frames import results_frame, trials_frame
+from .history import Failure, History
+from .record_reading import FILE_NAME, iter_events, read_meta
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from ..plot.data import SearchData
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The best report of an experiment: its trial, the metric's value, the configuration, and which report it was."""
+
+    trial_id: int
+    value: float
+    config: Mapping[str, Any]  # Any: what the space holds
+    iter: int
+
+
+class Experiment:
+    """What is known of one search. Made by `load_experiment` or returned by `Tuner.run`.
+
+    Args:
+        path: the experiment's folder.
+
+    Raises:
+        RecordError: there is no record, or it is damaged, foreign or of another version. All properties may raise it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        place = Path(path)
+        self.path = place.parent if place.name == FILE_NAME else place
+        self._meta = read_meta(self.path)
+        self._state = History()
+
+    def __repr__(self) -> str:
+        return f"Experiment({self.name!r}, {str(self.path)!r})"
+
+    @property
+    def name(self) -> str:
+        """The experiment's name, which is its folder's unless that was renamed."""
+        return str(self._meta.get("name", self.path.name))
+
+    @property
+    def metadata(self) -> dict[str, Any]:  # Any: JSON
+        """What was known when it began: objective, space, scheduler, metric, mode, seed, n_workers, versions, ..."""
+        return dict(self._meta)
+
+    @property
+    def results(self) -> "pd.DataFrame":
+        """One row a report, in the order of reporting.
+
+        Columns: trial_id, the reported values, config_<name> for every name of the configuration, st_attempt,
+        st_tuner_time (s since the tuner started), st_worker_time (s since the objective began), st_worker_iter (1, 2,
+        ...), st_decision, and st_status (of the trial, now).
+        """
+        return self.results_of()
+
+    def results_of(self, *, all_attempts: bool = False) -> "pd.DataFrame":
+        """As `results`; with `all_attempts=True` also the reports of attempts that were later tried again."""
+        return results_frame(self._current(), all_attempts=all_attempts)
+
+    @property
+    def trials(self) -> "pd.DataFrame":
+        """One row a trial, in the order of starting.
+
+        Columns: trial_id, status, attempt (0, 1, ...), iter (number of reports), config_<name>, the values reported
+        last, best_<metric>, worker_time (s inside the objective, all attempts together), started_s, ended_s (NaN while
+        it runs), reason (kind of failure) and reason_text; see `reason` for the whole of it.
+        """
+        return trials_frame(self._current(), self._metric, self._mode)
+
+    @property
+    def best(self) -> Best | None:
+        """The best report so far; of equal ones the first. None when no finite value was reported."""
+        state = self._current()
+        row = _history.best_row(state, self._metric, self._mode)
+        if row is None:
+            return None
+        trial_id = state.reports.trial_ids[row]
+        value = state.reports.values[self._metric][row]
+        return Best(trial_id, value, dict(state.trials[trial_id].config), state.reports.iters[row])
+
+    @property
+    def utilisation(self) -> float | None:
+        """Share of the worker time that went into the objective, 0 to 1; None before the first objective began.
+
+        The worker time is n_workers times the time from the first objective's beginning to the moment when trials were
+        no longer started (in a running search: to the last event). Start-up and winding down are not part of it.
+        """
+        return _history.utilisation(self._current(), int(self._meta["n_workers"]))
+
+    @property
+    def finished(self) -> bool:
+        """Whether the search came to its end. False while it runs, and for ever if its tuner was killed."""
+        return self._current().finished
+
+    def reason(self, trial_id: int) -> Failure | None:
+        """Why a trial failed, with traceback and last output; None if it did not.
+
+        Raises:
+            ValueError: there is no such trial.
+        """
+        state = self._current()
+        if trial_id not in state.trials:
+            known = f"its trials are {min(state.trials)} to {max(state.trials)}" if state.trials else "it has no trials"
+            raise ValueError(f"experiment {self.name!r} has no trial {trial_id!r}; {known}")
+        return state.trials[trial_id].last.failure
+
+    def refresh(self) -> int:
+        """Read what the record has got since the last look; returns the number of new events."""
+        before = self._state.last_seq
+        for events in iter_events(self.path, before):
+            self._state.fold(events)
+        return self._state.last_seq - before
+
+    def export(self, path: str | os.PathLike[str]) -> None:
+        """Write `results` as CSV, all at once or not at all; missing values and NaN are written as `nan`.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        target = Path(path)
+        partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+        try:
+            self.results.to_csv(partial, index=False, na_rep="nan")
+            os.replace(partial, target)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def search_data(self) -> "SearchData":
+        """The search as the plain data that `fanwise.plot` draws. Reports without a number as metric are left out."""
+        from ..plot.data import ReportPoint, SearchData, Span
+
+        state = self._current()
+        reports, metric = state.reports, self._metric
+        values = reports.values.get(metric) or [None] * len(reports)
+        rows = zip(reports.trial_ids, reports.t_s, reports.iters, values, state.counts(), strict=True)
+        return SearchData(
+            name=self.name,
+            metric=metric,
+            mode=self._mode,
+            n_workers=int(self._meta["n_workers"]),
+            asynchronous=bool(self._meta.get("asynchronous", True)),
+            reports=[
+                ReportPoint(trial_id, t_s, iteration, float(value))
+                for trial_id, t_s, iteration, value, counts in rows
+                if counts and isinstance(value, (int, float))
+            ],
+            spans=[
+                Span(a.slot, trial.trial_id, a.started_s, a.ready_s, a.ended_s, a.free_s, a.status)
+                for trial, a in _history.spans(state)
+            ],
+            first_ready_s=state.first_ready_s,
+            stop_s=state.stop_s,
+            last_s=state.last_s,
+        )
+
+    def plot(self) -> "Figure":
+        """The best value so far over wall-clock time, as a matplotlib figure."""
+        from ..plot import figures
+
+        return figures.incumbent(self.search_data())
+
+    def plot_learning_curves(self) -> "Figure":
+        """The metric of every trial over wall-clock time, as a matplotlib figure."""
+        from ..plot import figures
+
+        return figures.learning_curves(self.search_data())
+
+    def plot_workers(self) -> "Figure":
+        """Which worker ran which trial when, and when it was idle, as a matplotlib figure."""
+        from ..plot import figures
+
+        return figures.workers(self.search_data())
+
+    @property
+    def _metric(self) -> str:
+        return str(self._meta["metric"])
+
+    @property
+    def _mode(self) -> str:
+        return str(self._meta["mode"])
+
+    def _current(self) -> History:
+        self.refresh()
+        return self._state
+
+
+def load_experiment(name_or_path: str | os.PathLike[str]) -> Experiment:
+    """Open an experiment by its name (below `$FANWISE_HOME` or `~/fanwise`) or by the path of its folder.
+
+    It may still run, or its tuner may have been killed: everything that was acknowledged is there.
+
+    Raises:
+        RecordError: there is none of that name or at that path, or it is not to be read. The message names experiments
+            with a similar name.
+
+    >>> load_experiment("lenet-search").best.config
+    {'learning_rate': 0.1, 'batch_size': 128}
+    """
+    place = Path(name_or_path)
+    named = experiments_folder() / place
+    if not place.is_absolute() and len(place.parts) == 1 and named.exists():
+        return Experiment(named)
+    if place.exists():
+        return Experiment(place)
+    raise RecordError(f"There is no experiment {os.fspath(name_or_path)!r}: {_what_there_is(place.name)}")
+
+
+def _what_there_is(name: str) -> str:
+    names, folder = list_experiments(), experiments_folder()
+    if not names:
+        return f"{folder} holds none yet. Give the path of its folder if it is somewhere else."
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    if near:
+        return f"did you mean {' or '.join(near)}? (in {folder})"
+    return f"{folder} holds {len(names)}, for example {', '.join(names[-3:])}."

@@ -1,0 +1,182 @@
+"""When a search ends: the limits a person sets, and the verdict on what has happened so far.
+
+    Counts (seconds, trials, reports, extremes)  --StoppingCriterion.verdict-->  None, or why to stop and how hard
+
+The names and meanings are Syne Tune's. Knows numbers only: no clock, no trials, no scheduler; the tuner fills Counts.
+Counts keeps the extremes of the metrics that the criterion names and of no others, so its size does not grow.
+"""
+
+import math
+import numbers
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+
+from .values import is_number
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The search has to stop.
+
+    Args:
+        reason: which limit was reached, with values.
+        lets_running_finish: True: start nothing more and wait; False: stop the running trials too.
+    """
+
+    reason: str
+    lets_running_finish: bool
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a search has done so far.
+
+    Args:
+        metric: the scheduler's metric, which a limit written as a number means.
+        watched: the metrics whose extremes are kept; `StoppingCriterion.watched(metric)`.
+        wallclock_s: seconds since the search began, at the last look before it was stopped.
+    """
+
+    metric: str
+    watched: frozenset[str]
+    wallclock_s: float = 0.0
+    num_trials_started: int = 0
+    num_trials_completed: int = 0
+    num_trials_stopped: int = 0
+    num_trials_failed: int = 0
+    num_evaluations: int = 0
+    smallest: dict[str, float] = field(default_factory=dict)
+    largest: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def num_trials_finished(self) -> int:
+        """Completed, stopped or failed."""
+        return self.num_trials_completed + self.num_trials_stopped + self.num_trials_failed
+
+    def add_report(self, values: Mapping[str, object]) -> None:
+        """One more evaluation. Watched values that are NaN or no numbers leave the extremes as they were."""
+        self.num_evaluations += 1
+        for name in self.watched:
+            value = values.get(name)
+            if is_number(value) and not math.isnan(value):
+                self.smallest[name] = min(value, self.smallest.get(name, value))
+                self.largest[name] = max(value, self.largest.get(name, value))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoppingCriterion:
+    """The search ends when the first of these limits is reached. At least one must be set.
+
+    Args:
+        max_wallclock_time: seconds since the search began; `math.inf` for a search that only Ctrl-C ends.
+        max_num_trials_started: trials started; those that run then may finish. All other limits stop them.
+        max_num_trials_completed: trials that ran to their end (neither stopped nor failed).
+        max_num_evaluations: reports of all trials together.
+        max_metric_value: the metric is at or above this; a number for the scheduler's metric, or {name: number}.
+        min_metric_value: the metric is at or below this; likewise.
+
+    Raises:
+        TypeError: a limit of the wrong type.
+        ValueError: no limit at all, or one that is NaN or not above 0 (metric values may be negative).
+
+    >>> criterion = StoppingCriterion(max_wallclock_time=720, min_metric_value={"validation_error": 0.1})
+    >>> counts = Counts("validation_error", criterion.watched("validation_error"), wallclock_s=720.4)
+    >>> criterion.verdict(counts)
+    Verdict(reason='max_wallclock_time=720 s is over', lets_running_finish=False)
+    """
+
+    max_wallclock_time: float | None = None
+    max_num_trials_started: int | None = None
+    max_num_trials_completed: int | None = None
+    max_num_evaluations: int | None = None
+    max_metric_value: float | Mapping[str, float] | None = None
+    min_metric_value: float | Mapping[str, float] | None = None
+
+    def __post_init__(self) -> None:
+        names = [option.name for option in fields(self)]
+        if all(getattr(self, name) is None for name in names):
+            raise ValueError(
+                f"StoppingCriterion() would let the search run for ever; set one of {', '.join(names)}, "
+                f"or say that you mean it: max_wallclock_time=math.inf"
+            )
+        _check_seconds(self.max_wallclock_time)
+        for name in names[1:4]:
+            _check_count(name, getattr(self, name))
+        for name in names[4:]:
+            object.__setattr__(self, name, _metric_limit(name, getattr(self, name)))
+
+    def watched(self, metric: str) -> frozenset[str]:
+        """Names of the metrics whose extremes the verdict needs; `metric` is the scheduler's."""
+        return frozenset(_limits(self.max_metric_value, metric)) | frozenset(_limits(self.min_metric_value, metric))
+
+    def verdict(self, counts: Counts) -> Verdict | None:
+        """Whether to stop. A limit that stops the running trials goes before the one that lets them finish."""
+        for reason in self._reached(counts):
+            return Verdict(reason, lets_running_finish=False)
+        if _over(counts.num_trials_started, self.max_num_trials_started):
+            return Verdict(f"max_num_trials_started={self.max_num_trials_started} reached", lets_running_finish=True)
+        return None
+
+    def _reached(self, counts: Counts) -> Iterable[str]:
+        if _over(counts.wallclock_s, self.max_wallclock_time):
+            yield f"max_wallclock_time={self.max_wallclock_time:g} s is over"
+        if _over(counts.num_trials_completed, self.max_num_trials_completed):
+            yield f"max_num_trials_completed={self.max_num_trials_completed} reached"
+        if _over(counts.num_evaluations, self.max_num_evaluations):
+            yield f"max_num_evaluations={self.max_num_evaluations} reached"
+        for name, limit in _limits(self.max_metric_value, counts.metric).items():
+            if counts.largest.get(name, -math.inf) >= limit:
+                yield f"{name} {counts.largest[name]:g} is at or above max_metric_value={limit:g}"
+        for name, limit in _limits(self.min_metric_value, counts.metric).items():
+            if counts.smallest.get(name, math.inf) <= limit:
+                yield f"{name} {counts.smallest[name]:g} is at or below min_metric_value={limit:g}"
+
+
+def _over(count: float, limit: float | None) -> bool:
+    return limit is not None and count >= limit
+
+
+def _limits(limit: float | Mapping[str, float] | None, metric: str) -> Mapping[str, float]:
+    if limit is None:
+        return {}
+    return limit if isinstance(limit, Mapping) else {metric: limit}
+
+
+def _check_seconds(limit: object) -> None:
+    if limit is None:
+        return
+    if not is_number(limit):
+        raise TypeError(f"max_wallclock_time must be seconds, got {limit!r} of type {type(limit).__name__}")
+    if not limit > 0:
+        raise ValueError(f"max_wallclock_time must be above 0 seconds, got {limit!r}")
+
+
+def _check_count(name: str, limit: object) -> None:
+    if limit is None:
+        return
+    if isinstance(limit, bool) or not isinstance(limit, numbers.Integral):
+        raise TypeError(f"{name} must be an int, got {limit!r} of type {type(limit).__name__}")
+    if limit < 1:
+        raise ValueError(f"{name} must be at least 1, got {limit!r}")
+
+
+def _metric_limit(name: str, limit: object) -> object:
+    """The checked limit; a dict is copied, so that the caller's may change."""
+    if limit is None:
+        return None
+    if not isinstance(limit, Mapping):
+        return _metric_value(name, limit)
+    if not limit:
+        raise ValueError(f"{name} must name at least one metric, got an empty dict")
+    for metric in limit:
+        if not isinstance(metric, str):
+            raise TypeError(f"{name} must be {{name of a metric: number}}, got the key {metric!r}")
+    return {metric: _metric_value(f"{name}[{metric!r}]", value) for metric, value in limit.items()}
+
+
+def _metric_value(name: str, value: object) -> float:
+    if not is_number(value):
+        raise TypeError(f"{name} must be a number or {{name of a metric: number}}, got {value!r}")
+    if not math.isfinite(value):
+        raise ValueError(f"{name} must be finite, got {value!r}")
+    return value

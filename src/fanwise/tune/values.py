@@ -1,0 +1,42 @@
+"""Values: what counts as a number, and what a configuration may hold so that the record can keep it.
+
+numpy's scalars are numbers here without numpy being imported: they are registered as `numbers.Real`.
+"""
+
+import math
+import numbers
+from typing import TypeGuard
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """An int or a float, of Python or numpy; a boolean is none."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def plain_json(what: str, value: object) -> object:
+    """A deep copy of `value` in plain Python types that JSON keeps as they are.
+
+    Numbers of numpy become int and float; lists and dicts are copied.
+
+    Raises:
+        TypeError: JSON cannot hold it, or would change its type (tuples, sets, keys that are no text).
+        ValueError: NaN, which is not equal to itself and so cannot be checked.
+    """
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        if math.isnan(value):
+            raise ValueError(f"{what} is NaN; use None for a value that is missing")
+        return float(value)
+    if isinstance(value, list):
+        return [plain_json(f"{what}[{index}]", item) for index, item in enumerate(value)]
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {str.__str__(key): plain_json(f"{what}[{key!r}]", item) for key, item in value.items()}
+    raise TypeError(
+        f"{what} is {value!r} of type {type(value).__name__}, which the record cannot keep. "
+        f"Use numbers, text, booleans, None, lists, or dicts with text keys, and make the object inside the objective"
+    )

@@ -1,0 +1,44 @@
+"""Data sets, models and the plain training steps that the demo, the examples and the benchmarks share.
+
+    data = digits()                                          # ships with scikit-learn, needs no download
+    model = LeNet()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    train_epoch(model, optimizer, data.train_images, data.train_labels, batch_size=32)
+    error_rate(model, data.test_images, data.test_labels)
+
+Importing this package loads neither torch nor numpy; a data set loads them when it is called, a model or a
+training step when its name is first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from .data import Data as Data
+from .data import DataFileError as DataFileError
+from .digits import digits as digits
+from .fashion_mnist import fashion_mnist as fashion_mnist
+
+if TYPE_CHECKING:
+    from .models import DropoutMLP as DropoutMLP
+    from .models import LeNet as LeNet
+    from .models import TwoConvNet as TwoConvNet
+    from .training import error_rate as error_rate
+    from .training import train_epoch as train_epoch
+
+_FILE_BY_NAME = {
+    "DropoutMLP": "models",
+    "LeNet": "models",
+    "TwoConvNet": "models",
+    "error_rate": "training",
+    "train_epoch": "training",
+}
+
+
+def __getattr__(name: str) -> Any:  # Any: classes and functions
+    if name not in _FILE_BY_NAME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__dir__())}")
+    return getattr(import_module(f".{_FILE_BY_NAME[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(["Data", "DataFileError", "digits", "fashion_mnist", *_FILE_BY_NAME])

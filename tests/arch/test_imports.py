@@ -1,0 +1,245 @@
+"""Who may import whom in src/fanwise, read from the syntax trees, so that nothing has to be loaded.
+
+Each rule is a function from sources to complaints. It is held against the library, and against small wrong libraries,
+which it must refuse: a rule that never complains proves nothing.
+"""
+
+import ast
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+import pytest
+
+Sources = Mapping[str, str]  # text by path below src/fanwise
+
+# DESIGN section 2. Each layer may import those to the left of it; beside the chain `plot -> base` and `zoo -> base`.
+CHAIN = ["base", "tensor", "links", "pool", "rpc", "parallel", "tune", "board"]
+MAY_IMPORT = {layer: set(CHAIN[: place + 1]) for place, layer in enumerate(CHAIN)}
+MAY_IMPORT |= {"plot": {"plot", "base"}, "zoo": {"zoo", "base"}}
+MAY_IMPORT["tune"] |= {"plot"}
+MAY_IMPORT["cli"] = {*CHAIN, "plot", "zoo", "cli"}
+MAY_IMPORT["testing"] = {*CHAIN, "plot", "testing"}
+MAY_IMPORT[""] = {*CHAIN, "plot", "zoo"}  # the package root: names that load on first use
+
+# Import name of an optional library, and the file that alone may import it.
+OPTIONAL = {
+    **{name: f"with_{name}.py" for name in ("jax", "tensorflow", "mxnet", "ray", "botorch", "optuna", "plotly")},
+    **{name: f"with_{name}.py" for name in ("starlette", "uvicorn", "gymnasium", "syne_tune", "tensorboard")},
+    **{name: f"with_{name}.py" for name in ("mlflow", "wandb")},
+    "jaxlib": "with_jax.py",
+    "gpytorch": "with_botorch.py",
+}
+
+QUIET = [
+    "links/frames.py",
+    "links/handshake.py",
+    "links/calls.py",
+    "pool/leases.py",
+    "pool/tree.py",
+    "pool/deaths.py",
+    "tune/spaces.py",
+    "tune/searchers.py",
+    "tune/schedulers.py",
+    "tune/stopping.py",
+    "tune/tuning.py",
+]
+# What a quiet file may import. Whoever needs more is asked: is it a fact that could be handed in?
+QUIET_MAY_IMPORT = {
+    *("abc", "ast", "bisect", "collections", "contextlib", "copy", "dataclasses", "decimal", "difflib", "enum"),
+    *("fractions", "functools", "hashlib", "heapq", "hmac", "inspect", "itertools", "json", "keyword", "math"),
+    *("numbers", "operator", "random", "re", "signal", "statistics", "string", "struct", "textwrap", "types", "typing"),
+}
+# Of these modules only what has no effect and no state of its own.
+QUIET_MAY_USE = {"random": {"Random"}, "signal": {"Signals", "strsignal"}}
+# Asking for memory to receive into is the one thing of another layer that a quiet file may do.
+MEMORY = ("tensor/__init__.py", "aligned_buffer")
+# Calls that read or change the world, or draw chance from it, without any import.
+LOUD_BUILTINS = {"open", "print", "input", "exec", "eval", "__import__", "breakpoint"}
+
+parsed = functools.cache(ast.parse)  # several rules walk over the same trees
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """`module` and, for `from module import name`, the name."""
+
+    module: str
+    name: str
+    line: int
+
+
+def imports_of(path: str, text: str) -> Iterator[Import]:
+    """Every import of a file, wherever it stands, relative ones resolved, `import_module("...")` too."""
+    package = ["fanwise", *PurePosixPath(path).parent.parts]
+    for node in ast.walk(parsed(text)):
+        if isinstance(node, ast.Import):
+            yield from (Import(alias.name, "", node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*above, *([node.module] if node.module else [])])
+            yield from (Import(module, alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in ("import_module", "__import__"):
+            named = node.args[0] if node.args else None
+            if isinstance(named, ast.Constant) and isinstance(named.value, str):
+                yield Import(named.value, "", node.lineno)
+
+
+def own_module(found: Import, sources: Sources) -> str | None:
+    """The path of the file of ours that an import reaches, '' for the package root, None for a foreign one."""
+    if found.module.split(".")[0] != "fanwise":
+        return None
+    for dotted in (f"{found.module}.{found.name}", found.module):
+        stem = "/".join(dotted.rstrip(".").split(".")[1:])
+        for path in (f"{stem}.py", f"{stem}/__init__.py"):
+            if stem and path in sources:
+                return path
+    return "" if found.module == "fanwise" else "/".join(found.module.split(".")[1:])
+
+
+def layer_of(path: str) -> str:
+    """The first folder; '' for the files of the package root."""
+    parts = PurePosixPath(path).parts
+    return parts[0] if len(parts) > 1 or not path.endswith(".py") else ""
+
+
+def wrong_arrows(sources: Sources) -> list[str]:
+    wrong = []
+    for path, text in sources.items():
+        layer = layer_of(path)
+        for found in imports_of(path, text):
+            target = own_module(found, sources)
+            if target is None:
+                continue
+            if target == "" or (found.name == "" and layer != ""):
+                wrong.append(
+                    f"{path}:{found.line} imports the package root; name the file: from ..base.errors import X"
+                )
+            elif layer_of(target) not in MAY_IMPORT.get(layer, ()):
+                wrong.append(
+                    f"{path}:{found.line} imports {target}: the arrow {layer} -> {layer_of(target)} is not drawn"
+                )
+    return wrong
+
+
+def wrong_optional_imports(sources: Sources) -> list[str]:
+    return [
+        f"{path}:{found.line} imports {found.module}, which only {OPTIONAL[library]} may"
+        for path, text in sources.items()
+        for found in imports_of(path, text)
+        if (library := found.module.split(".")[0]) in OPTIONAL and PurePosixPath(path).name != OPTIONAL[library]
+    ]
+
+
+def loud_in_quiet(sources: Sources, quiet: list[str]) -> list[str]:
+    """What the files import of ours is held to the same rule, and so on: noise behind a door is still noise."""
+    wrong = []
+    ahead = list(quiet)
+    for path in ahead:
+        for found in imports_of(path, sources[path]):
+            target = own_module(found, sources)
+            top = found.module.split(".")[0]
+            if target is not None and target in sources:
+                ahead += [target] if target not in ahead and (target, found.name) != MEMORY else []
+            elif top not in QUIET_MAY_IMPORT or found.name not in {"", *QUIET_MAY_USE.get(top, {found.name})}:
+                wrong.append(f"{path}:{found.line} imports {found.module} {found.name}".rstrip())
+        wrong += [f"{path}:{line} uses {what}" for line, what in loud_uses(sources[path])]
+    return wrong
+
+
+def loud_uses(text: str) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(parsed(text)):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            if node.attr not in QUIET_MAY_USE.get(node.value.id, {node.attr}):
+                yield node.lineno, ast.unparse(node)
+        elif isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            if called in LOUD_BUILTINS:
+                yield node.lineno, f"{called}()"
+            elif called in ("random.Random", "Random") and not node.args:
+                yield node.lineno, "a generator without a seed"
+
+
+def test_imports_point_one_way(library: dict[str, str]) -> None:
+    assert "\n".join(wrong_arrows(library)) == ""
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("links/wires.py", "from ..pool import Pool"),
+        ("links/wires.py", "from ..pool.current import current"),
+        ("links/wires.py", "from .. import pool"),
+        ("links/wires.py", "if TYPE_CHECKING:\n    from ..pool import Pool"),
+        ("links/wires.py", "def f():\n    from fanwise.pool import Pool"),
+        ("links/wires.py", "from importlib import import_module\nimport_module('fanwise.pool.current')"),
+        ("plot/figures.py", "from ..tune import load_experiment"),
+        ("tune/tuner.py", "from ..zoo import digits"),
+        ("cli/main.py", "from ..testing import within"),
+        ("pool/current.py", "from .. import __version__"),
+        ("pool/current.py", "import fanwise"),
+        ("pool/current.py", "import fanwise.base.errors"),
+        ("utils.py", "from .testing import within"),
+    ],
+)
+def test_a_wrong_arrow_is_seen(path: str, text: str) -> None:
+    others = {"pool/__init__.py": "", "pool/current.py": "", "testing/__init__.py": ""}
+    assert len(wrong_arrows({**others, path: text})) == 1
+
+
+def test_every_arrow_of_the_design_is_allowed() -> None:
+    assert wrong_arrows({
+        "base/errors.py": "",
+        "links/wires.py": "from ..base.errors import WireError\nfrom .frames import Frame\nfrom . import frames",
+        "links/frames.py": "",
+        "tune/tuner.py": "from ..pool import Pool\nfrom ..plot.figures import draw\nimport json, fanwise_other",
+        "pool/__init__.py": "",
+        "plot/figures.py": "",
+        "__init__.py": "from . import tune as tune\nfrom .pool import Pool as Pool",
+        "tune/__init__.py": "",
+    }) == []  # fmt: skip
+
+
+def test_optional_libraries_stay_in_files_of_their_name(library: dict[str, str]) -> None:
+    assert "\n".join(wrong_optional_imports(library)) == ""
+
+
+def test_an_optional_library_elsewhere_is_seen() -> None:
+    assert len(wrong_optional_imports({"tensor/a.py": "def f():\n    import jax.numpy as jnp"})) == 1
+    assert len(wrong_optional_imports({"tensor/with_torch.py": "from jaxlib import xla"})) == 1
+    assert wrong_optional_imports({"tensor/with_jax.py": "import jax, jaxlib", "tune/a.py": "import json"}) == []
+
+
+def test_quiet_files_hear_and_say_nothing(library: dict[str, str]) -> None:
+    assert sorted(set(QUIET) - set(library)) == [], "the list of quiet files names files that are not there"
+    assert "\n".join(loud_in_quiet(library, QUIET)) == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import time",
+        "import os.path",
+        "from threading import Lock",
+        "def f():\n    import numpy as np",
+        "import random\nx = random.random()",
+        "import random\nrandom.seed(1)",
+        "from random import random",
+        "import random\ngenerator = random.Random()",
+        "import signal\nsignal.signal(2, handler)",
+        "from .tree import Loud",
+        "from ..base.clocks import SystemClock",
+        "from ..base.nowhere import Thing",
+        "print('hello')",
+        "open('file')",
+    ],
+)
+def test_noise_in_a_quiet_file_is_seen(text: str) -> None:
+    sources = {"pool/leases.py": text, "pool/tree.py": "import select", "base/clocks.py": "import time"}
+    assert len(loud_in_quiet(sources, ["pool/leases.py"])) == 1
+
+
+def test_a_quiet_file_may_draw_from_a_seeded_generator() -> None:
+    text = "import random, signal\ndef f(r: random.Random):\n    return random.Random('7/config/3').random()"
+    assert loud_in_quiet({"pool/leases.py": text + "\nname = signal.Signals(9).name"}, ["pool/leases.py"]) == []

@@ -1,0 +1,46 @@
+"""What importing loads, seen from a fresh interpreter. How long it takes is measured in benchmarks/, not here."""
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {"torch", "numpy", "pandas", "matplotlib", "rich", "typer", "sklearn", "scipy", "yaml", "psutil", "cloudpickle"}
+OPTIONAL = {"jax", "tensorflow", "mxnet", "ray", "botorch", "optuna", "plotly"}
+
+
+def loaded_by(code: str) -> set[str]:
+    """The top-level modules that an interpreter has loaded after `code`."""
+    show = "import sys\nprint(*{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", f"{code}\n{show}"], check=True, capture_output=True, text=True)
+    return set(done.stdout.split())
+
+
+def test_import_fanwise_loads_no_library_and_no_layer() -> None:
+    code = "import fanwise, sys\nassert [m for m in sys.modules if m.startswith('fanwise.')] == []"
+    assert loaded_by(code) & (HEAVY | OPTIONAL) == set()
+
+
+def test_importing_links_loads_no_torch() -> None:
+    assert "torch" not in loaded_by("import fanwise.links")
+
+
+def test_a_library_that_is_loaded_is_seen() -> None:
+    assert loaded_by("import fanwise, numpy") & HEAVY == {"numpy"}
+
+
+@pytest.mark.parametrize("name", ["Pool", "current"])
+def test_the_names_of_the_root_load_on_first_use(name: str) -> None:
+    code = f"import fanwise, sys\nassert 'fanwise.pool' not in sys.modules\nfanwise.{name}\nsys.modules['fanwise.pool']"
+    assert "fanwise" in loaded_by(code)
+
+
+def test_an_unknown_name_of_the_root_says_what_there_is() -> None:
+    done = subprocess.run([sys.executable, "-c", "import fanwise\nfanwise.Tuner"], capture_output=True, text=True)
+    assert "module 'fanwise' has no attribute 'Tuner'" in done.stderr
+    assert "tune" in done.stderr
+
+
+def test_layers_and_errors_import_from_the_root() -> None:
+    code = "import fanwise\nfrom fanwise import errors, links\nassert {'errors', 'links', 'Pool'} <= set(dir(fanwise))"
+    assert "fanwise" in loaded_by(f"{code}\nassert issubclass(errors.WireError, fanwise.errors.FanwiseError)")

@@ -1,0 +1,138 @@
+"""The public names, with their signatures, as a snapshot: a change of what users see shows up in the diff.
+
+Public is what `fanwise/__init__.py` and the `__init__.py` of a layer define or re-export (`from .calls import f as f`).
+Read from the syntax trees, so the same on every Python version and with nothing loaded. After a wanted change:
+
+    FANWISE_WRITE_SURFACE=1 .venv/bin/python -m pytest tests/arch/test_surface.py
+"""
+
+import ast
+import difflib
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+SWITCH = "FANWISE_WRITE_SURFACE"
+
+Sources = Mapping[str, str]  # text by path below src/fanwise
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
+
+
+def surface(sources: Sources) -> list[str]:
+    """One line for each public name, and for each public name of a public class."""
+    lines: list[str] = []
+    for path in sources:
+        if PurePosixPath(path).name == "__init__.py" and len(PurePosixPath(path).parts) <= 2:
+            module = ".".join(["fanwise", *PurePosixPath(path).parent.parts])
+            for name in public_names(sources[path]):
+                lines += describe(f"{module}.{name}", find(sources, path, name))
+    return sorted(lines)
+
+
+def public_names(text: str) -> list[str]:
+    names = []
+    for node in statements(text):
+        if isinstance(node, ast.ImportFrom):
+            names += [alias.name for alias in node.names if alias.asname == alias.name]
+        names += [name for name in defined_names(node) if not name.startswith("_") or name == "__version__"]
+    return names
+
+
+def statements(text: str) -> Iterator[ast.stmt]:
+    """The statements of a module, and those below an `if` like TYPE_CHECKING."""
+    for node in ast.parse(text).body:
+        yield from [*node.body, *node.orelse] if isinstance(node, ast.If) else [node]
+
+
+def defined_names(node: ast.stmt) -> list[str]:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return [target.id for target in targets if isinstance(target, ast.Name)]
+
+
+def find(sources: Sources, path: str, name: str) -> Definition | None:
+    """The definition behind a name, through re-exports; None for a module."""
+    for node in statements(sources[path]):
+        if isinstance(node, Definition) and name in defined_names(node):
+            return node
+        if isinstance(node, ast.ImportFrom) and node.level:
+            for alias in node.names:
+                if (alias.asname or alias.name) == name:
+                    folder = PurePosixPath(path).parent
+                    for _ in range(node.level - 1):
+                        folder = folder.parent
+                    stem = folder.joinpath(*(node.module or "").split(".")).as_posix().removeprefix("./")
+                    home = next((p for p in (f"{stem}.py", f"{stem}/__init__.py") if p in sources), None)
+                    return find(sources, home, alias.name) if home and node.module else None
+    return None
+
+
+def describe(name: str, node: Definition | None) -> Iterator[str]:
+    if node is None:
+        yield f"{name}: module"
+    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        yield f"{name}{signature(node)}"
+    elif isinstance(node, ast.ClassDef):
+        decorators = "".join(f"@{ast.unparse(d)} " for d in node.decorator_list)
+        yield f"{name}: {decorators}class({', '.join(map(ast.unparse, node.bases))})"
+        for member in node.body:
+            if isinstance(member, Definition):
+                for inner in defined_names(member):
+                    if not inner.startswith("_") or inner in ("__init__", "__call__", "__enter__", "__iter__"):
+                        yield from describe(f"{name}.{inner}", member)
+    elif isinstance(node, ast.AnnAssign):
+        default = f" = {ast.unparse(node.value)}" if node.value else ""
+        yield f"{name}: {ast.unparse(node.annotation)}{default}"
+    else:
+        yield f"{name} = {ast.unparse(node.value)}"
+
+
+def signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    kinds = "".join(f" @{ast.unparse(decorator)}" for decorator in node.decorator_list)
+    returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+    return f"({ast.unparse(node.args)}){returns}{kinds}"
+
+
+def test_the_public_names_are_those_of_the_snapshot(repository: Path, library: dict[str, str]) -> None:
+    snapshot = repository / "tests" / "arch" / "surface.txt"
+    now = surface(library)
+    if os.environ.get(SWITCH):
+        snapshot.write_text("\n".join(now) + "\n")
+    changes = list(difflib.unified_diff(snapshot.read_text().splitlines(), now, "surface.txt", "the code", lineterm=""))
+    if changes:
+        again = f"{SWITCH}=1 .venv/bin/python -m pytest {Path(__file__).relative_to(repository)}"
+        pytest.fail(
+            "\n".join([*changes, "If this is wanted, add a line to CHANGELOG.md and run:", again]), pytrace=False
+        )
+
+
+WIRES = """
+class Wire(Base):
+    size: int = 3
+    def send(self, parts: list[bytes], *, wait_s: float = 1.0) -> int: ...
+    def _hidden(self): ...
+@overload
+def dial(path: str): ...
+"""
+
+
+def test_names_are_followed_to_their_definition() -> None:
+    sources = {
+        "__init__.py": "if TYPE_CHECKING:\n    from . import links as links\n    from .links import Wire as Wire",
+        "links/__init__.py": "from typing import Any\nfrom .wires import Wire as Wire, dial as dial\n_a = 1",
+        "links/wires.py": WIRES,
+        "links/inner/__init__.py": "def not_public(): ...",
+    }
+    assert surface(sources) == [
+        "fanwise.Wire.send(self, parts: list[bytes], *, wait_s: float=1.0) -> int",
+        "fanwise.Wire.size: int = 3",
+        "fanwise.Wire: class(Base)",
+        "fanwise.links.Wire.send(self, parts: list[bytes], *, wait_s: float=1.0) -> int",
+        "fanwise.links.Wire.size: int = 3",
+        "fanwise.links.Wire: class(Base)",
+        "fanwise.links.dial(path: str) @overload",
+        "fanwise.links: module",
+    ]

@@ -1,0 +1,208 @@
+"""How the files are written: the rules of CONTRIBUTING.md that can be counted.
+
+Like in test_imports, each rule is a function that must also refuse wrong examples.
+"""
+
+import ast
+import functools
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+MAX_LINES = 500
+WRITTEN_BY_HAND = (".py", ".md", ".toml", ".txt", ".yaml", ".yml", ".cfg", "Makefile", "run")
+FOLDERS = ("src", "tests", "examples", "benchmarks", "docs", ".ci")
+# The terminal belongs to the command line and to the tuner's live table; everything else returns or logs.
+MAY_PRINT = ("cli/", "tune/terminal.py")
+# In pieces, so that this file does not break its own rule.
+LATER = "TO" + "DO"
+OPEN_WORK = re.compile(rf"\b(?:{LATER}(?!\(#\d+\))|{'FIX' + 'ME'}|{'XX' + 'X'})\b")
+
+Rule = Callable[[str], Iterator[str]]
+
+parsed = functools.cache(ast.parse)  # several rules walk over the same trees
+
+
+def naps(text: str) -> Iterator[str]:
+    for node in ast.walk(parsed(text)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in ("sleep", "usleep", "nanosleep"):
+            yield f"line {node.lineno}: {ast.unparse(node)}: wait for a fact with within(seconds, fact, what)"
+
+
+def second_chances(text: str) -> Iterator[str]:
+    """Marks that run a test again, or leave it out without saying why."""
+    tree = parsed(text)
+    with_reason = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call) and has_reason(node)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            name = ast.unparse(node)
+            if name in ("pytest.mark.flaky", "pytest.mark.rerun"):
+                yield f"line {node.lineno}: {name}: repair the test or remove it"
+            skips = name in ("pytest.mark.skip", "pytest.mark.skipif", "pytest.mark.xfail", "pytest.skip")
+            if skips and id(node) not in with_reason:
+                yield f"line {node.lineno}: {name} gives no reason"
+
+
+def has_reason(call: ast.Call) -> bool:
+    in_words = call.args[:1] if ast.unparse(call.func) in ("pytest.skip", "pytest.mark.skip") else []
+    return bool(in_words) or any(keyword.arg == "reason" for keyword in call.keywords)
+
+
+def prints(text: str) -> Iterator[str]:
+    for node in ast.walk(parsed(text)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
+            yield f"line {node.lineno}: print"
+
+
+def open_work(text: str) -> Iterator[str]:
+    for number, line in enumerate(text.splitlines(), 1):
+        if OPEN_WORK.search(line):
+            yield f"line {number}: open work without its issue, as in {LATER}(#12)"
+
+
+def beyond_ascii(text: str) -> Iterator[str]:
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.isascii():
+            yield f"line {number}: {line!a}"
+
+
+def too_long(text: str) -> Iterator[str]:
+    lines = text.count("\n")
+    if lines > MAX_LINES:
+        yield f"{lines} lines; look for the second idea in it"
+
+
+def complaints(rule: Rule, files: dict[str, str]) -> str:
+    return "\n".join(f"{path}: {complaint}" for path, text in files.items() for complaint in rule(text))
+
+
+@pytest.fixture(scope="module")
+def written(repository: Path) -> dict[str, str]:
+    """Text by path from the root, of all files people write."""
+    paths = [path for folder in FOLDERS for path in (repository / folder).rglob("*")]
+    paths += [path for path in repository.iterdir() if path.name != "LICENSE"]
+    return {
+        path.relative_to(repository).as_posix(): path.read_text()
+        for path in sorted(paths)
+        if path.is_file() and path.name.endswith(WRITTEN_BY_HAND)
+    }
+
+
+@pytest.fixture(scope="module")
+def python_files(written: dict[str, str]) -> dict[str, str]:
+    return {path: text for path, text in written.items() if path.endswith(".py")}
+
+
+@pytest.fixture(scope="module")
+def test_files(python_files: dict[str, str]) -> dict[str, str]:
+    return {path: text for path, text in python_files.items() if path.startswith("tests/")}
+
+
+def test_no_test_sleeps(test_files: dict[str, str]) -> None:
+    assert complaints(naps, test_files) == ""
+
+
+def test_no_test_gets_a_second_chance_or_is_skipped_in_silence(test_files: dict[str, str]) -> None:
+    assert complaints(second_chances, test_files) == ""
+
+
+def test_only_the_command_line_and_the_terminal_print(library: dict[str, str]) -> None:
+    assert complaints(prints, {p: text for p, text in library.items() if not p.startswith(MAY_PRINT)}) == ""
+
+
+def test_open_work_names_its_issue(written: dict[str, str]) -> None:
+    assert complaints(open_work, written) == ""
+
+
+def test_sources_are_ascii(written: dict[str, str]) -> None:
+    assert complaints(beyond_ascii, written) == ""
+
+
+def test_no_file_of_the_library_is_too_long(library: dict[str, str]) -> None:
+    assert complaints(too_long, library) == ""
+
+
+@pytest.mark.parametrize(
+    ("rule", "wrong"),
+    [
+        (naps, "import time\ntime.sleep(0.1)"),
+        (naps, "from time import sleep\ndef f():\n    sleep(1)"),
+        (second_chances, "@pytest.mark.flaky(reruns=3)\ndef test_a(): ..."),
+        (second_chances, "@pytest.mark.skip\ndef test_a(): ..."),
+        (second_chances, "@pytest.mark.skip()\ndef test_a(): ..."),
+        (second_chances, "@pytest.mark.skipif(sys.platform == 'win32')\ndef test_a(): ..."),
+        (second_chances, "def test_a():\n    pytest.skip()"),
+        (prints, "def f():\n    print('hello')"),
+        (open_work, f"# {LATER}: later"),
+        (open_work, "# FIX" + "ME(#12) is not the form"),
+        (beyond_ascii, "x = '\N{LATIN SMALL LETTER E WITH ACUTE}'"),
+        (too_long, "\n" * (MAX_LINES + 1)),
+    ],
+)
+def test_a_broken_rule_is_seen(rule: Rule, wrong: str) -> None:
+    assert len(list(rule(wrong))) == 1
+
+
+@pytest.mark.parametrize(
+    ("rule", "right"),
+    [
+        (naps, "done.wait(1.0)\ntext = 'time.sleep(1)'"),
+        (
+            second_chances,
+            "@pytest.mark.skipif(no_gpu, reason='needs a GPU')\ndef test_a():\n    pytest.skip('no fork')",
+        ),
+        (prints, "console.print('hello')"),
+        (open_work, f"# {LATER}(#12): later"),
+        (too_long, "\n" * MAX_LINES),
+    ],
+)
+def test_what_the_rules_allow_passes(rule: Rule, right: str) -> None:
+    assert list(rule(right)) == []
+
+
+def error_anchors(files: dict[str, str]) -> dict[str, str]:
+    """By error class its anchor: every class that sets one, wherever it is."""
+    classes = [node for text in files.values() for node in ast.walk(parsed(text)) if isinstance(node, ast.ClassDef)]
+    lines = [(node.name, ast.unparse(statement)) for node in classes for statement in node.body]
+    found = [(name, re.fullmatch(r"anchor(?:: .*)? = '(.*)'", line)) for name, line in lines]
+    return {name: match[1] for name, match in found if match}
+
+
+def anchors_of(text: str) -> list[str]:
+    """The anchors of the headings of the second level, as GitHub makes them of their words."""
+    return [heading.strip().lower().replace(" ", "-") for heading in re.findall(r"^## (.*)$", text, re.MULTILINE)]
+
+
+def test_every_error_has_its_section_and_every_section_its_error(
+    written: dict[str, str], library: dict[str, str]
+) -> None:
+    assert sorted(anchors_of(written["docs/errors.md"])) == sorted(error_anchors(library).values())
+
+
+def test_every_error_class_is_named_in_its_section(written: dict[str, str], library: dict[str, str]) -> None:
+    sections = written["docs/errors.md"].split("\n## ")[1:]
+    by_anchor = {anchors_of(f"## {section}")[0]: section for section in sections}
+    unnamed = [name for name, anchor in error_anchors(library).items() if f"`{name}`" not in by_anchor[anchor]]
+    assert unnamed == []
+
+
+def test_every_error_class_has_an_anchor_of_its_own(library: dict[str, str]) -> None:
+    classes = [
+        node.name
+        for node in ast.walk(ast.parse(library["base/errors.py"]))
+        if isinstance(node, ast.ClassDef) and node.name != "TrialStopped"  # tells a job to end; never shown as an error
+    ]
+    anchors = error_anchors(library)
+    assert [name for name in classes if name not in anchors] == []
+    assert len(set(anchors.values())) == len(anchors)
+
+
+def test_anchors_are_found_in_both_forms() -> None:
+    text = "class A(E):\n    anchor = 'a'\nclass B(E):\n    anchor: ClassVar[str] = 'b'\n    other = 'c'\n"
+    assert error_anchors({"file.py": text}) == {"A": "a", "B": "b"}
+
+
+def test_headings_become_anchors() -> None:
+    assert anchors_of("# Errors\n## Worker lost\ntext\n## wire\n### Not this\n") == ["worker-lost", "wire"]

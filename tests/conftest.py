@@ -1,0 +1,35 @@
+"""What all tests share: nothing is left behind, Hypothesis explores anew, a failing order can be repeated."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+pytest_plugins = ["fanwise.testing.hygiene"]
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# No deadline: speed is measured in benchmarks/. Not derandomised, in CI neither: a new example is worth finding
+# wherever it turns up, and the printed blob repeats it. What failed is kept in .hypothesis and tried first next time.
+settings.register_profile("fanwise", deadline=None, print_blob=True)
+settings.load_profile("fanwise")
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The root of the checkout."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def library(repository: Path) -> dict[str, str]:
+    """The source of the library: text by path below src/fanwise."""
+    folder = repository / "src" / "fanwise"
+    return {path.relative_to(folder).as_posix(): path.read_text() for path in sorted(folder.rglob("*.py"))}
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say at the end how to run a failing order again; the header with the seed is far above by then."""
+    seed = getattr(config.option, "randomly_seed", None)
+    if seed is not None and (terminalreporter.stats.get("failed") or terminalreporter.stats.get("error")):
+        terminalreporter.write_line(f"the same order again: make test ARGS=--randomly-seed={seed}")

@@ -1,0 +1,164 @@
+"""Deaths in words, and output that cannot drive a terminal."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fanwise.pool.deaths import Death, explain, last_lines, printable, signal_name
+from fanwise.pool.output import tail
+
+
+@pytest.mark.parametrize(
+    ("code", "hint"),
+    [
+        (0, "Something called sys.exit or os._exit."),
+        (1, "Something called sys.exit(1), or an exception went uncaught outside the function."),
+        (3, "Something called sys.exit or os._exit."),
+        (137, "A shell reports a program that SIGKILL ended in this way."),
+        (255, "Something called sys.exit or os._exit."),
+    ],
+)
+def test_exit_codes_are_told(code: int, hint: str) -> None:
+    assert explain(code) == Death("exit", f"ended with exit code {code} before its function returned. {hint}")
+
+
+@pytest.mark.parametrize(
+    ("number", "hint"),
+    [
+        (signal.SIGSEGV, "A crash in native code"),
+        (signal.SIGBUS, "/dev/shm is full"),
+        (signal.SIGABRT, "Native code gave up"),
+        (signal.SIGTERM, "fanwise did not send it"),
+        (signal.SIGKILL, "the kernel counted no kill for lack of memory"),
+    ],
+)
+def test_signals_are_named_with_a_hint(number: int, hint: str) -> None:
+    death = explain(-number)
+    assert death.kind == "signal"
+    assert death.text.startswith(f"ended by {signal.Signals(number).name}. ")
+    assert hint in death.text
+
+
+def test_every_signal_has_words() -> None:
+    assert [explain(-number).text.split(".")[0] for number in (1, 10, 77)] == [
+        "ended by SIGHUP",
+        "ended by SIGUSR1",
+        "ended by signal 77",
+    ]
+    assert signal_name(64) in ("SIGRTMAX", "signal 64")
+
+
+def test_a_kill_while_memory_ran_out_is_out_of_memory() -> None:
+    assert explain(-9, ooms=1).kind == "out-of-memory"
+    assert "the kernel ran out of memory and killed one process meanwhile" in explain(-9, ooms=1).text
+    assert "killed 3 processes meanwhile" in explain(-9, ooms=3).text
+    assert explain(-11, ooms=1).kind == "signal"
+    assert explain(-9, asked="terminate", ooms=1).kind == "out-of-memory"
+
+
+def test_native_code_without_memory_is_out_of_memory() -> None:
+    output = "terminate called after throwing an instance of 'std::bad_alloc'\n"
+    assert explain(-6, last_output=output).kind == "out-of-memory"
+    assert explain(-6, last_output="assertion failed").kind == "signal"
+
+
+@pytest.mark.parametrize(
+    ("status", "asked", "text"),
+    [
+        (-15, "terminate", "ended by SIGTERM, as it was told to."),
+        (-15, "kill", "ended by SIGTERM, as it was told to."),
+        (-9, "kill", "ended by SIGKILL: told to end, it had not ended when its time was up."),
+        (0, "terminate", "ended with exit code 0 after it was told to end."),
+    ],
+)
+def test_what_was_asked_for_is_not_blamed_on_others(
+    status: int, asked: Literal["terminate", "kill"], text: str
+) -> None:
+    kind = "exit" if status == 0 else "signal"
+    assert explain(status, asked=asked, ooms=2) == Death(kind, text)  # type: ignore[arg-type]
+
+
+def test_the_last_output_is_shown_below() -> None:
+    death = explain(3, last_output="step 1\n\x1b[2Jloss nan\n\n")
+    assert death.text == (
+        "ended with exit code 3 before its function returned. Something called sys.exit or os._exit. Its last output:\n"
+        "  | step 1\n"
+        "  | \\x1b[2Jloss nan"
+    )
+
+
+def test_long_output_is_cut_to_its_end() -> None:
+    text = explain(3, last_output="\n".join(f"line {number}" for number in range(1000))).text
+    assert text.count("\n") == 20
+    assert text.endswith("  | line 999")
+    assert len(explain(3, last_output="x" * 100_000).text) < 5_000
+
+
+# -- text that is shown ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b]0;title\x07", "\\x1b]0;title\\x07"),
+        ("a\x00b\x7fc\x9bd", "a\\x00b\\x7fc\\x9bd"),
+        ("left\u202eright\u2066", "left\\u202eright\\u2066"),
+        ("a\u2028b", "a\\u2028b"),
+        ("\udce4", "\\udce4"),
+        ("tab\tand line\n", "tab\tand line\n"),
+        ("\u00e4\u4e2d\U0001f600 \\x1b", "\u00e4\u4e2d\U0001f600 \\x1b"),
+    ],
+)
+def test_only_harmless_characters_are_shown(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+@given(st.text())
+def test_nothing_printable_is_lost_and_nothing_else_gets_through(text: str) -> None:
+    shown = printable(text)
+    assert all(char.isprintable() or char in "\n\t" for char in shown)
+    assert printable(shown) == shown
+
+
+def test_a_progress_bar_is_shown_as_it_was_last() -> None:
+    assert last_lines("begin\r\n 10 %\r 50 %\r100 %\r\nend") == ["begin", "100 %", "end"]
+
+
+def test_lines_and_characters_are_bounded() -> None:
+    text = "\n".join(["first", "second", "third"])
+    assert last_lines(text, max_lines=2) == ["second", "third"]
+    assert last_lines(text, max_chars=9) == ["...d", "third"]
+    assert last_lines(text, max_chars=8) == ["third"]
+    assert last_lines("x" * 50 + "end", max_chars=10) == ["...xxxxend"]
+    assert last_lines("\n \n\n") == []
+
+
+@given(st.text(), st.integers(1, 10), st.integers(0, 60))
+def test_bounds_hold_for_any_text(text: str, max_lines: int, max_chars: int) -> None:
+    lines = last_lines(text, max_lines=max_lines, max_chars=max_chars)
+    assert len(lines) <= max_lines
+    assert sum(map(len, lines)) <= max_chars
+
+
+def test_the_end_of_a_file_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "stderr"
+    path.write_bytes(b"".join(b"line %d\n" % number for number in range(100_000)) + b"\xff\x1b[31mlast")
+    assert tail(path, max_lines=3) == "line 99998\nline 99999\n\ufffd\\x1b[31mlast"
+    assert tail(path, max_bytes=100, max_lines=10_000).splitlines()[1:3] == ["line 99993", "line 99994"]
+
+
+def test_a_character_that_the_cut_went_through_is_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "stderr"
+    path.write_text("\u4e2d\u4e2dend", encoding="utf-8")
+    assert [tail(path, max_bytes=size) for size in (4, 5, 6, 9)] == ["end", "end", "\u4e2dend", "\u4e2d\u4e2dend"]
+
+
+def test_what_cannot_be_read_is_empty(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "empty").touch()
+    assert [tail(tmp_path / name) for name in ("missing", "pipe", "empty", ".")] == ["", "", "", ""]

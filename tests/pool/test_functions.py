@@ -1,0 +1,488 @@
+"""Calls are packed here and unpacked in fresh interpreters; what cannot travel is named with the way to it."""
+
+import asyncio
+import functools
+import io
+import pickle
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+import fanwise.pool.functions
+from fanwise.base.errors import NotSendableError
+from fanwise.pool.functions import check_signature, name_of, pack, unpack_arguments, unpack_function
+
+SOURCES = Path(fanwise.pool.functions.__file__).parents[2]
+
+CALL = """
+import sys
+from pathlib import Path
+from fanwise.pool.functions import unpack_arguments, unpack_function
+args, kwargs = unpack_arguments(Path(sys.argv[2]).read_bytes())
+print(unpack_function(Path(sys.argv[1]).read_bytes())(*args, **kwargs))
+"""
+
+
+def run_python(code: str, *args: Path, cwd: Path) -> str:
+    """What a fresh interpreter prints; it knows the library, and nothing of these tests."""
+    command = [sys.executable, "-c", code, *map(str, args)]
+    done = subprocess.run(command, cwd=cwd, env={"PYTHONPATH": str(SOURCES)}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def call_elsewhere(folder: Path, function: Callable[..., object], *args: object, **kwargs: object) -> str:
+    packed = pack(function, args, kwargs)
+    (folder / "function").write_bytes(packed.function)
+    (folder / "arguments").write_bytes(packed.arguments)
+    return run_python(CALL, folder / "function", folder / "arguments", cwd=folder)
+
+
+FACTOR = 3
+
+
+class Scaled:
+    """Importable here, so it would travel as a name."""
+
+    def __init__(self, by: int) -> None:
+        self.by = by
+
+    def __call__(self, value: int) -> int:
+        return value * self.by
+
+    def method(self, value: int) -> int:
+        return value * self.by
+
+
+# -- what travels ------------------------------------------------------------------------------------------------------
+
+
+def test_a_local_function_travels_with_its_closure_defaults_and_globals(tmp_path: Path) -> None:
+    offset = 10
+
+    def objective(value: int, scale: int = 2, *, extra: int = 100) -> int:
+        inner = [item * FACTOR for item in [value]]
+        return inner[0] * scale + offset + extra
+
+    assert call_elsewhere(tmp_path, objective, 4) == "134"
+    assert call_elsewhere(tmp_path, objective, 4, extra=0) == "34"
+
+
+def test_lambdas_partials_and_recursion_travel(tmp_path: Path) -> None:
+    def factorial(n: int) -> int:
+        return 1 if n < 2 else n * factorial(n - 1)
+
+    assert call_elsewhere(tmp_path, lambda x, y: x - y, 5, y=2) == "3"
+    assert call_elsewhere(tmp_path, functools.partial(factorial, 5)) == "120"
+
+
+def test_objects_of_local_classes_travel(tmp_path: Path) -> None:
+    class Local:
+        def __init__(self, by: int) -> None:
+            self.by = by
+
+        def times(self, value: int) -> int:
+            return value * self.by
+
+    assert call_elsewhere(tmp_path, Local(4).times, 5) == "20"
+
+
+def test_functions_of_a_script_travel_by_value(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(
+        textwrap.dedent("""
+        import json
+        from pathlib import Path
+        from fanwise.pool.functions import pack
+
+        BASE = 40
+
+        class Point:
+            def __init__(self, x):
+                self.x = x
+
+        def helper(point):
+            return json.dumps({"x": point.x + BASE})
+
+        def objective(x):
+            return helper(Point(x))
+
+        packed = pack(objective, (2,))
+        Path("function").write_bytes(packed.function)
+        Path("arguments").write_bytes(packed.arguments)
+        """)
+    )
+    run_python("import runpy; runpy.run_path('script.py', run_name='__main__')", cwd=tmp_path)
+    (tmp_path / "script.py").unlink()
+    assert run_python(CALL, tmp_path / "function", tmp_path / "arguments", cwd=tmp_path) == '{"x": 42}'
+
+
+def test_what_can_be_imported_travels_as_its_name() -> None:
+    packed = pack(textwrap.dedent, ("text",))
+    assert len(packed.function) < 60
+    assert unpack_function(packed.function) is textwrap.dedent
+    assert (packed.name, packed.modules) == ("dedent", ("textwrap",))
+
+
+def test_a_call_is_described() -> None:
+    def objective(value: int) -> Any:
+        import csv
+
+        return csv, value
+
+    packed = pack(objective, (1,), {"value": 2})
+    assert unpack_arguments(packed.arguments) == ((1,), {"value": 2})
+    assert packed.name == "objective"
+    assert packed.modules == ("csv",)
+    assert packed.function_id == pack(objective, (5,)).function_id
+    assert len(packed.function_id) == 64
+
+
+def test_text_streams_in_memory_and_standard_output_travel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", sys.__stdout__)
+    stream = io.StringIO("text")
+    packed = pack(lambda: (stream.getvalue(), sys.stdout), ())
+    assert unpack_function(packed.function)() == ("text", sys.stdout)
+
+
+def test_tensors_in_host_memory_travel() -> None:
+    weights = torch.arange(3.0)
+    packed = pack(lambda: weights.sum().item(), (weights,))
+    assert unpack_function(packed.function)() == 3.0
+    assert unpack_arguments(packed.arguments)[0][0].tolist() == [0.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (len, "len"),
+        (Scaled, "Scaled"),
+        (Scaled(2), "Scaled"),
+        (Scaled(2).method, "Scaled.method"),
+        (functools.partial(functools.partial(len)), "len"),
+        (lambda: None, "<lambda>"),
+    ],
+)
+def test_names_are_short(function: Callable[..., Any], name: str) -> None:
+    assert name_of(function) == name
+
+
+# -- what does not travel ----------------------------------------------------------------------------------------------
+
+
+def refused(function: Callable[..., Any], *args: object, **kwargs: object) -> str:
+    with pytest.raises(NotSendableError) as caught:
+        pack(function, args, kwargs)
+    assert caught.value.__cause__ is not None
+    return str(caught.value)
+
+
+def test_a_lock_in_the_closure_is_named() -> None:
+    lock = threading.Lock()
+
+    def objective() -> bool:
+        return lock.locked()
+
+    assert refused(objective) == (
+        "objective cannot be sent to a worker: objective -> closure variable 'lock' -> a _thread.lock\n"
+        "(TypeError: cannot pickle '_thread.lock' object). Make it inside the function: a job is a process of its own, "
+        "where a lock of this one guards nothing. See docs/errors.md#not-sendable"
+    )
+
+
+@dataclass
+class Store:
+    name: str = "store"
+    table: dict[str, list[object]] = field(default_factory=dict)
+
+
+def test_the_way_leads_through_functions_objects_and_containers() -> None:
+    store = Store(table={"good": [1, 2], "bad": [0, (1, threading.Lock())]})
+
+    def inner() -> object:
+        return store.table
+
+    def objective() -> object:
+        return inner()
+
+    assert (
+        "objective -> closure variable 'inner' -> closure variable 'store' -> attribute 'table' -> ['bad'] -> [1] "
+        "-> [1] -> a _thread.lock\n"
+    ) in refused(objective)
+
+
+def function_in_a_script(text: str) -> Callable[..., Any]:
+    """The function `objective` of a module that cannot be imported, like `__main__`."""
+    module = ModuleType("__main__")
+    exec(textwrap.dedent(text), vars(module))
+    function: Callable[..., Any] = vars(module)["objective"]
+    return function
+
+
+def test_globals_defaults_and_attributes_are_on_the_way() -> None:
+    script = """
+    import threading
+    lock, fine = threading.Lock(), 3
+    def helper():
+        return [lock for _ in range(fine)]
+    def objective():
+        return helper()
+    """
+    way = "objective -> global variable 'helper' -> global variable 'lock' -> a _thread.lock\n"
+    assert way in refused(function_in_a_script(script))
+    lock = threading.Lock()
+
+    def by_default(x: int = 1, guard: Any = lock) -> None: ...
+
+    def by_keyword(*, guard: Any = lock) -> None: ...
+
+    def by_attribute() -> None: ...
+
+    by_attribute.guard = lock  # type: ignore[attr-defined]
+    for function, way in [
+        (by_default, "by_default -> default of 'guard' -> a _thread.lock\n"),
+        (by_keyword, "by_keyword -> default of 'guard' -> a _thread.lock\n"),
+        (by_attribute, "by_attribute -> attribute 'guard' -> a _thread.lock\n"),
+        (functools.partial(len, 1, guard=lock), "len -> argument 'guard' -> a _thread.lock\n"),
+    ]:
+        assert way in refused(function)
+
+
+def test_unused_globals_are_not_blamed() -> None:
+    script = """
+    import threading
+    lock = threading.Lock()
+    def objective(thing):
+        return thing.lock
+    """
+    packed = pack(function_in_a_script(script), (Store(),))
+    assert packed.name == "objective"
+
+
+def test_methods_lead_to_their_object_and_classes_to_their_attributes() -> None:
+    class Trainer:
+        guard = threading.Lock()
+
+        def train(self) -> None: ...
+
+    class Holder:
+        def __init__(self) -> None:
+            self.guard = threading.Lock()
+
+        def train(self) -> None: ...
+
+    assert "Trainer -> attribute 'guard' -> a _thread.lock\n" in refused(Trainer)
+    assert "Trainer.train -> its object -> its class -> attribute 'guard' -> a _thread.lock\n" in refused(
+        Trainer().train
+    )
+    assert "Holder.train -> its object -> attribute 'guard' -> a _thread.lock\n" in refused(Holder().train)
+
+
+def test_arguments_are_named_by_position_or_keyword() -> None:
+    lock = threading.Lock()
+    assert refused(len, 1, [lock]).startswith(
+        "an argument of len cannot be sent to a worker: argument 2 of len -> [0] -> a _thread.lock\n"
+    )
+    assert "argument 'data' of len -> ['x'] -> a _thread.lock\n" in refused(len, 1, data={"x": lock})
+
+
+def test_an_object_that_holds_itself_is_no_trap() -> None:
+    store = Store()
+    store.table["self"] = [store, threading.Lock()]
+    assert "-> attribute 'table' -> ['self'] -> [1] -> a _thread.lock\n" in refused(len, store)
+
+
+def numbers() -> Iterator[int]:
+    yield 1
+
+
+def test_streams_files_and_sockets_come_with_advice(tmp_path: Path) -> None:
+    path = tmp_path / "data.txt"
+    path.write_text("text")
+    with path.open() as text, path.open("rb") as binary, socket.socket() as plug:
+        assert f"a _io.TextIOWrapper ({str(path)!r})" in refused(len, text)
+        assert "Pass its path, and open it inside the function." in refused(len, text)
+        assert "a _io.BufferedReader" in refused(len, binary)
+        assert "Connect inside the function." in refused(len, plug)
+    assert "argument 1 of len -> a generator\n" in refused(len, numbers())
+    assert "Pass a list" in refused(len, numbers())
+
+
+class PretendsToBeOnGpu(torch.Tensor):
+    """A tensor that names a device this machine need not have."""
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return torch.device("cuda:1")
+
+
+def test_a_tensor_on_a_gpu_is_refused() -> None:
+    model = torch.nn.Linear(2, 2)
+    model.register_buffer("table", torch.zeros(2).as_subclass(PretendsToBeOnGpu))
+
+    def objective() -> object:
+        return model
+
+    message = refused(objective)
+    assert "objective -> closure variable 'model' -> attribute '_buffers' -> ['table'] -> " in message
+    assert "PretendsToBeOnGpu on cuda:1\n" in message
+    assert "unpacking it would touch cuda:1). Pass it as .cpu()" in message
+    assert "argument 1 of len -> " in refused(len, torch.zeros(2).as_subclass(PretendsToBeOnGpu))
+
+
+class Stubborn:
+    def __reduce__(self) -> str:
+        raise RuntimeError("not me")
+
+
+def test_an_object_that_refuses_is_the_culprit() -> None:
+    assert "argument 1 of len -> ['a'] -> a " in refused(len, {"a": Stubborn()})
+    assert "Stubborn\n(RuntimeError: not me). Make it inside the function, or pass what it is made from." in refused(
+        len, {"a": Stubborn()}
+    )
+
+
+# -- what is no function -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("result", "what"), [(0.93, "a float"), (None, "None"), ("train", "a str")])
+def test_a_result_instead_of_a_function_is_explained(result: Any, what: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        pack(result, caller="pool.submit")
+    assert str(caught.value) == (
+        f"pool.submit got a result ({what}), not a function: was the function called here, in this process?\n"
+        "  wrong:  pool.submit(train(3))\n"
+        "  right:  pool.submit(train, 3)"
+    )
+
+
+async def coroutine() -> None:
+    await asyncio.sleep(0)
+
+
+async def stream() -> AsyncIterator[int]:
+    yield 1
+
+
+class AsyncCall:
+    async def __call__(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (coroutine, "got coroutine, a coroutine function (async def)"),
+        (functools.partial(coroutine), "got coroutine, a coroutine function"),
+        (AsyncCall(), "got AsyncCall, a coroutine function"),
+        (numbers, "got numbers, a generator function (it has a yield)"),
+        (stream, "got stream, a generator function"),
+    ],
+)
+def test_functions_without_a_plain_result_are_refused(function: Callable[..., Any], text: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        pack(function)
+    assert text in str(caught.value)
+    assert "  right:  pool.submit(lambda: " in str(caught.value)
+
+
+# -- signatures --------------------------------------------------------------------------------------------------------
+
+
+def plain(lr: float, batch_size: int, epochs: int = 10) -> None: ...
+
+
+def anything(lr: float, **others: object) -> None: ...
+
+
+def unnamed(lr: float, /, epochs: int) -> None: ...
+
+
+class Trains:
+    def __init__(self, lr: float) -> None: ...
+
+    def run(self, lr: float, epochs: int) -> None: ...
+
+    def __call__(self, lr: float, momentum: float) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "names"),
+    [
+        (plain, ["lr", "batch_size"]),
+        (plain, ["epochs", "batch_size", "lr"]),
+        (anything, ["lr", "width", "depth"]),
+        (Trains, ["lr"]),
+        (Trains(1).run, ["lr", "epochs"]),
+        (Trains(1), ["lr", "momentum"]),
+        (functools.partial(plain, batch_size=5), ["lr"]),
+        (functools.partial(plain, batch_size=5), ["lr", "batch_size"]),
+        (functools.partial(plain, 0.1), ["batch_size"]),
+        (lambda: None, []),
+        (dict, ["whatever"]),
+    ],
+)
+def test_fitting_names_pass(function: Callable[..., Any], names: list[str]) -> None:
+    check_signature(function, names)
+
+
+@pytest.mark.parametrize(
+    ("function", "names", "problems"),
+    [
+        (
+            plain,
+            ["lr"],
+            ["argument 'batch_size' is not in the space: add it (a constant will do) or give it a default"],
+        ),
+        (
+            plain,
+            ["lr", "batchsize"],
+            [
+                "argument 'batch_size' is not in the space: add it (a constant will do) or give it a default",
+                "the space has 'batchsize', which is not an argument: did you mean 'batch_size'?",
+            ],
+        ),
+        (
+            plain,
+            ["lr", "batch_size", "zeta"],
+            ["the space has 'zeta', which is not an argument: add it to the arguments, or take it out of the space"],
+        ),
+        (
+            unnamed,
+            ["lr", "epochs"],
+            ["argument 'lr' is positional-only, and values are passed by name: remove the '/'"],
+        ),
+        (
+            functools.partial(plain, 0.1, 5),
+            ["lr"],
+            ["the space has 'lr', which is not an argument: add it to the arguments, or take it out of the space"],
+        ),
+        (
+            Trains(1).run,
+            ["lr"],
+            ["argument 'epochs' is not in the space: add it (a constant will do) or give it a default"],
+        ),
+    ],
+)
+def test_misfits_are_named(function: Callable[..., Any], names: list[str], problems: list[str]) -> None:
+    with pytest.raises(ValueError, match="does not fit the space:\n") as caught:
+        check_signature(function, names)
+    assert str(caught.value).split("\n")[1:] == [f"  {problem}" for problem in problems]
+
+
+def test_the_signature_is_shown() -> None:
+    with pytest.raises(ValueError) as caught:
+        check_signature(plain, [])
+    assert str(caught.value).startswith("plain(lr: float, batch_size: int, epochs: int = 10) does not fit the space:")
+
+
+def test_packed_functions_are_plain_pickles() -> None:
+    assert pickle.loads(pack(lambda: 5).function)() == 5

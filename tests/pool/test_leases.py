@@ -1,0 +1,256 @@
+"""The ledger against a model that lists, for every holder, what it was lent."""
+
+import math
+from collections import Counter
+from collections.abc import Hashable
+from typing import Any
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule, run_state_machine_as_test
+
+from fanwise.base.errors import LeaseError
+from fanwise.pool.leases import Gpu, GpuShare, Lease, Ledger, Machine, Need
+
+GIB = 1024**3
+
+
+def gpus(*names: str) -> tuple[Gpu, ...]:
+    return tuple(Gpu(index, name, "H200", 140 * GIB, name) for index, name in enumerate(names))
+
+
+BOX = Machine(cpus=6, memory_bytes=100, gpus=gpus("a", "b", "c"))
+
+
+def shares(**fractions: float) -> tuple[GpuShare, ...]:
+    return tuple(GpuShare(name, fraction) for name, fraction in fractions.items())
+
+
+# -- needs -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "text"),
+    [
+        ({"cpus": 0}, ValueError, "cpus must be at least 1, got 0"),
+        ({"cpus": 1.0}, TypeError, "cpus must be an int, got 1.0 (float)"),
+        ({"cpus": True}, TypeError, "cpus must be an int, got True (bool)"),
+        ({"gpus": -1}, ValueError, "gpus must be at least 0, got -1"),
+        ({"gpus": 0.0}, ValueError, "gpus must be a whole number of GPUs (0, 1, 2 ...) or a part of one"),
+        ({"gpus": 1.5}, ValueError, "a float between 0 and 1 (0.5), got 1.5"),
+        ({"gpus": math.nan}, ValueError, "got nan"),
+        ({"gpus": "all"}, TypeError, "gpus must be an int, got 'all' (str)"),
+        ({"memory_bytes": -1}, ValueError, "memory_bytes must be at least 0, got -1"),
+    ],
+)
+def test_a_need_without_sense_is_refused(values: dict[str, Any], kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind) as caught:
+        Need(**values)
+    assert text in str(caught.value)
+
+
+# -- single cases ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("need", "text"),
+    [
+        (Need(cpus=7), "7 CPUs asked for, this machine has 6."),
+        (Need(gpus=4), "4 GPUs asked for, this machine has 3."),
+        (Need(memory_bytes=101), "101 bytes of memory asked for, this machine has 100."),
+    ],
+)
+def test_what_can_never_be_met_is_refused_with_what_there_is(need: Need, text: str) -> None:
+    ledger = Ledger(BOX)
+    for ask in (ledger.check, lambda need: ledger.take(need, "job")):
+        with pytest.raises(LeaseError) as caught:
+            ask(need)
+        assert str(caught.value).startswith(text)
+        assert str(caught.value).endswith("See docs/errors.md#lease")
+    assert ledger.leases == {}
+
+
+def test_a_machine_without_gpus_lends_no_part_of_one() -> None:
+    with pytest.raises(LeaseError, match=r"0\.5 of a GPU asked for, this machine has none\."):
+        Ledger(Machine(4, 100)).check(Need(gpus=0.5))
+
+
+@pytest.mark.parametrize("number", [2, 3, 6, 7, 10, 49, 1000])
+def test_n_jobs_of_one_nth_fit_on_one_gpu(number: int) -> None:
+    ledger = Ledger(Machine(2000, 0, gpus("a")))
+    assert all(ledger.take(Need(gpus=1 / number), job) for job in range(number))
+    assert ledger.take(Need(gpus=1 / number), number) is None
+
+
+def test_parts_fill_one_gpu_before_they_open_another() -> None:
+    ledger = Ledger(BOX)
+    lent = [ledger.take(Need(gpus=part), job) for job, part in enumerate([0.5, 0.75, 0.25, 0.25, 0.25])]
+    assert [lease.visible for lease in lent if lease] == ["a", "b", "b", "a", "a"]
+    assert ledger.free() == Lease(cpus=1, gpus=shares(c=1.0), memory_bytes=100)
+    whole = ledger.take(Need(gpus=1), "whole")
+    assert whole is not None
+    assert whole.visible == "c"
+
+
+def test_a_whole_gpu_is_not_lent_while_a_part_of_it_is() -> None:
+    ledger = Ledger(Machine(4, 100, gpus("a")))
+    ledger.take(Need(gpus=0.1), "small")
+    assert ledger.take(Need(gpus=1), "large") is None
+    assert ledger.give_back("small")
+    assert ledger.take(Need(gpus=1), "large") == Lease(1, shares(a=1.0), 0)
+
+
+def test_what_came_back_twice_is_lent_once() -> None:
+    ledger = Ledger(Machine(2, 100))
+    ledger.take(Need(cpus=2), 1)
+    assert [ledger.give_back(1), ledger.give_back(1), ledger.give_back(99)] == [True, False, False]
+    assert ledger.free().cpus == 2
+
+
+def test_jobs_inside_a_job_divide_its_lease() -> None:
+    outer = Ledger(BOX).take(Need(cpus=3, gpus=2, memory_bytes=60), "trial")
+    assert outer is not None
+    inner = Ledger.within(outer)
+    assert inner.free() == outer
+    assert inner.take(Need(cpus=2, gpus=1, memory_bytes=30), 0) == Lease(2, shares(a=1.0), 30)
+    assert inner.take(Need(cpus=2, gpus=1), 1) is None
+    assert inner.take(Need(cpus=1, gpus=1), 1) == Lease(1, shares(b=1.0), 0)
+    with pytest.raises(LeaseError, match=r"3 GPUs asked for, the lease of the job that asks has 2\."):
+        inner.check(Need(gpus=3))
+
+
+def test_a_part_of_a_gpu_can_be_divided_and_is_no_whole_gpu() -> None:
+    inner = Ledger.within(Lease(4, shares(a=0.5), 0))
+    with pytest.raises(LeaseError, match=r"1 GPU asked for, the lease of the job that asks has 0\.5 of GPU a\."):
+        inner.check(Need(gpus=1))
+    assert inner.take(Need(gpus=0.25), 0)
+    assert inner.take(Need(gpus=0.25), 1) == Lease(1, shares(a=0.25), 0)
+    assert inner.take(Need(gpus=0.25), 2) is None
+
+
+# -- all cases ---------------------------------------------------------------------------------------------------------
+
+NEEDS = st.builds(
+    Need,
+    cpus=st.integers(1, 3),
+    gpus=st.integers(0, 3) | st.sampled_from([0.1, 0.25, 1 / 3, 0.5, 0.7]),
+    memory_bytes=st.sampled_from([0, 0, 30, 50]),
+)
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """The model knows only what it saw lent; parts of GPUs are counted in millionths, written out by hand."""
+
+    make: type[Ledger] = Ledger
+    holders = Bundle("holders")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledger = self.make(BOX)
+        self.lent: dict[Hashable, tuple[Need, tuple[str, ...]]] = {}
+        self.next_holder = 0
+
+    def used(self) -> Counter[str]:
+        parts: Counter[str] = Counter()
+        for need, cards in self.lent.values():
+            for card in cards:
+                parts[card] += self.parts(need)
+        return parts
+
+    @staticmethod
+    def parts(need: Need) -> int:
+        return {0.1: 100000, 0.25: 250000, 1 / 3: 333333, 0.5: 500000, 0.7: 700000}.get(need.gpus, 1000000)
+
+    def expected_cards(self, need: Need) -> tuple[str, ...] | None:
+        """The cards with room, fullest first; None if the need cannot be met now."""
+        used = self.used()
+        cpus = sum(other.cpus for other, _ in self.lent.values()) + need.cpus
+        memory = sum(other.memory_bytes for other, _ in self.lent.values()) + need.memory_bytes
+        number = need.gpus if isinstance(need.gpus, int) else 1
+        room = [card for card in "abc" if used[card] + self.parts(need) <= 1000000]
+        fullest_first = sorted(room, key=lambda card: -used[card])
+        if cpus > 6 or memory > 100 or len(room) < number:
+            return None
+        return tuple(fullest_first[:number])
+
+    @rule(target=holders, need=NEEDS)
+    def take(self, need: Need) -> int:
+        self.next_holder += 1
+        expected = self.expected_cards(need)
+        lease = self.ledger.take(need, self.next_holder)
+        assert (lease is None) == (expected is None)
+        if lease is not None and expected is not None:
+            fraction = self.parts(need) / 1000000
+            assert lease == Lease(
+                need.cpus, tuple(GpuShare(card, fraction) for card in expected), need.memory_bytes
+            )
+            self.lent[self.next_holder] = (need, expected)
+        return self.next_holder
+
+    @rule(holder=holders)
+    def give_back(self, holder: int) -> None:
+        assert self.ledger.give_back(holder) == (self.lent.pop(holder, None) is not None)
+
+    @rule(holder=consumes(holders))
+    def give_back_twice(self, holder: int) -> None:
+        self.ledger.give_back(holder)
+        self.lent.pop(holder, None)
+        assert not self.ledger.give_back(holder)
+
+    @invariant()
+    def the_whole_state_is_the_models(self) -> None:
+        used = self.used()
+        assert set(self.ledger.leases) == set(self.lent)
+        assert self.ledger.free() == Lease(
+            cpus=6 - sum(need.cpus for need, _ in self.lent.values()),
+            gpus=tuple(GpuShare(card, (1000000 - used[card]) / 1000000) for card in "abc" if used[card] < 1000000),
+            memory_bytes=100 - sum(need.memory_bytes for need, _ in self.lent.values()),
+        )
+
+
+TestLedger = LedgerMachine.TestCase
+TestLedger.settings = settings(max_examples=60, stateful_step_count=25)
+
+
+class ForgetsNothing(Ledger):
+    """Broken: what came back stays lent."""
+
+    def give_back(self, holder: Hashable) -> bool:
+        return holder in self.leases
+
+
+class SpreadsParts(Ledger):
+    """Broken: parts go to the emptiest GPU."""
+
+    def take(self, need: Need, holder: Hashable) -> Lease | None:
+        lease = super().take(need, holder)
+        if lease is not None and isinstance(need.gpus, float):
+            del self.leases[holder]
+            emptiest = max(self.free().gpus, key=lambda share: share.fraction)
+            lease = Lease(lease.cpus, (GpuShare(emptiest.visible, lease.gpus[0].fraction),), lease.memory_bytes)
+            self.leases[holder] = lease
+        return lease
+
+
+class OverlooksMemory(Ledger):
+    """Broken: memory is promised without end."""
+
+    def take(self, need: Need, holder: Hashable) -> Lease | None:
+        return super().take(Need(need.cpus, need.gpus), holder)
+
+
+class ForgetsParts(Ledger):
+    """Broken: a lease of a part comes back as a whole GPU at once."""
+
+    def free(self) -> Lease:
+        free = super().free()
+        return Lease(free.cpus, tuple(GpuShare(s.visible, 1.0) for s in free.gpus), free.memory_bytes)
+
+
+@pytest.mark.parametrize("broken", [ForgetsNothing, SpreadsParts, OverlooksMemory, ForgetsParts])
+def test_the_model_catches_a_broken_ledger(broken: type[Ledger]) -> None:
+    machine = type("Broken", (LedgerMachine,), {"make": broken})
+    quick = settings(max_examples=200, stateful_step_count=15, database=None, derandomize=True, phases=[Phase.generate])
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(machine, settings=quick)

@@ -1,0 +1,264 @@
+"""Seeds of jobs, and libraries that are seeded when, or as soon as, they are loaded."""
+
+import hashlib
+import random
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fanwise.pool.seeds
+from fanwise.pool.seeds import job_seed, seed_everything, seed_on_import
+
+SOURCES = Path(fanwise.pool.seeds.__file__).parents[2]
+SEED = 2**63 + 12345
+
+
+@given(st.integers(), st.integers(0, 10**6), st.integers(0, 10))
+def test_a_seed_is_the_documented_hash(experiment: int, job: int, attempt: int) -> None:
+    digest = hashlib.sha256(f"fanwise/{experiment}/{job}/{attempt}".encode()).hexdigest()
+    assert job_seed(experiment, job, attempt) == int(digest[:16], 16)
+
+
+def test_seeds_stay_what_they_were() -> None:
+    assert job_seed(0, 0) == 11285659339495990538
+    assert job_seed(0, 0, 0) == job_seed(0, 0)
+
+
+def test_neighbours_get_different_seeds() -> None:
+    seeds = {job_seed(experiment, job, attempt) for experiment in range(20) for job in range(20) for attempt in range(3)}
+    assert len(seeds) == 20 * 20 * 3
+
+
+def draws() -> tuple[float, float, float]:
+    return random.random(), float(np.random.random()), torch.rand(()).item()
+
+
+@pytest.fixture(autouse=True)
+def _states_as_before() -> Iterator[None]:
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    yield
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+    torch.set_rng_state(states[2])
+
+
+def test_the_same_seed_gives_the_same_numbers_in_every_library() -> None:
+    seed_everything(SEED)
+    first = draws()
+    seed_everything(SEED)
+    assert draws() == first
+    assert torch.initial_seed() == SEED
+
+
+@pytest.mark.parametrize("bit", range(64))
+def test_every_bit_of_the_seed_counts(bit: int) -> None:
+    seed_everything(SEED)
+    first = draws()
+    seed_everything(SEED ^ (1 << bit))
+    same = [a == b for a, b in zip(draws(), first, strict=True)]
+    assert same == [False, False, bit >= 32]  # torch's CPU generator knows 32 bits
+
+
+def test_seeding_leaves_the_gpu_alone() -> None:
+    seed_everything(SEED)
+    assert not torch.cuda.is_initialized()
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64])
+def test_a_seed_out_of_range_is_refused(seed: int) -> None:
+    with pytest.raises(ValueError, match=rf"a seed is a number in \[0, 2\*\*64\), got {seed}"):
+        seed_everything(seed)
+
+
+def test_nothing_is_watched_when_everything_is_loaded() -> None:
+    before = list(sys.meta_path)
+    with seed_on_import(SEED):
+        assert sys.meta_path == before
+    assert sys.meta_path == before
+
+
+# -- libraries that are not loaded yet ---------------------------------------------------------------------------------
+
+HEAD = f"""
+import importlib, importlib.util, sys
+from fanwise.pool.seeds import seed_everything, seed_on_import
+SEED = {SEED}
+before = list(sys.meta_path)
+"""
+
+
+def run_python(code: str, folder: Path) -> list[str]:
+    """What a fresh interpreter prints, line by line; modules in the folder go before all others."""
+    environment = {"PYTHONPATH": f"{folder}:{SOURCES}"}
+    command = [sys.executable, "-c", HEAD + textwrap.dedent(code)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.fixture
+def stand_ins(tmp_path: Path) -> Path:
+    """Packages `numpy` and `torch` that tell of their seeding."""
+    for path, text in {
+        "numpy/__init__.py": "",
+        "numpy/random/__init__.py": "def seed(words): print('numpy', words)\nready = True",
+        "torch/__init__.py": "print('torch begins')\ndef manual_seed(seed): print('torch', seed)\nprint('torch ends')",
+        "torch/nn.py": "",
+    }.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    return tmp_path
+
+
+def test_real_libraries_are_seeded_by_their_import(tmp_path: Path) -> None:
+    printed = run_python(
+        """
+        seed_everything(SEED)
+        assert not {"numpy", "torch"} & set(sys.modules)
+        with seed_on_import(SEED):
+            import torch, numpy
+            first = torch.rand(()).item(), numpy.random.random()
+            assert sys.meta_path == before
+            assert not torch.cuda.is_initialized()
+        print(*first)
+        """,
+        tmp_path,
+    )
+    seed_everything(SEED)
+    _, from_numpy, from_torch = draws()
+    assert printed == [f"{from_torch} {from_numpy}"]
+
+
+def test_each_library_is_seeded_once_after_its_own_code(stand_ins: Path) -> None:
+    printed = run_python(
+        """
+        with seed_on_import(SEED):
+            import torch.nn
+            assert len(sys.meta_path) == len(before) + 1
+            import numpy
+            print("numpy alone")
+            import numpy.random
+            assert sys.meta_path == before
+            importlib.reload(torch)
+        """,
+        stand_ins,
+    )
+    numpy_line = f"numpy {[SEED >> 32, SEED & 0xFFFFFFFF]}"
+    reloaded = ["torch begins", "torch ends"]
+    assert printed == ["torch begins", "torch ends", f"torch {SEED}", "numpy alone", numpy_line, *reloaded]
+
+
+def test_the_block_ends_the_watch(stand_ins: Path) -> None:
+    printed = run_python(
+        """
+        with seed_on_import(SEED):
+            found = importlib.util.find_spec("torch")
+        assert sys.meta_path == before
+        import torch
+        module = importlib.util.module_from_spec(found)
+        found.loader.exec_module(module)
+        """,
+        stand_ins,
+    )
+    assert printed == ["torch begins", "torch ends"] * 2
+
+
+def test_looking_for_a_library_does_not_seed_it(stand_ins: Path) -> None:
+    printed = run_python(
+        """
+        with seed_on_import(SEED):
+            assert importlib.util.find_spec("torch").origin.endswith("__init__.py")
+            assert importlib.util.find_spec("nothing_here") is None
+            assert "torch" not in sys.modules
+            print("looked")
+            import torch
+            assert type(torch.__loader__).__name__ == "SourceFileLoader"
+            assert "exec_module" not in vars(torch.__loader__)
+            assert "manual_seed" in torch.__loader__.get_source("torch")
+        """,
+        stand_ins,
+    )
+    assert printed == ["looked", "torch begins", "torch ends", f"torch {SEED}"]
+
+
+def test_an_import_that_fails_is_seeded_when_it_succeeds(stand_ins: Path) -> None:
+    (stand_ins / "torch/__init__.py").write_text(
+        "import builtins\n"
+        "builtins.tries = getattr(builtins, 'tries', 0) + 1\n"
+        "if builtins.tries == 1: raise ImportError('half installed')\n"
+        "def manual_seed(seed): print('torch', seed)\n"
+    )
+    printed = run_python(
+        """
+        with seed_on_import(SEED):
+            try:
+                import torch
+            except ImportError as error:
+                print(error)
+            assert "torch" not in sys.modules
+            import torch
+        """,
+        stand_ins,
+    )
+    assert printed == ["half installed", f"torch {SEED}"]
+
+
+def test_other_import_hooks_are_asked_as_before(stand_ins: Path) -> None:
+    printed = run_python(
+        """
+        class Asks:
+            '''Like hooks that wrap loaders: asks all finders again, itself excepted.'''
+            busy = False
+            def find_spec(self, name, path=None, target=None):
+                if self.busy or name != "torch":
+                    return None
+                self.busy = True
+                try:
+                    spec = importlib.util.find_spec(name)
+                finally:
+                    self.busy = False
+                print("hook found", spec.name)
+                return spec
+
+        class Refuses:
+            def find_spec(self, name, path=None, target=None):
+                if name == "numpy":
+                    raise ModuleNotFoundError("not today")
+
+        sys.meta_path.insert(0, Refuses())
+        with seed_on_import(SEED):
+            sys.meta_path.insert(0, Asks())
+            import torch
+            try:
+                import numpy
+            except ModuleNotFoundError as error:
+                print(error)
+        """,
+        stand_ins,
+    )
+    assert printed == ["hook found torch", "torch begins", "torch ends", f"torch {SEED}", "not today"]
+
+
+def test_a_hook_below_ours_is_asked_once(stand_ins: Path) -> None:
+    printed = run_python(
+        """
+        class Counts:
+            def find_spec(self, name, path=None, target=None):
+                if name == "torch":
+                    print("asked")
+
+        sys.meta_path.insert(0, Counts())
+        with seed_on_import(SEED):
+            import torch
+        """,
+        stand_ins,
+    )
+    assert printed == ["asked", "torch begins", "torch ends", f"torch {SEED}"]

@@ -1,0 +1,234 @@
+"""The tree of jobs against a model that recomputes everything from the facts it was told."""
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from fanwise.pool.tree import End, Finished, JobTree, Order, State
+
+
+def family() -> JobTree:
+    """0 has 1 and 2, 1 has 3; 4 stands alone."""
+    tree = JobTree()
+    for job, parent in [(0, None), (1, 0), (2, 0), (3, 1), (4, None)]:
+        assert tree.add(job, parent) == []
+    return tree
+
+
+def test_a_job_that_ends_takes_everything_below_it_along_from_the_outside_in() -> None:
+    assert family().outcome(0) == [End(1), End(2), End(3)]
+    assert family().reaped(0) == [End(1), End(2), End(3)]
+
+
+def test_a_lost_or_stopped_job_is_ended_itself() -> None:
+    assert family().lost(0) == [End(0), End(1), End(2), End(3)]
+    assert family().stop(1) == [End(1), End(3)]
+
+
+def test_an_end_is_ordered_once() -> None:
+    tree = family()
+    assert tree.stop(1) == [End(1), End(3)]
+    assert tree.stop(0) == [End(0), End(2)]
+    assert tree.outcome(0) + tree.outcome(0) + tree.lost(1) == []
+
+
+def test_what_is_reaped_needs_no_end() -> None:
+    tree = family()
+    tree.reaped(1)
+    assert tree.stop(0) == [End(0), End(2)]
+
+
+def test_a_job_is_finished_when_it_is_reaped_and_its_outcome_known() -> None:
+    tree = family()
+    assert tree.reaped(4) == []
+    assert tree.outcome(4) == [Finished(4)]
+    assert tree.state(4) is None
+    tree = family()
+    assert tree.outcome(4) == []
+    assert tree.reaped(4) == [Finished(4)]
+
+
+def test_inner_jobs_finish_before_the_job_they_belong_to() -> None:
+    tree = family()
+    tree.outcome(0)
+    assert tree.reaped(0) == []
+    tree.lost(3), tree.lost(1), tree.lost(2)
+    assert tree.reaped(1) == []
+    assert tree.reaped(2) == [Finished(2)]
+    assert tree.reaped(3) == [Finished(3), Finished(1), Finished(0)]
+    assert set(tree.jobs) == {4}
+
+
+def test_a_job_started_by_one_that_ends_is_ended_at_once() -> None:
+    tree = family()
+    tree.outcome(4)
+    assert tree.add(5, 4) == [End(5)]
+    tree.stop(0)
+    assert tree.add(6, 3) == [End(6)]
+    assert tree.add(7, 99) == [End(7)]
+    assert tree.state(7) == "ending"
+
+
+def test_facts_about_unknown_jobs_are_dropped() -> None:
+    tree = JobTree()
+    assert tree.begin(1) + tree.outcome(1) + tree.lost(1) + tree.reaped(1) + tree.stop(1) == []
+    assert tree.jobs == {}
+    assert tree.below(1) == []
+
+
+def test_states_go_from_waiting_to_reaped() -> None:
+    tree = JobTree()
+    seen = [tree.state(0)]
+    tree.add(0, None)
+    for step in (tree.begin, tree.stop, tree.outcome):
+        seen.append(tree.state(0))
+        step(0)
+    seen.append(tree.state(0))
+    assert seen == [None, "waiting", "running", "ending", "over"]
+    tree = family()
+    tree.reaped(4)
+    assert tree.state(4) == "reaped"
+
+
+def test_everything_below_is_listed_parents_first() -> None:
+    assert family().below(0) == [1, 2, 3]
+
+
+# -- all orders of facts -----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Known:
+    """What the model was told of one job."""
+
+    parent: int | None
+    facts: set[str] = field(default_factory=set)
+    ended: bool = False
+
+
+class TreeMachine(RuleBasedStateMachine):
+    """The model: after each fact, look at every job and ask anew whether it must end, and whether it is finished."""
+
+    make: type[JobTree] = JobTree
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tree = self.make()
+        self.jobs: dict[int, Known] = {}
+        self.number = 0
+
+    def ancestors(self, job: int) -> list[int]:
+        parent = self.jobs[job].parent
+        return [] if parent is None else [parent, *self.ancestors(parent)]
+
+    def must_end(self, job: int) -> bool:
+        own = self.jobs[job].facts
+        above = [self.jobs[other].facts for other in self.ancestors(job)]
+        ending = bool(own & {"lost", "stop", "orphan"}) or any(
+            facts & {"lost", "stop", "orphan", "outcome", "reaped"} for facts in above
+        )
+        return ending and "reaped" not in own
+
+    def is_finished(self, job: int) -> bool:
+        facts = self.jobs[job].facts
+        nothing_below = all(known.parent != job for known in self.jobs.values())
+        return "reaped" in facts and bool(facts & {"outcome", "lost"}) and nothing_below
+
+    def expect(self, orders: list[Order]) -> None:
+        ends = [job for job, known in self.jobs.items() if self.must_end(job) and not known.ended]
+        for job in ends:
+            self.jobs[job].ended = True
+        ends.sort(key=lambda job: (len(self.ancestors(job)), job))
+        finished = []
+        while ready := [job for job in self.jobs if self.is_finished(job)]:
+            finished += ready
+            for job in ready:
+                del self.jobs[job]
+        assert orders == [*map(End, ends), *map(Finished, finished)]
+
+    @rule(data=st.data())
+    def add(self, data: st.DataObject) -> None:
+        parent = data.draw(st.none() | st.integers(0, self.number))
+        job = self.number
+        self.number += 1
+        parent = None if parent == job else parent
+        known = parent is None or parent in self.jobs
+        self.jobs[job] = Known(parent if known else None, set() if known else {"orphan"})
+        self.expect(self.tree.add(job, parent))
+
+    @rule(data=st.data(), under_another=st.booleans())
+    def add_again(self, data: st.DataObject, under_another: bool) -> None:
+        job = data.draw(st.integers(0, self.number))
+        if job in self.jobs:
+            self.expect(self.tree.add(job, None if under_another else self.jobs[job].parent))
+
+    @rule(data=st.data(), fact=st.sampled_from(["begin", "outcome", "lost", "reaped", "stop"]))
+    def tell(self, data: st.DataObject, fact: str) -> None:
+        job = data.draw(st.integers(0, self.number))
+        if job in self.jobs:
+            self.jobs[job].facts.add(fact)
+        self.expect(getattr(self.tree, fact)(job))
+
+    def expected_state(self, known: Known) -> State:
+        if "reaped" in known.facts:
+            return "reaped"
+        if known.facts & {"outcome", "lost"}:
+            return "over"
+        if known.ended:
+            return "ending"
+        return "running" if "begin" in known.facts else "waiting"
+
+    @invariant()
+    def the_whole_state_is_the_models(self) -> None:
+        assert set(self.tree.jobs) == set(self.jobs)
+        for number, known in self.jobs.items():
+            job = self.tree.jobs[number]
+            assert job.parent == known.parent
+            assert job.children == [other for other, one in self.jobs.items() if one.parent == number]
+            assert (job.begun, job.ending) == ("begin" in known.facts, known.ended)
+            assert self.tree.state(number) == self.expected_state(known)
+
+
+TestTree = TreeMachine.TestCase
+TestTree.settings = settings(max_examples=80, stateful_step_count=40)
+
+
+class RepeatsEnds(JobTree):
+    """Broken: tells to end what it has told before."""
+
+    def stop(self, job: int) -> list[Order]:
+        return super().stop(job) or ([End(job)] if job in self.jobs else [])
+
+
+class ForgetsInnerJobs(JobTree):
+    """Broken: an outcome ends the children, but not theirs."""
+
+    def _breadth_first(self, roots: list[int]) -> list[int]:
+        return list(roots)
+
+
+class FinishesEarly(JobTree):
+    """Broken: a job that is gone is finished, though its outcome may still lie in the socket."""
+
+    def reaped(self, job: int) -> list[Order]:
+        if job in self.jobs:
+            self.jobs[job].over = True
+        return super().reaped(job)
+
+
+class WelcomesOrphans(JobTree):
+    """Broken: a job whose parent is gone lives on."""
+
+    def add(self, job: int, parent: int | None) -> list[Order]:
+        return super().add(job, parent if parent in self.jobs else None)
+
+
+@pytest.mark.parametrize("broken", [RepeatsEnds, ForgetsInnerJobs, FinishesEarly, WelcomesOrphans])
+def test_the_model_catches_a_broken_tree(broken: type[JobTree]) -> None:
+    machine = type("Broken", (TreeMachine,), {"make": broken})
+    quick = settings(max_examples=300, stateful_step_count=40, database=None, derandomize=True, phases=[Phase.generate])
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(machine, settings=quick)

@@ -1,0 +1,73 @@
+"""Memory to receive into: its alignment, its size, its life."""
+
+import ctypes
+import gc
+import os
+
+import pytest
+
+from fanwise.tensor import aligned_buffer
+
+BIG = 2**20
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, 63, 4096, BIG, BIG + 1])
+@pytest.mark.parametrize("alignment", [1, 2, 64, 512, 8192])
+def test_a_buffer_is_aligned_writable_and_zero(size_bytes: int, alignment: int) -> None:
+    buffer = aligned_buffer(size_bytes, alignment)
+    assert len(buffer) == size_bytes
+    assert buffer.format == "B"
+    assert not buffer.readonly
+    assert bytes(buffer) == bytes(size_bytes)
+    if size_bytes:
+        assert ctypes.addressof(ctypes.c_char.from_buffer(buffer)) % alignment == 0
+        buffer[-1] = 255
+        assert buffer[-1] == 255
+
+
+def resident_pages() -> int:
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1])
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="needs /proc")
+def test_pages_of_a_big_buffer_exist_only_once_touched_and_go_with_the_last_view() -> None:
+    gc.collect()
+    before = resident_pages()
+    buffer = aligned_buffer(64 * BIG)
+    assert resident_pages() - before < 16 * BIG // 4096
+    buffer[: 32 * BIG] = bytes(32 * BIG)
+    rest = buffer[5:6]
+    del buffer
+    assert resident_pages() - before > 16 * BIG // 4096
+    del rest
+    assert resident_pages() - before < 16 * BIG // 4096
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # the child only writes a byte and leaves
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_writes_into_memory_of_its_own() -> None:
+    buffer = aligned_buffer(BIG)
+    child = os.fork()
+    if child == 0:
+        buffer[0] = 1
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert buffer[0] == 0
+
+
+@pytest.mark.parametrize("alignment", [0, -64, 48])
+def test_an_alignment_that_is_no_power_of_two_is_refused(alignment: int) -> None:
+    with pytest.raises(ValueError, match=f"alignment must be a power of two, got {alignment}"):
+        aligned_buffer(8, alignment)
+
+
+def test_a_negative_size_is_refused() -> None:
+    with pytest.raises(ValueError, match="size_bytes must be at least 0, got -1"):
+        aligned_buffer(-1)
+
+
+@pytest.mark.parametrize("size_bytes", [2**62, 2**80])
+def test_more_than_the_machine_has_is_a_memory_error(size_bytes: int) -> None:
+    with pytest.raises(MemoryError, match=str(size_bytes + 64)):
+        aligned_buffer(size_bytes)

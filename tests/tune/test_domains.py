@@ -1,0 +1,293 @@
+"""Domains: bounds, round trips, equal shares, plain values and refusals."""
+
+import doctest
+import math
+from collections import Counter
+from collections.abc import Callable
+from decimal import localcontext
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from fanwise.tune import domains, values
+from fanwise.tune.domains import (
+    Domain,
+    FinRange,
+    LogUniform,
+    Uniform,
+    choice,
+    domain_from_json,
+    domain_to_json,
+    finrange,
+    lograndint,
+    loguniform,
+    randint,
+    uniform,
+)
+
+UNITS = st.floats(0.0, math.nextafter(1.0, 0.0))
+FINITE = st.floats(-1e300, 1e300)
+POSITIVE = st.floats(5e-324, 1e308)
+
+
+def in_order(numbers: st.SearchStrategy[float]) -> st.SearchStrategy[tuple[float, float]]:
+    return st.tuples(numbers, numbers).filter(lambda pair: pair[0] != pair[1]).map(lambda p: (min(p), max(p)))
+
+
+@st.composite
+def int_bounds(draw: st.DrawFn, lowest: int, highest: int, widest: int) -> tuple[int, int]:
+    lower = draw(st.integers(lowest, highest - 1))
+    return lower, lower + draw(st.integers(1, min(widest, highest - lower)))
+
+
+@st.composite
+def fin_ranges(draw: st.DrawFn) -> FinRange:
+    size = draw(st.integers(2, 1000))
+    if draw(st.booleans()):
+        lower = draw(st.integers(-(10**9), 10**9))
+        return finrange(lower, lower + draw(st.integers(size - 1, 10**6)), size, cast_int=True)
+    lower_f = draw(st.floats(-1e6, 1e6))
+    return finrange(lower_f, lower_f + draw(st.floats(1e-3, 1e6)), size)
+
+
+CATEGORIES = st.none() | st.booleans() | st.text() | st.integers() | st.floats(allow_nan=False)
+REALS: st.SearchStrategy[Uniform | LogUniform] = in_order(FINITE).map(lambda b: uniform(*b)) | in_order(POSITIVE).map(
+    lambda b: loguniform(*b)
+)
+COUNTED: st.SearchStrategy[Domain] = (
+    int_bounds(-(2**60), 2**60, 2**52 - 1).map(lambda b: randint(*b))
+    | int_bounds(1, 2**45, 2**45).map(lambda b: lograndint(*b))
+    | st.lists(CATEGORIES, min_size=1, max_size=20, unique_by=lambda v: (isinstance(v, bool), v)).map(choice)
+    | fin_ranges()
+)
+ANY: st.SearchStrategy[Domain] = REALS | COUNTED
+
+
+@given(ANY, UNITS)
+def test_every_number_below_one_becomes_a_plain_value_of_the_domain(domain: Domain, u: float) -> None:
+    value = domain.from_unit(u)
+    assert domain.contains(value)
+    assert type(value) in (int, float, str, bool, type(None))
+    assert type(domain.plain(value)) is type(value)
+
+
+@given(REALS, UNITS)
+def test_real_values_never_leave_their_bounds_and_reach_the_lower_one(domain: Uniform | LogUniform, u: float) -> None:
+    assert domain.lower <= domain.from_unit(u) <= domain.upper
+    assert domain.from_unit(0.0) == domain.lower
+    for bound in (domain.lower, domain.upper):
+        assert 0.0 <= domain.to_unit(bound) < 1.0
+
+
+@given(in_order(st.floats(-1e6, 1e6)), UNITS)
+def test_real_values_survive_the_round_trip(bounds: tuple[float, float], u: float) -> None:
+    domain = uniform(*bounds)
+    value = domain.from_unit(u)
+    slack = 4 * math.ulp(max(abs(domain.lower), abs(domain.upper)))
+    assert abs(domain.from_unit(domain.to_unit(value)) - value) <= slack
+
+
+@given(in_order(st.floats(1e-30, 1e30)), UNITS)
+def test_log_values_survive_the_round_trip(bounds: tuple[float, float], u: float) -> None:
+    domain = loguniform(*bounds)
+    value = domain.from_unit(u)
+    assert math.isclose(domain.from_unit(domain.to_unit(value)), value, rel_tol=1e-13)
+
+
+@given(COUNTED, UNITS)
+def test_counted_values_survive_the_round_trip_exactly(domain: Domain, u: float) -> None:
+    value = domain.from_unit(u)
+    again = domain.from_unit(domain.to_unit(value))
+    assert again == value
+    assert type(again) is type(value)
+
+
+@given(COUNTED, UNITS, UNITS)
+def test_the_way_back_lies_in_the_share_of_the_value(domain: Domain, u: float, v: float) -> None:
+    assume(domain.from_unit(u) != domain.from_unit(v))
+    assert (domain.to_unit(domain.from_unit(u)) < domain.to_unit(domain.from_unit(v))) == (u < v)
+
+
+@given(ANY)
+def test_a_domain_survives_its_json_form(domain: Domain) -> None:
+    again = domain_from_json(domain_to_json(domain))
+    assert again == domain
+    assert repr(again) == repr(domain)
+    assert type(again) is type(domain)
+
+
+@pytest.mark.parametrize(
+    "domain",
+    [
+        randint(3, 9),
+        choice(["a", "b", "c", "d", "e", "f", "g"]),
+        finrange(0.1, 0.7, 7),
+        finrange(1, 8, 7, cast_int=True),
+    ],
+)
+def test_every_value_has_the_same_share_of_the_unit_interval(domain: Domain) -> None:
+    # One point in the middle of each of 7000 equal pieces: 1000 for each of the 7 values.
+    counts = Counter(domain.from_unit((piece + 0.5) / 7000) for piece in range(7000))
+    assert sorted(counts.values()) == [1000] * 7
+
+
+def test_the_two_ends_of_lograndint_have_whole_shares() -> None:
+    rng = Random("ends")
+    counts = Counter(lograndint(2, 5).from_unit(rng.random()) for _ in range(20_000))
+    whole = math.log(5.5 / 1.5)
+    for k in (2, 3, 4, 5):
+        assert abs(counts[k] / 20_000 - math.log((k + 0.5) / (k - 0.5)) / whole) < 0.012
+
+
+def test_half_of_loguniform_lies_below_the_geometric_mean() -> None:
+    rng = Random("mean")
+    drawn = [loguniform(1e-4, 1.0).from_unit(rng.random()) for _ in range(20_000)]
+    assert abs(sum(value < 1e-2 for value in drawn) / 20_000 - 0.5) < 0.012
+    assert abs(sum(value < 1e-3 for value in drawn) / 20_000 - 0.25) < 0.012
+
+
+def test_half_of_uniform_lies_below_the_middle() -> None:
+    rng = Random("middle")
+    drawn = [uniform(-1.0, 3.0).from_unit(rng.random()) for _ in range(20_000)]
+    assert abs(sum(value < 1.0 for value in drawn) / 20_000 - 0.5) < 0.012
+
+
+def test_loguniform_gives_these_bits_on_every_machine() -> None:
+    domain = loguniform(1e-2, 1)
+    assert [domain.from_unit(u).hex() for u in (0.1, 0.5, 0.9)] == [
+        "0x1.03ab3d12bc2c4p-6",
+        "0x1.999999999999ap-4",
+        "0x1.430cd74f6d479p-1",
+    ]
+
+
+def test_the_callers_decimal_context_changes_nothing() -> None:
+    logs: list[Domain] = [loguniform(1e-2, 1), lograndint(1, 10**9)]
+    before = [(d.from_unit(0.3), d.to_unit(d.from_unit(0.3))) for d in logs]
+    with localcontext() as context:
+        context.prec = 3
+        assert [(d.from_unit(0.3), d.to_unit(d.from_unit(0.3))) for d in logs] == before
+
+
+def test_finrange_hits_both_bounds_and_knows_points_written_by_hand() -> None:
+    tenths = finrange(0.1, 1.0, 10)
+    assert tenths.from_unit(0.0) == 0.1
+    assert tenths.from_unit(0.999) == 1.0
+    assert tenths.contains(0.3)
+    assert tenths.contains(0.7)
+    assert not tenths.contains(0.35)
+    assert tenths.plain(0.3) == tenths.from_unit(0.25)
+
+
+def test_finrange_rounds_to_different_integers() -> None:
+    domain = finrange(8, 1024, 5, cast_int=True)
+    assert [domain.from_unit((k + 0.5) / 5) for k in range(5)] == [8, 262, 516, 770, 1024]
+
+
+@pytest.mark.parametrize(
+    ("domain", "value", "plain"),
+    [
+        (uniform(0, 1), 1, 1.0),
+        (uniform(0, 1), np.float32(0.5), 0.5),
+        (randint(1, 9), 3.0, 3),
+        (randint(1, 9), np.int64(3), 3),
+        (lograndint(1, 9), np.int8(9), 9),
+        (choice([0.5, 1]), 1.0, 1),
+        (choice([True, False]), False, False),
+        (choice([None, "l2"]), np.str_("l2"), "l2"),
+    ],
+)
+def test_numbers_of_other_kinds_are_accepted_and_made_plain(domain: Domain, value: object, plain: object) -> None:
+    assert domain.contains(value)
+    assert domain.plain(value) == plain
+    assert type(domain.plain(value)) is type(plain)
+
+
+@pytest.mark.parametrize(
+    ("domain", "value"),
+    [
+        (uniform(0, 1), 1.0000001),
+        (uniform(0, 1), math.nan),
+        (uniform(0, 1), "0.5"),
+        (uniform(0, 1), True),
+        (loguniform(1, 2), math.inf),
+        (randint(1, 9), 10),
+        (randint(1, 9), 3.5),
+        (randint(1, 9), math.inf),
+        (randint(1, 9), True),
+        (lograndint(1, 9), 0),
+        (choice([1, 2]), True),
+        (choice([True, False]), 1),
+        (choice(["1"]), 1),
+        (choice(["1"]), [1]),
+        (finrange(0, 1, 3), math.inf),
+        (finrange(0, 1, 3), None),
+        (finrange(1, 9, 5, cast_int=True), 4),
+    ],
+)
+def test_values_outside_are_refused(domain: Domain, value: object) -> None:
+    assert not domain.contains(value)
+    with pytest.raises(ValueError, match="is not in"):
+        domain.to_unit(value)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "text"),
+    [
+        (lambda: uniform(2, 1), ValueError, r"lower 2.0 is above upper 1.0; write uniform\(1.0, 2.0\)"),
+        (lambda: uniform(1, 1), ValueError, "both 1.0; write the constant 1.0"),
+        (lambda: uniform(0, math.nan), ValueError, "upper must be finite, got nan"),
+        (lambda: uniform(-math.inf, 0), ValueError, "lower must be finite, got -inf"),
+        (lambda: uniform(0, 10**400), ValueError, "upper must be finite"),
+        (lambda: uniform(-1e308, 1e308), ValueError, "upper - lower must be finite"),
+        (lambda: uniform("0", 1), TypeError, "lower must be a number, got '0' of type str"),  # type: ignore[arg-type]
+        (lambda: uniform(False, 1), TypeError, "lower must be a number, got False of type bool"),
+        (lambda: loguniform(0, 1), ValueError, "lower must be above 0, got 0.0; with 0 use uniform"),
+        (lambda: loguniform(1, 0.01), ValueError, r"write loguniform\(0.01, 1.0\)"),
+        (lambda: randint(1.5, 3), TypeError, "lower must be an int, got 1.5 of type float"),  # type: ignore[arg-type]
+        (lambda: randint(256, 32), ValueError, r"write randint\(32, 256\)"),
+        (lambda: randint(3, 3), ValueError, "write the constant 3"),
+        (lambda: randint(0, 2**53), ValueError, "narrow the range"),
+        (lambda: lograndint(0, 9), ValueError, "lower must be at least 1, got 0"),
+        (lambda: lograndint(1, 2**46), ValueError, "use loguniform"),
+        (lambda: choice([]), ValueError, "at least one category"),
+        (lambda: choice("adam"), TypeError, "takes a list of values, got 'adam'"),
+        (lambda: choice({"a", "b"}), TypeError, "of type set"),  # type: ignore[arg-type]
+        (lambda: choice(["a", "b", "a"]), ValueError, "has 'a' twice"),
+        (lambda: choice([1, 1.0]), ValueError, "has 1.0 twice"),
+        (lambda: choice([[1], [2]]), TypeError, r"got \[1\]; give it a name"),  # type: ignore[list-item]
+        (lambda: choice([math.nan]), ValueError, "is NaN"),
+        (lambda: choice([object()]), TypeError, "of type object"),  # type: ignore[list-item]
+        (lambda: finrange(0, 1, 1), ValueError, "size must be at least 2, got 1"),
+        (lambda: finrange(0, 1, 2.0), TypeError, "size must be an int"),  # type: ignore[arg-type]
+        (lambda: finrange(1, 0, 3), ValueError, "is above upper"),
+        (lambda: finrange(1, 4, 10, cast_int=True), ValueError, "fewer than 10 integers"),
+        (lambda: finrange(0.5, 4, 2, cast_int=True), TypeError, "lower must be an int"),
+        (lambda: finrange(1e16, 1e16 + 4, 1000), ValueError, "cannot be told apart"),
+    ],
+)
+def test_bad_bounds_are_refused_at_once(make: Callable[[], Domain], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        make()
+
+
+@pytest.mark.parametrize("u", [-0.1, 1.0, 1.5, math.nan])
+def test_a_number_outside_the_unit_interval_is_refused(u: float) -> None:
+    for domain in (uniform(0, 1), loguniform(1, 2), randint(0, 1), lograndint(1, 2), choice([1]), finrange(0, 1, 2)):
+        with pytest.raises(ValueError, match=r"must lie in \[0, 1\)"):
+            domain.from_unit(u)
+
+
+def test_an_unknown_kind_of_domain_is_refused() -> None:
+    with pytest.raises(ValueError, match="did you mean 'uniform'"):
+        domain_from_json({"domain": "unifrom", "lower": 0, "upper": 1})
+    with pytest.raises(ValueError, match="not the JSON form of a domain"):
+        domain_from_json({"domain": "uniform", "low": 0, "high": 1})
+
+
+@pytest.mark.parametrize("module", [domains, values])
+def test_the_examples_run(module: object) -> None:
+    assert doctest.testmod(module).failed == 0  # type: ignore[arg-type]

@@ -1,0 +1,343 @@
+"""Experiments as users see them: tables, the best, utilisation, failures, figures; while they run and afterwards."""
+
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import pytest
+
+from fanwise.base.errors import RecordError
+from fanwise.tune.experiment import Best, Experiment, load_experiment
+from fanwise.tune.history import Failure
+from fanwise.tune.record import Record
+
+META = {
+    "name": "lenet",
+    "objective": "train",
+    "metric": "error",
+    "mode": "min",
+    "n_workers": 2,
+    "asynchronous": False,
+    "seed": 1,
+}
+REASON = {"kind": "exception", "text": "ValueError: no", "traceback": "Traceback ...", "last_output": "epoch 1"}
+
+
+class Search:
+    """Writes a search into a record, one committed event a call."""
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+
+    def add(self, t_s: float, kind: str, trial_id: int | None = None, **body: Any) -> None:  # Any: JSON
+        self.record.append(t_s, kind, trial_id, body)
+        self.record.commit()
+
+    def start(self, t_s: float, trial_id: int, config: dict[str, Any], *, attempt: int = 0, slot: int = 0) -> None:
+        self.add(t_s, "start", trial_id, config=config, attempt=attempt, slot=slot, seed=9)
+
+    def ready(self, t_s: float, trial_id: int, *, attempt: int = 0) -> None:
+        self.add(t_s, "ready", trial_id, attempt=attempt, pid=1, process_started_s=0.0, how="fork")
+
+    def report(
+        self,
+        t_s: float,
+        trial_id: int,
+        number: int,
+        values: dict[str, Any],  # Any: JSON
+        *,
+        attempt: int = 0,
+        decision: str = "CONTINUE",
+    ) -> None:
+        body = {"attempt": attempt, "values": values, "decision": decision, "worker_time": t_s / 2, "iter": number}
+        self.add(t_s, "report", trial_id, **body)
+
+    def end(
+        self,
+        t_s: float,
+        trial_id: int,
+        status: str,
+        objective_s: float | None,
+        *,
+        attempt: int = 0,
+        reason: dict[str, str] | None = None,
+        will_retry: bool = False,
+    ) -> None:
+        body = {"attempt": attempt, "status": status, "reason": reason, "objective_s": objective_s}
+        self.add(t_s, "end", trial_id, **body, will_retry=will_retry)
+
+
+@contextmanager
+def searching(folder: Path, **meta: Any) -> Iterator[Search]:  # Any: JSON
+    with Record.create(folder, {**META, **meta}) as record:
+        yield Search(record)
+
+
+def write_search(search: Search) -> None:
+    """Trial 0 completes, trial 1 fails and is tried again, trial 2 is stopped and ends after the stop."""
+    search.start(0.0, 0, {"lr": 0.1, "max_epochs": 2}, slot=0)
+    search.start(0.0, 1, {"lr": 0.2, "max_epochs": 2}, slot=1)
+    search.ready(1.0, 0)
+    search.ready(1.0, 1)
+    search.report(2.0, 0, 1, {"epoch": 1, "error": 0.5})
+    search.report(2.5, 1, 1, {"epoch": 1, "error": 0.01})
+    search.end(3.0, 1, "Failed", 2.0, reason=REASON, will_retry=True)
+    search.add(3.0, "free", 1, slot=1)
+    search.report(4.0, 0, 2, {"epoch": 2, "error": 0.3, "note": "done"})
+    search.end(4.0, 0, "Completed", 3.0)
+    search.add(4.0, "free", 0, slot=0)
+    search.start(4.0, 1, {"lr": 0.2, "max_epochs": 2}, attempt=1, slot=0)
+    search.start(4.0, 2, {"lr": 0.3, "max_epochs": 2, "extra": "x"}, slot=1)
+    search.ready(5.0, 1, attempt=1)
+    search.ready(5.0, 2)
+    search.report(6.0, 1, 1, {"epoch": 1, "error": 0.2}, attempt=1)
+    search.report(7.0, 2, 1, {"epoch": 1, "error": math.nan})
+    search.end(8.0, 1, "Completed", 3.0, attempt=1)
+    search.add(8.0, "free", 1, slot=0)
+    search.report(9.0, 2, 2, {"epoch": 2, "error": 0.25}, decision="STOP")
+    search.add(9.0, "stop", reason="max_wallclock_time")
+    search.end(10.0, 2, "Stopped", 5.0)
+    search.add(10.0, "free", 2, slot=1)
+    search.add(10.0, "finish", reason="max_wallclock_time")
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Experiment:
+    with searching(tmp_path / "lenet") as search:
+        write_search(search)
+    return load_experiment(tmp_path / "lenet")
+
+
+def test_results_have_one_row_a_report_that_counts(experiment: Experiment) -> None:
+    expected = pd.DataFrame({
+        "trial_id": [0, 0, 1, 2, 2],
+        "epoch": [1, 2, 1, 1, 2],
+        "error": [0.5, 0.3, 0.2, math.nan, 0.25],
+        "note": [None, "done", None, None, None],
+        "config_lr": [0.1, 0.1, 0.2, 0.3, 0.3],
+        "config_max_epochs": [2, 2, 2, 2, 2],
+        "config_extra": [None, None, None, "x", "x"],
+        "st_attempt": [0, 0, 1, 0, 0],
+        "st_tuner_time": [2.0, 4.0, 6.0, 7.0, 9.0],
+        "st_worker_time": [1.0, 2.0, 3.0, 3.5, 4.5],
+        "st_worker_iter": [1, 2, 1, 1, 2],
+        "st_decision": ["CONTINUE", "CONTINUE", "CONTINUE", "CONTINUE", "STOP"],
+        "st_status": ["Completed", "Completed", "Completed", "Stopped", "Stopped"],
+    })  # fmt: skip
+    pd.testing.assert_frame_equal(experiment.results, expected)
+
+
+def test_with_all_attempts_the_report_of_the_failed_one_is_there_too(experiment: Experiment) -> None:
+    results = experiment.results_of(all_attempts=True)
+    assert list(results["error"].fillna(-1.0)) == [0.5, 0.01, 0.3, 0.2, -1.0, 0.25]
+    assert list(results["st_attempt"]) == [0, 0, 0, 1, 0, 0]
+    assert list(results["config_lr"]) == [0.1, 0.2, 0.1, 0.2, 0.3, 0.3]
+
+
+def test_trials_have_one_row_each(experiment: Experiment) -> None:
+    expected = pd.DataFrame({
+        "trial_id": [0, 1, 2],
+        "status": ["Completed", "Completed", "Stopped"],
+        "attempt": [0, 1, 0],
+        "iter": [2, 1, 2],
+        "config_lr": [0.1, 0.2, 0.3],
+        "config_max_epochs": [2, 2, 2],
+        "config_extra": [None, None, "x"],
+        "epoch": [2, 1, 2],
+        "error": [0.3, 0.2, 0.25],
+        "note": ["done", None, None],
+        "best_error": [0.3, 0.2, 0.25],
+        "worker_time": [3.0, 5.0, 5.0],
+        "started_s": [0.0, 0.0, 4.0],
+        "ended_s": [4.0, 8.0, 10.0],
+        "reason": [None, None, None],
+        "reason_text": [None, None, None],
+    })  # fmt: skip
+    pd.testing.assert_frame_equal(experiment.trials, expected)
+
+
+def test_the_best_report_is_of_an_attempt_that_counts(experiment: Experiment) -> None:
+    assert experiment.best == Best(1, 0.2, {"lr": 0.2, "max_epochs": 2}, 1)
+
+
+def test_the_best_of_a_search_for_the_largest_value(tmp_path: Path) -> None:
+    with searching(tmp_path / "e", mode="max") as search:
+        write_search(search)
+    assert load_experiment(tmp_path / "e").best == Best(0, 0.5, {"lr": 0.1, "max_epochs": 2}, 1)
+
+
+def test_utilisation_is_the_share_between_first_ready_and_stop(experiment: Experiment) -> None:
+    # Window 1 to 9 s, two workers. Trial 0: 3 s, trial 1: 2 + 3 s, trial 2: 4 of its 5 s lie before the stop.
+    assert experiment.utilisation == pytest.approx((3 + 5 + 4) / 16)
+
+
+def test_metadata_are_those_of_the_record(experiment: Experiment) -> None:
+    assert experiment.metadata == {**META, "format": 1}
+    assert experiment.name == "lenet"
+    assert experiment.path.name == "lenet"
+    assert repr(experiment).startswith("Experiment('lenet', ")
+
+
+def test_a_running_search_is_watched_with_one_object(tmp_path: Path) -> None:
+    with searching(tmp_path / "e") as search:
+        experiment = load_experiment(tmp_path / "e")
+        assert experiment.best is None
+        assert experiment.utilisation is None
+        assert not experiment.finished
+        assert len(experiment.results) == len(experiment.trials) == 0
+        assert list(experiment.results.columns) == [
+            "trial_id", "st_attempt", "st_tuner_time", "st_worker_time", "st_worker_iter", "st_decision", "st_status"
+        ]  # fmt: skip
+        search.start(0.0, 0, {"lr": 1.0})
+        assert list(experiment.trials["status"]) == ["InProgress"]
+        search.ready(1.0, 0)
+        search.report(2.0, 0, 1, {"error": 3.0})
+        assert experiment.best == Best(0, 3.0, {"lr": 1.0}, 1)
+        assert experiment.utilisation == pytest.approx(0.5)
+        assert list(experiment.trials["worker_time"]) == [1.0]
+        assert experiment.trials["ended_s"].isna().all()
+        search.report(3.0, 0, 2, {"error": 2.0})
+        assert experiment.refresh() == 1
+        assert experiment.refresh() == 0
+        assert list(experiment.results["st_status"]) == ["InProgress", "InProgress"]
+        assert not experiment.finished
+        search.add(4.0, "finish", reason="done")
+        assert experiment.finished
+
+
+def test_a_trial_that_waits_for_its_next_attempt_is_in_progress_until_the_stop(tmp_path: Path) -> None:
+    with searching(tmp_path / "e") as search:
+        search.start(0.0, 0, {})
+        search.end(1.0, 0, "Failed", None, reason=REASON, will_retry=True)
+        experiment = load_experiment(tmp_path / "e")
+        assert list(experiment.trials["status"]) == ["InProgress"]
+        assert experiment.trials["ended_s"].isna().all()
+        search.add(2.0, "stop", reason="interrupted")
+        assert list(experiment.trials["status"]) == ["Failed"]
+        assert list(experiment.trials["ended_s"]) == [1.0]
+
+
+def test_a_failed_trial_tells_why(tmp_path: Path) -> None:
+    with searching(tmp_path / "e") as search:
+        search.start(0.0, 0, {})
+        search.end(1.0, 0, "Failed", None, reason=REASON)
+        search.start(1.0, 1, {})
+    experiment = load_experiment(tmp_path / "e")
+    failed = experiment.trials.iloc[0]
+    assert (failed["reason"], failed["reason_text"]) == ("exception", "ValueError: no")
+    assert experiment.reason(0) == Failure("exception", "ValueError: no", "Traceback ...", "epoch 1")
+    assert experiment.reason(1) is None
+    with pytest.raises(ValueError, match="no trial 7; its trials are 0 to 1"):
+        experiment.reason(7)
+
+
+def test_reported_names_that_are_ours_are_renamed(tmp_path: Path) -> None:
+    with searching(tmp_path / "e") as search:
+        search.start(0.0, 0, {"lr": 1.0})
+        search.report(1.0, 0, 1, {"error": 1.0, "trial_id": 5, "status": "warm", "iter": 7, "config_lr": 9})
+    experiment = load_experiment(tmp_path / "e")
+    results, trials = experiment.results, experiment.trials
+    assert (list(results["trial_id"]), list(results["reported_trial_id"])) == ([0], [5])
+    assert (list(results["config_lr"]), list(results["reported_config_lr"])) == ([1.0], [9])
+    assert list(results["status"]) == ["warm"]
+    assert (list(trials["status"]), list(trials["reported_status"])) == (["InProgress"], ["warm"])
+    assert (list(trials["iter"]), list(trials["reported_iter"])) == ([1], [7])
+
+
+def test_configurations_may_hold_lists(tmp_path: Path) -> None:
+    with searching(tmp_path / "e") as search:
+        search.start(0.0, 3, {"layers": [8, 4]})
+        search.start(0.0, 2, {"layers": [16]}, slot=1)
+        search.report(1.0, 2, 1, {"error": 1.0})
+        search.report(1.0, 3, 1, {"error": 2.0})
+    experiment = load_experiment(tmp_path / "e")
+    assert list(experiment.results["config_layers"]) == [[16], [8, 4]]
+    assert list(experiment.trials["config_layers"]) == [[8, 4], [16]]
+
+
+def test_the_export_reads_back_as_the_results(experiment: Experiment, tmp_path: Path) -> None:
+    experiment.export(tmp_path / "results.csv")
+    read = pd.read_csv(tmp_path / "results.csv")
+    pd.testing.assert_frame_equal(read, experiment.results, check_dtype=False)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lenet", "results.csv"]
+
+
+def test_an_export_that_fails_leaves_nothing(experiment: Experiment, tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(OSError):
+        experiment.export(tmp_path / "taken")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lenet", "taken"]
+
+
+def test_search_data_hold_what_the_figures_draw(experiment: Experiment) -> None:
+    from fanwise.plot.data import Span
+
+    data = experiment.search_data()
+    assert (data.name, data.metric, data.mode, data.n_workers, data.asynchronous) == ("lenet", "error", "min", 2, False)
+    assert (data.first_ready_s, data.stop_s, data.last_s) == (1.0, 9.0, 10.0)
+    points = [(p.trial_id, p.t_s, p.iter, p.value) for p in data.reports if math.isfinite(p.value)]
+    assert points == [(0, 2.0, 1, 0.5), (0, 4.0, 2, 0.3), (1, 6.0, 1, 0.2), (2, 9.0, 2, 0.25)]
+    assert len(data.reports) == 5
+    assert list(data.spans) == [
+        Span(0, 0, 0.0, 1.0, 4.0, 4.0, "Completed"),
+        Span(1, 1, 0.0, 1.0, 3.0, 3.0, "Failed"),
+        Span(0, 1, 4.0, 5.0, 8.0, 8.0, "Completed"),
+        Span(1, 2, 4.0, 5.0, 10.0, 10.0, "Stopped"),
+    ]
+
+
+def test_the_three_figures_are_drawn(experiment: Experiment) -> None:
+    for figure in (experiment.plot(), experiment.plot_learning_curves(), experiment.plot_workers()):
+        assert figure.axes
+        plt.close(figure)
+
+
+def test_an_experiment_is_found_by_name_by_path_and_by_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    with searching(tmp_path / "home" / "lenet-one"), searching(tmp_path / "here"):
+        pass
+    assert load_experiment("lenet-one").path == tmp_path / "home" / "lenet-one"
+    assert load_experiment("here").path == Path("here")
+    assert load_experiment(tmp_path / "here" / "record.sqlite").path == tmp_path / "here"
+    assert load_experiment(str(tmp_path / "here")).name == "lenet"
+
+
+def test_an_unknown_name_brings_up_the_nearest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
+    with pytest.raises(RecordError, match=r"no experiment 'lenet': .*home holds none yet"):
+        load_experiment("lenet")
+    for name in ("lenet-one", "dropout"):
+        with searching(tmp_path / "home" / name):
+            pass
+    with pytest.raises(RecordError, match=r"no experiment 'lenet-on': did you mean lenet-one\?"):
+        load_experiment("lenet-on")
+    with pytest.raises(RecordError, match=r"no experiment 'zzz': .*home holds 2, for example dropout, lenet-one"):
+        load_experiment("zzz")
+    with pytest.raises(RecordError, match="no experiment"):
+        load_experiment(tmp_path / "nowhere" / "e")
+
+
+def test_what_is_no_experiment_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RecordError, match=r"holds no record\.sqlite"):
+        load_experiment(tmp_path / "empty")
+
+
+def test_pandas_is_loaded_by_the_tables_only(experiment: Experiment) -> None:
+    program = (
+        "import sys; from fanwise.tune.experiment import load_experiment\n"
+        f"e = load_experiment({str(experiment.path)!r}); e.best, e.utilisation, e.finished\n"
+        "assert 'pandas' not in sys.modules and 'matplotlib' not in sys.modules and 'torch' not in sys.modules\n"
+        "e.results; assert 'pandas' in sys.modules"
+    )
+    paths = {"PYTHONPATH": ":".join(filter(None, sys.path))}
+    subprocess.run([sys.executable, "-c", program], check=True, env=paths)

@@ -1,0 +1,486 @@
+"""The writer and the readers of a record, in one process."""
+
+import errno
+import json
+import math
+import os
+import sqlite3
+import stat
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fanwise.base.errors import ClosedError, RecordError
+from fanwise.testing.within import within
+from fanwise.tune import record_reading, record_sync
+from fanwise.tune.record import (
+    FILE_NAME,
+    Event,
+    Record,
+    check_name,
+    experiments_folder,
+    list_experiments,
+    new_name,
+    read_events,
+    read_meta,
+)
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+appended = st.tuples(
+    st.floats(0, 1e9),
+    st.sampled_from(["start", "ready", "report", "end", "free", "stop"]),
+    st.none() | st.integers(0, 2**40),
+    st.dictionaries(st.text(), json_values, max_size=4),
+)
+
+
+class Disk:
+    """A stand-in for fdatasync that counts, and fails from a moment on."""
+
+    def __init__(self) -> None:
+        self.error: OSError | None = None
+        self.num_syncs = 0
+
+    def sync(self, fd: int) -> None:
+        os.fstat(fd)  # the descriptor must be open
+        if self.error is not None:
+            raise self.error
+        self.num_syncs += 1
+
+
+def filled(folder: Path, num_events: int) -> Path:
+    with Record.create(folder, {"name": folder.name}) as record:
+        for number in range(num_events):
+            record.append(float(number), "report", number, {"values": {"loss": 1.0 / (number + 1)}})
+    return folder
+
+
+def same(one: object, other: object) -> bool:
+    """Equality in which NaN is NaN."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+@settings(max_examples=50)  # each one waits for the disk
+@given(batches=st.lists(st.lists(appended, max_size=4), max_size=6), after=st.integers(0, 30))
+def test_what_is_written_is_read_in_order(batches: list[list[Any]], after: int) -> None:
+    with tempfile.TemporaryDirectory() as above:
+        folder = Path(above) / "experiment"
+        expected = []
+        with Record.create(folder, {"name": "x", "batches": len(batches)}) as record:
+            for batch in batches:
+                for t_s, kind, trial_id, body in batch:
+                    seq = record.append(t_s, kind, trial_id, body)
+                    expected.append([seq, t_s, kind, trial_id, body])
+                record.commit()
+                read = [[e.seq, e.t_s, e.kind, e.trial_id, e.body] for e in read_events(folder)]
+                assert same(read, expected)
+        assert [row[0] for row in expected] == list(range(1, len(expected) + 1))
+        read = [[e.seq, e.t_s, e.kind, e.trial_id, e.body] for e in read_events(folder, after)]
+        assert same(read, expected[after:])
+        assert read_meta(folder) == {"name": "x", "batches": len(batches), "format": 1}
+
+
+def test_nan_and_infinities_come_back(tmp_path: Path) -> None:
+    with Record.create(tmp_path / "e", {"bound": math.inf}) as record:
+        record.append(0.0, "report", 0, {"values": {"a": math.nan, "b": math.inf, "c": -math.inf}})
+    values = read_events(tmp_path / "e")[0].body["values"]
+    assert math.isnan(values["a"])
+    assert (values["b"], values["c"]) == (math.inf, -math.inf)
+    assert read_meta(tmp_path / "e")["bound"] == math.inf
+
+
+def test_nothing_is_visible_before_the_commit(tmp_path: Path) -> None:
+    with Record.create(tmp_path / "e", {}) as record:
+        assert record.append(0.5, "start", 3, {"slot": 1}) == 1
+        assert record.append(0.6, "stop", None, {}) == 2
+        assert read_events(tmp_path / "e") == []
+        record.commit()
+        expected = [Event(1, 0.5, "start", 3, {"slot": 1}), Event(2, 0.6, "stop", None, {})]
+        assert read_events(tmp_path / "e") == expected
+
+
+def test_a_body_is_taken_as_it_was_when_appended(tmp_path: Path) -> None:
+    body = {"loss": 1.0}
+    with Record.create(tmp_path / "e", {}) as record:
+        record.append(0.0, "report", 0, body)
+        body["loss"] = 2.0
+    assert read_events(tmp_path / "e")[0].body == {"loss": 1.0}
+
+
+def test_a_body_that_is_not_json_takes_no_sequence_number(tmp_path: Path) -> None:
+    with Record.create(tmp_path / "e", {}) as record:
+        with pytest.raises(TypeError):
+            record.append(0.0, "report", 0, {"x": object()})
+        assert record.append(0.0, "report", 0, {}) == 1
+
+
+def test_the_folder_is_private_and_a_closed_record_is_one_file(tmp_path: Path) -> None:
+    folder = tmp_path / "above" / "e"
+    record = Record.create(folder, {})
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    record.append(0.0, "stop", None, {})
+    record.close()
+    record.close()
+    assert os.listdir(folder) == [FILE_NAME]
+
+
+def test_close_commits_what_is_buffered(tmp_path: Path) -> None:
+    record = Record.create(tmp_path / "e", {})
+    record.append(0.0, "stop", None, {})
+    record.close()
+    assert [event.kind for event in read_events(tmp_path / "e")] == ["stop"]
+
+
+def test_a_closed_record_refuses(tmp_path: Path) -> None:
+    record = Record.create(tmp_path / "e", {})
+    record.close()
+    with pytest.raises(ClosedError, match="is closed"):
+        record.append(0.0, "stop", None, {})
+    with pytest.raises(ClosedError, match="is closed"):
+        record.commit()
+
+
+def test_an_existing_folder_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "e").mkdir()
+    (tmp_path / "e" / "mine.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match="another name"):
+        Record.create(tmp_path / "e", {})
+    assert os.listdir(tmp_path / "e") == ["mine.txt"]
+
+
+def test_meta_that_is_not_json_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(TypeError):
+        Record.create(tmp_path / "e", {"x": object()})
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RecordError, match=r"file/e.*FANWISE_HOME"):
+        Record.create(tmp_path / "file" / "e", {})
+
+
+def test_a_creation_that_fails_half_way_leaves_nothing_behind(tmp_path: Path) -> None:
+    deep = tmp_path
+    while len(str(deep)) < 700:  # SQLite takes shorter paths than the file system does
+        deep = deep / ("d" * 100)
+    with pytest.raises(RecordError, match="No experiment could be made"):
+        Record.create(deep, {})
+    assert not deep.exists()
+
+
+def test_commits_are_synced_by_the_thread_and_not_by_the_writer(tmp_path: Path) -> None:
+    disk, threads = Disk(), set()
+
+    def sync(fd: int) -> None:
+        threads.add(threading.current_thread().name)
+        disk.sync(fd)
+
+    with Record.create(tmp_path / "e", {}, fdatasync=sync) as record:
+        for number in range(3):
+            before = disk.num_syncs
+            record.append(float(number), "stop", None, {})
+            record.commit()
+            within(5.0, lambda before=before: disk.num_syncs > before, "the commit is synced")  # type: ignore[misc]
+        assert threads == {"fanwise-record-sync"}
+
+
+def test_a_failing_disk_surfaces_at_the_next_commit_and_for_good(tmp_path: Path) -> None:
+    disk = Disk()
+    record = Record.create(tmp_path / "e", {}, fdatasync=disk.sync)
+    disk.error = OSError(errno.EIO, "Input/output error")
+    record.append(0.0, "stop", None, {})
+    record.commit()
+    within(5.0, lambda: not sync_threads(), "the thread has given up")
+    for _ in range(2):
+        record.append(1.0, "stop", None, {})
+        with pytest.raises(RecordError, match=r"record.sqlite cannot be written: .*Input/output error"):
+            record.commit()
+    with pytest.raises(RecordError, match="Input/output error"):
+        record.close()
+    record.close()
+    assert len(read_events(tmp_path / "e")) == 1
+
+
+def test_a_full_disk_is_called_full(tmp_path: Path) -> None:
+    disk = Disk()
+    record = Record.create(tmp_path / "e", {}, fdatasync=disk.sync)
+    disk.error = OSError(errno.ENOSPC, "No space left on device")
+    record.append(0.0, "stop", None, {})
+    with pytest.raises(RecordError, match=r"disk is full\. Free some space"):
+        record.close()
+
+
+def sync_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "fanwise-record-sync"]
+
+
+def test_a_commit_that_fails_keeps_its_events_for_the_next(tmp_path: Path) -> None:
+    with Record.create(tmp_path / "e", {}) as record:
+        record.append(0.0, "report", 0, {"number": 1})
+        record.append(0.0, "report", 0, {"number": 2})
+        with closing(sqlite3.connect(record.file, isolation_level=None)) as intruder:
+            intruder.execute("INSERT INTO events(seq) VALUES (2)")
+            with pytest.raises(RecordError, match="cannot be written"):
+                record.commit()
+            intruder.execute("DELETE FROM events")
+        assert read_events(tmp_path / "e") == []
+        record.commit()
+        assert [event.body["number"] for event in read_events(tmp_path / "e")] == [1, 2]
+
+
+def test_the_log_is_checkpointed_while_the_record_is_open(tmp_path: Path) -> None:
+    with Record.create(tmp_path / "e", {}) as record:
+        for _ in range(record_sync.CHECKPOINT_BYTES // 100_000 + 2):
+            record.append(0.0, "report", 0, {"text": "x" * 100_000})
+            record.commit()
+        within(10.0, lambda: record.file.stat().st_size > record_sync.CHECKPOINT_BYTES, "the database has grown")
+        assert len(read_events(tmp_path / "e")) == record_sync.CHECKPOINT_BYTES // 100_000 + 2
+
+
+def test_a_reader_that_stays_hinders_neither_commit_nor_close(tmp_path: Path) -> None:
+    filled_with = 5
+    record = Record.create(tmp_path / "e", {})
+    for number in range(filled_with):
+        record.append(0.0, "report", number, {})
+    record.commit()
+    with closing(sqlite3.connect(f"file:{record.file}?mode=ro", uri=True, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        assert reader.execute("SELECT count(*) FROM events").fetchone() == (filled_with,)
+        record.append(0.0, "stop", None, {})
+        record.close()
+        assert reader.execute("SELECT count(*) FROM events").fetchone() == (filled_with,)
+    assert len(read_events(tmp_path / "e")) == filled_with + 1
+
+
+# ---- on a network file system
+
+
+def test_on_a_network_the_folder_gets_copies_and_the_live_file_is_elsewhere(tmp_path: Path) -> None:
+    folder = tmp_path / "e"
+    record = Record.create(folder, {"name": "x"}, on_network=True, publish_every_s=0.01)
+    meta = read_meta(folder)
+    assert meta["live_file"] == str(record.file)
+    assert folder not in record.file.parents
+    for number in range(3):
+        record.append(0.0, "report", number, {})
+        record.commit()
+        within(5.0, lambda n=number: len(read_events(folder)) == n + 1, "the copy has the event")  # type: ignore[misc]
+    assert len(read_events(record.file)) == 3
+    record.append(0.0, "stop", None, {})
+    record.close()
+    assert len(read_events(folder)) == 4
+    assert os.listdir(folder) == [FILE_NAME]
+    assert not record.file.parent.exists()
+
+
+def test_on_a_network_copies_are_made_at_intervals_only(tmp_path: Path) -> None:
+    disk = Disk()
+    with Record.create(tmp_path / "e", {}, on_network=True, publish_every_s=1e6, fdatasync=disk.sync) as record:
+        record.append(0.0, "report", 0, {})
+        record.commit()
+        within(5.0, lambda: disk.num_syncs > 0, "the thread has seen the commit")
+        assert read_events(tmp_path / "e") == []
+    assert len(read_events(tmp_path / "e")) == 1
+
+
+def test_a_copy_that_fails_is_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder, away = tmp_path / "e", tmp_path / "away"
+    with Record.create(folder, {}, on_network=True, publish_every_s=0.01) as record:
+        folder.rename(away)
+        record.append(0.0, "report", 0, {})
+        record.commit()
+        within(5.0, lambda: "trying again" in caplog.text, "a failed copy is logged")
+        away.rename(folder)
+        within(5.0, lambda: len(read_events(folder)) == 1, "the copy has the event")
+
+
+def test_a_last_copy_that_fails_names_the_file_that_has_everything(tmp_path: Path) -> None:
+    folder = tmp_path / "e"
+    record = Record.create(folder, {}, on_network=True, publish_every_s=1e6)
+    record.append(0.0, "report", 0, {})
+    folder.rename(tmp_path / "away")
+    with pytest.raises(RecordError, match=str(record.file)):
+        record.close()
+    assert len(read_events(record.file)) == 1
+    record.file.unlink()
+    record.file.parent.rmdir()
+
+
+# ---- what is not a record
+
+
+def test_each_thing_that_is_not_a_record_is_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text.sqlite").write_text("this is a text of some length, and not a database" * 100)
+    (tmp_path / "nothing.sqlite").write_bytes(b"")
+    with closing(sqlite3.connect(tmp_path / "foreign.sqlite")) as other:
+        other.execute("CREATE TABLE trials(id INTEGER)")
+        other.commit()
+    with closing(sqlite3.connect(tmp_path / "alike.sqlite")) as other:
+        other.execute("CREATE TABLE meta(key TEXT, value TEXT)")
+        other.commit()
+    for name, text in [
+        ("missing", "There is no experiment at .*missing"),
+        ("empty", "empty is not an experiment: the folder holds no record.sqlite"),
+        ("text.sqlite", "text.sqlite is not the record of an experiment: it is not an SQLite file"),
+        ("nothing.sqlite", "nothing.sqlite is an SQLite file, but not the record .*no such table: meta"),
+        ("foreign.sqlite", "foreign.sqlite is an SQLite file, but not the record .*no such table: meta"),
+        ("alike.sqlite", "alike.sqlite is not the record of an experiment: .*no key 'format'"),
+    ]:
+        for read in (read_meta, read_events):
+            with pytest.raises(RecordError, match=text):
+                read(tmp_path / name)
+
+
+def test_a_record_of_another_version_names_both(tmp_path: Path) -> None:
+    filled(tmp_path / "e", 1)
+    with closing(sqlite3.connect(tmp_path / "e" / FILE_NAME)) as other:
+        other.execute("UPDATE meta SET value = '2' WHERE key = 'format'")
+        other.commit()
+    for read in (read_meta, read_events):
+        with pytest.raises(RecordError, match="is of format 2, and this version of fanwise reads format 1"):
+            read(tmp_path / "e")
+
+
+@pytest.mark.parametrize("kept", [1, 50, 500, 3_000, 20_000])
+def test_a_torn_file_is_called_damaged_or_foreign(tmp_path: Path, kept: int) -> None:
+    file = filled(tmp_path / "e", 2_000) / FILE_NAME
+    content = file.read_bytes()
+    assert len(content) > 50_000
+    file.write_bytes(content[:kept])
+    with pytest.raises(RecordError, match=r"is damaged|is not the record|but not the record"):
+        read_events(tmp_path / "e")
+
+
+def test_a_body_that_is_not_json_is_named(tmp_path: Path) -> None:
+    filled(tmp_path / "e", 3)
+    for damage in ("{", "1],[2", "", None):
+        with closing(sqlite3.connect(tmp_path / "e" / FILE_NAME)) as other:
+            other.execute("UPDATE events SET body = ? WHERE seq = 2", (damage,))
+            other.commit()
+        with pytest.raises(RecordError, match="the body of event 2 is not JSON"):
+            read_events(tmp_path / "e")
+
+
+@contextmanager
+def as_somebody_else() -> Iterator[None]:
+    """The rights of another user, as far as root can take them; another user has them already."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+@pytest.fixture
+def foreign_folder() -> Iterator[Path]:
+    """A folder that everybody may read and, after `chmod`, nobody but its owner may write."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as above:
+        os.chmod(above, 0o755)
+        yield Path(above) / "e"
+        os.chmod(Path(above) / "e", 0o755)
+
+
+def test_a_closed_record_can_be_read_where_nothing_may_be_written(foreign_folder: Path) -> None:
+    filled(foreign_folder, 3)
+    os.chmod(foreign_folder, 0o555)
+    with as_somebody_else():
+        assert len(read_events(foreign_folder)) == 3
+
+
+def test_a_record_in_wal_mode_can_be_read_where_nothing_may_be_written(foreign_folder: Path) -> None:
+    filled(foreign_folder, 3)
+    with closing(sqlite3.connect(foreign_folder / FILE_NAME)) as other:
+        other.execute("PRAGMA journal_mode=WAL")
+    os.chmod(foreign_folder, 0o555)
+    with as_somebody_else():
+        assert len(read_events(foreign_folder)) == 3
+
+
+def test_a_log_that_cannot_be_read_here_is_explained(foreign_folder: Path) -> None:
+    filled(foreign_folder, 3)
+    (foreign_folder / f"{FILE_NAME}-wal").write_bytes(b"something")
+    with closing(sqlite3.connect(foreign_folder / FILE_NAME)) as other:
+        other.execute("PRAGMA journal_mode=WAL")
+    (foreign_folder / f"{FILE_NAME}-wal").write_bytes(b"something")
+    os.chmod(foreign_folder, 0o555)
+    with as_somebody_else(), pytest.raises(RecordError, match="Copy the whole folder"):
+        read_events(foreign_folder)
+
+
+def test_a_record_that_may_not_be_read_says_so(foreign_folder: Path) -> None:
+    filled(foreign_folder, 1)
+    os.chmod(foreign_folder, 0o755)
+    os.chmod(foreign_folder / FILE_NAME, 0o000)
+    with as_somebody_else(), pytest.raises(RecordError, match="permission denied"):
+        read_meta(foreign_folder)
+
+
+def test_a_path_with_odd_characters_is_a_path(tmp_path: Path) -> None:
+    filled(tmp_path / "a?b#c%20 d", 2)
+    assert len(read_events(tmp_path / "a?b#c%20 d")) == 2
+
+
+def test_reading_goes_on_over_the_size_of_a_chunk(tmp_path: Path) -> None:
+    num_events = record_reading._CHUNK * 2 + 1
+    filled(tmp_path / "e", num_events)
+    assert [event.seq for event in read_events(tmp_path / "e")] == list(range(1, num_events + 1))
+    assert [event.seq for event in read_events(tmp_path / "e", num_events - 1)] == [num_events]
+
+
+# ---- names
+
+
+@pytest.mark.parametrize("name", ["a", "train-2026.1_x", "-", "_", "9", "a" * 100])
+def test_a_good_name_is_returned(name: str) -> None:
+    assert check_name(name) == name
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "a b", "a\n", "caf\xe9", "a" * 101, "a\0"])
+def test_a_bad_name_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="name"):
+        check_name(name)
+
+
+@given(st.text(), st.floats(0, 4e9), st.binary(min_size=3, max_size=8))
+def test_a_new_name_is_always_a_good_one(objective: str, wall_s: float, entropy: bytes) -> None:
+    assert check_name(new_name(objective, wall_s, entropy)).endswith(entropy[:3].hex())
+
+
+def test_a_new_name_tells_objective_and_time() -> None:
+    name = new_name("train_lenet", 1_700_000_000.0, b"\x01\xab\xff")
+    assert name.startswith("train_lenet-2023-11-1")
+    assert name.endswith("-01abff")
+    assert new_name("<lambda>", 0.0, b"abc").startswith("lambda-19")
+
+
+def test_experiments_are_listed_and_other_folders_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
+    assert experiments_folder() == tmp_path / "home"
+    assert list_experiments() == []
+    filled(tmp_path / "home" / "b", 1)
+    filled(tmp_path / "home" / "a", 1)
+    (tmp_path / "home" / "c").mkdir()
+    (tmp_path / "home" / "d").write_text("")
+    assert list_experiments() == ["a", "b"]
+
+
+def test_without_a_setting_experiments_are_in_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FANWISE_HOME", raising=False)
+    monkeypatch.setenv("HOME", "/home/me")
+    assert experiments_folder() == Path("/home/me/fanwise")

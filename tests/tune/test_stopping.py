@@ -1,0 +1,138 @@
+"""StoppingCriterion: what each limit means, which goes first, and what is refused."""
+
+import doctest
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fanwise.tune import stopping
+from fanwise.tune.stopping import Counts, StoppingCriterion, Verdict
+
+
+def counts_after(criterion: StoppingCriterion, *reports: object, **fields: float) -> Counts:
+    counts = Counts("loss", criterion.watched("loss"))
+    for value in reports:
+        counts.add_report({"loss": value, "other": 1})
+    for name, number in fields.items():
+        setattr(counts, name, number)
+    return counts
+
+
+@pytest.mark.parametrize(
+    ("criterion", "field", "limit", "reason", "lets_finish"),
+    [
+        (StoppingCriterion(max_wallclock_time=720), "wallclock_s", 720, "max_wallclock_time=720 s is over", False),
+        (
+            StoppingCriterion(max_num_trials_started=4),
+            "num_trials_started",
+            4,
+            "max_num_trials_started=4 reached",
+            True,
+        ),
+        (
+            StoppingCriterion(max_num_trials_completed=4),
+            "num_trials_completed",
+            4,
+            "max_num_trials_completed=4 reached",
+            False,
+        ),
+        (StoppingCriterion(max_num_evaluations=9), "num_evaluations", 9, "max_num_evaluations=9 reached", False),
+    ],
+)
+def test_a_limit_is_reached_at_its_value_and_not_before(
+    criterion: StoppingCriterion, field: str, limit: int, reason: str, lets_finish: bool
+) -> None:
+    assert criterion.verdict(counts_after(criterion, **{field: limit - 1})) is None
+    for number in (limit, limit + 1):
+        assert criterion.verdict(counts_after(criterion, **{field: number})) == Verdict(reason, lets_finish)
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False)), st.floats(allow_nan=False, allow_infinity=False))
+def test_metric_limits_are_reached_when_some_report_reaches_them(reports: list[float], limit: float) -> None:
+    above, below = StoppingCriterion(max_metric_value=limit), StoppingCriterion(min_metric_value={"loss": limit})
+    assert (above.verdict(counts_after(above, *reports)) is not None) == any(value >= limit for value in reports)
+    assert (below.verdict(counts_after(below, *reports)) is not None) == any(value <= limit for value in reports)
+
+
+def test_a_metric_limit_says_what_was_reached() -> None:
+    low = StoppingCriterion(min_metric_value=0.1)
+    assert low.verdict(counts_after(low, 0.5, 0.08)) == Verdict("loss 0.08 is at or below min_metric_value=0.1", False)
+    high = StoppingCriterion(max_metric_value={"other": 1})
+    assert high.verdict(counts_after(high, 0.5)) == Verdict("other 1 is at or above max_metric_value=1", False)
+
+
+def test_reports_that_are_nan_or_no_numbers_reach_no_limit() -> None:
+    criterion = StoppingCriterion(max_metric_value=0, min_metric_value=0)
+    counts = counts_after(criterion, math.nan)
+    counts.add_report({"loss": "0"})
+    counts.add_report({"loss": True})
+    counts.add_report({})
+    assert criterion.verdict(counts) is None
+    assert counts.num_evaluations == 4
+
+
+def test_numbers_of_numpy_count() -> None:
+    criterion = StoppingCriterion(min_metric_value=0.5)
+    assert criterion.verdict(counts_after(criterion, np.float32(0.25))) is not None
+
+
+def test_only_watched_metrics_are_kept() -> None:
+    criterion = StoppingCriterion(max_metric_value={"accuracy": 1}, min_metric_value=0.1)
+    assert criterion.watched("loss") == {"accuracy", "loss"}
+    counts = Counts("loss", criterion.watched("loss"))
+    for step in range(100):
+        counts.add_report({"loss": 1.0, f"step {step}": step})
+    assert counts.smallest == counts.largest == {"loss": 1.0}
+    assert StoppingCriterion(max_num_evaluations=3).watched("loss") == frozenset()
+
+
+def test_a_limit_that_stops_the_running_goes_before_one_that_lets_them_finish() -> None:
+    criterion = StoppingCriterion(max_num_trials_started=1, max_num_evaluations=1)
+    verdict = criterion.verdict(counts_after(criterion, 0.5, num_trials_started=1))
+    assert verdict == Verdict("max_num_evaluations=1 reached", lets_running_finish=False)
+
+
+def test_a_search_without_end_must_be_asked_for() -> None:
+    with pytest.raises(ValueError, match=r"for ever; set one of max_wallclock_time, .*max_wallclock_time=math.inf"):
+        StoppingCriterion()
+    endless = StoppingCriterion(max_wallclock_time=math.inf)
+    assert endless.verdict(counts_after(endless, wallclock_s=1e12)) is None
+
+
+def test_the_callers_dict_may_change_later() -> None:
+    limits = {"loss": 0.5}
+    criterion = StoppingCriterion(min_metric_value=limits)
+    limits["loss"] = 100.0
+    assert criterion.min_metric_value == {"loss": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "text"),
+    [
+        (lambda: StoppingCriterion(max_wallclock_time=0), ValueError, "above 0 seconds, got 0"),
+        (lambda: StoppingCriterion(max_wallclock_time=-1), ValueError, "got -1"),
+        (lambda: StoppingCriterion(max_wallclock_time=math.nan), ValueError, "got nan"),
+        (lambda: StoppingCriterion(max_wallclock_time="12 min"), TypeError, "got '12 min'"),  # type: ignore[arg-type]
+        (lambda: StoppingCriterion(max_num_trials_started=0), ValueError, "started must be at least 1, got 0"),
+        (lambda: StoppingCriterion(max_num_trials_completed=-2), ValueError, "completed must be at least 1, got -2"),
+        (lambda: StoppingCriterion(max_num_evaluations=1.5), TypeError, "must be an int"),  # type: ignore[arg-type]
+        (lambda: StoppingCriterion(max_num_evaluations=True), TypeError, "must be an int, got True"),
+        (lambda: StoppingCriterion(max_metric_value=math.nan), ValueError, "max_metric_value must be finite, got nan"),
+        (lambda: StoppingCriterion(min_metric_value="0.1"), TypeError, "must be a number"),  # type: ignore[arg-type]
+        (lambda: StoppingCriterion(min_metric_value={}), ValueError, "at least one metric"),
+        (lambda: StoppingCriterion(min_metric_value={3: 1}), TypeError, "key 3"),  # type: ignore[dict-item]
+        (lambda: StoppingCriterion(min_metric_value={"a": None}), TypeError, r"\['a'\]"),  # type: ignore[dict-item]
+        (lambda: StoppingCriterion(720), TypeError, "positional"),  # type: ignore[call-arg]
+    ],
+)
+def test_wrong_limits_are_refused_at_once(make: Callable[[], object], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        make()
+
+
+def test_the_examples_run() -> None:
+    assert doctest.testmod(stopping).failed == 0

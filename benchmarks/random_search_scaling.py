@@ -36,9 +36,10 @@ def wall_s(n_workers: int, num_trials: int) -> float:
             objective,
             {"x": uniform(0, 1)},
             RandomSearch(metric="loss", mode="min", random_seed=1),
-            StoppingCriterion(max_num_trials_started=num_trials, max_num_trials_completed=num_trials),
+            StoppingCriterion(max_num_trials_started=num_trials),
             n_workers=n_workers,
             name="scaling",
+            quiet=True,
         ).run()
         elapsed_s = time.monotonic() - began_s
         statuses = load_experiment("scaling").trials["status"]

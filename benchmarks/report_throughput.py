@@ -80,9 +80,10 @@ def search(objective: Callable[..., None], name: str, num_reports: int, folder: 
         objective,
         {"x": uniform(0, 1), "num_reports": num_reports, "folder": str(folder)},
         RandomSearch(metric="loss", mode="min", random_seed=1),
-        StoppingCriterion(max_num_trials_completed=N_WORKERS, max_num_trials_started=N_WORKERS),
+        StoppingCriterion(max_num_trials_started=N_WORKERS),
         n_workers=N_WORKERS,
         name=name,
+        quiet=True,
     )
     tuner.run()
     files = sorted(folder.glob("worked-*.json"))

@@ -58,6 +58,7 @@ def search(folder: Path, num_trials: int) -> None:
         n_workers=2,
         reuse=True,
         name="memory",
+        quiet=True,
     )
     tuner.run()
 

@@ -6,7 +6,7 @@
     fanwise.tensor   arrays of any engine
     fanwise.plot     figures from plain data
     fanwise.zoo      data sets and models of the examples
-    fanwise.base     clocks
+    fanwise.base     clocks, the version
     fanwise.errors   every error fanwise raises on its own account (the file base/errors.py)
 
 Names load on first use (PEP 562): `import fanwise` loads no layer, no torch and no numpy, so that a worker or a command
@@ -16,7 +16,7 @@ line tool pays only for what it uses. Files inside the package never import this
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from .base.version import VERSION as __version__
+from .base.version import VERSION
 
 if TYPE_CHECKING:
     from . import base as base
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .pool import Pool as Pool
     from .pool import current as current
 
+__version__ = VERSION
 
 _MODULES = {name: f".{name}" for name in ("base", "links", "plot", "pool", "tensor", "tune", "zoo")}
 _MODULES["errors"] = ".base.errors"

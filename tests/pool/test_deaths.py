@@ -149,7 +149,7 @@ def test_the_end_of_a_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "stderr"
     path.write_bytes(b"".join(b"line %d\n" % number for number in range(100_000)) + b"\xff\x1b[31mlast")
     assert tail(path, max_lines=3) == "line 99998\nline 99999\n\ufffd\\x1b[31mlast"
-    assert tail(path, max_bytes=100, max_lines=10_000).splitlines()[1:3] == ["line 99993", "line 99994"]
+    assert tail(path, max_bytes=100, max_lines=10_000).split("\n")[:2] == ["1", "line 99992"]
 
 
 def test_a_character_that_the_cut_went_through_is_dropped(tmp_path: Path) -> None:

@@ -182,9 +182,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert (lease is None) == (expected is None)
         if lease is not None and expected is not None:
             fraction = self.parts(need) / 1000000
-            assert lease == Lease(
-                need.cpus, tuple(GpuShare(card, fraction) for card in expected), need.memory_bytes
-            )
+            assert lease == Lease(need.cpus, tuple(GpuShare(card, fraction) for card in expected), need.memory_bytes)
             self.lent[self.next_holder] = (need, expected)
         return self.next_holder
 

@@ -33,7 +33,9 @@ def test_seeds_stay_what_they_were() -> None:
 
 
 def test_neighbours_get_different_seeds() -> None:
-    seeds = {job_seed(experiment, job, attempt) for experiment in range(20) for job in range(20) for attempt in range(3)}
+    seeds = {
+        job_seed(experiment, job, attempt) for experiment in range(20) for job in range(20) for attempt in range(3)
+    }
     assert len(seeds) == 20 * 20 * 3
 
 
@@ -69,7 +71,7 @@ def test_every_bit_of_the_seed_counts(bit: int) -> None:
 
 def test_seeding_leaves_the_gpu_alone() -> None:
     seed_everything(SEED)
-    assert not torch.cuda.is_initialized()
+    assert not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.parametrize("seed", [-1, 2**64])

@@ -12,6 +12,10 @@ from fanwise.base.errors import RecordError
 from fanwise.tune.history import History, Trial, best_row, best_rows, utilisation, worker_time_s
 
 N_WORKERS = 3
+# Few values, so that there are ties.
+LOSSES: st.SearchStrategy[object] = st.sampled_from(
+    [1.0, 2, 0, -1.5, math.nan, math.inf, -math.inf, None, "text", True]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +98,8 @@ class Runs(RuleBasedStateMachine):
         self.search.now_s += by_s
 
     @precondition(lambda self: self.free_slots() and not self.stopped)
-    @rule(data=st.data())
-    def start(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), at_once=st.booleans())
+    def start(self, data: st.DataObject, at_once: bool) -> None:
         slot = data.draw(st.sampled_from(self.free_slots()))
         trial_id, attempt = self.num_trials, 0
         if self.waiting:
@@ -104,6 +108,9 @@ class Runs(RuleBasedStateMachine):
             self.num_trials += 1
         self.busy[slot] = (trial_id, attempt, "starting")
         self.search.start(trial_id, attempt, slot)
+        if at_once:
+            self.busy[slot] = (trial_id, attempt, "running")
+            self.search.ready(trial_id, attempt)
 
     @precondition(lambda self: self.slots("starting"))
     @rule(data=st.data())
@@ -114,12 +121,13 @@ class Runs(RuleBasedStateMachine):
         self.search.ready(trial_id, attempt)
 
     @precondition(lambda self: self.slots("running"))
-    @rule(data=st.data(), value=st.floats(width=16) | st.integers(-3, 3) | st.none() | st.just("text"))
-    def report(self, data: st.DataObject, value: object) -> None:
-        trial_id, attempt, _ = self.busy[data.draw(st.sampled_from(self.slots("running")))]
-        other = data.draw(st.sampled_from(["epoch", "accuracy"]))
-        values = {other: 1} if value is None else {other: 1, "loss": value}
-        self.search.report(trial_id, attempt, len(self.search.events), **values)
+    @rule(data=st.data(), losses=st.lists(LOSSES, min_size=1, max_size=4))
+    def report(self, data: st.DataObject, losses: list[object]) -> None:
+        for loss in losses:
+            trial_id, attempt, _ = self.busy[data.draw(st.sampled_from(self.slots("running")))]
+            other = data.draw(st.sampled_from(["epoch", "accuracy"]))
+            values = {other: 1} if loss is None else {other: 1, "loss": loss}
+            self.search.report(trial_id, attempt, len(self.search.events), **values)
 
     @precondition(lambda self: self.slots("starting", "running"))
     @rule(data=st.data(), status=st.sampled_from(["Completed", "Stopped", "Failed"]))
@@ -138,6 +146,7 @@ class Runs(RuleBasedStateMachine):
         slot = data.draw(st.sampled_from(self.slots("ended")))
         self.search.add("free", self.busy.pop(slot)[0], slot=slot)
 
+    @precondition(lambda self: self.num_trials > N_WORKERS)  # early, it would keep the search from getting anywhere
     @rule()
     def stop(self) -> None:
         self.search.add("stop", None, reason="enough")
@@ -168,8 +177,12 @@ class Runs(RuleBasedStateMachine):
         assert history.finished == any(event.kind == "finish" for event in events)
         statuses = {trial_id: history.status_of(trial) for trial_id, trial in history.trials.items()}
         assert statuses == {trial_id: model_status(events, trial_id) for trial_id in range(self.num_trials)}
-        assert len(history.reports) == sum(event.kind == "report" for event in events)
-        assert history.counts() == [model_counts(events, event) for event in events if event.kind == "report"]
+        reports = [event for event in events if event.kind == "report"]
+        assert list(history.reports.trial_ids) == [event.trial_id for event in reports]
+        for name in ("loss", "epoch", "accuracy"):
+            column = [event.body["values"].get(name) for event in reports]
+            assert history.reports.values.get(name, [None] * len(reports)) == column
+        assert history.counts() == [model_counts(events, event) for event in reports]
         for mode in ("min", "max"):
             assert best_row(history, "loss", mode) == model_best(events, mode)
         assert sum(trial.last.num_reports for trial in history.trials.values()) == sum(history.counts())

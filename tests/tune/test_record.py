@@ -366,7 +366,7 @@ def test_a_torn_file_is_called_damaged_or_foreign(tmp_path: Path, kept: int) -> 
 
 def test_a_body_that_is_not_json_is_named(tmp_path: Path) -> None:
     filled(tmp_path / "e", 3)
-    for damage in ("{", "1],[2", "", None):
+    for damage in ("{", "1],[2", "1,2", "", None):
         with closing(sqlite3.connect(tmp_path / "e" / FILE_NAME)) as other:
             other.execute("UPDATE events SET body = ? WHERE seq = 2", (damage,))
             other.commit()

@@ -137,19 +137,18 @@ class _Search:
         for value in used:
             self._later(value, near=near)
             if isinstance(value, types.ModuleType):
-                self._look_inside_module(value, names)
+                self._look_inside_module(value.__name__, value, names)
         self._later(*map(_cell_content, function.__closure__ or ()), near=near)
         self._later(*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values(), near=near)
         self._look_at_imports(function.__code__)
 
-    def _look_inside_module(self, module: types.ModuleType, names: Iterable[str]) -> None:
+    def _look_inside_module(self, called: str, module: types.ModuleType, names: Iterable[str]) -> None:
         """`import a.b` binds only `a`: find `a.b` by the names the code uses; and functions of the user's modules."""
-        self._add(module.__name__)
+        self._add(called)
         for name in names:
-            if (inner := sys.modules.get(f"{module.__name__}.{name}")) is not None:
-                self._add(f"{module.__name__}.{name}")
-                self._look_inside_module(inner, [other for other in names if other != name])
-            elif isinstance(found := vars(module).get(name), types.FunctionType) and _is_users(module.__name__):
+            if (inner := sys.modules.get(f"{called}.{name}")) is not None:
+                self._look_inside_module(f"{called}.{name}", inner, [other for other in names if other != name])
+            elif isinstance(found := vars(module).get(name), types.FunctionType) and _is_users(called):
                 self._later(found, near=False)
 
     def _look_at_imports(self, code: types.CodeType) -> None:

@@ -83,7 +83,7 @@ class Experiment:
 
     def results_of(self, *, all_attempts: bool = False) -> "pd.DataFrame":
         """As `results`; with `all_attempts=True` also the reports of attempts that were later tried again."""
-        return results_frame(self._current(), all_attempts=all_attempts)
+        return results_frame(self.history(), all_attempts=all_attempts)
 
     @property
     def trials(self) -> "pd.DataFrame":
@@ -93,12 +93,12 @@ class Experiment:
         last, best_<metric>, worker_time (s inside the objective, all attempts together), started_s, ended_s (NaN while
         it runs), reason (kind of failure) and reason_text; see `reason` for the whole of it.
         """
-        return trials_frame(self._current(), self._metric, self._mode)
+        return trials_frame(self.history(), self._metric, self._mode)
 
     @property
     def best(self) -> Best | None:
         """The best report so far; of equal ones the first. None when no finite value was reported."""
-        state = self._current()
+        state = self.history()
         row = _history.best_row(state, self._metric, self._mode)
         if row is None:
             return None
@@ -113,12 +113,12 @@ class Experiment:
         The worker time is n_workers times the time from the first objective's beginning to the moment when trials were
         no longer started (in a running search: to the last event). Start-up and winding down are not part of it.
         """
-        return _history.utilisation(self._current(), int(self._meta["n_workers"]))
+        return _history.utilisation(self.history(), int(self._meta["n_workers"]))
 
     @property
     def finished(self) -> bool:
         """Whether the search came to its end. False while it runs, and for ever if its tuner was killed."""
-        return self._current().finished
+        return self.history().finished
 
     def reason(self, trial_id: int) -> Failure | None:
         """Why a trial failed, with traceback and last output; None if it did not.
@@ -126,7 +126,7 @@ class Experiment:
         Raises:
             ValueError: there is no such trial.
         """
-        state = self._current()
+        state = self.history()
         if trial_id not in state.trials:
             known = f"its trials are {min(state.trials)} to {max(state.trials)}" if state.trials else "it has no trials"
             raise ValueError(f"experiment {self.name!r} has no trial {trial_id!r}; {known}")
@@ -157,7 +157,7 @@ class Experiment:
         """The search as the plain data that `fanwise.plot` draws. Reports without a number as metric are left out."""
         from ..plot.data import ReportPoint, SearchData, Span
 
-        state = self._current()
+        state = self.history()
         reports, metric = state.reports, self._metric
         values = reports.values.get(metric) or [None] * len(reports)
         rows = zip(reports.trial_ids, reports.t_s, reports.iters, values, state.counts(), strict=True)
@@ -207,7 +207,8 @@ class Experiment:
     def _mode(self) -> str:
         return str(self._meta["mode"])
 
-    def _current(self) -> History:
+    def history(self) -> History:
+        """What the events add up to so far: the plain data behind the tables. Do not change it."""
         self.refresh()
         return self._state
 

@@ -1,0 +1,156 @@
+"""The commands and their options; what they do is in the files beside this one.
+
+An error is one readable paragraph on standard error and exit code 1; `--debug` shows the traceback as well.
+"""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Spread deep-learning work over every device you have.",
+)
+tune = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Hyperparameter searches.")
+app.add_typer(tune, name="tune")
+
+Seconds = Annotated[float, typer.Option(help="Wall-clock seconds of search.", min=1.0)]
+Workers = Annotated[Optional[int], typer.Option(help="Trials at a time. Default: one a device.", min=1)]
+Name = Annotated[str, typer.Argument(help="An experiment's name, or its folder. `fanwise tune ls` lists them.")]
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Read by `main` before the commands are."""
+
+
+@app.command()
+def demo(
+    seconds: Seconds = 60.0,
+    workers: Annotated[int, typer.Option(help="Trials at a time.", min=1)] = 2,
+    data: Annotated[str, typer.Option(help="digits (needs no download) or fashion-mnist.")] = "digits",
+    out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("fanwise-demo"),
+) -> None:
+    """Search LeNet's learning rate and batch size on real images, and draw what happened."""
+    from .demo import run_demo
+
+    run_demo(seconds=seconds, workers=workers, data=data, out=out)
+
+
+@app.command()
+def devices() -> None:
+    """Show the CPUs, memory and GPUs that a pool would use, and what was odd while looking."""
+    from .devices import device_lines
+
+    for line in device_lines():
+        typer.echo(line)
+
+
+@tune.command("run")
+def tune_run(
+    objective: Annotated[str, typer.Argument(metavar="FILE:FUNCTION", help="The objective, e.g. train.py:train.")],
+    space: Annotated[Path, typer.Option(help="YAML file: hyperparameters to domains and constants.")],
+    metric: Annotated[str, typer.Option(help="The reported value to optimise.")],
+    mode: Annotated[str, typer.Option(help="min or max.")] = "min",
+    seconds: Annotated[Optional[float], typer.Option(help="Stop after this many seconds.")] = None,
+    trials: Annotated[Optional[int], typer.Option(help="Stop after this many trials were started.")] = None,
+    workers: Workers = None,
+    devices_per_trial: Annotated[float, typer.Option(help="GPUs (or CPUs) for each trial.")] = 1,
+    trial_timeout: Annotated[Optional[float], typer.Option(help="Seconds that a trial may take.")] = None,
+    retries: Annotated[int, typer.Option(help="How often a crashed trial is tried again.", min=0)] = 0,
+    seed: Annotated[Optional[int], typer.Option(help="Master random seed.")] = None,
+    name: Annotated[Optional[str], typer.Option(help="Name of the experiment.")] = None,
+    synchronous: Annotated[bool, typer.Option("--synchronous", help="Each batch waits for the whole last one.")] = False,
+    reuse: Annotated[bool, typer.Option("--reuse", help="Run trials in processes that ran trials before.")] = False,
+) -> None:
+    """Random search of the hyperparameters of a function in a file."""
+    from .searching import Settings, run_search
+
+    run_search(
+        Settings(
+            objective=objective,
+            space=space,
+            metric=metric,
+            mode=mode,
+            seconds=seconds,
+            trials=trials,
+            workers=workers,
+            devices_per_trial=devices_per_trial,
+            trial_timeout_s=trial_timeout,
+            retries=retries,
+            seed=seed,
+            name=name,
+            asynchronous=not synchronous,
+            reuse=reuse,
+        )
+    )
+
+
+@tune.command("ls")
+def tune_ls() -> None:
+    """List the experiments of this user."""
+    from .experiments import list_lines
+
+    for line in list_lines():
+        typer.echo(line)
+
+
+@tune.command("show")
+def tune_show(
+    name: Name,
+    trial: Annotated[Optional[int], typer.Option(help="Show this trial: its failure and its output.")] = None,
+) -> None:
+    """Show an experiment's trials and its best configuration; also while it runs."""
+    from .experiments import show_lines, trial_lines
+
+    for line in show_lines(name) if trial is None else trial_lines(name, trial):
+        typer.echo(line)
+
+
+@tune.command("plot")
+def tune_plot(name: Name, out: Annotated[Path, typer.Option(help="Folder for the PNGs.")] = Path(".")) -> None:
+    """Draw the incumbent, the learning curves and the worker timeline as PNGs."""
+    from .experiments import draw
+
+    for path in draw(name, out):
+        typer.echo(str(path))
+
+
+@tune.command("export")
+def tune_export(name: Name, out: Annotated[Path, typer.Option(help="The CSV file to write.")]) -> None:
+    """Write all reports of an experiment as CSV."""
+    from ..tune import load_experiment
+
+    load_experiment(name).export(out)
+    typer.echo(str(out))
+
+
+def main() -> None:
+    """Run the command line; ends the process with an exit code."""
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    debug = len(arguments) < len(sys.argv) - 1
+    try:
+        app(args=arguments, standalone_mode=True)
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        sys.exit(130)
+    except Exception as error:
+        if debug:
+            raise
+        typer.echo(f"error: {error}", err=True)
+        if not _is_meant_for_people(error):
+            typer.echo(f"({type(error).__name__}; `fanwise --debug ...` shows where it comes from)", err=True)
+        sys.exit(1)
+
+
+def _is_meant_for_people(error: Exception) -> bool:
+    from ..base.errors import FanwiseError
+
+    return isinstance(error, FanwiseError | ValueError | TypeError | OSError)

@@ -1,0 +1,18 @@
+"""What `fanwise devices` prints."""
+
+from ..pool.devices import find_machine
+
+
+def device_lines() -> list[str]:
+    """The CPUs, memory and GPUs of this machine, one a line, and notes."""
+    machine = find_machine()
+    lines = [f"CPUs    {machine.cpus}", f"memory  {_gib(machine.memory_bytes)}"]
+    for gpu in machine.gpus:
+        lines.append(f"GPU {gpu.index}   {gpu.name}, {_gib(gpu.memory_bytes)}, {gpu.uuid}")
+    if not machine.gpus:
+        lines.append("GPUs    none")
+    return lines + [f"note: {note}" for note in machine.notes]
+
+
+def _gib(size_bytes: int) -> str:
+    return f"{size_bytes / (1 << 30):.1f} GiB"

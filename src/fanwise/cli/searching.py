@@ -1,0 +1,81 @@
+"""`fanwise tune run`: a random search of a function in a file."""
+
+import runpy
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from ..tune import RandomSearch, StoppingCriterion, Tuner
+from ..tune.nearest import did_you_mean
+from .space_files import read_space
+
+# The file's module name: not importable, so that its functions travel by value and its main block does not run.
+_RUN_NAME = "fanwise_objective_file"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The options of the command."""
+
+    objective: str
+    space: Path
+    metric: str
+    mode: str
+    seconds: float | None
+    trials: int | None
+    workers: int | None
+    devices_per_trial: float
+    trial_timeout_s: float | None
+    retries: int
+    seed: int | None
+    name: str | None
+    asynchronous: bool
+    reuse: bool
+
+
+def run_search(settings: Settings) -> None:
+    """Check everything, search, and print where the results are."""
+    if settings.mode not in ("min", "max"):
+        raise ValueError(f"--mode must be min or max, got {settings.mode!r}")
+    if settings.seconds is None and settings.trials is None:
+        raise ValueError("say when the search ends: --seconds or --trials")
+    devices = settings.devices_per_trial
+    tuner = Tuner(
+        load_function(settings.objective),
+        read_space(settings.space),
+        RandomSearch(metric=settings.metric, mode="min" if settings.mode == "min" else "max", random_seed=settings.seed),
+        StoppingCriterion(max_wallclock_time=settings.seconds, max_num_trials_started=settings.trials),
+        n_workers=settings.workers,
+        devices_per_trial=int(devices) if devices == int(devices) else devices,
+        trial_timeout_s=settings.trial_timeout_s,
+        retries=settings.retries,
+        name=settings.name,
+        asynchronous=settings.asynchronous,
+        reuse=settings.reuse,
+    )
+    experiment = tuner.run()
+    best = experiment.best
+    if best is not None:
+        typer.echo(f"best configuration: {best.config}")
+    typer.echo(f"fanwise tune show {experiment.name}")
+
+
+def load_function(target: str) -> Callable[..., Any]:  # Any: the user's function
+    """The function that FILE:FUNCTION names. Raises ValueError saying what there is when it is not there."""
+    file, separator, name = target.rpartition(":")
+    if not separator or not file or not name:
+        raise ValueError(f"the objective must be FILE:FUNCTION, e.g. train.py:train, got {target!r}")
+    path = Path(file)
+    if not path.is_file():
+        raise ValueError(f"there is no file {file!r} (from {target!r})")
+    sys.path.insert(0, str(path.resolve().parent))
+    names = runpy.run_path(str(path), run_name=_RUN_NAME)
+    function = names.get(name)
+    if not callable(function):
+        functions = [key for key, value in names.items() if callable(value) and not key.startswith("_")]
+        raise ValueError(f"{file} has no function {name!r}{did_you_mean(name, functions)}")
+    return function  # type: ignore[no-any-return]  # callable was just checked

@@ -99,6 +99,8 @@ def test_environment_is_as_before():
     assert "FANWISE_LEFT" not in os.environ and os.environ["KEPT_BY_TEST"] == "1" and os.getcwd() != "/"
 """
 
+RUN = "CARELESS_RUN"  # what the processes of the careless tests carry, to be told from those of other runs
+
 # The test, the kind of leak, and what else the message must hold.
 LEAKS = {
     "test_thread": ("thread: thread left thread", "in wait"),
@@ -130,7 +132,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     (folder / "conftest.py").write_text("pytest_plugins = ['fanwise.testing.hygiene']\n")
     (folder / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\nleak_patience_s = 0\n")
     command = [sys.executable, "-m", "pytest", "-p", "no:randomly", "-p", "no:cacheprovider", "--junitxml=out.xml"]
-    environment = {**os.environ, "KEPT_BY_TEST": "1"}
+    environment = {**os.environ, "KEPT_BY_TEST": "1", RUN: str(os.getpid())}
     subprocess.run(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True)
     cases: dict[str, str] = {}
     for case in ET.parse(folder / "out.xml").iter("testcase"):
@@ -160,9 +162,9 @@ def test_one_careless_test_makes_one_error(outcomes: dict[str, str]) -> None:
 
 
 def test_no_process_outlives_its_careless_test(outcomes: dict[str, str]) -> None:
-    running = Path("/proc").glob("[0-9]*/cmdline")
+    mark = f"{RUN}={os.getpid()}\0".encode()
     assert outcomes
-    assert [path for path in running if read(path).startswith(b"sleep\x0060")] == []
+    assert [path for path in Path("/proc").glob("[0-9]*/environ") if mark in read(path)] == []
 
 
 def read(path: Path) -> bytes:

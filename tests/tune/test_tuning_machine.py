@@ -464,35 +464,40 @@ COMPARED = {"_trials", "_free_slots", "_stage", "_counts", "_best", "_interrupts
 COMPARED |= {"_orders", "_started_s", "_search_deadline_s", "_first_failure", "_cause"}
 SETTINGS = {"_scheduler", "_criterion", "_asynchronous", "_timeout_s", "_grace_s", "_max_equal_failures", "_retries"}
 
-MAYBE = st.none() | st.integers(1, 6)
+# Limits are seldom set, and seldom more than one: else most searches are over before anything happens.
+MAYBE = st.sampled_from([None, None, None, None, None, 1, 3, 5])
 SETTINGS_OF_A_SEARCH = st.builds(
     Settings,
-    n_workers=st.integers(1, 3),
+    n_workers=st.sampled_from([2, 3, 1]),
     asynchronous=st.booleans(),
     timeout_s=st.sampled_from([None, 6.0]),
     grace_s=st.sampled_from([0.0, 2.0]),
     equal=st.sampled_from([None, 2, 3]),
     retries=st.integers(0, 2),
     mode=st.sampled_from(["min", "max"]),
-    supply=st.sampled_from([0, 3, 1000]),
+    supply=st.sampled_from([1000, 1000, 1000, 1000, 3, 0]),
     started=MAYBE,
     completed=MAYBE,
-    evaluations=st.none() | st.integers(1, 30),
-    wallclock_s=st.sampled_from([math.inf, math.inf, 20.0, 60.0]),
-    low=st.sampled_from([None, None, 0.0]),
-    high=st.sampled_from([None, None, 9.0]),
+    evaluations=MAYBE,
+    wallclock_s=st.sampled_from([math.inf, math.inf, math.inf, 20.0, 60.0]),
+    low=st.sampled_from([None, None, None, None, 0.0]),
+    high=st.sampled_from([None, None, None, None, 9.0]),
 )
-VALUES = st.fixed_dictionaries(
-    {"loss": st.sampled_from([1.0, 2.0, 3.0, 4.0, 1.0, 2.0, 0.0, 9.0, math.inf, math.nan])},
-    optional={"stop": st.booleans()},
-) | st.sampled_from([{"los": 1.0}, {"loss": "low"}, {"loss": 1.0, "break": True}])
+# Most reports are good ones with few different values, and most failures are alike: else a search ends before the
+# interesting things happen, or equals never meet.
+GOOD = st.fixed_dictionaries(
+    {"loss": st.sampled_from([1.0, 2.0, 3.0, 1.0, 2.0, 3.0, 1.0, 2.0, 0.0, 9.0, math.inf, math.nan])},
+    optional={"stop": st.just(True)},
+)
+BAD = st.sampled_from([{"los": 1.0}, {"loss": "low"}, {"loss": 1.0, "break": True}])
+VALUES = st.integers(0, 15).flatmap(lambda drawn: BAD if drawn == 7 else GOOD)
 OUTCOMES = st.builds(
     Outcome,
-    kind=st.sampled_from(KINDS),
-    text=st.sampled_from(["boom", "boom\nin detail", "bang"]),
+    kind=st.sampled_from([*KINDS, "exception", "exception", "exception", "exception", "returned", "returned"]),
+    text=st.sampled_from(["boom", "boom\nin detail", "boom", "bang"]),
     traceback=st.sampled_from(["", "Traceback"]),
 )
-RARELY = st.integers(0, 11).map(lambda drawn: drawn == 0)
+RARELY = st.integers(0, 15).map(lambda drawn: drawn == 7)
 
 
 class TuningMachine(RuleBasedStateMachine):
@@ -626,7 +631,7 @@ class TuningMachine(RuleBasedStateMachine):
             assert not (self.tuning.is_finished and self.model.busy())
 
 
-TuningMachine.TestCase.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+TuningMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
 TestTuningAgainstTheModel = TuningMachine.TestCase
 
 

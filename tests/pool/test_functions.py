@@ -148,8 +148,8 @@ def test_a_call_is_described() -> None:
 
 def test_text_streams_in_memory_and_standard_output_travel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", sys.__stdout__)
-    stream = io.StringIO("text")
-    packed = pack(lambda: (stream.getvalue(), sys.stdout), ())
+    stream, out = io.StringIO("text"), sys.stdout
+    packed = pack(lambda: (stream.getvalue(), out))
     assert unpack_function(packed.function)() == ("text", sys.stdout)
 
 
@@ -405,6 +405,9 @@ def anything(lr: float, **others: object) -> None: ...
 def unnamed(lr: float, /, epochs: int) -> None: ...
 
 
+def first_unnamed(a: int = 1, /, **others: object) -> None: ...
+
+
 class Trains:
     def __init__(self, lr: float) -> None: ...
 
@@ -419,6 +422,7 @@ class Trains:
         (plain, ["lr", "batch_size"]),
         (plain, ["epochs", "batch_size", "lr"]),
         (anything, ["lr", "width", "depth"]),
+        (first_unnamed, ["a", "b"]),
         (Trains, ["lr"]),
         (Trains(1).run, ["lr", "epochs"]),
         (Trains(1), ["lr", "momentum"]),

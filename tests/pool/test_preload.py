@@ -214,13 +214,15 @@ def test_what_holds_itself_or_goes_deep_is_no_trap() -> None:
     assert set(modules_needed(objective)) == {"json", "csv"}
 
 
-def test_a_walk_through_endless_objects_ends() -> None:
-    many = [[object() for _ in range(1000)] for _ in range(1000)]
+def test_a_walk_ends_after_many_things_and_skips_the_rest_of_a_long_list() -> None:
+    long: list[Any] = [*range(1000), json]
+    wide: list[Any] = [[object() for _ in range(1000)] for _ in range(25)]
+    wide.append([[[csv]]])
 
     def objective() -> Any:
         import zipfile
 
-        return many, zipfile
+        return long, wide, zipfile
 
     assert modules_needed(objective) == ("zipfile",)
 
@@ -233,10 +235,10 @@ def test_only_what_its_name_leads_back_to_travels_by_name(write: Callable[[str, 
     own = importlib.import_module("own_module")
     by_name = [own.A, own.A.s, own.A.m, own.f, json.dumps, int, dict]
     assert not any(travels_by_value(thing) for thing in by_name)
-    old = own.f
-    vars(own)["f"] = json.dumps
+    old, other = own.f, vars(json)["dumps"]
+    vars(own)["f"] = other
     assert travels_by_value(old)
-    assert not travels_by_value(json.dumps)
+    assert not travels_by_value(other)
     assert travels_by_value(in_main("def objective(): ..."))
     assert travels_by_value(in_main("class objective: ..."))
 
@@ -266,6 +268,16 @@ def test_only_the_users_own_files_are_watched(write: Callable[[str, str], Path])
     assert sources_of(["watched", "json", "sys", "not_loaded", "__main__"]) == {path: loaded[path]}
     module.__file__ = None
     assert sources_of(["watched"]) == {}
+
+
+@pytest.mark.parametrize("folder", ["site-packages", "dist-packages"])
+def test_installed_files_are_not_watched(
+    write: Callable[[str, str], Path], folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(f"{folder}.installed", "")
+    monkeypatch.syspath_prepend(str(path.parent))
+    assert importlib.import_module("installed").__file__ == str(path)
+    assert sources_of(["installed"]) == {}
 
 
 def test_edited_replaced_and_removed_files_are_seen(write: Callable[[str, str], Path]) -> None:

@@ -213,54 +213,59 @@ def test_an_import_that_fails_is_seeded_when_it_succeeds(stand_ins: Path) -> Non
     assert printed == ["half installed", f"torch {SEED}"]
 
 
-def test_other_import_hooks_are_asked_as_before(stand_ins: Path) -> None:
+ASKS_ALL_AGAIN = """
+class AsksAllAgain:
+    '''Like hooks that wrap loaders: finds by asking all finders, itself excepted.'''
+    busy = False
+    def find_spec(self, name, path=None, target=None):
+        if self.busy or name != "torch":
+            return None
+        self.busy = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self.busy = False
+        print("hook found", spec.name)
+        return spec
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_hook_that_asks_all_again_still_works(stand_ins: Path, when: str) -> None:
     printed = run_python(
-        """
-        class Asks:
-            '''Like hooks that wrap loaders: asks all finders again, itself excepted.'''
-            busy = False
-            def find_spec(self, name, path=None, target=None):
-                if self.busy or name != "torch":
-                    return None
-                self.busy = True
-                try:
-                    spec = importlib.util.find_spec(name)
-                finally:
-                    self.busy = False
-                print("hook found", spec.name)
-                return spec
-
-        class Refuses:
-            def find_spec(self, name, path=None, target=None):
-                if name == "numpy":
-                    raise ModuleNotFoundError("not today")
-
-        sys.meta_path.insert(0, Refuses())
+        ASKS_ALL_AGAIN
+        + textwrap.dedent(f"""
+        if "{when}" == "before":
+            sys.meta_path.insert(0, AsksAllAgain())
         with seed_on_import(SEED):
-            sys.meta_path.insert(0, Asks())
+            if "{when}" == "after":
+                sys.meta_path.insert(0, AsksAllAgain())
             import torch
-            try:
-                import numpy
-            except ModuleNotFoundError as error:
-                print(error)
-        """,
+            assert "exec_module" not in vars(torch.__loader__)
+        """),
         stand_ins,
     )
-    assert printed == ["hook found torch", "torch begins", "torch ends", f"torch {SEED}", "not today"]
+    assert printed == ["hook found torch", "torch begins", "torch ends", f"torch {SEED}"]
 
 
-def test_a_hook_below_ours_is_asked_once(stand_ins: Path) -> None:
+def test_other_hooks_are_asked_as_before(stand_ins: Path) -> None:
     printed = run_python(
         """
         class Counts:
             def find_spec(self, name, path=None, target=None):
                 if name == "torch":
                     print("asked")
+                if name == "numpy.random":
+                    raise ModuleNotFoundError("not today")
 
         sys.meta_path.insert(0, Counts())
         with seed_on_import(SEED):
             import torch
+            try:
+                import numpy.random
+            except ModuleNotFoundError as error:
+                print(error)
         """,
         stand_ins,
     )
-    assert printed == ["asked", "torch begins", "torch ends", f"torch {SEED}"]
+    assert printed == ["asked", "torch begins", "torch ends", f"torch {SEED}", "not today"]

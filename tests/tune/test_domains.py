@@ -4,7 +4,7 @@ import doctest
 import math
 from collections import Counter
 from collections.abc import Callable
-from decimal import localcontext
+from decimal import FloatOperation, localcontext
 from random import Random
 
 import numpy as np
@@ -80,6 +80,17 @@ def test_real_values_never_leave_their_bounds_and_reach_the_lower_one(domain: Un
     assert domain.from_unit(0.0) == domain.lower
     for bound in (domain.lower, domain.upper):
         assert 0.0 <= domain.to_unit(bound) < 1.0
+
+
+def test_rounding_takes_no_value_below_the_lower_bound() -> None:
+    # The plain formula gives 1.0000000000000002 here.
+    lower = 1.0000000000000004
+    assert uniform(lower, math.nextafter(lower, 2.0)).from_unit(9.351475588854472e-17) == lower
+
+
+def test_rounding_takes_no_integer_above_the_upper_bound() -> None:
+    assert lograndint(2**45 - 1, 2**45).from_unit(math.nextafter(1.0, 0.0)) == 2**45
+    assert lograndint(1, 2).from_unit(math.nextafter(1.0, 0.0)) == 2
 
 
 @given(in_order(st.floats(-1e6, 1e6)), UNITS)
@@ -166,10 +177,12 @@ def test_loguniform_gives_these_bits_on_every_machine() -> None:
 
 def test_the_callers_decimal_context_changes_nothing() -> None:
     logs: list[Domain] = [loguniform(1e-2, 1), lograndint(1, 10**9)]
-    before = [(d.from_unit(0.3), d.to_unit(d.from_unit(0.3))) for d in logs]
+    units = (0.3, 0.9)
+    before = [(d.from_unit(u), d.to_unit(d.from_unit(u))) for d in logs for u in units]
     with localcontext() as context:
         context.prec = 3
-        assert [(d.from_unit(0.3), d.to_unit(d.from_unit(0.3))) for d in logs] == before
+        context.traps[FloatOperation] = True
+        assert [(d.from_unit(u), d.to_unit(d.from_unit(u))) for d in logs for u in units] == before
 
 
 def test_finrange_hits_both_bounds_and_knows_points_written_by_hand() -> None:

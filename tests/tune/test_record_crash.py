@@ -33,15 +33,21 @@ while True:
 """
 
 FORKER = """
-import os, sys
+import os, sys, threading
 from pathlib import Path
 from fanwise.base.errors import ClosedError
 from fanwise.tune.record import Record
 
-record = Record.create(Path(sys.argv[1]), {"name": "forked"})
+def fail(fd):
+    raise OSError("no disk")
+
+record = Record.create(Path(sys.argv[1]), {"name": "forked"}, **({"fdatasync": fail} if "orphan" in sys.argv else {}))
 record.append(0.0, "start", 0, {})
 record.commit()
 record.append(0.0, "start", 1, {})
+if "orphan" in sys.argv:
+    # A thread that runs at the fork keeps what it uses alive in the child for ever. This one ends first.
+    [thread.join() for thread in threading.enumerate() if thread.name == "fanwise-record-sync"]
 alive, dead = os.pipe()
 pid = os.fork()
 if pid == 0:

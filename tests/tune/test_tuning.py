@@ -576,6 +576,19 @@ def test_what_the_searcher_raises_while_observing_ends_the_search_in_order() -> 
     assert finish.cause is searcher.error_on_observe
 
 
+def test_the_first_error_of_a_search_is_the_one_that_is_told() -> None:
+    class BreaksAtEnds(StopsAtTwo):
+        def on_end(self, trial_id: int, status: Status) -> None:
+            raise OSError(f"end of trial {trial_id}")
+
+    tuning = tuning_of(scheduler=BreaksAtEnds())
+    tuning.start(now_s=0)
+    run_trial(tuning, 1, 1.0)
+    finish = run_trial(tuning, 0, 1.0)[-1]
+    assert isinstance(finish, Finish)
+    assert (finish.reason, finish.error) == ("the scheduler failed", "the scheduler raised OSError: end of trial 1")
+
+
 # Ctrl-C
 
 

@@ -714,7 +714,7 @@ def test_the_machine_catches_a_tuning_that(method: str) -> None:
     broken = type("Broken", (Tuning,), {method.strip(): MUTANTS[method]})
     machine = type("BrokenMachine", (TuningMachine,), {"tuning_class": broken})
     quickly = settings(
-        max_examples=500,
+        max_examples=2000,
         stateful_step_count=40,
         deadline=None,
         database=None,

@@ -89,19 +89,13 @@ class _SeedingFinder(importlib.abc.MetaPathFinder):
     def __init__(self, waiting: set[str], seed: int) -> None:
         self._waiting = waiting
         self._seed = seed
-        self._asking: set[str] = set()
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        # Another hook may ask the whole of sys.meta_path again, so this may be called while it asks.
-        if fullname not in self._waiting or fullname in self._asking:
+        if fullname not in self._waiting:
             return None
-        self._asking.add(fullname)
-        try:
-            spec = self._ask_others(fullname, path, target)
-        finally:
-            self._asking.discard(fullname)
+        spec = self._ask_others(fullname, path, target)
         loader = None if spec is None else spec.loader
         # A loader that is a class serves other modules too, and cannot be changed for this one alone.
         if loader is not None and hasattr(loader, "exec_module") and not isinstance(loader, type):

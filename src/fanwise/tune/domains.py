@@ -149,8 +149,8 @@ class LogUniform:
         return f"loguniform({self.lower!r}, {self.upper!r})"
 
     def from_unit(self, u: float) -> float:
-        value = float(_log_lerp(self.lower, self.upper, _check_unit(u)))
-        return min(max(value, self.lower), self.upper)
+        # Off by 1e-27 of its size at most, so that rounding to a float, of which the bounds are two, stays within them.
+        return float(_log_lerp(self.lower, self.upper, _check_unit(u)))
 
     def to_unit(self, value: object) -> float:
         _check_inside(self, value)

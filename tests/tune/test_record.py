@@ -8,8 +8,7 @@ import sqlite3
 import stat
 import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +18,11 @@ from hypothesis import strategies as st
 
 from fanwise.base.errors import ClosedError, RecordError
 from fanwise.testing.within import within
-from fanwise.tune import record_reading, record_sync
+from fanwise.tune import record_sync
 from fanwise.tune.record import (
     FILE_NAME,
     Event,
     Record,
-    check_name,
-    experiments_folder,
-    list_experiments,
-    new_name,
     read_events,
     read_meta,
 )
@@ -57,13 +52,6 @@ class Disk:
         if self.error is not None:
             raise self.error
         self.num_syncs += 1
-
-
-def filled(folder: Path, num_events: int) -> Path:
-    with Record.create(folder, {"name": folder.name}) as record:
-        for number in range(num_events):
-            record.append(float(number), "report", number, {"values": {"loss": 1.0 / (number + 1)}})
-    return folder
 
 
 def same(one: object, other: object) -> bool:
@@ -249,6 +237,47 @@ def test_the_log_is_checkpointed_while_the_record_is_open(tmp_path: Path) -> Non
         assert len(read_events(tmp_path / "e")) == record_sync.CHECKPOINT_BYTES // 100_000 + 2
 
 
+class CountingLock:
+    """A lock that knows how often it was taken."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.num_taken = 0
+
+    def __enter__(self) -> None:
+        self.lock.acquire()
+        self.num_taken += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+
+
+@pytest.mark.parametrize("max_log_bytes", [0, 1 << 30])
+def test_only_a_long_log_is_checkpointed_under_the_lock_of_the_writer(tmp_path: Path, max_log_bytes: int) -> None:
+    lock, file = CountingLock(), tmp_path / "x.sqlite"
+    with closing(sqlite3.connect(file, isolation_level=None)) as writer:
+        writer.execute("PRAGMA journal_mode=WAL")
+        writer.execute("PRAGMA wal_autocheckpoint=0")
+        writer.execute("CREATE TABLE numbers(x)")
+        sync = record_sync.RecordSync(
+            file,
+            lock=lock,
+            publish_to=None,
+            publish_every_s=1.0,
+            fdatasync=lambda fd: None,
+            checkpoint_bytes=0,
+            max_log_bytes=max_log_bytes,
+        )
+        for _ in range(5):
+            size_bytes = file.stat().st_size
+            writer.execute("INSERT INTO numbers VALUES (?)", ("x" * 100_000,))
+            sync.committed(100_000)
+            within(5.0, lambda size_bytes=size_bytes: file.stat().st_size > size_bytes, "the insert is checkpointed")  # type: ignore[misc]
+        sync.close()
+    assert sync.failure is None
+    assert (lock.num_taken > 0) == (max_log_bytes == 0)
+
+
 def test_a_reader_that_stays_hinders_neither_commit_nor_close(tmp_path: Path) -> None:
     filled_with = 5
     record = Record.create(tmp_path / "e", {})
@@ -262,9 +291,6 @@ def test_a_reader_that_stays_hinders_neither_commit_nor_close(tmp_path: Path) ->
         record.close()
         assert reader.execute("SELECT count(*) FROM events").fetchone() == (filled_with,)
     assert len(read_events(tmp_path / "e")) == filled_with + 1
-
-
-# ---- on a network file system
 
 
 def test_on_a_network_the_folder_gets_copies_and_the_live_file_is_elsewhere(tmp_path: Path) -> None:
@@ -316,171 +342,3 @@ def test_a_last_copy_that_fails_names_the_file_that_has_everything(tmp_path: Pat
     assert len(read_events(record.file)) == 1
     record.file.unlink()
     record.file.parent.rmdir()
-
-
-# ---- what is not a record
-
-
-def test_each_thing_that_is_not_a_record_is_told_apart(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "text.sqlite").write_text("this is a text of some length, and not a database" * 100)
-    (tmp_path / "nothing.sqlite").write_bytes(b"")
-    with closing(sqlite3.connect(tmp_path / "foreign.sqlite")) as other:
-        other.execute("CREATE TABLE trials(id INTEGER)")
-        other.commit()
-    with closing(sqlite3.connect(tmp_path / "alike.sqlite")) as other:
-        other.execute("CREATE TABLE meta(key TEXT, value TEXT)")
-        other.commit()
-    for name, text in [
-        ("missing", "There is no experiment at .*missing"),
-        ("empty", "empty is not an experiment: the folder holds no record.sqlite"),
-        ("text.sqlite", "text.sqlite is not the record of an experiment: it is not an SQLite file"),
-        ("nothing.sqlite", "nothing.sqlite is an SQLite file, but not the record .*no such table: meta"),
-        ("foreign.sqlite", "foreign.sqlite is an SQLite file, but not the record .*no such table: meta"),
-        ("alike.sqlite", "alike.sqlite is not the record of an experiment: .*no key 'format'"),
-    ]:
-        for read in (read_meta, read_events):
-            with pytest.raises(RecordError, match=text):
-                read(tmp_path / name)
-
-
-def test_a_record_of_another_version_names_both(tmp_path: Path) -> None:
-    filled(tmp_path / "e", 1)
-    with closing(sqlite3.connect(tmp_path / "e" / FILE_NAME)) as other:
-        other.execute("UPDATE meta SET value = '2' WHERE key = 'format'")
-        other.commit()
-    for read in (read_meta, read_events):
-        with pytest.raises(RecordError, match="is of format 2, and this version of fanwise reads format 1"):
-            read(tmp_path / "e")
-
-
-@pytest.mark.parametrize("kept", [1, 50, 500, 3_000, 20_000])
-def test_a_torn_file_is_called_damaged_or_foreign(tmp_path: Path, kept: int) -> None:
-    file = filled(tmp_path / "e", 2_000) / FILE_NAME
-    content = file.read_bytes()
-    assert len(content) > 50_000
-    file.write_bytes(content[:kept])
-    with pytest.raises(RecordError, match=r"is damaged|is not the record|but not the record"):
-        read_events(tmp_path / "e")
-
-
-def test_a_body_that_is_not_json_is_named(tmp_path: Path) -> None:
-    filled(tmp_path / "e", 3)
-    for damage in ("{", "1],[2", "1,2", "", None):
-        with closing(sqlite3.connect(tmp_path / "e" / FILE_NAME)) as other:
-            other.execute("UPDATE events SET body = ? WHERE seq = 2", (damage,))
-            other.commit()
-        with pytest.raises(RecordError, match="the body of event 2 is not JSON"):
-            read_events(tmp_path / "e")
-
-
-@contextmanager
-def as_somebody_else() -> Iterator[None]:
-    """The rights of another user, as far as root can take them; another user has them already."""
-    root = os.geteuid() == 0
-    if root:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        if root:
-            os.seteuid(0)
-
-
-@pytest.fixture
-def foreign_folder() -> Iterator[Path]:
-    """A folder that everybody may read and, after `chmod`, nobody but its owner may write."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as above:
-        os.chmod(above, 0o755)
-        yield Path(above) / "e"
-        os.chmod(Path(above) / "e", 0o755)
-
-
-def test_a_closed_record_can_be_read_where_nothing_may_be_written(foreign_folder: Path) -> None:
-    filled(foreign_folder, 3)
-    os.chmod(foreign_folder, 0o555)
-    with as_somebody_else():
-        assert len(read_events(foreign_folder)) == 3
-
-
-def test_a_record_in_wal_mode_can_be_read_where_nothing_may_be_written(foreign_folder: Path) -> None:
-    filled(foreign_folder, 3)
-    with closing(sqlite3.connect(foreign_folder / FILE_NAME)) as other:
-        other.execute("PRAGMA journal_mode=WAL")
-    os.chmod(foreign_folder, 0o555)
-    with as_somebody_else():
-        assert len(read_events(foreign_folder)) == 3
-
-
-def test_a_log_that_cannot_be_read_here_is_explained(foreign_folder: Path) -> None:
-    filled(foreign_folder, 3)
-    (foreign_folder / f"{FILE_NAME}-wal").write_bytes(b"something")
-    with closing(sqlite3.connect(foreign_folder / FILE_NAME)) as other:
-        other.execute("PRAGMA journal_mode=WAL")
-    (foreign_folder / f"{FILE_NAME}-wal").write_bytes(b"something")
-    os.chmod(foreign_folder, 0o555)
-    with as_somebody_else(), pytest.raises(RecordError, match="Copy the whole folder"):
-        read_events(foreign_folder)
-
-
-def test_a_record_that_may_not_be_read_says_so(foreign_folder: Path) -> None:
-    filled(foreign_folder, 1)
-    os.chmod(foreign_folder, 0o755)
-    os.chmod(foreign_folder / FILE_NAME, 0o000)
-    with as_somebody_else(), pytest.raises(RecordError, match="permission denied"):
-        read_meta(foreign_folder)
-
-
-def test_a_path_with_odd_characters_is_a_path(tmp_path: Path) -> None:
-    filled(tmp_path / "a?b#c%20 d", 2)
-    assert len(read_events(tmp_path / "a?b#c%20 d")) == 2
-
-
-def test_reading_goes_on_over_the_size_of_a_chunk(tmp_path: Path) -> None:
-    num_events = record_reading._CHUNK * 2 + 1
-    filled(tmp_path / "e", num_events)
-    assert [event.seq for event in read_events(tmp_path / "e")] == list(range(1, num_events + 1))
-    assert [event.seq for event in read_events(tmp_path / "e", num_events - 1)] == [num_events]
-
-
-# ---- names
-
-
-@pytest.mark.parametrize("name", ["a", "train-2026.1_x", "-", "_", "9", "a" * 100])
-def test_a_good_name_is_returned(name: str) -> None:
-    assert check_name(name) == name
-
-
-@pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "a b", "a\n", "caf\xe9", "a" * 101, "a\0"])
-def test_a_bad_name_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="name"):
-        check_name(name)
-
-
-@given(st.text(), st.floats(0, 4e9), st.binary(min_size=3, max_size=8))
-def test_a_new_name_is_always_a_good_one(objective: str, wall_s: float, entropy: bytes) -> None:
-    assert check_name(new_name(objective, wall_s, entropy)).endswith(entropy[:3].hex())
-
-
-def test_a_new_name_tells_objective_and_time() -> None:
-    name = new_name("train_lenet", 1_700_000_000.0, b"\x01\xab\xff")
-    assert name.startswith("train_lenet-2023-11-1")
-    assert name.endswith("-01abff")
-    assert new_name("<lambda>", 0.0, b"abc").startswith("lambda-19")
-
-
-def test_experiments_are_listed_and_other_folders_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
-    assert experiments_folder() == tmp_path / "home"
-    assert list_experiments() == []
-    filled(tmp_path / "home" / "b", 1)
-    filled(tmp_path / "home" / "a", 1)
-    (tmp_path / "home" / "c").mkdir()
-    (tmp_path / "home" / "d").write_text("")
-    assert list_experiments() == ["a", "b"]
-
-
-def test_without_a_setting_experiments_are_in_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("FANWISE_HOME", raising=False)
-    monkeypatch.setenv("HOME", "/home/me")
-    assert experiments_folder() == Path("/home/me/fanwise")

@@ -83,6 +83,7 @@ def test_missing_files_are_listed_when_nothing_may_be_downloaded(folder: Path) -
     [
         (TRAIN_IMAGES, gzip.compress(images(3))[:-100], "a whole gzip file, found .* bytes"),
         (TRAIN_IMAGES, gzip.compress(images(3))[:-4] + b"\0\0\0\0", "a whole gzip file"),
+        (TRAIN_IMAGES, gzip.compress(images(3))[:10] + b"\xff" * 100, "a whole gzip file"),
         (TRAIN_LABELS, b"<html>not found</html>", "a whole gzip file"),
         (TRAIN_LABELS, b"", "8 bytes, found 0"),
         (TRAIN_LABELS, gzip.compress(b"\0\0"), "an idx header of 8 bytes, found 2 bytes"),
@@ -251,6 +252,21 @@ def test_a_file_that_is_there_is_not_asked_for_and_not_touched(tmp_path: Path) -
     (tmp_path / "part.gz").write_bytes(b"mine")
     download_missing([PART], tmp_path, ["http://127.0.0.1:9"], must_not_fetch)
     assert (tmp_path / "part.gz").read_bytes() == b"mine"
+
+
+def test_an_answer_without_end_is_left_after_the_published_length(tmp_path: Path) -> None:
+    sent = []
+
+    class Endless:
+        def read(self, size: int, /) -> bytes:
+            sent.append(size)
+            assert sum(sent) < 2 * PART.size_bytes, "it goes on reading"
+            return bytes(size)
+
+        def close(self) -> None: ...
+
+    with pytest.raises(DataFileError, match="got more"):
+        download_missing([PART], tmp_path, ["http://somewhere"], lambda _: Endless())
 
 
 def test_an_interrupted_download_leaves_nothing(tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ from .values import is_number, plain_json
 
 Value: TypeAlias = int | float | str | bool | None
 
-_DECIMAL = Context(prec=28, rounding=ROUND_HALF_EVEN, traps=[])
+# 40 digits: rounding to a float or an int afterwards cannot leave bounds that are floats or ints below 2**45.
+_DECIMAL = Context(prec=40, rounding=ROUND_HALF_EVEN, traps=[])
 _HALF = Decimal("0.5")
 _LARGEST_UNIT = math.nextafter(1.0, 0.0)
 # A float has 53 bits: from here on, the middle of an integer's share of [0, 1) cannot be told from its edge.
@@ -149,7 +150,6 @@ class LogUniform:
         return f"loguniform({self.lower!r}, {self.upper!r})"
 
     def from_unit(self, u: float) -> float:
-        # Off by 1e-27 of its size at most, so that rounding to a float, of which the bounds are two, stays within them.
         return float(_log_lerp(self.lower, self.upper, _check_unit(u)))
 
     def to_unit(self, value: object) -> float:
@@ -225,7 +225,7 @@ class LogRandInt:
 
     def from_unit(self, u: float) -> int:
         middle = _log_lerp(self.lower - 0.5, self.upper + 0.5, _check_unit(u))
-        return min(max(math.floor(_DECIMAL.add(middle, _HALF)), self.lower), self.upper)
+        return math.floor(_DECIMAL.add(middle, _HALF))
 
     def to_unit(self, value: object) -> float:
         _check_inside(self, value)

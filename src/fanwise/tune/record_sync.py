@@ -17,6 +17,7 @@ A failed publication is not: the next one is tried ten seconds later, and the la
 """
 
 import ctypes
+import errno
 import logging
 import os
 import shutil
@@ -24,7 +25,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 from .record_reading import FILE_NAME
@@ -42,10 +43,13 @@ def sync_data(fd: int) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the names in `folder` are on the disk."""
+    """Wait until the names in `folder` are on the disk, where the file system can do that."""
     fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
     finally:
         os.close(fd)
 
@@ -79,20 +83,25 @@ class RecordSync:
         publish_to: folder on a network that gets copies, or None.
         publish_every_s: seconds between two copies.
         fdatasync: what waits for the disk; an argument so that tests can let it fail.
+        checkpoint_bytes: what may be written to the log between two checkpoints.
+        max_log_bytes: the length of the log from which on the writer has to wait for one.
     """
 
     def __init__(
         self,
         live: Path,
         *,
-        lock: threading.Lock,
+        lock: AbstractContextManager[object],
         publish_to: Path | None,
         publish_every_s: float,
         fdatasync: Callable[[int], None],
+        checkpoint_bytes: int = CHECKPOINT_BYTES,
+        max_log_bytes: int = MAX_LOG_BYTES,
     ) -> None:
         self.failure: BaseException | None = None
         self._live, self._lock, self._fdatasync = live, lock, fdatasync
         self._publish_to, self._publish_every_s = publish_to, publish_every_s
+        self._checkpoint_bytes, self._max_log_bytes = checkpoint_bytes, max_log_bytes
         self._published_at_s = time.monotonic()
         self._unpublished = False
         self._log_bytes = 0
@@ -108,7 +117,7 @@ class RecordSync:
 
     def committed(self, size_bytes: int) -> None:
         """The writer committed a transaction that took about `size_bytes` of log."""
-        self._log_bytes += size_bytes
+        self._log_bytes += size_bytes  # the thread may reset it in between: then a checkpoint comes early
         # Set after the commit, cleared before the sync: whatever is in the log when it is cleared gets synced.
         if not self._dirty.is_set():
             self._dirty.set()
@@ -134,6 +143,7 @@ class RecordSync:
     def _run(self) -> None:
         try:
             sync_folder(self._live.parent)
+            sync_folder(self._live.parent.parent)
             while not self._closing.is_set():
                 self._turn()
         except (OSError, sqlite3.Error) as error:
@@ -145,7 +155,7 @@ class RecordSync:
             self._dirty.clear()
             self._fdatasync(self._log_fd)
             self._unpublished = self._publish_to is not None
-            if self._log_bytes > CHECKPOINT_BYTES:
+            if self._log_bytes > self._checkpoint_bytes:
                 self._checkpoint()
         if self._until_publication_s() == 0.0 and not self._closing.is_set():
             self._publish()
@@ -154,7 +164,7 @@ class RecordSync:
         self._log_bytes = 0
         _, num_frames, _ = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         page_bytes: int = self._connection.execute("PRAGMA page_size").fetchone()[0]
-        if num_frames * page_bytes > MAX_LOG_BYTES:
+        if num_frames * page_bytes > self._max_log_bytes:
             # Only a log that is checkpointed to its end can be started anew, and a busy writer never lets it come so
             # far. What came in since the line above is little; the writer waits for that.
             with self._lock:

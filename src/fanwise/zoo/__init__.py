@@ -1,6 +1,6 @@
 """Data sets, models and the plain training steps that the demo, the examples and the benchmarks share.
 
-    data = digits()                                          # ships with scikit-learn, needs no download
+    data = digits().standardised()                           # ships with scikit-learn, needs no download
     model = LeNet()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     train_epoch(model, optimizer, data.train_images, data.train_labels, batch_size=32)

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 class LeNet(nn.Module):
     """LeNet-5 as in section 7.6: two convolutions with sigmoids, average pooling, three linear layers.
 
-    61,706 parameters for ten classes. Weights are Xavier-uniform. With sigmoids it is slow to start: below a
-    learning rate of about 0.1 it stays at chance for many epochs.
+    61,706 parameters for ten classes. Weights are Xavier-uniform. With sigmoids it is slow to start: it
+    stays at chance for some hundred steps. On few images give it standardised ones (`Data.standardised`).
     """
 
     def __init__(self, num_classes: int = 10) -> None:
@@ -64,7 +64,7 @@ class DropoutMLP(nn.Module):
 class TwoConvNet(nn.Module):
     """The network of section 13.5, written there by hand for training on several devices.
 
-    Weights are normal with deviation 0.01, biases zero: it needs a learning rate near 0.2 to leave chance.
+    Weights are normal with deviation 0.01, biases zero. The book trains it with a learning rate of 0.2.
     """
 
     def __init__(self, num_classes: int = 10) -> None:

@@ -1,29 +1,43 @@
-"""`fanwise demo`: the main job, from an empty machine to three pictures in about a minute."""
+"""`fanwise demo`: the main job, from an empty machine to three pictures in about a minute.
+
+    settings -> Tuner.run() (its table is what one watches) -> best configuration, utilisation, start-up -> PNGs
+
+This process imports neither torch nor the network: the objective is a small function that travels by value, and what it
+imports is found and loaded by the workers' warm process.
+"""
 
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import typer
 
-from ..tune import RandomSearch, StoppingCriterion, Tuner, loguniform, randint
-from .demo_objective import train_lenet
-from .experiments import draw
+from ..tune import Experiment, RandomSearch, StoppingCriterion, Tuner, loguniform, randint
+from .experiments import draw, folder_for_output, shown_config
+from .text import plain_line
 
 DATA = ("digits", "fashion-mnist")
-# So that a trial takes a few seconds on one CPU, and one sees trials end and begin.
-MAX_EPOCHS = {"digits": 20, "fashion-mnist": 10}
+# So that a trial takes 4 to 8 seconds on one thread, and one sees trials end and begin. An epoch of Fashion-MNIST has
+# 42 times the images.
+MAX_EPOCHS = {"digits": 20, "fashion-mnist": 2}
 
 
 def run_demo(*, seconds: float, workers: int, data: str, out: Path) -> None:
-    """Search, then print the best configuration, the utilisation and the paths of the pictures."""
+    """Search, then print the best configuration, the utilisation and the paths of the pictures.
+
+    Raises:
+        ValueError: no such data, or `out` cannot be a folder of pictures. Nothing was started.
+    """
+    began_s = time.monotonic()
     if data not in DATA:
         raise ValueError(f"--data must be one of {', '.join(DATA)}, got {data!r}")
+    folder_for_output(out)
     if data == "fashion-mnist":
         from ..zoo import fashion_mnist
 
         fashion_mnist()  # here, not in every worker: downloads with a progress bar when it is not there yet
     tuner = Tuner(
-        train_lenet,
+        _objective(),
         {
             "learning_rate": loguniform(1e-2, 1),
             "batch_size": randint(32, 256),
@@ -39,18 +53,33 @@ def run_demo(*, seconds: float, workers: int, data: str, out: Path) -> None:
         n_workers=workers,
         print_update_interval=min(30.0, seconds / 3),
     )
-    began_s = time.monotonic()
     experiment = tuner.run()
-    took_s = time.monotonic() - began_s
-    best, utilisation = experiment.best, experiment.utilisation
+    pictures = draw(experiment.path, out)
     typer.echo()
-    if best is not None:
-        typer.echo(f"best configuration   {best.config}")
-        typer.echo(f"validation error     {best.value:.4f} (trial {best.trial_id}, epoch {best.iter})")
-    if utilisation is not None:
-        start_up_s = experiment.search_data().first_ready_s or 0.0
-        typer.echo(f"worker utilisation   {utilisation:.1%} of {workers} workers inside the objective")
-        typer.echo(f"start-up             {start_up_s:.1f} s until the first worker was ready, of {took_s:.1f} s in all")
-    for path in draw(experiment.path, out):
-        typer.echo(f"picture              {path}")
+    for line in _summary(experiment, workers):
+        typer.echo(line)
+    for path in pictures:
+        typer.echo(f"picture              {plain_line(str(path))}")
     typer.echo(f"results              {experiment.path}")
+    typer.echo(f"all in all           {time.monotonic() - began_s:.1f} s")
+
+
+def _objective() -> Callable[[float, int, int, str], None]:
+    """A function of no module, so that it travels by value and torch is loaded where it is called."""
+
+    def train_lenet(learning_rate: float, batch_size: int, max_epochs: int, data: str) -> None:
+        from fanwise.cli.demo_objective import train
+
+        train(learning_rate, batch_size, max_epochs, data)
+
+    return train_lenet
+
+
+def _summary(experiment: Experiment, workers: int) -> Iterator[str]:
+    best, first_s = experiment.best, experiment.search_data().first_ready_s
+    if best is not None:
+        yield f"best configuration   {shown_config(best.config)}"
+        yield f"validation error     {best.value:.4f} (trial {best.trial_id}, epoch {best.iter})"
+    if experiment.utilisation is not None and first_s is not None:
+        yield f"worker utilisation   {experiment.utilisation:.1%} of the time of {workers} workers inside the objective"
+        yield f"start-up             {first_s:.1f} s until the first worker was ready"

@@ -1,16 +1,27 @@
-"""The objective of the demo: LeNet on small images, one report an epoch. Imported by the warm process."""
+"""The objective of the demo: LeNet on small images, one report an epoch.
+
+Imported in the workers' warm process, never by the command itself, which would wait for torch a second time.
+The pixels are standardised and the optimizer has momentum, because LeNet's sigmoids leave chance level late: as the book
+has it (pixels from 0 to 1, plain SGD), a learning rate of 0.1 is still at 90 % error on the digits after 20 epochs.
+"""
 
 import torch
 
 from ..tune import report
 from ..zoo import LeNet, digits, error_rate, fashion_mnist, train_epoch
 
+MOMENTUM = 0.9
 
-def train_lenet(learning_rate: float, batch_size: int, max_epochs: int, data: str) -> None:
-    """Train LeNet by SGD for `max_epochs`, reporting the validation error after each."""
-    images = digits() if data == "digits" else fashion_mnist()
+
+def train(learning_rate: float, batch_size: int, max_epochs: int, data: str) -> None:
+    """Train LeNet for `max_epochs`, reporting the validation error, 0 to 1, after each.
+
+    Args:
+        data: "digits" or "fashion-mnist".
+    """
+    images = (digits() if data == "digits" else fashion_mnist()).standardised()
     model = LeNet()
-    optimizer = torch.optim.SGD(model.parameters(), learning_rate)
+    optimizer = torch.optim.SGD(model.parameters(), learning_rate, MOMENTUM)
     for epoch in range(1, max_epochs + 1):
         train_epoch(model, optimizer, images.train_images, images.train_labels, batch_size)
         report(epoch=epoch, validation_error=error_rate(model, images.test_images, images.test_labels))

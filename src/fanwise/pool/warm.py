@@ -30,6 +30,10 @@ from .processes import Children, adopt_orphans, die_with_parent
 from .specs import Home, JobSpec, Prepared, Refusal
 from .worker import Function
 
+# What a library imports at its first real use: over a second in every trial if the warm process has not done it.
+# torch: the first optimizer imports torch._dynamo.
+_IMPORTED_LATE = {"torch": "torch._dynamo"}
+
 
 def main(config: Config) -> None:
     """The life of a warm process (`kind` warm) or a spare (`kind` spare)."""
@@ -100,18 +104,24 @@ class _Warm:
             os.chdir(cwd)
         importlib.invalidate_caches()
         for module in ("numpy", *modules):
-            with contextlib.suppress(Exception):  # the function will meet the same error, and may expect it
-                importlib.import_module(module)
-            self._look_what_broke(module)
+            self._import(module)
         try:
             self.functions[function_id] = unpack_function(packed)
         except Exception as error:
             return Prepared(error=pack_error(error))
         self._look_what_broke("what the function refers to")
+        for module, late in _IMPORTED_LATE.items():
+            if module in sys.modules:
+                self._import(late)
         self._sources.update({p: s for p, s in sources_of().items() if p not in self._sources})
         gc.collect()
         gc.freeze()  # the children shall not write to these pages only because a collection looks at them
         return Prepared(refusal=self._unsafe)
+
+    def _import(self, module: str) -> None:
+        with contextlib.suppress(Exception):  # the function will meet the same error, and may expect it
+            importlib.import_module(module)
+        self._look_what_broke(module)
 
     def _look_what_broke(self, module: str) -> None:
         if self._unsafe is None:

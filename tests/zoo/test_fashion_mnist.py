@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fanwise.zoo import DataFileError, fashion_mnist
+from fanwise.base.errors import DataFileError
+from fanwise.zoo import fashion_mnist
 from fanwise.zoo.downloads import Answer, Published, download_missing, fetch_over_http
 from fanwise.zoo.fashion_mnist import PUBLISHED
 

@@ -11,6 +11,7 @@
     +-- NotSendableError (TypeError)      an object that cannot travel to a worker; names it
     +-- LeaseError                        more devices or memory asked for than there are
     +-- RecordError                       not an experiment's record, or one of another version
+    +-- DataFileError                     a file of a data set is missing, cut short, or not what its name says
     +-- SearchFailedError                 the first trials of a search all failed in the same way
 
     TrialStopped (BaseException)          not an error: this job was told to end
@@ -94,6 +95,12 @@ class RecordError(FanwiseError):
     """A folder or file that is not the record of an experiment, or was written by another version."""
 
     anchor = "record"
+
+
+class DataFileError(FanwiseError):
+    """A file of a data set is missing, cut short, or not what its name says. It was not used."""
+
+    anchor = "data-file"
 
 
 class SearchFailedError(FanwiseError):

@@ -1,6 +1,7 @@
-"""The commands and their options; what they do is in the files beside this one.
+"""The commands and their options; what they do is in the files beside this one, loaded when a command runs.
 
-An error is one readable paragraph on standard error and exit code 1; `--debug` shows the traceback as well.
+An error is one readable paragraph on standard error and exit code 1, wrong usage too; `--debug`, anywhere on the line,
+shows the traceback instead. Ctrl-C ends with 130.
 """
 
 import sys
@@ -8,6 +9,8 @@ from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
+
+from .text import plain_line, plain_text
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -60,7 +63,7 @@ def tune_run(
     metric: Annotated[str, typer.Option(help="The reported value to optimise.")],
     mode: Annotated[str, typer.Option(help="min or max.")] = "min",
     seconds: Annotated[Optional[float], typer.Option(help="Stop after this many seconds.")] = None,
-    trials: Annotated[Optional[int], typer.Option(help="Stop after this many trials were started.")] = None,
+    trials: Annotated[Optional[int], typer.Option(help="Stop after this many trials were started.", min=1)] = None,
     workers: Workers = None,
     devices_per_trial: Annotated[float, typer.Option(help="GPUs (or CPUs) for each trial.")] = 1,
     trial_timeout: Annotated[Optional[float], typer.Option(help="Seconds that a trial may take.")] = None,
@@ -120,37 +123,42 @@ def tune_plot(name: Name, out: Annotated[Path, typer.Option(help="Folder for the
     from .experiments import draw
 
     for path in draw(name, out):
-        typer.echo(str(path))
+        typer.echo(plain_line(str(path)))
 
 
 @tune.command("export")
 def tune_export(name: Name, out: Annotated[Path, typer.Option(help="The CSV file to write.")]) -> None:
     """Write all reports of an experiment as CSV."""
-    from ..tune import load_experiment
+    from .experiments import export
 
-    load_experiment(name).export(out)
-    typer.echo(str(out))
+    typer.echo(plain_line(str(export(name, out))))
 
 
 def main() -> None:
-    """Run the command line; ends the process with an exit code."""
+    """Run the command line; ends the process with an exit code: 0, 1 after an error, 130 after Ctrl-C."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
     try:
-        app(args=arguments, standalone_mode=True)
-    except KeyboardInterrupt:
+        code = app(args=arguments, standalone_mode=False)
+    except (KeyboardInterrupt, typer.Abort):
         typer.echo("interrupted", err=True)
         sys.exit(130)
     except Exception as error:
         if debug:
             raise
-        typer.echo(f"error: {error}", err=True)
-        if not _is_meant_for_people(error):
-            typer.echo(f"({type(error).__name__}; `fanwise --debug ...` shows where it comes from)", err=True)
+        typer.echo(_paragraph(error), err=True)
         sys.exit(1)
+    sys.exit(code if isinstance(code, int) else 0)
 
 
-def _is_meant_for_people(error: Exception) -> bool:
+def _paragraph(error: Exception) -> str:
+    """What a person reads of an error. Of one that is not meant for people, also its type and where to look."""
     from ..base.errors import FanwiseError
 
-    return isinstance(error, FanwiseError | ValueError | TypeError | OSError)
+    format_message = getattr(error, "format_message", None)  # what all errors of wrong usage have, and no others
+    if format_message is not None:
+        return plain_text(f"error: {format_message()} `--help` behind the command shows what there is.")
+    text = plain_text(f"error: {error}")
+    if isinstance(error, FanwiseError | ValueError | TypeError | OSError):
+        return text
+    return f"{text}\n({type(error).__name__}; `fanwise --debug ...` shows where it comes from)"

@@ -83,8 +83,9 @@ def trial_lines(name: str, trial_id: int) -> Iterator[str]:
         yield f"  {plain_line(key)} = {plain_line(str(value))}"
     if failure is not None:
         yield plain_text(f"{failure.kind}: {failure.text}")
-        yield plain_text(failure.traceback)
-    attempt = f"-{trial.last.attempt}" if trial.last.attempt else ""
+        if failure.traceback:
+            yield plain_text(failure.traceback)
+    attempt = f"-{trial.last.number}" if trial.last.number else ""
     for ending, title in ((".out", "standard output"), (".err", "standard error")):
         file = experiment.path / "output" / f"{trial_id}{attempt}{ending}"
         text = tail(file, max_bytes=_MOST_OUTPUT_BYTES, max_lines=_MOST_OUTPUT_LINES)

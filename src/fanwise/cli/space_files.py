@@ -1,11 +1,16 @@
 """Search spaces as YAML files.
 
-    learning_rate: {loguniform: [0.01, 1]}
+    learning_rate: {loguniform: [1e-2, 1]}
     batch_size: {randint: {lower: 32, upper: 256}}
     activation: {choice: [relu, tanh]}
-    max_epochs: 10                              # anything that is no domain is a constant
+    max_epochs: 10                              # anything that is no mapping is a constant
+    layers: {constant: {hidden: 3}}             # and so is this
+
+Knows the YAML form only; what a domain accepts is the domain's own business, and its complaint is passed on with the
+file and the entry.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,20 +28,49 @@ _DOMAINS: Mapping[str, Callable[..., Any]] = {  # Any: the domain classes
     "choice": choice,
     "finrange": finrange,
 }
+_EXAMPLE = "\n  learning_rate: {loguniform: [0.01, 1]}"
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.2's numbers: to PyYAML, which knows 1.1, `1e-2` is a text. A name that comes twice is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # Any: YAML
+        names = [key.value for key, _ in node.value]
+        for name in names:
+            if names.count(name) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"{name!r} is there twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
 
 
 def read_space(path: Path) -> Space:
-    """The space of a YAML file. Raises ValueError that names the file and the entry when something is wrong."""
-    try:
-        body = yaml.safe_load(path.read_text())
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is not YAML: {error}") from error
-    if not isinstance(body, dict) or not all(isinstance(name, str) for name in body):
-        raise ValueError(f"{path} must map hyperparameters to domains, e.g.\n  learning_rate: {{loguniform: [0.01, 1]}}")
+    """The space of a YAML file.
+
+    Raises:
+        ValueError: names the file and the entry when something is wrong.
+    """
+    body = _body_of(path)
+    if not isinstance(body, dict) or not body or not all(isinstance(name, str) for name in body):
+        raise ValueError(f"{path} must map names of hyperparameters to domains, e.g.{_EXAMPLE}")
     try:
         return Space({name: _domain_or_constant(name, entry) for name, entry in body.items()})
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from error
+
+
+def _body_of(path: Path) -> object:
+    try:
+        return yaml.load(path.read_text(encoding="utf-8"), _Loader)
+    except OSError as error:
+        raise ValueError(f"the space file {str(path)!r} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not a text file: {error}") from error
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not YAML: {error}") from error
 
 
 def _domain_or_constant(name: str, entry: object) -> object:
@@ -45,14 +79,23 @@ def _domain_or_constant(name: str, entry: object) -> object:
     if set(entry) == {"constant"}:
         return entry["constant"]
     if len(entry) != 1:
-        raise ValueError(f"{name} must name one domain, got {', '.join(map(str, entry))}")
+        raise ValueError(f"{name} must name one domain, got {', '.join(map(str, entry)) or 'none'}")
     kind, arguments = next(iter(entry.items()))
     if kind not in _DOMAINS:
-        raise ValueError(f"{name}: no domain {kind!r}{did_you_mean(kind, _DOMAINS)}")
+        raise ValueError(
+            f"{name}: no domain {kind!r}{did_you_mean(kind, _DOMAINS)} (a mapping as constant: {{constant: ...}})"
+        )
+    try:
+        return _domain(kind, arguments)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
+def _domain(kind: str, arguments: object) -> object:
     if kind == "choice" and isinstance(arguments, list):
         return choice(arguments)
     if isinstance(arguments, dict):
         return _DOMAINS[kind](**arguments)
     if isinstance(arguments, list):
         return _DOMAINS[kind](*arguments)
-    raise ValueError(f"{name}: {kind} needs its bounds, e.g. {{{kind}: [1, 10]}}, got {arguments!r}")
+    raise ValueError(f"{kind} needs its bounds, e.g. {{{kind}: [1, 10]}}, got {arguments!r}")

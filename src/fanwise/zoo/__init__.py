@@ -14,7 +14,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .data import Data as Data
-from .data import DataFileError as DataFileError
 from .digits import digits as digits
 from .fashion_mnist import fashion_mnist as fashion_mnist
 
@@ -41,4 +40,4 @@ def __getattr__(name: str) -> Any:  # Any: classes and functions
 
 
 def __dir__() -> list[str]:
-    return sorted(["Data", "DataFileError", "digits", "fashion_mnist", *_FILE_BY_NAME])
+    return sorted(["Data", "digits", "fashion_mnist", *_FILE_BY_NAME])

@@ -4,18 +4,10 @@ Knows nothing of files or of where the images come from. N is the number of imag
 """
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
-
-from ..base.errors import FanwiseError
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-class DataFileError(FanwiseError):
-    """A file of a data set is missing, cut short, or not what its name says. It was not used."""
-
-    anchor: ClassVar[str] = "data-file"
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)

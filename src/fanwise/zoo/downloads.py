@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
 
-from .data import DataFileError
+from ..base.errors import DataFileError
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

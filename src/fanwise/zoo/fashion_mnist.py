@@ -11,7 +11,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .data import Data, DataFileError
+from ..base.errors import DataFileError
+from .data import Data
 from .downloads import Fetch, Published, download_missing, fetch_over_http
 from .idx import read_pair
 

@@ -12,7 +12,7 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .data import DataFileError
+from ..base.errors import DataFileError
 
 if TYPE_CHECKING:
     import numpy as np

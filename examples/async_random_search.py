@@ -37,7 +37,7 @@ def train_lenet(learning_rate: float, batch_size: int, max_epochs: int) -> None:
     images, labels = data.train_images.to(device), data.train_labels.to(device)
     test_images, test_labels = data.test_images.to(device), data.test_labels.to(device)
     model = LeNet().to(device)
-    optimizer = torch.optim.SGD(model.parameters(), learning_rate, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), learning_rate, momentum=0.8)
     for epoch in range(1, max_epochs + 1):
         train_epoch(model, optimizer, images, labels, batch_size)
         report(epoch=epoch, validation_error=error_rate(model, test_images, test_labels))

@@ -13,13 +13,12 @@ import typer
 from .text import plain_line, plain_text
 
 app = typer.Typer(
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     help="Spread deep-learning work over every device you have.",
 )
-tune = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Hyperparameter searches.")
+tune = typer.Typer(rich_markup_mode=None, help="Hyperparameter searches.")
 app.add_typer(tune, name="tune")
 
 Seconds = Annotated[float, typer.Option(help="Wall-clock seconds of search.", min=1.0)]
@@ -41,7 +40,7 @@ def demo(
     data: Annotated[str, typer.Option(help="digits (needs no download) or fashion-mnist.")] = "digits",
     out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("fanwise-demo"),
 ) -> None:
-    """Search LeNet's learning rate and batch size on real images, and draw what happened."""
+    """Search LeNet's learning rate and batch size on real images."""
     from .demo import run_demo
 
     run_demo(seconds=seconds, workers=workers, data=data, out=out)
@@ -49,7 +48,7 @@ def demo(
 
 @app.command()
 def devices() -> None:
-    """Show the CPUs, memory and GPUs that a pool would use, and what was odd while looking."""
+    """Show the CPUs, memory and GPUs that a pool would use."""
     from .devices import device_lines
 
     for line in device_lines():
@@ -110,7 +109,7 @@ def tune_show(
     name: Name,
     trial: Annotated[Optional[int], typer.Option(help="Show this trial: its failure and its output.")] = None,
 ) -> None:
-    """Show an experiment's trials and its best configuration; also while it runs."""
+    """Show trials and best configuration, also while it runs."""
     from .experiments import show_lines, trial_lines
 
     for line in show_lines(name) if trial is None else trial_lines(name, trial):
@@ -119,7 +118,7 @@ def tune_show(
 
 @tune.command("plot")
 def tune_plot(name: Name, out: Annotated[Path, typer.Option(help="Folder for the PNGs.")] = Path(".")) -> None:
-    """Draw the incumbent, the learning curves and the worker timeline as PNGs."""
+    """Draw incumbent, learning curves and workers as PNGs."""
     from .experiments import draw
 
     for path in draw(name, out):
@@ -138,6 +137,8 @@ def main() -> None:
     """Run the command line; ends the process with an exit code: 0, 1 after an error, 130 after Ctrl-C."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
+    if arguments in ([], ["tune"]):
+        arguments.append("--help")
     try:
         code = app(args=arguments, standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
@@ -157,7 +158,7 @@ def _paragraph(error: Exception) -> str:
 
     format_message = getattr(error, "format_message", None)  # what all errors of wrong usage have, and no others
     if format_message is not None:
-        return plain_text(f"error: {format_message()} `--help` behind the command shows what there is.")
+        return plain_text(f"error: {format_message()}\nWith --help behind it, each command shows what it takes.")
     text = plain_text(f"error: {error}")
     if isinstance(error, FanwiseError | ValueError | TypeError | OSError):
         return text

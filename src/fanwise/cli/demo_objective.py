@@ -10,7 +10,7 @@ import torch
 from ..tune import report
 from ..zoo import LeNet, digits, error_rate, fashion_mnist, train_epoch
 
-MOMENTUM = 0.9
+MOMENTUM = 0.8
 
 
 def train(learning_rate: float, batch_size: int, max_epochs: int, data: str) -> None:

@@ -6,7 +6,6 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 
 import typer
@@ -87,7 +86,7 @@ def load_function(target: str) -> Callable[..., Any]:  # Any: the user's functio
     names = _names_in(path)
     function = names.get(name)
     if not callable(function):
-        own = [key for key, value in names.items() if isinstance(value, FunctionType) and not key.startswith("_")]
+        own = [key for key, value in names.items() if getattr(value, "__module__", "") == _RUN_NAME]
         raise ValueError(f"{file} has no function {name!r}{did_you_mean(name, own)}")
     return function  # type: ignore[no-any-return]  # callable was just checked
 

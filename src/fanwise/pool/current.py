@@ -10,11 +10,9 @@ In a fork of the worker (a DataLoader's worker) all of this is inert: nothing is
 import contextlib
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -230,10 +228,3 @@ def current() -> CurrentJob:
 def fetch_function(link: Link, function_id: str) -> Callable[..., Any]:  # Any: the user's function
     """A function that a reused process has not seen yet, from the pool."""
     return unpack_function(link.ask("function", function_id))
-
-
-def on_cuda(call: Callable[[Any], None]) -> None:  # Any: the torch module
-    """Run `call(torch)` now when torch is loaded; else the setting cannot apply before the job loads it itself."""
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        call(torch)

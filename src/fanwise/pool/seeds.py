@@ -13,13 +13,14 @@ not touch a GPU.
 """
 
 import hashlib
-import importlib.abc
-import importlib.machinery
 import random
 import sys
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+
+from .late_imports import call_on_import
 
 
 def job_seed(experiment_seed: int, job_number: int, attempt: int = 0) -> int:
@@ -61,14 +62,15 @@ def seed_on_import(seed: int) -> Iterator[None]:
     Works through an entry in `sys.meta_path`, which is gone when nothing is left to seed, at the latest at the end
     of the block. Other import hooks are asked as before, in their order.
     """
-    waiting = {name for name in _LATE if name not in sys.modules}
-    finder = _SeedingFinder(waiting, seed)
-    if waiting:
-        sys.meta_path.insert(0, finder)
+    watcher = call_on_import({name: partial(_plant, plant, seed) for name, plant in _LATE.items()})
     try:
         yield
     finally:
-        finder.leave()
+        watcher.leave()
+
+
+def _plant(plant: Callable[[types.ModuleType, int], None], seed: int, module: types.ModuleType) -> None:
+    plant(module, seed)
 
 
 def _plant_numpy(numpy_random: types.ModuleType, seed: int) -> None:
@@ -81,54 +83,3 @@ def _plant_torch(torch: types.ModuleType, seed: int) -> None:
 
 
 _LATE: dict[str, Callable[[types.ModuleType, int], None]] = {"numpy.random": _plant_numpy, "torch": _plant_torch}
-
-
-class _SeedingFinder(importlib.abc.MetaPathFinder):
-    """Finds nothing itself: lets the other finders find, and has the found module seeded after it was executed."""
-
-    def __init__(self, waiting: set[str], seed: int) -> None:
-        self._waiting = waiting
-        self._seed = seed
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if fullname not in self._waiting:
-            return None
-        spec = self._ask_others(fullname, path, target)
-        loader = None if spec is None else spec.loader
-        # A loader that is a class serves other modules too, and cannot be changed for this one alone.
-        if loader is not None and hasattr(loader, "exec_module") and not isinstance(loader, type):
-            self._seed_after(loader, fullname)
-        return spec
-
-    def _ask_others(
-        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None
-    ) -> importlib.machinery.ModuleSpec | None:
-        for finder in list(sys.meta_path):
-            find = getattr(finder, "find_spec", None)
-            if finder is not self and find is not None and (spec := find(fullname, path, target)) is not None:
-                return spec  # type: ignore[no-any-return]  # that is what finders return
-        return None
-
-    def _seed_after(self, loader: importlib.abc.Loader, fullname: str) -> None:
-        """Replace `exec_module` on this one loader, which stays what it is for everything else (source, resources)."""
-        execute = loader.exec_module
-
-        def exec_module(module: types.ModuleType) -> None:
-            execute(module)
-            if fullname in self._waiting:
-                self._waiting.discard(fullname)
-                _LATE[fullname](module, self._seed)
-            if vars(loader).get("exec_module") is exec_module:
-                del loader.exec_module
-            if not self._waiting:
-                self.leave()
-
-        loader.exec_module = exec_module  # type: ignore[method-assign]  # for this loader only, until it ran
-
-    def leave(self) -> None:
-        """Watch no more; what was found and not executed yet is not seeded."""
-        self._waiting.clear()
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)

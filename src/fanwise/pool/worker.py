@@ -24,8 +24,9 @@ from typing import Any, NamedTuple, NoReturn
 from ..base.errors import FanwiseError, NotSendableError, TrialStopped
 from ..links import Hub, Link, dial
 from ..links.codec import dumps_by_value, pack_error
-from .current import CurrentJob, Stopper, enter, fetch_function, leave, on_cuda, stop_by_signal
+from .current import CurrentJob, Stopper, enter, fetch_function, leave, stop_by_signal
 from .functions import unpack_arguments
+from .late_imports import call_on_import
 from .processes import die_with_parent, started_s
 from .seeds import seed_everything, seed_on_import
 from .specs import Home, How, JobSpec, OutcomeKind
@@ -155,7 +156,19 @@ def _limit(spec: JobSpec) -> None:
         used = _resident_bytes()
         resource.setrlimit(resource.RLIMIT_DATA, (used + spec.memory_bytes, resource.RLIM_INFINITY))
     if spec.gpus and spec.gpu_fraction < 1:
-        on_cuda(lambda torch: torch.cuda.set_per_process_memory_fraction(spec.gpu_fraction))
+        _limit_gpu_memory(spec.gpu_fraction)
+
+
+def _limit_gpu_memory(fraction: float) -> None:
+    """This process may have `fraction` of its GPU's memory; set when torch is there, at the latest by its import."""
+
+    def limit(torch: Any) -> None:  # Any: the module
+        torch.cuda.set_per_process_memory_fraction(fraction)
+
+    if "torch" in sys.modules:
+        limit(sys.modules["torch"])
+    else:
+        call_on_import({"torch": limit})
 
 
 def _redirect(output: str) -> None:

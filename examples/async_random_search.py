@@ -1,7 +1,7 @@
 """Asynchronous random search of LeNet's learning rate and batch size, beside the synchronous one of the same length.
 
-The program of "Dive into Deep Learning" 19.3. Two workers run trials; asynchronously each gets its next trial as soon as
-it is free, synchronously it waits for the other one. With a GPU for each worker, trials run there. The tuner prints
+The program of "Dive into Deep Learning" 19.3. Two workers run trials; asynchronously each gets its next trial as soon
+as it is free, synchronously it waits for the other one. With a GPU for each worker, trials run there. The tuner prints
 trials as they begin and end, a table at intervals, and the resource summary; four pictures show the rest. Needs no
 download: the images are scikit-learn's digits.
 """
@@ -64,9 +64,8 @@ def search(asynchronous: bool) -> Experiment:
 
 synchronous, asynchronous = search(False), search(True)
 for label, experiment in (("synchronous", synchronous), ("asynchronous", asynchronous)):
-    best, used = experiment.best, experiment.utilisation
-    if best is not None and used is not None:
-        print(f"{label}: {len(experiment.trials)} trials started, best {best.value:.4f} with {best.config}, used {used:.1%}")
+    print(f"{label}: {len(experiment.trials)} trials in {SECONDS:g} s, best {experiment.best}")
+    print(f"  worker utilisation {experiment.utilisation or 0.0:.1%}; kept in {experiment.path}")
 
 OUT.mkdir(exist_ok=True)
 both = workers(synchronous.search_data(), asynchronous.search_data(), labels=["synchronous", "asynchronous"])

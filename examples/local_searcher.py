@@ -9,10 +9,9 @@ from collections.abc import Mapping
 
 import torch
 
-from fanwise import Pool
+from fanwise import Pool, tune
 from fanwise.plot import SearchData, incumbent, save_png
-from fanwise.tune import Ask, FIFOScheduler, RandomSearcher, Searcher, StoppingCriterion, Tuner
-from fanwise.tune import lograndint, loguniform, randint, report, uniform
+from fanwise.tune import Ask, FIFOScheduler, RandomSearcher, Searcher, StoppingCriterion, Tuner, report
 from fanwise.zoo import DropoutMLP, digits, error_rate, train_epoch
 
 REPETITIONS = 3
@@ -52,12 +51,12 @@ def train_mlp(learning_rate: float, batch_size: int, max_epochs: int, **architec
 
 
 space = {
-    "num_hiddens_1": lograndint(8, 1024),
-    "num_hiddens_2": lograndint(8, 1024),
-    "dropout_1": uniform(0, 0.95),
-    "dropout_2": uniform(0, 0.95),
-    "learning_rate": loguniform(1e-3, 1),
-    "batch_size": randint(16, 384),
+    "num_hiddens_1": tune.lograndint(8, 1024),
+    "num_hiddens_2": tune.lograndint(8, 1024),
+    "dropout_1": tune.uniform(0, 0.95),
+    "dropout_2": tune.uniform(0, 0.95),
+    "learning_rate": tune.loguniform(1e-3, 1),
+    "batch_size": tune.randint(16, 384),
     "max_epochs": MAX_EPOCHS,
 }
 values = (256, 256, 0.5, 0.5, 0.1, 256)

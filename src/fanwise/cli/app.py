@@ -6,7 +6,7 @@ shows the traceback instead. Ctrl-C ends with 130.
 
 import sys
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -22,7 +22,7 @@ tune = typer.Typer(rich_markup_mode=None, help="Hyperparameter searches.")
 app.add_typer(tune, name="tune")
 
 Seconds = Annotated[float, typer.Option(help="Wall-clock seconds of search.", min=1.0)]
-Workers = Annotated[Optional[int], typer.Option(help="Trials at a time. Default: one a device.", min=1)]
+Workers = Annotated[int | None, typer.Option(help="Trials at a time. Default: one a device.", min=1)]
 Name = Annotated[str, typer.Argument(help="An experiment's name, or its folder. `fanwise tune ls` lists them.")]
 
 
@@ -61,15 +61,17 @@ def tune_run(
     space: Annotated[Path, typer.Option(help="YAML file: hyperparameters to domains and constants.")],
     metric: Annotated[str, typer.Option(help="The reported value to optimise.")],
     mode: Annotated[str, typer.Option(help="min or max.")] = "min",
-    seconds: Annotated[Optional[float], typer.Option(help="Stop after this many seconds.")] = None,
-    trials: Annotated[Optional[int], typer.Option(help="Stop after this many trials were started.", min=1)] = None,
+    seconds: Annotated[float | None, typer.Option(help="Stop after this many seconds.")] = None,
+    trials: Annotated[int | None, typer.Option(help="Stop after this many trials were started.", min=1)] = None,
     workers: Workers = None,
     devices_per_trial: Annotated[float, typer.Option(help="GPUs (or CPUs) for each trial.")] = 1,
-    trial_timeout: Annotated[Optional[float], typer.Option(help="Seconds that a trial may take.")] = None,
+    trial_timeout: Annotated[float | None, typer.Option(help="Seconds that a trial may take.")] = None,
     retries: Annotated[int, typer.Option(help="How often a crashed trial is tried again.", min=0)] = 0,
-    seed: Annotated[Optional[int], typer.Option(help="Master random seed.")] = None,
-    name: Annotated[Optional[str], typer.Option(help="Name of the experiment.")] = None,
-    synchronous: Annotated[bool, typer.Option("--synchronous", help="Each batch waits for the whole last one.")] = False,
+    seed: Annotated[int | None, typer.Option(help="Master random seed.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the experiment.")] = None,
+    synchronous: Annotated[
+        bool, typer.Option("--synchronous", help="Each batch waits for the whole last one.")
+    ] = False,
     reuse: Annotated[bool, typer.Option("--reuse", help="Run trials in processes that ran trials before.")] = False,
 ) -> None:
     """Random search of the hyperparameters of a function in a file."""
@@ -107,7 +109,7 @@ def tune_ls() -> None:
 @tune.command("show")
 def tune_show(
     name: Name,
-    trial: Annotated[Optional[int], typer.Option(help="Show this trial: its failure and its output.")] = None,
+    trial: Annotated[int | None, typer.Option(help="Show this trial: its failure and its output.")] = None,
 ) -> None:
     """Show trials and best configuration, also while it runs."""
     from .experiments import show_lines, trial_lines

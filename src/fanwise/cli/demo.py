@@ -17,8 +17,8 @@ from .experiments import draw, folder_for_output, shown_config
 from .text import plain_line
 
 DATA = ("digits", "fashion-mnist")
-# So that a trial takes some 4 to 8 seconds on one thread, and one sees trials end and begin. An epoch of Fashion-MNIST has
-# 42 times the images.
+# So that a trial takes some 4 to 8 seconds on one thread, and one sees trials end and begin. An epoch of Fashion-MNIST
+# has 42 times the images.
 MAX_EPOCHS = {"digits": 25, "fashion-mnist": 2}
 
 

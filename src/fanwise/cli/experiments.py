@@ -83,15 +83,19 @@ def trial_lines(name: str, trial_id: int) -> Iterator[str]:
         yield f"  {plain_line(key)} = {plain_line(str(value))}"
     if failure is not None:
         yield plain_text(f"{failure.kind}: {failure.text}")
-        if failure.traceback:
-            yield plain_text(failure.traceback)
     attempt = f"-{trial.last.number}" if trial.last.number else ""
-    for ending, title in ((".out", "standard output"), (".err", "standard error")):
-        file = experiment.path / "output" / f"{trial_id}{attempt}{ending}"
-        text = tail(file, max_bytes=_MOST_OUTPUT_BYTES, max_lines=_MOST_OUTPUT_LINES)
+    output, errors = (_output_of(experiment, f"{trial_id}{attempt}{ending}") for ending in (".out", ".err"))
+    parts = [("standard output", output), ("standard error", errors)]
+    if failure is not None and failure.traceback and failure.traceback.strip() not in errors:
+        parts.insert(0, ("traceback", failure.traceback.strip()))
+    for title, text in parts:
         if text:
-            yield f"--- {title} ---"
-            yield plain_text(text)
+            yield f"--- {title} ---\n{plain_text(text)}"
+
+
+def _output_of(experiment: Experiment, file: str) -> str:
+    path = experiment.path / "output" / file
+    return tail(path, max_bytes=_MOST_OUTPUT_BYTES, max_lines=_MOST_OUTPUT_LINES)
 
 
 def draw(name: str | Path, out: Path) -> list[Path]:
@@ -136,5 +140,5 @@ def export(name: str, out: Path) -> Path:
     try:
         experiment.export(out)
     except OSError as error:
-        raise ValueError(f"--out {str(out)!r} must be a file that can be written: {error.strerror}") from error
+        raise ValueError(f"--out {str(out)!r} must be a file that can be written: {error.strerror or error}") from error
     return out

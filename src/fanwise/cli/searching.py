@@ -54,7 +54,9 @@ def run_search(settings: Settings) -> None:
     tuner = Tuner(
         load_function(settings.objective),
         read_space(settings.space),
-        RandomSearch(metric=settings.metric, mode="min" if settings.mode == "min" else "max", random_seed=settings.seed),
+        RandomSearch(
+            metric=settings.metric, mode="min" if settings.mode == "min" else "max", random_seed=settings.seed
+        ),
         StoppingCriterion(max_wallclock_time=settings.seconds, max_num_trials_started=settings.trials),
         n_workers=settings.workers,
         devices_per_trial=int(devices) if devices == int(devices) else devices,

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from .pages import with_tunables
+
 _BOOT = (
     "import json, sys; c = json.loads(sys.stdin.buffer.readline()); sys.path[:] = c['path']; "
     "import importlib; importlib.import_module(c['main']).main(c)"
@@ -41,7 +43,7 @@ def launch(main: str, config: Mapping[str, object], *, log: Path) -> "subprocess
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
-            env={**os.environ, **_QUIET_ENVIRONMENT},
+            env=with_tunables({**os.environ, **_QUIET_ENVIRONMENT}),
             start_new_session=True,
         )
     assert process.stdin is not None, "asked for a pipe"

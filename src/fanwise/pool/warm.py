@@ -25,6 +25,7 @@ from ..links.codec import pack_error
 from . import worker
 from .functions import unpack_function
 from .launching import Config
+from .pages import collapse, forget_tunables
 from .preload import Snapshot, changed, sources_of
 from .processes import Children, adopt_orphans, die_with_parent
 from .specs import Home, JobSpec, Prepared, Refusal
@@ -38,6 +39,7 @@ _IMPORTED_LATE = {"torch": "torch._dynamo"}
 def main(config: Config) -> None:
     """The life of a warm process (`kind` warm) or a spare (`kind` spare)."""
     die_with_parent(config["keeper_pid"])
+    forget_tunables()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     adopt_orphans()
     home = Home(config["socket"], bytes.fromhex(config["key"]))
@@ -116,6 +118,8 @@ class _Warm:
         self._sources.update({p: s for p, s in sources_of().items() if p not in self._sources})
         gc.collect()
         gc.freeze()  # the children shall not write to these pages only because a collection looks at them
+        if self._kind == "warm":
+            collapse()
         return Prepared(refusal=self._unsafe)
 
     def _import(self, module: str) -> None:

@@ -64,7 +64,8 @@ first = dict(zip(space, values, strict=False))
 
 searches: list[SearchData] = []
 labels: list[str] = []
-with Pool(cpus=N_WORKERS) as pool:  # one pool for all searches, so that torch is loaded once
+with Pool(cpus=N_WORKERS) as pool:  # one pool for all searches
+    pool.submit(torch.get_num_threads).result()  # its warm process has torch now, so no search has to wait for it
     for seed in range(REPETITIONS):
         for searcher in (RandomSearcher(), LocalSearcher(probab_local=0.8, num_init_random=5)):
             scheduler = FIFOScheduler(searcher, metric="validation_error", points_to_evaluate=[first], random_seed=seed)

@@ -86,8 +86,9 @@ def trial_lines(name: str, trial_id: int) -> Iterator[str]:
     attempt = f"-{trial.last.number}" if trial.last.number else ""
     output, errors = (_output_of(experiment, f"{trial_id}{attempt}{ending}") for ending in (".out", ".err"))
     parts = [("standard output", output), ("standard error", errors)]
-    if failure is not None and failure.traceback and failure.traceback.strip() not in errors:
-        parts.insert(0, ("traceback", failure.traceback.strip()))
+    where = plain_text((failure and failure.traceback) or "").strip()
+    if where not in plain_text(errors):  # a worker prints it as well, as long as it can
+        parts.insert(0, ("traceback", where))
     for title, text in parts:
         if text:
             yield f"--- {title} ---\n{plain_text(text)}"
@@ -138,7 +139,7 @@ def export(name: str, out: Path) -> Path:
     """
     experiment = load_experiment(name)
     try:
-        experiment.export(out)
+        experiment.export(out.absolute())  # absolute: "." has no file name
     except OSError as error:
         raise ValueError(f"--out {str(out)!r} must be a file that can be written: {error.strerror or error}") from error
     return out

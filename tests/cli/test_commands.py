@@ -1,0 +1,346 @@
+"""The command as a user types it: a search from two files, and all that can be asked about it afterwards.
+
+One search is run for the whole file. Whatever takes another process than this one is run as one: `fanwise` as installed
+calls the same `main`.
+"""
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib.image
+import pandas as pd
+import pytest
+
+from fanwise.cli.app import main
+
+LIMIT_S = 100.0
+START = "import sys; sys.argv[0] = 'fanwise'; from fanwise.cli import main; main()"
+OBJECTIVE = r"""
+from fanwise.tune import report
+
+def train(x, epochs):
+    print("hello from", x)
+    for epoch in range(1, epochs + 1):
+        report(epoch=epoch, loss=(x - 1) ** 2 + 1 / epoch)
+
+def fails(x, epochs):
+    print("\x1b[31mred\x07")
+    raise RuntimeError("\x1b]0;title\x07boom")
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a command left: exit status, standard output and standard error."""
+
+    status: int
+    out: str
+    err: str
+
+
+def run_python(code: str, *arguments: str, folder: Path, environment: Mapping[str, str]) -> Done:
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        cwd=folder,
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out, err = process.communicate(timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        out, err = process.communicate()
+        err += f"\nstill running after {LIMIT_S} s"
+    return Done(process.returncode, out, err)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A folder with train.py and space.yaml, and a home with what was searched."""
+
+    folder: Path
+
+    @property
+    def home(self) -> Path:
+        return self.folder / "home"
+
+    def fanwise(self, *arguments: str) -> Done:
+        environment = {"FANWISE_HOME": str(self.home), "COLUMNS": "100"}
+        return run_python(START, *arguments, folder=self.folder, environment=environment)
+
+    def search(self, function: str, name: str) -> Done:
+        options = ["--space", "space.yaml", "--metric", "loss", "--trials", "4", "--workers", "2", "--seed", "3"]
+        return self.fanwise("tune", "run", f"train.py:{function}", "--name", name, *options)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    folder = tmp_path_factory.mktemp("cli")
+    (folder / "train.py").write_text(OBJECTIVE)
+    (folder / "space.yaml").write_text("x: {uniform: [-1, 1]}\nepochs: 3\n")
+    return Place(folder)
+
+
+@pytest.fixture(scope="module")
+def searched(place: Place) -> Done:
+    return place.search("train", "good")
+
+
+@pytest.fixture(scope="module")
+def failed(place: Place) -> Done:
+    return place.search("fails", "bad")
+
+
+@pytest.fixture
+def foreign(place: Place, searched: Done) -> Iterator[str]:
+    """The name of an experiment whose record somebody filled with escape sequences."""
+    assert searched.status == 0
+    name = "evil\x1b[2J"
+    shutil.copytree(place.home / "good", place.home / name)
+    with sqlite3.connect(place.home / name / "record.sqlite") as record:
+        record.execute(r"""update meta set value = '"e\u001b[31mx"' where key in ('name', 'metric')""")
+        record.execute(r"""update events set body = replace(replace(replace(body, '"loss"', '"e\u001b[31mx"'),
+                           'Completed', 'Comp\u001b[31m'), '"epochs": 3', '"epochs": "\u001b[5m"')""")
+    record.close()
+    (place.home / name / "output" / "0.out").write_bytes(b"\x1b[2Jgone\n")
+    yield name
+    shutil.rmtree(place.home / name)
+
+
+# -- a search, and what is asked about it ------------------------------------------------------------------------------
+
+
+def test_a_search_from_two_files_says_what_it_found_and_where(searched: Done, place: Place) -> None:
+    assert (searched.status, searched.err) == (0, "")
+    assert "experiment good: asynchronous search with 2 workers, master random seed 3" in searched.out
+    assert f"results are kept in {place.home}/good" in searched.out
+    assert "trial 3 completed: loss=" in searched.out
+    assert "best configuration: x=" in searched.out
+    assert searched.out.endswith("fanwise tune show good\n")
+
+
+def test_experiments_are_listed_with_their_best(searched: Done, place: Place) -> None:
+    (place.home / "junk").mkdir()
+    (place.home / "junk" / "record.sqlite").write_bytes(b"no record" * 1000)
+    done = place.fanwise("tune", "ls")
+    shutil.rmtree(place.home / "junk")
+    assert (done.status, done.err) == (0, "")
+    lines = {line.split()[0]: line for line in done.out.splitlines()}
+    assert lines["good"].split()[1:3] == ["finished", "4"]
+    assert "loss=" in lines["good"]
+    assert "unreadable: " in lines["junk"] and "is not an SQLite file" in lines["junk"]
+
+
+def test_without_experiments_the_folder_is_told(tmp_path: Path, place: Place) -> None:
+    environment = {"FANWISE_HOME": str(tmp_path / "none")}
+    done = run_python(START, "tune", "ls", folder=place.folder, environment=environment)
+    assert (done.status, done.out) == (0, f"no experiments in {tmp_path}/none\n")
+
+
+def test_an_experiment_is_shown_with_its_table(searched: Done, place: Place) -> None:
+    done = place.fanwise("tune", "show", "good")
+    assert (done.status, done.err) == (0, "")
+    table = done.out[done.out.index("Resource summary") : done.out.index("best configuration")]
+    assert table in searched.out, "the same table as at the end of the search"
+    assert f"kept in {place.home}/good" in done.out
+
+
+def test_a_trial_is_shown_with_its_output(searched: Done, place: Place) -> None:
+    done = place.fanwise("tune", "show", str(place.home / "good"), "--trial", "2")
+    assert (done.status, done.err) == (0, "")
+    assert done.out.startswith("trial 2 of good: Completed\n  x = ")
+    assert "--- standard output ---\nhello from " in done.out
+
+
+def test_pictures_are_drawn_into_a_new_folder(searched: Done, place: Place) -> None:
+    done = place.fanwise("tune", "plot", "good", "--out", "some/pictures")
+    assert (done.status, done.err) == (0, "")
+    names = ["incumbent", "learning-curves", "workers"]
+    assert done.out.split() == [f"some/pictures/{name}.png" for name in names]
+    assert sorted(path.name for path in (place.folder / "some/pictures").iterdir()) == [f"{n}.png" for n in names]
+    for name in names:
+        image = matplotlib.image.imread(place.folder / "some/pictures" / f"{name}.png")
+        assert image.shape[1] > 800 and image[..., :3].std() > 0.02
+
+
+def test_reports_are_exported_as_csv(searched: Done, place: Place) -> None:
+    done = place.fanwise("tune", "export", "good", "--out", "good.csv")
+    assert (done.status, done.out, done.err) == (0, "good.csv\n", "")
+    frame = pd.read_csv(place.folder / "good.csv")
+    assert len(frame) == 12
+    assert {"trial_id", "loss", "config_x", "st_tuner_time"} <= set(frame.columns)
+
+
+# -- failures ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_search_whose_trials_all_fail_ends_with_the_failure(failed: Done, place: Place) -> None:
+    assert failed.status == 1
+    assert failed.err.startswith("error: ")
+    assert "boom" in failed.err and "docs/errors.md#search-failed" in failed.err
+    assert "\x1b" not in failed.err and "\x07" not in failed.err
+
+
+def test_failures_are_shown_with_traceback_and_output(failed: Done, place: Place) -> None:
+    assert failed.status == 1
+    done = place.fanwise("tune", "show", "bad")
+    assert r"trial 0 failed (exception): RuntimeError: \x1b]0;title\x07boom" in done.out
+    assert "all of a failure: fanwise tune show bad --trial 0" in done.out
+    trial = place.fanwise("tune", "show", "bad", "--trial", "0")
+    assert (done.status, trial.status) == (0, 0)
+    assert trial.out.count("raise RuntimeError") == 1, "the traceback once"
+    assert r"\x1b[31mred" in trial.out
+    assert "\x1b" not in done.out + trial.out
+
+
+def test_no_text_of_a_record_drives_the_terminal(foreign: str, place: Place) -> None:
+    told = [place.fanwise("tune", *rest) for rest in (["ls"], ["show", foreign], ["show", foreign, "--trial", "0"])]
+    for done in told:
+        assert (done.status, done.err) == (0, "")
+        assert "\x1b" not in done.out
+        assert r"\x1b[31m" in done.out, "what was there is shown as an escape"
+    assert r"\x1b[2Jgone" in told[2].out
+
+
+def test_the_command_is_quick_to_help_and_loads_nothing_heavy(place: Place) -> None:
+    show = "import atexit, sys; atexit.register(lambda: print('loaded', *sys.modules)); "
+    done = run_python(show + START, "--help", folder=place.folder, environment={})
+    assert done.status == 0
+    help_text, _, loaded = done.out.partition("loaded ")
+    assert all(command in help_text for command in ("demo", "devices", "tune"))
+    heavy = {"torch", "numpy", "pandas", "matplotlib", "yaml", "cloudpickle", "fanwise.tune", "fanwise.pool"}
+    assert set(loaded.split()) & heavy == set()
+    assert "fanwise.cli.app" in loaded.split()
+
+
+# -- bad input: in this process, which is quicker ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """Types a command in this process."""
+
+    place: Place
+    monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str]
+
+    def __call__(self, *arguments: str) -> Done:
+        self.monkeypatch.setattr(sys, "argv", ["fanwise", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = self.capsys.readouterr()
+        assert isinstance(ended.value.code, int)
+        return Done(ended.value.code, out, err)
+
+
+@pytest.fixture
+def typed(place: Place, searched: Done, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Typed:
+    assert searched.status == 0
+    monkeypatch.chdir(place.folder)
+    monkeypatch.setenv("FANWISE_HOME", str(place.home))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # typer sets its own
+    return Typed(place, monkeypatch, capsys)
+
+
+RUN = ("tune", "run", "train.py:train", "--space", "space.yaml", "--metric", "loss", "--trials", "1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("tune", "show", "goood"), "There is no experiment 'goood': did you mean good?"),
+        (("tune", "show", "."), ". is not an experiment: the folder holds no record.sqlite. See docs/errors.md#record"),
+        (("tune", "show", "good", "--trial", "77"), "experiment 'good' has no trial 77; its trials are 0 to 3"),
+        (("tune", "show", "good", "--trial", "x"), "Invalid value for '--trial'"),
+        (("tune", "show"), "Missing argument 'name'"),
+        (("tune", "plot", "good", "--out", "train.py"), "--out 'train.py' must be a folder that can be written to: "),
+        (("tune", "plot", "good", "--out", "/proc/none"), "--out '/proc/none' must be a folder that can be written to"),
+        (("tune", "export", "good", "--out", "."), "--out '.' must be a file that can be written: "),
+        (("tune", "export", "good", "--out", "no/where.csv"), "--out 'no/where.csv' must be a file that can be"),
+        (("tune", "export", "good"), "Missing option '--out'"),
+        (("tune", "export", "none", "--out", "none.csv"), "There is no experiment 'none'"),
+        ((*RUN, "--mode", "foo"), "--mode must be min or max, got 'foo'"),
+        (RUN[:-2], "say when the search ends: --seconds or --trials"),
+        ((*RUN, "--seconds", "-1"), "max_wallclock_time must be above 0 seconds, got -1.0"),
+        ((*RUN, "--trials", "0"), "Invalid value for '--trials'"),
+        ((*RUN, "--name", "../up"), "'../up' cannot name an experiment."),
+        ((*RUN, "--name", "good"), "good exists already. Give the experiment another name"),
+        ((*RUN, "--metrics", "x"), "No such option"),
+        (("tune", "run", "none.py:f", *RUN[3:]), "there is no file 'none.py'"),
+        (("tune", "run", "train.py:trian", *RUN[3:]), "train.py has no function 'trian'; did you mean 'train'?"),
+        ((*RUN, "--space", "none.yaml"), "the space file 'none.yaml' cannot be read"),
+        (("demo", "--data", "cifar"), "--data must be one of digits, fashion-mnist, got 'cifar'"),
+        (("demo", "--seconds", "0"), "Invalid value for '--seconds'"),
+        (("demo", "--out", "train.py"), "--out 'train.py' must be a folder that can be written to"),
+        (("dmeo",), "No such command 'dmeo'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_bad_input_gets_one_paragraph_and_makes_nothing(arguments: tuple[str, ...], said: str, typed: Typed) -> None:
+    before = sorted(typed.place.folder.rglob("*"))
+    done = typed(*arguments)
+    assert (done.status, done.out) == (1, "")
+    assert done.err.startswith("error: ") and said in done.err
+    assert "Traceback" not in done.err and "\n\n" not in done.err.rstrip("\n")
+    assert sorted(typed.place.folder.rglob("*")) == before
+
+
+def test_arguments_that_do_not_fit_the_space_are_named(typed: Typed, tmp_path: Path) -> None:
+    (tmp_path / "y.yaml").write_text("y: {uniform: [0, 1]}\nepochs: 3\n")
+    done = typed(*RUN, "--space", str(tmp_path / "y.yaml"))
+    assert done.status == 1
+    assert "train(x, epochs) does not fit the space" in done.err and "'x'" in done.err and "'y'" in done.err
+
+
+def test_a_record_of_another_version_names_both_versions(typed: Typed) -> None:
+    other = typed.place.home / "other"
+    shutil.copytree(typed.place.home / "good", other)
+    with sqlite3.connect(other / "record.sqlite") as record:
+        record.execute("update meta set value = '99' where key = 'format'")
+    record.close()
+    done = typed("tune", "show", "other")
+    shutil.rmtree(other)
+    assert done.status == 1
+    assert "is of format 99, and this version of fanwise reads format 1" in done.err
+
+
+@pytest.mark.parametrize("arguments", [("--debug", "tune", "show", "none"), ("tune", "show", "none", "--debug")])
+def test_debug_shows_the_traceback(arguments: tuple[str, ...], place: Place) -> None:
+    done = place.fanwise(*arguments)
+    assert done.status == 1
+    assert done.err.startswith("Traceback") and "in load_experiment" in done.err
+
+
+@pytest.mark.parametrize("arguments", [(), ("tune",)])
+def test_a_command_that_needs_another_word_shows_its_help(arguments: tuple[str, ...], typed: Typed) -> None:
+    done = typed(*arguments)
+    assert (done.status, done.err) == (0, "")
+    assert done.out.startswith("Usage: ")
+
+
+def test_devices_are_shown(typed: Typed) -> None:
+    done = typed("devices")
+    assert done.status == 0
+    assert done.out.startswith("CPUs ") and "GiB" in done.out and "GPU" in done.out
+
+
+def test_an_error_not_meant_for_people_says_how_to_see_more(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise KeyError("x")
+
+    monkeypatch.setattr("fanwise.cli.devices.find_machine", broken)
+    done = typed("devices")
+    assert done.status == 1
+    assert done.err == "error: 'x'\n(KeyError; `fanwise --debug ...` shows where it comes from)\n"

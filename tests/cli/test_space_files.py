@@ -1,0 +1,93 @@
+"""Spaces as YAML: what is read, and what is said of a file that is wrong."""
+
+from pathlib import Path
+
+import pytest
+
+from fanwise.cli.space_files import read_space
+from fanwise.tune import Space, choice, finrange, lograndint, loguniform, randint, uniform
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "space.yaml"
+    path.write_text(text)
+    return path
+
+
+def complaint(folder: Path, text: str) -> str:
+    with pytest.raises(ValueError) as caught:
+        read_space(written(folder, text))
+    return str(caught.value).removeprefix(str(folder))
+
+
+def test_all_domains_and_constants_are_read(tmp_path: Path) -> None:
+    text = """
+        a: {uniform: [0, 0.95]}
+        b: {loguniform: {lower: 1e-2, upper: 1}}
+        c: {randint: [32, 256]}
+        d: {lograndint: [8, 1024]}
+        e: {choice: [relu, tanh, 3, null]}
+        f: {finrange: {lower: 0, upper: 1, size: 5}}
+        g: 10
+        h: [1, 2]
+        i: {constant: {hidden: 3}}
+    """
+    assert read_space(written(tmp_path, text)) == Space(
+        {
+            "a": uniform(0, 0.95),
+            "b": loguniform(1e-2, 1),
+            "c": randint(32, 256),
+            "d": lograndint(8, 1024),
+            "e": choice(["relu", "tanh", 3, None]),
+            "f": finrange(0, 1, 5),
+            "g": 10,
+            "h": [1, 2],
+            "i": {"hidden": 3},
+        }
+    )
+
+
+def test_powers_of_ten_are_numbers_without_a_point_too(tmp_path: Path) -> None:
+    space = read_space(written(tmp_path, "a: 1e-4\nb: -2E3\nc: 1.5e3\nd: e3\n"))
+    assert dict(space.constants) == {"a": 1e-4, "b": -2000.0, "c": 1500.0, "d": "e3"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x: {uniform: [2, 1]}", "/space.yaml: x: uniform: lower 2.0 is above upper 1.0; write uniform(1.0, 2.0)"),
+        ("x: {loguniform: [0, 1]}", "/space.yaml: x: loguniform: lower must be above 0, got 0.0; with 0 use uniform"),
+        ("x: {unifrom: [1, 2]}", "/space.yaml: x: no domain 'unifrom'; did you mean 'uniform'?"),
+        ("x: {a: 1, b: 2}", "/space.yaml: x must name one domain, got a, b"),
+        ("x: {}", "/space.yaml: x must name one domain, got none"),
+        ("x: {uniform: 3}", "/space.yaml: x: uniform needs its bounds, e.g. {uniform: [1, 10]}, got 3"),
+        ("x: {uniform: [1]}", "missing 1 required positional argument: 'upper'"),
+        ("x: {uniform: {low: 1, upper: 2}}", "'low'"),
+        ("x: {randint: [one, 2]}", "/space.yaml: x: randint: lower must be an int, got 'one' of type str"),
+        ("x: 1\nx: 2", "'x' is there twice"),
+        ("x: [1,", "/space.yaml is not YAML: "),
+        ("", "/space.yaml must map names of hyperparameters to domains, e.g.\n  learning_rate: {loguniform"),
+        ("- x", "/space.yaml must map names of hyperparameters to domains"),
+        ("3: {uniform: [1, 2]}", "/space.yaml must map names of hyperparameters to domains"),
+    ],
+)
+def test_a_wrong_file_is_named_with_its_entry(text: str, said: str, tmp_path: Path) -> None:
+    assert said in complaint(tmp_path, text)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"the space file '.*/none.yaml' cannot be read: No such file"):
+        read_space(tmp_path / "none.yaml")
+    with pytest.raises(ValueError, match="cannot be read: Is a directory"):
+        read_space(tmp_path)
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "space.yaml"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match=r"space\.yaml is not a text file"):
+        read_space(path)
+
+
+def test_yaml_cannot_make_objects(tmp_path: Path) -> None:
+    assert "is not YAML" in complaint(tmp_path, "x: !!python/object/apply:os.getpid []")

@@ -2,11 +2,16 @@
 
     devices, leases (quiet)      what there is, and who holds it
     functions, preload, seeds    what travels to a worker, what it will import, and what its chance begins with
+    surroundings, sources        where a job runs, and whether its code is still what it was
     launching, processes         fresh interpreters; what the operating system offers against orphans
     keeper, warm, worker         the three mains of the processes below a pool
-    crew, engine, tree (quiet)   which process runs which job; from submit to its end
+    children, stopper            what a child leaves behind is ended; how a job is told to end
+    interpreters, crew           our processes seen from the owner; which of them runs which job
+    engine, jobs, workers        from submit to its end; backlog and tree (quiet) are two of its books
     current                      the job that this process runs
     pool                         what users see
+
+Which process starts which, and what each tells the others, is drawn in docs/design/main-job.md.
 """
 
 from .current import CurrentJob as CurrentJob

@@ -1,34 +1,35 @@
-"""The processes of a pool: its keeper, the warm process, spares, and the links of all workers.
+"""Which process runs which job, and how it is started: forked from the warm process, or in a spare.
 
-    start(spec, packed) --> warm process there and prepared? --> fork      --> on_started(job, pid)
-                                             refuses: unsafe --> a spare   --> on_started(job, pid)
-                                             refuses: stale  --> a new warm process, then fork
+    start(spec, packed) --> warm process prepared? --> asked to start it --> on_started(job, pid)
+                                        refuses: unsafe --> a spare      --> on_started(job, pid)
+                                        refuses: stale  --> a new warm process, which is asked instead
 
-Runs on the hub's thread only. Knows which process runs which job; does not know leases, queues or results. A warm
-process that dies takes its jobs with it (the kernel and the keeper see to that); the next job starts a new one. The
-same holds for the keeper.
+Runs on the hub's thread only. Does not know leases, queues or results. A warm process that dies takes its jobs with it
+(the kernel and the keeper see to that). A job that it was asked to start and that has not begun is started again, by
+a new one, a few times; a job that has begun is never repeated here.
 """
 
 import logging
-import os
 import signal
-import subprocess
-import sys
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from ..base.errors import FanwiseError, WorkerLostError
-from ..links import Ending, Hub, Link, Reply, Request, UnixListener
+from ..base.errors import ClosedError, WorkerLostError
+from ..links import Ending, Hub, Link, Reply, Request
 from ..links.codec import pack_error
-from .deaths import printable
 from .functions import Packed
-from .launching import launch
+from .interpreters import Interpreter, Interpreters
 from .specs import How, JobSpec, Prepared, Refusal
+from .surroundings import look
 
 _log = logging.getLogger(__name__)
+
+# How often a job is started again because the process that was to start it was killed, or its sources were edited.
+_MOST_TRIES = 3
+_MOST_UNSAFE = 256
 
 
 class Boss(Protocol):
@@ -39,303 +40,243 @@ class Boss(Protocol):
     def on_request(self, request: Request) -> None: ...
     def on_link_ended(self, link: Link, ending: Ending) -> None: ...
     def on_exited(self, job_id: int, status: int, why: str) -> None: ...
+    def has_begun(self, job_id: int) -> bool: ...
 
 
 @dataclass(slots=True, eq=False)
-class _Process:
-    """A warm process or a spare. `pids`: the jobs it forked; a spare has one job, itself."""
+class _Start:
+    """A job on its way to a process. `asked`: the interpreter that was asked to start it."""
 
-    kind: str
-    number: int
-    pid: int = 0
-    link: Link | None = None
-    waiting: list[Callable[[], None]] = field(default_factory=list)
-    prepared: dict[str, Prepared | None] = field(default_factory=dict)
-    asking: dict[str, list[Callable[[Prepared], None]]] = field(default_factory=dict)
-    pids: dict[int, int] = field(default_factory=dict)
-    function_id: str = ""
-    job_id: int | None = None
-    retired: bool = False
+    spec: JobSpec
+    packed: Packed
+    tries: int = 0
+    spare: Interpreter | None = None
+    asked: Interpreter | None = None
 
 
 class Crew:
-    """See the module. `close` ends every process and waits for the keeper."""
+    """See the module. `close` ends every process and `wait_closed` waits for the keeper."""
 
     def __init__(self, hub: Hub, folder: Path, key: bytes, boss: Boss) -> None:
         self.started: Counter[How] = Counter()
         self._hub = hub
-        self._folder = folder
-        self._key = key
         self._boss = boss
-        self._listener = UnixListener(hub, folder / "hub", key, on_link=self._arrived)
-        self._keeper: subprocess.Popen[bytes] | None = None
-        self._keeper_link: Link | None = None
-        self._keeper_waiting: list[Callable[[], None]] = []
-        self._warm: _Process | None = None
-        self._processes: dict[int, _Process] = {}
-        self._numbers = 0
-        self._unforkable: dict[str, Refusal] = {}
+        self._interpreters = Interpreters(hub, folder, key, self)
+        self._starts: dict[int, _Start] = {}
+        self._where: dict[int, tuple[Interpreter, int]] = {}
+        self._warm: Interpreter | None = None
+        self._idle_spare: Interpreter | None = None
+        self._unsafe: OrderedDict[str, None] = OrderedDict()
         self._told: set[Refusal] = set()
-        self._closing = False
+        self._closed = False
 
     @property
     def refused(self) -> Counter[str]:
         """Connections that were closed, by reason."""
-        return Counter(dict(self._listener.refused))
+        return self._interpreters.refused
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What the processes below were started with."""
+        return self._interpreters.environment
 
     # -- starting jobs ---------------------------------------------------------------------------------------------
 
     def warm_up(self, packed: Packed) -> None:
         """Begin to prepare `packed` before its first job comes."""
-        self._ensure_prepared(self._warm_process(), packed, lambda prepared: None)
+        if not self._is_unsafe(packed):
+            around = look(self.environment)
+            self._interpreters.prepare(self._warm_process(), packed, around, lambda prepared: None)
 
     def start(self, spec: JobSpec, packed: Packed) -> None:
-        """Start a process for `spec`. Tells `on_started`, or `on_not_started` when the function cannot be loaded."""
-        if spec.function_id in self._unforkable:
-            self._start_spare(spec, packed)
+        """Start a process for `spec`. Tells `on_started`, or `on_not_started` when that cannot be done."""
+        start = _Start(spec, packed)
+        self._starts[spec.job_id] = start
+        self._begin(start)
+
+    def cancel(self, job_id: int) -> bool:
+        """Do not start it after all. False when a process was asked to already: it will be told as started."""
+        start = self._starts.get(job_id)
+        if start is None or start.asked is not None:
+            return False
+        del self._starts[job_id]
+        self._keep_spare(start)
+        return True
+
+    def _begin(self, start: _Start) -> None:
+        if self._closed:
             return
-        warm = self._warm_process()
-        self._ensure_prepared(warm, packed, lambda prepared: self._fork(warm, spec, packed, prepared))
+        unsafe = self._is_unsafe(start.packed)
+        interpreter = self._spare_for(start) if unsafe else self._warm_process()
+        self._interpreters.prepare(
+            interpreter,
+            start.packed,
+            start.spec.surroundings,
+            lambda prepared: self._prepared(start, interpreter, prepared),
+        )
 
-    def _fork(self, warm: _Process, spec: JobSpec, packed: Packed, prepared: Prepared) -> None:
-        if prepared.error is not None:
-            self._boss.on_not_started(spec.job_id, prepared.error)
-        elif prepared.refusal is not None:
-            self._refused(warm, spec, packed, prepared.refusal)
-        elif warm.link is None or warm.link.ending is not None:
-            self.start(spec, packed)
+    def _again(self, start: _Start, error: bytes) -> None:
+        """Its process was killed, or is out of date: another one; `error` is told when that was tried often enough."""
+        start.tries += 1
+        start.asked = start.spare = None
+        if start.tries < _MOST_TRIES:
+            self._begin(start)
         else:
-            reply = warm.link.call("fork", spec)
-            reply.add_done_callback(lambda reply: self._forked(warm, spec, packed, reply))
+            self._not_started(start, error)
 
-    def _forked(self, warm: _Process, spec: JobSpec, packed: Packed, reply: Reply) -> None:
+    def _not_started(self, start: _Start, error: bytes) -> None:
+        del self._starts[start.spec.job_id]
+        self._keep_spare(start)
+        self._boss.on_not_started(start.spec.job_id, error)
+
+    def _prepared(self, start: _Start, interpreter: Interpreter, prepared: Prepared) -> None:
+        if self._closed or self._starts.get(start.spec.job_id) is not start:
+            return  # it was cancelled meanwhile
+        if prepared.error is not None:
+            if prepared.killed:
+                self._again(start, prepared.error)
+            else:
+                self._not_started(start, prepared.error)
+        elif prepared.refusal is not None and (interpreter.kind == "warm" or prepared.refusal.why == "stale"):
+            self._refused(start, interpreter, prepared.refusal)
+        elif not interpreter.usable or interpreter.link is None:
+            self._begin(start)
+        else:
+            start.asked = interpreter
+            interpreter.unanswered += 1
+            reply = interpreter.link.call("start", start.spec)
+            reply.add_done_callback(lambda reply: self._answered(start, interpreter, reply))
+
+    def _answered(self, start: _Start, interpreter: Interpreter, reply: Reply) -> None:
+        if self._closed:
+            return
         try:
             answer = reply.result()
-        except FanwiseError:
-            _log.warning("the warm process ended while job %d was started; it is started again", spec.job_id)
-            self._hub.call_soon(lambda: self.start(spec, packed))
+        except (WorkerLostError, ClosedError):
+            return  # it may have begun or not: that is known when the interpreter is over
+        except Exception as error:
+            interpreter.unanswered -= 1
+            self._not_started(start, pack_error(error))
             return
+        interpreter.unanswered -= 1
         if isinstance(answer, Refusal):
-            self._refused(warm, spec, packed, answer)
-            return
-        warm.pids[answer] = spec.job_id
-        self.started["fork"] += 1
-        self._boss.on_started(spec.job_id, answer)
+            self._refused(start, interpreter, answer)
+        else:
+            self._started(start, interpreter, answer)
+        interpreter.end_if_idle()
 
-    def _refused(self, warm: _Process, spec: JobSpec, packed: Packed, refusal: Refusal) -> None:
+    def _started(self, start: _Start, interpreter: Interpreter, pid: int) -> None:
+        job_id = start.spec.job_id
+        del self._starts[job_id]
+        interpreter.pids[pid] = job_id
+        self._where[job_id] = (interpreter, pid)
+        self.started["fork" if interpreter.kind == "warm" else "spare"] += 1
+        self._boss.on_started(job_id, pid)
+        if interpreter.kind == "spare":
+            self._spare_ahead(start)
+
+    def _refused(self, start: _Start, interpreter: Interpreter, refusal: Refusal) -> None:
+        self._retire(interpreter)
         if refusal.why == "stale":
-            _log.info("%s changed: a new warm process is started", refusal.culprit)
-            self._retire(warm)
-            self.start(spec, packed)
+            _log.info("%s changed: a new %s process is started", refusal.culprit, interpreter.kind)
+            self._again(start, pack_error(WorkerLostError(f"{refusal.culprit} kept changing while a job was started.")))
             return
         if refusal not in self._told:
             self._told.add(refusal)
             what = "started threads" if refusal.why == "threads" else "touched the GPU"
-            _log.warning("%s %s while it was imported: jobs run in fresh spares, which is slower", refusal.culprit, what)
-        self._unforkable[spec.function_id] = refusal
-        self._retire(warm)
-        self._start_spare(spec, packed)
+            _log.warning(
+                "%s %s while it was imported: jobs run in fresh spares, which is slower", refusal.culprit, what
+            )
+        modules = start.packed.modules
+        self._unsafe[refusal.culprit if refusal.culprit in modules else start.packed.function_id] = None
+        if len(self._unsafe) > _MOST_UNSAFE:
+            self._unsafe.popitem(last=False)
+        start.asked = None
+        self._begin(start)
 
-    def _ensure_prepared(self, process: _Process, packed: Packed, then: Callable[[Prepared], None]) -> None:
-        known = process.prepared.get(packed.function_id)
-        if known is not None:
-            then(known)
-            return
-        asking = process.asking.setdefault(packed.function_id, [])
-        asking.append(then)
-        if len(asking) == 1:
-            self._when_linked(process, lambda: self._prepare(process, packed))
-
-    def _prepare(self, process: _Process, packed: Packed) -> None:
-        assert process.link is not None, "called when it is linked"
-        reply = process.link.call(
-            "prepare", packed.function_id, packed.function, list(packed.modules), list(sys.path), os.getcwd()
-        )
-        reply.add_done_callback(lambda reply: self._prepared(process, packed, reply))
-
-    def _prepared(self, process: _Process, packed: Packed, reply: Reply) -> None:
-        then = process.asking.pop(packed.function_id, [])
-        try:
-            prepared: Prepared = reply.result()
-        except FanwiseError:
-            prepared = self._died_preparing(process, packed.name)
-        process.prepared[packed.function_id] = prepared
-        for call in then:
-            call(prepared)
-
-    def _died_preparing(self, process: _Process, name: str) -> Prepared:
-        log = self._log_of(process)
-        text = printable(log.read_text(errors="replace")[-2000:]) if log.exists() else ""
-        what = f"the {process.kind} process ended while it imported what {name!r} needs."
-        return Prepared(error=pack_error(WorkerLostError(f"{what}\n{text}".rstrip())))
+    def _is_unsafe(self, packed: Packed) -> bool:
+        return packed.function_id in self._unsafe or not self._unsafe.keys().isdisjoint(packed.modules)
 
     # -- processes -------------------------------------------------------------------------------------------------
 
-    def _warm_process(self) -> _Process:
-        if self._warm is None or self._warm.retired:
-            self._warm = self._launch("warm")
+    def _warm_process(self) -> Interpreter:
+        if self._warm is None or not self._warm.usable:
+            self._warm = self._interpreters.launch("warm")
         return self._warm
 
-    def _retire(self, process: _Process) -> None:
+    def _retire(self, interpreter: Interpreter) -> None:
         """Use it no more; it ends when its last job has."""
-        process.retired = True
-        if self._warm is process:
+        interpreter.retired = True
+        if self._warm is interpreter:
             self._warm = None
-        self._end_if_idle(process)
+        interpreter.end_if_idle()
 
-    def _end_if_idle(self, process: _Process) -> None:
-        linked = process.link is not None and process.link.ending is None
-        if process.retired and linked and not process.pids and not process.asking:
-            assert process.link is not None, "just looked"
-            process.link.close("retired")
+    def _spare_for(self, start: _Start) -> Interpreter:
+        """The idle spare, whatever it has imported so far, or a new one."""
+        if start.spare is None or not start.spare.usable:
+            idle, self._idle_spare = self._idle_spare, None
+            start.spare = idle if idle is not None and idle.usable else self._interpreters.launch("spare")
+        return start.spare
 
-    def _start_spare(self, spec: JobSpec, packed: Packed) -> None:
-        ready = [
-            p for p in self._processes.values() if p.kind == "spare" and p.job_id is None and p.function_id == spec.function_id
-        ]
-        spare = ready[0] if ready else self._new_spare(packed)
-        spare.job_id = spec.job_id
-        self._ensure_prepared(spare, packed, lambda prepared: self._run_spare(spare, spec, prepared))
-        if len(ready) <= 1:
-            self._new_spare(packed)
+    def _spare_ahead(self, start: _Start) -> None:
+        """Have one spare ready for the next job; it is prepared while this one runs."""
+        if self._idle_spare is None or not self._idle_spare.usable:
+            self._idle_spare = self._interpreters.launch("spare")
+            self._interpreters.prepare(self._idle_spare, start.packed, start.spec.surroundings, lambda prepared: None)
 
-    def _new_spare(self, packed: Packed) -> _Process:
-        spare = self._launch("spare")
-        spare.function_id = packed.function_id
-        self._ensure_prepared(spare, packed, lambda prepared: None)
-        return spare
-
-    def _run_spare(self, spare: _Process, spec: JobSpec, prepared: Prepared) -> None:
-        if prepared.error is not None:
-            spare.job_id = None
-            self._boss.on_not_started(spec.job_id, prepared.error)
-            if spare.link is not None:
-                spare.link.close("its function cannot be loaded")
+    def _keep_spare(self, start: _Start) -> None:
+        """The spare of a job that was not started after all."""
+        spare, start.spare = start.spare, None
+        if spare is None or not spare.usable:
             return
-        assert spare.link is not None, "prepared, so linked"
-        spare.link.notify("run", spec)
-        spare.pids[spare.pid] = spec.job_id
-        self.started["spare"] += 1
-        self._boss.on_started(spec.job_id, spare.pid)
-
-    def _launch(self, kind: str) -> _Process:
-        self._numbers += 1
-        process = _Process(kind, self._numbers)
-        self._processes[process.number] = process
-        self._when_kept(lambda: self._ask_keeper(process))
-        return process
-
-    def _ask_keeper(self, process: _Process) -> None:
-        assert self._keeper_link is not None, "called when it is linked"
-        config = {
-            "main": "fanwise.pool.warm",
-            "kind": process.kind,
-            "number": process.number,
-            "socket": str(self._folder / "hub"),
-            "key": self._key.hex(),
-            "path": list(sys.path),
-        }
-        reply = self._keeper_link.call("launch", config, str(self._log_of(process)))
-
-        def launched(reply: Reply) -> None:
-            process.pid = reply.result()
-
-        reply.add_done_callback(launched)
-
-    def _log_of(self, process: _Process) -> Path:
-        return self._folder / f"{process.kind}-{process.number}.log"
-
-    def _when_linked(self, process: _Process, call: Callable[[], None]) -> None:
-        if process.link is not None and process.pid:
-            call()
+        if self._idle_spare is None or not self._idle_spare.usable:
+            self._idle_spare = spare
         else:
-            process.waiting.append(call)
+            self._retire(spare)
 
-    def _when_kept(self, call: Callable[[], None]) -> None:
-        if self._keeper_link is not None:
-            call()
-            return
-        self._keeper_waiting.append(call)
-        if self._keeper is None:
-            self._keeper = launch(
-                "fanwise.pool.keeper",
-                {"owner_pid": os.getpid(), "folder": str(self._folder), "key": self._key.hex()},
-                log=self._folder / "keeper.log",
-            )
+    # -- what the interpreters tell --------------------------------------------------------------------------------
 
-    # -- links -----------------------------------------------------------------------------------------------------
+    def on_worker(self, request: Request) -> None:
+        """The first message of a worker."""
+        request.link.handler = self._boss.on_request
+        request.link.on_ended(self._boss.on_link_ended)
+        self._boss.on_request(request)
 
-    def _arrived(self, link: Link) -> None:
-        link.handler = self._first_message
-        link.on_ended(self._boss.on_link_ended)
-
-    def _first_message(self, request: Request) -> None:
-        """Who is this? A worker's first message is `ready`; all others say hello."""
-        link = request.link
-        if request.method != "hello":
-            link.handler = self._boss.on_request
-            self._boss.on_request(request)
-            return
-        role, number = request.args
-        if role == "keeper":
-            self._keeper_link = link
-            link.handler = self._from_keeper
-            link.on_ended(self._keeper_ended)
-            waiting, self._keeper_waiting = self._keeper_waiting, []
-        else:
-            process = self._processes[number]
-            process.link = link
-            process.pid = link.peer.pid
-            link.handler = lambda request: self._from_warm(process, request)
-            if process.kind == "warm":
-                link.on_ended(lambda link, ending: self._retire(process))
-            waiting, process.waiting = process.waiting, []
-        for call in waiting:
-            call()
-
-    def _from_warm(self, process: _Process, request: Request) -> None:
-        assert request.method == "exited", request.method
-        pid, status = request.args
-        job_id = process.pids.pop(pid, None)
+    def on_child_exited(self, interpreter: Interpreter, pid: int, status: int) -> None:
+        """A job that was forked is gone, with all it started."""
+        job_id = interpreter.pids.pop(pid, None)
         if job_id is not None:
+            del self._where[job_id]
             self._boss.on_exited(job_id, status, "")
-        self._end_if_idle(process)
 
-    def _from_keeper(self, request: Request) -> None:
-        assert request.method == "exited", request.method
-        pid, status = request.args
-        for process in list(self._processes.values()):
-            if process.pid == pid:
-                self._process_exited(process, status)
-
-    def _process_exited(self, process: _Process, status: int) -> None:
+    def on_over(self, interpreter: Interpreter) -> None:
         """A warm process or spare is gone, and with it all that ran below it."""
-        del self._processes[process.number]
-        if self._warm is process:
+        if self._warm is interpreter:
             self._warm = None
-        lost = {**process.pids}
-        if process.job_id is not None and process.job_id not in lost.values():
-            lost[process.pid] = process.job_id
-        for pid, job_id in lost.items():
-            own = pid == process.pid
-            why = "" if own else f"its warm process (pid {process.pid}) ended with status {status}"
-            self._boss.on_exited(job_id, status if own else -signal.SIGKILL, why)
-        process.waiting.clear()
-        asking, process.asking = process.asking, {}
-        for function_id, then in asking.items():
-            for call in then:
-                call(self._died_preparing(process, function_id))
+        if self._idle_spare is interpreter:
+            self._idle_spare = None
+        status = interpreter.status or 0
+        pids, interpreter.pids = interpreter.pids, {}
+        for pid, job_id in pids.items():
+            del self._where[job_id]
+            own = pid == interpreter.pid
+            self._boss.on_exited(job_id, status if own else -signal.SIGKILL, "" if own else self._why(interpreter))
+        for start in [start for start in self._starts.values() if start.asked is interpreter]:
+            self._over_while_asked(start, interpreter)
 
-    def _keeper_ended(self, _link: Link, _ending: Ending) -> None:
-        """Without its keeper nothing below lives on; a new one is launched for the next job."""
-        self._keeper_link = None
-        if self._keeper is not None:
-            self._keeper.wait()
-            self._keeper = None
-        if not self._closing:
-            _log.warning("the keeper of the workers ended; all its workers are gone and are counted as lost")
-            for process in list(self._processes.values()):
-                self._process_exited(process, -signal.SIGKILL)
+    def _over_while_asked(self, start: _Start, interpreter: Interpreter) -> None:
+        job_id = start.spec.job_id
+        if self._boss.has_begun(job_id):
+            del self._starts[job_id]
+            self._boss.on_exited(job_id, -signal.SIGKILL, self._why(interpreter))
+            return
+        _log.warning("the %s process ended before job %d began; it is started again", interpreter.kind, job_id)
+        text = f"it could not be started in {_MOST_TRIES} tries: {self._why(interpreter)}"
+        self._again(start, pack_error(WorkerLostError(text)))
+
+    @staticmethod
+    def _why(interpreter: Interpreter) -> str:
+        return f"its {interpreter.kind} process (pid {interpreter.pid}) {interpreter.death()}"
 
     # -- signals and the end ---------------------------------------------------------------------------------------
 
@@ -346,31 +287,16 @@ class Crew:
                 signal.pidfd_send_signal(link.pidfd, number)
             except ProcessLookupError:
                 pass  # it has just ended: `on_exited` follows
-            return
-        for process in self._processes.values():
-            for pid, known in process.pids.items():
-                if known == job_id:
-                    self._send_through_parent(process, pid, number)
-
-    def _send_through_parent(self, process: _Process, pid: int, number: int) -> None:
-        parent = self._keeper_link if process.kind == "spare" else process.link
-        if parent is not None and parent.ending is None:
-            parent.notify("signal", pid, number)
+        elif job_id in self._where:
+            interpreter, pid = self._where[job_id]
+            self._interpreters.signal_below(interpreter, pid, number)
 
     def close(self) -> None:
         """End every process at once. On the hub's thread."""
-        self._closing = True
-        self._listener.close()
-        if self._keeper_link is not None:
-            self._keeper_link.close("the pool was closed")
+        self._closed = True
+        self._starts.clear()
+        self._interpreters.close()
 
     def wait_closed(self, within_s: float = 10.0) -> None:
         """Block until the keeper, and so everything below it, is gone. After `close`, off the hub's thread."""
-        keeper = self._keeper
-        if keeper is None:
-            return
-        try:
-            keeper.wait(within_s)
-        except subprocess.TimeoutExpired:
-            keeper.kill()
-            keeper.wait()
+        self._interpreters.wait_closed(within_s)

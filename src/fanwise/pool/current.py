@@ -3,85 +3,26 @@
 `current()` is what user code and the layers above use: its number and seed, the CPUs and GPUs of its lease, `report`
 to whoever submitted it, and `submit` for jobs of its own, which run beside it within its lease and end with it.
 
-A stop order comes as SIGTERM and raises `TrialStopped` in the main thread; while a message is on its way it waits.
 In a fork of the worker (a DataLoader's worker) all of this is inert: nothing is sent, use raises `ClosedError`.
 """
 
-import contextlib
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from types import FrameType
+from collections.abc import Callable
 from typing import Any
 
-from ..base.errors import ClosedError, TrialStopped
-from ..links import Link
-from ..links.codec import loads, unpack_error
-from .functions import pack, unpack_function
+from ..base.errors import ClosedError, DeadlineExceeded
+from ..links import Hub, Link
+from .functions import pack
+from .outcomes import Outcome
 from .specs import JobSpec, NestedJob
+from .stopper import Stopper, Waiter
+from .surroundings import look
 
 STOP = "STOP"
 CONTINUE = "CONTINUE"
-
-
-class Stopper:
-    """Turns SIGTERM into `TrialStopped`, but never in the middle of a message."""
-
-    def __init__(self) -> None:
-        self.stopped_in_report = False
-        self._shielded = 1  # until `begin`: a stop that comes before the function does
-        self._pending = False
-        self._ignoring = False
-
-    def handle(self, _number: int, _frame: FrameType | None) -> None:
-        """The signal handler; Python runs it in the main thread."""
-        if self._ignoring:
-            return
-        if self._shielded:
-            self._pending = True
-            return
-        self._ignoring = True
-        raise TrialStopped("this trial was told to stop")
-
-    def begin(self) -> None:
-        """The function begins: from now on a stop raises; one that came before does so at once."""
-        self._shielded -= 1
-        if self._pending:
-            self._ignoring = True
-            raise TrialStopped("this trial was told to stop")
-
-    @contextlib.contextmanager
-    def shield(self) -> Iterator[None]:
-        """Hold the stop back until the block is left. For the main thread; others are never interrupted."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        self._shielded += 1
-        try:
-            yield
-        finally:
-            self._shielded -= 1
-        if self._pending and not self._shielded and not self._ignoring:
-            self._ignoring = True
-            raise TrialStopped("this trial was told to stop")
-
-    def ignore(self) -> None:
-        """The function has ended; a stop has nothing to stop any more."""
-        self._ignoring = True
-
-
-@contextlib.contextmanager
-def stop_by_signal() -> Iterator[Stopper]:
-    """Handle SIGTERM by a `Stopper` inside the block."""
-    stopper = Stopper()
-    before = signal.signal(signal.SIGTERM, stopper.handle)
-    try:
-        yield stopper
-    finally:
-        stopper.ignore()
-        signal.signal(signal.SIGTERM, before)
 
 
 class CurrentJob:
@@ -95,14 +36,14 @@ class CurrentJob:
         gpus: its GPUs as CUDA_VISIBLE_DEVICES names them; empty: none.
     """
 
-    def __init__(self, link: Link, spec: JobSpec, stopper: Stopper) -> None:
+    def __init__(self, hub: Hub, link: Link, spec: JobSpec, stopper: Stopper) -> None:
         self.id = spec.job_id
         self.number = spec.number
         self.name = spec.name
         self.seed = spec.seed
         self.cpus = spec.cpus
         self.gpus = spec.gpus
-        self._gpu_fraction = spec.gpu_fraction
+        self._waiter = Waiter(hub, stopper)
         self._link = link
         self._stopper = stopper
         self._began_s = time.monotonic()
@@ -119,11 +60,11 @@ class CurrentJob:
         with self._stopper.shield():
             decision = self._link.ask("report", self.id, values, time.monotonic() - self._began_s)
         if decision == STOP:
-            self._stopper.stopped_in_report = True
-            if threading.current_thread() is not threading.main_thread():
-                os.kill(os.getpid(), signal.SIGTERM)  # the function must end, not only the thread that reported
-            else:
+            if threading.current_thread() is threading.main_thread():
+                self._stopper.stopped_in_report = True
                 self._stopper.ignore()
+            else:
+                os.kill(os.getpid(), signal.SIGTERM)  # the function must end, not only the thread that reported
         return str(decision)
 
     def submit(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> "NestedHandle":  # Any: the user's
@@ -156,20 +97,22 @@ class CurrentJob:
             gpus,
             memory_bytes,
             number,
+            look(),
         )
         with self._stopper.shield():
             job_id = self._link.ask("submit", self.id, nested)
-        return NestedHandle(self._link, self._stopper, job_id, packed.name)
+            return NestedHandle(self._link, self._stopper, self._waiter, job_id, packed.name)
 
 
 class NestedHandle:
     """A job that this job submitted. It ends with this job at the latest."""
 
-    def __init__(self, link: Link, stopper: Stopper, job_id: int, name: str) -> None:
+    def __init__(self, link: Link, stopper: Stopper, waiter: Waiter, job_id: int, name: str) -> None:
         self.id = job_id
         self.name = name
         self._link = link
         self._stopper = stopper
+        self._waiter = waiter
         self._reply = link.call("result", job_id)
 
     def done(self) -> bool:
@@ -177,14 +120,21 @@ class NestedHandle:
         return self._reply.done()
 
     def result(self, within_s: float | None = None) -> Any:  # Any: the function's result
-        """Block until the job has ended; its result, or the error it ended with, in its original type."""
-        ok, payload, buffers = self._reply.result(within_s)
-        if not ok:
-            raise unpack_error(payload)
-        return loads(payload, buffers)
+        """Block until the job's process is gone; its result, or the error it ended with, in its original type.
+
+        Raises:
+            DeadlineExceeded: it has not ended within `within_s` seconds; it goes on.
+            WorkerLostError: it died without a result.
+            TrialStopped: it was stopped; or this job was told to stop meanwhile.
+        """
+        self._waiter.wait(self._reply, within_s)
+        if not self._reply.done():
+            raise DeadlineExceeded(f"job {self.id} {self.name!r} has not ended within {within_s} s; it goes on.")
+        outcome: Outcome = self._reply.result()
+        return outcome.value()
 
     def stop(self, grace_s: float = 5.0) -> None:
-        """Tell it to end: SIGTERM, and SIGKILL when it still lives after `grace_s`."""
+        """Tell it to end: SIGTERM, and SIGKILL when it still lives after `grace_s`. Nothing happens when it has."""
         with self._stopper.shield():
             self._link.ask("stop", self.id, grace_s)
 
@@ -223,8 +173,3 @@ def current() -> CurrentJob:
             f"Report from the function that the pool runs, not from its DataLoader workers."
         )
     return _current
-
-
-def fetch_function(link: Link, function_id: str) -> Callable[..., Any]:  # Any: the user's function
-    """A function that a reused process has not seen yet, from the pool."""
-    return unpack_function(link.ask("function", function_id))

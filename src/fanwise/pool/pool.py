@@ -8,6 +8,7 @@ A pool made inside a job of another pool is that job's own: it starts jobs besid
 Everything that happens to jobs happens on the pool's hub thread; methods here may be called by any thread.
 """
 
+import logging
 import os
 import secrets
 import shutil
@@ -21,14 +22,17 @@ from typing import Any
 
 from ..base.errors import ClosedError, DeadlineExceeded
 from ..links import Hub, new_key, private_folder
-from .current import NestedHandle, current, in_job
+from .current import CurrentJob, NestedHandle, current, in_job
 from .devices import find_machine
-from .engine import Engine, Job, Report
+from .engine import Engine
 from .functions import Packed, pack
+from .jobs import Job, Report
 from .leases import Machine, Need
 from .outcomes import Outcome
 from .output import tail
-from .specs import How
+from .specs import How, Surroundings
+
+_log = logging.getLogger(__name__)
 
 # Failures that say nothing against the function itself: `retries=` repeats these and exceptions alike.
 _FAILED = frozenset(("exception", "exit", "signal", "out-of-memory", "lost"))
@@ -52,18 +56,17 @@ class JobHandle:
     Attributes:
         id: the pool's number for it; a retry gets a new one.
         seed: what random, numpy and torch are seeded with in its process.
+        pid, how: its process, and how that came to be; None until it is about to call the function.
     """
 
-    def __init__(self, pool: "Pool", packed: Packed, need: Need, options: "_Options") -> None:
-        self.name = packed.name
+    def __init__(self, pool: "Pool", call: "_Call") -> None:
+        self.name = call.packed.name
         self.id = 0
         self.seed = 0
         self.pid: int | None = None
         self.how: How | None = None
         self._pool = pool
-        self._packed = packed
-        self._need = need
-        self._options = options
+        self._call: _Call | None = call
         self._attempt = 0
         self._job: Job | None = None
         self._outcome: Outcome | None = None
@@ -80,11 +83,14 @@ class JobHandle:
             DeadlineExceeded: it has not ended within `within_s` seconds; it goes on.
             WorkerLostError: it died without a result; the text says how.
             TrialStopped: it was stopped.
+            ClosedError: this process was forked from the one that submitted it, before it ended.
         """
         return self.outcome(within_s).value()
 
     def outcome(self, within_s: float | None = None) -> Outcome:
         """Block until the job's process is gone; how it ended, without raising."""
+        if not self._finished.is_set():
+            self._pool._check_process()
         if not self._finished.wait(within_s):
             raise DeadlineExceeded(f"job {self.id} {self.name!r} has not ended within {within_s} s; it goes on.")
         assert self._outcome is not None, "finished jobs have an outcome"
@@ -99,74 +105,89 @@ class JobHandle:
         return self._began.wait(within_s)
 
     def add_done_callback(self, callback: "Callable[[JobHandle], None]") -> None:
-        """Call `callback(self)` on the pool's thread when the job is done. It must not block."""
-        self._pool._call(lambda: self._callbacks.append(callback) if not self.done() else callback(self))
+        """Call `callback(self)` on the pool's thread when the job is done; at once when it is. It must not block."""
+        if not self._pool._on_hub(lambda: callback(self) if self.done() else self._callbacks.append(callback)):
+            callback(self)
 
     def stop(self, grace_s: float = 5.0) -> None:
         """Tell the job to end: SIGTERM raises `TrialStopped` in it; SIGKILL follows after `grace_s`. Does not block."""
-        self._stopped = True
-        self._pool._call(lambda: self._job is not None and self._pool._engine_here.stop(self._job, grace_s))
+        self._end(lambda engine, job: engine.stop(job, grace_s))
 
     def kill(self) -> None:
         """End the job and all it started by SIGKILL, now. Does not block."""
+        self._end(lambda engine, job: engine.kill(job))
+
+    def _end(self, how: Callable[[Engine, Job], None]) -> None:
         self._stopped = True
-        self._pool._call(lambda: self._job is not None and self._pool._engine_here.kill(self._job))
+        self._pool._on_hub(lambda: how(self._pool._engine_here, self._job) if self._job is not None else None)
 
     def output(self) -> tuple[str, str]:
         """The last 64 KiB of its standard output and of its standard error."""
-        return self._output if self.done() else self._read_output()
+        job = self._job
+        return self._output if job is None else _output_of(job)
 
-    def _read_output(self) -> tuple[str, str]:
-        if self._job is None:
-            return ("", "")
-        out, err = (tail(Path(self._job.output + end), max_bytes=1 << 16, max_lines=2000) for end in (".out", ".err"))
-        return out, err
+    # -- on the hub's thread ---------------------------------------------------------------------------------------
 
     def _submit(self) -> None:
-        options = self._options
-        job = self._pool._engine_here.submit(
-            self._packed,
-            self._packed.arguments,
-            self._need,
+        """Raises what the engine raises."""
+        call = self._call
+        assert call is not None, "kept until the last attempt has ended"
+        self._job = self._pool._engine_here.submit(
+            call.packed,
+            call.packed.arguments,
+            call.need,
             self,
-            number=options.number,
+            number=call.options.number,
             attempt=self._attempt,
-            reuse=options.reuse,
+            reuse=call.options.reuse,
+            surroundings=call.surroundings,
         )
-        self._job = job
-        self.id, self.seed = job.id, job.seed
-
-    # -- what the engine tells, on the hub's thread ----------------------------------------------------------------
+        self.id, self.seed = self._job.id, self._job.seed
 
     def on_ready(self, job: Job, pid: int, started_s: float, how: How) -> None:
         self.pid, self.how = pid, how
         self._began.set()
 
     def on_report(self, report: Report) -> None:
-        if self._options.on_report is None:
+        on_report = self._call.options.on_report if self._call is not None else None
+        if on_report is None:
             report.answer("CONTINUE")
             return
         try:
-            report.answer(self._options.on_report(report.values))
+            report.answer(on_report(report.values))
         except Exception as error:
             report.refuse(error)
 
     def on_outcome(self, job: Job, outcome: Outcome) -> None:
         self._outcome = outcome
-        self._job = self._job or job
-        self._output = self._read_output()
 
     def on_finished(self, job: Job) -> None:
-        assert self._outcome is not None, "the outcome comes first"
-        if self._outcome.kind in _FAILED and self._attempt < self._options.retries and not self._stopped:
-            self._attempt += 1
-            self._pool._engine_here.retried += 1
-            self._submit()
+        self._output = _output_of(job)
+        if self._tries_again():
             return
+        self._job = self._call = None  # whoever keeps the handle shall not keep the arguments and the link
         self._finished.set()
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
-            callback(self)
+            try:
+                callback(self)
+            except Exception:
+                _log.exception("a done callback of job %d %r failed", self.id, self.name)
+
+    def _tries_again(self) -> bool:
+        assert self._outcome is not None and self._call is not None, "the outcome comes first"
+        failed = self._outcome.kind in _FAILED and self._attempt < self._call.options.retries
+        if not failed or self._stopped or self._pool._closed:
+            return False
+        self._attempt += 1
+        self._pool._engine_here.retried += 1
+        self._submit()
+        return True
+
+
+def _output_of(job: Job) -> tuple[str, str]:
+    out, err = (tail(Path(job.output + end), max_bytes=1 << 16, max_lines=2000) for end in (".out", ".err"))
+    return out, err
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +200,16 @@ class _Options:
     on_report: Callable[[Any], str] | None = None  # Any: what the job reports
 
 
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """All of a submit."""
+
+    packed: Packed
+    need: Need
+    options: _Options
+    surroundings: Surroundings
+
+
 class Needs:
     """A pool together with what each job submitted through it needs. Made by `Pool.needs`."""
 
@@ -187,7 +218,9 @@ class Needs:
         self._need = need
         self._options = options
 
-    def submit(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> JobHandle | NestedHandle:  # Any: user's
+    def submit(
+        self, function: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> JobHandle | NestedHandle:  # Any: user's
         """As `Pool.submit`, with these needs."""
         return self._pool._submit(function, args, kwargs, self._need, self._options)
 
@@ -218,18 +251,17 @@ class Pool:
         self.seed = secrets.randbits(32) if seed is None else seed
         self._closed = False
         self._engine: Engine | None = None
-        if self._job is not None:
-            self.machine = Machine(self._job.cpus, 0)
-            return
-        self.machine = _limited(find_machine(), cpus)
+        self._hub: Hub | None = None
+        self._folder = Path()
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._hub = Hub(name="pool")
-        self._folder = private_folder()
+        self.machine = Machine(self._job.cpus, 0) if self._job is not None else _limited(find_machine(), cpus)
 
     # -- submitting ------------------------------------------------------------------------------------------------
 
-    def submit(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> JobHandle | NestedHandle:  # Any: user's
+    def submit(
+        self, function: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> JobHandle | NestedHandle:  # Any: user's
         """Run `function(*args, **kwargs)` in a process of its own, on one CPU. Returns at once.
 
         The function travels by value, with its closure and defaults; what cannot travel is named by a
@@ -276,27 +308,49 @@ class Pool:
         options: _Options,
     ) -> JobHandle | NestedHandle:
         if self._job is not None:
-            return self._job.submit_needing(
-                function,
-                args,
-                kwargs,
-                cpus=need.cpus,
-                gpus=need.gpus,
-                memory_bytes=need.memory_bytes,
-                number=options.number,
-            )
+            return self._submit_nested(self._job, function, args, kwargs, need, options)
         engine = self._started()
         engine.ledger.check(need)
-        handle = JobHandle(self, pack(function, args, kwargs), need, options)
+        handle = JobHandle(self, _Call(pack(function, args, kwargs), need, options, engine.surroundings()))
+        trouble: list[BaseException] = []
         accepted = threading.Event()
 
         def submit() -> None:
-            handle._submit()
+            try:
+                handle._submit()
+            except BaseException as error:
+                trouble.append(error)
             accepted.set()
 
-        self._call(submit)
+        if not self._on_hub(submit):
+            raise _closed_error()
         accepted.wait()
+        if trouble:
+            raise trouble[0]
         return handle
+
+    def _submit_nested(
+        self,
+        job: CurrentJob,
+        function: Callable[..., Any],  # Any: the user's
+        args: tuple[Any, ...],  # Any: the user's
+        kwargs: dict[str, Any],  # Any: the user's
+        need: Need,
+        options: _Options,
+    ) -> NestedHandle:
+        if self._closed:
+            raise _closed_error()
+        if options.reuse or options.retries or options.on_report is not None:
+            raise ValueError("inside a job, needs() takes no reuse, retries or on_report: its jobs end with this job.")
+        return job.submit_needing(
+            function,
+            args,
+            kwargs,
+            cpus=need.cpus,
+            gpus=need.gpus,
+            memory_bytes=need.memory_bytes,
+            number=options.number,
+        )
 
     # -- for the layers above --------------------------------------------------------------------------------------
 
@@ -304,6 +358,7 @@ class Pool:
     def hub(self) -> Hub:
         """The hub of this pool, whose thread runs all callbacks."""
         self._started()
+        assert self._hub is not None, "comes with the engine"
         return self._hub
 
     @property
@@ -327,17 +382,28 @@ class Pool:
         )
 
     def close(self) -> None:
-        """End every job and process of this pool and wait until they are gone. May be called twice."""
-        if self._closed or self._job is not None or self._pid != os.getpid():
+        """End every job and process of this pool and wait until they are gone. May be called twice.
+
+        Inside a job it only ends the use of this object: the jobs that were submitted go on, and end with this job.
+        """
+        if self._pid != os.getpid():
             return
-        self._closed = True
-        engine = self._engine
-        if engine is not None:
-            self._hub.call_soon(engine.close)
-            self._hub.close()
-            engine.crew.wait_closed()
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            engine, hub = self._engine, self._hub
+        if engine is None or hub is None:
+            return
+        if hub.is_loop_thread:
+            engine.close()
         else:
-            self._hub.close()
+            ended = threading.Event()
+            hub.call_soon(engine.close)
+            hub.call_soon(ended.set)  # runs whatever becomes of the call before it
+            ended.wait()
+        hub.close()
+        engine.crew.wait_closed()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def __enter__(self) -> "Pool":
@@ -353,22 +419,39 @@ class Pool:
         assert self._engine is not None, "jobs exist only when the engine does"
         return self._engine
 
-    def _call(self, call: Callable[[], object]) -> None:
-        if not self._closed:
-            self._hub.call_soon(lambda: call() and None)
+    def _on_hub(self, call: Callable[[], None]) -> bool:
+        """Run `call` on the hub's thread, before the pool closes. False when it is closed."""
+        self._check_process()
+        with self._lock:
+            if self._closed or self._hub is None:
+                return False
+            self._hub.call_soon(call)
+            return True
+
+    def _check_process(self) -> None:
+        if self._pid != os.getpid():
+            raise ClosedError(
+                f"this pool belongs to process {self._pid}; process {os.getpid()} was forked from it and cannot use it."
+            )
 
     def _started(self) -> Engine:
         """The engine, made at first use: a pool that is never used starts no process."""
+        self._check_process()
         if self._job is not None:
             raise ClosedError("inside a job only submit and needs may be used; the engine is in the pool's process.")
-        if self._closed:
-            raise ClosedError("this pool is closed. Make a new one.")
-        self._hub.check_usable()
         with self._lock:
+            if self._closed:
+                raise _closed_error()
             if self._engine is None:
+                self._hub = Hub(name="pool")
+                self._folder = private_folder()
                 self._engine = Engine(self._hub, self._folder, new_key(), seed=self.seed, machine=self.machine)
                 self._hub.start()
-        return self._engine
+            return self._engine
+
+
+def _closed_error() -> ClosedError:
+    return ClosedError("this pool is closed. Make a new one.")
 
 
 def _limited(machine: Machine, cpus: int | None) -> Machine:
@@ -377,4 +460,3 @@ def _limited(machine: Machine, cpus: int | None) -> Machine:
     if cpus < 1:
         raise ValueError(f"cpus must be at least 1, got {cpus}")
     return Machine(cpus, machine.memory_bytes, machine.gpus, machine.notes)
-

@@ -53,7 +53,7 @@ def travels_by_value(thing: types.FunctionType | type) -> bool:
     if name == "builtins":
         return False
     module = sys.modules.get(name)
-    if name in _NEVER or module is None:
+    if name in _NEVER or module is None or only_here(name):
         return True
     registered = cloudpickle.list_registry_pickle_by_value()
     if any(name == known or name.startswith(f"{known}.") for known in registered):
@@ -64,6 +64,38 @@ def travels_by_value(thing: types.FunctionType | type) -> bool:
         found = getattr(found, "__dict__", {}).get(part)
         found = getattr(found, "__func__", found)  # static and class methods
     return found is not thing
+
+
+def only_here(name: str) -> bool:
+    """Whether a loaded module of the user's cannot be found again by its name: not by another process with our path.
+
+    So it is with a test module that pytest loaded in its mode `importlib`, and with any module that was loaded from a
+    file by hand. If another file is found under the name, that is a different module.
+    """
+    file = getattr(sys.modules.get(name), "__file__", None)
+    if not isinstance(file, str) or not file.endswith(".py") or not _is_users(name):
+        return False
+    return _only_here(name, file, tuple(sys.path))
+
+
+@functools.lru_cache(maxsize=1024)
+def _only_here(name: str, file: str, _path: tuple[str, ...]) -> bool:
+    places: list[str] | None = None
+    spec: importlib.machinery.ModuleSpec | None = None
+    at = ""
+    for part in name.split("."):
+        at = f"{at}.{part}" if at else part
+        spec = _ask_all_finders(at, places)
+        if spec is None:
+            return True
+        places = list(spec.submodule_search_locations or [])
+    return spec is None or spec.origin is None or Path(spec.origin).resolve() != Path(file).resolve()
+
+
+def _ask_all_finders(name: str, places: list[str] | None) -> importlib.machinery.ModuleSpec | None:
+    """As an import would, for instance also the finders of packages that are installed editable."""
+    specs = (finder.find_spec(name, places) for finder in sys.meta_path if hasattr(finder, "find_spec"))
+    return next((spec for spec in specs if spec is not None), None)
 
 
 class _Search:

@@ -2,11 +2,11 @@
 
     die_with_parent    this process gets SIGKILL when the thread that made it ends
     adopt_orphans      descendants whose parent dies become children of this process (it is a subreaper)
-    descendants_of     the whole tree below a process, from /proc
-    Children           the children of this process: their end, and the end of everything they left behind
+    kill_descendants   ends the whole tree below a process, found by /proc
+    kill_line          ends all processes that carry a mark (see `launching`), wherever they hang
 
-A child's tree is found in two ways: its session (every job begins one), and, for those that left the session, by their
-parent: an orphan of a job lands at the subreaper, which knows its own children and kills the rest.
+All are found in /proc. Each fact about another process may be missing, because it may end while we look; then it
+is left out. How the children of one process are watched, and what they leave behind, is in `children`.
 """
 
 import contextlib
@@ -14,14 +14,32 @@ import ctypes
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
-from ..links import Hub
+from .launching import MARK
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _prctl = ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else None
+
+# Killed processes need a moment to die, longer with much memory; one that hangs in the kernel is not waited for.
+_DYING_S = 5.0
+_PAUSE_S = 0.0005
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+class Stat(NamedTuple):
+    """A process in one look: state (`Z`: dead, not reaped), the parent's pid, when it began in seconds since boot."""
+
+    state: str
+    parent: int
+    started_s: float
+
+
+_GONE = Stat("", 0, 0.0)
 
 
 def die_with_parent(parent_pid: int) -> None:
@@ -38,145 +56,77 @@ def adopt_orphans() -> None:
         _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def parent_of(pid: int) -> int:
-    """The parent's pid; 0 when `pid` is gone."""
+def stat_of(pid: int) -> Stat:
+    """What /proc says of `pid`; zeros and an empty state when it is gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
-        return 0
-    return int(stat[stat.rindex(b")") + 2 :].split()[1])
+        return _GONE
+    fields = stat[stat.rindex(b")") + 2 :].split()
+    return Stat(fields[0].decode(), int(fields[1]), int(fields[19]) / _TICKS_PER_S)
 
 
 def started_s(pid: int) -> float:
     """When `pid` was started, in seconds since boot; 0.0 when it is gone. With the pid it names a process for good."""
+    return stat_of(pid).started_s
+
+
+def mark_of(pid: int) -> str:
+    """The line that `pid` belongs to: the mark in the environment it was executed with; empty: none, or gone."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
-        return 0.0
-    return int(stat[stat.rindex(b")") + 2 :].split()[19]) / os.sysconf("SC_CLK_TCK")
+        return ""
+    for entry in environment.split(b"\0"):
+        name, _, value = entry.partition(b"=")
+        if name == MARK.encode():
+            return value.decode(errors="replace")
+    return ""
 
 
-def _pids() -> list[int]:
+def is_of_line(mark: str, line: str) -> bool:
+    """Whether `mark` names `line` or something below it."""
+    return mark == line or mark.startswith(f"{line}/")
+
+
+def all_pids() -> list[int]:
+    """All processes of this machine, or of our namespace."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
 def descendants_of(root: int) -> list[int]:
     """All pids below `root`, parents before their children."""
-    parents = {pid: parent_of(pid) for pid in _pids()}
+    children: dict[int, list[int]] = {}
+    for pid in all_pids():
+        children.setdefault(stat_of(pid).parent, []).append(pid)
     found = [root]
-    for known in found:
-        found += [pid for pid, parent in parents.items() if parent == known and pid not in found]
+    for known in found:  # grows while it is walked
+        found += children.pop(known, [])
     return found[1:]
 
 
 def kill_descendants(root: int) -> None:
-    """SIGKILL everything below `root`, again and again until nothing new appears; reaps what became our child."""
-    for _ in range(100):
-        pids = descendants_of(root)
-        if not pids:
-            return
-        for pid in pids:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-        reap_strangers()
+    """SIGKILL everything below `root`, again and again until nothing is left; reaps what becomes our child."""
+    _kill_until_gone(lambda: descendants_of(root), reap_all)
 
 
-def reap_strangers() -> None:
+def kill_line(line: str) -> None:
+    """SIGKILL every process that carries the mark `line` or one below it. Blocks until they are gone."""
+    _kill_until_gone(lambda: [pid for pid in all_pids() if is_of_line(mark_of(pid), line)], lambda: None)
+
+
+def reap_all() -> None:
     """Reap every dead child of this process. Only where no child is waited for by its pid."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
 
 
-class Children:
-    """The children a keeper or warm process started. `on_exit(pid, status)` comes when a child and all it left are gone.
-
-    `status` is an exit code, or minus the number of the signal. Runs on the hub's thread.
-    """
-
-    def __init__(self, hub: Hub, on_exit: Callable[[int, int], None]) -> None:
-        self._hub = hub
-        self._on_exit = on_exit
-        self._pidfds: dict[int, int] = {}
-        self._started_s: dict[int, float] = {}
-        self._outsiders: set[int] = set()
-
-    def add(self, pid: int) -> None:
-        """Watch a child that was just started."""
-        pidfd = os.pidfd_open(pid)
-        self._pidfds[pid] = pidfd
-        self._started_s[pid] = started_s(pid)
-        self._hub.watch(pidfd, lambda _events: self._ended(pid))
-
-    def pids(self) -> list[int]:
-        """Those that still live."""
-        return list(self._pidfds)
-
-    def signal(self, pid: int, number: int) -> None:
-        """Send a signal to a living child; nothing happens when it is not one."""
-        if pid in self._pidfds:
-            signal.pidfd_send_signal(self._pidfds[pid], number)
-
-    def close_fds(self) -> None:
-        """In a forked child: drop the copies."""
-        for pidfd in self._pidfds.values():
-            os.close(pidfd)
-        self._pidfds.clear()
-
-    def _ended(self, pid: int) -> None:
-        pidfd = self._pidfds.pop(pid)
-        del self._started_s[pid]
-        self._hub.forget(pidfd)
-        os.close(pidfd)
-        _, status = os.waitpid(pid, 0)
-        self._end_left_behind(pid)
-        self._on_exit(pid, os.waitstatus_to_exitcode(status))
-
-    def _end_left_behind(self, session: int) -> None:
-        """Kill what the dead child left: its session, and orphans that nobody who lives can have made."""
-        with contextlib.suppress(OSError):
-            os.killpg(session, signal.SIGKILL)
-        while strangers := self._strangers():
-            for pid in strangers:
-                with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, 0)
-
-    def _strangers(self) -> list[int]:
-        """Children of this process that it did not start and that belong to no living child.
-
-        An orphan belongs to the child whose session it has. One that made a session of its own may belong to any
-        child that was alive when it began, so it stays until all of those have ended.
-        """
-        me = os.getpid()
-        pids = set(_pids())
-        self._outsiders &= pids
-        found = []
-        for pid in pids - self._outsiders - self._pidfds.keys():
-            parent = parent_of(pid)
-            if parent == me:
-                if not self._may_belong_to_living(pid):
-                    found.append(pid)
-            elif not self._is_below(parent):
-                self._outsiders.add(pid)
-        return found
-
-    def _may_belong_to_living(self, pid: int) -> bool:
-        try:
-            session = os.getsid(pid)
-        except OSError:
-            return False
-        if session != pid:
-            return session in self._pidfds
-        began_s = started_s(pid)
-        return any(started <= began_s for started in self._started_s.values())
-
-    def _is_below(self, pid: int) -> bool:
-        """Whether `pid` is this process or one below it, so that its children may become ours."""
-        me = os.getpid()
-        while pid > 1:
-            if pid == me or pid in self._pidfds:
-                return True
-            pid = parent_of(pid)
-        return False
+def _kill_until_gone(find: Callable[[], list[int]], reap: Callable[[], None]) -> None:
+    until_s = time.monotonic() + _DYING_S
+    while (pids := find()) and time.monotonic() < until_s:
+        for pid in pids:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(_PAUSE_S)
+        reap()

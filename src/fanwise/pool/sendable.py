@@ -6,6 +6,7 @@
 
 Refused although they could be pickled: open files (cloudpickle would send a copy of their text) and tensors on an
 accelerator (unpacking one touches the device, which a warm process must not and a job may have no lease for).
+Sent by value although they have a name: functions and classes of a module that only this process can find.
 torch is not imported: if it is not loaded, there are no tensors. Runs the `__reduce_ex__` of users' objects, as
 pickling does. Only the way of failure is slow.
 """
@@ -15,14 +16,21 @@ import functools
 import io
 import pickle
 import sys
+import threading
 import types
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
 
+from .preload import only_here
+
 Parts = Iterator[tuple[str, object]]  # the parts of a thing, each with its label in messages
+
+# cloudpickle's list of modules that travel by value is one for the whole process.
+_listing = threading.RLock()
 
 _ADVICE = {
     "lock": "Make it inside the function: a job is a process of its own, where a lock of this one guards nothing.",
@@ -54,7 +62,31 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
     def reducer_override(self, obj: object) -> Any:  # Any: what pickle's protocol says
         if (problem := _refusal(obj)) is not None:
             raise RefusedError(problem)
+        if (name := _name_of_module(obj)) and only_here(name):
+            with _listed_by_value(sys.modules[name]):
+                return super().reducer_override(obj)
         return super().reducer_override(obj)
+
+
+def _name_of_module(obj: object) -> str | None:
+    """The module that a function, class or module would be found in again; None for other objects."""
+    if isinstance(obj, types.FunctionType | type):
+        return obj.__module__
+    return obj.__name__ if isinstance(obj, types.ModuleType) else None
+
+
+@contextmanager
+def _listed_by_value(module: types.ModuleType) -> Iterator[None]:
+    """For the reduction of one object; others of this process may use cloudpickle too."""
+    with _listing:
+        if module.__name__ in cloudpickle.list_registry_pickle_by_value():
+            yield
+            return
+        cloudpickle.register_pickle_by_value(module)
+        try:
+            yield
+        finally:
+            cloudpickle.unregister_pickle_by_value(module)
 
 
 def dump(thing: object) -> bytes:

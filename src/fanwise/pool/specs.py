@@ -1,6 +1,6 @@
 """What is told to a worker process, and what it tells: plain frozen records that travel on links.
 
-A worker process is started (forked from the warm process, or a spare), says hello, and runs one job, or one after
+A worker process is started (forked from the warm process, or a spare), says `ready`, and runs one job, or one after
 another when it is reused.
 """
 
@@ -20,6 +20,15 @@ class Home:
 
 
 @dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The working folder (empty: gone), `sys.path`, and what is different in the environment (None: not set)."""
+
+    folder: str
+    path: tuple[str, ...]
+    variables: tuple[tuple[str, str | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class JobSpec:
     """One job, as its worker process gets it. `output` is the path without ending: `.out` and `.err` are added."""
 
@@ -35,11 +44,12 @@ class JobSpec:
     memory_bytes: int
     output: str
     reuse: bool
+    surroundings: Surroundings
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The warm process will not fork: `why` is threads, cuda or stale; `culprit` the module or files behind it."""
+    """The process will not run the job: `why` is threads, cuda or stale; `culprit` the module or files behind it."""
 
     why: Literal["threads", "cuda", "stale"]
     culprit: str
@@ -47,10 +57,17 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What came of preparing a function: it can be forked, or not (`refusal`), or could not be loaded (`error`)."""
+    """What came of preparing a function: ready, or why not.
+
+    Attributes:
+        refusal: it was loaded, but this process cannot fork.
+        error: it could not be loaded; the packed error.
+        killed: somebody killed the process meanwhile, which says nothing about the function.
+    """
 
     refusal: Refusal | None = None
     error: bytes | None = None
+    killed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +83,4 @@ class NestedJob:
     gpus: float
     memory_bytes: int
     number: int | None
+    surroundings: Surroundings

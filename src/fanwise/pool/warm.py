@@ -3,15 +3,17 @@
 A warm process is a freshly executed interpreter, never a fork of the user's. It imports what the functions and their
 modules use, touches no GPU, keeps one OS thread, and forks a child for each job. Before each fork it looks whether
 that is still safe: one thread, no CUDA context, and no imported source file changed since. Where it is not, it
-refuses and says why; the pool then runs the job in a spare.
+refuses and says why; the pool then runs the job in a spare, or starts a new warm process.
 
-A spare is the same interpreter that does not fork: it becomes the worker itself, for one job.
+A spare is the same interpreter that does not fork: it becomes the worker itself, for one job, or for several when it
+is reused.
 
-Asked by the pool: `prepare(function_id, function, modules, path, cwd) -> Prepared`, `fork(JobSpec) -> pid | Refusal`
-(warm only), `signal(pid, number)`, `run(JobSpec)` (spare only). Tells: `exited(pid, status)`.
+Asked by the pool: `prepare(function_id, function, modules, surroundings) -> Prepared`, `forget(function_id)`,
+`start(JobSpec) -> pid | Refusal`, and `signal(pid, number)` (warm only). Tells: `exited(pid, status)`.
 """
 
 import contextlib
+import faulthandler
 import gc
 import importlib
 import os
@@ -22,14 +24,17 @@ from typing import Literal
 
 from ..links import Hub, Link, Request, dial
 from ..links.codec import pack_error
-from . import worker
-from .functions import unpack_function
-from .launching import Config
+from . import surroundings, worker
+from .children import Children
+from .functions import Function, unpack_function
+from .launching import MARK, Config
 from .pages import collapse, forget_tunables
-from .preload import Snapshot, changed, sources_of
-from .processes import Children, adopt_orphans, die_with_parent
-from .specs import Home, JobSpec, Prepared, Refusal
-from .worker import Function
+from .processes import adopt_orphans, die_with_parent
+from .sources import Sources
+from .specs import Home, JobSpec, Prepared, Refusal, Surroundings
+
+# What the worker itself uses in every job or in some, beside what this file imports.
+_ALWAYS = ("numpy", "threadpoolctl")
 
 # What a library imports at its first real use: over a second in every trial if the warm process has not done it.
 # torch: the first optimizer imports torch._dynamo.
@@ -41,19 +46,22 @@ def main(config: Config) -> None:
     die_with_parent(config["keeper_pid"])
     forget_tunables()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faulthandler.enable()  # jobs inherit it: a crash in native code leaves the Python stack in the job's stderr
     adopt_orphans()
+    surroundings.remember_base()
     home = Home(config["socket"], bytes.fromhex(config["key"]))
     warm = _Warm(home, config["kind"], config["number"])
     spec = warm.serve()
     if spec is not None:
-        worker.main(home, spec, warm.functions, "spare")
+        worker.main_of_spare(home, spec, warm.functions, warm.sources)
 
 
 class _Warm:
     """The state of this process: the functions it holds, what is unsafe about it, its children."""
 
-    def __init__(self, home: Home, kind: str, number: int) -> None:
+    def __init__(self, home: Home, kind: Literal["warm", "spare"], number: int) -> None:
         self.functions: dict[str, Function] = {}
+        self.sources = Sources()
         self._home = home
         self._kind = kind
         self._hub = Hub(name=kind)
@@ -65,7 +73,6 @@ class _Warm:
         self._over = False
         self._spare_job: JobSpec | None = None
         self._unsafe: Refusal | None = None
-        self._sources: Snapshot = {}
         self._link.notify("hello", kind, number)
 
     def serve(self) -> JobSpec | None:
@@ -79,8 +86,7 @@ class _Warm:
         self._over = True
         if self._spare_job is None:
             for pid in self._children.pids():
-                with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
+                self._children.signal(pid, signal.SIGKILL)
 
     def _exited(self, pid: int, status: int) -> None:
         with contextlib.suppress(Exception):  # the pool is gone: `_end` follows
@@ -89,33 +95,32 @@ class _Warm:
     def _serve(self, request: Request) -> None:
         if request.method == "prepare":
             request.answer(self._prepare(*request.args))
-        elif request.method == "fork":
-            self._fork(request, request.args[0])
+        elif request.method == "forget":
+            self.functions.pop(request.args[0], None)
         elif request.method == "signal":
             self._children.signal(*request.args)
         else:
-            assert request.method == "run", request.method
-            self._spare_job = request.args[0]
-            self._over = True
+            assert request.method == "start", request.method
+            self._start(request, request.args[0])
 
     # -- preparing -------------------------------------------------------------------------------------------------
 
-    def _prepare(self, function_id: str, packed: bytes, modules: list[str], path: list[str], cwd: str) -> Prepared:
-        sys.path[:] = path
-        with contextlib.suppress(OSError):
-            os.chdir(cwd)
+    def _prepare(self, function_id: str, packed: bytes, modules: list[str], around: Surroundings) -> Prepared:
+        if stale := self._stale():
+            return Prepared(refusal=stale)
+        surroundings.apply(around)
         importlib.invalidate_caches()
-        for module in ("numpy", *modules):
+        for module in (*_ALWAYS, *modules):
             self._import(module)
         try:
             self.functions[function_id] = unpack_function(packed)
-        except Exception as error:
+        except BaseException as error:  # of the user's module, which may even leave by sys.exit
             return Prepared(error=pack_error(error))
         self._look_what_broke("what the function refers to")
         for module, late in _IMPORTED_LATE.items():
             if module in sys.modules:
                 self._import(late)
-        self._sources.update({p: s for p, s in sources_of().items() if p not in self._sources})
+        self.sources.remember()
         gc.collect()
         gc.freeze()  # the children shall not write to these pages only because a collection looks at them
         if self._kind == "warm":
@@ -123,9 +128,10 @@ class _Warm:
         return Prepared(refusal=self._unsafe)
 
     def _import(self, module: str) -> None:
-        with contextlib.suppress(Exception):  # the function will meet the same error, and may expect it
-            importlib.import_module(module)
-        self._look_what_broke(module)
+        if module not in sys.modules:
+            with contextlib.suppress(BaseException):  # the function will meet the same error, and may expect it
+                importlib.import_module(module)
+            self._look_what_broke(module)
 
     def _look_what_broke(self, module: str) -> None:
         if self._unsafe is None:
@@ -133,33 +139,41 @@ class _Warm:
             if why is not None:
                 self._unsafe = Refusal(why, module)
 
-    # -- forking ---------------------------------------------------------------------------------------------------
+    def _stale(self) -> Refusal | None:
+        edited = self.sources.edited()
+        return Refusal("stale", ", ".join(str(path) for path in edited[:3])) if edited else None
 
-    def _fork(self, request: Request, spec: JobSpec) -> None:
+    # -- starting a job --------------------------------------------------------------------------------------------
+
+    def _start(self, request: Request, spec: JobSpec) -> None:
         refusal = self._refusal()
         if refusal is not None:
             request.answer(refusal)
-            return
+        elif self._kind == "spare":
+            request.answer(os.getpid())
+            self._spare_job = spec
+            self._over = True
+        else:
+            self._fork(request, spec)
+
+    def _fork(self, request: Request, spec: JobSpec) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         me = os.getpid()
         pid = os.fork()
         if pid == 0:
             self._children.close_fds()
-            worker.main_after_fork(self._home, spec, self.functions, me)
-        self._children.add(pid)
+            worker.main_after_fork(self._home, spec, self.functions, self.sources, me)
+        self._children.add(pid, f"{os.environ[MARK]}/{pid}")
         request.answer(pid)
 
     def _refusal(self) -> Refusal | None:
-        if self._unsafe is not None:
-            return self._unsafe
-        why = _what_is_unsafe()
-        if why is not None:
-            return Refusal(why, "something that ran after the imports")
-        edited = changed(self._sources)
-        if edited:
-            return Refusal("stale", ", ".join(str(path) for path in edited[:3]))
-        return None
+        if self._kind == "warm":
+            if self._unsafe is not None:
+                return self._unsafe
+            if (why := _what_is_unsafe()) is not None:
+                return Refusal(why, "something that ran after the imports")
+        return self._stale()
 
 
 def _what_is_unsafe() -> Literal["threads", "cuda"] | None:

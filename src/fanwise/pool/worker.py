@@ -1,35 +1,47 @@
 """A worker process from the inside: prepares itself, connects to the pool, runs its job, tells how it went, ends.
 
-    forked by the warm process --> own session, dies with its parent --> dials the pool, hello
-      --> seeds, threads, GPUs, output files --> ready --> the user's function --> done --> end, or the next job
+    forked by the warm process --> own session, dies with its parent --> dials the pool
+      --> lease, surroundings, output files, seeds --> ready --> the user's function --> done --> end, or the next job
 
 The forked child shares nothing with the warm process but memory: its links are closed by the fork, its signals and
 its exit handlers are its own. A stop order arrives as SIGTERM, which raises `TrialStopped` wherever the function is;
 never in the middle of a message. All that leaves the process goes through its one link.
+
+Told to the pool: `ready`, `report`, `done`; a reused worker then asks `next`, or leaves when it is not fit for more.
 """
 
 import atexit
 import contextlib
 import gc
 import os
-import random
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+import traceback
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from ..base.errors import FanwiseError, NotSendableError, TrialStopped
 from ..links import Hub, Link, dial
 from ..links.codec import dumps_by_value, pack_error
-from .current import CurrentJob, Stopper, enter, fetch_function, leave, stop_by_signal
-from .functions import unpack_arguments
+from . import surroundings
+from .current import CurrentJob, enter, leave
+from .functions import Function, unpack_arguments, unpack_function
 from .late_imports import call_on_import
+from .launching import MARK, THREAD_VARIABLES
 from .processes import die_with_parent, started_s
 from .seeds import seed_everything, seed_on_import
+from .sources import Sources
 from .specs import Home, How, JobSpec, OutcomeKind
+from .stopper import Stopper, stop_by_signal
+
+# The kernel shall pick a worker, not the tuner, when memory runs out.
+_OOM_SCORE = 500
+
+# The pool's thread may be busy with a large message of somebody else; when the pool is gone, dialling fails at once.
+_DIAL_S = 60.0
+
 
 class _Ended(NamedTuple):
     """How the user's function ended."""
@@ -40,21 +52,17 @@ class _Ended(NamedTuple):
     objective_s: float
 
 
-Function = Callable[..., Any]  # Any: the user's function
-
-# The kernel shall pick a worker, not the tuner, when memory runs out.
-_OOM_SCORE = 500
-
-
-def main_after_fork(home: Home, spec: JobSpec, functions: dict[str, Function], warm_pid: int) -> NoReturn:
-    """The life of a child that the warm process has just forked. Never returns."""
+def main_after_fork(
+    home: Home, spec: JobSpec, functions: dict[str, Function], sources: Sources, warm_pid: int
+) -> NoReturn:
+    """The life of a child that the warm process has just forked."""
     code = 1
     try:
         os.setsid()
         die_with_parent(warm_pid)
+        os.environ[MARK] = f"{os.environ[MARK]}/{os.getpid()}"
         atexit._clear()
-        gc.enable()
-        code = main(home, spec, functions, "fork")
+        code = _main(home, spec, functions, sources, "fork")
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
@@ -62,26 +70,36 @@ def main_after_fork(home: Home, spec: JobSpec, functions: dict[str, Function], w
         os._exit(code)
 
 
-def main(home: Home, spec: JobSpec | None, functions: dict[str, Function], how: How) -> int:
+def main_of_spare(home: Home, spec: JobSpec, functions: dict[str, Function], sources: Sources) -> NoReturn:
+    """The rest of the life of a spare that has got its job. Not left by return: threads may still be there."""
+    code = 1
+    try:
+        code = _main(home, spec, functions, sources, "spare")
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        _flush()
+        os._exit(code)
+
+
+def _main(home: Home, spec: JobSpec, functions: dict[str, Function], sources: Sources, how: How) -> int:
     """Run `spec`, and when it says `reuse` what the pool sends after it. Returns the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE))
-    assert spec is not None, "a worker begins with a job"
     hub = Hub(name="worker")
-    link = dial(hub, Path(home.socket), home.key)
+    link = dial(hub, Path(home.socket), home.key, within_s=_DIAL_S)
     link.open()
-    _limit(spec)
-    memory = _Memory()
+    worker = _Worker(hub, link, functions, sources)
     try:
-        while spec is not None:
-            clean = _run(link, spec, functions[spec.function_id], how)
-            if not spec.reuse:
-                break
+        job: JobSpec | None = spec
+        while job is not None:
+            fit = worker.run(job, how)
+            job = link.ask("next", job.job_id) if fit and job.reuse else None
             how = "reuse"
-            spec = link.ask("next", spec.job_id, clean and memory.is_steady())
-            if spec is not None and spec.function_id not in functions:
-                functions[spec.function_id] = fetch_function(link, spec.function_id)
+            if job is not None and worker.is_stale():
+                link.notify("declined", job.job_id)
+                job = None
         return 0
     except FanwiseError:
         return 0  # the pool is gone, and with it everybody who could be told
@@ -91,42 +109,84 @@ def main(home: Home, spec: JobSpec | None, functions: dict[str, Function], how: 
         hub.close()
 
 
-def _run(link: Link, spec: JobSpec, function: Function, how: How) -> bool:
-    """One job. True when it ended by returning or by a stop inside report: the process is fit for another."""
-    _redirect(spec.output)
-    seed_everything(spec.seed)
-    with seed_on_import(spec.seed), stop_by_signal() as stopper:
-        job = CurrentJob(link, spec, stopper)
-        enter(job)
-        link.notify("ready", spec.job_id, os.getpid(), started_s(os.getpid()), how)
-        ended = _call(function, spec, job, stopper)
-        leave()
-    _flush()
-    link.notify("done", spec.job_id, *ended)
-    return ended.kind == "returned" or (ended.kind == "stopped" and stopper.stopped_in_report)
+class _Worker:
+    """This process between its first job and its last."""
 
+    def __init__(self, hub: Hub, link: Link, functions: dict[str, Function], sources: Sources) -> None:
+        self._hub = hub
+        self._link = link
+        self._functions = functions
+        self._sources = sources
+        self._pid = os.getpid()
+        self._memory = _Memory()
 
-def _call(function: Function, spec: JobSpec, job: CurrentJob, stopper: Stopper) -> _Ended:
-    """The user's function: how it ended, the packed result or error, and the seconds it took."""
-    began_s = time.monotonic()
-    job.began(began_s)
-    try:
+    def run(self, spec: JobSpec, how: How) -> bool:
+        """One job. True when the process is fit for another."""
+        surroundings.apply(spec.surroundings, again=how == "reuse")
+        _limit(spec, how)
+        _redirect(spec.output)
+        seed_everything(spec.seed)
+        with seed_on_import(spec.seed), stop_by_signal() as stopper:
+            job = CurrentJob(self._hub, self._link, spec, stopper)
+            enter(job)
+            self._link.notify("ready", spec.job_id, os.getpid(), started_s(os.getpid()), how)
+            ended = self._call(spec, job, stopper)
+            if os.getpid() != self._pid:  # a fork by user code that came back from the user's function
+                _flush()
+                os._exit(ended.kind != "returned")
+            leave()
+        _flush()
+        self._link.notify("done", spec.job_id, *ended)
+        # After an exception, or a stop at any place, who knows what is half-done in this process.
+        clean = ended.kind == "returned" or (ended.kind == "stopped" and stopper.stopped_in_report)
+        if not (clean and spec.reuse and self._memory.is_steady()):
+            return False
+        self._sources.remember()
+        return True
+
+    def is_stale(self) -> bool:
+        """Whether a source file that this process has imported was changed since."""
+        return bool(self._sources.edited())
+
+    def _call(self, spec: JobSpec, job: CurrentJob, stopper: Stopper) -> _Ended:
+        """The user's function: how it ended, the packed result or error, and the seconds it took."""
+        began_s = time.monotonic()
         try:
-            stopper.begin()
-            args, kwargs = unpack_arguments(spec.arguments)
-            value = function(*args, **kwargs)
-        finally:
-            stopper.ignore()
-            objective_s = time.monotonic() - began_s
-        payload, buffers = _pack_result(value, spec)
-        return _Ended("returned", payload, buffers, objective_s)
-    except TrialStopped:
-        return _Ended("stopped", b"", [], time.monotonic() - began_s)
-    except (SystemExit, KeyboardInterrupt) as error:
-        return _Ended("exception", pack_error(error), [], objective_s)
-    except BaseException as error:
-        sys.excepthook(type(error), error, error.__traceback__)
-        return _Ended("exception", pack_error(error), [], objective_s)
+            try:
+                function = self._function(spec)
+                args, kwargs = unpack_arguments(spec.arguments)
+                began_s = time.monotonic()
+                job.began(began_s)
+                stopper.begin()
+                value = function(*args, **kwargs)
+            finally:
+                stopper.ignore()
+                objective_s = time.monotonic() - began_s
+            payload, buffers = _pack_result(value, spec)
+            return _Ended("returned", payload, buffers, objective_s)
+        except TrialStopped:
+            return _Ended("stopped", b"", [], time.monotonic() - began_s)
+        except BaseException as error:
+            return _Ended("exception", _packed(error), [], objective_s)
+
+    def _function(self, spec: JobSpec) -> Function:
+        """From the warm process, or, when this process was forked before it was known, from the pool."""
+        if spec.function_id not in self._functions:
+            self._functions[spec.function_id] = unpack_function(self._link.ask("function", spec.job_id))
+        return self._functions[spec.function_id]
+
+
+def _packed(error: BaseException) -> bytes:
+    """The error, told on stderr too, and fit to travel whatever its own methods do."""
+    if isinstance(error, MemoryError):
+        traceback.clear_frames(error.__traceback__)  # what could not all be held must not be in the way now
+    if not isinstance(error, SystemExit | KeyboardInterrupt):
+        with contextlib.suppress(Exception):
+            sys.excepthook(type(error), error, error.__traceback__)
+    try:
+        return pack_error(error)
+    except Exception as trouble:
+        return pack_error(RuntimeError(f"a {type(error).__qualname__}, whose text cannot be had: {trouble!r}"))
 
 
 def _pack_result(value: object, spec: JobSpec) -> tuple[bytes, list[Any]]:
@@ -139,11 +199,13 @@ def _pack_result(value: object, spec: JobSpec) -> tuple[bytes, list[Any]]:
         ) from error
 
 
-def _limit(spec: JobSpec) -> None:
-    """Threads, GPUs and memory as the lease says; before any user code of this process runs."""
+def _limit(spec: JobSpec, how: How) -> None:
+    """Threads, GPUs and memory as the lease says; before any user code of this job runs."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(spec.gpus)
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    for name in THREAD_VARIABLES:
         os.environ[name] = str(spec.cpus)
+    if how == "reuse":
+        return  # the rest holds for the process: a reused one gets only jobs of one and the same need
     if spec.cpus != 1:
         import threadpoolctl
 
@@ -153,8 +215,8 @@ def _limit(spec: JobSpec) -> None:
     if spec.memory_bytes and not spec.gpus:
         import resource
 
-        used = _resident_bytes()
-        resource.setrlimit(resource.RLIMIT_DATA, (used + spec.memory_bytes, resource.RLIM_INFINITY))
+        most_bytes = _data_bytes() + spec.memory_bytes
+        resource.setrlimit(resource.RLIMIT_DATA, (most_bytes, resource.RLIM_INFINITY))
     if spec.gpus and spec.gpu_fraction < 1:
         _limit_gpu_memory(spec.gpu_fraction)
 
@@ -181,8 +243,9 @@ def _redirect(output: str) -> None:
     null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     os.dup2(null, 0)
     os.close(null)
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # an earlier job may have put something else there
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # text files both, in a process of ours
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # text files both, as we were started
 
 
 def _leave() -> None:
@@ -201,9 +264,17 @@ def _flush() -> None:
             stream.flush()
 
 
+def _statm_bytes(field: int) -> int:
+    return int(Path("/proc/self/statm").read_text().split()[field]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def _resident_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+    return _statm_bytes(1)
+
+
+def _data_bytes() -> int:
+    """What RLIMIT_DATA counts, and a little more (the stack)."""
+    return _statm_bytes(5)
 
 
 class _Memory:
@@ -221,11 +292,14 @@ class _Memory:
         now = (_resident_bytes(), _cuda_bytes())
         if self._baseline is None:
             self._baseline = now
-        grown = any(n > b * (1 + self._SLACK_SHARE) + self._SLACK_BYTES for n, b in zip(now, self._baseline))
-        if grown:
+        if self._is_above(now, self._baseline):
             gc.collect()
-        self._above = self._above + 1 if grown else 0
+            now = (_resident_bytes(), _cuda_bytes())
+        self._above = self._above + 1 if self._is_above(now, self._baseline) else 0
         return self._above < 2
+
+    def _is_above(self, now: tuple[int, int], baseline: tuple[int, int]) -> bool:
+        return any(n > b * (1 + self._SLACK_SHARE) + self._SLACK_BYTES for n, b in zip(now, baseline, strict=True))
 
 
 def _cuda_bytes() -> int:
@@ -234,6 +308,3 @@ def _cuda_bytes() -> int:
         return 0
     torch.cuda.empty_cache()
     return int(torch.cuda.memory_allocated())
-
-
-_ = random  # seeded by seed_everything; imported here so that it is in the warm process before the fork

@@ -1,0 +1,377 @@
+"""The interpreters below a pool, seen from its owner: the keeper, and the warm processes and spares it launches.
+
+    launch(kind) --> keeper there? --> asked to launch it --> hello: linked --> prepare(function) --> ... --> over
+
+An interpreter is `over` when the keeper has told its exit and its link has nothing more to say, in whatever order the
+two come; only then is it known what it has done and what it has not. When the keeper itself is gone, so are all, and
+whatever they had started is looked for and ended here. The next launch starts a new keeper.
+
+Runs on the hub's thread only. Knows nothing of jobs: workers' links are handed on.
+"""
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+from ..base.errors import ClosedError, FanwiseError, WorkerLostError
+from ..links import Hub, Link, Reply, Request, UnixListener
+from ..links.codec import pack_error
+from .deaths import explain
+from .functions import Packed
+from .launching import MARK, launch
+from .outcomes import said_last
+from .processes import kill_line
+from .specs import Prepared, Surroundings
+
+_log = logging.getLogger(__name__)
+
+# Functions a process keeps at hand. Closures that are made anew for each submit are all different.
+_MOST_FUNCTIONS = 32
+
+Kind = Literal["warm", "spare"]
+
+
+@dataclass(slots=True, eq=False)
+class Interpreter:
+    """A warm process or a spare. `pids`: the jobs it runs, by process; a spare has one, itself."""
+
+    kind: Kind
+    number: int
+    log: Path
+    pid: int = 0
+    link: Link | None = None
+    status: int | None = None
+    over: bool = False
+    retired: bool = False
+    unanswered: int = 0
+    pids: dict[int, int] = field(default_factory=dict)
+    prepared: OrderedDict[str, Prepared] = field(default_factory=OrderedDict)
+    asking: dict[str, "_Asking"] = field(default_factory=dict)
+    when_linked: list[Callable[[], None]] = field(default_factory=list)
+
+    @property
+    def usable(self) -> bool:
+        """Whether something may be asked of it, now or when it has linked up."""
+        return not self.over and not self.retired and (self.link is None or self.link.ending is None)
+
+    def death(self) -> str:
+        """How it ended, for people."""
+        status, said = self.status or 0, said_last(self.log)
+        if status < 0:
+            return explain(status, last_output=said).text
+        return f"ended with exit code {status}." + (f" Its last output:\n{said}" if said else "")
+
+    def end_if_idle(self) -> None:
+        """A retired one is dismissed when it has nothing left to do."""
+        busy = self.pids or self.asking or self.unanswered
+        if self.retired and not busy and self.link is not None and self.link.ending is None:
+            self.link.close("retired")
+
+
+@dataclass(slots=True, eq=False)
+class _Asking:
+    """A function that an interpreter is loading, and who wants to know."""
+
+    name: str
+    thens: list[Callable[[Prepared], None]]
+
+
+class Boss(Protocol):
+    """What the interpreters tell: the crew."""
+
+    def on_worker(self, request: Request) -> None: ...
+    def on_child_exited(self, interpreter: Interpreter, pid: int, status: int) -> None: ...
+    def on_over(self, interpreter: Interpreter) -> None: ...
+
+
+class Interpreters:
+    """See the module. `close` ends every process, `wait_closed` waits for that."""
+
+    def __init__(self, hub: Hub, folder: Path, key: bytes, boss: Boss) -> None:
+        self.environment: Mapping[str, str] = dict(os.environ)
+        self._hub = hub
+        self._folder = folder
+        self._key = key
+        self._boss = boss
+        self._listener = UnixListener(hub, folder / "hub", key, on_link=self._arrived)
+        self._links: set[Link] = set()
+        self._all: dict[int, Interpreter] = {}
+        self._numbers = 0
+        self._keeper: subprocess.Popen[bytes] | None = None
+        self._keeper_pidfd = -1
+        self._keeper_link: Link | None = None
+        self._keepers = 0
+        self._keeping = False
+        self._closed = False
+
+    @property
+    def refused(self) -> Counter[str]:
+        """Connections that were closed, by reason."""
+        return Counter({str(why): count for why, count in self._listener.refused.items()})
+
+    @property
+    def line(self) -> str:
+        """The mark of all processes below the keeper of this moment."""
+        own = os.environ.get(MARK)
+        mark = f"{os.getpid()}.{id(self):x}.{self._keepers}"
+        return f"{own}/{mark}" if own else mark
+
+    # -- launching -------------------------------------------------------------------------------------------------
+
+    def launch(self, kind: Kind) -> Interpreter:
+        """Begin to start one. Whatever goes wrong, it will be told as over."""
+        self._numbers += 1
+        interpreter = Interpreter(kind, self._numbers, self._folder / f"{kind}-{self._numbers}.log")
+        self._all[interpreter.number] = interpreter
+        if self._keeper_link is not None:
+            self._ask_keeper(interpreter)
+        elif not self._keeping:
+            self._launch_keeper()
+        return interpreter
+
+    def _launch_keeper(self) -> None:
+        self._keeping = True
+        self._keepers += 1
+        config = {"owner_pid": os.getpid(), "folder": str(self._folder), "key": self._key.hex()}
+        try:
+            self._keeper = launch(
+                "fanwise.pool.keeper", config, log=self._keeper_log, mark=self.line, environment=self.environment
+            )
+            self._keeper_pidfd = os.pidfd_open(self._keeper.pid)
+        except OSError as error:
+            self._keeper_log.write_text(f"it could not be started: {error}\n")
+            self._hub.call_soon(self._keeper_ended)  # later: whoever launches shall hold the interpreter first
+            return
+        self._hub.watch(self._keeper_pidfd, lambda _events: self._keeper_ended())
+
+    @property
+    def _keeper_log(self) -> Path:
+        return self._folder / "keeper.log"
+
+    def _ask_keeper(self, interpreter: Interpreter) -> None:
+        assert self._keeper_link is not None, "called when it is linked"
+        config = {
+            "main": "fanwise.pool.warm",
+            "kind": interpreter.kind,
+            "number": interpreter.number,
+            "socket": str(self._folder / "hub"),
+            "key": self._key.hex(),
+        }
+        with contextlib.suppress(FanwiseError):  # it has just ended, which tells of all interpreters
+            reply = self._keeper_link.call("launch", config, str(interpreter.log))
+            reply.add_done_callback(lambda reply: self._launched(interpreter, reply))
+
+    def _launched(self, interpreter: Interpreter, reply: Reply) -> None:
+        try:
+            interpreter.pid = reply.result()
+        except (WorkerLostError, ClosedError):
+            return  # the keeper is gone, which tells of all interpreters
+        except Exception as error:
+            interpreter.log.write_text(f"it could not be started: {error}\n")
+            self._exited(interpreter, 1)
+
+    # -- preparing -------------------------------------------------------------------------------------------------
+
+    def prepare(
+        self, interpreter: Interpreter, packed: Packed, around: Surroundings, then: Callable[[Prepared], None]
+    ) -> None:
+        """Have it load a function; `then(prepared)` comes once, now or later."""
+        function_id = packed.function_id
+        if interpreter.over:
+            then(self._died(interpreter, packed.name))
+        elif function_id in interpreter.prepared:
+            interpreter.prepared.move_to_end(function_id)
+            then(interpreter.prepared[function_id])
+        elif function_id in interpreter.asking:
+            interpreter.asking[function_id].thens.append(then)
+        else:
+            interpreter.asking[function_id] = _Asking(packed.name, [then])
+            if interpreter.link is not None:
+                self._ask_to_prepare(interpreter, packed, around)
+            else:
+                interpreter.when_linked.append(lambda: self._ask_to_prepare(interpreter, packed, around))
+
+    def _ask_to_prepare(self, interpreter: Interpreter, packed: Packed, around: Surroundings) -> None:
+        assert interpreter.link is not None, "called when it is linked"
+        with contextlib.suppress(FanwiseError):  # it has just ended; who asks is told when it is over
+            reply = interpreter.link.call("prepare", packed.function_id, packed.function, list(packed.modules), around)
+            reply.add_done_callback(lambda reply: self._prepared(interpreter, packed, reply))
+
+    def _prepared(self, interpreter: Interpreter, packed: Packed, reply: Reply) -> None:
+        try:
+            prepared: Prepared = reply.result()
+        except (WorkerLostError, ClosedError):
+            return  # who asks is told when it is over
+        except Exception as error:
+            prepared = Prepared(error=pack_error(error))
+        if prepared.error is None and (prepared.refusal is None or prepared.refusal.why != "stale"):
+            self._keep(interpreter, packed.function_id, prepared)  # what failed may be mended until the next job
+        asking = interpreter.asking.pop(packed.function_id, None)
+        for then in asking.thens if asking is not None else ():
+            then(prepared)
+        interpreter.end_if_idle()
+
+    def _keep(self, interpreter: Interpreter, function_id: str, prepared: Prepared) -> None:
+        interpreter.prepared[function_id] = prepared
+        while len(interpreter.prepared) > _MOST_FUNCTIONS:
+            oldest, _ = interpreter.prepared.popitem(last=False)
+            self._tell(interpreter.link, "forget", oldest)
+
+    def _died(self, interpreter: Interpreter, name: str) -> Prepared:
+        text = f"the {interpreter.kind} process {interpreter.death()}\nIt was importing what {name!r} needs."
+        killed = interpreter.status == -signal.SIGKILL
+        return Prepared(error=pack_error(WorkerLostError(text)), killed=killed)
+
+    # -- signals ---------------------------------------------------------------------------------------------------
+
+    def signal_below(self, interpreter: Interpreter, pid: int, number: int) -> None:
+        """Send a signal to a process through its parent, which knows whether the pid is still its child's."""
+        parent = self._keeper_link if interpreter.kind == "spare" else interpreter.link
+        self._tell(parent, "signal", pid, number)
+
+    def _tell(self, link: Link | None, method: str, *args: object) -> None:
+        if link is not None and link.ending is None:
+            with contextlib.suppress(FanwiseError):
+                link.notify(method, *args)
+
+    # -- links -----------------------------------------------------------------------------------------------------
+
+    def _arrived(self, link: Link) -> None:
+        self._links.add(link)
+        link.handler = self._first_message
+        link.on_ended(lambda link, ending: self._links.discard(link))
+
+    def _first_message(self, request: Request) -> None:
+        """Who is this? A worker's first message is `ready`; all others say hello."""
+        if request.method != "hello":
+            self._boss.on_worker(request)
+            return
+        role, number = request.args
+        if role == "keeper":
+            self._keeper_linked(request.link)
+        elif number in self._all:
+            self._linked(self._all[number], request.link)
+        else:
+            request.link.close("its exit has been told already")
+
+    def _keeper_linked(self, link: Link) -> None:
+        self._keeper_link = link
+        link.handler = self._from_keeper
+        link.on_ended(lambda link, ending: self._keeper_ended())
+        for interpreter in list(self._all.values()):
+            if interpreter.status is None:
+                self._ask_keeper(interpreter)
+
+    def _linked(self, interpreter: Interpreter, link: Link) -> None:
+        interpreter.link = link
+        interpreter.pid = link.peer.pid
+        link.handler = lambda request: self._from_interpreter(interpreter, request)
+        link.on_ended(lambda link, ending: self._over_if_both(interpreter))
+        calls, interpreter.when_linked = interpreter.when_linked, []
+        for call in calls:
+            call()
+        interpreter.end_if_idle()
+
+    def _from_interpreter(self, interpreter: Interpreter, request: Request) -> None:
+        assert request.method == "exited", request.method
+        self._boss.on_child_exited(interpreter, *request.args)
+        interpreter.end_if_idle()
+
+    def _from_keeper(self, request: Request) -> None:
+        assert request.method == "exited", request.method
+        pid, status = request.args
+        for interpreter in list(self._all.values()):
+            if interpreter.pid == pid:
+                self._exited(interpreter, status)
+
+    # -- ends ------------------------------------------------------------------------------------------------------
+
+    def _exited(self, interpreter: Interpreter, status: int) -> None:
+        interpreter.status = status
+        # A hello may lie unread; what is unread now is read before the next turn but one.
+        turns_later(self._hub, lambda: self._over_if_both(interpreter))
+
+    def _over_if_both(self, interpreter: Interpreter) -> None:
+        linked = interpreter.link is not None and interpreter.link.ending is None
+        if interpreter.status is None or linked or interpreter.over or self._closed:
+            return
+        interpreter.over = True
+        del self._all[interpreter.number]
+        interpreter.when_linked.clear()
+        asking, interpreter.asking = interpreter.asking, {}
+        self._boss.on_over(interpreter)
+        for one in asking.values():
+            died = self._died(interpreter, one.name)
+            for then in one.thens:
+                then(died)
+        with contextlib.suppress(OSError):
+            interpreter.log.unlink()
+
+    def _keeper_ended(self) -> None:
+        """Nothing below it lives on: the kernel kills the interpreters and they the workers; the rest is ended here."""
+        if self._closed or not self._keeping:
+            return
+        self._keeping = False
+        status = self._end_keeper()
+        link, self._keeper_link = self._keeper_link, None
+        kill_line(self.line)
+        if link is not None:
+            link.close("it has ended")
+            _log.warning("the keeper of the workers ended, and so did all workers; a new one is started when needed")
+        for interpreter in list(self._all.values()):
+            if link is None:
+                trouble = f"the keeper of the workers ended before it was ready: {said_last(self._keeper_log)}\n"
+                interpreter.log.write_text(trouble)
+            self._exited(interpreter, status if link is None else -signal.SIGKILL)
+
+    def _end_keeper(self) -> int:
+        """Its exit status; 1 when it could not even be started."""
+        keeper = self._keeper
+        if keeper is None:
+            return 1
+        keeper.kill()  # nothing happens when it is dead, which it is as a rule
+        status = keeper.wait()
+        self._forget_keeper()
+        return status
+
+    def _forget_keeper(self) -> None:
+        self._keeper = None
+        if self._keeper_pidfd >= 0:
+            self._hub.forget(self._keeper_pidfd)
+            os.close(self._keeper_pidfd)
+            self._keeper_pidfd = -1
+
+    def close(self) -> None:
+        """End every process at once."""
+        self._closed = True
+        self._listener.close()
+        for link in list(self._links):
+            link.close("the pool was closed")
+
+    def wait_closed(self, within_s: float = 10.0) -> None:
+        """Block until the keeper, and so everything below it, is gone. After `close`, off the hub's thread."""
+        keeper = self._keeper
+        if keeper is None:
+            return
+        try:
+            keeper.wait(within_s)
+        except subprocess.TimeoutExpired:
+            keeper.kill()
+            keeper.wait()
+            kill_line(self.line)
+        self._forget_keeper()
+
+
+def turns_later(hub: Hub, call: Callable[[], None], turns: int = 3) -> None:
+    """Call `call` after some more turns of the hub: what lay unread in a socket before is read by then."""
+    if turns == 0:
+        call()
+    else:
+        hub.call_soon(lambda: turns_later(hub, call, turns - 1))

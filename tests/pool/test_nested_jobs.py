@@ -1,0 +1,316 @@
+"""Jobs that jobs submit: processes beside their parent, within its lease, and ended with it at the latest."""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+
+from fanwise.base.errors import ClosedError, DeadlineExceeded, LeaseError, TrialStopped, WorkerLostError
+from fanwise.pool import JobHandle, Pool, current
+from fanwise.pool.current import NestedHandle
+from fanwise.testing import within
+from fanwise.testing.gates import Gate
+
+# Workers cannot import test modules.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    with Pool(cpus=2, seed=11) as pool:
+        pool.submit(int).result(within_s=60)  # its processes are there before the test begins
+        yield pool
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Gate]:
+    with Gate(tmp_path / "gate") as gate:
+        yield gate
+
+
+def who_am_i() -> tuple[int, int, int]:
+    return os.getpid(), os.getppid(), os.getsid(0)
+
+
+def alive(pid: int) -> bool:
+    return os.path.exists(f"/proc/{pid}")
+
+
+def test_nested_jobs_are_siblings_with_sessions_of_their_own(pool: Pool) -> None:
+    def parent() -> tuple[tuple[int, int, int], list[tuple[int, int, int]]]:
+        handles = [current().submit(who_am_i) for _ in range(3)]
+        return who_am_i(), [handle.result(20) for handle in handles]
+
+    (pid, warm, session), nested = pool.needs(cpus=2).submit(parent).result(within_s=30)
+    assert {ppid for _, ppid, _ in nested} == {warm} != {pid}
+    assert {own for own, _, _ in nested} == {sid for _, _, sid in nested}
+    assert len({pid, *(own for own, _, _ in nested)}) == 4
+    assert session == pid
+
+
+def test_results_and_errors_of_nested_jobs_come_back(pool: Pool) -> None:
+    def square(array: "np.ndarray[Any, Any]") -> Any:  # Any: numpy's
+        return array * array
+
+    def fail() -> None:
+        raise KeyError("nothing here")
+
+    def die() -> None:
+        os._exit(9)
+
+    def parent() -> tuple[float, list[str]]:
+        total = float(current().submit(square, np.arange(100_000.0)).result(20).sum())
+        words = []
+        for function in (fail, die):
+            try:
+                current().submit(function).result(20)
+            except Exception as error:
+                words.append(f"{type(error).__name__}: {error}")
+        return total, words
+
+    total, (failed, died) = pool.submit(parent).result(within_s=30)
+    assert total == float((np.arange(100_000.0) ** 2).sum())
+    assert failed == "KeyError: 'nothing here'"
+    assert died.startswith("WorkerLostError: ended with exit code 9 before its function returned")
+
+
+def test_nested_jobs_share_the_lease_of_their_parent(pool: Pool, tmp_path: Path) -> None:
+    def child() -> None:
+        # Nobody else may be inside: the lease of the parent has one CPU.
+        fd = os.open(tmp_path / "inside", os.O_CREAT | os.O_EXCL)
+        os.close(fd)
+        os.unlink(tmp_path / "inside")
+
+    def parent() -> str:
+        handles = [current().submit(child) for _ in range(6)]
+        for handle in handles:
+            handle.result(20)
+        try:
+            current().submit_needing(int, (), {}, cpus=2)
+        except LeaseError as error:
+            return str(error)
+        return "granted"
+
+    text = pool.submit(parent).result(within_s=30)
+    assert text.startswith("2 CPUs asked for, the lease of the job that asks has 1.")
+
+
+def test_a_nested_jobs_seed_follows_from_its_parents(pool: Pool) -> None:
+    def seed() -> int:
+        return current().seed
+
+    def parent() -> tuple[int, int]:
+        one, two = (current().submit_needing(seed, (), {}, number=n) for n in (1, 2))
+        return one.result(20), two.result(20)
+
+    first, again, other = (pool.needs(number=n).submit(parent).result(within_s=30) for n in (5, 5, 6))
+    assert first == again
+    assert len({*first, *other}) == 4
+
+
+def test_nested_jobs_of_nested_jobs_run(pool: Pool) -> None:
+    def descend(levels: int) -> int:
+        return 1 + current().submit(descend, levels - 1).result(20) if levels else 1
+
+    assert pool.submit(descend, 3).result(within_s=30) == 4
+
+
+@pytest.mark.parametrize("end", ["returns", "raises", "SIGKILL", "stop", "kill"])
+def test_nested_jobs_end_with_their_parent(pool: Pool, tmp_path: Path, gate: Gate, end: str) -> None:
+    def child(number: int) -> None:
+        (tmp_path / f"child-{number}").write_text(str(os.getpid()))
+        signal.pause()
+
+    def parent() -> None:
+        handles = [current().submit(child, number) for number in range(3)]  # two run, the third is queued
+        (tmp_path / "submitted").touch()
+        gate.wait()
+        if end == "raises":
+            raise ValueError(len(handles))
+
+    handle = pool.needs(cpus=2).submit(parent)
+    assert isinstance(handle, JobHandle)
+    children = [tmp_path / f"child-{number}" for number in range(3)]
+    within(30, lambda: all(p.exists() and p.read_text() for p in children[:2]), "two nested jobs run")
+    within(30, (tmp_path / "submitted").exists, "the third is submitted")
+    pids = [int(path.read_text()) for path in children[:2]]
+    if end == "SIGKILL":
+        assert handle.pid is not None
+        os.kill(handle.pid, signal.SIGKILL)
+    elif end in ("stop", "kill"):
+        handle.stop() if end == "stop" else handle.kill()
+    else:
+        gate.open()
+    kinds = {"returns": "returned", "raises": "exception", "SIGKILL": "signal", "stop": "stopped", "kill": "signal"}
+    assert handle.outcome(within_s=30).kind == kinds[end]
+    assert [alive(pid) for pid in pids] == [False, False]  # the parent is done only when they are
+    assert not children[2].exists()
+    within(5, lambda: pool.engine.ledger.leases == {} and not pool.engine._jobs, "nothing is left in the books")
+
+
+def test_a_nested_job_can_be_stopped_by_its_parent_and_again_when_it_has_ended(pool: Pool) -> None:
+    def parent() -> str:
+        handle = current().submit(signal.pause)
+        handle.stop()
+        try:
+            handle.result(20)
+        except TrialStopped:
+            handle.stop()
+            return "stopped"
+        return "not stopped"
+
+    assert pool.submit(parent).result(within_s=30) == "stopped"
+
+
+def test_waiting_for_a_nested_job_has_a_deadline_and_can_be_taken_up_again(pool: Pool, gate: Gate) -> None:
+    def parent() -> list[object]:
+        handle = current().submit(gate.wait)
+        seen: list[object] = []
+        for wait_s in (0.01, 0.02):
+            try:
+                handle.result(wait_s)
+            except DeadlineExceeded as error:
+                seen.append("it goes on" in str(error))
+        seen.append(handle.done())
+        current().report("waiting")
+        seen.append(handle.result(20))
+        return seen
+
+    def decide(values: object) -> str:
+        gate.open()
+        return "CONTINUE"
+
+    assert pool.needs(on_report=decide).submit(parent).result(within_s=30) == [True, True, False, None]
+
+
+def test_a_stop_interrupts_waiting_for_a_nested_job(pool: Pool, tmp_path: Path) -> None:
+    def child() -> None:
+        (tmp_path / "child").touch()
+        signal.pause()
+
+    def parent() -> str:
+        try:
+            current().submit(child).result()
+        except TrialStopped:
+            return f"stopped, and the link still works: {current().report(1)}"
+        return "not stopped"
+
+    handle = pool.submit(parent)
+    assert isinstance(handle, JobHandle)
+    within(30, (tmp_path / "child").exists, "the nested job runs, so the parent waits or is about to")
+    handle.stop(grace_s=30)
+    assert handle.result(within_s=30) == "stopped, and the link still works: CONTINUE"
+
+
+def test_threads_of_a_job_may_wait_for_nested_jobs_at_once(pool: Pool) -> None:
+    def parent() -> list[int]:
+        def work(number: int) -> None:
+            results[number] = current().submit(abs, -number).result(20)
+
+        results: dict[int, int] = {}
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        work(4)
+        for thread in threads:
+            thread.join()
+        return sorted(results.values())
+
+    assert pool.needs(cpus=2).submit(parent).result(within_s=30) == [0, 1, 2, 3, 4]
+
+
+def test_the_outcomes_of_nested_jobs_are_not_kept_once_they_are_told(pool: Pool) -> None:
+    def parent() -> str:
+        for number in range(10):
+            assert current().submit(abs, number).result(20) == number
+        return current().report("told")
+
+    def decide(values: object) -> str:
+        (job,) = pool.engine._jobs.values()
+        sizes.append(len(job.nested))
+        return "CONTINUE"
+
+    sizes: list[int] = []
+    assert pool.needs(on_report=decide).submit(parent).result(within_s=30) == "CONTINUE"
+    assert sizes == [0]
+
+
+def test_a_job_cannot_have_the_outcome_of_somebody_elses_job(pool: Pool, gate: Gate) -> None:
+    def parent(other: int) -> str:
+        own = current().submit(int)
+        assert own.result(20) == 0
+        stranger = NestedHandle(own._link, own._stopper, own._waiter, other, "other")
+        try:
+            stranger.result(20)
+        except LookupError as error:
+            return str(error)
+        return "told"
+
+    other = pool.submit(gate.wait)
+    assert pool.submit(parent, other.id).result(within_s=30) == f"job {other.id} is not one of this job's own"
+    gate.open()
+    other.result(within_s=30)
+
+
+def test_a_job_sees_the_loss_of_its_pool_while_it_waits(tmp_path: Path) -> None:
+    def child() -> None:
+        (tmp_path / "child").touch()
+        signal.pause()
+
+    def parent() -> None:
+        try:
+            current().submit(child).result()
+        except (ClosedError, WorkerLostError) as error:
+            (tmp_path / "seen").write_text(type(error).__name__)
+
+    with Pool(cpus=1) as pool:
+        pool.submit(parent)
+        within(60, (tmp_path / "child").exists, "the nested job runs")
+    # It may have been killed before it could write; what must not happen is that it lives on, which the fixture checks.
+    assert not (tmp_path / "seen").exists() or (tmp_path / "seen").read_text() in ("", "ClosedError")
+
+
+def test_inside_a_job_a_pool_is_the_jobs_own(pool: Pool) -> None:
+    def inner() -> tuple[int, str, bool]:
+        words = []
+        with Pool() as own:
+            found = own.machine.cpus
+            sibling = own.submit(os.getppid).result(within_s=20) == os.getppid()
+            for use in (
+                lambda: own.engine,
+                lambda: own.needs(cpus=9).submit(int),
+                lambda: own.needs(retries=1).submit(int),
+            ):
+                try:
+                    use()
+                except Exception as error:
+                    words.append(type(error).__name__)
+        try:
+            own.submit(int)
+        except ClosedError:
+            words.append("closed")
+        return found, " ".join(words), sibling
+
+    expected = (2, "ClosedError LeaseError ValueError closed", True)
+    assert pool.needs(cpus=2).submit(inner).result(within_s=30) == expected
+
+
+def test_nested_jobs_find_the_surroundings_of_the_job_that_submits_them(pool: Pool, tmp_path: Path) -> None:
+    def look() -> tuple[str | None, str]:
+        return os.environ.get("FANWISE_TEST_COLOUR"), os.getcwd()
+
+    def parent() -> tuple[str | None, str]:
+        os.environ["FANWISE_TEST_COLOUR"] = "green"
+        os.chdir(tmp_path)
+        found: tuple[str | None, str] = current().submit(look).result(20)
+        return found
+
+    assert pool.submit(parent).result(within_s=30) == ("green", str(tmp_path))
+    assert pool.submit(look).result(within_s=30)[0] is None

@@ -1,0 +1,344 @@
+"""A pool from the user's side: what travels, where it runs, in which order, and what is left when it is closed."""
+
+import functools
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+
+from fanwise.base.errors import ClosedError, DeadlineExceeded, LeaseError, NotSendableError
+from fanwise.pool import JobHandle, Pool, current
+from fanwise.pool.current import NestedHandle
+from fanwise.testing import within
+from fanwise.testing.gates import Gate
+
+# Workers cannot import test modules; and functions of scripts and notebooks travel by value too.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    with Pool(cpus=2, seed=11) as pool:
+        pool.submit(int).result(within_s=60)  # its processes are there before the test begins
+        yield pool
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Gate]:
+    with Gate(tmp_path / "gate") as gate:
+        yield gate
+
+
+def submitted(handle: JobHandle | NestedHandle) -> JobHandle:
+    assert isinstance(handle, JobHandle)
+    return handle
+
+
+class Scaler:
+    def __init__(self, factor: int) -> None:
+        self.factor = factor
+
+    def times(self, value: int) -> int:
+        return self.factor * value
+
+
+def closure(offset: int) -> Callable[[int], int]:
+    return lambda value: value + offset
+
+
+def with_default(value: int, offset: int = 5) -> int:
+    return value + offset
+
+
+def over_array(array: "np.ndarray[Any, Any]") -> Callable[[int], int]:
+    return lambda index: int(array[index])
+
+
+def local_class() -> Callable[[int], int]:
+    class Doubled:
+        def __call__(self, value: int) -> int:
+            return 2 * value
+
+    return Doubled()
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (lambda value: value * value, 9),
+        (closure(10), 13),
+        (with_default, 8),
+        (functools.partial(with_default, offset=7), 10),
+        (Scaler(4).times, 12),
+        (local_class(), 6),
+        (over_array(np.arange(100_000) * 2), 6),
+        (abs, 3),
+    ],
+    ids=["lambda", "closure", "default", "partial", "bound method", "local class", "array in the closure", "built-in"],
+)
+def test_functions_travel_by_value(pool: Pool, function: Callable[[int], int], expected: int) -> None:
+    assert pool.submit(function, 3).result(within_s=30) == expected
+
+
+def test_each_job_has_a_process_of_its_own(pool: Pool) -> None:
+    handles = [submitted(pool.submit(os.getpid)) for _ in range(6)]
+    pids = [handle.result(within_s=30) for handle in handles]
+    assert [handle.pid for handle in handles] == pids
+    assert len(set(pids)) == 6
+    assert {handle.how for handle in handles} == {"fork"}
+
+
+def test_big_results_come_back_equal_and_writable(pool: Pool) -> None:
+    def many() -> dict[str, Any]:
+        return {
+            "big": np.arange(1 << 23, dtype=np.float64),
+            "small": [np.full(3, i) for i in range(3)],
+            "empty": np.empty(0),
+        }
+
+    result = pool.submit(many).result(within_s=60)
+    assert result["big"].nbytes == 64 << 20
+    np.testing.assert_array_equal(result["big"], np.arange(1 << 23, dtype=np.float64))
+    np.testing.assert_array_equal(result["small"], [[0, 0, 0], [1, 1, 1], [2, 2, 2]])
+    assert result["empty"].size == 0
+    result["big"][0] = 1.0
+
+
+def test_a_result_of_a_class_that_the_caller_lacks_comes_back(pool: Pool) -> None:
+    def make() -> object:
+        class Point:
+            x = 3
+
+        return Point()
+
+    assert pool.submit(make).result(within_s=30).x == 3
+
+
+def test_what_cannot_travel_is_named_at_the_submit(pool: Pool) -> None:
+    lock = threading.Lock()
+
+    def train(rate: float) -> None:
+        with lock:
+            pass
+
+    with pytest.raises(NotSendableError, match=r"train -> closure variable 'lock' -> a _thread.lock"):
+        pool.submit(train, 0.1)
+    with pytest.raises(NotSendableError, match=r"argument 1 of print -> a _thread.lock"):
+        pool.submit(print, lock)
+
+
+def test_a_result_instead_of_a_function_is_refused_with_the_right_line(pool: Pool) -> None:
+    with pytest.raises(TypeError, match=r"right:  pool.submit\(train, 3\)"):
+        pool.submit(3)  # type: ignore[arg-type]  # the mistake under test
+
+
+def test_needs_that_can_never_be_met_are_refused_at_the_submit(pool: Pool) -> None:
+    with pytest.raises(LeaseError, match=r"3 CPUs asked for, this machine has 2"):
+        pool.needs(cpus=3).submit(int)
+    with pytest.raises(ValueError, match="retries must be at least 0"):
+        pool.needs(retries=-1)
+    with pytest.raises(ValueError, match="cpus must be at least 1"):
+        Pool(cpus=0)
+
+
+# -- order, retries, reports -----------------------------------------------------------------------------------------
+
+
+def test_jobs_start_in_the_order_of_their_submit(pool: Pool, gate: Gate, tmp_path: Path) -> None:
+    def note(number: int) -> None:
+        with open(tmp_path / "order", "a") as file:
+            file.write(f"{number} ")
+
+    blocker = pool.needs(cpus=2).submit(gate.wait)
+    # Each takes the whole pool, so that they cannot overtake each other once they run.
+    handles = [pool.needs(cpus=2).submit(note, number) for number in range(5)]
+    gate.open()
+    for handle in (blocker, *handles):
+        handle.result(within_s=30)
+    assert (tmp_path / "order").read_text() == "0 1 2 3 4 "
+
+
+def test_a_small_job_does_not_overtake_a_big_one_that_waits(pool: Pool, gate: Gate) -> None:
+    blocker = submitted(pool.submit(gate.wait))
+    big = submitted(pool.needs(cpus=2).submit(gate.wait))
+    small = submitted(pool.submit(gate.wait))
+    assert blocker.wait_began(30)
+    assert not small.wait_began(0.05)  # a CPU is free, and it is not its turn
+    gate.open()
+    assert big.wait_began(30)
+    assert not small.wait_began(0)
+    gate.open(2)
+    small.result(within_s=30)
+
+
+def fail_until(path: Path, times: int) -> int:
+    with open(path, "a") as file:
+        file.write(".")
+    tries = len(path.read_text())
+    if tries <= times:
+        raise ValueError(f"try {tries}")
+    return tries
+
+
+def test_a_failed_job_is_repeated_only_when_retries_says_so(pool: Pool, tmp_path: Path) -> None:
+    retried = pool.stats().jobs_retried
+    with pytest.raises(ValueError, match="try 1"):
+        pool.submit(fail_until, tmp_path / "a", 1).result(within_s=30)
+    handle = submitted(pool.needs(retries=3).submit(fail_until, tmp_path / "b", 2))
+    first_id = handle.id
+    assert handle.result(within_s=30) == 3
+    assert handle.id != first_id
+    with pytest.raises(ValueError, match="try 2"):
+        pool.needs(retries=1).submit(fail_until, tmp_path / "c", 5).result(within_s=30)
+    assert pool.stats().jobs_retried == retried + 3
+
+
+def test_the_seed_of_a_retry_is_another_one(pool: Pool, tmp_path: Path) -> None:
+    def seeds(path: Path) -> list[str]:
+        with open(path, "a") as file:
+            file.write(f"{current().seed}\n")
+        if len(path.read_text().split()) < 2:
+            os._exit(1)
+        return path.read_text().split()
+
+    first, second = pool.needs(retries=1).submit(seeds, tmp_path / "seeds").result(within_s=30)
+    assert first != second
+
+
+def test_reports_reach_the_submitter_and_its_decision_the_job(pool: Pool) -> None:
+    def climb() -> list[str]:
+        return [current().report({"step": step}) for step in range(3)]
+
+    heard: list[object] = []
+
+    def decide(values: object) -> str:
+        heard.append(values)
+        return "STOP" if values == {"step": 2} else "CONTINUE"
+
+    assert pool.needs(on_report=decide).submit(climb).result(within_s=30) == ["CONTINUE", "CONTINUE", "STOP"]
+    assert heard == [{"step": 0}, {"step": 1}, {"step": 2}]
+    assert pool.submit(climb).result(within_s=30) == ["CONTINUE"] * 3
+
+
+def test_a_refused_report_raises_in_the_job(pool: Pool) -> None:
+    def careless() -> str:
+        try:
+            current().report(1)
+        except ValueError as error:
+            return str(error)
+        return "accepted"
+
+    def refuse(values: object) -> str:
+        raise ValueError(f"not a dict: {values}")
+
+    assert pool.needs(on_report=refuse).submit(careless).result(within_s=30) == "not a dict: 1"
+
+
+def test_reports_of_two_threads_do_not_mix(pool: Pool) -> None:
+    def talk() -> list[object]:
+        heard: list[object] = []
+
+        def say(word: str) -> None:
+            for number in range(50):
+                heard.append(current().report((word, number)) == f"{word} {number}")
+
+        threads = [threading.Thread(target=say, args=(word,)) for word in ("a", "b")]
+        for thread in threads:
+            thread.start()
+        say("main")
+        for thread in threads:
+            thread.join()
+        return heard
+
+    def echo(values: tuple[str, int]) -> str:
+        return f"{values[0]} {values[1]}"
+
+    assert pool.needs(on_report=echo).submit(talk).result(within_s=30) == [True] * 150
+
+
+def test_a_done_callback_that_fails_is_logged_and_the_others_are_called(
+    pool: Pool, caplog: pytest.LogCaptureFixture, gate: Gate
+) -> None:
+    called: list[str] = []
+
+    def bad(handle: JobHandle) -> None:
+        called.append("bad")
+        raise RuntimeError("oops")
+
+    handle = submitted(pool.submit(gate.wait))
+    handle.add_done_callback(bad)
+    handle.add_done_callback(lambda handle: called.append("good"))
+    gate.open()
+    handle.result(within_s=30)
+    within(5, lambda: called == ["bad", "good"], "both callbacks were called")
+    handle.add_done_callback(lambda handle: called.append("late"))
+    within(5, lambda: called[2:] == ["late"], "the late callback was called")
+    assert "a done callback of job" in caplog.text
+    assert pool.submit(abs, -1).result(within_s=30) == 1
+
+
+def test_a_result_that_is_not_there_in_time_is_a_deadline_and_the_job_goes_on(pool: Pool, gate: Gate) -> None:
+    handle = submitted(pool.submit(gate.wait))
+    with pytest.raises(DeadlineExceeded, match=rf"job {handle.id} 'Gate.wait' has not ended within 0.01 s; it goes on"):
+        handle.result(within_s=0.01)
+    gate.open()
+    assert handle.result(within_s=30) is None
+
+
+# -- forks of user code ----------------------------------------------------------------------------------------------
+
+
+def test_a_fork_inside_a_job_sends_nothing(pool: Pool) -> None:
+    def fork() -> tuple[int, str]:
+        job = current()
+        read, write = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            words = []
+            for use in (current, lambda: job.report(1), lambda: job.submit(int), lambda: Pool().submit(int)):
+                try:
+                    use()
+                except ClosedError as error:
+                    words.append(str(error).split(":")[0].split(" is ")[0])
+            os.write(write, f"{len(words)}".encode())
+            return 7, "the child comes back from the function"
+        _, status = os.waitpid(pid, 0)
+        return os.waitstatus_to_exitcode(status), os.read(read, 100).decode()
+
+    def hear(values: object) -> str:
+        heard.append(values)
+        return "CONTINUE"
+
+    heard: list[object] = []
+    handle = submitted(pool.needs(on_report=hear).submit(fork))
+    assert handle.result(within_s=30) == (0, "4")
+    assert heard == []
+
+
+def test_a_fork_of_the_users_process_cannot_use_the_pool(pool: Pool, gate: Gate) -> None:
+    handle = submitted(pool.submit(gate.wait))
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        words = []
+        for use in (lambda: pool.submit(int), lambda: handle.result(), lambda: handle.stop(), lambda: pool.engine):
+            try:
+                use()
+            except ClosedError as error:
+                words.append("was forked from it" in str(error))
+        pool.close()
+        os.write(write, str(words).encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert os.read(read, 1000).decode() == "[True, True, True, True]"
+    os.close(read)
+    os.close(write)
+    gate.open()
+    assert handle.result(within_s=30) is None  # the child's close did nothing here
+    assert pool.submit(abs, -2).result(within_s=30) == 2

@@ -1,0 +1,180 @@
+"""The end of a pool, what is left of its jobs then and before, and pools that cannot begin."""
+
+import functools
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+
+from fanwise.base.errors import ClosedError, WorkerLostError
+from fanwise.pool import JobHandle, Need, Pool
+from fanwise.pool.current import NestedHandle
+from fanwise.pool.functions import pack
+from fanwise.testing import within
+from fanwise.testing.gates import Gate
+
+# Workers cannot import test modules; and functions of scripts and notebooks travel by value too.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    with Pool(cpus=2, seed=11) as pool:
+        pool.submit(int).result(within_s=60)  # its processes are there before the test begins
+        yield pool
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Gate]:
+    with Gate(tmp_path / "gate") as gate:
+        yield gate
+
+
+def submitted(handle: JobHandle | NestedHandle) -> JobHandle:
+    assert isinstance(handle, JobHandle)
+    return handle
+
+
+def closure(offset: int) -> Callable[[int], int]:
+    return lambda value: value + offset
+
+
+# -- the end ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_pool_that_was_never_used_has_started_nothing() -> None:
+    pool = Pool(cpus=1)
+    assert pool._engine is None and pool._hub is None
+    pool.close()
+    with pytest.raises(ClosedError, match="this pool is closed"):
+        pool.submit(int)
+
+
+def test_close_ends_running_and_queued_jobs_and_may_be_called_twice(gate: Gate) -> None:
+    pool = Pool(cpus=1, seed=1)
+    running, queued = (submitted(pool.submit(gate.wait)) for _ in range(2))
+    assert running.wait_began(60)
+    threads = [threading.Thread(target=pool.close) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    pool.close()
+    for handle in (running, queued):
+        assert handle.done()
+        assert handle.outcome(0).kind == "stopped"
+        assert "was ended because its pool was closed" in handle.outcome(0).text
+    for use in (lambda: pool.submit(int), lambda: pool.engine, lambda: pool.hub):
+        with pytest.raises(ClosedError, match="this pool is closed"):
+            use()
+    running.stop()
+    queued.kill()
+    assert not pool._folder.exists()
+
+
+def test_close_while_the_first_process_is_still_starting_leaves_nothing() -> None:
+    pool = Pool(cpus=1)
+    handle = submitted(pool.submit(int))
+    pool.close()
+    assert handle.outcome(0).kind in ("stopped", "returned")
+
+
+def test_a_job_that_fails_as_the_pool_closes_is_not_tried_again(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise ValueError("always")
+
+    pool = Pool(cpus=1)
+    handles = [submitted(pool.needs(retries=1_000_000).submit(fail)) for _ in range(2)]
+    within(60, lambda: pool.stats().jobs_retried > 3, "some retries were made")
+    pool.close()
+    assert all(handle.done() for handle in handles)
+
+
+def test_submits_that_race_with_close_end_or_are_refused() -> None:
+    pool = Pool(cpus=2)
+    pool.submit(int).result(within_s=60)
+    handles: list[JobHandle] = []
+    refused = threading.Event()
+
+    def submit() -> None:
+        try:
+            while True:
+                handles.append(submitted(pool.submit(int)))
+        except ClosedError:
+            refused.set()
+
+    thread = threading.Thread(target=submit)
+    thread.start()
+    within(30, lambda: len(handles) > 20, "jobs are submitted")
+    pool.close()
+    thread.join()
+    assert refused.is_set()
+    assert all(handle.done() for handle in handles)
+
+
+def test_nothing_is_kept_of_200_finished_jobs() -> None:
+    with Pool(cpus=2, seed=1) as pool:
+        handles = [submitted(pool.submit(closure(number), 1)) for number in range(200)]
+        assert [handle.result(within_s=60) for handle in handles] == [number + 1 for number in range(200)]
+        engine = pool.engine
+        within(5, lambda: engine.ledger.leases == {} and len(engine._workers) == 0, "all leases are back")
+        assert (engine._jobs, len(engine._backlog), engine._tree.jobs, engine._unsettled) == ({}, 0, {}, set())
+        crew, interpreters = engine.crew, engine.crew._interpreters
+        assert (crew._starts, crew._where, len(interpreters._all)) == ({}, {}, 1)
+        warm = crew._warm
+        assert warm is not None and (warm.pids, warm.asking, warm.unanswered, warm.when_linked) == ({}, {}, 0, [])
+        assert len(warm.prepared) <= 32
+        within(5, lambda: len(interpreters._links) == 2, "only the links of keeper and warm process are left")
+        assert pool.stats().jobs_finished == 200
+        within(5, lambda: len(os.listdir(pool._folder)) == 3, "only the socket and two logs are left in the folder")
+        assert all(handle._job is None and handle._call is None for handle in handles)
+
+
+def test_a_submitter_that_fails_when_told_does_not_stop_the_pool(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
+    class Bad:
+        def __getattr__(self, name: str) -> Any:  # Any: every event
+            return functools.partial(self._fail, name)
+
+        def _fail(self, name: str, *_: object) -> None:
+            told.append(name)
+            raise RuntimeError(name)
+
+    def void(_: object) -> None:
+        """What is handed to the hub returns nothing."""
+
+    told: list[str] = []
+    engine = pool.engine
+    packed = pack(int)
+    pool.hub.call_soon(lambda: void(engine.submit(packed, packed.arguments, Need(), Bad())))
+    within(30, lambda: told == ["on_ready", "on_outcome", "on_finished"], "it was told of everything")
+    assert pool.submit(abs, -3).result(within_s=30) == 3
+    assert caplog.text.count("failed when it was told of it") == 3
+
+
+def test_no_process_can_be_started_is_told_by_the_first_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with (
+        Pool(cpus=1) as pool,
+        pytest.raises(WorkerLostError, match=r"keeper(.|\n)*could not be started.*/nowhere"),
+    ):
+        pool.submit(int).result(within_s=30)
+
+
+def test_an_interpreter_that_cannot_start_is_told_by_every_job_and_not_tried_for_ever(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho no such library >&2\nexit 3\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(broken))
+    with Pool(cpus=1) as pool:
+        for _ in range(2):
+            with pytest.raises(WorkerLostError, match=r"keeper(.|\n)*no such library"):
+                pool.submit(int).result(within_s=30)
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []

@@ -1,0 +1,154 @@
+"""What a job finds when it begins: random states, environment, threads, output files; and who it is."""
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import cloudpickle
+import numpy as np
+import pytest
+
+from fanwise.pool import JobHandle, Pool, current
+from fanwise.pool.current import NestedHandle
+from fanwise.testing import within
+from fanwise.testing.gates import Gate
+
+# Workers cannot import test modules; and functions of scripts and notebooks travel by value too.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    with Pool(cpus=2, seed=11) as pool:
+        pool.submit(int).result(within_s=60)  # its processes are there before the test begins
+        yield pool
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Gate]:
+    with Gate(tmp_path / "gate") as gate:
+        yield gate
+
+
+def submitted(handle: JobHandle | NestedHandle) -> JobHandle:
+    assert isinstance(handle, JobHandle)
+    return handle
+
+
+# -- chance ----------------------------------------------------------------------------------------------------------
+
+
+def draw() -> tuple[float, float]:
+    return random.random(), float(np.random.random())
+
+
+def test_jobs_start_from_random_states_of_their_own(pool: Pool) -> None:
+    states = [pool.submit(draw).result(within_s=30) for _ in range(4)]
+    assert len({state[0] for state in states}) == len({state[1] for state in states}) == 4
+
+
+def test_the_same_seed_and_number_give_the_same_random_state(pool: Pool) -> None:
+    first, again, other = (submitted(pool.needs(number=n).submit(draw)) for n in (7, 7, 8))
+    assert first.result(within_s=30) == again.result(within_s=30) != other.result(within_s=30)
+    assert first.seed == again.seed != other.seed
+
+
+def test_another_pool_with_the_same_seed_repeats_the_random_states(pool: Pool) -> None:
+    here = pool.needs(number=3).submit(draw).result(within_s=30)
+    with Pool(cpus=1, seed=11) as other:
+        assert other.needs(number=3).submit(draw).result(within_s=60) == here
+    with Pool(cpus=1, seed=12) as third:
+        assert third.needs(number=3).submit(draw).result(within_s=60) != here
+
+
+def test_the_job_knows_its_number_seed_and_lease(pool: Pool) -> None:
+    def who() -> tuple[int, int, int, tuple[str, ...]]:
+        job = current()
+        return job.number, job.seed, job.cpus, job.gpus
+
+    handle = submitted(pool.needs(number=42, cpus=2).submit(who))
+    assert handle.result(within_s=30) == (42, handle.seed, 2, ())
+
+
+# -- surroundings ----------------------------------------------------------------------------------------------------
+
+
+def test_the_output_is_kept_per_job_and_safe_to_show(pool: Pool) -> None:
+    def talk(word: str) -> None:
+        print(f"out {word}")
+        print(f"\x1b[31merr {word}\x07", file=sys.stderr)
+        subprocess.run(["echo", f"child {word}"], check=True)
+
+    handles = [submitted(pool.submit(talk, word)) for word in ("one", "two")]
+    for handle, word in zip(handles, ("one", "two"), strict=True):
+        handle.result(within_s=30)
+        assert handle.output() == (f"out {word}\nchild {word}", f"\\x1b[31merr {word}\\x07")
+
+
+def test_the_output_of_a_running_job_can_be_read(pool: Pool, gate: Gate) -> None:
+    def talk_and_wait() -> None:
+        print("so far")
+        gate.wait()
+
+    handle = submitted(pool.submit(talk_and_wait))
+    within(30, lambda: handle.output()[0] == "so far", "the line that the running job has printed can be read")
+    gate.open()
+    handle.result(within_s=30)
+
+
+def test_no_output_files_are_kept_for_finished_jobs(pool: Pool) -> None:
+    handle = submitted(pool.submit(print, "hello"))
+    handle.result(within_s=30)
+    assert handle.output()[0] == "hello"
+    assert list(pool._folder.glob("job-*")) == []
+
+
+def test_threads_follow_the_lease(pool: Pool) -> None:
+    def threads() -> tuple[str, str]:
+        import threadpoolctl
+
+        np.ones((300, 300)) @ np.ones((300, 300))
+        pools = {info["num_threads"] for info in threadpoolctl.threadpool_info()}
+        return os.environ["OMP_NUM_THREADS"], str(sorted(pools))
+
+    assert pool.submit(threads).result(within_s=30) == ("1", "[1]")
+    assert pool.needs(cpus=2).submit(threads).result(within_s=30) == ("2", "[2]")
+
+
+def test_no_gpu_is_visible_without_a_lease_on_one(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert pool.submit(lambda: os.environ["CUDA_VISIBLE_DEVICES"]).result(within_s=30) == ""
+
+
+def test_jobs_find_the_environment_folder_and_path_of_the_submitter(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def look() -> tuple[str | None, str | None, str, str]:
+        return os.environ.get("FANWISE_TEST_COLOUR"), os.environ.get("HOME"), os.getcwd(), sys.path[0]
+
+    before = pool.submit(look).result(within_s=30)
+    assert before[0] is None and before[1] == os.environ["HOME"]
+    with monkeypatch.context() as changed:
+        changed.setenv("FANWISE_TEST_COLOUR", "red")
+        changed.delenv("HOME")
+        changed.chdir(tmp_path)
+        changed.syspath_prepend(str(tmp_path))
+        assert pool.submit(look).result(within_s=30) == ("red", None, str(tmp_path), str(tmp_path))
+    assert pool.submit(look).result(within_s=30) == before
+
+
+def test_standard_input_is_empty(pool: Pool) -> None:
+    assert pool.submit(lambda: sys.stdin.read()).result(within_s=30) == ""
+
+
+def test_modules_of_the_users_folder_are_found(pool: Pool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "fanwise_test_mine.py").write_text("def answer():\n    return 42\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    mine: ModuleType = __import__("fanwise_test_mine")
+    monkeypatch.delitem(sys.modules, "fanwise_test_mine")
+    sys.modules["fanwise_test_mine"] = mine
+    assert pool.submit(mine.answer).result(within_s=30) == 42

@@ -1,0 +1,145 @@
+"""Jobs that use torch: random states, threads, tensors as results, and data loaders with processes of their own."""
+
+import importlib
+import os
+import random
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+import torch
+
+from fanwise.base.errors import ClosedError
+from fanwise.pool import JobHandle, Pool, current
+
+# Workers cannot import test modules.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    with Pool(cpus=2, seed=11) as pool:
+        pool.submit(int).result(within_s=60)  # its processes are there before the test begins
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def torch_pool() -> Iterator[Pool]:
+    """A pool whose warm process has imported torch."""
+    with Pool(cpus=2, seed=11) as pool:
+        pool.submit(draw).result(within_s=120)
+        yield pool
+
+
+def draw() -> tuple[float, float, float]:
+    return random.random(), float(np.random.random()), float(torch.rand(()))
+
+
+def test_torch_is_imported_before_the_fork(torch_pool: Pool) -> None:
+    def loaded() -> tuple[bool, float]:
+        there = "torch" in sys.modules
+        return there, float(torch.ones(3).sum())
+
+    handle = torch_pool.submit(loaded)
+    assert isinstance(handle, JobHandle)
+    assert handle.result(within_s=120) == (True, 3.0)
+    assert handle.how == "fork"
+
+
+def test_random_states_differ_between_jobs_and_repeat_for_the_same_number(torch_pool: Pool) -> None:
+    states = [torch_pool.submit(draw).result(within_s=30) for _ in range(3)]
+    assert [len(set(values)) for values in zip(*states, strict=True)] == [3, 3, 3]
+    again = [torch_pool.needs(number=77).submit(draw).result(within_s=30) for _ in range(2)]
+    assert again[0] == again[1]
+
+
+def test_a_job_that_imports_torch_itself_starts_from_the_same_state(torch_pool: Pool, pool: Pool) -> None:
+    def late() -> tuple[bool, tuple[float, float, float]]:
+        there = "torch" in sys.modules
+        found = importlib.import_module("".join(("tor", "ch")))  # not to be seen by who looks at the code
+        numpy = importlib.import_module("".join(("num", "py")))
+        return there, (random.random(), float(numpy.random.random()), float(found.rand(())))
+
+    early = torch_pool.needs(number=5).submit(draw).result(within_s=30)
+    assert pool.needs(number=5).submit(late).result(within_s=120) == (False, early)
+
+
+def test_torchs_threads_follow_the_lease(torch_pool: Pool) -> None:
+    def threads() -> tuple[int, str]:
+        torch.rand(400, 400) @ torch.rand(400, 400)  # a parallel operation in a forked process must not hang
+        return torch.get_num_threads(), os.environ["OMP_NUM_THREADS"]
+
+    assert torch_pool.submit(threads).result(within_s=30) == (1, "1")
+    assert torch_pool.needs(cpus=2).submit(threads).result(within_s=30) == (2, "2")
+
+
+def test_tensors_come_back_equal(torch_pool: Pool) -> None:
+    def make() -> dict[str, Any]:
+        model = torch.nn.Linear(3, 2)
+        return {
+            "big": torch.arange(1 << 24, dtype=torch.float32),
+            "half": torch.arange(8, dtype=torch.bfloat16).reshape(2, 4).T,
+            "state": model.state_dict(),
+            "copy": {name: value.clone() for name, value in model.state_dict().items()},
+            "array": np.arange(6).reshape(2, 3),
+        }
+
+    result = torch_pool.submit(make).result(within_s=60)
+    assert result["big"].nbytes == 64 << 20
+    assert torch.equal(result["big"], torch.arange(1 << 24, dtype=torch.float32))
+    assert torch.equal(result["half"], torch.arange(8, dtype=torch.bfloat16).reshape(2, 4).T)
+    assert all(torch.equal(result["state"][name], value) for name, value in result["copy"].items())
+    np.testing.assert_array_equal(result["array"], np.arange(6).reshape(2, 3))
+
+
+def test_tensors_travel_as_arguments_and_through_nested_jobs(torch_pool: Pool) -> None:
+    def double(tensor: "torch.Tensor") -> "torch.Tensor":
+        return tensor * 2
+
+    def parent(tensor: "torch.Tensor") -> "torch.Tensor":
+        result: torch.Tensor = current().submit(double, tensor).result(30)
+        return result
+
+    assert torch.equal(torch_pool.submit(parent, torch.arange(5000)).result(within_s=60), torch.arange(5000) * 2)
+
+
+class Loud(torch.utils.data.Dataset[Any]):
+    """Tries to speak to the pool from a data-loading worker."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        try:
+            current().report({"from a data-loading worker": index})
+        except ClosedError:
+            return index, 1
+        return index, 0
+
+
+def test_data_loading_workers_work_and_send_nothing(torch_pool: Pool) -> None:
+    def load() -> list[tuple[int, int]]:
+        loader = torch.utils.data.DataLoader(Loud(), num_workers=2)
+        found = [(int(index), int(refused)) for index, refused in loader]
+        current().report({"from the job": len(found)})
+        return found
+
+    def hear(values: object) -> str:
+        heard.append(values)
+        return "CONTINUE"
+
+    heard: list[object] = []
+    handle = torch_pool.needs(on_report=hear).submit(load)
+    assert handle.result(within_s=60) == [(0, 1), (1, 1), (2, 1), (3, 1)]
+    assert heard == [{"from the job": 4}]
+
+
+def test_no_gpu_is_seen_or_touched_without_a_lease_on_one(torch_pool: Pool) -> None:
+    def look() -> tuple[bool, bool, str]:
+        touched: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # torch's
+        return torch.cuda.is_available(), touched, os.environ["CUDA_VISIBLE_DEVICES"]
+
+    assert torch_pool.submit(look).result(within_s=30) == (False, False, "")

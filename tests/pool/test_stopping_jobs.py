@@ -1,0 +1,256 @@
+"""Telling a job to stop: gently by `TrialStopped`, wherever it is, and hard when it does not listen."""
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import cloudpickle
+import pytest
+
+from fanwise.base.errors import TrialStopped
+from fanwise.pool import JobHandle, Outcome, Pool, current
+from fanwise.pool.current import NestedHandle
+from fanwise.testing import within
+from fanwise.testing.gates import Gate
+
+# Workers cannot import test modules.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    with Pool(cpus=2, seed=11) as pool:
+        pool.submit(int).result(within_s=60)  # its processes are there before the test begins
+        yield pool
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Gate]:
+    with Gate(tmp_path / "gate") as gate:
+        yield gate
+
+
+def began(handle: JobHandle | NestedHandle) -> JobHandle:
+    assert isinstance(handle, JobHandle)
+    assert handle.wait_began(30)
+    return handle
+
+
+def stopped(handle: JobHandle, grace_s: float = 30.0) -> Outcome:
+    handle.stop(grace_s)
+    return handle.outcome(within_s=30)
+
+
+def test_a_stop_interrupts_a_pause(pool: Pool) -> None:
+    handle = began(pool.submit(signal.pause))
+    assert stopped(handle).kind == "stopped"
+    with pytest.raises(TrialStopped):
+        handle.result(0)
+
+
+def test_a_stop_interrupts_waiting_and_work_alike(pool: Pool, gate: Gate) -> None:
+    def work() -> None:
+        while True:
+            sum(range(1000))
+
+    for function in (work, gate.wait, lambda: threading.Event().wait()):
+        assert stopped(began(pool.submit(function))).kind == "stopped"
+
+
+def test_a_stop_is_not_swallowed_by_except_exception_and_cleaning_up_is_done(pool: Pool, tmp_path: Path) -> None:
+    def careless() -> None:
+        while True:
+            try:
+                (tmp_path / "ready").touch()
+                signal.pause()
+            except Exception:
+                continue
+            finally:
+                (tmp_path / "cleaned").touch()
+
+    handle = began(pool.submit(careless))
+    within(30, (tmp_path / "ready").exists, "the job is inside its try")
+    assert stopped(handle).kind == "stopped"
+    assert (tmp_path / "cleaned").exists()
+
+
+def test_a_stop_that_is_ignored_is_followed_by_a_kill(pool: Pool, tmp_path: Path) -> None:
+    def deaf() -> None:
+        while True:
+            try:
+                (tmp_path / "ready").touch()
+                signal.pause()
+            except BaseException:
+                continue
+
+    handle = began(pool.submit(deaf))
+    within(30, (tmp_path / "ready").exists, "the job is inside its try")
+    outcome = stopped(handle, grace_s=0.2)
+    assert outcome.kind == "signal"
+    assert "ended by SIGKILL: told to end, it had not ended when its time was up" in outcome.text
+
+
+def test_a_second_stop_may_shorten_the_grace(pool: Pool, tmp_path: Path) -> None:
+    def deaf() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        (tmp_path / "ready").touch()
+        while True:
+            signal.pause()
+
+    handle = began(pool.submit(deaf))
+    within(30, (tmp_path / "ready").exists, "the job ignores SIGTERM")
+    handle.stop(grace_s=600)
+    handle.stop(grace_s=0.1)
+    handle.stop(grace_s=600)
+    assert handle.outcome(within_s=30).kind == "signal"
+
+
+def test_a_stop_comes_once(pool: Pool, gate: Gate, tmp_path: Path) -> None:
+    def clean_up() -> str:
+        try:
+            (tmp_path / "ready").touch()
+            signal.pause()
+        except TrialStopped:
+            gate.wait()
+            return "cleaned up"
+        return "not stopped"
+
+    handle = began(pool.submit(clean_up))
+    within(30, (tmp_path / "ready").exists, "the job is inside its try")
+    for _ in range(5):
+        handle.stop(grace_s=30)
+    assert handle.pid is not None
+    os.kill(handle.pid, signal.SIGTERM)
+    gate.open()
+    assert handle.result(within_s=30) == "cleaned up"
+
+
+def test_a_stop_during_a_report_comes_after_the_answer(pool: Pool) -> None:
+    def report() -> str:
+        try:
+            current().report(os.getpid())
+            return "went on"
+        except TrialStopped:
+            return "stopped after the report, and the link still works: " + current().report(None)
+
+    def decide(pid: int | None) -> str:
+        if pid is not None:
+            os.kill(pid, signal.SIGTERM)
+            within(5, lambda: not _signal_is_pending(pid), "the signal has arrived in the job")
+        return "CONTINUE"
+
+    handle = pool.needs(on_report=decide).submit(report)
+    assert handle.result(within_s=30) == "stopped after the report, and the link still works: CONTINUE"
+
+
+def _signal_is_pending(pid: int) -> bool:
+    status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    pending = int(status["ShdPnd"], 16) | int(status["SigPnd"], 16)
+    return bool(pending & (1 << (signal.SIGTERM - 1)))
+
+
+def test_a_decision_to_stop_that_is_obeyed_ends_the_job_as_stopped(pool: Pool) -> None:
+    def train() -> None:
+        while True:
+            if current().report(1) == "STOP":
+                raise TrialStopped("told so")
+
+    handle = pool.needs(on_report=lambda values: "STOP").submit(train)
+    assert isinstance(handle, JobHandle)
+    assert handle.outcome(within_s=30).kind == "stopped"
+
+
+def test_a_decision_to_stop_in_another_thread_stops_the_function(pool: Pool) -> None:
+    def train() -> None:
+        threading.Thread(target=lambda: current().report(1)).start()
+        signal.pause()
+
+    handle = pool.needs(on_report=lambda values: "STOP").submit(train)
+    assert isinstance(handle, JobHandle)
+    assert handle.outcome(within_s=30).kind == "stopped"
+
+
+def test_a_job_that_is_stopped_while_it_is_queued_never_begins(pool: Pool, gate: Gate) -> None:
+    running = began(pool.needs(cpus=2).submit(gate.wait))
+    queued = [pool.submit(int) for _ in range(3)]
+    for handle in queued:
+        assert isinstance(handle, JobHandle)
+    queued[0].stop()
+    queued[2].kill()  # type: ignore[union-attr]  # just looked
+    for handle in (queued[0], queued[2]):
+        assert isinstance(handle, JobHandle)
+        assert handle.outcome(within_s=5).text == f"job {handle.id} was stopped before it began"
+        assert not handle.wait_began(0)
+    gate.open()
+    assert queued[1].result(within_s=30) == 0
+    assert running.result(within_s=30) is None
+
+
+def test_a_job_that_is_stopped_while_its_function_is_prepared_never_begins(tmp_path: Path) -> None:
+    def touch() -> None:
+        (tmp_path / "began").touch()
+
+    with Pool(cpus=1) as pool:  # a fresh one, whose warm process takes its time
+        for end in (JobHandle.stop, JobHandle.kill):
+            handle = pool.submit(touch)
+            assert isinstance(handle, JobHandle)
+            end(handle)
+            assert handle.outcome(within_s=5).text == f"job {handle.id} was stopped before it began"
+        assert pool.submit(int).result(within_s=60) == 0  # its lease had come back
+    assert not (tmp_path / "began").exists()
+
+
+def test_jobs_that_are_stopped_at_any_moment_of_their_start_end_as_stopped(pool: Pool) -> None:
+    handles = []
+    for number in range(40):
+        handle = pool.submit(signal.pause)
+        assert isinstance(handle, JobHandle)
+        # From at once to some way into the start; busy, because this is not a wait but a choice of the moment.
+        until_s = time.monotonic() + number * 0.0003
+        while time.monotonic() < until_s:
+            pass
+        handle.stop(grace_s=30)
+        handles.append(handle)
+    assert {handle.outcome(within_s=30).kind for handle in handles} == {"stopped"}
+    within(5, lambda: pool.engine.ledger.leases == {}, "all leases are back")
+
+
+def test_ended_jobs_cannot_be_stopped_any_more(pool: Pool) -> None:
+    handle = pool.submit(int)
+    assert isinstance(handle, JobHandle)
+    assert handle.result(within_s=30) == 0
+    handle.stop()
+    handle.kill()
+    assert handle.result(0) == 0
+
+
+def test_a_stopped_job_is_not_tried_again(pool: Pool) -> None:
+    retried = pool.stats().jobs_retried
+    handle = began(pool.needs(retries=3).submit(signal.pause))
+    handle.kill()
+    assert handle.outcome(within_s=30).kind == "signal"
+    assert pool.stats().jobs_retried == retried
+
+
+def test_sigterm_means_what_it_always_means_in_a_process_that_the_job_starts(pool: Pool) -> None:
+    def start() -> int | None:
+        child = multiprocessing.get_context("fork").Process(target=signal.pause)
+        child.start()
+        child.terminate()
+        child.join()
+        return child.exitcode
+
+    assert pool.submit(start).result(within_s=30) == -signal.SIGTERM
+
+
+def test_signals_of_a_terminal_have_their_usual_meaning_in_a_job(pool: Pool) -> None:
+    def dispositions() -> list[bool]:
+        numbers = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
+        return [signal.getsignal(number) is signal.SIG_IGN for number in numbers]
+
+    assert pool.submit(dispositions).result(within_s=30) == [False, False, False]

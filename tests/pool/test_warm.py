@@ -1,0 +1,338 @@
+"""The warm process: when it forks, when a spare or a new one takes its place, and what its own death costs."""
+
+import importlib
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import cloudpickle
+import pytest
+
+from fanwise.base.errors import WorkerLostError
+from fanwise.pool import JobHandle, Outcome, Pool
+from fanwise.pool.functions import pack
+from fanwise.pool.interpreters import Interpreter
+from fanwise.testing import within
+from fanwise.testing.gates import Gate
+
+# Workers cannot import test modules.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    with Pool(cpus=2, seed=11) as pool:
+        pool.submit(int).result(within_s=60)  # its processes are there before the test begins
+        yield pool
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Gate]:
+    with Gate(tmp_path / "gate") as gate:
+        yield gate
+
+
+Writer = Callable[[str, str], ModuleType]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of the user's modules, on sys.path."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def module(folder: Path) -> Iterator[Writer]:
+    """Writes a module of the user and imports it here; again: replaces it."""
+    written: list[str] = []
+
+    def write(name: str, text: str) -> ModuleType:
+        (folder / f"{name}.py").write_text(text)
+        importlib.invalidate_caches()
+        written.append(name)
+        if name in sys.modules:
+            return importlib.reload(sys.modules[name])
+        return importlib.import_module(name)
+
+    yield write
+    for name in written:
+        sys.modules.pop(name, None)
+
+
+def ran(handle: object) -> JobHandle:
+    assert isinstance(handle, JobHandle)
+    handle.outcome(within_s=60)
+    return handle
+
+
+def outcome(handle: object) -> Outcome:
+    return ran(handle).outcome(0)
+
+
+def warm_of(pool: Pool) -> Interpreter:
+    warm = pool.engine.crew._warm
+    assert warm is not None
+    return warm
+
+
+def warm_pid(pool: Pool) -> int:
+    """The pid of the warm process, once it has linked up and is prepared."""
+    return pool.submit(os.getppid).result(within_s=60)  # type: ignore[no-any-return]  # an int
+
+
+def test_jobs_are_forked_by_a_process_with_one_thread_that_is_not_the_users(pool: Pool) -> None:
+    def look() -> tuple[int, int, bool]:
+        import threading
+
+        return os.getppid(), threading.active_count(), hasattr(sys.modules["__main__"], "__file__")
+
+    parent, threads, has_main_file = pool.submit(look).result(within_s=30)
+    assert (parent == warm_pid(pool), threads, has_main_file) == (True, 1, False)
+    assert parent != os.getpid()
+
+
+def test_what_a_function_uses_is_imported_before_the_fork(pool: Pool, module: Writer) -> None:
+    mine = module(
+        "fanwise_test_slow", "import os\nimported_by = os.getpid()\ndef who():\n    return imported_by, os.getppid()\n"
+    )
+    imported_by, parent = pool.submit(mine.who).result(within_s=30)
+    assert imported_by == parent
+
+
+def test_a_changed_source_file_is_seen_by_the_next_job(module: Writer) -> None:
+    with Pool(cpus=2, seed=1) as pool:
+        mine = module("fanwise_test_edited", "def version():\n    return 1\n")
+        assert pool.submit(mine.version).result(within_s=60) == 1
+        before = warm_pid(pool)
+        assert pool.submit(mine.version).result(within_s=60) == 1
+        module("fanwise_test_edited", "def version():\n    return 'two'\n")
+        assert pool.submit(mine.version).result(within_s=60) == "two"
+        assert warm_pid(pool) != before
+        within(10, lambda: not os.path.exists(f"/proc/{before}"), "the old warm process, which has no job, is gone")
+
+
+def test_the_job_of_an_outdated_warm_process_runs_to_its_end(module: Writer, gate: Gate) -> None:
+    def wait_and_ask() -> object:
+        import fanwise_test_edited  # type: ignore[import-not-found]  # written by the test
+
+        gate.wait()
+        return fanwise_test_edited.VERSION
+
+    with Pool(cpus=2, seed=1) as pool:
+        module("fanwise_test_edited", "VERSION = 1\n")
+        old = pool.submit(wait_and_ask)
+        assert isinstance(old, JobHandle) and old.wait_began(60)
+        module("fanwise_test_edited", "VERSION = 'two'\n")
+        new = pool.submit(wait_and_ask)
+        assert isinstance(new, JobHandle) and new.wait_began(60)
+        gate.open(2)
+        assert (old.result(within_s=30), new.result(within_s=30)) == (1, "two")
+
+
+STARTS_A_THREAD = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+
+
+def thread_count() -> tuple[int, int]:
+    import fanwise_test_threads  # type: ignore[import-not-found]  # noqa: F401  # written by the test
+
+    return threading.active_count(), os.getpid()
+
+
+def test_a_module_that_starts_a_thread_makes_jobs_run_in_spares_and_one_line_names_it(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder / "fanwise_test_threads.py").write_text(STARTS_A_THREAD)
+    with Pool(cpus=2, seed=1) as pool:
+        handles = [ran(pool.submit(thread_count)) for _ in range(3)]
+        assert [handle.result(0) for handle in handles] == [(2, handle.pid) for handle in handles]
+        assert {handle.how for handle in handles} == {"spare"}
+        assert pool.submit(abs, -1).result(within_s=60) == 1
+        stats = pool.stats()
+        assert (stats.started_in_spare, stats.started_by_fork) == (3, 1)
+        interpreters = pool.engine.crew._interpreters._all
+        within(30, lambda: [i.kind for i in [*interpreters.values()]].count("spare") == 1, "one spare waits, no more")
+    lines = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert lines == [
+        "fanwise_test_threads started threads while it was imported: jobs run in fresh spares, which is slower"
+    ]
+
+
+def test_a_spare_that_has_become_outdated_is_not_used(folder: Path) -> None:
+    def version() -> object:
+        import fanwise_test_threads
+
+        return fanwise_test_threads.VERSION
+
+    (folder / "fanwise_test_threads.py").write_text(STARTS_A_THREAD + "VERSION = 1\n")
+    with Pool(cpus=1, seed=1) as pool:
+        assert pool.submit(version).result(within_s=60) == 1
+        crew = pool.engine.crew
+        within(60, lambda: crew._idle_spare is not None and crew._idle_spare.prepared, "a spare waits")
+        (folder / "fanwise_test_threads.py").write_text(STARTS_A_THREAD + "VERSION = 'two'\n")
+        assert pool.submit(version).result(within_s=60) == "two"
+
+
+def test_a_crash_at_import_is_one_clear_error_and_is_not_tried_for_ever(folder: Path) -> None:
+    def crash() -> None:
+        import fanwise_test_crashes  # type: ignore[import-not-found]  # noqa: F401  # written by the test
+
+    with Pool(cpus=2, seed=1) as pool:
+        path = folder / "fanwise_test_crashes.py"
+        path.write_text("import ctypes\nprint('about to crash', flush=True)\nctypes.string_at(0)\n")
+        for handle in [pool.submit(crash) for _ in range(2)]:
+            died = outcome(handle)
+            assert died.kind == "lost"
+            assert died.text.startswith("WorkerLostError: the warm process ended by SIGSEGV. A crash in native code")
+            assert 'fanwise_test_crashes.py", line 3' in died.text  # the line that crashed
+            assert "It was importing what 'crash' needs" in died.text
+            with pytest.raises(WorkerLostError, match="SIGSEGV"):
+                ran(handle).result(0)
+        assert pool.engine.crew._interpreters._numbers <= 2
+        path.write_text("")
+        assert outcome(pool.submit(crash)).kind == "returned"
+
+
+def test_an_import_that_fails_or_exits_is_the_jobs_own_error_and_can_be_mended(module: Writer) -> None:
+    with Pool(cpus=2, seed=1) as pool:
+        for text, kind, words in (
+            ("raise RuntimeError('no licence')", "exception", "RuntimeError: no licence"),
+            ("import sys; sys.exit(5)", "exit", "SystemExit: 5"),
+        ):
+            mine = module("fanwise_test_fails", "def answer():\n    return 42\n")
+            handle = pool.submit(int)
+            handle.result(within_s=60)
+            packed = pack(mine.answer)
+            Path(mine.__file__ or "").write_text(text + "\n")
+            died = outcome(pool.submit(_call_packed, packed.function))
+            assert (died.kind, words in died.text) == (kind, True)
+            broken = outcome(pool.submit(mine.answer))
+            assert (broken.kind, words in broken.text) == (kind, True)
+            Path(mine.__file__ or "").write_text("def answer():\n    return 43\n")
+            assert pool.submit(mine.answer).result(within_s=60) == 43
+
+
+def _call_packed(packed: bytes) -> object:
+    import pickle
+
+    return pickle.loads(packed)()
+
+
+def test_an_optional_import_that_is_missing_does_not_matter(pool: Pool) -> None:
+    def optional() -> str:
+        try:
+            import fanwise_test_no_such_module  # type: ignore[import-not-found]  # noqa: F401  # on purpose
+        except ImportError:
+            return "without"
+        return "with"
+
+    assert pool.submit(optional).result(within_s=30) == "without"
+
+
+# -- the death of the warm process -------------------------------------------------------------------------------------
+
+
+def test_when_the_warm_process_is_killed_its_jobs_are_lost_and_the_next_one_runs() -> None:
+    with Pool(cpus=2, seed=1) as pool:
+        handles = [pool.submit(signal.pause) for _ in range(2)]
+        for handle in handles:
+            assert isinstance(handle, JobHandle) and handle.wait_began(60)
+        queued = pool.submit(abs, -7)
+        pid = warm_of(pool).pid
+        os.kill(pid, signal.SIGKILL)
+        for handle in handles:
+            died = outcome(handle)
+            assert died.kind == "lost"
+            assert died.text.startswith(f"it was lost: its warm process (pid {pid}) ended by SIGKILL")
+            assert not os.path.exists(f"/proc/{ran(handle).pid}")
+        assert queued.result(within_s=60) == 7
+
+
+def test_when_the_warm_process_is_killed_while_it_prepares_the_job_runs_in_the_next_one(folder: Path) -> None:
+    pids = folder / "pids"
+    (folder / "fanwise_test_slow_import.py").write_text(
+        f"import os, pathlib, signal\n"
+        f"path = pathlib.Path({str(pids)!r})\n"
+        f"first = not path.exists()\n"
+        f"path.write_text(f'{{os.getpid()}}.')\n"
+        f"if first:\n"
+        f"    signal.pause()\n"
+    )
+
+    def use() -> int:
+        import fanwise_test_slow_import  # type: ignore[import-not-found]  # noqa: F401  # written by the test
+
+        return os.getppid()
+
+    with Pool(cpus=1, seed=1) as pool:
+        handle = pool.submit(use)
+        within(60, lambda: pids.exists() and pids.read_text().endswith("."), "the warm process is importing")
+        first = int(pids.read_text().rstrip("."))
+        os.kill(first, signal.SIGKILL)
+        assert handle.result(within_s=60) != first
+
+
+def test_a_job_whose_warm_process_is_killed_every_time_is_given_up(folder: Path) -> None:
+    (folder / "fanwise_test_kills.py").write_text("import os\nos.kill(os.getpid(), 9)\n")
+
+    def use() -> None:
+        import fanwise_test_kills  # type: ignore[import-not-found]  # noqa: F401  # written by the test
+
+    with Pool(cpus=1, seed=1) as pool:
+        died = outcome(pool.submit(use))
+        assert (died.kind, "the warm process ended by SIGKILL" in died.text) == ("lost", True)
+        assert pool.engine.crew._interpreters._numbers == 3
+
+
+def test_a_job_that_never_began_is_started_again_when_the_warm_process_dies_in_between() -> None:
+    """The warm process stands still when it is asked to fork, and is killed there."""
+    with Pool(cpus=1, seed=1) as pool:
+        pid = warm_pid(pool)
+        os.kill(pid, signal.SIGSTOP)
+        handle = pool.submit(os.getppid)
+        within(30, lambda: warm_of(pool).unanswered == 1, "the warm process was asked to fork")
+        os.kill(pid, signal.SIGKILL)
+        assert handle.result(within_s=60) != pid
+
+
+def test_a_job_can_be_killed_while_the_warm_process_stands_still() -> None:
+    with Pool(cpus=1, seed=1) as pool:
+        pid = warm_pid(pool)
+        os.kill(pid, signal.SIGSTOP)
+        handle = pool.submit(os.getppid)
+        within(30, lambda: warm_of(pool).unanswered == 1, "the warm process was asked to fork")
+        assert isinstance(handle, JobHandle)
+        handle.kill()
+        os.kill(pid, signal.SIGCONT)
+        assert outcome(handle).kind in ("stopped", "signal")
+        assert pool.submit(os.getppid).result(within_s=60) == pid
+
+
+def test_a_spare_that_is_killed_while_it_waits_is_replaced(folder: Path) -> None:
+    (folder / "fanwise_test_threads.py").write_text(STARTS_A_THREAD)
+    with Pool(cpus=1, seed=1) as pool:
+        pool.submit(thread_count).result(within_s=60)
+        crew = pool.engine.crew
+        within(60, lambda: crew._idle_spare is not None and crew._idle_spare.prepared, "a spare waits")
+        spare = crew._idle_spare
+        assert spare is not None
+        os.kill(spare.pid, signal.SIGKILL)
+        assert pool.submit(thread_count).result(within_s=60)[1] != spare.pid
+
+
+def test_many_different_functions_do_not_pile_up_in_the_warm_process(pool: Pool) -> None:
+    def held() -> int:
+        frame = sys._getframe()
+        while frame.f_code.co_name != "_fork":
+            assert frame.f_back is not None
+            frame = frame.f_back
+        return len(frame.f_locals["self"].functions)
+
+    for number in range(50):
+        assert pool.submit(lambda number=number: number).result(within_s=30) == number
+    assert 32 <= pool.submit(held).result(within_s=30) <= 33

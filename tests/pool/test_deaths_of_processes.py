@@ -206,6 +206,15 @@ def test_a_crash_in_native_code_shows_the_users_line_and_not_ours(pool: Pool) ->
     assert "worker.py" not in text and "Extension modules" not in text
 
 
+def test_a_job_may_use_the_memory_that_it_asked_for(pool: Pool) -> None:
+    def use(mib: int) -> int:
+        return len(bytearray(b"x" * 1) * (mib * MiB)) // MiB
+
+    assert pool.needs(memory=128 * MiB).submit(use, 115).result(within_s=30) == 115
+    with pytest.raises(MemoryError):
+        pool.needs(memory=128 * MiB).submit(use, 140).result(within_s=30)
+
+
 def test_a_kill_from_outside_frees_the_slot(pool: Pool, gate: Gate) -> None:
     def wait() -> None:
         gate.wait()

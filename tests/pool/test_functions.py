@@ -1,6 +1,7 @@
 """Calls are packed here and unpacked in fresh interpreters; what cannot travel is named with the way to it."""
 
 import functools
+import importlib.util
 import io
 import pickle
 import socket
@@ -14,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import cloudpickle
 import pytest
 import torch
 
@@ -489,3 +491,39 @@ def test_the_signature_is_shown() -> None:
 
 def test_packed_functions_are_plain_pickles() -> None:
     assert pickle.loads(pack(lambda: 5).function)() == 5
+
+
+def test_functions_of_a_module_that_only_this_process_can_find_travel_by_value(tmp_path: Path) -> None:
+    (tmp_path / "inner.py").write_text("FACTOR = 3\nclass Scaled:\n    def by(self, x):\n        return FACTOR * x\n")
+    (tmp_path / "outer.py").write_text("def scaled(x):\n    return inner.Scaled().by(x)\n")
+    inner, outer = (load_by_hand(f"by_hand.{name}", tmp_path / f"{name}.py") for name in ("inner", "outer"))
+    vars(outer)["inner"] = inner
+    try:
+        assert call_elsewhere(tmp_path, outer.scaled, 7) == "21"
+        assert cloudpickle.list_registry_pickle_by_value() == set()
+        assert "by_hand.outer" not in pack(outer.scaled).modules  # nothing to import before
+    finally:
+        del sys.modules["by_hand.inner"], sys.modules["by_hand.outer"]
+
+
+def test_a_function_whose_name_leads_another_process_to_another_file_travels_by_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder, value in (("found", 1), ("mine", 2)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "shadowed.py").write_text(f"def value():\n    return {value}\n")
+    monkeypatch.syspath_prepend(tmp_path / "found")
+    module = load_by_hand("shadowed", tmp_path / "mine" / "shadowed.py")
+    try:
+        assert call_elsewhere(tmp_path, module.value) == "2"
+    finally:
+        del sys.modules["shadowed"]
+
+
+def load_by_hand(name: str, path: Path) -> ModuleType:
+    """As pytest loads test modules in its mode `importlib`: known by a name that leads nowhere."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -210,20 +210,22 @@ def test_a_stop_interrupts_waiting_for_a_nested_job(pool: Pool, tmp_path: Path) 
 
 
 def test_threads_of_a_job_may_wait_for_nested_jobs_at_once(pool: Pool) -> None:
-    def parent() -> list[int]:
+    def parent(first: int) -> list[int]:
         def work(number: int) -> None:
-            results[number] = current().submit(abs, -number).result(20)
+            results.append(current().submit(abs, -number).result())  # whoever reads it, it must reach this thread
 
-        results: dict[int, int] = {}
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        results: list[int] = []
+        threads = [threading.Thread(target=work, args=(first + number,)) for number in range(3)]
         for thread in threads:
             thread.start()
-        work(4)
+        work(first + 3)
         for thread in threads:
             thread.join()
-        return sorted(results.values())
+        return sorted(results)
 
-    assert pool.needs(cpus=2).submit(parent).result(within_s=30) == [0, 1, 2, 3, 4]
+    for number in range(0, 80, 4):
+        results = pool.needs(cpus=2).submit(parent, number).result(within_s=30)
+        assert results == [number, number + 1, number + 2, number + 3]
 
 
 def test_the_outcomes_of_nested_jobs_are_not_kept_once_they_are_told(pool: Pool) -> None:

@@ -161,7 +161,7 @@ def test_every_process_of_a_pool_carries_the_line_it_comes_from(pool: Pool, gate
 # -- the death of our own processes ------------------------------------------------------------------------------------
 
 OWNER = """
-import os, signal, sys
+import ctypes, os, signal, sys
 from pathlib import Path
 from fanwise.pool import Pool
 
@@ -187,6 +187,12 @@ if __name__ == "__main__":
         elif line == "close\\n":
             pool.close()
             print("closed", flush=True)
+        elif line == "fork\\n":
+            libc = ctypes.CDLL(None)
+            pid = libc.fork()  # Python is not told, so nothing of the pool is closed in the child
+            if pid == 0:
+                libc.pause()
+            print(pid, flush=True)
         elif line == "exit\\n":
             sys.exit(0)
         elif line == "raise\\n":
@@ -249,6 +255,15 @@ def test_nothing_is_left_when_the_owner_is_killed(owner: Owner, tmp_path: Path, 
     kill(*(order[name] for name in victims.split(" and ")))
     within(GONE_WITHIN_S, lambda: not owner.below(), "no process is left")
     within(GONE_WITHIN_S, lambda: not owner.folder.exists(), "the folder of the pool is gone")
+
+
+def test_nothing_is_left_when_the_owner_is_killed_and_a_child_of_it_keeps_its_sockets(owner: Owner) -> None:
+    owner.tell("fork")
+    child = int(owner.hear())
+    kill(owner.process.pid)
+    within(GONE_WITHIN_S, lambda: owner.below() == {child}, "no process of the pool is left")
+    kill(child)
+    within(GONE_WITHIN_S, lambda: not owner.below(), "nor its own child")
 
 
 @pytest.mark.parametrize("how", ["exit", "raise"])

@@ -1,5 +1,6 @@
 """A pool from the user's side: what travels, where it runs, in which order, and what is left when it is closed."""
 
+import atexit
 import functools
 import os
 import sys
@@ -294,8 +295,13 @@ def test_a_result_that_is_not_there_in_time_is_a_deadline_and_the_job_goes_on(po
 # -- forks of user code ----------------------------------------------------------------------------------------------
 
 
-def test_a_fork_inside_a_job_sends_nothing(pool: Pool) -> None:
+def test_a_fork_inside_a_job_sends_nothing_and_ends_with_the_function(pool: Pool, tmp_path: Path) -> None:
+    def note() -> None:
+        with open(tmp_path / "exits", "a") as file:
+            file.write(f"{os.getpid()} ")
+
     def fork() -> tuple[int, str]:
+        atexit.register(note)
         job = current()
         read, write = os.pipe()
         pid = os.fork()
@@ -305,7 +311,7 @@ def test_a_fork_inside_a_job_sends_nothing(pool: Pool) -> None:
                 try:
                     use()
                 except ClosedError as error:
-                    words.append(str(error).split(":")[0].split(" is ")[0])
+                    words.append(str(error))
             os.write(write, f"{len(words)}".encode())
             return 7, "the child comes back from the function"
         _, status = os.waitpid(pid, 0)
@@ -319,6 +325,7 @@ def test_a_fork_inside_a_job_sends_nothing(pool: Pool) -> None:
     handle = submitted(pool.needs(on_report=hear).submit(fork))
     assert handle.result(within_s=30) == (0, "4")
     assert heard == []
+    assert (tmp_path / "exits").read_text() == f"{handle.pid} "  # the child did not do the job's own cleaning up
 
 
 def test_a_fork_of_the_users_process_cannot_use_the_pool(pool: Pool, gate: Gate) -> None:

@@ -82,6 +82,8 @@ def test_each_job_has_its_own_seed_output_and_surroundings(
     assert one[0] != two[0]
     assert (one[1], two[1], two[2]) == (None, "blue", str(tmp_path))
     assert (one[3], two[3]) == (False, False)
+    three = own.needs(reuse=True, number=2).submit(look).result(within_s=60)
+    assert three == two  # what the job before has changed in its process is undone
     monkeypatch.delenv("FANWISE_TEST_COLOUR")
     assert own.needs(reuse=True, number=1).submit(look).result(within_s=60)[:2] == (one[0], None)
 
@@ -222,3 +224,24 @@ def test_the_nested_jobs_of_a_reused_process_end_before_its_next_job(own: Pool, 
     kept = pid_of(reuse, parent)
     assert gone(int((tmp_path / "child").read_text()))
     assert pid_of(reuse) == kept
+
+
+def test_a_reused_process_gets_its_next_job_only_when_the_jobs_of_its_last_one_are_gone(
+    own: Pool, tmp_path: Path
+) -> None:
+    def deaf() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        (tmp_path / "deaf").touch()
+        signal.pause()
+
+    def parent() -> None:
+        current().submit(deaf)
+        while not (tmp_path / "deaf").exists():
+            current().report("until the child does not listen")
+
+    reuse = own.needs(cpus=2, reuse=True)
+    first, second = reuse.submit(parent), reuse.submit(lambda: os.kill(os.getpid(), signal.SIGKILL))
+    assert isinstance(first, JobHandle) and isinstance(second, JobHandle)
+    assert second.outcome(within_s=30).kind == "signal"
+    assert first.done() and first.pid == second.pid
+    assert own.submit(abs, -1).result(within_s=30) == 1

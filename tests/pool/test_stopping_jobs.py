@@ -191,16 +191,23 @@ def test_a_job_that_is_stopped_while_it_is_queued_never_begins(pool: Pool, gate:
     assert running.result(within_s=30) is None
 
 
-def test_a_job_that_is_stopped_while_its_function_is_prepared_never_begins(tmp_path: Path) -> None:
+def test_a_job_that_is_stopped_while_its_function_is_prepared_ends_at_once_and_never_begins(
+    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def touch() -> None:
+        import fanwise_test_waits  # type: ignore[import-not-found]  # noqa: F401  # written by the test
+
         (tmp_path / "began").touch()
 
-    with Pool(cpus=1) as pool:  # a fresh one, whose warm process takes its time
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "fanwise_test_waits.py").write_text(f"open({str(gate.path)!r}, 'rb', buffering=0).read(1)\n")
+    with Pool(cpus=1) as pool:
         for end in (JobHandle.stop, JobHandle.kill):
             handle = pool.submit(touch)
             assert isinstance(handle, JobHandle)
             end(handle)
-            assert handle.outcome(within_s=5).text == f"job {handle.id} was stopped before it began"
+            assert handle.outcome(within_s=30).text == f"job {handle.id} was stopped before it began"
+        gate.open()
         assert pool.submit(int).result(within_s=60) == 0  # its lease had come back
     assert not (tmp_path / "began").exists()
 

@@ -468,7 +468,7 @@ def test_a_metric_that_nobody_ever_reported_ends_the_search() -> None:
     ended = run_trial(tuning, 0, outcome=Outcome("exception", f"ValueError: {text}"))[0]
     assert isinstance(ended, Ended)
     assert ended.status is Status.FAILED
-    assert run_trial(tuning, 1, outcome=Outcome("stopped"))[-1] == Finish(reason, text)
+    assert run_trial(tuning, 1, outcome=Outcome("stopped"))[-1] == Finish(reason, text, kind="no-metric")
 
 
 def test_a_report_without_the_metric_is_refused_when_others_have_it() -> None:
@@ -556,7 +556,7 @@ def test_what_the_searcher_raises_while_suggesting_ends_the_search_in_order() ->
     reason = "the scheduler failed"
     assert run_trial(tuning, 0, 1.0)[1:] == [StopStarting(reason), Terminate(1, reason)]
     text = "the scheduler raised ZeroDivisionError: oops"
-    assert run_trial(tuning, 1, outcome=Outcome("stopped"))[-1] == Finish(reason, text, searcher.error)
+    assert run_trial(tuning, 1, outcome=Outcome("stopped"))[-1] == Finish(reason, text, searcher.error, "scheduler")
 
 
 def test_what_the_searcher_raises_while_observing_ends_the_search_in_order() -> None:

@@ -420,6 +420,14 @@ class Model:
         return a.number, a.slot, {"n": a.trial}, phase, a.reports, self.deadline(a), a.fault, a.retry
 
 
+def kind_of(error: str | None) -> str:
+    """What made a search fail, from what it says."""
+    if error is None:
+        return "limit"
+    kinds = {"the first ": "equal-failures", "the scheduler raised ": "scheduler", "report() gave ": "no-metric"}
+    return next(kind for beginning, kind in kinds.items() if error.startswith(beginning))
+
+
 def state_of(tuning: Any) -> dict[str, object]:  # Any: it looks at what is private
     """The same picture of the machine under test."""
     counts = tuning.counts
@@ -461,7 +469,7 @@ def state_of(tuning: Any) -> dict[str, object]:  # Any: it looks at what is priv
 
 # What Tuning may keep: a new attribute must be compared above, or named among the settings.
 COMPARED = {"_trials", "_free_slots", "_stage", "_counts", "_best", "_interrupts", "_reason", "_error", "_metric_seen"}
-COMPARED |= {"_orders", "_started_s", "_search_deadline_s", "_first_failure", "_cause"}
+COMPARED |= {"_orders", "_started_s", "_search_deadline_s", "_first_failure", "_cause", "_kind"}
 SETTINGS = {"_scheduler", "_criterion", "_asynchronous", "_timeout_s", "_grace_s", "_max_equal_failures", "_retries"}
 
 # Limits are seldom set, and seldom more than one: else most searches are over before anything happens.
@@ -544,6 +552,7 @@ class TuningMachine(RuleBasedStateMachine):
         if not isinstance(order, Finish):
             return order
         assert (order.cause is not None) == (order.error is not None and order.error.startswith("the scheduler raised"))
+        assert order.kind == kind_of(order.error)
         return Finish(order.reason, order.error)
 
     def pick(self, which: int) -> tuple[int, int]:

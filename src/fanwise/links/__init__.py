@@ -7,17 +7,21 @@
     wires              what carries bytes: memory, sockets
     hub                the loop of a process
     link               calls both ways with one peer
+    asking             one call: what the caller holds, what the peer answers
+    sender             the writing half of a link
     unix               listening, dialling and trust on one host
+
+The layers above use what is named here, and `codec` for what travels inside other messages.
 """
 
+from .asking import Reply as Reply
+from .asking import Request as Request
 from .frames import Limits as Limits
 from .hub import Hub as Hub
 from .hub import Timer as Timer
 from .link import Ending as Ending
 from .link import Link as Link
 from .link import Peer as Peer
-from .link import Reply as Reply
-from .link import Request as Request
 from .unix import UnixListener as UnixListener
 from .unix import dial as dial
 from .unix import memory_links as memory_links

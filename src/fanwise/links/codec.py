@@ -22,6 +22,11 @@ from ..tensor import from_wire, to_wire
 
 # A buffer smaller than this costs less inside the pickle than as a part of its own.
 _OUT_OF_BAND_BYTES = 4096
+# Well below what a peer takes; the rest goes inside the pickle.
+_OUT_OF_BAND_COUNT = 1024
+
+# A traceback of two functions that call each other can have megabytes; both of its ends tell enough.
+_TRACE_CHARS = 100_000
 
 Buffer = bytes | bytearray | memoryview
 _Table = dict[type, Callable[[Any], Any]]  # Any: reducers of any type, as copyreg has them
@@ -36,7 +41,7 @@ def dumps(value: object) -> tuple[bytes, list[memoryview]]:
 
     def keep_in_band(buffer: pickle.PickleBuffer) -> bool:
         view = buffer.raw()
-        if view.nbytes < _OUT_OF_BAND_BYTES:
+        if view.nbytes < _OUT_OF_BAND_BYTES or len(buffers) == _OUT_OF_BAND_COUNT:
             return True
         buffers.append(view)
         return False
@@ -57,16 +62,17 @@ def dumps_by_value(value: object) -> tuple[bytes, list[pickle.PickleBuffer]]:
     buffers: list[pickle.PickleBuffer] = []
 
     def keep_in_band(buffer: pickle.PickleBuffer) -> bool:
-        if buffer.raw().nbytes < _OUT_OF_BAND_BYTES:
+        if buffer.raw().nbytes < _OUT_OF_BAND_BYTES or len(buffers) == _OUT_OF_BAND_COUNT:
             return True
         buffers.append(buffer)
         return False
 
-    stream = io.BytesIO()
-    pickler = cloudpickle.Pickler(stream, protocol=5, buffer_callback=keep_in_band)
+    kind = cloudpickle.Pickler
     if "torch" in sys.modules:
-        pickler.dispatch_table = ChainMap(_dispatch_table(), pickler.dispatch_table)
-    pickler.dump(value)
+        # A class of its own: the pickler reads its table when it is made, and an attribute set later changes nothing.
+        kind = type("Pickler", (kind,), {"dispatch_table": ChainMap(_dispatch_table(), kind.dispatch_table)})
+    stream = io.BytesIO()
+    kind(stream, protocol=5, buffer_callback=keep_in_band).dump(value)
     return stream.getvalue(), buffers
 
 
@@ -81,10 +87,10 @@ def loads(head: Buffer, buffers: Sequence[memoryview] = ()) -> Any:  # Any: what
 def _dispatch_table() -> _Table:
     global _table, _table_made_of
     torch = sys.modules["torch"]
-    state = (len(copyreg.dispatch_table), hasattr(torch, "Tensor"))
+    state = (len(copyreg.dispatch_table), hasattr(getattr(torch, "nn", None), "Parameter"))
     if state != _table_made_of:
         _table = dict(cast(_Table, copyreg.dispatch_table))
-        if state[1]:  # false while torch is being imported
+        if state[1]:  # false while another thread imports torch: Tensor comes first, Parameter after it
             _table[torch.Tensor] = _reduce_tensor
             _table[torch.nn.Parameter] = _reduce_tensor
         _table_made_of = state
@@ -102,14 +108,55 @@ def _rebuild_tensor(header: bytes, *buffers: Buffer) -> object:
 
 def pack_error(error: BaseException) -> bytes:
     """An error as bytes that any process of ours can read, also when the error itself cannot be pickled."""
-    lines = traceback.format_exception(error)
-    text = (type(error).__module__, type(error).__qualname__, str(error), "".join(lines), os.getpid())
+    trace = "".join(traceback.format_exception(error))
+    if len(trace) > _TRACE_CHARS:
+        half = _TRACE_CHARS // 2
+        trace = f"{trace[:half]}\n... {len(trace) - 2 * half} characters left out ...\n{trace[-half:]}"
+    text = (type(error).__module__, type(error).__qualname__, _message_of(error), trace, os.getpid())
+    return pickle.dumps((text, _own_form(error)), protocol=5)
+
+
+def _message_of(error: BaseException) -> str:
     try:
-        own = pickle.dumps(error, protocol=5)
-        pickle.loads(own)  # an exception whose __init__ takes other arguments pickles, but does not come back
-    except Exception:
-        own = b""
-    return pickle.dumps((text, own), protocol=5)
+        return str(error)
+    except Exception as broken:
+        return f"(its text cannot be made: {type(broken).__name__})"
+
+
+def _own_form(error: BaseException) -> bytes:
+    """The error itself as bytes, or nothing when it would not come back as it was."""
+    # An exception whose __init__ takes other arguments than it passes on pickles, but does not come back: the second
+    # form goes around __init__.
+    for form in (error, _WithoutInit(error)):
+        try:
+            own = pickle.dumps(form, protocol=5)
+            back = pickle.loads(own)
+            if type(back) is type(error) and str(back) == str(error):
+                return own
+        except Exception:
+            continue
+    return b""
+
+
+class _WithoutInit:
+    """Stands for an error in a pickle: rebuilt from its class, arguments and attributes, without its __init__."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return _error_without_init, (type(self._error), self._error.args, self._error.__dict__)
+
+
+def _error_without_init(
+    kind: type[BaseException],
+    args: tuple[object, ...],
+    attributes: dict[str, Any],  # Any: the error's own
+) -> BaseException:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(attributes)
+    return error
 
 
 class ErrorText(NamedTuple):

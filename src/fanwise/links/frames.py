@@ -24,6 +24,10 @@ MAGIC = 0xFA57
 HEADER = struct.Struct("<HBBIQQQ")
 _HEADER_SIZE = HEADER.size
 _STAGING_SIZE = 1 << 16
+# The header and the sizes of the buffers are read in the staging area.
+BUFFERS_MAX = (_STAGING_SIZE - _HEADER_SIZE) // 8
+# A head above this is sent as a part of its own: a system call more costs less than copying it.
+_HEAD_COPIED_BYTES = 1 << 15
 
 REQUEST, NOTICE, REPLY, ERROR, GOODBYE = 1, 2, 3, 4, 5
 _KINDS = frozenset((REQUEST, NOTICE, REPLY, ERROR, GOODBYE))
@@ -32,7 +36,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Limits(NamedTuple):
-    """What a peer may send. Checked before memory is allocated."""
+    """What a peer may send. Checked before memory is allocated. At most 8188 buffers."""
 
     frame_bytes: int = 1 << 36
     buffers: int = 4096
@@ -49,12 +53,15 @@ class Frame(NamedTuple):
 
 def encode(kind: int, call_id: int, head: bytes, buffers: Sequence[memoryview] = ()) -> list[Buffer]:
     """The parts to send, in order, for one frame. Nothing big is copied."""
-    if not buffers:
-        return [HEADER.pack(MAGIC, kind, 0, 0, call_id, len(head), len(head)) + head]
-    sizes = [buffer.nbytes for buffer in buffers]
-    total = 8 * len(sizes) + len(head) + sum(sizes)
-    header = HEADER.pack(MAGIC, kind, 0, len(sizes), call_id, len(head), total)
-    return [header + struct.pack(f"<{len(sizes)}Q", *sizes) + head, *(buffer.cast("B") for buffer in buffers)]
+    size = len(head)
+    if buffers:
+        sizes = [buffer.nbytes for buffer in buffers]
+        header = HEADER.pack(MAGIC, kind, 0, len(sizes), call_id, size, 8 * len(sizes) + size + sum(sizes))
+        header += struct.pack(f"<{len(sizes)}Q", *sizes)
+    else:
+        header = HEADER.pack(MAGIC, kind, 0, 0, call_id, size, size)
+    first: list[Buffer] = [header + head] if size <= _HEAD_COPIED_BYTES else [header, head]
+    return [*first, *(buffer.cast("B") for buffer in buffers)] if buffers else first
 
 
 class FrameReader:
@@ -64,6 +71,8 @@ class FrameReader:
     """
 
     def __init__(self, limits: Limits) -> None:
+        if limits.buffers > BUFFERS_MAX:
+            raise ValueError(f"a frame can have at most {BUFFERS_MAX} buffers, got a limit of {limits.buffers}")
         self._limits = limits
         self._staging = bytearray(_STAGING_SIZE)
         self._view = memoryview(self._staging)
@@ -133,7 +142,10 @@ class FrameReader:
         sizes = struct.unpack_from(f"<{n_buffers}Q", self._staging, self._start + _HEADER_SIZE)
         if head_size + 8 * n_buffers + sum(sizes) != total:
             raise WireError(f"a frame's buffers have {sum(sizes)} bytes, its header promises another number.")
-        big = _BigFrame(kind, call_id, [head_size, *sizes])
+        try:
+            big = _BigFrame(kind, call_id, [head_size, *sizes])
+        except MemoryError as error:
+            raise WireError(f"a frame of {total} bytes was announced; this machine has no memory for it.") from error
         used = big.feed(self._view[self._start + table : self._end])
         self._start += table + used
         if big.complete:

@@ -2,10 +2,10 @@
 
     one turn:   poll -> callbacks of what is ready -> timers that are due -> handed-in calls -> end-of-turn hooks
 
-A hub is driven by a thread of its own (`start`), or by the caller (`run`, `turn`) in a process that must have one thread
-only, or not at all: then a caller that waits for an answer reads its link itself. Callbacks run one after another, on
-the thread that drives, and must not block. End-of-turn hooks see all that one poll brought together: the place for a
-group commit.
+A hub is driven by a thread of its own (`start`), or by the caller (`run`, `turn`) in a process that must have one
+thread only, or not at all: then a caller that waits for an answer reads its link itself. Callbacks run one after
+another, on the thread that drives, and must not block. End-of-turn hooks see all that one poll brought together: the
+place for a group commit.
 
 After a fork by user code everything here is inert in the child: descriptors are closed, use raises `ClosedError`.
 Knows no link, frame or key.
@@ -38,6 +38,9 @@ class ClosedInFork(Protocol):
     def close_fork(self) -> None:
         """Close the descriptors and do nothing else: locks may be held by threads that are not in the child."""
 
+    def close(self) -> None:
+        """End it: its hub is about to close. May have been called before."""
+
 
 class Timer:
     """Something that will be called at `when_s`, unless it is cancelled first."""
@@ -52,6 +55,44 @@ class Timer:
         self.call = None
 
 
+class Alarm:
+    """Calls `ring` on the loop's thread at the earliest time it was set to. For many deadlines and one timer."""
+
+    def __init__(self, hub: "Hub", ring: Callable[[], None]) -> None:
+        self._hub = hub
+        self._ring = ring
+        self._lock = threading.Lock()
+        self._due_s: float | None = None
+        self._timer: Timer | None = None
+
+    def set(self, due_s: float) -> None:
+        """Ring at `due_s` or before. By any thread."""
+        with self._lock:
+            if self._due_s is not None and self._due_s <= due_s:
+                return
+            self._due_s = due_s
+        self._hub.call_soon(self._move)
+
+    def cancel(self) -> None:
+        """Ring no more. By any thread."""
+        with self._lock:
+            self._due_s = None
+            if self._timer is not None:
+                self._timer.cancel()
+
+    def _move(self) -> None:
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+            if self._due_s is not None:
+                self._timer = self._hub.call_at(self._due_s, self._fire)
+
+    def _fire(self) -> None:
+        with self._lock:
+            self._due_s = None
+        self._ring()
+
+
 class Hub:
     """See the module. `close()` must be called by its owner; it joins the thread."""
 
@@ -61,14 +102,16 @@ class Hub:
         self.driven = False
         self._pid = os.getpid()
         self._poll = select.epoll()
+        self._waking = threading.Lock()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._callbacks: dict[int, Callable[[int], None]] = {self._wake: self._woken}
         self._poll.register(self._wake, READ)
         self._soon: deque[Callable[[], None]] = deque()
         self._timers: list[tuple[float, int, Timer]] = []
         self._count = itertools.count()
-        self._turn_end: list[Callable[[], None]] = []
-        self._inherited: "weakref.WeakSet[ClosedInFork]" = weakref.WeakSet()
+        self._turn_end: tuple[Callable[[], None], ...] = ()
+        self._fresh: set[int] = set()
+        self._inherited: weakref.WeakSet[ClosedInFork] = weakref.WeakSet()
         self._thread: threading.Thread | None = None
         self._loop_thread_id: int | None = None
         self._closing = False
@@ -86,32 +129,51 @@ class Hub:
 
     def run(self, until: Callable[[], bool]) -> None:
         """Drive this hub on this thread until `until()` holds at the end of a turn."""
+        self.check_usable()
+        self._loop_thread_id = threading.get_ident()
         self.driven = True
-        while not until():
-            self.turn(None)
+        try:
+            while not until() and not self._closed:
+                self._turn(None)
+        finally:
+            self.driven = False
+            self._loop_thread_id = None
 
     def turn(self, timeout_s: float | None = 0.0) -> None:
         """One turn; waits at most `timeout_s` for something to do (None: as long as it takes)."""
-        self._loop_thread_id = threading.get_ident()
+        outer, self._loop_thread_id = self._loop_thread_id, threading.get_ident()
+        try:
+            self._turn(timeout_s)
+        finally:
+            self._loop_thread_id = outer
+
+    def _turn(self, timeout_s: float | None) -> None:
+        fresh = self._fresh
+        fresh.clear()
         for fd, events in self._poll.poll(self._timeout_s(timeout_s)):
-            callback = self._callbacks.get(fd)
+            # A number that a callback of this turn closed may be in use again; the event was for the old one.
+            callback = None if fd in fresh else self._callbacks.get(fd)
             if callback is not None:
                 self._guard(callback, events)
         if self._timers:
             self._fire(self.clock.now_s())
         for _ in range(len(self._soon)):
-            self._guard(self._soon.popleft())
+            if self._soon:  # a callback may have closed this hub
+                self._guard(self._soon.popleft())
         for hook in self._turn_end:
             self._guard(hook)
 
     @property
     def is_loop_thread(self) -> bool:
-        """Whether the caller is on the thread that drives this hub, and so must not wait for it."""
-        return self.driven and self._loop_thread_id == threading.get_ident()
+        """Whether the caller is on the thread that drives this hub, or in a turn, and so must not wait for it."""
+        return self._loop_thread_id == threading.get_ident()
 
     def _drive(self) -> None:
+        self._loop_thread_id = threading.get_ident()
         while not self._closing:
-            self.turn(None)
+            self._turn(None)
+        if not self._closed:
+            self._turn(0.0)  # what was handed in just before `close`
 
     def _timeout_s(self, timeout_s: float | None) -> float:
         if self._soon:
@@ -122,7 +184,8 @@ class Hub:
         return -1 if timeout_s is None else timeout_s
 
     def _fire(self, now_s: float) -> None:
-        while self._timers and self._timers[0][0] <= now_s:
+        number = next(self._count)  # what a callback sets from now on waits for the next turn
+        while self._timers and self._timers[0][0] <= now_s and self._timers[0][1] < number:
             call = heapq.heappop(self._timers)[2].call
             if call is not None:
                 self._guard(call)
@@ -131,17 +194,24 @@ class Hub:
         """One broken callback must not stop the loop that all others live on."""
         try:
             callback(*args)
-        except Exception:
+        except BaseException as error:
+            # On a thread of the user's, Ctrl-C and the like are his; on ours nobody would ever see them.
+            if not isinstance(error, Exception) and threading.current_thread() is not self._thread:
+                raise
             _log.exception("%s: a callback failed; the hub goes on. Please report this with the traceback.", self.name)
 
     # -- what may be asked of it -----------------------------------------------------------------------------------
 
     def call_soon(self, call: Callable[[], None]) -> None:
-        """Run `call` in this or the next turn. May be called by any thread."""
+        """Run `call` in this or the next turn. May be called by any thread; after `close` nothing happens."""
+        if self._closed:
+            return
         self._soon.append(call)
-        if not self.is_loop_thread:
-            with contextlib.suppress(OSError, BlockingIOError):
-                os.eventfd_write(self._wake, 1)
+        if self._loop_thread_id != threading.get_ident():
+            with self._waking:  # or the number may have been closed, and belong to somebody else
+                if not self._closed:
+                    with contextlib.suppress(BlockingIOError):
+                        os.eventfd_write(self._wake, 1)
 
     def call_at(self, when_s: float, call: Callable[[], None]) -> Timer:
         """Run `call` when the clock shows `when_s`. From the loop's thread, or before the loop runs."""
@@ -151,16 +221,19 @@ class Hub:
 
     def at_turn_end(self, hook: Callable[[], None]) -> None:
         """Run `hook` at the end of every turn, in the order of registration."""
-        self._turn_end.append(hook)
+        self._turn_end = (*self._turn_end, hook)
 
     def not_at_turn_end(self, hook: Callable[[], None]) -> None:
         """Undo `at_turn_end`."""
-        self._turn_end.remove(hook)
+        left = list(self._turn_end)
+        left.remove(hook)
+        self._turn_end = tuple(left)
 
     def watch(self, fd: int, callback: Callable[[int], None], events: int = READ) -> None:
         """Call `callback(events)` whenever `fd` is ready. Thread-safe."""
-        self._callbacks[fd] = callback
         self._poll.register(fd, events)
+        self._callbacks[fd] = callback
+        self._fresh.add(fd)
 
     def change(self, fd: int, events: int) -> None:
         """Watch `fd` for other events; 0 pauses it. Thread-safe; works while another thread polls."""
@@ -174,7 +247,7 @@ class Hub:
                 self._poll.unregister(fd)
 
     def close_in_fork(self, thing: ClosedInFork) -> None:
-        """In a forked child, `thing.close_fork()` is called: it closes its descriptors and does nothing else."""
+        """`thing.close_fork()` is called in a forked child, and `thing.close()` when this hub closes."""
         self._inherited.add(thing)
 
     def check_usable(self) -> None:
@@ -188,17 +261,30 @@ class Hub:
             raise ClosedError(f"the hub {self.name!r} of process {self._pid} is closed.")
 
     def close(self) -> None:
-        """End the loop, join its thread, close the descriptors. What was handed in before is still run."""
-        if self._closed or self._pid != os.getpid():
+        """End the loop, join its thread, end the links, close the descriptors. What was handed in before is still run.
+
+        Not while another thread is in `run`. On the hub's own thread it does not join: the loop ends with this turn.
+        A second call returns at once, also while the first is at work.
+        """
+        if self._pid != os.getpid():
             return
-        self._closing = True
+        with self._waking:
+            first, self._closing = not self._closing, True
+        if not first:
+            return
         if self._thread is not None and self._thread is not threading.current_thread():
             self.call_soon(lambda: None)
             self._thread.join()
-        self._closed = True
-        self.driven = False
-        self._poll.close()
-        os.close(self._wake)
+        for thing in list(self._inherited):
+            self._guard(thing.close)
+        with self._waking:
+            self._closed = True
+            self.driven = False
+            self._poll.close()
+            os.close(self._wake)
+        self._callbacks.clear()
+        self._timers.clear()
+        self._soon.clear()
 
     def _woken(self, _events: int) -> None:
         with contextlib.suppress(BlockingIOError):

@@ -9,8 +9,15 @@ A caller that waits reads its own answer: it takes the link out of the hub's pol
 thread is woken for another. Whoever reads handles all that comes: answers for others, requests. Handlers run inline
 and must not block; they may answer later and from any thread.
 
+Who waits also writes where no hub does (an undriven one), and who must wait to write reads meanwhile: two sides that
+send each other more than their sockets hold never wait for each other.
+
 A link ends by `close` on either side (`clean`), or is lost: end of file, the peer's death, bytes that are not ours.
 Then every open call fails at once. Nothing is sent twice.
+
+Locks: `_reading` is held by the one thread that reads, also while it waits for bytes; `_lock` and the sender's only for
+moments. The descriptor is closed with `_reading` and the sender's lock held, so that nobody uses a number that has
+become another's.
 """
 
 import contextlib
@@ -19,17 +26,24 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from threading import get_ident
 from typing import Any, NamedTuple
 
 from ..base.errors import ClosedError, DeadlineExceeded, FanwiseError, WireError, WorkerLostError
 from . import frames
+from .asking import Reply, Request, Waiters
 from .calls import Calls
 from .codec import dumps, loads, pack_error, unpack_error
 from .frames import Frame, FrameReader, Limits
-from .hub import READ, WRITE, Hub
+from .hub import WRITE, Alarm, Hub
+from .sender import Sender
 from .wires import Buffer, Wire
 
 _log = logging.getLogger(__name__)
+
+_NOTHING = contextlib.nullcontext()
+# How long to wait for room in the socket before looking again whether anybody reads meanwhile.
+_LOOK_AGAIN_S = 0.05
 
 
 class Peer(NamedTuple):
@@ -44,75 +58,6 @@ class Ending(NamedTuple):
 
     clean: bool
     reason: str
-
-
-class Request:
-    """What a peer asked. Answer it once, from any thread; what comes later is ignored."""
-
-    __slots__ = ("_call_id", "args", "link", "method")
-
-    def __init__(self, link: "Link", call_id: int, method: str, args: tuple[Any, ...]) -> None:  # Any: peer's values
-        self.link = link
-        self._call_id = call_id
-        self.method = method
-        self.args = args
-
-    def answer(self, value: object = None) -> None:
-        """The call returns `value`."""
-        call_id, self._call_id = self._call_id, 0
-        if call_id:
-            self.link._answer(call_id, value)
-
-    def fail(self, error: BaseException) -> None:
-        """The call raises `error`."""
-        call_id, self._call_id = self._call_id, 0
-        if call_id:
-            self.link._send(frames.encode(frames.ERROR, call_id, pack_error(error)))
-
-
-class Reply:
-    """The answer to come of one call."""
-
-    __slots__ = ("_callbacks", "_done", "_error", "_link", "_value", "call_id", "method")
-
-    def __init__(self, link: "Link", method: str) -> None:
-        self._link = link
-        self.method = method
-        self.call_id = 0
-        self._done = False
-        self._value: Any = None  # Any: whatever the peer answered
-        self._error: BaseException | None = None
-        self._callbacks: list[Callable[[Reply], None]] | None = None
-
-    def done(self) -> bool:
-        return self._done
-
-    def result(self, within_s: float | None = None) -> Any:  # Any: whatever the peer answered
-        """Block until the answer is here, at most `within_s` seconds, then raise `DeadlineExceeded`.
-
-        Raises what the peer raised, or `WorkerLostError` when the link is lost first.
-        """
-        if not self._done:
-            self._link._wait(self, within_s)
-        if self._error is not None:
-            raise self._error
-        return self._value
-
-    def add_done_callback(self, callback: "Callable[[Reply], None]") -> None:
-        """Call `callback(self)` when the answer is here; at once when it is. On the thread that reads."""
-        with self._link._lock:
-            if not self._done:
-                self._callbacks = [*(self._callbacks or ()), callback]
-                return
-        callback(self)
-
-    def _resolve(self, value: object, error: BaseException | None) -> None:
-        with self._link._lock:
-            self._value, self._error = value, error
-            self._done = True
-            callbacks, self._callbacks = self._callbacks, None
-        for callback in callbacks or ():
-            callback(self)
 
 
 Handler = Callable[[Request], None]
@@ -132,35 +77,43 @@ class Link:
         self.on_malformed: Callable[[WireError], None] = lambda error: None
         self._hub = hub
         self._wire = wire
-        self._reader = FrameReader(limits)
-        self._calls: Calls[Reply] = Calls()
-        self._lock = threading.Lock()
-        self._reading = threading.Lock()
-        self._sending = threading.Lock()
-        self._queue: deque[memoryview] = deque()
-        self._changed = threading.Condition()
-        self._waiting = 0
-        self._endings: list[Callable[[Link, Ending], None]] = []
+        self._pid = os.getpid()
         self._fd = wire.fileno()
         self._pidfd = -1
+        self._death: Ending | None = None
+        self._over = False
+        self._endings: list[Callable[[Link, Ending], None]] = []
+        self._lock = threading.Lock()
+        self._calls: Calls[Reply] = Calls()
+        self._alarm = Alarm(hub, self._expire)
+        self._reading = threading.Lock()
+        self._reader_id = 0
+        self._reader = FrameReader(limits)
+        self._unhandled: deque[Frame] = deque()
+        self._told = False
+        self._sender = Sender(hub, wire)
+        self._waiters = Waiters()
         hub.close_in_fork(self)
 
     def open(self) -> None:
-        """Begin to read. Set `handler` first."""
+        """Begin to read. Set `handler` first. Does nothing when the link has ended already."""
         if self._fd >= 0:
-            self._hub.watch(self._fd, self._ready)
+            self._sender.begin_polling(self._ready)
         else:
-            self._wire.on_readable(lambda: self._hub.call_soon(self._readable))
+            self._wire.on_readable(self._tell)
 
     def watch_peer(self) -> None:
         """Notice the peer's death also when a process it forked keeps the socket open (Linux: by pidfd)."""
-        if self.peer.pid in (0, os.getpid()):
+        if self.peer.pid in (0, os.getpid()) or not hasattr(os, "pidfd_open"):
             return
         try:
             self._pidfd = os.pidfd_open(self.peer.pid)
-        except (OSError, AttributeError):
-            return  # already gone: end of file tells; or no pidfd on this system
-        self._hub.watch(self._pidfd, self._peer_ended)
+        except ProcessLookupError:
+            self._hub.call_soon(lambda: self._peer_ended(0))
+        except OSError:
+            return  # no pidfd is to be had: end of file must do
+        else:
+            self._hub.watch(self._pidfd, self._peer_ended)
 
     @property
     def pidfd(self) -> int:
@@ -170,31 +123,38 @@ class Link:
     # -- calls -----------------------------------------------------------------------------------------------------
 
     def call(self, method: str, *args: object, deadline_s: float | None = None) -> Reply:
-        """Ask and do not wait. `deadline_s`: seconds from now after which the reply fails with `DeadlineExceeded`."""
+        """Ask and do not wait. `deadline_s`: seconds from now after which the reply fails with `DeadlineExceeded`.
+
+        Arrays among `args` may be changed as soon as this returns. Raises `ClosedError` or `WorkerLostError` when the
+        link has ended.
+        """
         head, buffers = dumps((method, args))
-        reply = Reply(self, method)
-        self._hub.check_usable()
-        until_s = None if deadline_s is None else self._hub.clock.now_s() + deadline_s
-        with self._lock:
-            if self._calls.closed:
-                raise self._gone(method)
-            reply.call_id = self._calls.open(reply, until_s)
-        if until_s is not None:
-            due_s = until_s
-            self._hub.call_soon(lambda: self._hub.call_at(due_s, self._expire) and None)
+        reply = self._new_call(method, deadline_s)
         self._send(frames.encode(frames.REQUEST, reply.call_id, head, buffers))
         return reply
 
     def ask(self, method: str, *args: object, within_s: float | None = None) -> Any:  # Any: the peer's answer
-        """Ask and wait for the answer. Raises as `Reply.result` does."""
-        return self.call(method, *args).result(within_s)
+        """Ask and wait for the answer. Raises as `Reply.result` does, and `RuntimeError` where waiting never ends."""
+        self._check_may_wait(method)
+        head, buffers = dumps((method, args))
+        reply = self._new_call(method, None)
+        try:
+            # Nothing is copied: the memory is ours until this returns.
+            put = self._sender.put(frames.encode(frames.REQUEST, reply.call_id, head, buffers), copied=False)
+            if put == "lost":
+                self._find_end()
+            self._wait(reply, within_s)
+        except BaseException:
+            self._sender.keep_lent()
+            raise
+        return reply.result()
 
     def notify(self, method: str, *args: object) -> None:
         """Tell; there is no answer. Raises `ClosedError` or `WorkerLostError` when the link has ended."""
         head, buffers = dumps((method, args))
         self._hub.check_usable()
-        if self._calls.closed:
-            raise self._gone(method)
+        if self.ending is not None:
+            raise self._gone(method, "cannot be told")
         self._send(frames.encode(frames.NOTICE, 0, head, buffers))
 
     def on_ended(self, callback: "Callable[[Link, Ending], None]") -> None:
@@ -206,11 +166,16 @@ class Link:
         callback(self, self.ending)
 
     def close(self, reason: str = "closed") -> None:
-        """End the link on purpose: the peer learns that it was no accident. Never blocks, never raises."""
-        if self.ending is None:
-            with contextlib.suppress(FanwiseError):
-                self._send(frames.encode(frames.GOODBYE, 0, reason.encode()))
-        self._end(Ending(True, reason))
+        """End the link on purpose: the peer learns that it was no accident. Never blocks, never raises.
+
+        What the peer's socket has no room for at this moment is dropped: when it matters, `ask` something first. In a
+        fork of the process that owns the link this does nothing.
+        """
+        if self._pid != os.getpid():
+            return
+        if self._begin_end(Ending(True, reason)):
+            self._sender.put_last(frames.encode(frames.GOODBYE, 0, reason.encode()))
+            self._finish_end()
 
     def close_fork(self) -> None:
         """In a forked child: the descriptors are copies; the parent's link goes on."""
@@ -218,6 +183,19 @@ class Link:
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1
+
+    def _new_call(self, method: str, deadline_s: float | None) -> Reply:
+        self._hub.check_usable()
+        reply = Reply(self, method)
+        if deadline_s is not None:
+            reply._due_s = self._hub.clock.now_s() + deadline_s
+        with self._lock:
+            if self.ending is not None:
+                raise self._gone(method, "cannot be asked")
+            reply.call_id = self._calls.open(reply, reply._due_s)
+        if reply._due_s is not None:
+            self._alarm.set(reply._due_s)
+        return reply
 
     # -- sending ---------------------------------------------------------------------------------------------------
 
@@ -230,85 +208,107 @@ class Link:
         self._send(frames.encode(frames.REPLY, call_id, head, buffers))
 
     def _send(self, parts: Sequence[Buffer]) -> None:
+        """Send; the memory of `parts` may be changed afterwards. Blocks until it is written where nobody else will."""
         self._hub.check_usable()
-        with self._sending:
-            if not self._queue:
-                sent = self._wire.write(parts)
-                if sent == len(parts[0]) and len(parts) == 1:
-                    return
-                if sent < 0:
-                    self._hub.call_soon(self._readable)  # reads what is left, then finds the end
-                    return
+        put = self._sender.put(parts, copied=not self._may_block)
+        if put == "waits" and self._may_block:
+            self._flush()
+        elif put == "lost":
+            self._find_end()
+
+    @property
+    def _may_block(self) -> bool:
+        """Whether this thread must write what waits: no hub does, and it is in no handler."""
+        return not (self._hub.driven or self._hub.is_loop_thread or self._reader_id == get_ident())
+
+    def _find_end(self) -> None:
+        """Nothing can be written any more: what came before the end is still read."""
+        if self._may_block:
+            self._read(to_the_end=True)
+        else:
+            self._hub.call_soon(self._readable)
+
+    def _flush(self, within_s: float | None = None) -> None:
+        """Block until all is written. Reads meanwhile: the peer may be unable to go on until we do."""
+        until_s = None if within_s is None else self._hub.clock.now_s() + within_s
+        left_s = within_s
+        while self._sender.waits and self.ending is None and (left_s is None or left_s > 0):
+            if self._reading.acquire(blocking=False):
+                self._reader_id = get_ident()
+                try:
+                    self._wire.wait_any(left_s)
+                    self._read_once()
+                finally:
+                    self._stop_reading()
+                self._sender.drain()
             else:
-                sent = 0
-            self._enqueue(parts, sent)
-            if self._hub.driven:
-                self._hub.change(self._fd, READ | WRITE)
-            else:
-                while self._queue and self._wire.wait_writable(None):
-                    self._drain()
+                self._write_beside_reader(left_s)
+            left_s = None if until_s is None else until_s - self._hub.clock.now_s()
 
-    def _enqueue(self, parts: Sequence[Buffer], sent: int) -> None:
-        for part in parts:
-            view = memoryview(part).cast("B")
-            if sent >= len(view):
-                sent -= len(view)
-                continue
-            self._queue.append(view[sent:])
-            sent = 0
-
-    def _drain(self) -> None:
-        while self._queue:
-            batch = [self._queue[i] for i in range(min(len(self._queue), 16))]
-            sent = self._wire.write(batch)
-            if sent < 0:
-                self._queue.clear()
-                self._hub.call_soon(self._readable)
-                return
-            if sent == 0:
-                return
-            while self._queue and sent >= len(self._queue[0]):
-                sent -= len(self._queue.popleft())
-            if sent:
-                self._queue[0] = self._queue[0][sent:]
-
-    def _ready(self, events: int) -> None:
-        if events & WRITE:
-            with self._sending:
-                self._drain()
-                if not self._queue:
-                    self._hub.change(self._fd, READ)
-        if events & ~WRITE:
-            self._readable()
+    def _write_beside_reader(self, left_s: float | None) -> None:
+        """Write some more while another thread reads. It may stop to read, so not for long."""
+        self._wire.wait_writable(min(_LOOK_AGAIN_S, _LOOK_AGAIN_S if left_s is None else left_s))
+        self._sender.drain()
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
+    def _ready(self, events: int) -> None:
+        if events & WRITE:
+            self._sender.drain()
+        if events & ~WRITE:
+            self._readable()
+
+    def _tell(self) -> None:
+        """A wire in memory has something to read."""
+        if not self._told:
+            self._told = True
+            self._hub.call_soon(self._readable)
+
     def _readable(self) -> None:
-        """The hub's turn to read, unless somebody who waits is reading."""
+        """The hub's turn to read."""
+        self._told = False
+        self._read(to_the_end=self._fd < 0)  # a wire in memory does not tell twice
+
+    def _read(self, *, to_the_end: bool) -> None:
+        """Read what is there now, or all there is; not while another thread, which waits for an answer, reads."""
         if self.ending is None and self._reading.acquire(blocking=False):
+            self._reader_id = get_ident()
             try:
-                self._read_once()
+                while self._read_once() and to_the_end:
+                    pass
             finally:
-                self._reading.release()
-                self._wake_waiting()
+                self._stop_reading()
+
+    def _stop_reading(self) -> None:
+        self._reader_id = 0
+        self._reading.release()
+        if self._over:
+            self._close_wire()
+        elif self._unhandled:  # an interrupt left them
+            self._hub.call_soon(self._readable)
+        self._waiters.wake()
 
     def _read_once(self) -> bool:
         """Read what is there and handle it. False: nothing was there, or the link ended."""
-        size = self._wire.read_into(self._reader.space())
-        if size > 0:
-            try:
-                for frame in self._reader.filled(size):
-                    self._handle(frame)
-            except WireError as error:
-                self.on_malformed(error)
-                self._end(Ending(False, error.message))
-                return False
-            return True
-        if size < 0:
-            self._end(Ending(False, "the other side ended without a goodbye"))
-        return False
+        unhandled = self._unhandled
+        try:
+            if not unhandled:
+                size = self._wire.read_into(self._reader.space())
+                if size <= 0:
+                    if size < 0:
+                        self._end(self._death or Ending(False, "the other side ended without a goodbye"))
+                    return False
+                unhandled.extend(self._reader.filled(size))
+            while unhandled and self.ending is None:
+                self._handle(unhandled.popleft())
+        except WireError as error:
+            self.on_malformed(error)
+            self._end(Ending(False, error.message))
+            return False
+        return True
 
     def _handle(self, frame: Frame) -> None:
+        """Raises `WireError` when the frame's pickle is none; interrupts pass through. Nothing else is raised."""
         kind = frame.kind
         if kind == frames.REPLY or kind == frames.ERROR:
             with self._lock:
@@ -321,126 +321,174 @@ class Link:
             self._serve(frame)
 
     def _resolve(self, reply: Reply, frame: Frame) -> None:
+        value, error, failure = None, None, None
         try:
             if frame.kind == frames.REPLY:
-                reply._resolve(loads(frame.head, frame.buffers), None)
+                value = loads(frame.head, frame.buffers)
             else:
-                reply._resolve(None, unpack_error(frame.head))
-        except WireError:
-            raise
-        except Exception as error:  # the value's own type failed to come back: the caller must learn why
-            reply._resolve(None, error)
-        self._wake_waiting()
+                error = unpack_error(frame.head)
+        except BaseException as raised:  # the value's own type failed to come back: the caller must learn why
+            failure = raised
+        reply._resolve(value, failure or error)
+        self._waiters.wake()
+        if failure is not None and (isinstance(failure, WireError) or not isinstance(failure, Exception)):
+            raise failure
 
     def _serve(self, frame: Frame) -> None:
         request = Request(self, frame.call_id, "", ())
         try:
             request.method, request.args = loads(frame.head, frame.buffers)
-            self.handler(request)
         except WireError:
             raise
         except Exception as error:
-            if frame.kind == frames.NOTICE:
-                _log.exception("a notice %r of process %d could not be handled", request.method, self.peer.pid)
+            self._not_served(request, frame, error)
+            return
+        try:
+            self.handler(request)
+        except BaseException as error:
+            self._not_served(request, frame, error)
+            if not isinstance(error, Exception):
+                raise
+
+    def _not_served(self, request: Request, frame: Frame, error: BaseException) -> None:
+        if frame.kind == frames.NOTICE:
+            _log.error("notice %r of process %d was not handled", request.method, self.peer.pid, exc_info=error)
+        with contextlib.suppress(FanwiseError):  # closed meanwhile: the caller learns that
             request.fail(error)
 
+    # -- waiting ---------------------------------------------------------------------------------------------------
+
+    def _check_may_wait(self, method: str) -> None:
+        self._hub.check_usable()
+        if self._reader_id == get_ident() or (self._hub.driven and self._hub.is_loop_thread):
+            raise RuntimeError(
+                f"waiting for {method!r} here would never end: this is the thread that reads its answer.\n"
+                f"In a handler or callback use call(...).add_done_callback(...)."
+            )
+
     def _wait(self, reply: Reply, within_s: float | None) -> None:
-        if self._hub.is_loop_thread:
-            raise RuntimeError(f"waiting for {reply.method!r} on the thread that reads its answer would never end")
-        clock = self._hub.clock
-        until_s = None if within_s is None else clock.now_s() + within_s
+        self._check_may_wait(reply.method)
+        now_s = self._hub.clock.now_s
+        until_s = None if within_s is None else now_s() + within_s
+        if reply._due_s is not None and (until_s is None or reply._due_s < until_s):
+            until_s = reply._due_s
         while not reply._done:
-            left_s = None if until_s is None else until_s - clock.now_s()
-            if left_s is not None and left_s <= 0:
-                self._give_up(reply, within_s)
-            elif self._reading.acquire(blocking=False):
+            left_s = None if until_s is None else max(0.0, until_s - now_s())
+            if self._reading.acquire(blocking=False):
                 self._read_for(reply, left_s)
+            elif self._sender.waits and self._may_block:
+                self._write_beside_reader(left_s)
             else:
-                self._wait_for_reader(reply, left_s)
+                self._waiters.wait_unless(lambda: reply._done or not self._reading.locked(), left_s)
+            if until_s is not None and not reply._done and now_s() >= until_s:
+                self._too_late(reply, within_s)
 
     def _read_for(self, reply: Reply, left_s: float | None) -> None:
         """Read until the answer is here, as the only reader. The hub's poll leaves this link alone meanwhile."""
-        hub = self._hub
-        borrowed = hub.driven
-        if borrowed:
-            hub.change(self._fd, 0)
+        self._reader_id = get_ident()
         try:
-            while not reply._done and self.ending is None and self._wire.wait_readable(left_s):
-                self._read_once()
-                if left_s is not None:
-                    break  # the caller looks at the clock again
+            with self._sender.reading_borrowed() if self._hub.driven else _NOTHING:
+                while not reply._done and self.ending is None:
+                    if not self._unhandled and not self._wait_for_bytes(left_s):
+                        break
+                    self._read_once()
+                    if left_s is not None:
+                        break  # the caller looks at the clock again
         finally:
-            self._reading.release()
-            if borrowed and self.ending is None:
-                hub.change(self._fd, READ | WRITE if self._queue else READ)
-                if self._fd < 0:
-                    hub.call_soon(self._readable)
-            self._wake_waiting()
+            self._stop_reading()
+            if self._fd < 0:
+                self._tell()
+        if reply._done and self._sender.waits and self._may_block:
+            self._flush(left_s)  # answers that handlers gave meanwhile
 
-    def _wait_for_reader(self, reply: Reply, left_s: float | None) -> None:
-        with self._changed:
-            self._waiting += 1
-            try:
-                if not reply._done and self._reading.locked():
-                    self._changed.wait(left_s)
-            finally:
-                self._waiting -= 1
+    def _wait_for_bytes(self, left_s: float | None) -> bool:
+        if self._hub.driven or not self._sender.waits:
+            return self._wire.wait_readable(left_s)
+        ready = self._wire.wait_any(left_s)
+        self._sender.drain()
+        return ready
 
-    def _wake_waiting(self) -> None:
-        if self._waiting:
-            with self._changed:
-                self._changed.notify_all()
+    # -- deadlines -------------------------------------------------------------------------------------------------
 
-    def _give_up(self, reply: Reply, within_s: float | None) -> None:
-        with self._lock:
-            waiter = self._calls.give_up(reply.call_id)
-        if waiter is not None:
-            raise DeadlineExceeded(
-                f"{reply.method!r} was not answered by process {self.peer.pid} within {within_s} s.\n"
-                f"The other side may still be at work; the answer will be ignored."
-            )
+    def _too_late(self, reply: Reply, within_s: float | None) -> None:
+        if reply._due_s is not None and reply._due_s <= self._hub.clock.now_s():
+            self._expire()
+        else:
+            with self._lock:
+                waiter = self._calls.give_up(reply.call_id)
+            if waiter is not None:
+                raise DeadlineExceeded(
+                    f"{reply.method!r} was not answered by process {self.peer.pid} within {within_s} s.\n"
+                    f"The other side may still be at work; the answer will be ignored."
+                )
+        while not reply._done:  # another thread is just resolving it
+            self._waiters.wait_unless(reply.done, None)
 
     def _expire(self) -> None:
         with self._lock:
             late = self._calls.expire(self._hub.clock.now_s())
+            next_due_s = self._calls.next_deadline_s()
         for reply in late:
-            reply._resolve(None, DeadlineExceeded(f"{reply.method!r} was not answered by its deadline."))
-        self._wake_waiting()
+            text = f"{reply.method!r} was not answered by process {self.peer.pid} before its deadline."
+            reply._resolve(None, DeadlineExceeded(text))
+        self._waiters.wake()
+        if next_due_s is not None:
+            self._alarm.set(next_due_s)
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def _peer_ended(self, _events: int) -> None:
         self._hub.forget(self._pidfd)
-        while self.ending is None and self._reading.acquire(blocking=False):
-            try:
-                if not self._read_once():
-                    break
-            finally:
-                self._reading.release()
-        self._end(Ending(False, f"process {self.peer.pid} ended"))
+        self._death = Ending(False, f"process {self.peer.pid} ended")
+        # Its children may hold the socket open. What it sent before can still be read; then comes the end.
+        self._wire.hang_up()
+        self._read(to_the_end=True)
 
-    def _gone(self, method: str) -> FanwiseError:
-        ending = self.ending or Ending(False, "lost")
-        text = f"{method!r} cannot be asked: the link to process {self.peer.pid} has ended ({ending.reason})."
-        return ClosedError(text) if ending.clean else WorkerLostError(text)
+    def _gone(self, method: str, what: str) -> FanwiseError:
+        assert self.ending is not None, "only then is it gone"
+        text = f"{method!r} {what}: the link to process {self.peer.pid} has ended ({self.ending.reason})."
+        return ClosedError(text) if self.ending.clean else WorkerLostError(text)
 
     def _end(self, ending: Ending) -> None:
+        if self._begin_end(ending):
+            self._finish_end()
+
+    def _begin_end(self, ending: Ending) -> bool:
+        """From now on it has ended, in this way and no other. False when it had ended already."""
         with self._lock:
-            if self.ending is not None:
-                return
-            self.ending = ending
+            first = self.ending is None
+            if first:
+                self.ending = ending
+            return first
+
+    def _finish_end(self) -> None:
+        assert self.ending is not None, "it has begun to end"
+        with self._lock:
             waiting = self._calls.lose()
             callbacks, self._endings = self._endings, []
-        if self._fd >= 0:
-            self._hub.forget(self._fd)
+        self._over = True
+        self._sender.end_polling()
         if self._pidfd >= 0:
             self._hub.forget(self._pidfd)
-        self._wire.close()
+        self._alarm.cancel()
+        self._wire.hang_up()
+        self._close_wire()
         for reply in waiting:
-            reply._resolve(None, self._gone(reply.method))
-        self._wake_waiting()
+            reply._resolve(None, self._gone(reply.method, "was not answered"))
+        self._waiters.wake()
         for callback in callbacks:
-            callback(self, ending)
+            try:
+                callback(self, self.ending)
+            except Exception:
+                _log.exception("a callback of the end of the link to process %d failed", self.peer.pid)
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1
+
+    def _close_wire(self) -> None:
+        """Give the descriptor back. While another thread reads, `hang_up` has woken it, and it comes here itself."""
+        if self._reading.acquire(blocking=False):
+            try:
+                self._sender.close()
+            finally:
+                self._reading.release()

@@ -7,11 +7,14 @@ in this process.
 """
 
 import contextlib
+import errno
+import logging
 import os
 import secrets
 import socket
 import struct
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -20,12 +23,19 @@ from typing import Literal
 from ..base.errors import AuthenticationError, DeadlineExceeded, WireError, WorkerLostError
 from .frames import Limits
 from .handshake import NONCE_SIZE, DiallerHandshake, ListenerHandshake
-from .hub import Hub, Timer
+from .hub import READ, Hub, Timer
 from .link import Link, Peer
 from .wires import MemoryWire, SocketWire
 
+_log = logging.getLogger(__name__)
+
 KEY_SIZE = 32
 _PATH_SIZE_MAX = 100  # the kernel takes 107 bytes
+# Who has connected and not proved itself: above this the oldest is dropped, which in good faith takes milliseconds.
+_GREETINGS_MAX = 256
+_ACCEPTED_A_TURN = 64
+# How long to leave the listener alone when this process has no descriptor left.
+_EXHAUSTED_PAUSE_S = 0.1
 
 Refusal = Literal["other-user", "not-authentic", "half-open", "malformed"]
 
@@ -76,12 +86,14 @@ class UnixListener:
         self._on_link = on_link
         self._limits = limits
         self._handshake_s = handshake_s
-        self._greeting: set[_Greeting] = set()
+        self._greeting: dict[_Greeting, None] = {}  # oldest first
+        self._pid = os.getpid()
+        self._closed = False
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._socket.bind(os.fspath(path))
             os.chmod(path, 0o600)
-            self._socket.listen(128)
+            self._socket.listen(socket.SOMAXCONN)
         except OSError:
             self._socket.close()
             raise
@@ -90,35 +102,59 @@ class UnixListener:
         hub.close_in_fork(self)
 
     def _accept(self, _events: int) -> None:
-        while True:
+        for _ in range(_ACCEPTED_A_TURN):
             try:
                 connection, _ = self._socket.accept()
-            except OSError:
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._pause(error)
                 return
             peer = _peer_of(connection)
             if peer.uid not in (-1, os.getuid()):
                 self.refused["other-user"] += 1
                 connection.close()
                 continue
-            self._greeting.add(_Greeting(self, connection, peer))
+            if len(self._greeting) >= _GREETINGS_MAX:
+                next(iter(self._greeting)).drop("half-open")
+            self._greeting[_Greeting(self, connection, peer)] = None
+
+    def _pause(self, error: OSError) -> None:
+        """Who connects waits in the kernel meanwhile. Polling on would only burn a CPU."""
+        if self._closed or error.errno == errno.ECONNABORTED:
+            return
+        _log.warning("%s cannot accept a connection: %s", self.path, error)
+        self._hub.change(self._socket.fileno(), 0)
+        self._hub.call_at(self._hub.clock.now_s() + _EXHAUSTED_PAUSE_S, self._go_on)
+
+    def _go_on(self) -> None:
+        if not self._closed:
+            self._hub.change(self._socket.fileno(), READ)
 
     def _welcome(self, greeting: "_Greeting") -> None:
-        self._greeting.discard(greeting)
+        self._greeting.pop(greeting, None)
         link = Link(self._hub, SocketWire(greeting.connection), peer=greeting.peer, limits=self._limits)
         link.on_malformed = self._count_malformed
-        link.watch_peer()
-        self._on_link(link)
-        link.open()
+        try:
+            link.watch_peer()
+            self._on_link(link)
+            link.open()
+        except BaseException:
+            link.close("it could not be welcomed")
+            raise
 
     def _refuse(self, greeting: "_Greeting", why: Refusal) -> None:
-        self._greeting.discard(greeting)
+        self._greeting.pop(greeting, None)
         self.refused[why] += 1
 
     def _count_malformed(self, _error: WireError) -> None:
         self.refused["malformed"] += 1
 
     def close(self) -> None:
-        """Accept nothing more; the links stay. From the hub's thread, or when the hub stands."""
+        """Accept nothing more; the links stay. From the hub's thread, or when the hub stands. In a fork: nothing."""
+        if self._closed or self._pid != os.getpid():
+            return
+        self._closed = True
         for greeting in list(self._greeting):
             greeting.drop("half-open")
         self._hub.forget(self._socket.fileno())
@@ -161,7 +197,10 @@ class _Greeting:
             answer = self._handshake.receive(data)
         except BlockingIOError:
             return
-        except (OSError, AuthenticationError):
+        except OSError:
+            self.drop("half-open")
+            return
+        except AuthenticationError:
             self.drop("not-authentic")
             return
         if answer:
@@ -172,8 +211,8 @@ class _Greeting:
 
     def drop(self, why: Refusal) -> None:
         self._leave_hub()
-        self.connection.close()
         self._listener._refuse(self, why)
+        self.connection.close()
 
     def _leave_hub(self) -> None:
         self._timer.cancel()
@@ -184,29 +223,54 @@ def dial(hub: Hub, path: Path, key: bytes, *, within_s: float = 10.0, limits: Li
     """Connect to the listener at `path`, blocking, and prove each other's key. Then set `handler` and call `open()`.
 
     Raises `AuthenticationError` when the listener does not hold the key, `WorkerLostError` when nobody listens or the
-    listener closes the connection, `DeadlineExceeded` when it says nothing.
+    listener closes the connection, `DeadlineExceeded` when it does not answer within `within_s` seconds.
     """
     hub.check_usable()
+    until_s = time.monotonic() + within_s
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        connection.settimeout(within_s)
-        connection.connect(os.fspath(path))
-        handshake = DiallerHandshake(key, secrets.token_bytes(NONCE_SIZE))
-        while not handshake.done:
-            data = connection.recv(handshake.wants)
-            if not data:
-                raise WorkerLostError(f"the listener at {path} closed the connection: it did not accept our key.")
-            connection.sendall(handshake.receive(data))
+        _connect(connection, path, within_s)
+        _shake_hands(connection, path, key, until_s)
         return Link(hub, SocketWire(connection), peer=_peer_of(connection), limits=limits)
     except TimeoutError as error:
         connection.close()
         raise DeadlineExceeded(f"the listener at {path} did not answer within {within_s} s.") from error
-    except OSError as error:
-        connection.close()
-        raise WorkerLostError(f"nobody listens at {path}: {error}. Its pool may have ended.") from error
     except BaseException:
         connection.close()
         raise
+
+
+def _connect(connection: socket.socket, path: Path, within_s: float) -> None:
+    # Python's own timeout makes the socket non-blocking, and then a full backlog is refused at once, not waited for.
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(within_s))
+    try:
+        connection.connect(os.fspath(path))
+    except BlockingIOError as error:
+        raise TimeoutError from error
+    except OSError as error:
+        raise WorkerLostError(f"nobody listens at {path}: {error}. Its pool may have ended.") from error
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(0))
+
+
+def _shake_hands(connection: socket.socket, path: Path, key: bytes, until_s: float) -> None:
+    handshake = DiallerHandshake(key, secrets.token_bytes(NONCE_SIZE))
+    while not handshake.done:
+        connection.settimeout(max(0.001, until_s - time.monotonic()))
+        try:
+            data = connection.recv(handshake.wants)
+            answer = handshake.receive(data)
+            if answer:
+                connection.sendall(answer)
+        except ConnectionError:
+            data = b""
+        if not data:
+            raise WorkerLostError(f"the listener at {path} closed the connection: it did not accept our key.")
+
+
+def _timeval(seconds: float) -> bytes:
+    """A `struct timeval`; 0 means that there is no limit."""
+    whole = int(seconds)
+    return struct.pack("ll", whole, int((seconds - whole) * 1e6))
 
 
 def memory_links(a: Hub, b: Hub, *, limits: Limits = Limits()) -> tuple[Link, Link]:

@@ -2,9 +2,12 @@
 
     read_into(view) -> n   bytes came; 0: nothing now; -1: the other end is closed
     write(parts) -> n      bytes were taken; 0: nothing now; -1: the other end is closed
-    wait_readable / wait_writable(timeout_s) -> bool     block until there is something to do
+    wait_readable, wait_writable, wait_any(timeout_s)     block until there is something to do
+    hang_up()              nothing more is sent or comes; wakes who waits; what has come already can still be read
+    close()                gives the descriptor back; only when nobody uses the wire any more
 
-A wire never blocks in `read_into` and `write`. It knows nothing of frames, and nothing of who is at the other end.
+A wire never blocks in `read_into` and `write`. One thread at a time reads and waits for bytes, one at a time writes.
+It knows nothing of frames, and nothing of who is at the other end.
 TLS between hosts will be one more wire.
 """
 
@@ -18,6 +21,8 @@ from typing import Protocol
 
 Buffer = bytes | bytearray | memoryview
 _PARTS_A_CALL = 64  # well under IOV_MAX
+# User code may have restored SIGPIPE; a peer that is gone must not kill this process.
+_FLAGS = getattr(socket, "MSG_NOSIGNAL", 0)
 
 
 class Wire(Protocol):
@@ -27,10 +32,12 @@ class Wire(Protocol):
     def write(self, parts: Sequence[Buffer]) -> int: ...
     def wait_readable(self, timeout_s: float | None) -> bool: ...
     def wait_writable(self, timeout_s: float | None) -> bool: ...
+    def wait_any(self, timeout_s: float | None) -> bool: ...
     def fileno(self) -> int:
         """To be polled; -1 for a wire in memory, which tells of itself through `on_readable`."""
 
     def on_readable(self, tell: Callable[[], None]) -> None: ...
+    def hang_up(self) -> None: ...
     def close(self) -> None: ...
 
 
@@ -46,8 +53,6 @@ class SocketWire:
         self._socket = connection
         self._read_poll = select.poll()
         self._read_poll.register(connection, select.POLLIN)
-        self._write_poll = select.poll()
-        self._write_poll.register(connection, select.POLLOUT)
         self._recv_into = connection.recv_into
         self._sendmsg = connection.sendmsg
         self._send = connection.send
@@ -63,8 +68,8 @@ class SocketWire:
     def write(self, parts: Sequence[Buffer]) -> int:
         try:
             if len(parts) == 1:
-                return self._send(parts[0])
-            return self._sendmsg(parts[:_PARTS_A_CALL])
+                return self._send(parts[0], _FLAGS)
+            return self._sendmsg(parts[:_PARTS_A_CALL], (), _FLAGS)
         except BlockingIOError:
             return 0
         except OSError:
@@ -74,7 +79,19 @@ class SocketWire:
         return bool(self._read_poll.poll(_timeout_ms(timeout_s)))
 
     def wait_writable(self, timeout_s: float | None) -> bool:
-        return bool(self._write_poll.poll(_timeout_ms(timeout_s)))
+        return self._wait(select.POLLOUT, timeout_s)
+
+    def wait_any(self, timeout_s: float | None) -> bool:
+        return self._wait(select.POLLIN | select.POLLOUT, timeout_s)
+
+    def _wait(self, events: int, timeout_s: float | None) -> bool:
+        # Rare, and a poll object serves one thread at a time: so a new one.
+        poll = select.poll()
+        try:
+            poll.register(self._socket, events)
+        except ValueError:
+            return True  # closed by now; the next step finds that
+        return bool(poll.poll(_timeout_ms(timeout_s)))
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -82,17 +99,21 @@ class SocketWire:
     def on_readable(self, tell: Callable[[], None]) -> None:
         """A socket is polled; nothing to do."""
 
+    def hang_up(self) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self._socket.close()
 
 
 class MemoryWire:
-    """One end of a pair in memory, for tests and for one process talking to itself. Safe between threads."""
+    """One end of a pair in memory, for tests and for one process talking to itself. Takes all it is given."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._inbox: deque[bytes] = deque()
+        self._inbox: deque[memoryview] = deque()
         self._closed = False
         self._peer: MemoryWire | None = None
         self._tell: Callable[[], None] | None = None
@@ -104,41 +125,47 @@ class MemoryWire:
         a._peer, b._peer = b, a
         return a, b
 
+    @property
+    def _is_over(self) -> bool:
+        return self._closed or self._peer is None or self._peer._closed
+
     def read_into(self, view: memoryview) -> int:
         with self._changed:
             if not self._inbox:
-                return -1 if self._closed or self._peer is None or self._peer._closed else 0
-            data = self._inbox.popleft()
+                return -1 if self._is_over else 0
+            data = self._inbox[0]
             size = min(len(data), len(view))
             view[:size] = data[:size]
             if size < len(data):
-                self._inbox.appendleft(data[size:])
+                self._inbox[0] = data[size:]
+            else:
+                self._inbox.popleft()
             return size
 
     def write(self, parts: Sequence[Buffer]) -> int:
-        peer = self._peer
-        if self._closed or peer is None or peer._closed:
+        if self._is_over:
             return -1
         data = b"".join(parts)
-        peer._take(data)
+        assert self._peer is not None, "else it is over"
+        self._peer._take(data)
         return len(data)
 
-    def _take(self, data: bytes | None) -> None:
+    def _take(self, data: bytes) -> None:
         with self._changed:
             if data:
-                self._inbox.append(data)
+                self._inbox.append(memoryview(data))
             self._changed.notify_all()
         if self._tell is not None:
             self._tell()
 
     def wait_readable(self, timeout_s: float | None) -> bool:
-        def there_is() -> bool:
-            return bool(self._inbox) or self._closed or self._peer is None or self._peer._closed
-
         with self._changed:
-            return self._changed.wait_for(there_is, timeout_s)
+            return self._changed.wait_for(lambda: bool(self._inbox) or self._is_over, timeout_s)
 
     def wait_writable(self, timeout_s: float | None) -> bool:
+        return True
+
+    def wait_any(self, timeout_s: float | None) -> bool:
         return True
 
     def fileno(self) -> int:
@@ -146,12 +173,15 @@ class MemoryWire:
 
     def on_readable(self, tell: Callable[[], None]) -> None:
         self._tell = tell
-        if self._inbox or (self._peer is not None and self._peer._closed):
+        if self._inbox or self._is_over:
             tell()
 
-    def close(self) -> None:
+    def hang_up(self) -> None:
         if not self._closed:
             self._closed = True
-            self._take(None)
+            self._take(b"")
             if self._peer is not None:
-                self._peer._take(None)
+                self._peer._take(b"")
+
+    def close(self) -> None:
+        self.hang_up()

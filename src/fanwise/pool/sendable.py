@@ -64,7 +64,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
             raise RefusedError(problem)
         if (name := _name_of_module(obj)) and only_here(name):
             with _listed_by_value(sys.modules[name]):
-                return super().reducer_override(obj)
+                is_module = isinstance(obj, types.ModuleType)  # these are reduced later, unless it is done here
+                return self.dispatch_table[types.ModuleType](obj) if is_module else super().reducer_override(obj)
         return super().reducer_override(obj)
 
 

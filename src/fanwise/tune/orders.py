@@ -19,6 +19,8 @@ ReasonKind: TypeAlias = Literal[
     "exception", "exit", "signal", "out-of-memory", "time-out", "no-report", "nan", "lost"
 ]  # fmt: skip
 
+FinishKind: TypeAlias = Literal["limit", "no-metric", "equal-failures", "scheduler"]
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -118,11 +120,13 @@ class Finish:
         reason: why, in one line.
         error: None, or the message of what made the search fail.
         cause: what the scheduler raised, if that was it; to be raised in its own type.
+        kind: `limit` when the search came to its end; else what made it fail.
     """
 
     reason: str
     error: str | None = None
     cause: Exception | None = None
+    kind: FinishKind = "limit"
 
 
 Order: TypeAlias = Start | Answer | Reject | Terminate | Kill | Ended | StopStarting | Finish

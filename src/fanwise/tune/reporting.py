@@ -1,6 +1,6 @@
 """`report`: what an objective calls to tell how well it is doing, from anywhere inside it.
 
-    report(epoch=3, validation_error=error)  --> plain numbers --> the current job --> the tuner --> go on, or TrialStopped
+    report(epoch=3, validation_error=error) --> plain numbers --> the current job --> the tuner --> on, or TrialStopped
 
 Values may be Python, NumPy or torch scalars, or arrays and tensors of one element, on any device; nothing else is a
 metric. The call blocks until the tuner has written the report down and decided, usually well under a millisecond.
@@ -12,8 +12,9 @@ sent. `run_objective` is what a worker really calls: a number or dict that the o
 import logging
 import math
 import numbers
+import reprlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from ..base.errors import TrialStopped
 from ..pool.current import STOP, current, in_job
@@ -23,6 +24,9 @@ _log = logging.getLogger(__name__)
 # The result table has columns of these names.
 _RESERVED_PREFIXES = ("st_", "config_")
 _RESERVED = frozenset(("trial_id",))
+
+# Whole numbers up to here stay whole; tables and plots hold no larger ones.
+_LARGEST_INT = (1 << 63) - 1
 
 
 def report(**metrics: Any) -> None:  # Any: scalars of any library
@@ -59,19 +63,35 @@ def _plain(name: str, value: Any) -> float | int:  # Any: a scalar of any librar
             f"report({name}=...): names that begin with st_ or config_, and trial_id, are columns of the result "
             f"table. Report it under another name."
         )
-    if type(value) is float or type(value) is int:
+    if is_plain(value):
         return value
-    number = value
-    if not isinstance(value, numbers.Real) and getattr(value, "shape", None) is not None and hasattr(value, "item"):
-        number = _only_element(name, value)
-    if isinstance(number, numbers.Integral):
+    number = _only_element(name, value) if _is_array(value) else value
+    if isinstance(number, numbers.Integral) and abs(int(number)) <= _LARGEST_INT:
         return int(number)
     if isinstance(number, numbers.Real):
-        return float(number)
+        return _as_float(name, number)
     raise TypeError(
-        f"report({name}={value!r}): a metric must be a number, got {type(value).__name__}.\n"
+        f"report({name}={reprlib.repr(value)}): a metric must be a number, got {type(value).__name__}.\n"
         f"Report numbers only; print everything else, the output of each trial is kept."
     )
+
+
+def is_plain(value: object) -> TypeGuard[float | int]:
+    """Whether a value is a number as the tuner takes it: Python's own, and not beyond 64 bits."""
+    kind = type(value)
+    return kind is float or (kind is int and -_LARGEST_INT <= value <= _LARGEST_INT)  # type: ignore[operator]  # an int
+
+
+def _as_float(name: str, number: numbers.Real) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        raise ValueError(f"report({name}=...): the number is too large for a float") from None
+
+
+def _is_array(value: object) -> bool:
+    """Arrays and tensors of any library, of any number of elements; also numpy's scalars that are not Python's."""
+    return not isinstance(value, numbers.Real) and hasattr(value, "item") and getattr(value, "shape", None) is not None
 
 
 def _only_element(name: str, value: Any) -> Any:  # Any: an array of any library
@@ -91,5 +111,5 @@ def run_objective(objective: Callable[..., Any], metric: str, /, **config: Any) 
         return
     if isinstance(value, Mapping):
         report(**value)
-    elif isinstance(value, numbers.Real) or getattr(value, "shape", None) == ():
+    elif isinstance(value, numbers.Real) or (_is_array(value) and math.prod(value.shape) == 1):
         report(**{metric: value})

@@ -2,13 +2,17 @@
 
 The tuner's main thread calls `show` a few times a second with the news since the last call and a snapshot; nothing
 here runs on the hub's thread, so drawing costs no decision its time. In a terminal the table is redrawn in place; in
-a log every event is a line, and every `print_update_interval` seconds the table of the book follows. When events
-come faster than anybody can read, most of them are only counted.
+a log every event is a line, and every `print_update_interval` seconds the table of the book follows.
+
+A screen that can no longer be written to (its terminal has gone, its pipe is closed) ends no search: from then on
+nothing is shown, and one line goes to the log.
 """
 
+import logging
+import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from .table import SearchSnapshot, final_block, live_table, status_block
@@ -16,7 +20,7 @@ from .table import SearchSnapshot, final_block, live_table, status_block
 if TYPE_CHECKING:
     from rich.live import Live
 
-_LINES_A_SHOW = 20
+_log = logging.getLogger(__name__)
 
 
 class Screen(Protocol):
@@ -26,25 +30,34 @@ class Screen(Protocol):
 
     def begin(self, lines: Iterable[str]) -> None: ...
     def show(self, news: list[str], snapshot: SearchSnapshot) -> None: ...
+    def say(self, line: str) -> None: ...
     def end(self, news: list[str], snapshot: SearchSnapshot, lines: Iterable[str]) -> None: ...
 
 
 def screen_for(print_update_interval: float, *, quiet: bool) -> Screen:
     """The screen that fits standard output."""
-    if quiet:
+    if quiet or sys.stdout is None:
         return NoScreen()
-    return LiveScreen() if sys.stdout.isatty() else LogScreen(print_update_interval)
+    return FragileScreen(LiveScreen() if _is_terminal() else LogScreen(print_update_interval))
+
+
+def _is_terminal() -> bool:
+    """Whether lines can be redrawn in place."""
+    return sys.stdout.isatty() and (os.environ.get("TERM") or "dumb") not in ("dumb", "unknown")
 
 
 class NoScreen:
     """Shows nothing."""
 
-    pause_s = 1.0
+    pause_s = 0.25
 
     def begin(self, lines: Iterable[str]) -> None:
         """Nothing is shown."""
 
     def show(self, news: list[str], snapshot: SearchSnapshot) -> None:
+        """Nothing is shown."""
+
+    def say(self, line: str) -> None:
         """Nothing is shown."""
 
     def end(self, news: list[str], snapshot: SearchSnapshot, lines: Iterable[str]) -> None:
@@ -64,14 +77,17 @@ class LogScreen:
         _print(lines)
 
     def show(self, news: list[str], snapshot: SearchSnapshot) -> None:
-        _print(_fewer(news))
+        _print(news)
         now_s = time.monotonic()
         if now_s >= self._next_s:
             self._next_s = now_s + self._interval_s
             _print([status_block(snapshot)])
 
+    def say(self, line: str) -> None:
+        _print([line])
+
     def end(self, news: list[str], snapshot: SearchSnapshot, lines: Iterable[str]) -> None:
-        _print(_fewer(news))
+        _print(news)
         _print([final_block(snapshot)])
         _print(lines)
 
@@ -96,6 +112,12 @@ class LiveScreen:
         size = self._live.console.size
         self._live.update(live_table(snapshot, width=size.width, height=size.height), refresh=True)
 
+    def say(self, line: str) -> None:
+        from rich.text import Text
+
+        assert self._live is not None, "begin comes first"
+        self._live.console.print(Text(line))
+
     def end(self, news: list[str], snapshot: SearchSnapshot, lines: Iterable[str]) -> None:
         if self._live is not None:
             self._live.stop()
@@ -104,12 +126,33 @@ class LiveScreen:
         _print(lines)
 
 
+class FragileScreen:
+    """Shows on another screen, until that cannot be written to any more."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self.pause_s = screen.pause_s
+
+    def begin(self, lines: Iterable[str]) -> None:
+        self._try(lambda: self._screen.begin(lines))
+
+    def show(self, news: list[str], snapshot: SearchSnapshot) -> None:
+        self._try(lambda: self._screen.show(news, snapshot))
+
+    def say(self, line: str) -> None:
+        self._try(lambda: self._screen.say(line))
+
+    def end(self, news: list[str], snapshot: SearchSnapshot, lines: Iterable[str]) -> None:
+        self._try(lambda: self._screen.end(news, snapshot, lines))
+
+    def _try(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except (OSError, ValueError) as error:  # a ValueError is what Python raises for a file that is closed
+            _log.warning("the search goes on, but can no longer be shown: %s", error)
+            self._screen = NoScreen()
+
+
 def _print(lines: Iterable[str]) -> None:
     for line in lines:
         print(line, flush=True)
-
-
-def _fewer(news: list[str]) -> list[str]:
-    if len(news) <= _LINES_A_SHOW:
-        return news
-    return [*news[:_LINES_A_SHOW], f"(and {len(news) - _LINES_A_SHOW} more events since the last line)"]

@@ -6,29 +6,39 @@
     end of the hub's turn: record.commit(), then all held answers leave
 
 So no answer leaves before what it answers is committed, and one transaction serves all reports that came together.
-Decides nothing itself; `tuning` does. Knows no terminal: what is to be shown is put into `news` and `snapshot()`.
+Decides nothing itself; `tuning` does. Knows no terminal: what is to be shown is taken by `look()`.
+
+Whatever breaks here - the disk, a scheduler that gives out nonsense, a bug - ends the search: from then on nothing is
+asked of `tuning` or written, its jobs are killed, and when they are gone `finished` is set, with the error in
+`failure`. So a search may fail, but nobody waits for it for ever; and the hub and the engine never see an exception.
 """
 
+import contextlib
+import functools
 import pickle
+import reprlib
 import threading
-from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeVar, cast
 
-from ..base.errors import FanwiseError, RecordError
+from ..base.errors import ClosedError, RecordError
 from ..links import Hub, Timer
 from ..pool import Outcome as JobOutcome
 from ..pool.engine import Engine, Job, Report
 from ..pool.functions import Packed
 from ..pool.leases import Need
+from ..pool.outcomes import said_last
+from ..pool.output import tail
 from ..pool.seeds import job_seed
 from ..pool.specs import How
 from . import orders
 from .orders import Answer, Ended, Finish, Kill, Order, Reject, Start, StopStarting, Terminate
+from .progress import Progress, Running
 from .record import Record
-from .schedulers import Status
-from .table import MAX_ROWS, SearchSnapshot, TrialRow
+from .reporting import is_plain
+from .table import SearchSnapshot
 from .tuning import Tuning
 
 
@@ -48,21 +58,20 @@ class Plan:
     limit_s: float | None
 
 
-@dataclass(slots=True)
-class _Trial:
-    """An attempt that has a slot."""
+_Fact = TypeVar("_Fact", bound=Callable[..., None])
 
-    trial_id: int
-    attempt: int
-    config: Mapping[str, object]
-    slot: int
-    job: Job | None = None
-    iter: int = 0
-    values: Mapping[str, object] | None = None
-    ready_s: float | None = None
-    ended_s: float | None = None
-    objective_s: float | None = None
-    worker_time_s: float | None = None
+
+def _breaks_off(fact: _Fact) -> _Fact:
+    """What goes wrong while a fact is handled ends the search, and not the hub's thread or the engine's turn."""
+
+    @functools.wraps(fact)
+    def handled(self: "Search", *args: object) -> None:
+        try:
+            fact(self, *args)
+        except BaseException as error:
+            self._break_off(error)
+
+    return cast(_Fact, handled)
 
 
 class Search:
@@ -71,73 +80,76 @@ class Search:
     def __init__(self, engine: Engine, hub: Hub, record: Record, tuning: Tuning, plan: Plan) -> None:
         self.finished = threading.Event()
         self.finish: Finish | None = None
-        self.failure: Exception | None = None
-        self.news: deque[str] = deque(maxlen=1000)
-        self.news_dropped = 0
+        self.failure: BaseException | None = None
         self._engine = engine
         self._hub = hub
         self._record = record
         self._tuning = tuning
         self._plan = plan
         self._began_s = hub.clock.now_s()
-        self._by_job: dict[int, _Trial] = {}
-        self._rows: deque[TrialRow] = deque(maxlen=MAX_ROWS)
-        self._best_row: TrialRow | None = None
-        self._value_names: dict[str, None] = {}
+        self._progress = Progress(
+            plan.name, plan.metric, plan.config_names, n_workers=plan.n_workers, limit_s=plan.limit_s
+        )
+        self._trials: dict[int, Running] = {}  # both by the id of the job
+        self._jobs: dict[int, Job] = {}
         self._answers: list[tuple[Report, Answer | Reject]] = []
         self._report: Report | None = None
-        self._objective_s = 0.0
-        self._first_ready_s: float | None = None
-        self._stop_s: float | None = None
         self._timer: Timer | None = None
-        self._timer_s: float | None = None
-        self._failed = 0
 
+    @_breaks_off
     def begin(self) -> None:
         """Start the first trials."""
         self._hub.at_turn_end(self._turn_end)
         self._engine.crew.warm_up(self._plan.packed)
         self._obey(self._tuning.start(now_s=self._now_s()))
 
+    @_breaks_off
     def interrupt(self) -> None:
         """Ctrl-C: the first time gently, then hard."""
-        self._obey(self._tuning.interrupt(now_s=self._now_s()))
-
-    def give_up(self, error: Exception) -> None:
-        """Something that the search cannot go on without broke: kill what runs and finish with `error`."""
         if self.failure is None:
-            self.failure = error
             self._obey(self._tuning.interrupt(now_s=self._now_s()))
-            self._obey(self._tuning.interrupt(now_s=self._now_s()))
+
+    def abandon(self) -> None:
+        """Nobody waits any more: kill what runs and let go of the record at once. On the hub's thread, or after it."""
+        if not self.finished.is_set():
+            self._break_off(ClosedError(f"the search {self._plan.name!r} was broken off."))
+            with contextlib.suppress(ClosedError):  # the pool is closed: nobody waits for an answer
+                self._release_answers()
+            self._let_go()
 
     def _now_s(self) -> float:
         return self._hub.clock.now_s() - self._began_s
 
     # -- facts: what the pool tells --------------------------------------------------------------------------------
 
+    @_breaks_off
     def on_ready(self, job: Job, pid: int, started_s: float, how: How) -> None:
-        trial = self._by_job.get(job.id)
-        if trial is None:
+        trial = self._trials.get(job.id)
+        if trial is None or self.failure is not None:
             return
         now_s = self._now_s()
-        trial.ready_s = now_s
-        if self._first_ready_s is None:
-            self._first_ready_s = now_s
+        self._progress.ready(trial, now_s)
         body = {"attempt": trial.attempt, "pid": pid, "process_started_s": started_s, "how": how}
         self._append(now_s, "ready", trial.trial_id, body)
         self._obey(self._tuning.on_ready(trial.trial_id, trial.attempt, now_s=now_s))
 
+    @_breaks_off
     def on_report(self, report: Report) -> None:
-        trial = self._by_job.get(report.job.id)
+        trial = self._trials.get(report.job.id)
         if trial is None:
             report.answer("STOP")
-            return
-        self._report = report
-        self._obey(self._tuning.on_report(trial.trial_id, trial.attempt, report.values, now_s=self._now_s()))
+        elif self.failure is not None:
+            self._answers.append((report, Reject(trial.trial_id, "")))
+        elif (problem := _problem_with(report.values)) is not None:
+            report.refuse(TypeError(problem))
+        else:
+            self._report = report
+            self._obey(self._tuning.on_report(trial.trial_id, trial.attempt, report.values, now_s=self._now_s()))
 
+    @_breaks_off
     def on_outcome(self, job: Job, outcome: JobOutcome) -> None:
-        trial = self._by_job.get(job.id)
-        if trial is None:
+        trial = self._trials.get(job.id)
+        if trial is None or self.failure is not None:
             return
         now_s = self._now_s()
         trial.ended_s = now_s
@@ -147,37 +159,46 @@ class Search:
         told = orders.Outcome(outcome.kind, outcome.text, outcome.traceback, outcome.last_output)
         self._obey(self._tuning.on_ended(trial.trial_id, trial.attempt, told, now_s=now_s))
 
+    @_breaks_off
     def on_finished(self, job: Job) -> None:
-        trial = self._by_job.pop(job.id, None)
+        trial = self._trials.get(job.id)
         if trial is None:
             return
-        now_s = self._now_s()
-        self._append(now_s, "free", trial.trial_id, {"slot": trial.slot})
-        self._obey(self._tuning.on_free(trial.trial_id, trial.attempt, now_s=now_s))
+        try:
+            if self.failure is None:
+                now_s = self._now_s()
+                self._append(now_s, "free", trial.trial_id, {"slot": trial.slot})
+                self._obey(self._tuning.on_free(trial.trial_id, trial.attempt, now_s=now_s))
+        finally:
+            del self._trials[job.id], self._jobs[job.id]
 
+    @_breaks_off
     def _tick(self) -> None:
-        self._timer_s = None
-        self._obey(self._tuning.on_tick(now_s=self._now_s()))
+        self._timer = None
+        if self.failure is None:
+            self._obey(self._tuning.on_tick(now_s=self._now_s()))
 
     # -- orders ----------------------------------------------------------------------------------------------------
 
     def _obey(self, todo: list[Order]) -> None:
         for order in todo:
+            if self.failure is not None:
+                return
             match order:
                 case Answer() | Reject():
                     self._hold(order)
                 case Start():
                     self._start(order)
                 case Terminate():
-                    self._end_job(order.trial_id, gently=True)
+                    self._end_jobs(order.trial_id, self._engine.terminate)
                 case Kill():
-                    self._end_job(order.trial_id, gently=False)
+                    self._end_jobs(order.trial_id, self._engine.kill)
                 case Ended():
                     self._ended(order)
                 case StopStarting():
-                    self._stop_s = self._now_s()
-                    self._append(self._stop_s, "stop", None, {"reason": order.reason})
-                    self._tell(f"no more trials are started: {order.reason}")
+                    now_s = self._now_s()
+                    self._append(now_s, "stop", None, {"reason": order.reason})
+                    self._progress.stopped(order.reason, now_s)
                 case Finish():
                     self._append(self._now_s(), "finish", None, {"reason": order.reason})
                     self.finish = order
@@ -187,13 +208,9 @@ class Search:
         """The answer to the report that was just handed in; it leaves after the commit at the end of the turn."""
         report, self._report = self._report, None
         assert report is not None, "orders answer the report that was handed in last"
-        trial = self._by_job[report.job.id]
+        trial = self._trials[report.job.id]
         if isinstance(order, Answer) and not order.late:
-            trial.iter += 1
-            trial.values = report.values
-            trial.worker_time_s = report.worker_time_s
-            for name in report.values:
-                self._value_names.setdefault(name)
+            self._progress.reported(trial, report.values, report.worker_time_s)
             body = {
                 "attempt": trial.attempt,
                 "values": report.values,
@@ -206,15 +223,13 @@ class Search:
 
     def _start(self, order: Start) -> None:
         plan = self._plan
-        trial = _Trial(order.trial_id, order.attempt, order.config, order.slot)
         seed = job_seed(plan.seed, order.trial_id, order.attempt)
         body = {"config": order.config, "attempt": order.attempt, "slot": order.slot, "seed": seed}
         self._append(self._now_s(), "start", order.trial_id, body)
-        again = f" again, attempt {order.attempt + 1}" if order.attempt else ""
-        settings = ", ".join(f"{name}={_short(value)}" for name, value in order.config.items())
-        self._tell(f"trial {order.trial_id} scheduled{again}: {settings}")
+        trial = Running(order.trial_id, order.attempt, order.config, order.slot)
+        self._progress.scheduled(trial)
         suffix = f"-{order.attempt}" if order.attempt else ""
-        trial.job = self._engine.submit(
+        job = self._engine.submit(
             plan.packed,
             pickle.dumps(((), dict(order.config)), protocol=5),
             plan.need,
@@ -225,65 +240,50 @@ class Search:
             output=str(plan.folder / "output" / f"{order.trial_id}{suffix}"),
             reuse=plan.reuse,
         )
-        self._by_job[trial.job.id] = trial
+        self._trials[job.id], self._jobs[job.id] = trial, job
 
-    def _end_job(self, trial_id: int, *, gently: bool) -> None:
-        for trial in list(self._by_job.values()):
-            if trial.trial_id == trial_id and trial.job is not None:
-                if gently:
-                    self._engine.terminate(trial.job)
-                else:
-                    self._engine.kill(trial.job)
+    def _end_jobs(self, trial_id: int, end: Callable[[Job], object]) -> None:
+        for job_id, trial in list(self._trials.items()):
+            if trial.trial_id == trial_id:
+                end(self._jobs[job_id])
 
     def _ended(self, order: Ended) -> None:
-        trial = next(t for t in self._by_job.values() if t.trial_id == order.trial_id and t.attempt == order.attempt)
-        now_s = self._now_s()
-        reason = order.reason
+        asked = (order.trial_id, order.attempt)
+        job_id, trial = next((i, t) for i, t in self._trials.items() if (t.trial_id, t.attempt) == asked)
+        now_s, best = self._now_s(), self._tuning.best
         body = {
             "attempt": order.attempt,
             "status": order.status,
-            "reason": None
-            if reason is None
-            else {
-                "kind": reason.kind,
-                "text": reason.text,
-                "traceback": reason.traceback,
-                "last_output": reason.last_output,
-            },
+            "reason": None if order.reason is None else _told(order.reason, self._jobs[job_id].output),
             "objective_s": trial.objective_s or 0.0,
             "will_retry": order.will_retry,
         }
         self._append(now_s, "end", order.trial_id, body)
-        self._objective_s += self._counted_s(trial)
-        trial.ended_s = now_s
-        row = self._row(trial, order.status)
-        self._rows.append(row)
-        self._failed += order.status == Status.FAILED and not order.will_retry
-        best = self._tuning.best
-        if best is not None and best.trial_id == order.trial_id:
-            self._best_row = row
-        self._tell(_ending_line(row, self._plan.metric, reason, order.will_retry))
-
-    def _counted_s(self, trial: _Trial) -> float:
-        """Seconds inside the objective that count for the utilisation: those before the search stopped."""
-        seconds = trial.objective_s or 0.0
-        if self._stop_s is not None and trial.ready_s is not None:
-            seconds = min(seconds, max(0.0, self._stop_s - trial.ready_s))
-        return seconds
+        is_best = best is not None and best.trial_id == order.trial_id
+        self._progress.ended(
+            trial, order.status, order.reason, will_retry=order.will_retry, now_s=now_s, is_best=is_best
+        )
 
     # -- the record and the clock ----------------------------------------------------------------------------------
 
     def _append(self, t_s: float, kind: str, trial_id: int | None, body: Mapping[str, object]) -> None:
-        if self.failure is None:
-            self._record.append(t_s, kind, trial_id, body)
+        self._record.append(t_s, kind, trial_id, body)
 
+    @_breaks_off
     def _turn_end(self) -> None:
         """Commit what this turn brought, then let the answers go."""
-        if self.failure is None:
-            try:
+        if self.finished.is_set():
+            return
+        try:
+            if self.failure is None:
                 self._record.commit()
-            except FanwiseError as error:
-                self.give_up(error)
+        except BaseException as error:
+            self._break_off(error)
+        self._release_answers()
+        if self.finish is not None or (self.failure is not None and not self._trials):
+            self._let_go()
+
+    def _release_answers(self) -> None:
         answers, self._answers = self._answers, []
         for report, order in answers:
             if self.failure is not None:
@@ -292,79 +292,63 @@ class Search:
                 report.answer(str(order.decision))
             else:
                 report.refuse(ValueError(order.message))
-        if self.finish is not None and not self.finished.is_set():
-            self._hub.call_soon(lambda: self._hub.not_at_turn_end(self._turn_end))
-            self.finished.set()
 
     def _arm(self) -> None:
-        """Keep one timer at the moment when `Tuning` next wants to look at the clock."""
+        """Keep a timer no later than `Tuning` next wants to look at the clock. One that comes early does no harm."""
         next_s = self._tuning.next_tick_s
-        if next_s == self._timer_s:
+        if next_s is None or self.finish is not None:
             return
+        when_s = self._began_s + next_s
+        if self._timer is not None:
+            if self._timer.when_s <= when_s:
+                return
+            self._timer.cancel()
+        self._timer = self._hub.call_at(when_s, self._tick)
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    def _break_off(self, error: BaseException) -> None:
+        """Something that the search cannot go on without broke: kill what runs, say why at the end."""
+        if self.failure is not None or self.finished.is_set():
+            return
+        self.failure = error
+        for job in list(self._jobs.values()):
+            with contextlib.suppress(Exception):  # a link that has just ended; its process ends too
+                self._engine.kill(job)
+
+    def _let_go(self) -> None:
+        """Nothing is written and nothing happens here after this."""
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
-        self._timer_s = next_s
-        if next_s is not None:
-            self._timer = self._hub.call_at(self._began_s + next_s, self._tick)
+        with contextlib.suppress(ClosedError):
+            self._hub.check_usable()
+            self._hub.call_soon(self._unhook)
+        self.finished.set()
+
+    def _unhook(self) -> None:
+        with contextlib.suppress(ValueError):  # it never began
+            self._hub.not_at_turn_end(self._turn_end)
 
     # -- what is shown ---------------------------------------------------------------------------------------------
 
-    def _tell(self, line: str) -> None:
-        if len(self.news) == self.news.maxlen:
-            self.news_dropped += 1
-        self.news.append(line)
-
-    def _row(self, trial: _Trial, status: str) -> TrialRow:
-        seconds = trial.objective_s if trial.ended_s is not None else trial.worker_time_s
-        return TrialRow(trial.trial_id, str(status), trial.iter or None, trial.config, trial.values or {}, seconds)
-
-    def snapshot(self) -> SearchSnapshot:
-        """What the terminal shows. On the hub's thread."""
-        now_s = self._now_s()
-        running = [self._row(trial, Status.IN_PROGRESS) for trial in self._by_job.values() if trial.ended_s is None]
-        counts, best = self._tuning.counts, self._tuning.best
-        rows = {row.trial_id: row for row in (*self._rows, *running)}
-        if self._best_row is not None:
-            rows.setdefault(self._best_row.trial_id, self._best_row)
-        return SearchSnapshot(
-            name=self._plan.name,
-            metric=self._plan.metric,
-            rows=[rows[trial_id] for trial_id in sorted(rows)],
-            config_names=self._plan.config_names,
-            value_names=tuple(self._value_names),
-            running=len(running),
-            finished=counts.num_trials_finished,
-            completed=counts.num_trials_completed,
-            failed=self._failed,
-            best=None if best is None else (best.value, best.trial_id),
-            elapsed_s=now_s,
-            limit_s=self._plan.limit_s,
-            utilisation=self._utilisation(now_s),
-        )
-
-    def _utilisation(self, now_s: float) -> float | None:
-        if self._first_ready_s is None:
-            return None
-        until_s = now_s if self._stop_s is None else self._stop_s
-        inside_s = self._objective_s
-        for trial in self._by_job.values():
-            if trial.ready_s is not None and trial.ended_s is None:
-                inside_s += max(0.0, until_s - trial.ready_s)
-        whole_s = self._plan.n_workers * (until_s - self._first_ready_s)
-        return min(1.0, inside_s / whole_s) if whole_s > 0 else None
+    def look(self) -> tuple[list[str], SearchSnapshot]:
+        """The news since the last look, in lines, and the state. On the hub's thread."""
+        tuning = self._tuning
+        snapshot = self._progress.snapshot(self._trials.values(), tuning.counts, tuning.best, now_s=self._now_s())
+        return self._progress.news(), snapshot
 
 
-def _ending_line(row: TrialRow, metric: str, reason: orders.Reason | None, will_retry: bool) -> str:
-    worker_time = "" if row.worker_time_s is None else f", {row.worker_time_s:.1f} s"
-    line = f"trial {row.trial_id} {row.status.lower()}"
-    if metric in row.values:
-        line += f": {metric}={_short(row.values[metric])} after {row.iter} reports{worker_time}"
-    if reason is not None:
-        line += f" ({reason.kind}): {reason.text.partition(chr(10))[0]}"
-    return line + (", it is tried again" if will_retry else "")
+def _told(reason: orders.Reason, output: str) -> dict[str, str]:
+    """A reason for the record. One that is not the process's own fault, as a time-out, comes without its output."""
+    last = reason.last_output or said_last(Path(output + ".err")) or tail(Path(output + ".out"))
+    return {**asdict(reason), "last_output": last}
 
 
-def _short(value: object) -> str:
-    return f"{value:.5g}" if isinstance(value, float) else str(value)
-
+def _problem_with(values: object) -> str | None:
+    """Why these are no values of a report. `report` sends none such; `current().report` can."""
+    if type(values) is not dict:
+        return f"a trial reports a dict of names and numbers, got a {type(values).__name__}"
+    for name, value in values.items():
+        if type(name) is not str or not is_plain(value):
+            return f"a trial reports names and numbers, got {name!r}: {reprlib.repr(value)}"
+    return None

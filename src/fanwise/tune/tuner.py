@@ -1,46 +1,46 @@
 """The tuner: an asynchronous hyperparameter search, from its settings to its experiment.
 
     Tuner(objective, space, scheduler, stop).run()
-      checks everything -> makes the record -> a pool (its own, or one that is given) -> `Search` on the pool's hub thread
-      this thread waits, shows the table, sees Ctrl-C -> summary -> Experiment
+      checks everything -> a pool (its own, or one that is given) -> the record -> `Search` on the pool's hub thread
+      this thread watches it -> summary -> Experiment
 
 Nothing is made before everything was checked: a wrong argument leaves no folder and no process behind.
 """
 
 import functools
-import logging
+import math
 import os
 import secrets
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..base.errors import SearchFailedError
+from ..base.errors import ClosedError, RecordError, SearchFailedError
 from ..base.version import VERSION
+from ..links import Hub
 from ..pool import Machine, Need, Pool
+from ..pool.current import in_job
 from ..pool.devices import find_machine
 from ..pool.functions import Packed, check_signature, name_of, pack
+from ..pool.leases import Ledger
 from ..pool.preload import modules_needed
 from .experiment import Experiment
 from .experiment_names import check_name, experiments_folder, new_name
 from .nearest import names_nearest_option
 from .record import Record
 from .reporting import run_objective
-from .schedulers import Scheduler
+from .schedulers import Scheduler, check_seed
 from .screen import Screen, screen_for
 from .search import Plan, Search
 from .spaces import Space
 from .stopping import StoppingCriterion
-from .table import SearchSnapshot
 from .tuning import Tuning
-
-_log = logging.getLogger(__name__)
+from .values import is_number
+from .watch import Interrupts, counting_interrupts, leave, look, watch
 
 
 class Tuner:
@@ -69,6 +69,7 @@ class Tuner:
 
     Raises:
         TypeError, ValueError: settings that make no sense, an objective whose arguments and the space do not match.
+        LeaseError: more devices for a trial than there are.
 
     Attributes:
         name: of the experiment; `load_experiment(name)` reads it, also while it runs.
@@ -99,6 +100,7 @@ class Tuner:
     ) -> None:
         self.space = space if isinstance(space, Space) else Space(space)
         _check_parts(objective, scheduler, stop)
+        _check_settings(pool, name, print_update_interval)
         check_signature(objective, self.space.names)
         machine = find_machine() if pool is None else pool.machine
         self._need = _need_of(machine, devices_per_trial)
@@ -106,7 +108,7 @@ class Tuner:
         self.objective = objective
         self.scheduler = scheduler
         self.stop = stop
-        self.seed = _seed_of(scheduler) if random_seed is None else random_seed
+        self.seed = _seed_of(scheduler, check_seed(random_seed))
         self.name = new_name(name_of(objective), time.time(), os.urandom(8)) if name is None else check_name(name)
         self.asynchronous = asynchronous
         self._machine = machine
@@ -125,6 +127,7 @@ class Tuner:
             max_equal_failures=max_equal_failures,
             retries=retries,
         )
+        self._check_lease()
 
     @property
     def path(self) -> Path:
@@ -143,19 +146,33 @@ class Tuner:
             ValueError: no trial reports the scheduler's metric; the message has the names that were reported.
             RecordError: the record can no longer be written.
             FileExistsError: an experiment of this name exists.
+            ClosedError: the pool is closed, or this is a job of a pool itself.
+            KeyboardInterrupt: Ctrl-C was pressed more than once.
+            Exception: what the scheduler raised, in its own type.
         """
         if self._ran:
             raise ValueError("this tuner has run. A search is run once: make a new Tuner, and a new scheduler.")
+        if self._pool is None and in_job():
+            raise ClosedError("a search cannot be run inside a job or trial: its workers belong to the pool outside.")
         packed = self._packed()
+        if self.path.exists():
+            raise FileExistsError(
+                f"{self.path} exists already. Give the experiment another name, or remove the folder."
+            )
         self.scheduler.start(self.space, self.seed)
         with ExitStack() as stack:
-            record = Record.create(self.path, self._meta())
-            stack.callback(record.close)
-            self._ran = True
+            interrupts = stack.enter_context(counting_interrupts())
             pool = self._pool or stack.enter_context(Pool(seed=self.seed, cpus=self._cpus()))
-            (self.path / "output").mkdir(mode=0o700)
-            search = Search(pool.engine, pool.hub, record, self._tuning, self._plan(packed))
-            interrupts = self._run(pool, search)
+            engine, hub = pool.engine, pool.hub  # before the record: a closed pool shall not leave a folder
+            record = Record.create(self.path, self._meta())
+            self._ran = True
+            search = Search(engine, hub, record, self._tuning, self._plan(packed))
+            try:
+                (self.path / "output").mkdir(mode=0o700)
+                self._run(hub, search, interrupts)
+            finally:
+                leave(hub, search)
+                _close(record, search)
         self._raise_failure(search, interrupts)
         return Experiment(self.path)
 
@@ -199,91 +216,83 @@ class Tuner:
 
     def _cpus(self) -> int:
         """Enough CPUs for all workers; more than there are is allowed, and said."""
-        asked = self.n_workers * self._need.cpus
-        if asked > self._machine.cpus:
-            _log.warning("%d workers share %d CPUs", self.n_workers, self._machine.cpus)
-        return max(asked, self._machine.cpus)
+        return max(self.n_workers * self._need.cpus, self._machine.cpus)
 
-    # -- while it runs ---------------------------------------------------------------------------------------------
+    def _check_lease(self) -> None:
+        """Raise LeaseError for a trial that would wait for ever."""
+        cpus = self._machine.cpus if self._pool is not None else self._cpus()
+        Ledger(replace(self._machine, cpus=cpus)).check(self._need)
 
-    def _run(self, pool: Pool, search: Search) -> int:
-        """Wait for the end of the search and show it. Returns how often it was interrupted."""
+    # -- while it runs, and after ----------------------------------------------------------------------------------
+
+    def _run(self, hub: Hub, search: Search, interrupts: Interrupts) -> None:
+        """Wait for the end of the search and show it."""
         screen = screen_for(self._print_update_interval, quiet=self._quiet)
         screen.begin(self._first_lines())
-        with _interrupts(pool, search) as interrupts:
-            try:
-                pool.hub.call_soon(search.begin)
-                while not search.finished.wait(screen.pause_s):
-                    screen.show(*_look(pool, search))
-            finally:
-                screen.end(*_look(pool, search), lines=self._last_lines(search))
-            return len(interrupts)
+        try:
+            hub.call_soon(search.begin)
+            interrupts.listen(lambda: hub.call_soon(search.interrupt))
+            watch(hub, search, screen, interrupts)
+        finally:
+            leave(hub, search)
+            self._show_end(hub, search, screen)
+
+    def _show_end(self, hub: Hub, search: Search, screen: Screen) -> None:
+        try:
+            seen = look(hub, search)
+        except ClosedError:
+            seen = search.look()  # the hub's thread has ended, so this one may
+        screen.end(*seen, lines=self._last_lines(search))
 
     def _first_lines(self) -> Iterator[str]:
         how = "asynchronous" if self.asynchronous else "synchronous"
         yield f"experiment {self.name}: {how} search with {self.n_workers} workers, master random seed {self.seed}"
+        asked = self.n_workers * self._need.cpus
+        if asked > self._machine.cpus:
+            yield f"{self.n_workers} workers with {self._need.cpus} CPUs each share {self._machine.cpus} CPUs"
         yield f"results are kept in {self.path}"
 
     def _last_lines(self, search: Search) -> Iterator[str]:
-        reason = search.finish.reason if search.finish is not None else "it was broken off"
-        yield f"the search ended: {reason}"
+        if search.finish is not None:
+            yield f"the search ended: {search.finish.reason}"
+        else:
+            yield f"the search was broken off: {search.failure}"
 
-    def _raise_failure(self, search: Search, interrupts: int) -> None:
+    def _raise_failure(self, search: Search, interrupts: Interrupts) -> None:
+        kept = f"All that was reported is kept: load_experiment({self.name!r})."
+        if interrupts.count > 1:
+            raise KeyboardInterrupt from search.failure
         if search.failure is not None:
+            search.failure.add_note(kept)
             raise search.failure
         finish = search.finish
-        if finish is not None and finish.cause is not None:
+        assert finish is not None, "a search that did not fail came to its end"
+        if finish.cause is not None:
             raise finish.cause
-        if finish is not None and finish.error is not None:
-            if finish.reason == "the metric was not reported":
-                raise ValueError(finish.error)
-            raise SearchFailedError(f"{finish.error}\nAll of it is kept: load_experiment({self.name!r}).")
-        if interrupts > 1:
-            raise KeyboardInterrupt
+        if finish.kind == "no-metric":
+            raise ValueError(finish.error)
+        if finish.error is not None:
+            raise SearchFailedError(f"{finish.error}\n{kept}")
 
 
-def _look(pool: Pool, search: Search) -> tuple[list[str], SearchSnapshot]:
-    """The news since the last look, and a snapshot, taken on the hub's thread."""
-    seen: list[SearchSnapshot] = []
-    there = threading.Event()
-
-    def look() -> None:
-        seen.append(search.snapshot())
-        there.set()
-
-    pool.hub.call_soon(look)
-    there.wait()
-    news = [search.news.popleft() for _ in range(len(search.news))]
-    return news, seen[0]
-
-
-@contextmanager
-def _interrupts(pool: Pool, search: Search) -> Iterator[list[int]]:
-    """Ctrl-C goes to the search; the third one breaks out at once. Only in the main thread, where signals arrive."""
-    pressed: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield pressed
-        return
-
-    def press(number: int, _frame: object) -> None:
-        pressed.append(number)
-        if len(pressed) > 2:
-            raise KeyboardInterrupt
-        pool.hub.call_soon(search.interrupt)
-        hint = "Ctrl-C: the trials are stopped; once more kills them." if len(pressed) == 1 else "Ctrl-C: killed."
-        print(f"\n{hint}", file=sys.stderr, flush=True)
-
-    before = signal.signal(signal.SIGINT, press)
+def _close(record: Record, search: Search) -> None:
+    """Close the record. When the search has failed, that is what the caller hears of."""
     try:
-        yield pressed
-    finally:
-        signal.signal(signal.SIGINT, before)
+        record.close()
+    except RecordError:
+        if search.failure is None:
+            raise
 
 
 def _check_parts(objective: object, scheduler: object, stop: object) -> None:
     if not callable(objective):
         raise TypeError(f"the objective must be a function, got {objective!r}.\n  right:  Tuner(train, space, ...)")
-    for name in ("suggest", "on_report", "describe", "metric", "mode"):
+    for name in ("start", "suggest", "on_report", "on_end", "describe", "metric", "mode"):
+        if isinstance(scheduler, type):
+            raise TypeError(
+                f"the scheduler must be an object, got the class {scheduler.__name__}.\n"
+                f"  right:  {scheduler.__name__}(metric=...)"
+            )
         if not hasattr(scheduler, name):
             raise TypeError(
                 f"the scheduler must be one, such as RandomSearch(metric='loss'), got {scheduler!r} without {name!r}. "
@@ -293,11 +302,25 @@ def _check_parts(objective: object, scheduler: object, stop: object) -> None:
         raise TypeError(f"stop must be a StoppingCriterion, got {stop!r}.")
 
 
+def _check_settings(pool: object, name: object, print_update_interval: object) -> None:
+    if pool is not None and not isinstance(pool, Pool):
+        raise TypeError(f"pool must be a Pool or None, got {pool!r}")
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"name must be text or None, got {name!r}")
+    if not is_number(print_update_interval):
+        raise TypeError(f"print_update_interval must be seconds, got {print_update_interval!r}")
+    if not print_update_interval > 0:
+        raise ValueError(f"print_update_interval must be above 0 seconds, got {print_update_interval!r}")
+
+
 def _need_of(machine: Machine, devices: int | float) -> Need:
-    if isinstance(devices, bool) or not isinstance(devices, int | float) or devices < 0:
+    if not is_number(devices):
+        raise TypeError(f"devices_per_trial must be a number, got {devices!r}")
+    if not 0 <= devices < math.inf:
         raise ValueError(f"devices_per_trial must be a number of at least 0, got {devices!r}")
     if machine.gpus and devices:
-        return Need(cpus=max(1, machine.cpus // max(1, int(len(machine.gpus) / devices))), gpus=devices)
+        gpus = int(devices) if devices == int(devices) else float(devices)
+        return Need(cpus=max(1, machine.cpus // max(1, int(len(machine.gpus) / devices))), gpus=gpus)
     if devices != int(devices):
         raise ValueError(f"devices_per_trial={devices!r}: CPUs are not shared, and no GPU was found (fanwise devices)")
     return Need(cpus=max(1, int(devices)))
@@ -309,12 +332,17 @@ def _workers_on(machine: Machine, need: Need) -> int:
     return max(1, machine.cpus // need.cpus)
 
 
-def _seed_of(scheduler: Scheduler) -> int:
-    seed = scheduler.describe().get("random_seed")
+def _seed_of(scheduler: Scheduler, given: int | None) -> int:
+    seed = scheduler.describe().get("random_seed") if given is None else given
     return seed if isinstance(seed, int) else secrets.randbits(31)
 
 
 def _versions() -> dict[str, str]:
-    from importlib.metadata import version
+    """What the results may depend on; a library that is not installed as a package of its name is left out."""
+    from importlib.metadata import PackageNotFoundError, version
 
-    return {"fanwise": VERSION, "python": sys.version.split()[0], **{n: version(n) for n in ("torch", "numpy")}}
+    versions = {"fanwise": VERSION, "python": sys.version.split()[0]}
+    for name in ("torch", "numpy"):
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return versions

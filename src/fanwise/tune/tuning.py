@@ -27,6 +27,7 @@ from .orders import Answer as Answer
 from .orders import Best as Best
 from .orders import Ended as Ended
 from .orders import Finish as Finish
+from .orders import FinishKind
 from .orders import Kill as Kill
 from .orders import Order as Order
 from .orders import Outcome as Outcome
@@ -138,6 +139,7 @@ class Tuning:
         self._reason = ""
         self._error: str | None = None
         self._cause: Exception | None = None
+        self._kind: FinishKind = "limit"
         self._orders: list[Order] = []
 
     @property
@@ -250,7 +252,7 @@ class Tuning:
         self._obey_criterion(now_s)
         if self._stage in (Stage.DRAINING, Stage.STOPPING) and not self._trials:
             self._stage = Stage.FINISHED
-            self._orders.append(Finish(self._reason, self._error, self._cause))
+            self._orders.append(Finish(self._reason, self._error, self._cause, self._kind))
         orders, self._orders = self._orders, []
         return orders
 
@@ -299,9 +301,11 @@ class Tuning:
             if trial.phase in (Phase.STARTING, Phase.RUNNING):
                 self._terminate(trial, reason, now_s)
 
-    def _fail_search(self, reason: str, error: str, now_s: float, *, cause: Exception | None = None) -> None:
+    def _fail_search(
+        self, kind: FinishKind, reason: str, error: str, now_s: float, *, cause: Exception | None = None
+    ) -> None:
         if self._error is None:
-            self._error, self._cause = error, cause
+            self._kind, self._error, self._cause = kind, error, cause
         self._halt(reason, now_s)
 
     # Telling a trial to stop.
@@ -337,7 +341,7 @@ class Tuning:
         """A metric that nobody has ever reported is misspelt: no further trial can do better."""
         if self._scheduler.metric not in values and not self._metric_seen:
             self._tell_to_stop(trial, now_s)
-            self._fail_search("the metric was not reported", problem, now_s)
+            self._fail_search("no-metric", "the metric was not reported", problem, now_s)
 
     def _decide(self, trial: Trial, values: Mapping[str, object], now_s: float) -> Decision:
         metric = self._scheduler.metric
@@ -410,7 +414,8 @@ class Tuning:
         elif failure != self._first_failure:
             self._first_failure = None
         if reason is not None and self._first_failure is not None and finished == limit:
-            self._fail_search(f"the first {limit} trials failed alike", _equal_failures_text(limit, reason), now_s)
+            text = _equal_failures_text(limit, reason)
+            self._fail_search("equal-failures", f"the first {limit} trials failed alike", text, now_s)
 
     def _start_again(self, trial: Trial) -> None:
         again = Trial(trial.trial_id, trial.config, trial.slot, trial.attempt + 1)
@@ -442,7 +447,7 @@ class Tuning:
 
     def _scheduler_failed(self, error: Exception, now_s: float) -> None:
         text = f"the scheduler raised {type(error).__name__}: {error}"
-        self._fail_search("the scheduler failed", text, now_s, cause=error)
+        self._fail_search("scheduler", "the scheduler failed", text, now_s, cause=error)
 
 
 def _equal_failures_text(limit: int, reason: Reason) -> str:

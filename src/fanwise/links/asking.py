@@ -1,0 +1,120 @@
+"""One call, from both of its ends: the `Reply` that the caller holds, the `Request` that the peer answers.
+
+A reply is resolved exactly once, by whichever thread reads the answer, misses the deadline or finds the link gone. Its
+callbacks run on that thread, after it is done; one that raises is logged and stops nothing. A request is answered
+once, from any thread. Knows of links only what it asks of its own.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from . import frames
+from .codec import pack_error
+
+if TYPE_CHECKING:
+    from .link import Link
+
+_log = logging.getLogger(__name__)
+
+
+class Request:
+    """What a peer asked. Answer it once, from any thread; what comes later is ignored."""
+
+    __slots__ = ("_call_id", "args", "link", "method")
+
+    def __init__(self, link: "Link", call_id: int, method: str, args: tuple[Any, ...]) -> None:  # Any: peer's values
+        self.link = link
+        self._call_id = call_id
+        self.method = method
+        self.args = args
+
+    def answer(self, value: object = None) -> None:
+        """The call returns `value`."""
+        call_id, self._call_id = self._call_id, 0
+        if call_id:
+            self.link._answer(call_id, value)
+
+    def fail(self, error: BaseException) -> None:
+        """The call raises `error`."""
+        call_id, self._call_id = self._call_id, 0
+        if call_id:
+            self.link._send(frames.encode(frames.ERROR, call_id, pack_error(error)))
+
+
+class Reply:
+    """The answer to come of one call."""
+
+    __slots__ = ("_callbacks", "_done", "_due_s", "_error", "_link", "_value", "call_id", "method")
+
+    def __init__(self, link: "Link", method: str) -> None:
+        self._link = link
+        self.method = method
+        self.call_id = 0
+        self._due_s: float | None = None
+        self._done = False
+        self._value: Any = None  # Any: whatever the peer answered
+        self._error: BaseException | None = None
+        self._callbacks: list[Callable[[Reply], None]] | None = None
+
+    def done(self) -> bool:
+        return self._done
+
+    def result(self, within_s: float | None = None) -> Any:  # Any: whatever the peer answered
+        """Block until the answer is here, at most `within_s` seconds, then raise `DeadlineExceeded`.
+
+        Raises what the peer raised; `WorkerLostError` or `ClosedError` when the link ends first.
+        """
+        if not self._done:
+            self._link._wait(self, within_s)
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def add_done_callback(self, callback: "Callable[[Reply], None]") -> None:
+        """Call `callback(self)` when the answer is here; at once when it is. On the thread that reads."""
+        with self._link._lock:
+            if not self._done:
+                self._callbacks = [*(self._callbacks or ()), callback]
+                return
+        callback(self)
+
+    def _resolve(self, value: object, error: BaseException | None) -> None:
+        with self._link._lock:
+            self._value, self._error = value, error
+            self._done = True
+            callbacks, self._callbacks = self._callbacks, None
+        for callback in callbacks or ():
+            try:
+                callback(self)
+            except Exception:
+                _log.exception("a callback of the answer to %r failed", self.method)
+
+
+class Waiters:
+    """Threads that wait until somebody says that something has changed. To say so costs nothing while nobody waits."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._count = 0
+
+    def wait_unless(self, fact: Callable[[], bool], timeout_s: float | None) -> None:
+        """Block until `wake`, at most `timeout_s` seconds; not at all when `fact()` holds already.
+
+        What makes the fact true must be done before `wake` is called. Then no wake-up is lost: this side counts itself
+        before it looks at the fact, the other side looks at the count after it.
+        """
+        with self._changed:
+            self._count += 1
+            try:
+                if not fact():
+                    self._changed.wait(timeout_s)
+            finally:
+                self._count -= 1
+
+    def wake(self) -> None:
+        """Something has changed."""
+        if self._count:
+            with self._changed:
+                self._changed.notify_all()

@@ -1,0 +1,148 @@
+"""The writing half of a link: what the wire takes now is written now, the rest waits in order.
+
+Also keeps what the hub polls for on this wire: room to write while something waits, and bytes to read unless a thread
+that waits for its own answer has borrowed the reading. Both change with `_lock` held, together with the queue, and
+nothing here ever blocks.
+
+Memory: what the caller owns and may change again is copied before it waits. Lent memory is not; it is given back, by
+copying what still waits, with `keep_lent`. Knows bytes only: no frames, calls or peers.
+"""
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
+
+from .hub import READ, WRITE, Hub
+from .wires import Buffer, Wire
+
+Put = Literal["written", "waits", "lost"]
+
+_PARTS_A_TIME = 16
+
+
+class Sender:
+    """See the module. One for each link."""
+
+    def __init__(self, hub: Hub, wire: Wire) -> None:
+        self._hub = hub
+        self._wire = wire
+        self._fd = wire.fileno()
+        self._lock = threading.Lock()
+        self._queue: deque[memoryview] = deque()
+        self._polled = False
+        self._ended = False
+        self._events = READ
+        self._borrowed = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether something still has to be written."""
+        return bool(self._queue)
+
+    def put(self, parts: Sequence[Buffer], *, copied: bool) -> Put:
+        """Write, or queue, `parts`. `copied`: the caller may change their memory at once.
+
+        "lost": the wire takes nothing any more. Whoever reads it will find its end.
+        """
+        with self._lock:
+            sent = 0 if self._queue else self._wire.write(parts)
+            if sent == len(parts[0]) and len(parts) == 1:
+                return "written"
+            if sent < 0:
+                return "lost"
+            self._enqueue(parts, sent, copied)
+            self._poll_for_events()
+            return "waits" if self._queue else "written"
+
+    def put_last(self, parts: Sequence[Buffer]) -> None:
+        """Last words, if there is room for them after all that waits."""
+        with self._lock:
+            self._write_queue()
+            if not self._queue:
+                self._wire.write(parts)
+
+    def drain(self) -> None:
+        """Write what the wire takes now."""
+        with self._lock:
+            self._write_queue()
+
+    def keep_lent(self) -> None:
+        """Lent memory goes back to its owner before all of it was written."""
+        with self._lock:
+            self._queue = deque(memoryview(bytes(part)) for part in self._queue)
+
+    # -- what the hub polls for ------------------------------------------------------------------------------------
+
+    def begin_polling(self, ready: Callable[[int], None]) -> None:
+        """Let the hub call `ready(events)`; not after `end_polling`, which another thread may have called by now."""
+        with self._lock:
+            if not (self._polled or self._ended):
+                self._events = self._wanted_events()
+                self._hub.watch(self._fd, ready, self._events)
+                self._polled = True
+
+    def end_polling(self) -> None:
+        """The hub forgets the wire."""
+        with self._lock:
+            self._polled, self._ended = False, True
+            self._hub.forget(self._fd)
+
+    @contextlib.contextmanager
+    def reading_borrowed(self) -> Iterator[None]:
+        """The hub does not look for bytes meanwhile: this thread reads."""
+        self._borrow(True)
+        try:
+            yield
+        finally:
+            self._borrow(False)
+
+    def close(self) -> None:
+        """Drop what waits and give the descriptor back. Nobody may be reading."""
+        with self._lock:
+            self._queue.clear()
+            self._wire.close()
+
+    def _borrow(self, borrowed: bool) -> None:
+        with self._lock:
+            self._borrowed = borrowed
+            self._poll_for_events()
+
+    def _wanted_events(self) -> int:
+        return (0 if self._borrowed else READ) | (WRITE if self._queue else 0)
+
+    def _poll_for_events(self) -> None:
+        events = self._wanted_events()
+        if events != self._events and self._polled:
+            self._events = events
+            self._hub.change(self._fd, events)
+
+    # -- the queue -------------------------------------------------------------------------------------------------
+
+    def _enqueue(self, parts: Sequence[Buffer], sent: int, copied: bool) -> None:
+        for part in parts:
+            if sent >= len(part):
+                sent -= len(part)
+                continue
+            left = memoryview(part)[sent:]
+            # Headers and heads come as bytes, which nobody changes.
+            self._queue.append(memoryview(bytes(left)) if copied and not isinstance(part, bytes) else left)
+            sent = 0
+
+    def _write_queue(self) -> None:
+        while self._queue:
+            sent = self._wire.write([self._queue[i] for i in range(min(len(self._queue), _PARTS_A_TIME))])
+            if sent < 0:
+                self._queue.clear()  # whoever reads finds the end
+            elif sent == 0:
+                break
+            else:
+                self._drop(sent)
+        self._poll_for_events()
+
+    def _drop(self, sent: int) -> None:
+        while self._queue and sent >= len(self._queue[0]):
+            sent -= len(self._queue.popleft())
+        if sent:
+            self._queue[0] = self._queue[0][sent:]

@@ -1,0 +1,317 @@
+"""Objects come back as they were, big arrays travel beside the pickle, errors in their own type or as their text."""
+
+import copyreg
+import json
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fanwise.base.errors import NotSendableError, RemoteError, WireError, WorkerLostError
+from fanwise.links.codec import dumps, dumps_by_value, error_text, loads, pack_error, unpack_error
+
+
+def sent(value: object) -> Any:  # Any: the value as it arrives
+    """As over a link: the receiver has memory of its own."""
+    head, buffers = dumps(value)
+    return loads(head, [memoryview(bytearray(buffer)) for buffer in buffers])
+
+
+def same(a: Any, b: Any) -> bool:  # Any: any array
+    if isinstance(a, torch.Tensor):
+        return (
+            type(a) is type(b)
+            and a.dtype == b.dtype
+            and a.shape == b.shape
+            and a.requires_grad == b.requires_grad
+            and torch.equal(a.resolve_conj(), b)
+        )
+    return type(a) is type(b) and a.dtype == b.dtype and a.shape == b.shape and np.array_equal(a, b)
+
+
+ARRAYS: dict[str, Callable[[], Any]] = {  # Any: arrays of both engines
+    "float32": lambda: torch.arange(6, dtype=torch.float32).reshape(2, 3),
+    "big": lambda: torch.arange(100_000, dtype=torch.float64),
+    "bfloat16": lambda: torch.arange(10_000).to(torch.bfloat16),
+    "float8": lambda: torch.arange(20).to(torch.float8_e4m3fn).view(torch.uint8),
+    "bool": lambda: torch.tensor([True, False]),
+    "0-d": lambda: torch.tensor(1.5),
+    "empty": lambda: torch.empty(0, 3),
+    "transposed": lambda: torch.arange(20_000).reshape(100, 200).T,
+    "strided": lambda: torch.arange(20_000)[::3],
+    "complex conjugate": lambda: torch.arange(10).to(torch.complex64).mul(1j).conj(),
+    "requires grad": lambda: torch.ones(3, requires_grad=True),
+    "parameter": lambda: torch.nn.Parameter(torch.ones(2000)),
+    "frozen parameter": lambda: torch.nn.Parameter(torch.ones(3), requires_grad=False),
+    "numpy": lambda: np.arange(10_000, dtype=np.int16),
+    "numpy fortran": lambda: np.asfortranarray(np.arange(10_000.0).reshape(100, 100)),
+    "numpy strided": lambda: np.arange(10_000)[::-7],
+    "numpy 0-d": lambda: np.array(3.5),
+    "numpy strings": lambda: np.array(["a", "bc"]),
+    "numpy objects": lambda: np.array([1, "a", None], dtype=object),
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_arrays_come_back_as_they_were(name: str) -> None:
+    array = ARRAYS[name]()
+    assert same(array, sent(array))
+    nested = sent({"a": [array, (array, 1)], "b": array})
+    assert same(array, nested["a"][1][0]) and same(array, nested["b"])
+
+
+def test_a_state_dict_comes_back_in_order_and_loads() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(30, 40), torch.nn.BatchNorm1d(40))
+    state = sent(model.state_dict())
+    assert list(state) == list(model.state_dict())
+    other = torch.nn.Sequential(torch.nn.Linear(30, 40), torch.nn.BatchNorm1d(40))
+    other.load_state_dict(state)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+
+
+def test_one_tensor_sent_twice_in_a_message_arrives_as_one() -> None:
+    tensor = torch.ones(3)
+    first, second = sent([tensor, tensor])
+    assert first is second
+
+
+@pytest.mark.parametrize("make", [lambda n: torch.zeros(n, dtype=torch.uint8), lambda n: np.zeros(n, np.uint8)])
+def test_small_arrays_go_inside_the_pickle_and_big_ones_beside_it(make: Callable[[int], Any]) -> None:
+    assert [len(dumps([make(size)])[1]) for size in (0, 100, 4095, 4096, 1 << 20)] == [0, 0, 0, 1, 1]
+    assert len(dumps(make(1 << 20))[0]) < 1000
+
+
+def test_the_sending_side_copies_no_big_array() -> None:
+    tensor, array = torch.arange(10_000), np.arange(10_000)
+    _, buffers = dumps([tensor, array])
+    addresses = [np.frombuffer(buffer, np.uint8).ctypes.data for buffer in buffers]
+    assert addresses == [tensor.data_ptr(), array.ctypes.data]
+
+
+def test_the_receiving_side_adopts_the_buffer_of_a_big_array() -> None:
+    for value in (torch.ones(10_000), np.ones(10_000)):
+        head, (buffer,) = dumps(value)
+        memory = memoryview(bytearray(buffer))
+        received = np.asarray(loads(head, [memory]))
+        assert received.ctypes.data == np.frombuffer(memory, np.uint8).ctypes.data
+        received[:] = 2  # and it is writable
+
+
+def test_very_many_big_arrays_stay_below_what_a_peer_takes() -> None:
+    arrays = [np.full(4096, i % 256, np.uint8) for i in range(1500)]
+    assert len(dumps(arrays)[1]) == 1024 == len(dumps_by_value(arrays)[1])
+    assert all(np.array_equal(a, b) for a, b in zip(arrays, sent(arrays), strict=True))
+
+
+def test_a_tensor_that_cannot_travel_says_what_to_send_instead() -> None:
+    with pytest.raises(NotSendableError, match="to_dense"):
+        dumps({"grads": torch.eye(3).to_sparse()})
+
+
+def test_values_travel_by_value_when_they_must() -> None:
+    scale = 3
+
+    def local(x: int) -> int:
+        return scale * x
+
+    with pytest.raises((AttributeError, pickle.PicklingError)):
+        dumps(local)
+    head, buffers = dumps_by_value([local, torch.ones(2000)])
+    assert len(buffers) == 1
+    function, tensor = loads(head, [memoryview(bytearray(buffer)) for buffer in buffers])
+    assert function(2) == 6 and same(torch.ones(2000), tensor)
+
+
+@pytest.mark.parametrize(
+    "head", [b"\x80\x05\xffgarbage", pickle.dumps(1)[:-1] + b"\x00", pickle.dumps([1, 2])[:0] + b"x."]
+)
+def test_bytes_that_are_no_pickle_are_a_wire_error(head: bytes) -> None:
+    with pytest.raises(WireError, match=f"a message of {len(head)} bytes cannot be read"):
+        loads(head)
+
+
+def test_missing_buffers_are_a_wire_error() -> None:
+    head, _ = dumps(np.zeros(10_000))
+    with pytest.raises(WireError, match="cannot be read"):
+        loads(head, [])
+
+
+class Point:
+    def __init__(self, x: int) -> None:
+        self.x = x
+
+
+def test_reducers_that_user_code_registers_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    dumps(Point(1))
+    monkeypatch.setitem(copyreg.dispatch_table, Point, lambda point: (Point, (point.x + 100,)))
+    assert sent(Point(1)).x == 101
+
+
+def test_nothing_is_missing_while_torch_is_being_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    half = ModuleType("torch")
+    half.Tensor = torch.Tensor  # type: ignore[attr-defined]  # there before torch.nn is
+    monkeypatch.setitem(sys.modules, "torch", half)
+    assert sent({"loss": 0.5}) == {"loss": 0.5}
+    monkeypatch.undo()
+    assert len(dumps(torch.ones(10_000))[1]) == 1
+
+
+def test_nothing_here_loads_torch() -> None:
+    code = "import sys; from fanwise.links.codec import dumps, loads; loads(*dumps([1])); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+def failed(error: BaseException) -> BaseException:
+    """The error as it arrives, after it was raised and packed at the other side."""
+    try:
+        raise error
+    except BaseException as caught:
+        return unpack_error(pack_error(caught))
+
+
+class NeedsTwo(Exception):
+    """As people write them: the arguments of __init__ are not those that are passed on."""
+
+    def __init__(self, code: int, where: str) -> None:
+        super().__init__(f"error {code} in {where}")
+        self.code = code
+
+
+class HoldsALock(Exception):
+    def __init__(self) -> None:
+        super().__init__("has a generator")
+        self.unpicklable = (i for i in "")
+
+
+class HasNoText(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class CannotPickleItself(Exception):
+    def __reduce__(self) -> tuple[object, ...]:
+        raise RecursionError("too deep")
+
+
+class ComesBackAsAnother(Exception):
+    def __reduce__(self) -> tuple[type[Exception], tuple[str]]:
+        return ValueError, ("another",)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("bad learning rate", -1.0),
+        KeyError("missing"),
+        FileNotFoundError(2, "No such file", "data.idx"),
+        UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
+        json.JSONDecodeError("Expecting value", "doc", 0),
+        subprocess.CalledProcessError(3, ["ls"]),
+        WorkerLostError("worker 3 ended"),
+        SystemExit(4),
+        KeyboardInterrupt(),
+        NeedsTwo(7, "layer 3"),
+        StopIteration(5),
+        ComesBackAsAnother("original"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_comes_back_in_its_own_type(error: BaseException) -> None:
+    back = failed(error)
+    assert type(back) is type(error)
+    assert (str(back), back.args) == (str(error), error.args)
+    own = {name: value for name, value in vars(back).items() if name != "__notes__"}
+    assert own == {name: value for name, value in vars(error).items() if name != "__notes__"}
+
+
+def test_the_remote_traceback_is_a_note_with_the_process_and_the_causes() -> None:
+    def inner() -> None:
+        raise KeyError("the cause")
+
+    try:
+        try:
+            inner()
+        except KeyError as cause:
+            raise ValueError("the effect") from cause
+    except ValueError as error:
+        error.add_note("a note of the user's")
+        back = unpack_error(pack_error(error))
+    first, note = back.__notes__
+    assert first == "a note of the user's"
+    assert note.startswith("Traceback in process ")
+    assert "in inner" in note and "KeyError: 'the cause'" in note and "ValueError: the effect" in note
+    assert back.__traceback__ is None, "the local traceback begins where it is raised here"
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (HoldsALock(), "HoldsALock: has a generator"),
+        (HasNoText(), "HasNoText: (its text cannot be made: RuntimeError)"),
+        (type("Local", (Exception,), {})("made in a function"), "Local: made in a function"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_error_that_cannot_come_back_is_told_as_text(error: BaseException, text: str) -> None:
+    back = failed(error)
+    assert type(back) is RemoteError
+    assert text in str(back) and back.message.startswith(type(error).__module__)
+    assert "in failed" in back.__notes__[-1]
+
+
+def test_a_group_comes_back_with_its_members_and_as_text_when_one_of_them_cannot() -> None:
+    back = failed(ExceptionGroup("both failed", [ValueError("one"), KeyError("two")]))
+    assert isinstance(back, ExceptionGroup)
+    assert [repr(member) for member in back.exceptions] == ["ValueError('one')", "KeyError('two')"]
+    back = failed(ExceptionGroup("both failed", [ValueError("one"), HoldsALock()]))
+    assert type(back) is RemoteError
+    assert "both failed (2 sub-exceptions)" in str(back) and "ValueError: one" in back.__notes__[-1]
+
+
+def ping(depth: int) -> None:
+    if depth == 0:
+        raise ValueError("deep " + "x" * 100_000)
+    pong(depth)
+
+
+def pong(depth: int) -> None:
+    ping(depth - 1)
+
+
+def test_a_very_long_traceback_keeps_both_ends() -> None:
+    try:
+        ping(400)
+    except ValueError as error:
+        packed = pack_error(error)
+    text = error_text(packed)
+    assert len(text.trace) < 101_000
+    assert "in test_a_very_long_traceback_keeps_both_ends" in text.trace and text.trace.rstrip().endswith("xxx")
+    assert "characters left out" in text.trace
+
+
+def test_the_text_of_a_packed_error_is_read_without_its_type() -> None:
+    text = error_text(pack_error(NeedsTwo(7, "layer 3")))
+    assert (text.name, text.message, str(text)) == ("NeedsTwo", "error 7 in layer 3", "NeedsTwo: error 7 in layer 3")
+    assert str(error_text(pack_error(ValueError()))) == "ValueError"
+
+
+def test_an_error_whose_class_is_unknown_here_is_told_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = pack_error(NeedsTwo(7, "layer 3"))
+    monkeypatch.delattr(sys.modules[__name__], "NeedsTwo")
+    back = unpack_error(packed)
+    assert type(back) is RemoteError and "NeedsTwo: error 7 in layer 3" in str(back)
+
+
+def test_an_error_that_cannot_pickle_itself_is_rebuilt_without_its_ways() -> None:
+    back = unpack_error(pack_error(CannotPickleItself("x")))
+    assert type(back) is CannotPickleItself and back.args == ("x",)

@@ -1,0 +1,119 @@
+"""What counts as a metric, what does not, and what becomes of the values an objective returns."""
+
+import logging
+import math
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fanwise.tune.reporting import is_plain, plain_metrics, report, run_objective
+
+NUMBERS: list[tuple[Any, float | int]] = [  # Any: scalars of three libraries
+    (0.25, 0.25),
+    (3, 3),
+    (True, 1),
+    (-math.inf, -math.inf),
+    (Fraction(1, 4), 0.25),
+    (2**63 - 1, 2**63 - 1),
+    (2**70, float(2**70)),
+    (np.float64(0.25), 0.25),
+    (np.float32(0.25), 0.25),
+    (np.float16(0.25), 0.25),
+    (np.int64(7), 7),
+    (np.uint8(7), 7),
+    (np.bool_(True), 1),
+    (np.array(0.25), 0.25),
+    (np.array([0.25]), 0.25),
+    (np.array([[7]]), 7),
+    (torch.tensor(0.25), 0.25),
+    (torch.tensor([0.25]), 0.25),
+    (torch.tensor([[7]]), 7),
+    (torch.tensor(True), 1),
+    (torch.tensor(0.25, dtype=torch.bfloat16), 0.25),
+    (torch.tensor(0.25, requires_grad=True) * 1, 0.25),
+    (torch.nn.Parameter(torch.tensor(0.25)), 0.25),
+]
+
+
+@pytest.mark.parametrize(("value", "number"), NUMBERS, ids=lambda value: f"{type(value).__name__} {value!r}")
+def test_scalars_and_one_element_arrays_of_any_library_become_pythons_numbers(value: Any, number: float) -> None:
+    plain = plain_metrics({"loss": value})
+    assert plain == {"loss": number}
+    assert type(plain["loss"]) is type(number)
+    assert is_plain(plain["loss"])
+
+
+def test_nan_stays_nan() -> None:
+    for nan in (math.nan, np.float32("nan"), torch.tensor(math.nan)):
+        assert math.isnan(plain_metrics({"loss": nan})["loss"])
+
+
+@pytest.mark.parametrize("value", ["0.25", None, [0.25], {"a": 1}, 1j, Decimal("0.25"), np.str_("0.25"), object()])
+def test_what_is_no_number_is_named_and_refused(value: object) -> None:
+    with pytest.raises(TypeError, match=r"report\(loss=.*a metric must be a number, got \w+\.\nReport numbers only"):
+        plain_metrics({"epoch": 1, "loss": value})
+
+
+@pytest.mark.parametrize("value", [np.zeros(2), torch.zeros(2, 3), np.zeros(0)])
+def test_an_array_of_several_elements_is_refused_with_its_shape(value: Any) -> None:
+    with pytest.raises(TypeError) as caught:
+        plain_metrics({"loss": value})
+    shape = tuple(value.shape)
+    assert f"must be one number, got a {type(value).__name__} of shape {shape}. Reduce it first" in str(caught.value)
+
+
+def test_a_number_beyond_every_float_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"report\(loss=\.\.\.\): the number is too large for a float"):
+        plain_metrics({"loss": 10**400})
+
+
+@pytest.mark.parametrize("name", ["st_decision", "config_depth", "trial_id"])
+def test_names_of_the_result_tables_own_columns_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"report\({name}=\.\.\.\): .* are columns of the result"):
+        report(**{name: 1.0})
+
+
+def test_a_report_of_nothing_is_refused_with_the_right_way() -> None:
+    with pytest.raises(ValueError, match=r"called without values\.\n  right:  report\(validation_error=0\.12\)"):
+        report()
+
+
+def test_outside_a_tuner_values_are_checked_and_nothing_is_sent(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "fanwise")
+    report(epoch=1, loss=np.float32(0.25))
+    assert caplog.messages == ["report outside a tuner: {'epoch': 1, 'loss': 0.25}"]
+    with pytest.raises(TypeError):
+        report(loss="low")
+
+
+@pytest.mark.parametrize(
+    ("returned", "reported"),
+    [
+        (0.25, {"loss": 0.25}),
+        (3, {"loss": 3}),
+        (np.float32(0.25), {"loss": 0.25}),
+        (torch.tensor(0.25), {"loss": 0.25}),
+        (torch.tensor([0.25]), {"loss": 0.25}),
+        ({"loss": torch.tensor(1), "epoch": 2}, {"loss": 1, "epoch": 2}),
+        (None, None),
+        ("done", None),
+        (np.zeros(3), None),
+        (torch.nn.Linear(1, 1), None),
+    ],
+)
+def test_a_number_or_dict_that_the_objective_returns_is_its_last_report(
+    returned: object, reported: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "fanwise")
+    run_objective(lambda depth: returned, "loss", depth=3)
+    assert caplog.messages == ([] if reported is None else [f"report outside a tuner: {reported}"])
+
+
+def test_the_objective_gets_the_configuration_whatever_its_names() -> None:
+    seen: list[dict[str, object]] = []
+    run_objective(lambda **config: seen.append(config), "loss", objective=1, metric=2)
+    assert seen == [{"objective": 1, "metric": 2}]

@@ -1,0 +1,515 @@
+"""A search on a pool that the test plays: commits before answers, and an end on every way of failing."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from fanwise.base.errors import ClosedError, FanwiseError, RecordError
+from fanwise.links import Hub
+from fanwise.pool import Need
+from fanwise.pool import Outcome as JobOutcome
+from fanwise.pool.engine import Engine, Job
+from fanwise.pool.functions import pack
+from fanwise.tune import FIFOScheduler, RandomSearch, Searcher, Space, StoppingCriterion, uniform
+from fanwise.tune.orders import Reason
+from fanwise.tune.progress import Progress, Running
+from fanwise.tune.record import Record, read_events
+from fanwise.tune.schedulers import Decision, Scheduler, Status
+from fanwise.tune.search import Plan, Search
+from fanwise.tune.stopping import Counts
+from fanwise.tune.table import MAX_ROWS
+from fanwise.tune.tuning import Tuning
+
+DONE = JobOutcome("returned", objective_s=0.5)
+
+
+@dataclass(eq=False)
+class FakeJob:
+    """A job of the fake engine; `told` is what it was sent."""
+
+    id: int
+    number: int
+    attempt: int
+    output: str
+    told: list[str] = field(default_factory=list)
+
+
+class FakeReport:
+    """A report whose answer the test looks at. `kept`: what the record held when it came."""
+
+    def __init__(self, job: FakeJob, values: object, folder: Path) -> None:
+        self.job = job
+        self.values = values
+        self.worker_time_s = 0.25
+        self.answers: list[str | BaseException] = []
+        self.kept: list[object] = []
+        self._folder = folder
+
+    def answer(self, decision: str) -> None:
+        self.answers.append(decision)
+        self.kept = [event.body["values"] for event in read_events(self._folder) if event.kind == "report"]
+
+    def refuse(self, error: BaseException) -> None:
+        self.answers.append(error)
+
+
+class FakeEngine:
+    """Takes jobs and does nothing with them; `error` is raised by the next submit."""
+
+    def __init__(self) -> None:
+        self.jobs: list[FakeJob] = []
+        self.error: BaseException | None = None
+        self.crew = self
+
+    def warm_up(self, packed: object) -> None:
+        """Nothing to warm."""
+
+    def submit(self, packed: object, arguments: bytes, need: object, events: object, **options: Any) -> FakeJob:
+        if self.error is not None:
+            raise self.error
+        job = FakeJob(len(self.jobs) + 100, options["number"], options["attempt"], options["output"])
+        self.jobs.append(job)
+        return job
+
+    def terminate(self, job: FakeJob) -> None:
+        job.told.append("terminate")
+
+    def kill(self, job: FakeJob) -> None:
+        job.told.append("kill")
+
+
+class CountingRecord:
+    """A record that counts its transactions; `error` is raised by the next commit."""
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+        self.transactions = 0
+        self.error: BaseException | None = None
+        self._open = False
+
+    def append(self, t_s: float, kind: str, trial_id: int | None, body: Mapping[str, Any]) -> int:
+        self._open = True
+        return self._record.append(t_s, kind, trial_id, body)
+
+    def commit(self) -> None:
+        if self.error is not None:
+            raise self.error
+        self._record.commit()
+        self.transactions += self._open
+        self._open = False
+
+
+class Stage:
+    """One search, its pool and its hub, all driven by the test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "e"
+        self.hub = Hub(name="test")
+        self.engine = FakeEngine()
+        self.file = Record.create(self.folder, {"name": "e"})
+        self.record = CountingRecord(self.file)
+        self.search: Search
+
+    def begin(self, scheduler: Scheduler | None = None, stop: StoppingCriterion | None = None, **options: Any) -> None:
+        scheduler = scheduler or RandomSearch(metric="loss")
+        scheduler.start(Space({"x": uniform(0, 1)}), 0)
+        options = {"n_workers": 2, **options}
+        tuning = Tuning(scheduler, stop or StoppingCriterion(max_num_trials_started=1_000_000), **options)
+        plan = Plan("e", pack(print), Need(), 0, options["n_workers"], False, self.folder, "loss", ("x",), None)
+        engine, record = cast(Engine, self.engine), cast(Record, self.record)
+        self.search = Search(engine, self.hub, record, tuning, plan)
+        self.hub.call_soon(self.search.begin)
+        self.turn()
+
+    def turn(self, *calls: Callable[[], None]) -> None:
+        """One turn of the hub that brings all these facts together."""
+        for call in calls:
+            self.hub.call_soon(call)
+        self.hub.turn()
+
+    def report(self, job: FakeJob, **values: object) -> FakeReport:
+        return self.report_raw(job, values)
+
+    def report_raw(self, job: FakeJob, values: object) -> FakeReport:
+        report = FakeReport(job, values, self.folder)
+        self.hub.call_soon(lambda: self.search.on_report(cast(Any, report)))
+        return report
+
+    def ready(self, job: FakeJob) -> None:
+        self.turn(lambda: self.search.on_ready(cast(Job, job), 4711, 1.0, "fork"))
+
+    def end(self, job: FakeJob, outcome: JobOutcome = DONE) -> None:
+        self.turn(lambda: self.search.on_outcome(cast(Job, job), outcome), lambda: self.gone(job))
+
+    def gone(self, job: FakeJob) -> None:
+        self.search.on_finished(cast(Job, job))
+
+    def events(self, kind: str) -> list[tuple[int | None, Any]]:
+        return [(event.trial_id, event.body) for event in read_events(self.folder) if event.kind == kind]
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    stage = Stage(tmp_path)
+    yield stage
+    stage.hub.close()
+    try:
+        stage.file.close()
+    except FanwiseError:
+        pass
+
+
+def test_an_answer_leaves_when_its_report_is_in_the_record(stage: Stage) -> None:
+    stage.begin()
+    first = stage.engine.jobs[0]
+    stage.ready(first)
+    report = stage.report(first, loss=0.5)
+    assert report.answers == []
+    stage.turn()
+    assert report.answers == ["CONTINUE"]
+    assert report.kept == [{"loss": 0.5}]
+
+
+def test_the_reports_of_one_turn_share_one_transaction(stage: Stage) -> None:
+    stage.begin()
+    before = stage.record.transactions
+    reports = [stage.report(job, loss=number) for number, job in enumerate(stage.engine.jobs * 5)]
+    stage.turn()
+    assert stage.record.transactions == before + 1
+    assert [report.answers for report in reports] == [["CONTINUE"]] * 10
+    assert all(len(report.kept) == 10 for report in reports)
+
+
+def test_the_record_tells_the_life_of_a_trial_in_order(stage: Stage) -> None:
+    stage.begin(stop=StoppingCriterion(max_num_trials_started=1), n_workers=1)
+    (job,) = stage.engine.jobs
+    stage.ready(job)
+    stage.report(job, loss=0.5)
+    stage.turn()
+    stage.end(job)
+    assert [event.kind for event in read_events(stage.folder)] == [
+        *("start", "stop", "ready", "report", "end", "free", "finish"),
+    ]
+    assert stage.search.finished.is_set()
+    assert stage.search.failure is None
+    assert stage.search.finish is not None
+    assert stage.search.finish.kind == "limit"
+
+
+def test_a_report_after_the_end_of_its_trial_is_answered_and_not_recorded(stage: Stage) -> None:
+    stage.begin(stop=StoppingCriterion(max_num_trials_started=1), n_workers=1)
+    (job,) = stage.engine.jobs
+    stage.turn(lambda: stage.search.on_outcome(cast(Job, job), DONE))
+    ended = stage.report(job, loss=0.5)
+    stage.turn()
+    stage.turn(lambda: stage.gone(job))
+    assert stage.search.finished.is_set()
+    gone = stage.report(job, loss=0.25)
+    stage.turn()
+    assert ended.answers == gone.answers == ["STOP"]
+    assert stage.events("report") == []
+
+
+def test_a_trial_that_has_not_begun_can_be_told_to_stop(stage: Stage) -> None:
+    stage.begin()
+    stage.turn(stage.search.interrupt)
+    assert [job.told for job in stage.engine.jobs] == [["terminate"], ["terminate"]]
+    stage.turn(stage.search.interrupt)
+    assert [job.told for job in stage.engine.jobs] == [["terminate", "kill"], ["terminate", "kill"]]
+    for job in stage.engine.jobs:
+        stage.end(job, JobOutcome("signal", "ended by SIGKILL"))
+    assert stage.search.finished.is_set()
+    assert [body["status"] for _, body in stage.events("end")] == ["Stopped", "Stopped"]
+
+
+def test_the_next_attempt_of_a_trial_has_an_output_and_a_seed_of_its_own(stage: Stage) -> None:
+    stage.begin(n_workers=1, retries=1)
+    stage.end(stage.engine.jobs[0], JobOutcome("exit", "gone"))
+    first, again = stage.engine.jobs
+    assert (again.number, again.attempt) == (0, 1)
+    assert [Path(job.output).name for job in (first, again)] == ["0", "0-1"]
+    seeds = [body["seed"] for _, body in stage.events("start")]
+    assert len(set(seeds)) == 2
+
+
+# What must not happen, but may: the search ends with the error, and nobody waits for ever.
+
+
+def finish_off(stage: Stage) -> None:
+    """All jobs are killed; their processes go."""
+    assert not stage.search.finished.is_set()
+    for job in stage.engine.jobs:
+        assert job.told[-1:] == ["kill"]
+        stage.turn(lambda job=job: stage.gone(job))  # type: ignore[misc]  # mypy cannot tell the type of a default
+    assert stage.search.finished.is_set()
+
+
+def test_a_record_that_cannot_be_written_refuses_the_reports_and_ends_the_search(stage: Stage) -> None:
+    stage.begin()
+    stage.record.error = RecordError("the disk is full.")
+    reports = [stage.report(job, loss=0.5) for job in stage.engine.jobs]
+    stage.turn()
+    for report in reports:
+        (answer,) = report.answers
+        assert isinstance(answer, RecordError)
+        assert answer.message.startswith("this report was not kept: the disk is full.")
+    late = stage.report(stage.engine.jobs[0], loss=0.5)
+    stage.turn()
+    assert isinstance(late.answers[0], RecordError)
+    finish_off(stage)
+    assert stage.search.failure is stage.record.error
+
+
+@pytest.mark.parametrize("error", [MemoryError("no memory"), SystemExit(3), KeyboardInterrupt()])
+def test_whatever_a_commit_raises_ends_the_search(stage: Stage, error: BaseException) -> None:
+    stage.begin()
+    stage.record.error = error
+    stage.ready(stage.engine.jobs[0])
+    finish_off(stage)
+    assert stage.search.failure is error
+
+
+@pytest.mark.parametrize("error", [OSError("no process"), SystemExit(3)])
+def test_a_job_that_cannot_be_submitted_ends_the_search(stage: Stage, error: BaseException) -> None:
+    stage.begin(n_workers=1)
+    stage.engine.error = error
+    stage.turn(lambda: stage.search.on_outcome(cast(Job, stage.engine.jobs[0]), DONE))
+    stage.turn(lambda: stage.gone(stage.engine.jobs[0]))
+    assert stage.search.finished.is_set()
+    assert stage.search.failure is error
+
+
+def test_a_pool_that_cannot_start_anything_ends_the_search_at_once(stage: Stage) -> None:
+    stage.engine.error = error = OSError("no process")
+    stage.begin()
+    assert stage.search.finished.is_set()
+    assert stage.search.failure is error
+
+
+class Quitting(Searcher):
+    """Suggests once, then raises what no `except Exception` catches."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def suggest(self, ask: object) -> Mapping[str, object]:
+        self.asked += 1
+        if self.asked > 2:
+            raise SystemExit(3)
+        return {"x": 0.5}
+
+    def observe(self, trial_id: int, config: Mapping[str, object], loss: float) -> None:
+        """Learns nothing."""
+
+
+def test_a_searcher_that_raises_system_exit_does_not_end_the_hubs_thread(stage: Stage) -> None:
+    stage.begin(FIFOScheduler(Quitting(), metric="loss"))
+    first, second = stage.engine.jobs
+    stage.end(first)
+    assert second.told == ["kill"]
+    stage.turn(lambda: stage.gone(second))
+    assert stage.search.finished.is_set()
+    assert isinstance(stage.search.failure, SystemExit)
+
+
+class Nonsense:
+    """A scheduler of one's own that gives out what no record can hold."""
+
+    metric, mode = "loss", "min"
+
+    def start(self, space: Space, seed: int) -> None: ...
+    def suggest(self, trial_id: int) -> dict[str, object]:
+        return {"x": object()}
+
+    def on_report(self, trial_id: int, config: object, values: object) -> Decision:
+        return Decision.CONTINUE
+
+    def on_end(self, trial_id: int, status: Status) -> None: ...
+    def describe(self) -> dict[str, object]:
+        return {}
+
+
+def test_a_configuration_that_the_record_cannot_hold_ends_the_search(stage: Stage) -> None:
+    stage.begin(cast(Scheduler, Nonsense()))
+    assert stage.search.finished.is_set()
+    assert isinstance(stage.search.failure, TypeError)
+    assert "object is not JSON serializable" in str(stage.search.failure).replace("of type object", "object")
+
+
+@pytest.mark.parametrize("values", [[0.5], None, {"loss": "low"}, {1: 0.5}, {"loss": 0.5, "model": object()}])
+def test_values_that_are_no_names_and_numbers_are_refused_and_change_nothing(stage: Stage, values: object) -> None:
+    stage.begin()
+    job = stage.engine.jobs[0]
+    bad = stage.report_raw(job, values)
+    good = stage.report(job, loss=0.5)
+    stage.turn()
+    (refusal,) = bad.answers
+    assert isinstance(refusal, TypeError)
+    assert str(refusal).startswith("a trial reports ")
+    assert good.answers == ["CONTINUE"]
+    assert stage.events("report")[0][1]["iter"] == 1
+
+
+def test_an_abandoned_search_lets_go_at_once_and_never_writes_again(stage: Stage) -> None:
+    stage.begin()
+    report = stage.report(stage.engine.jobs[0], loss=0.5)
+    stage.turn(stage.search.abandon)
+    assert stage.search.finished.is_set()
+    assert isinstance(stage.search.failure, ClosedError)
+    assert isinstance(report.answers[0], RecordError)
+    assert [job.told for job in stage.engine.jobs] == [["kill"], ["kill"]]
+    stage.file.close()
+    before = read_events(stage.folder)
+    for job in stage.engine.jobs:
+        stage.end(job)
+    assert read_events(stage.folder) == before
+    assert stage.events("end") == []
+
+
+def test_a_search_may_be_abandoned_when_its_hub_has_ended(stage: Stage) -> None:
+    stage.begin()
+    stage.hub.close()
+    stage.search.abandon()
+    assert stage.search.finished.is_set()
+
+
+def test_the_same_end_is_not_told_twice(stage: Stage) -> None:
+    stage.begin(stop=StoppingCriterion(max_num_trials_started=1), n_workers=1)
+    stage.end(stage.engine.jobs[0])
+    stage.turn(stage.search.abandon, stage.search.interrupt, lambda: stage.gone(stage.engine.jobs[0]))
+    assert stage.search.failure is None
+    assert len(stage.events("finish")) == 1
+
+
+# What stays behind.
+
+
+def test_nothing_of_500_trials_stays_but_sums_and_the_rows_that_are_shown(stage: Stage) -> None:
+    stage.begin(stop=StoppingCriterion(max_num_trials_started=500), trial_timeout_s=3600.0)
+    jobs = iter(stage.engine.jobs)
+    for job in jobs:
+        stage.ready(job)
+        stage.report(job, loss=1.0 / job.id)
+        stage.end(job)
+    assert stage.search.finished.is_set()
+    assert len(stage.engine.jobs) == 500
+    for table in ("_trials", "_jobs", "_answers"):
+        assert len(getattr(stage.search, table)) == 0, table
+    assert len(stage.hub._timers) <= 2
+    stage.turn()
+    assert stage.hub._turn_end == []
+    news, snapshot = stage.search.look()
+    assert len(news) == 21 and news[-1] == "(and 981 more events)"
+    assert len(snapshot.rows) == MAX_ROWS
+    assert (snapshot.finished, snapshot.completed, snapshot.running) == (500, 500, 0)
+
+
+def test_the_best_trial_keeps_its_row_however_long_ago_it_was(stage: Stage) -> None:
+    stage.begin(n_workers=1, stop=StoppingCriterion(max_num_trials_started=2 * MAX_ROWS))
+    for job in iter(stage.engine.jobs):
+        stage.report(job, loss=float(job.number) + 1)
+        stage.end(job)
+    _, snapshot = stage.search.look()
+    assert snapshot.best == (1.0, 0)
+    assert [row.trial_id for row in snapshot.rows] == [0, *range(MAX_ROWS, 2 * MAX_ROWS)]
+
+
+# How failures are told.
+
+
+def test_a_failure_that_is_not_the_processs_own_is_told_with_what_it_had_printed(stage: Stage) -> None:
+    stage.begin(n_workers=1, max_equal_failures=None)
+    (silent,) = stage.engine.jobs
+    Path(silent.output).parent.mkdir()
+    Path(f"{silent.output}.out").write_text("on its way\n")
+    stage.end(silent)
+    crashed = stage.engine.jobs[1]
+    Path(f"{crashed.output}.out").write_text("not this\n")
+    stage.end(crashed, JobOutcome("exception", "ValueError: wrong", "the traceback", "its own words"))
+    (_, first), (_, second) = stage.events("end")
+    assert first["reason"]["kind"] == "no-report"
+    assert first["reason"]["last_output"] == "on its way"
+    reason = {"kind": "exception", "text": "ValueError: wrong", "traceback": "the traceback"}
+    assert second["reason"] == {**reason, "last_output": "its own words"}
+    assert (first["status"], second["status"]) == ("Failed", "Failed")
+
+
+# What is shown while it runs.
+
+
+def progress_of(**options: Any) -> Progress:
+    return Progress("digits", "loss", ("depth",), **{"n_workers": 2, "limit_s": None, **options})
+
+
+COUNTS = Counts("loss", frozenset())
+
+
+def running(trial_id: int, **facts: Any) -> Running:
+    return Running(trial_id, 0, {"depth": 2}, 0, **facts)
+
+
+def test_the_utilisation_is_time_in_the_objective_over_the_time_of_all_workers_until_the_stop() -> None:
+    progress = progress_of()
+    first, second = running(0), running(1)
+    assert progress.snapshot([first], COUNTS, None, now_s=9.0).utilisation is None
+    progress.ready(first, 10.0)
+    progress.ready(second, 12.0)
+    # 2 s and nothing, of 2 workers x 2 s.
+    assert progress.snapshot([first, second], COUNTS, None, now_s=12.0).utilisation == pytest.approx(2 / 4)
+    first.objective_s = 6.0
+    progress.ended(first, Status.COMPLETED, None, will_retry=False, now_s=16.5, is_best=False)
+    assert progress.snapshot([second], COUNTS, None, now_s=20.0).utilisation == pytest.approx((6 + 8) / 20)
+    progress.stopped("enough", 20.0)
+    second.objective_s = 18.0  # 10 s of it after the stop, which do not count
+    progress.ended(second, Status.STOPPED, None, will_retry=False, now_s=30.0, is_best=False)
+    assert progress.snapshot([], COUNTS, None, now_s=40.0).utilisation == pytest.approx((6 + 8) / 20)
+
+
+def test_the_news_say_how_trials_ended_and_why() -> None:
+    progress = progress_of()
+    trial = running(3)
+    progress.scheduled(trial)
+    progress.reported(trial, {"loss": 0.123456789}, 1.0)
+    trial.objective_s = 1.5
+    progress.ended(trial, Status.COMPLETED, None, will_retry=False, now_s=2.0, is_best=True)
+    reason = Reason("exception", "ValueError: wrong\nand more", "traceback")
+    progress.ended(running(4), Status.FAILED, reason, will_retry=True, now_s=3.0, is_best=False)
+    progress.stopped("enough", 4.0)
+    assert progress.news() == [
+        "trial 3 scheduled: depth=2",
+        "trial 3 completed: loss=0.12346 after 1 reports, 1.5 s",
+        "trial 4 failed (exception): ValueError: wrong, it is tried again",
+        "no more trials are started: enough",
+    ]
+    assert progress.news() == []
+
+
+def test_text_of_a_trial_cannot_steer_the_terminal() -> None:
+    progress = progress_of()
+    progress.scheduled(Running(0, 0, {"layer": "\x1b[31mred\nline"}, 0))
+    reason = Reason("exception", "ValueError: \x1b]0;title\x07")
+    progress.ended(running(0), Status.FAILED, reason, will_retry=False, now_s=3.0, is_best=False)
+    assert progress.news() == [
+        "trial 0 scheduled: layer=\\x1b[31mred\\nline",
+        "trial 0 failed (exception): ValueError: \\x1b]0;title\\x07",
+    ]
+
+
+def test_events_that_come_faster_than_anybody_reads_are_counted() -> None:
+    progress = progress_of()
+    for trial_id in range(100):
+        progress.scheduled(running(trial_id))
+    news = progress.news()
+    assert len(news) == 21
+    assert news[-1] == "(and 80 more events)"
+
+
+def test_attempts_that_are_tried_again_do_not_count_as_failed() -> None:
+    progress = progress_of()
+    reason = Reason("exit", "gone")
+    for will_retry in (True, False):
+        progress.ended(running(0), Status.FAILED, reason, will_retry=will_retry, now_s=1.0, is_best=False)
+    assert progress.snapshot([], COUNTS, None, now_s=1.0).failed == 1

@@ -1,0 +1,291 @@
+"""Wrong settings, spaces, objectives and experiments: one clear message each, and nothing half-made."""
+
+import json
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fanwise.base.errors import ClosedError, LeaseError, NotSendableError, RecordError
+from fanwise.pool import Pool
+from fanwise.testing.processes import running_processes
+from fanwise.tune import (
+    FIFOScheduler,
+    RandomSearch,
+    RandomSearcher,
+    StoppingCriterion,
+    Tuner,
+    finrange,
+    load_experiment,
+    lograndint,
+    loguniform,
+    randint,
+    report,
+    uniform,
+)
+
+Options = dict[str, Any]  # Any: whatever a test gets wrong
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Every test here must leave no folder, and no process even for a moment after the error."""
+    home = tmp_path / "home"
+    monkeypatch.setenv("FANWISE_HOME", str(home))
+    before = running_processes()
+    yield home
+    assert running_processes() <= before
+    if home.exists():
+        assert [path.name for path in home.iterdir()] == ["kept"]
+
+
+def train(learning_rate: float, depth: int = 3) -> None:
+    report(loss=learning_rate * depth)
+
+
+SPACE = {"learning_rate": uniform(0, 1)}
+
+
+def tune(**changes: Any) -> None:  # Any: whatever a test gets wrong
+    """A search with everything right, but for the changes."""
+    options: Options = {
+        "objective": train,
+        "space": SPACE,
+        "scheduler": RandomSearch(metric="loss"),
+        "stop": StoppingCriterion(max_num_trials_started=1),
+        "n_workers": 1,
+        "quiet": True,
+    }
+    Tuner(**{**options, **changes}).run()
+
+
+# Spaces.
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: uniform(1, 0), "uniform: lower 1.0 is above upper 0.0; write uniform(0.0, 1.0)"),
+        (lambda: randint(9, 3), "randint: lower 9 is above upper 3; write randint(3, 9)"),
+        (lambda: loguniform(0, 1), "loguniform: lower must be above 0, got 0.0; with 0 use uniform"),
+        (lambda: loguniform(-1e-3, 1), "loguniform: lower must be above 0, got -0.001; with 0 use uniform"),
+        (lambda: loguniform(1, 1e-3), "loguniform: lower 1.0 is above upper 0.001; write loguniform(0.001, 1.0)"),
+        (lambda: lograndint(0, 9), "lograndint: lower must be at least 1, got 0; with 0 use randint"),
+        (lambda: finrange(1, 0, 5), "finrange: lower 1.0 is above upper 0.0; write finrange(0.0, 1.0)"),
+    ],
+)
+def test_bounds_that_are_reversed_or_not_above_0_are_told_with_their_values(
+    make: Callable[[], object], message: str
+) -> None:
+    with pytest.raises(ValueError) as caught:
+        make()
+    assert str(caught.value) == message
+
+
+def needs_two(learning_rate: float, batch_size: int) -> None:
+    report(loss=learning_rate * batch_size)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"objective": needs_two},
+            "needs_two(learning_rate: float, batch_size: int) does not fit the space:\n"
+            "  argument 'batch_size' is not in the space: add it (a constant will do) or give it a default",
+        ),
+        (
+            {"space": {**SPACE, "momentum": 0.9}},
+            "train(learning_rate: float, depth: int = 3) does not fit the space:\n"
+            "  the space has 'momentum', which is not an argument: "
+            "add it to the arguments, or take it out of the space",
+        ),
+        (
+            {"space": {"learningrate": uniform(0, 1)}},
+            "train(learning_rate: float, depth: int = 3) does not fit the space:\n"
+            "  argument 'learning_rate' is not in the space: add it (a constant will do) or give it a default\n"
+            "  the space has 'learningrate', which is not an argument: did you mean 'learning_rate'?",
+        ),
+    ],
+)
+def test_arguments_that_are_missing_or_surplus_are_named(changes: Options, message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        tune(**changes)
+    assert str(caught.value) == message
+
+
+# Settings.
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        (
+            {"objective": 0.3},
+            TypeError,
+            "the objective must be a function, got 0.3.\n  right:  Tuner(train, space, ...)",
+        ),
+        ({"n_worker": 2}, TypeError, "Tuner has no option 'n_worker'; did you mean 'n_workers'?"),
+        (
+            {"scheduler": RandomSearch},
+            TypeError,
+            "the scheduler must be an object, got the class RandomSearch.\n  right:  RandomSearch(metric=...)",
+        ),
+        (
+            {"scheduler": RandomSearcher()},
+            TypeError,
+            "A searcher of your own goes into FIFOScheduler(searcher, metric=...).",
+        ),
+        ({"stop": 720}, TypeError, "stop must be a StoppingCriterion, got 720."),
+        ({"n_workers": 0}, ValueError, "n_workers must be at least 1, got 0"),
+        ({"n_workers": "2"}, TypeError, "n_workers must be an int, got '2' of type str"),
+        ({"retries": -1}, ValueError, "retries must be at least 0, got -1"),
+        (
+            {"trial_timeout_s": 0},
+            ValueError,
+            "trial_timeout_s must be above 0; None lets a trial take as long as it likes",
+        ),
+        ({"stop_grace_s": -1}, ValueError, "stop_grace_s must be finite and at least 0 seconds, got -1"),
+        ({"max_equal_failures": 0}, ValueError, "max_equal_failures must be at least 1, got 0"),
+        ({"print_update_interval": 0}, ValueError, "print_update_interval must be above 0 seconds, got 0"),
+        ({"print_update_interval": "30"}, TypeError, "print_update_interval must be seconds, got '30'"),
+        ({"devices_per_trial": -1}, ValueError, "devices_per_trial must be a number of at least 0, got -1"),
+        ({"devices_per_trial": float("nan")}, ValueError, "devices_per_trial must be a number of at least 0, got nan"),
+        ({"devices_per_trial": "2"}, TypeError, "devices_per_trial must be a number, got '2'"),
+        ({"random_seed": "7"}, TypeError, "random_seed must be an int or None, got '7' of type str"),
+        ({"pool": 4}, TypeError, "pool must be a Pool or None, got 4"),
+        ({"name": 4}, TypeError, "name must be text or None, got 4"),
+        ({"name": "../up"}, ValueError, "'../up' cannot name an experiment."),
+        ({"space": [0, 1]}, TypeError, "a space is a dict of names, got [0, 1] of type list"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_setting_that_makes_no_sense_is_told_with_its_value(
+    changes: Options, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error) as caught:
+        tune(**changes)
+    assert message in str(caught.value)
+
+
+def test_an_unknown_option_of_a_scheduler_is_told_with_the_nearest_one() -> None:
+    with pytest.raises(TypeError, match=r"RandomSearch has no option 'metrics'; did you mean 'metric'\?"):
+        RandomSearch(metrics="loss")  # type: ignore[call-arg]  # the mistake
+    with pytest.raises(TypeError, match=r"FIFOScheduler has no option 'seed'; did you mean 'random_seed'\?"):
+        FIFOScheduler(RandomSearcher(), metric="loss", seed=3)  # type: ignore[call-arg]  # the mistake
+
+
+def test_points_to_evaluate_outside_the_space_are_refused_before_anything_is_made() -> None:
+    with pytest.raises(ValueError, match=r"points_to_evaluate\[1\]: .*learning_rate"):
+        tune(scheduler=RandomSearch(metric="loss", points_to_evaluate=[{}, {"learning_rate": 7.0}]))
+
+
+def test_more_devices_for_a_trial_than_a_given_pool_has_are_refused_instead_of_waited_for() -> None:
+    with Pool(cpus=2) as pool, pytest.raises(LeaseError, match=r"^3 CPUs asked for, this machine has 2\."):
+        tune(pool=pool, devices_per_trial=3)
+
+
+def test_a_closed_pool_is_refused_and_leaves_no_folder() -> None:
+    pool = Pool(cpus=1)
+    pool.close()
+    with pytest.raises(ClosedError, match=r"this pool is closed\. Make a new one\."):
+        tune(pool=pool)
+
+
+# What cannot travel.
+
+
+def test_an_object_in_the_closure_that_cannot_be_sent_is_named_with_the_way_to_it() -> None:
+    state = {"guard": threading.Lock()}
+
+    def objective(learning_rate: float) -> None:
+        with state["guard"]:
+            report(loss=learning_rate)
+
+    with pytest.raises(NotSendableError) as caught:
+        tune(objective=objective)
+    text = str(caught.value)
+    assert text.startswith(
+        "objective cannot be sent to a worker: objective -> closure variable 'state' -> ['guard'] -> a _thread.lock\n"
+    )
+    assert "Make it inside the function" in text
+
+
+def test_a_generator_and_a_coroutine_are_no_objectives() -> None:
+    def steps(learning_rate: float) -> Iterator[float]:
+        yield learning_rate
+
+    async def wait(learning_rate: float) -> None: ...
+
+    with pytest.raises(TypeError, match="Tuner got steps, a generator function"):
+        tune(objective=steps)
+    with pytest.raises(TypeError, match="Tuner got wait, a coroutine function"):
+        tune(objective=wait)
+
+
+# Metrics: only a running trial can tell. The record of what happened is kept.
+
+
+def report_other_names(learning_rate: float) -> None:
+    report(epoch=1, validation_loss=learning_rate)
+
+
+def report_text(learning_rate: float) -> None:
+    report(loss="low")
+
+
+def test_a_metric_that_no_trial_reports_ends_the_search_and_says_which_names_there_are() -> None:
+    with pytest.raises(ValueError) as caught:
+        tune(objective=report_other_names, name="kept", stop=StoppingCriterion(max_num_trials_started=99))
+    assert str(caught.value) == (
+        "report() gave 'epoch', 'validation_loss', but not the scheduler's metric 'loss'; "
+        "did you mean 'validation_loss'?"
+    )
+    experiment = load_experiment("kept")
+    assert len(experiment.trials) <= 2
+    assert experiment.finished
+
+
+def test_a_metric_that_is_no_number_fails_its_trial_with_the_name_and_the_value() -> None:
+    tune(objective=report_text, name="kept")
+    reason = load_experiment("kept").reason(0)
+    assert reason is not None
+    assert reason.kind == "exception"
+    assert reason.text.startswith("TypeError: report(loss='low'): a metric must be a number, got str.")
+
+
+# Experiments that are none.
+
+
+def test_an_experiment_of_that_name_is_neither_overwritten_nor_is_the_scheduler_used_up(nothing_is_made: Path) -> None:
+    (nothing_is_made / "kept").mkdir(parents=True)
+    (nothing_is_made / "kept" / "mine.txt").write_text("mine")
+    scheduler = RandomSearch(metric="loss")
+    with pytest.raises(FileExistsError, match=r"kept exists already\. Give the experiment another name"):
+        tune(name="kept", scheduler=scheduler)
+    assert os.listdir(nothing_is_made / "kept") == ["mine.txt"]
+    (nothing_is_made / "kept" / "mine.txt").unlink()
+    (nothing_is_made / "kept").rmdir()
+    tune(name="kept", scheduler=scheduler)
+
+
+def test_a_folder_that_is_no_experiment_and_a_name_that_is_none_are_told(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    with pytest.raises(RecordError, match=r"photos is not an experiment: the folder holds no record\.sqlite\."):
+        load_experiment(tmp_path / "photos")
+    with pytest.raises(RecordError, match=r"^There is no experiment 'lenett': .* holds none yet\."):
+        load_experiment("lenett")
+
+
+def test_a_record_of_another_version_is_told_with_both_versions() -> None:
+    tune(name="kept")
+    file = load_experiment("kept").path / "record.sqlite"
+    with sqlite3.connect(file) as connection:
+        connection.execute("UPDATE meta SET value = ? WHERE key = 'format'", (json.dumps(99),))
+    connection.close()
+    with pytest.raises(RecordError, match="is of format 99, and this version of fanwise reads format 1"):
+        load_experiment("kept")

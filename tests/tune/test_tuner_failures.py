@@ -1,0 +1,302 @@
+"""Trials that fail in every way there is: each ends alone, with its reason kept, and the search goes on."""
+
+import os
+import resource
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from fanwise.base.errors import RecordError, SearchFailedError
+from fanwise.testing import within
+from fanwise.tune import Experiment, RandomSearch, StoppingCriterion, Tuner, choice, load_experiment, report, uniform
+
+WAYS = [
+    *("good", "raises", "hangs", "crashes", "exits", "leaves", "is killed", "says nothing", "reports nan"),
+    *("needs too much memory", "raises what cannot be pickled", "reports a word", "survives a thread", "still good"),
+]
+
+
+class HeavyError(Exception):
+    """An error that holds what cannot travel."""
+
+    def __init__(self) -> None:
+        super().__init__("too heavy")
+        self.lock = threading.Lock()
+
+
+def end_in_a_way(way: str) -> float | None:
+    """An objective that ends as it is told."""
+    print(f"this trial {way}", file=sys.stderr, flush=True)
+    if way == "raises":
+        raise ValueError("no such layer")
+    if way == "hangs":
+        signal.pause()
+    if way == "crashes":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if way == "exits":
+        sys.exit(3)
+    if way == "leaves":
+        os._exit(4)
+    if way == "is killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if way == "says nothing":
+        return None
+    if way == "reports nan":
+        report(loss=float("nan"))
+    if way == "needs too much memory":
+        resource.setrlimit(resource.RLIMIT_AS, (1 << 32, resource.RLIM_INFINITY))
+        bytearray(1 << 33)
+    if way == "raises what cannot be pickled":
+        raise HeavyError
+    if way == "reports a word":
+        report(loss="low")
+    if way == "survives a thread":
+        thread = threading.Thread(target=lambda: 1 / 0)
+        thread.start()
+        thread.join()
+    return 0.5
+
+
+def search(objective: Any, ways: list[str], **options: Any) -> Experiment:
+    """One search with one trial for each way, in this order."""
+    points = [{"way": way} for way in ways]
+    scheduler = RandomSearch(metric="loss", points_to_evaluate=points)
+    options = {"n_workers": 2, "quiet": True, **options}
+    stop = StoppingCriterion(max_num_trials_started=len(ways))
+    return Tuner(objective, {"way": choice(list(dict.fromkeys(ways)))}, scheduler, stop, **options).run()
+
+
+@pytest.fixture(scope="module")
+def failures(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Experiment]:
+    """A search in which every way of failing happens once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FANWISE_HOME", str(tmp_path_factory.mktemp("failures")))
+        yield search(end_in_a_way, WAYS, trial_timeout_s=3.0)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FANWISE_HOME", str(tmp_path))
+    return tmp_path
+
+
+REASONS = {
+    "raises": ("exception", "ValueError: no such layer"),
+    "hangs": ("time-out", "still running 3 s after it began (trial_timeout_s)"),
+    "crashes": ("signal", "ended by SIGSEGV. A crash in native code"),
+    "exits": ("exit", "the job left by SystemExit: 3"),
+    "leaves": ("exit", "ended with exit code 4 before its function returned. Something called sys.exit or os._exit."),
+    "is killed": ("signal", "ended by SIGKILL. fanwise did not send it"),
+    "says nothing": ("no-report", "the objective ended without reporting 'loss', and returned nothing"),
+    "reports nan": ("nan", "the objective reported loss=nan"),
+    "needs too much memory": ("out-of-memory", "MemoryError"),
+    "raises what cannot be pickled": ("exception", "HeavyError: too heavy"),
+    "reports a word": ("exception", "TypeError: report(loss='low'): a metric must be a number, got str."),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_way_of_failing_ends_one_trial_and_is_recorded_with_its_reason(failures: Experiment, way: str) -> None:
+    number = WAYS.index(way)
+    row = failures.trials.set_index("trial_id").loc[number]
+    reason = failures.reason(number)
+    assert row["config_way"] == way
+    if way not in REASONS:
+        assert row["status"] == "Completed"
+        assert reason is None
+        return
+    kind, text = REASONS[way]
+    assert row["status"] == "Failed"
+    assert reason is not None
+    assert reason.kind == kind
+    assert reason.text.startswith(text)
+    assert reason.last_output is not None
+    assert f"this trial {way}" in reason.last_output or reason.last_output.count("\n") == 19  # its last 20 lines
+
+
+def test_the_traceback_of_what_was_raised_leads_to_its_line(failures: Experiment) -> None:
+    reason = failures.reason(WAYS.index("raises"))
+    assert reason is not None
+    assert reason.traceback is not None
+    assert 'raise ValueError("no such layer")' in reason.traceback
+    assert "in end_in_a_way" in reason.traceback
+
+
+def test_after_every_failure_the_others_went_on_and_the_search_came_to_its_end(failures: Experiment) -> None:
+    assert failures.finished
+    assert list(failures.trials["trial_id"]) == list(range(len(WAYS)))
+    assert (failures.trials["status"] == "InProgress").sum() == 0
+    assert failures.best is not None
+    assert failures.best.value == 0.5
+
+
+def test_the_output_of_every_trial_is_kept(failures: Experiment) -> None:
+    for number, way in enumerate(WAYS):
+        assert (failures.path / "output" / f"{number}.err").read_text().startswith(f"this trial {way}\n")
+
+
+# The first trials all failing alike.
+
+
+def test_when_the_first_trials_all_fail_alike_the_search_fails_and_keeps_everything(home: Path) -> None:
+    with pytest.raises(SearchFailedError) as caught:
+        search(end_in_a_way, ["raises"] * 8, name="alike", n_workers=1)
+    text = str(caught.value)
+    assert text.startswith("the first 3 trials to finish all failed alike (exception): ValueError: no such layer\n")
+    assert 'raise ValueError("no such layer")' in text
+    assert "last output:\nthis trial raises" in text
+    assert "set max_equal_failures=None to go on whatever happens." in text
+    assert "All that was reported is kept: load_experiment('alike')." in text
+    experiment = load_experiment("alike")
+    assert list(experiment.trials["status"]) == ["Failed"] * 3
+    assert experiment.finished
+
+
+def test_different_first_failures_and_failures_after_a_success_do_not_fail_the_search(home: Path) -> None:
+    ways = ["raises", "raises", "exits", "raises", "raises", "raises"]
+    assert list(search(end_in_a_way, ways, n_workers=1).trials["reason"]) == [
+        "exit" if w == "exits" else "exception" for w in ways
+    ]
+
+
+def test_a_search_without_that_limit_goes_on_whatever_happens(home: Path) -> None:
+    experiment = search(end_in_a_way, ["raises"] * 4, max_equal_failures=None)
+    assert list(experiment.trials["status"]) == ["Failed"] * 4
+    assert experiment.best is None
+
+
+def test_an_objective_that_cannot_be_loaded_in_a_worker_fails_the_search_with_the_import_error(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fragile.py").write_text(
+        "import os\n"
+        "if os.getpid() != int(os.environ['FRAGILE_PID']):\n"
+        "    raise ImportError('not in a worker')\n"
+        "def objective(way):\n"
+        "    return 1.0\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("FRAGILE_PID", str(os.getpid()))
+    import fragile  # type: ignore[import-not-found]  # just written
+
+    with pytest.raises(SearchFailedError, match=r"\(exception\): ImportError: not in a worker"):
+        search(fragile.objective, ["good"] * 4)
+    monkeypatch.delitem(sys.modules, "fragile")
+
+
+# Retries.
+
+
+def fail_at_first(way: str, folder: str) -> float:
+    """Fails in its first attempt only."""
+    report(loss=9.0)
+    marker = Path(folder) / way
+    if not marker.exists():
+        marker.touch()
+        end_in_a_way(way)
+    return 0.5
+
+
+def test_a_trial_that_crashed_is_tried_again_and_only_its_last_attempt_counts(home: Path, tmp_path: Path) -> None:
+    ways = ["raises", "crashes", "leaves"]
+    scheduler = RandomSearch(metric="loss", points_to_evaluate=[{"way": way} for way in ways])
+    space = {"way": choice(ways), "folder": str(tmp_path)}
+    stop = StoppingCriterion(max_num_trials_started=3)
+    experiment = Tuner(fail_at_first, space, scheduler, stop, n_workers=2, retries=1, quiet=True).run()
+    assert list(experiment.trials["status"]) == ["Completed"] * 3
+    assert list(experiment.trials["attempt"]) == [1, 1, 1]
+    assert list(experiment.results.groupby("trial_id")["loss"].count()) == [2, 2, 2]
+    assert list(experiment.results_of(all_attempts=True).groupby("trial_id")["loss"].count()) == [3, 3, 3]
+    outputs = {path.name for path in (experiment.path / "output").iterdir()}
+    assert {"0.err", "1.err", "2.err"} <= outputs  # of the first attempts, which printed
+
+
+def test_what_fails_again_and_again_is_tried_no_more_often_than_asked(home: Path) -> None:
+    experiment = search(end_in_a_way, ["raises"], retries=2)
+    assert list(experiment.trials["attempt"]) == [2]
+    assert list(experiment.trials["status"]) == ["Failed"]
+
+
+# Processes that die from outside.
+
+
+def wait_for_a_kill(way: str) -> float:
+    """Tells the pids of the processes it hangs on, and waits if it is told to."""
+    warm = psutil.Process(os.getppid())
+    report(loss=1.0, worker=os.getpid(), warm=warm.pid, keeper=warm.ppid())
+    if way == "waits":
+        signal.pause()
+    return 0.5
+
+
+def run_and_kill(ways: list[str], column: str) -> Experiment:
+    """A search whose trial 0 waits; when it has reported, the process in this column is killed."""
+    done: list[Experiment] = []
+    thread = threading.Thread(target=lambda: done.append(search(wait_for_a_kill, ways, name="killed", n_workers=1)))
+    thread.start()
+
+    def reported() -> int:
+        try:
+            results = load_experiment("killed").results
+        except RecordError:
+            return 0
+        return int(results[column][0]) if len(results) else 0
+
+    os.kill(within(30.0, reported, "trial 0 has reported"), signal.SIGKILL)
+    thread.join(60.0)
+    return done[0]
+
+
+def test_a_worker_that_is_killed_fails_its_trial_and_its_slot_works_again(home: Path) -> None:
+    experiment = run_and_kill(["waits", "good", "still good"], "worker")
+    assert list(experiment.trials["status"]) == ["Failed", "Completed", "Completed"]
+    reason = experiment.reason(0)
+    assert reason is not None
+    assert reason.kind == "signal"
+    assert reason.text.startswith("ended by SIGKILL.")
+
+
+def test_a_warm_process_that_is_killed_fails_what_it_ran_and_the_search_goes_on(home: Path) -> None:
+    experiment = run_and_kill(["waits", "good", "still good"], "warm")
+    assert list(experiment.trials["status"]) == ["Failed", "Completed", "Completed"]
+    reason = experiment.reason(0)
+    assert reason is not None
+    assert reason.kind == "lost"
+    assert experiment.finished
+
+
+def test_a_keeper_that_is_killed_fails_what_ran_below_it_and_the_search_goes_on(home: Path) -> None:
+    experiment = run_and_kill(["waits", "good", "still good"], "keeper")
+    assert list(experiment.trials["status"]) == ["Failed", "Completed", "Completed"]
+    assert experiment.finished
+
+
+# The disk.
+
+
+def fill(x: float) -> None:
+    """Reports until it is told that the report was not kept."""
+    while True:
+        report(loss=x, padding=0.1234567890123456)
+
+
+def test_a_disk_that_fills_up_ends_the_search_with_one_error_and_keeps_what_was_acknowledged(home: Path) -> None:
+    stop = StoppingCriterion(max_wallclock_time=60)
+    tuner = Tuner(fill, {"x": uniform(0, 1)}, RandomSearch(metric="loss"), stop, n_workers=2, name="full", quiet=True)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, limits[1]))
+    try:
+        with pytest.raises(RecordError, match=r"record\.sqlite cannot be written: .*limit on file sizes") as caught:
+            tuner.run()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert "All that was reported is kept: load_experiment('full')." in caught.value.__notes__
+    assert len(load_experiment("full").results) > 100

@@ -90,7 +90,7 @@ class CountingRecord:
         self.error: BaseException | None = None
         self._open = False
 
-    def append(self, t_s: float, kind: str, trial_id: int | None, body: Mapping[str, Any]) -> int:
+    def append(self, t_s: float, kind: str, trial_id: int | None, body: Mapping[str, Any]) -> int:  # Any: JSON
         self._open = True
         return self._record.append(t_s, kind, trial_id, body)
 
@@ -135,7 +135,7 @@ class Stage:
 
     def report_raw(self, job: FakeJob, values: object) -> FakeReport:
         report = FakeReport(job, values, self.folder)
-        self.hub.call_soon(lambda: self.search.on_report(cast(Any, report)))
+        self.hub.call_soon(lambda: self.search.on_report(cast(Any, report)))  # Any: a stand-in
         return report
 
     def ready(self, job: FakeJob) -> None:
@@ -147,7 +147,7 @@ class Stage:
     def gone(self, job: FakeJob) -> None:
         self.search.on_finished(cast(Job, job))
 
-    def events(self, kind: str) -> list[tuple[int | None, Any]]:
+    def events(self, kind: str) -> list[tuple[int | None, Any]]:  # Any: JSON
         return [(event.trial_id, event.body) for event in read_events(self.folder) if event.kind == kind]
 
 
@@ -400,7 +400,7 @@ def test_nothing_of_500_trials_stays_but_sums_and_the_rows_that_are_shown(stage:
         assert len(getattr(stage.search, table)) == 0, table
     assert len(stage.hub._timers) <= 2
     stage.turn()
-    assert stage.hub._turn_end == []
+    assert not stage.hub._turn_end
     news, snapshot = stage.search.look()
     assert len(news) == 21 and news[-1] == "(and 981 more events)"
     assert len(snapshot.rows) == MAX_ROWS
@@ -440,14 +440,14 @@ def test_a_failure_that_is_not_the_processs_own_is_told_with_what_it_had_printed
 # What is shown while it runs.
 
 
-def progress_of(**options: Any) -> Progress:
+def progress_of(**options: Any) -> Progress:  # Any: what a tuner takes
     return Progress("digits", "loss", ("depth",), **{"n_workers": 2, "limit_s": None, **options})
 
 
 COUNTS = Counts("loss", frozenset())
 
 
-def running(trial_id: int, **facts: Any) -> Running:
+def running(trial_id: int, **facts: Any) -> Running:  # Any: as it comes
     return Running(trial_id, 0, {"depth": 2}, 0, **facts)
 
 

@@ -206,7 +206,9 @@ def minus_x(x: float) -> float:
 
 @pytest.mark.parametrize(("objective", "mode"), [(return_x, "min"), (minus_x, "max")])
 def test_a_searcher_of_ones_own_sees_every_report_as_a_loss_before_it_suggests_again(
-    pool: Pool, objective: Objective, mode: Any
+    pool: Pool,
+    objective: Objective,
+    mode: Any,  # Any: user code's
 ) -> None:
     searcher = Halving()
     scheduler = FIFOScheduler(searcher, metric="loss", mode=mode)

@@ -63,7 +63,7 @@ def end_in_a_way(way: str) -> float | None:
     return 0.5
 
 
-def search(objective: Any, ways: list[str], **options: Any) -> Experiment:
+def search(objective: Any, ways: list[str], **options: Any) -> Experiment:  # Any: what a tuner takes
     """One search with one trial for each way, in this order."""
     points = [{"way": way} for way in ways]
     scheduler = RandomSearch(metric="loss", points_to_evaluate=points)

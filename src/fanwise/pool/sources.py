@@ -17,12 +17,13 @@ class Sources:
         self._files: Snapshot = {}
         self._modules: set[str] = set()
 
-    def remember(self) -> None:
-        """Note the files of what was imported since the last time, as they are now."""
+    def remember(self) -> bool:
+        """Note the files of what was imported since the last time, as they are now. False when nothing was."""
         new = sys.modules.keys() - self._modules
         if new:
             self._modules |= new
             self._files.update({path: stamp for path, stamp in sources_of(new).items() if path not in self._files})
+        return bool(new)
 
     def edited(self) -> list[Path]:
         """The files that are not any more what they were when they were noted."""

@@ -118,7 +118,9 @@ class Waiter:
                 return
             if self._driving.acquire(timeout=_SLICE_S):
                 try:
-                    self._hub.turn(min((s for s in (left_s, slice_s) if s is not None), default=None))
+                    # Look again: what woke the hub for this thread may have been consumed by the last one who drove.
+                    if not fact():
+                        self._hub.turn(min((s for s in (left_s, slice_s) if s is not None), default=None))
                 finally:
                     self._driving.release()
 

@@ -120,12 +120,16 @@ class _Warm:
         for module, late in _IMPORTED_LATE.items():
             if module in sys.modules:
                 self._import(late)
-        self.sources.remember()
+        if self.sources.remember():
+            self._settle_memory()
+        return Prepared(refusal=self._unsafe)
+
+    def _settle_memory(self) -> None:
+        """After imports: what they left is spread over the children, so it is put in order once, before the forks."""
         gc.collect()
         gc.freeze()  # the children shall not write to these pages only because a collection looks at them
         if self._kind == "warm":
             collapse()
-        return Prepared(refusal=self._unsafe)
 
     def _import(self, module: str) -> None:
         if module not in sys.modules:

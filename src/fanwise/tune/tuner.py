@@ -231,7 +231,6 @@ class Tuner:
         screen.begin(self._first_lines())
         try:
             hub.call_soon(search.begin)
-            interrupts.listen(lambda: hub.call_soon(search.interrupt))
             watch(hub, search, screen, interrupts)
         finally:
             leave(hub, search)

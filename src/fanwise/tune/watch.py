@@ -36,29 +36,16 @@ _HINTS = (
 
 
 class Interrupts:
-    """How often Ctrl-C was pressed. Presses before somebody listens are told when somebody does."""
+    """How often Ctrl-C was pressed. The third one raises KeyboardInterrupt wherever the main thread is."""
 
     def __init__(self) -> None:
         self.count = 0
-        self._told = 0
-        self._listener: Callable[[], None] | None = None
-
-    def listen(self, listener: Callable[[], None]) -> None:
-        """Call `listener` once for each press; in the signal handler, so it must not block."""
-        self._listener = listener
-        self._pass_on()
 
     def press(self, _number: int, _frame: FrameType | None) -> None:
-        """The signal handler."""
+        """The signal handler. It only counts: it may run while this thread holds a lock that a hub's calls need."""
         self.count += 1
         if self.count > 2:
             raise KeyboardInterrupt
-        self._pass_on()
-
-    def _pass_on(self) -> None:
-        while self._listener is not None and self._told < self.count:
-            self._told += 1
-            self._listener()
 
 
 @contextmanager
@@ -80,7 +67,7 @@ def counting_interrupts() -> Iterator[Interrupts]:
 def watch(
     hub: Hub, search: Search, screen: Screen, interrupts: Interrupts, *, last_wait_s: float = _LAST_WAIT_S
 ) -> None:
-    """Block until the search is over, and show it meanwhile.
+    """Block until the search is over, show it meanwhile, and tell it of Ctrl-C.
 
     Returns also when it should be over and does not end, see the module; `leave` it then.
 
@@ -88,12 +75,16 @@ def watch(
         ClosedError: the pool was closed under the search.
         KeyboardInterrupt: the third Ctrl-C.
     """
-    hints = list(_HINTS)
+    told = 0
     until_s: float | None = None
-    while not search.finished.wait(screen.pause_s):
-        while len(hints) + interrupts.count > len(_HINTS) and hints:
-            screen.say(hints.pop(0))
-        if until_s is None and (interrupts.count > 1 or search.failure is not None):
+    while True:
+        while told < min(interrupts.count, len(_HINTS)):
+            hub.call_soon(search.interrupt)
+            screen.say(_HINTS[told])
+            told += 1
+        if search.finished.wait(screen.pause_s):
+            return
+        if until_s is None and (told > 1 or search.failure is not None):
             until_s = time.monotonic() + last_wait_s
         if until_s is not None and time.monotonic() > until_s:
             return

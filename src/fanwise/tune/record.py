@@ -135,9 +135,10 @@ class Record:
         fdatasync: Callable[[int], None],
     ) -> "Record":
         live, lock = live_folder / FILE_NAME, threading.Lock()
+        _make_file(live, meta)
         connection = sqlite3.connect(live, isolation_level=None, check_same_thread=False, timeout=5.0)
         try:
-            _make_tables(connection, meta)
+            _set_pragmas(connection)
             record = cls(connection, folder, live, lock)
             on_network = live_folder != folder
             if on_network:
@@ -304,14 +305,28 @@ def _not_made(folder: Path, error: BaseException) -> RecordError:
     return RecordError(f"No experiment could be made in {folder}: {_explanation(error)}")
 
 
-def _make_tables(connection: sqlite3.Connection, meta: Mapping[str, str]) -> None:
-    for pragma in (f"page_size={PAGE_BYTES}", "journal_mode=WAL", "synchronous=NORMAL", "wal_autocheckpoint=0"):
+def _make_file(file: Path, meta: Mapping[str, str]) -> None:
+    """Make the tables under another name first: a reader finds a whole record, or none."""
+    partial = file.with_name(f".{file.name}.partial")
+    connection = sqlite3.connect(partial, isolation_level=None)
+    try:
+        connection.execute(f"PRAGMA page_size={PAGE_BYTES}").fetchall()
+        _set_pragmas(connection)
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT)")
+        connection.execute(
+            "CREATE TABLE events(seq INTEGER PRIMARY KEY, t_s REAL, kind TEXT, trial INTEGER, body TEXT)"
+        )
+        connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
+        connection.execute("COMMIT")
+    finally:
+        connection.close()  # the last connection: its log goes into the file, which is then alone
+    os.replace(partial, file)
+
+
+def _set_pragmas(connection: sqlite3.Connection) -> None:
+    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "wal_autocheckpoint=0"):
         connection.execute(f"PRAGMA {pragma}").fetchall()
-    connection.execute("BEGIN IMMEDIATE")
-    connection.execute("CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT)")
-    connection.execute("CREATE TABLE events(seq INTEGER PRIMARY KEY, t_s REAL, kind TEXT, trial INTEGER, body TEXT)")
-    connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
-    connection.execute("COMMIT")
 
 
 def _explanation(error: BaseException) -> str:

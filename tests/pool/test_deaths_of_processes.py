@@ -18,12 +18,17 @@ from fanwise.pool import JobHandle, Outcome, Pool
 from fanwise.testing import within
 from fanwise.testing.gates import Gate
 
-# Workers cannot import test modules.
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+@pytest.fixture(scope="module", autouse=True)
+def by_value() -> Iterator[None]:
+    """Workers cannot import test modules."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
+def pool(by_value: None) -> Iterator[Pool]:
     with Pool(cpus=2, seed=11) as pool:
         pool.submit(int).result(within_s=60)  # its processes are there before the test begins
         yield pool
@@ -114,7 +119,7 @@ def lose_the_link() -> None:
 DEATHS = [
     Death("exception", raise_value_error, "exception", "ValueError: no such rate", ValueError, kills_process=False),
     Death("unpicklable exception", raise_unpicklable, "exception", "salt and pepper", RemoteError),
-    Death("exception without text", raise_mute, "exception", "Mute, whose text cannot be had", RuntimeError),
+    Death("exception without text", raise_mute, "exception", "Mute: (its text cannot be made", RemoteError),
     Death("sys.exit", leave_by_sys_exit, "exit", "SystemExit: 3", WorkerLostError),
     Death("os._exit", leave_by_os_exit, "exit", "exit code 4 before its function returned", WorkerLostError),
     Death("SIGSEGV", read_null, "signal", "ended by SIGSEGV. A crash in native code", WorkerLostError),

@@ -9,7 +9,7 @@ import random
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import cloudpickle
@@ -18,8 +18,13 @@ import pytest
 from fanwise.pool import JobHandle, Pool
 from fanwise.testing import within
 
-# Workers cannot import test modules.
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+@pytest.fixture(scope="module", autouse=True)
+def by_value() -> Iterator[None]:
+    """Workers cannot import test modules."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
 def spin(gate: Path) -> int:

@@ -20,12 +20,17 @@ from fanwise.pool.interpreters import Interpreter
 from fanwise.testing import within
 from fanwise.testing.gates import Gate
 
-# Workers cannot import test modules.
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+@pytest.fixture(scope="module", autouse=True)
+def by_value() -> Iterator[None]:
+    """Workers cannot import test modules."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
+def pool(by_value: None) -> Iterator[Pool]:
     with Pool(cpus=2, seed=11) as pool:
         pool.submit(int).result(within_s=60)  # its processes are there before the test begins
         yield pool

@@ -15,7 +15,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +27,9 @@ _prctl = ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else
 # Killed processes need a moment to die, longer with much memory; one that hangs in the kernel is not waited for.
 _DYING_S = 5.0
 _PAUSE_S = 0.0005
+# While a program is being loaded it has no environment yet; one that is older and has none was started so.
+_EXECUTED_S = 2.0
+_PARENTS_OF_KERNEL_THREADS = (0, 2)
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -107,12 +109,34 @@ def descendants_of(root: int) -> list[int]:
 
 def kill_descendants(root: int) -> None:
     """SIGKILL everything below `root`, again and again until nothing is left; reaps what becomes our child."""
-    _kill_until_gone(lambda: descendants_of(root), reap_all)
+    until_s = time.monotonic() + _DYING_S
+    while (pids := descendants_of(root)) and time.monotonic() < until_s:
+        _kill_all(pids)
+        time.sleep(_PAUSE_S)
+        reap_all()
 
 
 def kill_line(line: str) -> None:
     """SIGKILL every process that carries the mark `line` or one below it. Blocks until they are gone."""
-    _kill_until_gone(lambda: [pid for pid in all_pids() if is_of_line(mark_of(pid), line)], lambda: None)
+    until_s = time.monotonic() + _DYING_S
+    while time.monotonic() < until_s:
+        marks = {pid: mark_of(pid) for pid in all_pids()}
+        found = [pid for pid, mark in marks.items() if is_of_line(mark, line)]
+        _kill_all(found)
+        if not found and not any(_is_being_executed(pid) for pid, mark in marks.items() if not mark):
+            return
+        time.sleep(_PAUSE_S)
+
+
+def _is_being_executed(pid: int) -> bool:
+    """Whether a process shows no environment because it is just getting one: what it is will be known in a moment."""
+    try:
+        empty = not Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
+    stat = stat_of(pid)
+    young = time.clock_gettime(time.CLOCK_BOOTTIME) - stat.started_s < _EXECUTED_S
+    return empty and young and stat.state not in ("", "Z", "X") and stat.parent not in _PARENTS_OF_KERNEL_THREADS
 
 
 def reap_all() -> None:
@@ -122,11 +146,7 @@ def reap_all() -> None:
             pass
 
 
-def _kill_until_gone(find: Callable[[], list[int]], reap: Callable[[], None]) -> None:
-    until_s = time.monotonic() + _DYING_S
-    while (pids := find()) and time.monotonic() < until_s:
-        for pid in pids:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(_PAUSE_S)
-        reap()
+def _kill_all(pids: list[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)

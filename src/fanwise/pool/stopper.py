@@ -75,16 +75,48 @@ class Stopper:
         raise TrialStopped("this trial was told to stop")
 
 
+_handling = False
+
+
 @contextlib.contextmanager
 def stop_by_signal() -> Iterator[Stopper]:
     """Handle SIGTERM by a `Stopper` inside the block."""
+    global _handling
     stopper = Stopper()
     before = signal.signal(signal.SIGTERM, stopper.handle)
+    _handling = True
     try:
         yield stopper
     finally:
         stopper.ignore()
         signal.signal(signal.SIGTERM, before)
+        _handling = False
+
+
+# A child that user code forks gets the usual meaning of SIGTERM before anybody can send it one. Without the mask a
+# signal that comes at once would be lost: Python forgets in a forked child what its handler was still to be called for.
+
+
+def _before_fork() -> None:
+    if _handling:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+
+def _after_fork_in_parent() -> None:
+    if _handling:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+
+def _after_fork_in_child() -> None:
+    global _handling
+    if _handling:
+        _handling = False
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
 
 
 def _nothing() -> None:

@@ -144,6 +144,7 @@ def header(
         (header(kind=6), "not a frame: magic 0xfa57, kind 6"),
         (header(flags=1), "flags 1"),
     ],
+    ids=range(10),
 )
 def test_what_a_header_announces_is_checked_before_memory_is_asked_for(first: bytes, text: str) -> None:
     reader = FrameReader(Limits())

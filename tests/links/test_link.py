@@ -455,6 +455,24 @@ def test_closing_a_hub_ends_its_links_for_both_sides(a: Hub, b: Hub) -> None:
     near.close()
 
 
+def test_a_callback_of_the_end_may_look_at_the_other_replies(a: Hub, b: Hub) -> None:
+    near, far = socket_links(a, b)
+    replies = [near.call("never") for _ in range(3)]
+    seen: list[str] = []
+
+    def look(reply: Reply) -> None:
+        for other in replies:
+            try:
+                other.result(within_s=10.0)
+            except WorkerLostError as error:
+                seen.append(type(error).__name__)
+
+    replies[0].add_done_callback(look)
+    far._wire.hang_up()
+    a.turn(1.0)
+    assert seen == ["WorkerLostError"] * 3
+
+
 def test_a_link_that_ended_before_it_was_opened_stays_out_of_the_poll(a: Hub, b: Hub) -> None:
     ends = socket.socketpair()
     near, far = Link(a, SocketWire(ends[0])), Link(b, SocketWire(ends[1]))

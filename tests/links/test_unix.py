@@ -7,6 +7,7 @@ import resource
 import secrets
 import socket
 import stat
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -205,30 +206,36 @@ def test_thousands_who_say_nothing_do_not_keep_good_peers_out(serve: Callable[..
     within(10.0, lambda: server.is_refused(half_open=2000), "all are counted")
 
 
-def test_a_process_without_descriptors_left_waits_and_then_accepts(serve: Callable[..., Server]) -> None:
+def test_a_process_without_descriptors_left_pauses_and_then_accepts(
+    serve: Callable[..., Server], caplog: pytest.LogCaptureFixture
+) -> None:
     server = serve()
-    hub = Hub()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with server.connect():  # so that the listener's hub is known to run
-        client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        highest = max(int(fd) for fd in os.listdir("/proc/self/fd"))
-        fillers = [os.dup(0) for _ in range(64)]
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(*fillers, highest) + 1, hard))
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    client.settimeout(10.0)
+    with open(f"/proc/self/fdinfo/{server.hub._poll.fileno()}") as polled, client:
+
+        def watched_events() -> str:
+            polled.seek(0)
+            watched = dict(line.split()[1:4:2] for line in polled if line.startswith("tfd:"))
+            return watched[str(server.listener._socket.fileno())]
+
+        within(5.0, lambda: watched_events() == "19", "the listener is polled: 1, and what is always told: 18")
+        fillers = [os.dup(0)]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(int(fd) for fd in os.listdir("/proc/self/fd")) + 1, hard))
         try:
             with contextlib.suppress(OSError):
                 while True:
                     fillers.append(os.dup(0))
             client.connect(str(server.path))
-            within(5.0, lambda: server.hub._timers and not server.hub.is_loop_thread, "the listener pauses")
+            within(5.0, lambda: watched_events() == "18", "the listener is left alone")
         finally:
             for fd in fillers:
                 os.close(fd)
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        client.settimeout(10.0)
         assert client.recv(8) == b"fanwise1", "it was accepted after all"
-        client.close()
     assert server.serves()
-    hub.close()
+    assert "cannot accept a connection: [Errno 24] Too many open files" in caplog.text
 
 
 # -- peers that proved themselves and then send what is none of ours ---------------------------------------------------
@@ -244,6 +251,7 @@ def test_a_process_without_descriptors_left_waits_and_then_accepts(serve: Callab
         (bytes(encode(frames.NOTICE, 0, b"\x80\x05\xff")[0]), "a message of 3 bytes cannot be read"),
         (bytes(encode(frames.REQUEST, 1, pickle.dumps(("m", ()))[:-3])[0]), "a message of 16 bytes cannot be read"),
     ],
+    ids=["no frame", "too big", "too many buffers", "no request", "no notice", "half a pickle"],
 )
 def test_garbage_after_the_handshake_closes_the_link_and_is_counted(
     serve: Callable[..., Server], bytes_sent: bytes, reason: str
@@ -280,7 +288,11 @@ def test_answers_to_calls_that_were_never_made_change_nothing(serve: Callable[..
     assert server.links[0]._calls.late_answers == 3
 
 
-@pytest.mark.parametrize("head", [pickle.dumps(5), pickle.dumps(("method",)), b"", b"cnowhere\nnothing\n."])
+@pytest.mark.parametrize(
+    "head",
+    [pickle.dumps(5), pickle.dumps(("method",)), b"", b"cnowhere\nnothing\n."],
+    ids=["no pair", "no arguments", "empty", "unknown class"],
+)
 def test_a_request_that_cannot_be_read_fails_alone(serve: Callable[..., Server], head: bytes) -> None:
     server = serve()
     with server.authenticated() as peer:
@@ -412,18 +424,52 @@ def test_a_listener_that_falls_silent_is_waited_for_as_long_as_was_said(hub: Hub
             dial(hub, tmp_path / "hub", new_key(), within_s=0.05)
 
 
-def test_a_full_queue_of_connections_is_waited_for_and_not_taken_for_a_dead_listener(hub: Hub, tmp_path: Path) -> None:
+@contextlib.contextmanager
+def full_listener(path: Path) -> Iterator[tuple[socket.socket, int]]:
+    """A listener that cannot take one connection more, and how many it has."""
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-        listener.bind(str(tmp_path / "hub"))
+        listener.settimeout(10.0)
+        listener.bind(str(path))
         listener.listen(1)
+        waiting = 0
         with contextlib.suppress(BlockingIOError):
             while True:
                 early = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
                 early.setblocking(False)
-                early.connect(str(tmp_path / "hub"))
-        with pytest.raises(DeadlineExceeded, match=r"did not answer within 0\.05 s"):
-            dial(hub, tmp_path / "hub", new_key(), within_s=0.05)
+                early.connect(str(path))
+                waiting += 1
+        yield listener, waiting
+
+
+def test_a_busy_listener_is_waited_for_and_not_taken_for_a_dead_one(hub: Hub, tmp_path: Path) -> None:
+    failures: list[BaseException] = []
+
+    def dialling() -> None:
+        try:
+            dial(hub, tmp_path / "hub", new_key(), within_s=20.0)
+        except BaseException as error:
+            failures.append(error)
+
+    def is_connecting() -> bool:
+        frame = sys._current_frames().get(dialler.ident or 0)
+        return frame is not None and frame.f_code.co_name == "_connect"
+
+    with full_listener(tmp_path / "hub") as (listener, waiting):
+        dialler = threading.Thread(target=dialling)
+        dialler.start()
+        within(10.0, is_connecting, "it waits in line")
+        for _ in range(waiting):
+            listener.accept()[0].close()
+        with listener.accept()[0] as connection:
+            connection.sendall(b"HTTP/1.1 400 Bad Request" + bytes(40))
+            dialler.join(10.0)
+    assert [type(error) for error in failures] == [AuthenticationError]
+
+
+def test_a_listener_that_stays_busy_is_waited_for_as_long_as_was_said(hub: Hub, tmp_path: Path) -> None:
+    with full_listener(tmp_path / "hub"), pytest.raises(DeadlineExceeded, match=r"did not answer within 0\.05 s"):
+        dial(hub, tmp_path / "hub", new_key(), within_s=0.05)
 
 
 # -- the listener's own life -------------------------------------------------------------------------------------------

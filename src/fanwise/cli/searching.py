@@ -10,6 +10,7 @@ from typing import Any
 
 import typer
 
+from ..base.errors import SearchFailedError
 from ..tune import RandomSearch, StoppingCriterion, Tuner
 from ..tune.nearest import did_you_mean
 from .experiments import shown_config
@@ -44,7 +45,7 @@ def run_search(settings: Settings) -> None:
 
     Raises:
         ValueError, TypeError: an option, the file, or the space is wrong; nothing was started.
-        SearchFailedError: the first trials all failed in the same way.
+        SearchFailedError: the first trials all failed in the same way, or no trial got as far as a report.
     """
     if settings.mode not in ("min", "max"):
         raise ValueError(f"--mode must be min or max, got {settings.mode!r}")
@@ -71,6 +72,8 @@ def run_search(settings: Settings) -> None:
     if best is not None:
         typer.echo(f"best configuration: {shown_config(best.config)}")
     typer.echo(f"more of it: fanwise tune show {experiment.name}")
+    if best is None and "Failed" in set(experiment.trials["status"]):
+        raise SearchFailedError("every trial that ended failed; no value was reported. The lines above say why.")
 
 
 def load_function(target: str) -> Callable[..., Any]:  # Any: the user's function

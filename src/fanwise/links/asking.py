@@ -43,6 +43,14 @@ class Request:
             self.link._send(frames.encode(frames.ERROR, call_id, pack_error(error)))
 
 
+Handler = Callable[[Request], None]
+
+
+def refuse(request: Request) -> None:
+    """What a link without a handler does."""
+    request.fail(LookupError(f"nobody here answers {request.method!r}"))
+
+
 class Reply:
     """The answer to come of one call."""
 
@@ -67,6 +75,7 @@ class Reply:
         Raises what the peer raised; `WorkerLostError` or `ClosedError` when the link ends first.
         """
         if not self._done:
+            self._link._check_may_wait(self.method)
             self._link._wait(self, within_s)
         if self._error is not None:
             raise self._error
@@ -81,10 +90,16 @@ class Reply:
         callback(self)
 
     def _resolve(self, value: object, error: BaseException | None) -> None:
+        self._settle(value, error)
+        self._tell()
+
+    def _settle(self, value: object, error: BaseException | None) -> None:
         with self._link._lock:
             self._value, self._error = value, error
             self._done = True
-            callbacks, self._callbacks = self._callbacks, None
+
+    def _tell(self) -> None:
+        callbacks, self._callbacks = self._callbacks, None
         for callback in callbacks or ():
             try:
                 callback(self)

@@ -31,12 +31,16 @@ _TRACE_CHARS = 100_000
 Buffer = bytes | bytearray | memoryview
 _Table = dict[type, Callable[[Any], Any]]  # Any: reducers of any type, as copyreg has them
 
+_PLAIN = frozenset((str, int, float, bool, type(None)))  # most answers
+
 _table: _Table = {}
-_table_made_of = (-1, False)
+_table_made_of = -1  # how many reducers others had registered
 
 
 def dumps(value: object) -> tuple[bytes, list[memoryview]]:
     """The pickle of `value` and its out-of-band buffers, which share the value's memory: send before changing it."""
+    if type(value) in _PLAIN:
+        return pickle.dumps(value, protocol=5), []
     buffers: list[memoryview] = []
 
     def keep_in_band(buffer: pickle.PickleBuffer) -> bool:
@@ -87,13 +91,13 @@ def loads(head: Buffer, buffers: Sequence[memoryview] = ()) -> Any:  # Any: what
 def _dispatch_table() -> _Table:
     global _table, _table_made_of
     torch = sys.modules["torch"]
-    state = (len(copyreg.dispatch_table), hasattr(getattr(torch, "nn", None), "Parameter"))
-    if state != _table_made_of:
+    if _table_made_of != len(copyreg.dispatch_table):
         _table = dict(cast(_Table, copyreg.dispatch_table))
-        if state[1]:  # false while another thread imports torch: Tensor comes first, Parameter after it
+        # Not so while another thread imports torch: Tensor comes first, Parameter after it.
+        if hasattr(getattr(torch, "nn", None), "Parameter"):
             _table[torch.Tensor] = _reduce_tensor
             _table[torch.nn.Parameter] = _reduce_tensor
-        _table_made_of = state
+            _table_made_of = len(copyreg.dispatch_table)
     return _table
 
 

@@ -95,7 +95,7 @@ class FrameReader:
                 self._big = None
             return frames
         self._end += size
-        while self._big is None and self._cut(frames):
+        while self._start < self._end and self._big is None and self._cut(frames):
             pass
         if self._start == self._end:
             self._start = self._end = 0
@@ -119,7 +119,7 @@ class FrameReader:
                 return False
             begin = self._start + _HEADER_SIZE
             self._start = begin + total
-            frames.append(Frame(kind, call_id, bytes(self._view[begin : begin + total]), ()))
+            frames.append(Frame(kind, call_id, self._staging[begin : begin + total], ()))
             return True
         return self._begin_big(kind, call_id, n_buffers, head_size, total, frames)
 

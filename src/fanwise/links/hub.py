@@ -252,13 +252,14 @@ class Hub:
 
     def check_usable(self) -> None:
         """Raises `ClosedError` in a fork of the process this hub belongs to, and after `close`."""
+        if not self._closed:  # as it is in every fork
+            return
         if self._pid != os.getpid():
             raise ClosedError(
                 f"the links of process {self._pid} cannot be used in process {os.getpid()}, which was forked from it.\n"
                 f"Report and call from the process that was started by fanwise, not from its DataLoader workers."
             )
-        if self._closed:
-            raise ClosedError(f"the hub {self.name!r} of process {self._pid} is closed.")
+        raise ClosedError(f"the hub {self.name!r} of process {self._pid} is closed.")
 
     def close(self) -> None:
         """End the loop, join its thread, end the links, close the descriptors. What was handed in before is still run.

@@ -16,8 +16,7 @@ A link ends by `close` on either side (`clean`), or is lost: end of file, the pe
 Then every open call fails at once. Nothing is sent twice.
 
 Locks: `_reading` is held by the one thread that reads, also while it waits for bytes; `_lock` and the sender's only for
-moments. The descriptor is closed with `_reading` and the sender's lock held, so that nobody uses a number that has
-become another's.
+moments. The descriptor is closed with `_reading` and the sender's held: nobody uses a number that became another's.
 """
 
 import contextlib
@@ -31,7 +30,7 @@ from typing import Any, NamedTuple
 
 from ..base.errors import ClosedError, DeadlineExceeded, FanwiseError, WireError, WorkerLostError
 from . import frames
-from .asking import Reply, Request, Waiters
+from .asking import Handler, Reply, Request, Waiters, refuse
 from .calls import Calls
 from .codec import dumps, loads, pack_error, unpack_error
 from .frames import Frame, FrameReader, Limits
@@ -41,7 +40,6 @@ from .wires import Buffer, Wire
 
 _log = logging.getLogger(__name__)
 
-_NOTHING = contextlib.nullcontext()
 # How long to wait for room in the socket before looking again whether anybody reads meanwhile.
 _LOOK_AGAIN_S = 0.05
 
@@ -60,19 +58,12 @@ class Ending(NamedTuple):
     reason: str
 
 
-Handler = Callable[[Request], None]
-
-
-def _refuse(request: Request) -> None:
-    request.fail(LookupError(f"nobody here answers {request.method!r}"))
-
-
 class Link:
     """See the module. Made by `dial`, `UnixListener` and `memory_links`."""
 
     def __init__(self, hub: Hub, wire: Wire, *, peer: Peer = Peer(), limits: Limits = Limits()) -> None:
         self.peer = peer
-        self.handler: Handler = _refuse
+        self.handler: Handler = refuse
         self.ending: Ending | None = None
         self.on_malformed: Callable[[WireError], None] = lambda error: None
         self._hub = hub
@@ -147,7 +138,9 @@ class Link:
         except BaseException:
             self._sender.keep_lent()
             raise
-        return reply.result()
+        if reply._error is not None:
+            raise reply._error
+        return reply._value
 
     def notify(self, method: str, *args: object) -> None:
         """Tell; there is no answer. Raises `ClosedError` or `WorkerLostError` when the link has ended."""
@@ -255,8 +248,8 @@ class Link:
     def _ready(self, events: int) -> None:
         if events & WRITE:
             self._sender.drain()
-        if events & ~WRITE:
-            self._readable()
+        if events != WRITE:
+            self._read(to_the_end=False)
 
     def _tell(self) -> None:
         """A wire in memory has something to read."""
@@ -265,7 +258,7 @@ class Link:
             self._hub.call_soon(self._readable)
 
     def _readable(self) -> None:
-        """The hub's turn to read."""
+        """As when the poll says so, but by order of somebody here."""
         self._told = False
         self._read(to_the_end=self._fd < 0)  # a wire in memory does not tell twice
 
@@ -288,12 +281,12 @@ class Link:
             self._hub.call_soon(self._readable)
         self._waiters.wake()
 
-    def _read_once(self) -> bool:
+    def _read_once(self, read: Callable[[memoryview], int] | None = None) -> bool:
         """Read what is there and handle it. False: nothing was there, or the link ended."""
         unhandled = self._unhandled
         try:
             if not unhandled:
-                size = self._wire.read_into(self._reader.space())
+                size = (read or self._wire.read_into)(self._reader.space())
                 if size <= 0:
                     if size < 0:
                         self._end(self._death or Ending(False, "the other side ended without a goodbye"))
@@ -367,14 +360,16 @@ class Link:
             )
 
     def _wait(self, reply: Reply, within_s: float | None) -> None:
-        self._check_may_wait(reply.method)
+        """Block until the reply is done. After `_check_may_wait`."""
         now_s = self._hub.clock.now_s
         until_s = None if within_s is None else now_s() + within_s
         if reply._due_s is not None and (until_s is None or reply._due_s < until_s):
             until_s = reply._due_s
         while not reply._done:
             left_s = None if until_s is None else max(0.0, until_s - now_s())
-            if self._reading.acquire(blocking=False):
+            if self.ending is not None:
+                self._waiters.wait_unless(reply.done, left_s)  # another thread is just telling everybody
+            elif self._reading.acquire(blocking=False):
                 self._read_for(reply, left_s)
             elif self._sender.waits and self._may_block:
                 self._write_beside_reader(left_s)
@@ -387,11 +382,13 @@ class Link:
         """Read until the answer is here, as the only reader. The hub's poll leaves this link alone meanwhile."""
         self._reader_id = get_ident()
         try:
-            with self._sender.reading_borrowed() if self._hub.driven else _NOTHING:
+            with self._sender.reading_borrowed() if self._hub.driven else contextlib.nullcontext():
                 while not reply._done and self.ending is None:
-                    if not self._unhandled and not self._wait_for_bytes(left_s):
-                        break
-                    self._read_once()
+                    if left_s is None and (self._hub.driven or not self._sender.waits):
+                        self._read_once(self._wire.read_waiting)
+                        continue
+                    if self._unhandled or self._wait_for_bytes(left_s):
+                        self._read_once()
                     if left_s is not None:
                         break  # the caller looks at the clock again
         finally:
@@ -474,8 +471,10 @@ class Link:
         self._wire.hang_up()
         self._close_wire()
         for reply in waiting:
-            reply._resolve(None, self._gone(reply.method, "was not answered"))
+            reply._settle(None, self._gone(reply.method, "was not answered"))
         self._waiters.wake()
+        for reply in waiting:
+            reply._tell()
         for callback in callbacks:
             try:
                 callback(self, self.ending)

@@ -1,12 +1,13 @@
 """Wires: what carries the bytes of a link. One small interface, two kinds here: in memory, and a connected socket.
 
     read_into(view) -> n   bytes came; 0: nothing now; -1: the other end is closed
+    read_waiting(view)     the same, but blocks until something comes
     write(parts) -> n      bytes were taken; 0: nothing now; -1: the other end is closed
     wait_readable, wait_writable, wait_any(timeout_s)     block until there is something to do
     hang_up()              nothing more is sent or comes; wakes who waits; what has come already can still be read
     close()                gives the descriptor back; only when nobody uses the wire any more
 
-A wire never blocks in `read_into` and `write`. One thread at a time reads and waits for bytes, one at a time writes.
+Only what says so blocks. One thread at a time reads and waits for bytes, one at a time writes.
 It knows nothing of frames, and nothing of who is at the other end.
 TLS between hosts will be one more wire.
 """
@@ -21,14 +22,16 @@ from typing import Protocol
 
 Buffer = bytes | bytearray | memoryview
 _PARTS_A_CALL = 64  # well under IOV_MAX
+_NOW = socket.MSG_DONTWAIT
 # User code may have restored SIGPIPE; a peer that is gone must not kill this process.
-_FLAGS = getattr(socket, "MSG_NOSIGNAL", 0)
+_NOW_AND_QUIET = socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0)
 
 
 class Wire(Protocol):
     """What a link asks of the thing that carries its bytes."""
 
     def read_into(self, view: memoryview) -> int: ...
+    def read_waiting(self, view: memoryview) -> int: ...
     def write(self, parts: Sequence[Buffer]) -> int: ...
     def wait_readable(self, timeout_s: float | None) -> bool: ...
     def wait_writable(self, timeout_s: float | None) -> bool: ...
@@ -49,7 +52,7 @@ class SocketWire:
     """A connected stream socket. Owns it."""
 
     def __init__(self, connection: socket.socket) -> None:
-        connection.setblocking(False)
+        connection.setblocking(True)  # each call says by a flag whether it may block
         self._socket = connection
         self._read_poll = select.poll()
         self._read_poll.register(connection, select.POLLIN)
@@ -59,17 +62,23 @@ class SocketWire:
 
     def read_into(self, view: memoryview) -> int:
         try:
-            return self._recv_into(view) or -1
+            return self._recv_into(view, 0, _NOW) or -1
         except BlockingIOError:
             return 0
+        except OSError:
+            return -1
+
+    def read_waiting(self, view: memoryview) -> int:
+        try:
+            return self._recv_into(view) or -1
         except OSError:
             return -1
 
     def write(self, parts: Sequence[Buffer]) -> int:
         try:
             if len(parts) == 1:
-                return self._send(parts[0], _FLAGS)
-            return self._sendmsg(parts[:_PARTS_A_CALL], (), _FLAGS)
+                return self._send(parts[0], _NOW_AND_QUIET)
+            return self._sendmsg(parts[:_PARTS_A_CALL], (), _NOW_AND_QUIET)
         except BlockingIOError:
             return 0
         except OSError:
@@ -141,6 +150,10 @@ class MemoryWire:
             else:
                 self._inbox.popleft()
             return size
+
+    def read_waiting(self, view: memoryview) -> int:
+        self.wait_readable(None)
+        return self.read_into(view)
 
     def write(self, parts: Sequence[Buffer]) -> int:
         if self._is_over:

@@ -85,9 +85,13 @@ class Snapshot:
 
     def put_back(self, leaks: list[Leak]) -> None:
         """Kill the processes among the leaks, restore environment and folder: what follows shall not suffer."""
-        for leak in leaks:
-            if leak.pid:
-                end_process(leak.pid)
+        ended: set[int] = set()
+        left = {leak.pid for leak in leaks if leak.pid}
+        while left:
+            for pid in left:
+                end_process(pid)
+            ended |= left
+            left = running_processes(self.marker) - self.processes - ended  # one may just have started another
         for key in set(os.environ) - set(self.environment) - {_OF_PYTEST}:
             del os.environ[key]
         os.environ.update(self.environment)

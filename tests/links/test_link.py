@@ -278,6 +278,20 @@ def test_waiting_on_the_hubs_own_thread_is_refused_and_nothing_is_sent(a: Hub, b
     assert got == []
 
 
+def test_a_handler_on_the_thread_of_a_waiting_caller_may_not_wait_either(a: Hub, b: Hub) -> None:
+    near, far = socket_links(a, b)
+    b.start()
+
+    def near_handler(request: Request) -> None:
+        near.ask("never", within_s=10.0)
+
+    def far_handler(request: Request) -> None:
+        far.call("back").add_done_callback(lambda reply: request.answer(repr(reply._error)))
+
+    near.handler, far.handler = near_handler, far_handler
+    assert "waiting for 'never' here would never end" in near.ask("go", within_s=10.0)
+
+
 def test_a_handler_that_leaves_by_sys_exit_fails_its_call_and_the_hub_goes_on(
     a: Hub, b: Hub, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -289,12 +303,12 @@ def test_a_handler_that_leaves_by_sys_exit_fails_its_call_and_the_hub_goes_on(
         request.answer(request.method)
 
     far.handler = handler
-    b.start()
     replies = [near.call(method) for method in ("before", "exit", "after")]
+    b.start()  # so that all three come at once
     assert replies[0].result(10.0) == "before"
     with pytest.raises(SystemExit):
         replies[1].result(10.0)
-    assert replies[2].result(10.0) == "after", "it came in the same batch"
+    assert replies[2].result(10.0) == "after"
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
 
 
@@ -515,6 +529,23 @@ def test_a_link_closed_by_this_side_never_looks_lost(a: Hub, b: Hub) -> None:
         near.close("on purpose")
         within(10.0, lambda far=far: far.ending is not None, "the far side knows")  # type: ignore[misc]
         assert (near.ending, far.ending) == (Ending(True, "on purpose"), Ending(True, "on purpose"))
+
+
+def test_what_came_in_memory_behind_the_awaited_answer_is_read_by_the_hub(a: Hub, b: Hub) -> None:
+    near, far = memory_links(a, b)
+    for link in (near, far):
+        link.open()
+    got: list[str] = []
+    near.handler = lambda request: got.append(request.method)
+    far.handler = echo
+    a.start()
+    with near._reading:  # as if somebody were reading, so that the hub leaves it alone
+        reply = near.call("echo", 1)
+        b.turn()
+        far.notify("behind it")
+        within(10.0, lambda: not near._told and len(near._wire._inbox) == 2, "the hub has passed by")  # type: ignore[attr-defined]
+    assert reply.result(10.0) == (1,)
+    within(10.0, lambda: got == ["behind it"], "the notice is read")
 
 
 def test_many_messages_in_memory_tell_the_hub_once(a: Hub, b: Hub) -> None:

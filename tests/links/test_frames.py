@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from fanwise.base.errors import WireError
 from fanwise.links import frames
-from fanwise.links.frames import BUFFERS_MAX, HEADER, MAGIC, Frame, FrameReader, Limits, encode
+from fanwise.links.frames import BUFFERS_MAX, HEADER, MAGIC, Frame, FrameReader, Limits, encode, encode_shared
+from fanwise.links.segment_table import Part
 
 KINDS = (frames.REQUEST, frames.NOTICE, frames.REPLY, frames.ERROR, frames.GOODBYE)
 STAGING = 1 << 16
@@ -67,6 +68,28 @@ def test_frames_come_out_as_they_went_in_however_the_stream_is_cut(messages: lis
         pieces = [max(piece, 31) for piece in pieces]  # a byte at a time is tried on the shorter streams
     got = read(FrameReader(Limits()), data, pieces)
     assert plain(got) == messages
+
+
+numbers = st.integers(1, 2**64 - 1)
+places = st.one_of(st.none(), st.builds(Part, numbers, numbers, numbers, st.just(70_000), st.just(0)))
+
+
+@given(
+    st.lists(st.tuples(sent_frames, st.lists(places, min_size=1, max_size=4)), max_size=4),
+    st.lists(st.sampled_from([1, 31, 33, 1000, 65536]), min_size=1),
+)
+def test_buffers_that_lie_elsewhere_are_named_among_those_that_follow(
+    messages: list[tuple[Sent, list[Part | None]]], pieces: list[int]
+) -> None:
+    data = b""
+    for (kind, call, head, _), parts in messages:
+        buffers = [memoryview(filling(100 + i if part is None else 70_000)) for i, part in enumerate(parts)]
+        data += b"".join(bytes(sent) for sent in encode_shared(kind, call, head, buffers, parts))
+    got = read(FrameReader(Limits()), data, [max(piece, 31) for piece in pieces])
+    assert [(f.kind, f.call_id, bytes(f.head)) for f in got] == [message[:3] for message, _ in messages]
+    assert [list(f.parts) for f in got] == [parts for _, parts in messages]
+    inline = [[bytes(b) for b, part in zip(f.buffers, f.parts, strict=True) if part is None] for f in got]
+    assert inline == [[filling(100 + i) for i, part in enumerate(parts) if part is None] for _, parts in messages]
 
 
 @given(st.lists(sent_frames, min_size=1, max_size=4), st.integers(1000, 100_000))
@@ -141,10 +164,12 @@ def header(
         (header(buffers=2, head=5, total=20), "lengths contradict each other: head 5, total 20"),
         (header(buffers=1, head=0, total=20) + (2**60).to_bytes(8, "little"), f"buffers have {2**60} bytes"),
         (header(magic=0x1234), "not a frame: magic 0x1234, kind 1, flags 0"),
-        (header(kind=6), "not a frame: magic 0xfa57, kind 6"),
-        (header(flags=1), "flags 1"),
+        (header(kind=11), "not a frame: magic 0xfa57, kind 11"),
+        (header(flags=2), "flags 2"),
+        (header(flags=1, buffers=2048, total=2048 * 32), "2048 buffers was announced, some in shared memory"),
+        (header(flags=1, buffers=1, head=5, total=36), "lengths contradict each other: head 5, total 36"),
     ],
-    ids=range(10),
+    ids=range(12),
 )
 def test_what_a_header_announces_is_checked_before_memory_is_asked_for(first: bytes, text: str) -> None:
     reader = FrameReader(Limits())

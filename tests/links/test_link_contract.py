@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 
 from fanwise.base.errors import FanwiseError
-from fanwise.links import Hub, Link, UnixListener, dial, frames, memory_links, new_key
+from fanwise.links import Hub, Link, UnixListener, dial, frames, memory_links, new_key, unix
+from fanwise.links.certificates import Identity
+from fanwise.links.frames import Frame
+from fanwise.links.shared_secret import new_secret
+from fanwise.links.sharing import Sharing
+from fanwise.links.tcp import TcpListener, dial_tcp
 from fanwise.links.wires import Buffer, MemoryWire
 from fanwise.testing import within
 from fanwise.testing.link_contract import (
@@ -17,11 +22,14 @@ from fanwise.testing.link_contract import (
     LinkPair,
     a_call_returns_the_answer,
     a_clean_close_reaches_the_other_side,
+    arrays_belong_to_the_receiver,
     big_arrays_go_both_ways_at_once,
     loss_fails_every_open_call,
     notices_keep_their_order_among_calls,
     ten_thousand_calls_may_be_open_at_once,
 )
+
+IDENTITY = Identity(new_secret())
 
 Make = Callable[[Path, bool], contextlib.AbstractContextManager[LinkPair]]
 
@@ -61,8 +69,20 @@ def over_a_socket(folder: Path, near_is_driven: bool) -> Iterator[LinkPair]:
         yield LinkPair(near, arrived[0], arrived[0]._wire.hang_up, near_is_driven)
 
 
+@contextlib.contextmanager
+def over_tls(_folder: Path, near_is_driven: bool) -> Iterator[LinkPair]:
+    arrived: list[Link] = []
+    with hubs(near_is_driven) as (hub_a, hub_b):
+        listener = TcpListener(hub_b, "127.0.0.1", 0, IDENTITY, on_link=arrived.append)
+        near = dial_tcp(hub_a, "127.0.0.1", listener.port, IDENTITY)
+        near.open()
+        within(5.0, lambda: arrived, "the link has arrived")
+        hub_b.call_soon(listener.close)
+        yield LinkPair(near, arrived[0], arrived[0]._wire.hang_up, near_is_driven)
+
+
 @pytest.mark.parametrize("near_is_driven", [True, False], ids=["driven", "undriven"])
-@pytest.mark.parametrize("make", [in_memory, over_a_socket])
+@pytest.mark.parametrize("make", [in_memory, over_a_socket, over_tls])
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_every_link_keeps_the_contract(check: Check, make: Make, near_is_driven: bool, tmp_path: Path) -> None:
     with make(tmp_path, near_is_driven) as pair:
@@ -87,6 +107,7 @@ class BrokenWire:
         self._tells = tells
         self._ends = ends
         self._written = 0
+        self.holds_bytes = wire.holds_bytes
         self.wait_readable = wire.wait_readable
         self.wait_writable = wire.wait_writable
         self.wait_any = wire.wait_any
@@ -171,6 +192,23 @@ def test_a_broken_link_fails_the_contract(
         far.open()
         with pytest.raises((AssertionError, FanwiseError, TimeoutError)):
             check(LinkPair(near, far, b.hang_up, patience_s=0.3))
+
+
+class ReturnsTooEarly(Sharing):
+    """Broken: says of each part that nobody uses it, while the handler has it."""
+
+    def adopt(self, frame: Frame) -> Frame:
+        adopted = super().adopt(frame)
+        self._gone.extend(self._watches)
+        self.send_returns()
+        return adopted
+
+
+def test_shared_memory_that_is_returned_too_early_fails_the_contract(tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(unix, "Sharing", ReturnsTooEarly)
+        with over_a_socket(tmp_path, True) as pair, pytest.raises(AssertionError):
+            arrays_belong_to_the_receiver(pair)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)

@@ -13,11 +13,13 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch.utils.data
 
 from fanwise.base.errors import ClosedError, WorkerLostError
 from fanwise.links import Hub, Link, Reply, Request, UnixListener, dial, new_key
+from fanwise.links.peers import Peer
 from fanwise.testing import within
 
 
@@ -129,7 +131,7 @@ def test_every_open_call_of_a_killed_process_fails_and_its_end_is_told_once(
     child = start(DRIVEN)
     link = server.link()
     assert link.ask("echo", 1, within_s=20.0) == (1,)
-    assert link.peer == (child.pid, os.getuid()) and link.pidfd >= 0
+    assert link.peer == Peer(child.pid, os.getuid()) and link.pidfd >= 0
     replies = [link.call("never") for _ in range(100)]
     failures: list[BaseException] = []
 
@@ -229,6 +231,29 @@ def test_a_peer_that_dies_while_it_is_sent_something_big_fails_that_call(
     replies = [link.call("big", bytes(10_000_000)) for _ in range(3)]
     child.end()
     expect_lost(replies)
+
+
+def test_memory_shared_with_a_killed_process_is_not_used_again_and_dropped(
+    server: Server, start: Callable[[str], Child]
+) -> None:
+    start(DRIVEN)
+    child = start("kept = []\nlink.handler = lambda r: r.answer(kept.append(r.args[0]))\n" + DRIVEN)
+    link, other = server.link(1), server.link(2)
+    if link.peer.pid == child.pid:
+        link, other = other, link
+    for i in range(3):
+        assert (other.ask("keep", np.full(1 << 20, i, np.uint8), within_s=20.0)) is None
+        (back,) = link.ask("echo", np.full(1 << 20, i, np.uint8), within_s=20.0)
+        assert back.min() == back.max() == i
+    assert other._sharing is not None and other._sharing._pool is not None
+    table = other._sharing._pool._table
+    assert list(table._segments) == [1]
+    child.end()
+    within(20.0, lambda: server.endings, "the end is told")
+    for i in range(20):  # what the living one has is returned, now and then
+        (back,) = link.ask("echo", np.full(1 << 20, i, np.uint8), within_s=20.0)
+        assert back.min() == back.max() == i
+    within(20.0, lambda: list(table._segments) == [2], "the segment of the dead is dropped")
 
 
 # -- forks by user code ------------------------------------------------------------------------------------------------
@@ -338,7 +363,7 @@ def test_a_fork_while_other_threads_hold_the_locks_of_a_link_hangs_nowhere(serve
 
     def hold() -> None:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(near._waiters._changed)
+            stack.enter_context(near._waiters._lock)
             for lock in locks:
                 stack.enter_context(lock)
             held.set()

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from fanwise.base.errors import AuthenticationError, ClosedError, DeadlineExceeded, WorkerLostError
-from fanwise.links import Hub, Limits, Link, UnixListener, dial, frames, new_key, private_folder, unix
+from fanwise.links import Hub, Limits, Link, UnixListener, acceptor, dial, frames, new_key, private_folder
 from fanwise.links.frames import HEADER, MAGIC, encode
 from fanwise.links.handshake import DiallerHandshake
 from fanwise.testing import within
@@ -198,10 +198,9 @@ def test_thousands_who_say_nothing_do_not_keep_good_peers_out(serve: Callable[..
         for _ in range(2000):
             crowd.enter_context(server.connect())
         assert server.serves()
-        within(
-            10.0, lambda: server.listener.refused["half-open"] >= 2000 - unix._GREETINGS_MAX, "the oldest are dropped"
-        )
-        assert len(os.listdir("/proc/self/fd")) <= before + 2000 + unix._GREETINGS_MAX + 10
+        refused = server.listener.refused
+        within(10.0, lambda: refused["half-open"] >= 2000 - acceptor.GREETINGS_MAX, "the oldest are dropped")
+        assert len(os.listdir("/proc/self/fd")) <= before + 2000 + acceptor.GREETINGS_MAX + 10
         assert server.serves()
     within(10.0, lambda: server.is_refused(half_open=2000), "all are counted")
 
@@ -218,7 +217,7 @@ def test_a_process_without_descriptors_left_pauses_and_then_accepts(
         def watched_events() -> str:
             polled.seek(0)
             watched = dict(line.split()[1:4:2] for line in polled if line.startswith("tfd:"))
-            return watched[str(server.listener._socket.fileno())]
+            return watched[str(server.listener._acceptor._socket.fileno())]
 
         within(5.0, lambda: watched_events() == "19", "the listener is polled: 1, and what is always told: 18")
         fillers = [os.dup(0)]

@@ -2,13 +2,17 @@
 
     FanwiseError
     +-- NotInstalled (ImportError)        an optional library is missing; names the extra to install
-    +-- ClosedError                       you closed it, or you are in a fork of the process that owns it
+    +-- ClosedError (RuntimeError)        you closed it, or you are in a fork of the process that owns it
     +-- DeadlineExceeded (TimeoutError)   the time you gave ran out; the other side may go on
     +-- WireError                         bytes that cannot be trusted: cut, oversized or malformed
     |   +-- AuthenticationError           the peer did not prove that it holds the key
-    +-- WorkerLostError                   a worker process died or is out of reach
-    +-- RemoteError                       a remote failure whose own type cannot be rebuilt here
+    +-- SecretError                       the cluster's shared secret is missing, weak or not secret
+    +-- WorkerLostError (RuntimeError)    a worker process died or is out of reach
+    |   +-- OwnerLostError                the value of a remote reference is gone with its owner
+    +-- JoinError (RuntimeError)          a worker was not let into a group: wrong name, rank or size, or nobody there
+    +-- RemoteError (RuntimeError)        a remote failure whose own type cannot be rebuilt here
     +-- NotSendableError (TypeError)      an object that cannot travel to a worker; names it
+    +-- NotPortableError                  a function that is not the same on every engine; names the lines
     +-- LeaseError                        more devices or memory asked for than there are
     +-- RecordError                       not an experiment's record, or one of another version
     +-- DataFileError                     a file of a data set is missing, cut short, or not what its name says
@@ -34,7 +38,9 @@ class FanwiseError(Exception):
         self.message = message
 
     def __str__(self) -> str:
-        return f"{self.message} See docs/errors.md#{self.anchor}"
+        # What a library or a remote process said may end without a full stop.
+        stop = "" if self.message.endswith((".", "!", "?")) else "."
+        return f"{self.message}{stop} See docs/errors.md#{self.anchor}"
 
 
 class NotInstalled(FanwiseError, ImportError):
@@ -43,13 +49,13 @@ class NotInstalled(FanwiseError, ImportError):
     anchor = "not-installed"
 
 
-class ClosedError(FanwiseError):
+class ClosedError(FanwiseError, RuntimeError):
     """What was used is closed, or belongs to the process this one was forked from."""
 
     anchor = "closed"
 
 
-class DeadlineExceeded(FanwiseError, TimeoutError):
+class DeadlineExceeded(FanwiseError, TimeoutError, RuntimeError):
     """The time that the caller gave ran out. The other side may still be at work."""
 
     anchor = "deadline-exceeded"
@@ -67,13 +73,31 @@ class AuthenticationError(WireError):
     anchor = "authentication"
 
 
-class WorkerLostError(FanwiseError):
+class SecretError(FanwiseError):
+    """The shared secret of the cluster is missing, too weak, or can be read by others."""
+
+    anchor = "secret"
+
+
+class WorkerLostError(FanwiseError, RuntimeError):
     """A worker process died, or can no longer be reached."""
 
     anchor = "worker-lost"
 
 
-class RemoteError(FanwiseError):
+class OwnerLostError(WorkerLostError):
+    """The worker that owned the value of a remote reference died or left, or the value is not there any more."""
+
+    anchor = "owner-lost"
+
+
+class JoinError(FanwiseError, RuntimeError):
+    """A worker was not let into a group. The message says what does not fit, or who is missing."""
+
+    anchor = "join"
+
+
+class RemoteError(FanwiseError, RuntimeError):
     """A remote failure whose own type could not be rebuilt here; the text holds its type, message and traceback."""
 
     anchor = "remote"
@@ -83,6 +107,12 @@ class NotSendableError(FanwiseError, TypeError):
     """An object that cannot be sent to a worker. The message names it and the way to it."""
 
     anchor = "not-sendable"
+
+
+class NotPortableError(FanwiseError):
+    """A function does not do the same on every engine. The message names the lines where it differs."""
+
+    anchor = "not-portable"
 
 
 class LeaseError(FanwiseError):

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ..base.errors import DeadlineExceeded
 from . import frames
 from .codec import pack_error
 
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from .link import Link
 
 _log = logging.getLogger(__name__)
+
+
+class Expired(DeadlineExceeded):
+    """A call's own time ran out, here. What the peer raises of that kind is a plain `DeadlineExceeded`."""
 
 
 class Request:
@@ -38,9 +43,10 @@ class Request:
 
     def fail(self, error: BaseException) -> None:
         """The call raises `error`."""
+        packed = pack_error(error)  # first: when that raises, another error can still be sent
         call_id, self._call_id = self._call_id, 0
         if call_id:
-            self.link._send(frames.encode(frames.ERROR, call_id, pack_error(error)))
+            self.link._send(frames.encode(frames.ERROR, call_id, packed))
 
 
 Handler = Callable[[Request], None]
@@ -74,12 +80,16 @@ class Reply:
 
         Raises what the peer raised; `WorkerLostError` or `ClosedError` when the link ends first.
         """
-        if not self._done:
-            self._link._check_may_wait(self.method)
-            self._link._wait(self, within_s)
+        self.wait(within_s)
         if self._error is not None:
             raise self._error
         return self._value
+
+    def wait(self, within_s: float | None = None) -> None:
+        """Block until it is done, and return nothing. `DeadlineExceeded` as `result`."""
+        if not self._done:
+            self._link._check_may_wait(self.method)
+            self._link._wait(self, within_s)
 
     def add_done_callback(self, callback: "Callable[[Reply], None]") -> None:
         """Call `callback(self)` when the answer is here; at once when it is. On the thread that reads."""
@@ -108,28 +118,52 @@ class Reply:
 
 
 class Waiters:
-    """Threads that wait until somebody says that something has changed. To say so costs nothing while nobody waits."""
+    """Threads that wait for their replies while another reads. To wake nobody costs nothing.
+
+    Each sleeps on a lock of its own: an answer wakes the one that it is for, not all of hundreds.
+    """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._count = 0
+        self._lock = threading.Lock()
+        self._asleep: dict[Reply, list[threading.Lock]] = {}
 
-    def wait_unless(self, fact: Callable[[], bool], timeout_s: float | None) -> None:
-        """Block until `wake`, at most `timeout_s` seconds; not at all when `fact()` holds already.
+    def wait_unless(self, reply: Reply, fact: Callable[[], bool], timeout_s: float | None) -> None:
+        """Block until woken, at most `timeout_s` seconds; not at all when `fact()` holds already.
 
-        What makes the fact true must be done before `wake` is called. Then no wake-up is lost: this side counts itself
-        before it looks at the fact, the other side looks at the count after it.
+        What makes the fact true must be done before a wake. Then none is lost: this side is in the list before it looks
+        at the fact, the other side looks at the list after it.
         """
-        with self._changed:
-            self._count += 1
-            try:
-                if not fact():
-                    self._changed.wait(timeout_s)
-            finally:
-                self._count -= 1
+        turn = threading.Lock()
+        turn.acquire()
+        with self._lock:
+            self._asleep.setdefault(reply, []).append(turn)
+        try:
+            if not fact():
+                turn.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s))
+        finally:
+            with self._lock:
+                turns = self._asleep.get(reply, [])
+                if turn in turns:
+                    turns.remove(turn)
+                    if not turns:
+                        del self._asleep[reply]
 
-    def wake(self) -> None:
-        """Something has changed."""
-        if self._count:
-            with self._changed:
-                self._changed.notify_all()
+    def wake(self, reply: Reply) -> None:
+        """This reply is done."""
+        if self._asleep:
+            with self._lock:
+                for turn in self._asleep.pop(reply, ()):
+                    turn.release()
+
+    def wake_one(self) -> None:
+        """Nobody reads any more: let one of them. Those who wait for the same reply go together."""
+        if self._asleep:
+            with self._lock:
+                reply = next(iter(self._asleep), None)
+            if reply is not None:
+                self.wake(reply)
+
+    def wake_all(self) -> None:
+        """Nothing will come any more."""
+        for reply in list(self._asleep):
+            self.wake(reply)

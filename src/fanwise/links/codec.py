@@ -1,7 +1,7 @@
-"""Objects to bytes and back: pickle 5 with out-of-band buffers, torch tensors by the wire format of `tensor`.
+"""Objects to bytes and back: pickle 5 with out-of-band buffers, arrays of the engines by the wire format of `tensor`.
 
-Only bytes of an authenticated peer come here. Knows nothing of frames, calls or sockets. Loads no torch: a tensor can
-only turn up when torch is loaded already.
+Only bytes of an authenticated peer come here. Knows nothing of frames, calls or sockets. Loads no engine: an array of
+one can only turn up when it is loaded already.
 
 Errors travel as their type, text and traceback; the receiver gets the original type with the remote traceback as a
 note, or a `RemoteError` with the text when the type cannot be rebuilt.
@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, cast
 
 from ..base.errors import RemoteError, WireError
 from ..tensor import from_wire, to_wire
+from ..tensor.wire import array_reducers
 
 # A buffer smaller than this costs less inside the pickle than as a part of its own.
 _OUT_OF_BAND_BYTES = 4096
@@ -35,6 +36,8 @@ _PLAIN = frozenset((str, int, float, bool, type(None)))  # most answers
 
 _table: _Table = {}
 _table_made_of = -1  # how many reducers others had registered
+_modules_seen = -1  # how many modules were loaded when engines were looked for; cheaper than to ask for each engine
+_has_engines = False
 
 
 def dumps(value: object) -> tuple[bytes, list[memoryview]]:
@@ -50,7 +53,9 @@ def dumps(value: object) -> tuple[bytes, list[memoryview]]:
         buffers.append(view)
         return False
 
-    if "torch" not in sys.modules:
+    if _modules_seen != len(sys.modules):
+        _look_for_engines()
+    if not _has_engines:
         return pickle.dumps(value, protocol=5, buffer_callback=keep_in_band), buffers
     stream = io.BytesIO()
     pickler = pickle.Pickler(stream, protocol=5, buffer_callback=keep_in_band)
@@ -72,7 +77,9 @@ def dumps_by_value(value: object) -> tuple[bytes, list[pickle.PickleBuffer]]:
         return False
 
     kind = cloudpickle.Pickler
-    if "torch" in sys.modules:
+    if _modules_seen != len(sys.modules):
+        _look_for_engines()
+    if _has_engines:
         # A class of its own: the pickler reads its table when it is made, and an attribute set later changes nothing.
         kind = type("Pickler", (kind,), {"dispatch_table": ChainMap(_dispatch_table(), kind.dispatch_table)})
     stream = io.BytesIO()
@@ -88,16 +95,28 @@ def loads(head: Buffer, buffers: Sequence[memoryview] = ()) -> Any:  # Any: what
         raise WireError(f"a message of {len(head)} bytes cannot be read: {error}.") from error
 
 
+def _look_for_engines() -> None:
+    global _table_made_of, _modules_seen, _has_engines
+    seen = len(sys.modules)
+    _has_engines = "torch" in sys.modules or bool(array_reducers())
+    _table_made_of = -1
+    _modules_seen = seen
+
+
 def _dispatch_table() -> _Table:
     global _table, _table_made_of
-    torch = sys.modules["torch"]
     if _table_made_of != len(copyreg.dispatch_table):
-        _table = dict(cast(_Table, copyreg.dispatch_table))
+        made_of = len(copyreg.dispatch_table)
+        table = dict(cast(_Table, copyreg.dispatch_table)) | array_reducers()
+        torch = sys.modules.get("torch")
         # Not so while another thread imports torch: Tensor comes first, Parameter after it.
         if hasattr(getattr(torch, "nn", None), "Parameter"):
-            _table[torch.Tensor] = _reduce_tensor
-            _table[torch.nn.Parameter] = _reduce_tensor
-            _table_made_of = len(copyreg.dispatch_table)
+            assert torch is not None
+            table[torch.Tensor] = _reduce_tensor
+            table[torch.nn.Parameter] = _reduce_tensor
+        _table = table
+        if torch is None or torch.Tensor in table:
+            _table_made_of = made_of
     return _table
 
 
@@ -137,7 +156,9 @@ def _own_form(error: BaseException) -> bytes:
             back = pickle.loads(own)
             if type(back) is type(error) and str(back) == str(error):
                 return own
-        except Exception:
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # its own type decides what is raised here
             continue
     return b""
 
@@ -188,7 +209,9 @@ def unpack_error(packed: Buffer) -> BaseException:
     if own:
         try:
             error = pickle.loads(own)
-        except Exception:
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
             error = None  # its class does not exist here; the text below says all there is to say
     if not isinstance(error, BaseException):
         error = RemoteError(f"{module}.{name}: {message}")

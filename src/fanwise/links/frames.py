@@ -6,6 +6,8 @@
     +-----------------------------------------------------------------+-----------------+------+-------------+
 
 All numbers are little-endian. The head is a pickle that only the codec reads; buffers are its out-of-band parts.
+With the flag SHARED each size is followed by part, segment and offset, u64 each: such a buffer lies in memory that
+both sides have mapped, and no bytes of it follow (part 0: they do).
 Knows the limits of a link and checks every length before it asks for memory. Does not know sockets, keys or calls.
 Small frames are parsed where they were received; a big one is received straight into its own buffers, each aligned
 to 64 bytes, so that arrays can adopt them without a copy.
@@ -19,6 +21,7 @@ from typing import NamedTuple
 
 from ..base.errors import WireError
 from ..tensor import aligned_buffer
+from .segment_table import Part
 
 MAGIC = 0xFA57
 HEADER = struct.Struct("<HBBIQQQ")
@@ -30,16 +33,30 @@ BUFFERS_MAX = (_STAGING_SIZE - _HEADER_SIZE) // 8
 _HEAD_COPIED_BYTES = 1 << 15
 
 REQUEST, NOTICE, REPLY, ERROR, GOODBYE = 1, 2, 3, 4, 5
-_KINDS = frozenset((REQUEST, NOTICE, REPLY, ERROR, GOODBYE))
+# About shared memory, see `sharing`.
+OFFER, INVITE, SEGMENT, RETURN, DROPPED = 6, 7, 8, 9, 10
+_KINDS = frozenset(range(REQUEST, DROPPED + 1))
+
+SHARED = 1  # a flag
+_PLACE = struct.Struct("<QQQQ")
+SHARED_BUFFERS_MAX = BUFFERS_MAX * 8 // _PLACE.size
 
 Buffer = bytes | bytearray | memoryview
 
 
 class Limits(NamedTuple):
-    """What a peer may send. Checked before memory is allocated. At most 8188 buffers."""
+    """What a peer may send. Checked before memory is allocated. At most 8188 buffers.
+
+    Attributes:
+        mapped_bytes: how much shared memory a peer on this host may make us map; 0: none, all goes through the socket.
+        pool_bytes: up to where the shared memory that this process sends big buffers in may grow for this link; None:
+            a quarter of the machine's memory, at most 4 GiB; 0: none.
+    """
 
     frame_bytes: int = 1 << 36
     buffers: int = 4096
+    mapped_bytes: int = 1 << 40
+    pool_bytes: int | None = None
 
 
 class Frame(NamedTuple):
@@ -49,6 +66,7 @@ class Frame(NamedTuple):
     call_id: int
     head: Buffer
     buffers: Sequence[memoryview]
+    parts: Sequence[Part | None] = ()  # as many as buffers, or none: those that are in shared memory
 
 
 def encode(kind: int, call_id: int, head: bytes, buffers: Sequence[memoryview] = ()) -> list[Buffer]:
@@ -62,6 +80,21 @@ def encode(kind: int, call_id: int, head: bytes, buffers: Sequence[memoryview] =
         header = HEADER.pack(MAGIC, kind, 0, 0, call_id, size, size)
     first: list[Buffer] = [header + head] if size <= _HEAD_COPIED_BYTES else [header, head]
     return [*first, *(buffer.cast("B") for buffer in buffers)] if buffers else first
+
+
+def encode_shared(
+    kind: int, call_id: int, head: bytes, buffers: Sequence[memoryview], parts: Sequence[Part | None]
+) -> list[Buffer]:
+    """The same for a frame of which the buffers with a part have been copied into shared memory."""
+    table = b"".join(
+        _PLACE.pack(part.size_bytes, part.id, part.segment, part.offset)
+        if part
+        else _PLACE.pack(buffer.nbytes, 0, 0, 0)
+        for buffer, part in zip(buffers, parts, strict=True)
+    )
+    inline = [buffer.cast("B") for buffer, part in zip(buffers, parts, strict=True) if not part]
+    total = len(table) + len(head) + sum(buffer.nbytes for buffer in inline)
+    return [HEADER.pack(MAGIC, kind, SHARED, len(parts), call_id, len(head), total) + table + head, *inline]
 
 
 class FrameReader:
@@ -80,6 +113,11 @@ class FrameReader:
         self._end = 0
         self._big: _BigFrame | None = None
 
+    @property
+    def is_between_frames(self) -> bool:
+        """Whether no frame has begun to come."""
+        return self._big is None and self._start == self._end
+
     def space(self) -> memoryview:
         """Where the next bytes belong; never empty."""
         if self._big is not None:
@@ -95,6 +133,9 @@ class FrameReader:
                 self._big = None
             return frames
         self._end += size
+        if self._start == 0 and (whole := self._whole()) is not None:
+            self._end = 0
+            return [whole]
         while self._start < self._end and self._big is None and self._cut(frames):
             pass
         if self._start == self._end:
@@ -103,15 +144,26 @@ class FrameReader:
             self._compact()
         return frames
 
+    def _whole(self) -> Frame | None:
+        """The frame, when just one small one has come: what most calls and answers are. Else `_cut` finds out."""
+        if self._end < _HEADER_SIZE:
+            return None
+        magic, kind, flags, n_buffers, call_id, head_size, total = HEADER.unpack_from(self._staging)
+        if self._end != _HEADER_SIZE + total or head_size != total or n_buffers or flags or magic != MAGIC:
+            return None
+        if kind not in _KINDS or total > self._limits.frame_bytes:
+            return None
+        return Frame(kind, call_id, self._staging[_HEADER_SIZE : self._end], ())
+
     def _cut(self, frames: list[Frame]) -> bool:
         """Take one frame, or the beginning of a big one, from the staging area. False: more bytes are needed."""
         have = self._end - self._start
         if have < _HEADER_SIZE:
             return False
         magic, kind, flags, n_buffers, call_id, head_size, total = HEADER.unpack_from(self._staging, self._start)
-        if magic != MAGIC or kind not in _KINDS or flags:
+        if magic != MAGIC or kind not in _KINDS or flags > SHARED:
             raise WireError(f"not a frame: magic {magic:#06x}, kind {kind}, flags {flags}. The link is closed.")
-        self._check(n_buffers, head_size, total)
+        self._check(n_buffers, head_size, total, _PLACE.size if flags else 8)
         if n_buffers == 0 and total <= _STAGING_SIZE - _HEADER_SIZE:
             if have < _HEADER_SIZE + total:
                 if self._start + _HEADER_SIZE + total > _STAGING_SIZE:
@@ -121,29 +173,31 @@ class FrameReader:
             self._start = begin + total
             frames.append(Frame(kind, call_id, self._staging[begin : begin + total], ()))
             return True
-        return self._begin_big(kind, call_id, n_buffers, head_size, total, frames)
+        return self._begin_big(kind, call_id, n_buffers, head_size, total, frames, flags)
 
-    def _check(self, n_buffers: int, head_size: int, total: int) -> None:
+    def _check(self, n_buffers: int, head_size: int, total: int, entry: int) -> None:
         if total > self._limits.frame_bytes:
             raise WireError(f"a frame of {total} bytes was announced; this link takes {self._limits.frame_bytes}.")
         if n_buffers > self._limits.buffers:
             raise WireError(f"a frame of {n_buffers} buffers was announced; this link takes {self._limits.buffers}.")
-        if head_size + 8 * n_buffers > total or (n_buffers == 0 and head_size != total):
+        if entry > 8 and n_buffers > SHARED_BUFFERS_MAX:
+            raise WireError(f"a frame of {n_buffers} buffers was announced, some in shared memory: too many for that.")
+        if head_size + entry * n_buffers > total or (n_buffers == 0 and head_size != total):
             raise WireError(f"a frame's lengths contradict each other: head {head_size}, total {total}.")
 
     def _begin_big(
-        self, kind: int, call_id: int, n_buffers: int, head_size: int, total: int, frames: list[Frame]
+        self, kind: int, call_id: int, n_buffers: int, head_size: int, total: int, frames: list[Frame], flags: int
     ) -> bool:
-        table = _HEADER_SIZE + 8 * n_buffers
+        table = _HEADER_SIZE + (_PLACE.size if flags else 8) * n_buffers
         if self._end - self._start < table:
             if self._start + table > _STAGING_SIZE:
                 self._compact()
             return False
-        sizes = struct.unpack_from(f"<{n_buffers}Q", self._staging, self._start + _HEADER_SIZE)
-        if head_size + 8 * n_buffers + sum(sizes) != total:
+        sizes, parts = self._table(n_buffers, flags)
+        if head_size + table - _HEADER_SIZE + sum(sizes) != total:
             raise WireError(f"a frame's buffers have {sum(sizes)} bytes, its header promises another number.")
         try:
-            big = _BigFrame(kind, call_id, [head_size, *sizes])
+            big = _BigFrame(kind, call_id, [head_size, *sizes], parts)
         except MemoryError as error:
             raise WireError(f"a frame of {total} bytes was announced; this machine has no memory for it.") from error
         used = big.feed(self._view[self._start + table : self._end])
@@ -154,6 +208,15 @@ class FrameReader:
         self._big = big
         return False
 
+    def _table(self, n_buffers: int, flags: int) -> tuple[Sequence[int], Sequence[Part | None]]:
+        """How many bytes of each buffer follow, and which buffers are elsewhere."""
+        at = self._start + _HEADER_SIZE
+        if not flags:
+            return struct.unpack_from(f"<{n_buffers}Q", self._staging, at), ()
+        rows = list(_PLACE.iter_unpack(self._staging[at : at + n_buffers * _PLACE.size]))
+        parts = [Part(part, segment, offset, size) if part else None for size, part, segment, offset in rows]
+        return [0 if row[1] else row[0] for row in rows], parts
+
     def _compact(self) -> None:
         have = self._end - self._start
         self._staging[:have] = self._staging[self._start : self._end]
@@ -163,8 +226,9 @@ class FrameReader:
 class _BigFrame:
     """A frame that is received straight into its own memory, part by part: the head, then each buffer."""
 
-    def __init__(self, kind: int, call_id: int, sizes: Sequence[int]) -> None:
+    def __init__(self, kind: int, call_id: int, sizes: Sequence[int], places: Sequence[Part | None]) -> None:
         self._kind = kind
+        self._places = places
         self._call_id = call_id
         self._parts = [aligned_buffer(size) for size in sizes]
         self._part = 0
@@ -195,7 +259,7 @@ class _BigFrame:
         return used
 
     def frame(self) -> Frame:
-        return Frame(self._kind, self._call_id, self._parts[0], self._parts[1:])
+        return Frame(self._kind, self._call_id, self._parts[0], self._parts[1:], self._places)
 
     def _skip_full(self) -> None:
         while self._part < len(self._parts) and self._at == len(self._parts[self._part]):

@@ -157,9 +157,10 @@ class Hub:
                 self._guard(callback, events)
         if self._timers:
             self._fire(self.clock.now_s())
-        for _ in range(len(self._soon)):
-            if self._soon:  # a callback may have closed this hub
-                self._guard(self._soon.popleft())
+        if self._soon:
+            for _ in range(len(self._soon)):
+                if self._soon:  # a callback may have closed this hub
+                    self._guard(self._soon.popleft())
         for hook in self._turn_end:
             self._guard(hook)
 
@@ -237,8 +238,10 @@ class Hub:
 
     def change(self, fd: int, events: int) -> None:
         """Watch `fd` for other events; 0 pauses it. Thread-safe; works while another thread polls."""
-        with contextlib.suppress(OSError, ValueError):
+        try:
             self._poll.modify(fd, events)
+        except (OSError, ValueError):
+            pass  # closed meanwhile
 
     def forget(self, fd: int) -> None:
         """Undo `watch`. Must come before `fd` is closed."""

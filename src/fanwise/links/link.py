@@ -7,10 +7,8 @@
 
 A caller that waits reads its own answer: it takes the link out of the hub's poll, reads, and puts it back, so that no
 thread is woken for another. Whoever reads handles all that comes: answers for others, requests. Handlers run inline
-and must not block; they may answer later and from any thread.
-
-Who waits also writes where no hub does (an undriven one), and who must wait to write reads meanwhile: two sides that
-send each other more than their sockets hold never wait for each other.
+and must not block; they may answer later and from any thread. Who waits also writes where no hub does, and who must
+wait to write reads meanwhile: two sides that send each other more than their sockets hold never wait for each other.
 
 A link ends by `close` on either side (`clean`), or is lost: end of file, the peer's death, bytes that are not ours.
 Then every open call fails at once. Nothing is sent twice.
@@ -26,16 +24,18 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from threading import get_ident
-from typing import Any, NamedTuple
+from typing import Any
 
-from ..base.errors import ClosedError, DeadlineExceeded, FanwiseError, WireError, WorkerLostError
+from ..base.errors import ClosedError, FanwiseError, WireError, WorkerLostError
 from . import frames
-from .asking import Handler, Reply, Request, Waiters, refuse
+from .asking import Expired, Handler, Reply, Request, Waiters, refuse
 from .calls import Calls
 from .codec import dumps, loads, pack_error, unpack_error
 from .frames import Frame, FrameReader, Limits
 from .hub import WRITE, Alarm, Hub
+from .peers import Ending, Peer, PeerWatch
 from .sender import Sender
+from .sharing import Sharing, shared
 from .wires import Buffer, Wire
 
 _log = logging.getLogger(__name__)
@@ -44,45 +44,34 @@ _log = logging.getLogger(__name__)
 _LOOK_AGAIN_S = 0.05
 
 
-class Peer(NamedTuple):
-    """Who is at the other end, as the operating system tells; pid 0 is unknown."""
-
-    pid: int = 0
-    uid: int = -1
-
-
-class Ending(NamedTuple):
-    """How a link ended. `clean`: one side closed it on purpose."""
-
-    clean: bool
-    reason: str
-
-
 class Link:
     """See the module. Made by `dial`, `UnixListener` and `memory_links`."""
 
-    def __init__(self, hub: Hub, wire: Wire, *, peer: Peer = Peer(), limits: Limits = Limits()) -> None:
+    def __init__(
+        self, hub: Hub, wire: Wire, *, peer: Peer = Peer(), limits: Limits = Limits(), sharing: Sharing | None = None
+    ) -> None:
         self.peer = peer
         self.handler: Handler = refuse
         self.ending: Ending | None = None
         self.on_malformed: Callable[[WireError], None] = lambda error: None
-        self._hub = hub
-        self._wire = wire
-        self._pid = os.getpid()
-        self._fd = wire.fileno()
-        self._pidfd = -1
+        # How values become bytes; a layer above may set its own, on both sides, before the first call.
+        self.dumps, self.loads = dumps, loads
+        self._hub, self._wire = hub, wire
+        self._pid, self._fd = os.getpid(), wire.fileno()
+        self._watch = PeerWatch(hub, peer, self._peer_ended)
         self._death: Ending | None = None
-        self._over = False
+        self._over = self._told = False
         self._endings: list[Callable[[Link, Ending], None]] = []
         self._lock = threading.Lock()
         self._calls: Calls[Reply] = Calls()
         self._alarm = Alarm(hub, self._expire)
-        self._reading = threading.Lock()
-        self._reader_id = 0
+        self._reading, self._reader_id = threading.Lock(), 0
         self._reader = FrameReader(limits)
         self._unhandled: deque[Frame] = deque()
-        self._told = False
         self._sender = Sender(hub, wire)
+        self._sharing = sharing
+        if sharing is not None:
+            sharing.attach(self._sender)
         self._waiters = Waiters()
         hub.close_in_fork(self)
 
@@ -90,26 +79,16 @@ class Link:
         """Begin to read. Set `handler` first. Does nothing when the link has ended already."""
         if self._fd >= 0:
             self._sender.begin_polling(self._ready)
-        else:
-            self._wire.on_readable(self._tell)
+        self._wire.on_readable(self._tell)
 
     def watch_peer(self) -> None:
         """Notice the peer's death also when a process it forked keeps the socket open (Linux: by pidfd)."""
-        if self.peer.pid in (0, os.getpid()) or not hasattr(os, "pidfd_open"):
-            return
-        try:
-            self._pidfd = os.pidfd_open(self.peer.pid)
-        except ProcessLookupError:
-            self._hub.call_soon(lambda: self._peer_ended(0))
-        except OSError:
-            return  # no pidfd is to be had: end of file must do
-        else:
-            self._hub.watch(self._pidfd, self._peer_ended)
+        self._watch.begin()
 
     @property
     def pidfd(self) -> int:
         """A descriptor of the peer's process, for signals; -1 when there is none. Owned by the link."""
-        return self._pidfd
+        return self._watch.fd
 
     # -- calls -----------------------------------------------------------------------------------------------------
 
@@ -119,19 +98,19 @@ class Link:
         Arrays among `args` may be changed as soon as this returns. Raises `ClosedError` or `WorkerLostError` when the
         link has ended.
         """
-        head, buffers = dumps((method, args))
+        head, buffers = self.dumps((method, args))
         reply = self._new_call(method, deadline_s)
-        self._send(frames.encode(frames.REQUEST, reply.call_id, head, buffers))
+        self._send(self._encode(frames.REQUEST, reply.call_id, head, buffers))
         return reply
 
     def ask(self, method: str, *args: object, within_s: float | None = None) -> Any:  # Any: the peer's answer
         """Ask and wait for the answer. Raises as `Reply.result` does, and `RuntimeError` where waiting never ends."""
         self._check_may_wait(method)
-        head, buffers = dumps((method, args))
+        head, buffers = self.dumps((method, args))
         reply = self._new_call(method, None)
         try:
             # Nothing is copied: the memory is ours until this returns.
-            put = self._sender.put(frames.encode(frames.REQUEST, reply.call_id, head, buffers), copied=False)
+            put = self._sender.put(self._encode(frames.REQUEST, reply.call_id, head, buffers), copied=False)
             if put == "lost":
                 self._find_end()
             self._wait(reply, within_s)
@@ -144,11 +123,11 @@ class Link:
 
     def notify(self, method: str, *args: object) -> None:
         """Tell; there is no answer. Raises `ClosedError` or `WorkerLostError` when the link has ended."""
-        head, buffers = dumps((method, args))
+        head, buffers = self.dumps((method, args))
         self._hub.check_usable()
         if self.ending is not None:
             raise self._gone(method, "cannot be told")
-        self._send(frames.encode(frames.NOTICE, 0, head, buffers))
+        self._send(self._encode(frames.NOTICE, 0, head, buffers))
 
     def on_ended(self, callback: "Callable[[Link, Ending], None]") -> None:
         """Call `callback(link, ending)` when the link ends; at once when it has."""
@@ -170,12 +149,23 @@ class Link:
             self._sender.put_last(frames.encode(frames.GOODBYE, 0, reason.encode()))
             self._finish_end()
 
+    def lose(self, reason: str) -> None:
+        """End the link because the peer is known to be lost: open calls fail so. Never blocks, never raises."""
+        if self._pid == os.getpid():
+            self._end(Ending(False, reason))
+
+    @property
+    def num_open(self) -> int:
+        """How many calls wait for their answers."""
+        return len(self._calls)
+
     def close_fork(self) -> None:
         """In a forked child: the descriptors are copies; the parent's link goes on."""
-        self._wire.close()
-        if self._pidfd >= 0:
-            os.close(self._pidfd)
-            self._pidfd = -1
+        if self._fd >= 0:  # a wire in memory has none, but locks that a thread of the parent may hold
+            self._wire.close()
+        if self._sharing is not None:
+            self._sharing.close_fork()
+        self._watch.close()
 
     def _new_call(self, method: str, deadline_s: float | None) -> Reply:
         self._hub.check_usable()
@@ -194,11 +184,18 @@ class Link:
 
     def _answer(self, call_id: int, value: object) -> None:
         try:
-            head, buffers = dumps(value)
+            head, buffers = self.dumps(value)
         except Exception as error:
             self._send(frames.encode(frames.ERROR, call_id, pack_error(error)))
             return
-        self._send(frames.encode(frames.REPLY, call_id, head, buffers))
+        self._send(self._encode(frames.REPLY, call_id, head, buffers))
+
+    def _encode(self, kind: int, call_id: int, head: bytes, buffers: Sequence[memoryview]) -> list[Buffer]:
+        if not buffers or self._sharing is None or not self._sharing.wants(buffers):
+            return frames.encode(kind, call_id, head, buffers)
+        if self._may_block:
+            self._read(to_the_end=False)  # the peer may have returned shared memory, and nobody else reads
+        return self._sharing.encode(kind, call_id, head, buffers)
 
     def _send(self, parts: Sequence[Buffer]) -> None:
         """Send; the memory of `parts` may be changed afterwards. Blocks until it is written where nobody else will."""
@@ -233,6 +230,7 @@ class Link:
                     self._read_once()
                 finally:
                     self._stop_reading()
+                    self._waiters.wake_one()
                 self._sender.drain()
             else:
                 self._write_beside_reader(left_s)
@@ -252,7 +250,7 @@ class Link:
             self._read(to_the_end=False)
 
     def _tell(self) -> None:
-        """A wire in memory has something to read."""
+        """There is something to read that polling does not show."""
         if not self._told:
             self._told = True
             self._hub.call_soon(self._readable)
@@ -271,15 +269,15 @@ class Link:
                     pass
             finally:
                 self._stop_reading()
+                self._waiters.wake_one()
 
     def _stop_reading(self) -> None:
         self._reader_id = 0
         self._reading.release()
         if self._over:
             self._close_wire()
-        elif self._unhandled:  # an interrupt left them
-            self._hub.call_soon(self._readable)
-        self._waiters.wake()
+        elif self._unhandled or self._wire.holds_bytes():  # left by an interrupt; or not shown by polling
+            self._tell()
 
     def _read_once(self, read: Callable[[memoryview], int] | None = None) -> bool:
         """Read what is there and handle it. False: nothing was there, or the link ended."""
@@ -289,11 +287,13 @@ class Link:
                 size = (read or self._wire.read_into)(self._reader.space())
                 if size <= 0:
                     if size < 0:
-                        self._end(self._death or Ending(False, "the other side ended without a goodbye"))
+                        self._end(self._death or Ending(False, "the other side ended without a goodbye", True))
                     return False
                 unhandled.extend(self._reader.filled(size))
             while unhandled and self.ending is None:
                 self._handle(unhandled.popleft())
+            if self._sharing is not None and self._sharing.is_invited:
+                self._sharing.after_reading(between_frames=self._reader.is_between_frames)
         except WireError as error:
             self.on_malformed(error)
             self._end(Ending(False, error.message))
@@ -303,6 +303,8 @@ class Link:
     def _handle(self, frame: Frame) -> None:
         """Raises `WireError` when the frame's pickle is none; interrupts pass through. Nothing else is raised."""
         kind = frame.kind
+        if frame.parts:
+            frame = shared(self._sharing).adopt(frame)
         if kind == frames.REPLY or kind == frames.ERROR:
             with self._lock:
                 reply = self._calls.answered(frame.call_id)
@@ -310,6 +312,8 @@ class Link:
                 self._resolve(reply, frame)
         elif kind == frames.GOODBYE:
             self._end(Ending(True, bytes(frame.head).decode(errors="replace")))
+        elif kind > frames.GOODBYE:
+            shared(self._sharing).handle(frame)
         else:
             self._serve(frame)
 
@@ -317,20 +321,20 @@ class Link:
         value, error, failure = None, None, None
         try:
             if frame.kind == frames.REPLY:
-                value = loads(frame.head, frame.buffers)
+                value = self.loads(frame.head, frame.buffers)
             else:
                 error = unpack_error(frame.head)
         except BaseException as raised:  # the value's own type failed to come back: the caller must learn why
             failure = raised
         reply._resolve(value, failure or error)
-        self._waiters.wake()
+        self._waiters.wake(reply)
         if failure is not None and (isinstance(failure, WireError) or not isinstance(failure, Exception)):
             raise failure
 
     def _serve(self, frame: Frame) -> None:
         request = Request(self, frame.call_id, "", ())
         try:
-            request.method, request.args = loads(frame.head, frame.buffers)
+            request.method, request.args = self.loads(frame.head, frame.buffers)
         except WireError:
             raise
         except Exception as error:
@@ -345,7 +349,7 @@ class Link:
 
     def _not_served(self, request: Request, frame: Frame, error: BaseException) -> None:
         if frame.kind == frames.NOTICE:
-            _log.error("notice %r of process %d was not handled", request.method, self.peer.pid, exc_info=error)
+            _log.error("notice %r of %s was not handled", request.method, self.peer, exc_info=error)
         with contextlib.suppress(FanwiseError):  # closed meanwhile: the caller learns that
             request.fail(error)
 
@@ -365,33 +369,40 @@ class Link:
         until_s = None if within_s is None else now_s() + within_s
         if reply._due_s is not None and (until_s is None or reply._due_s < until_s):
             until_s = reply._due_s
-        while not reply._done:
-            left_s = None if until_s is None else max(0.0, until_s - now_s())
-            if self.ending is not None:
-                self._waiters.wait_unless(reply.done, left_s)  # another thread is just telling everybody
-            elif self._reading.acquire(blocking=False):
-                self._read_for(reply, left_s)
-            elif self._sender.waits and self._may_block:
-                self._write_beside_reader(left_s)
-            else:
-                self._waiters.wait_unless(lambda: reply._done or not self._reading.locked(), left_s)
-            if until_s is not None and not reply._done and now_s() >= until_s:
-                self._too_late(reply, within_s)
+        try:
+            while not reply._done:
+                left_s = None if until_s is None else max(0.0, until_s - now_s())
+                if self.ending is not None:
+                    self._waiters.wait_unless(reply, reply.done, left_s)  # another thread is just telling everybody
+                elif self._reading.acquire(blocking=False):
+                    self._read_for(reply, left_s)
+                elif self._sender.waits and self._may_block:
+                    self._write_beside_reader(left_s)
+                else:
+                    self._waiters.wait_unless(reply, lambda: reply._done or not self._reading.locked(), left_s)
+                if until_s is not None and not reply._done and now_s() >= until_s:
+                    self._too_late(reply, within_s)
+        finally:
+            self._waiters.wake_one()  # whoever waits may read now
 
     def _read_for(self, reply: Reply, left_s: float | None) -> None:
         """Read until the answer is here, as the only reader. The hub's poll leaves this link alone meanwhile."""
         self._reader_id = get_ident()
+        driven = self._hub.driven
         try:
-            with self._sender.reading_borrowed() if self._hub.driven else contextlib.nullcontext():
-                while not reply._done and self.ending is None:
-                    if left_s is None and (self._hub.driven or not self._sender.waits):
-                        self._read_once(self._wire.read_waiting)
-                        continue
-                    if self._unhandled or self._wait_for_bytes(left_s):
-                        self._read_once()
-                    if left_s is not None:
-                        break  # the caller looks at the clock again
+            if driven:
+                self._sender.borrow_reading()
+            while not reply._done and self.ending is None:
+                if left_s is None and (driven or not self._sender.waits):
+                    self._read_once(self._wire.read_waiting)
+                    continue
+                if self._unhandled or self._wait_for_bytes(left_s):
+                    self._read_once()
+                if left_s is not None:
+                    break  # the caller looks at the clock again
         finally:
+            if driven:
+                self._sender.return_reading()
             self._stop_reading()
             if self._fd < 0:
                 self._tell()
@@ -414,36 +425,34 @@ class Link:
             with self._lock:
                 waiter = self._calls.give_up(reply.call_id)
             if waiter is not None:
-                raise DeadlineExceeded(
-                    f"{reply.method!r} was not answered by process {self.peer.pid} within {within_s} s.\n"
+                raise Expired(
+                    f"{reply.method!r} was not answered by {self.peer} within {within_s} s.\n"
                     f"The other side may still be at work; the answer will be ignored."
                 )
         while not reply._done:  # another thread is just resolving it
-            self._waiters.wait_unless(reply.done, None)
+            self._waiters.wait_unless(reply, reply.done, None)
 
     def _expire(self) -> None:
         with self._lock:
             late = self._calls.expire(self._hub.clock.now_s())
             next_due_s = self._calls.next_deadline_s()
         for reply in late:
-            text = f"{reply.method!r} was not answered by process {self.peer.pid} before its deadline."
-            reply._resolve(None, DeadlineExceeded(text))
-        self._waiters.wake()
+            reply._resolve(None, Expired(f"{reply.method!r} was not answered by {self.peer} before its deadline."))
+            self._waiters.wake(reply)
         if next_due_s is not None:
             self._alarm.set(next_due_s)
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
-    def _peer_ended(self, _events: int) -> None:
-        self._hub.forget(self._pidfd)
-        self._death = Ending(False, f"process {self.peer.pid} ended")
+    def _peer_ended(self) -> None:
+        self._death = Ending(False, f"{self.peer} ended", True)
         # Its children may hold the socket open. What it sent before can still be read; then comes the end.
         self._wire.hang_up()
         self._read(to_the_end=True)
 
     def _gone(self, method: str, what: str) -> FanwiseError:
         assert self.ending is not None, "only then is it gone"
-        text = f"{method!r} {what}: the link to process {self.peer.pid} has ended ({self.ending.reason})."
+        text = f"{method!r} {what}: the link to {self.peer} has ended ({self.ending.reason})."
         return ClosedError(text) if self.ending.clean else WorkerLostError(text)
 
     def _end(self, ending: Ending) -> None:
@@ -453,9 +462,7 @@ class Link:
     def _begin_end(self, ending: Ending) -> bool:
         """From now on it has ended, in this way and no other. False when it had ended already."""
         with self._lock:
-            first = self.ending is None
-            if first:
-                self.ending = ending
+            first, self.ending = self.ending is None, self.ending or ending
             return first
 
     def _finish_end(self) -> None:
@@ -465,24 +472,23 @@ class Link:
             callbacks, self._endings = self._endings, []
         self._over = True
         self._sender.end_polling()
-        if self._pidfd >= 0:
-            self._hub.forget(self._pidfd)
+        self._watch.end()
         self._alarm.cancel()
+        if self._sharing is not None:
+            self._sharing.close()
         self._wire.hang_up()
         self._close_wire()
         for reply in waiting:
             reply._settle(None, self._gone(reply.method, "was not answered"))
-        self._waiters.wake()
+        self._waiters.wake_all()
         for reply in waiting:
             reply._tell()
         for callback in callbacks:
             try:
                 callback(self, self.ending)
             except Exception:
-                _log.exception("a callback of the end of the link to process %d failed", self.peer.pid)
-        if self._pidfd >= 0:
-            os.close(self._pidfd)
-            self._pidfd = -1
+                _log.exception("a callback of the end of the link to %s failed", self.peer)
+        self._watch.close()
 
     def _close_wire(self) -> None:
         """Give the descriptor back. While another thread reads, `hang_up` has woken it, and it comes here itself."""

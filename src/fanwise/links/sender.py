@@ -8,11 +8,12 @@ Memory: what the caller owns and may change again is copied before it waits. Len
 copying what still waits, with `keep_lent`. Knows bytes only: no frames, calls or peers.
 """
 
-import contextlib
+import itertools
+import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
 
 from .hub import READ, WRITE, Hub
 from .wires import Buffer, Wire
@@ -20,6 +21,14 @@ from .wires import Buffer, Wire
 Put = Literal["written", "waits", "lost"]
 
 _PARTS_A_TIME = 16
+
+
+class _Carrier(NamedTuple):
+    """What waits and carries a descriptor (ours) with its first byte, and how that is written."""
+
+    view: memoryview
+    fd: int
+    write: Callable[[Buffer, int], int]
 
 
 class Sender:
@@ -31,6 +40,7 @@ class Sender:
         self._fd = wire.fileno()
         self._lock = threading.Lock()
         self._queue: deque[memoryview] = deque()
+        self._carriers: deque[_Carrier] = deque()
         self._polled = False
         self._ended = False
         self._events = READ
@@ -56,6 +66,14 @@ class Sender:
             self._poll_for_events()
             return "waits" if self._queue else "written"
 
+    def put_with_descriptor(self, part: bytes, fd: int, write: Callable[[Buffer, int], int]) -> None:
+        """Write, or queue, `part`, and with its first byte a copy of `fd`. `write(part, fd)` is the wire's way."""
+        with self._lock:
+            carrier = _Carrier(memoryview(part), os.dup(fd), write)
+            self._carriers.append(carrier)
+            self._queue.append(carrier.view)
+            self._write_queue()
+
     def put_last(self, parts: Sequence[Buffer]) -> None:
         """Last words, if there is room for them after all that waits."""
         with self._lock:
@@ -71,7 +89,8 @@ class Sender:
     def keep_lent(self) -> None:
         """Lent memory goes back to its owner before all of it was written."""
         with self._lock:
-            self._queue = deque(memoryview(bytes(part)) for part in self._queue)
+            kept = {id(carrier.view) for carrier in self._carriers}
+            self._queue = deque(part if id(part) in kept else memoryview(bytes(part)) for part in self._queue)
 
     # -- what the hub polls for ------------------------------------------------------------------------------------
 
@@ -89,25 +108,25 @@ class Sender:
             self._polled, self._ended = False, True
             self._hub.forget(self._fd)
 
-    @contextlib.contextmanager
-    def reading_borrowed(self) -> Iterator[None]:
-        """The hub does not look for bytes meanwhile: this thread reads."""
-        self._borrow(True)
-        try:
-            yield
-        finally:
-            self._borrow(False)
+    def borrow_reading(self) -> None:
+        """The hub does not look for bytes from now on: this thread reads."""
+        with self._lock:
+            self._borrowed = True
+            self._poll_for_events()
+
+    def return_reading(self) -> None:
+        """The hub looks for bytes again."""
+        with self._lock:
+            self._borrowed = False
+            self._poll_for_events()
 
     def close(self) -> None:
         """Drop what waits and give the descriptor back. Nobody may be reading."""
         with self._lock:
             self._queue.clear()
+            while self._carriers:
+                os.close(self._carriers.popleft().fd)
             self._wire.close()
-
-    def _borrow(self, borrowed: bool) -> None:
-        with self._lock:
-            self._borrowed = borrowed
-            self._poll_for_events()
 
     def _wanted_events(self) -> int:
         return (0 if self._borrowed else READ) | (WRITE if self._queue else 0)
@@ -132,7 +151,7 @@ class Sender:
 
     def _write_queue(self) -> None:
         while self._queue:
-            sent = self._wire.write([self._queue[i] for i in range(min(len(self._queue), _PARTS_A_TIME))])
+            sent = self._write_some()
             if sent < 0:
                 self._queue.clear()  # whoever reads finds the end
             elif sent == 0:
@@ -140,6 +159,18 @@ class Sender:
             else:
                 self._drop(sent)
         self._poll_for_events()
+
+    def _write_some(self) -> int:
+        views = [self._queue[i] for i in range(min(len(self._queue), _PARTS_A_TIME))]
+        if not self._carriers:
+            return self._wire.write(views)
+        carrier = self._carriers[0]
+        if views[0] is not carrier.view:  # up to it, so that the descriptor goes with its own bytes
+            return self._wire.write(list(itertools.takewhile(lambda view: view is not carrier.view, views)))
+        sent = carrier.write(carrier.view, carrier.fd)
+        if sent > 0:
+            os.close(self._carriers.popleft().fd)
+        return sent
 
     def _drop(self, sent: int) -> None:
         while self._queue and sent >= len(self._queue[0]):

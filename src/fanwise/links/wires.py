@@ -4,27 +4,36 @@
     read_waiting(view)     the same, but blocks until something comes
     write(parts) -> n      bytes were taken; 0: nothing now; -1: the other end is closed
     wait_readable, wait_writable, wait_any(timeout_s)     block until there is something to do
+    holds_bytes()          whether it has bytes that polling does not show: then it must be read again
     hang_up()              nothing more is sent or comes; wakes who waits; what has come already can still be read
     close()                gives the descriptor back; only when nobody uses the wire any more
 
 Only what says so blocks. One thread at a time reads and waits for bytes, one at a time writes.
 It knows nothing of frames, and nothing of who is at the other end.
-TLS between hosts will be one more wire.
+A third one, over TLS between hosts, is in `tls`.
 """
 
 import contextlib
+import os
 import select
 import socket
+import struct
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
+
+from .glances import GLANCE_S, Glances
 
 Buffer = bytes | bytearray | memoryview
 _PARTS_A_CALL = 64  # well under IOV_MAX
 _NOW = socket.MSG_DONTWAIT
 # User code may have restored SIGPIPE; a peer that is gone must not kill this process.
 _NOW_AND_QUIET = socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0)
+
+_INT = struct.Struct("i")
+_RIGHTS_SIZE = socket.CMSG_SPACE(16 * _INT.size)
 
 
 class Wire(Protocol):
@@ -33,6 +42,9 @@ class Wire(Protocol):
     def read_into(self, view: memoryview) -> int: ...
     def read_waiting(self, view: memoryview) -> int: ...
     def write(self, parts: Sequence[Buffer]) -> int: ...
+    def holds_bytes(self) -> bool:
+        """Whether bytes have come which polling `fileno()` does not show. Costs nothing; any thread may ask."""
+
     def wait_readable(self, timeout_s: float | None) -> bool: ...
     def wait_writable(self, timeout_s: float | None) -> bool: ...
     def wait_any(self, timeout_s: float | None) -> bool: ...
@@ -44,7 +56,8 @@ class Wire(Protocol):
     def close(self) -> None: ...
 
 
-def _timeout_ms(timeout_s: float | None) -> int | None:
+def timeout_ms(timeout_s: float | None) -> int | None:
+    """For `poll`; rounded up, so that a wait does not end before its time."""
     return None if timeout_s is None else max(0, int(timeout_s * 1000 + 0.999))
 
 
@@ -57,11 +70,17 @@ class SocketWire:
         self._read_poll = select.poll()
         self._read_poll.register(connection, select.POLLIN)
         self._recv_into = connection.recv_into
+        self._recvmsg_into = connection.recvmsg_into
         self._sendmsg = connection.sendmsg
         self._send = connection.send
+        self._glances = Glances()
+        self._takes_descriptors = False
+        self._descriptors: deque[int] = deque()
 
     def read_into(self, view: memoryview) -> int:
         try:
+            if self._takes_descriptors:
+                return self._read_with_descriptors(view) or -1
             return self._recv_into(view, 0, _NOW) or -1
         except BlockingIOError:
             return 0
@@ -69,10 +88,21 @@ class SocketWire:
             return -1
 
     def read_waiting(self, view: memoryview) -> int:
-        try:
-            return self._recv_into(view) or -1
-        except OSError:
-            return -1
+        # Not a blocking recv: a thread asleep in one is also woken when the peer takes what we sent, for nothing.
+        if not self._glance():
+            self._read_poll.poll()
+        return self.read_into(view)
+
+    def _glance(self) -> bool:
+        """Whether something came in the moment that it is worth to stay awake for."""
+        if not self._glances.is_due():
+            return False
+        poll, give_way, now_s = self._read_poll.poll, os.sched_yield, time.perf_counter
+        until_s = now_s() + GLANCE_S
+        while not (seen := bool(poll(0))) and now_s() < until_s:
+            give_way()
+        self._glances.ended(seen=seen)
+        return seen
 
     def write(self, parts: Sequence[Buffer]) -> int:
         try:
@@ -84,8 +114,44 @@ class SocketWire:
         except OSError:
             return -1
 
+    # -- descriptors (Unix sockets) --------------------------------------------------------------------------------
+
+    def take_descriptors(self) -> None:
+        """From now on keep those that come. Before, the kernel drops them: reading without them is cheaper."""
+        self._takes_descriptors = True
+
+    def next_descriptor(self) -> int:
+        """The first that came and was not asked for yet, from now on the caller's; -1: there is none."""
+        return self._descriptors.popleft() if self._descriptors else -1
+
+    @property
+    def has_descriptors(self) -> bool:
+        return bool(self._descriptors)
+
+    def write_with_descriptor(self, part: Buffer, fd: int) -> int:
+        """As `write`; the descriptor goes with the first byte. It stays the caller's."""
+        try:
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _INT.pack(fd))]
+            return self._sendmsg([part], rights, _NOW_AND_QUIET)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            return -1
+
+    def _read_with_descriptors(self, view: memoryview) -> int:
+        size, rights, _, _ = self._recvmsg_into([view], _RIGHTS_SIZE, _NOW | socket.MSG_CMSG_CLOEXEC)
+        for level, kind, data in rights:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                self._descriptors += [fd for (fd,) in _INT.iter_unpack(data[: len(data) // _INT.size * _INT.size])]
+        return size
+
+    # -- waiting ---------------------------------------------------------------------------------------------------
+
+    def holds_bytes(self) -> bool:
+        return False
+
     def wait_readable(self, timeout_s: float | None) -> bool:
-        return bool(self._read_poll.poll(_timeout_ms(timeout_s)))
+        return self._glance() or bool(self._read_poll.poll(timeout_ms(timeout_s)))
 
     def wait_writable(self, timeout_s: float | None) -> bool:
         return self._wait(select.POLLOUT, timeout_s)
@@ -100,7 +166,7 @@ class SocketWire:
             poll.register(self._socket, events)
         except ValueError:
             return True  # closed by now; the next step finds that
-        return bool(poll.poll(_timeout_ms(timeout_s)))
+        return bool(poll.poll(timeout_ms(timeout_s)))
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -115,6 +181,8 @@ class SocketWire:
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self._socket.close()
+        while self._descriptors:
+            os.close(self._descriptors.popleft())
 
 
 class MemoryWire:
@@ -170,6 +238,9 @@ class MemoryWire:
             self._changed.notify_all()
         if self._tell is not None:
             self._tell()
+
+    def holds_bytes(self) -> bool:
+        return False  # it has no descriptor, and is read to the end
 
     def wait_readable(self, timeout_s: float | None) -> bool:
         with self._changed:

@@ -1,0 +1,77 @@
+"""Unknown names: messages that say the nearest known one.
+
+Settings of pools, tuners and schedulers, hyperparameters of a space and reported metrics are all names that people
+misspell. Knows only text; used by every layer that looks a name up.
+"""
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Concatenate, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Self = TypeVar("Self")
+
+_LEAST_PART = 3  # shorter names are part of too many others
+
+
+def nearest(name: object, known: Iterable[str]) -> str | None:
+    """The known name that looks most like `name`, is a part of it, or of which it is a part; None if there is none.
+
+    >>> nearest("metrics", ["metric", "mode"]), nearest("seed", ["random_seed"]), nearest("x", ["mode"])
+    ('metric', 'random_seed', None)
+    >>> nearest("random_seed", ["cpus", "seed"])
+    'seed'
+    """
+    names, text = list(known), str(name)
+    whole = [other for other in names if len(text) >= _LEAST_PART and text in other]
+    parts = [other for other in names if len(other) >= _LEAST_PART and other in text]
+    near = difflib.get_close_matches(text, names, n=1) or whole or sorted(parts, key=len, reverse=True)
+    return near[0] if near else None
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name: the nearest known one, or all of them.
+
+    >>> did_you_mean("metrics", ["metric", "mode"])
+    "; did you mean 'metric'?"
+    >>> did_you_mean("x", ["metric", "mode"])
+    "; known: 'metric', 'mode'"
+    """
+    names = list(known)
+    near = nearest(name, names)
+    if near is not None:
+        return f"; did you mean {near!r}?"
+    return f"; known: {', '.join(map(repr, names)) or 'none'}"
+
+
+def names_nearest_option(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Self, P], R]:
+    """Decorates a method such as `__init__`: an unknown keyword is a TypeError which names the nearest known one.
+
+    Without it Python complains first of the required option that is then missing.
+
+    >>> class Scheduler:
+    ...     @names_nearest_option
+    ...     def __init__(self, *, metric: str) -> None: ...
+    ...     @names_nearest_option
+    ...     def draw(self, *, width: int = 80) -> None: ...
+    >>> Scheduler(metrics="loss")
+    Traceback (most recent call last):
+    TypeError: Scheduler has no option 'metrics'; did you mean 'metric'?
+    >>> Scheduler(metric="loss").draw(widht=3)
+    Traceback (most recent call last):
+    TypeError: Scheduler.draw has no option 'widht'; did you mean 'width'?
+    """
+    known = [name for name in inspect.signature(method).parameters if name != "self"]
+    suffix = "" if method.__name__ == "__init__" else f".{method.__name__}"
+
+    @functools.wraps(method)
+    def checked(self: Self, /, *args: P.args, **options: P.kwargs) -> R:
+        for name in options:
+            if name not in known:
+                raise TypeError(f"{type(self).__name__}{suffix} has no option {name!r}{did_you_mean(name, known)}")
+        return method(self, *args, **options)
+
+    return checked

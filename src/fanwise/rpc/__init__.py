@@ -1,0 +1,55 @@
+"""rpc: remote calls, remote references and distributed autograd. A drop-in for `torch.distributed.rpc`.
+
+    import fanwise.rpc as rpc
+    rpc.init_rpc("worker0", rank=0, world_size=2)
+    rpc.rpc_sync("worker1", torch.add, args=(torch.ones(2), 3))
+    rpc.shutdown()
+
+The same names and meanings, and the same texts where programs match on them; what is not there, and why, is in
+docs/guides/from-torch-rpc.md. `fanwise.rpc.autograd`, `.optim` and `.nn` stand for torch's `distributed.autograd`,
+`distributed.optim` and `distributed.nn`. What is private in torch and used all the same is in `torch_compat`.
+"""
+
+import importlib
+from typing import Any
+
+from . import autograd as autograd
+from . import backend_registry as backend_registry
+from . import constants as constants
+from . import functions as functions
+from .calls import get_rpc_timeout as get_rpc_timeout
+from .calls import get_worker_info as get_worker_info
+from .calls import remote as remote
+from .calls import rpc_async as rpc_async
+from .calls import rpc_sync as rpc_sync
+from .options import RpcBackendOptions as RpcBackendOptions
+from .options import TensorPipeRpcBackendOptions as TensorPipeRpcBackendOptions
+from .rref import RRef as RRef
+from .starting import init_rpc as init_rpc
+from .starting import shutdown as shutdown
+from .worker_info import WorkerInfo as WorkerInfo
+
+
+def is_available() -> bool:
+    """Whether this package can be used; torch's programs ask."""
+    return True
+
+
+def __getattr__(name: str) -> Any:  # Any: of any type
+    """`BackendType` changes when a backend is registered; torch's private names are in `torch_compat`."""
+    if name == "BackendType":
+        return backend_registry.BackendType
+    if name in ("optim", "nn", "torch_compat"):
+        return importlib.import_module(f".{name}", __name__)
+    if not name.startswith("__"):
+        compat = importlib.import_module(".torch_compat", __name__)
+        if hasattr(compat, name):
+            return getattr(compat, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+__torch_rpc_aliases__ = {
+    "torch.distributed.rpc.api": "fanwise.rpc.torch_compat",
+    "torch.distributed.rpc.internal": "fanwise.rpc.torch_compat",
+    "torch.distributed.rpc._testing": "fanwise.rpc.faulty",
+}

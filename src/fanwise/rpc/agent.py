@@ -1,0 +1,387 @@
+"""The agent: what makes this process a worker of a group. One at a time; `current()` is where the process knows it.
+
+    rpc_sync, rpc_async, remote --> call --> link to the other --> its agent --> outside: unpickle, run, seal --> answer
+    refs, autograd, group       --> tell --> link to the other --> handler, where it is read
+
+Links are made when they are first needed (`connections`); a call that nobody waits for leaves when its link is there
+(`queued_call`). Who calls waits on the link itself (`ask`); what comes in meanwhile is run by the drivers. A worker
+that is lost fails all that waits for it.
+
+Knows no reference and no gradient: those register what they handle (`on`), and what they add to calls (`envelopes`).
+"""
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch.futures import Future
+
+from ..base.errors import ClosedError, DeadlineExceeded, FanwiseError
+from ..links import Hub, Reply, Request
+from ..links.drivers import Drivers
+from . import pickling
+from .call_future import CallFuture, failed
+from .connections import Connections
+from .devices import DeviceMaps, about_here
+from .envelopes import Envelopes
+from .group import Group
+from .interpreter import ShorterSwitches
+from .members import Member
+from .messages import Sealed
+from .options import TensorPipeRpcBackendOptions
+from .queued_call import QueuedCall
+from .serving import Server
+from .waiting import on_hub
+from .worker_info import WorkerInfo
+
+if TYPE_CHECKING:
+    from .references import References
+
+_log = logging.getLogger("fanwise.rpc")
+
+Handler = Callable[..., Any]  # Any: what is answered; a Future: answered when that is done
+
+
+class Agent:
+    """See the module. Made by `start`; `current()` returns it until `close`."""
+
+    def __init__(self, info: WorkerInfo, hub: Hub, drivers: Drivers, *, options: TensorPipeRpcBackendOptions) -> None:
+        self.info = info
+        self.incarnation = 0
+        self._pid = os.getpid()
+        self.options = options
+        self.timeout_s = options.rpc_timeout
+        self.on_lost: list[Callable[[WorkerInfo, int], None]] = []
+        self._hub = hub
+        self._drivers = drivers
+        self._handlers: dict[str, Handler] = {}
+        self.connections = Connections(
+            info, hub, handle=self._handle, blocking=drivers.blocking, outside=drivers.outside
+        )
+        self._lock = threading.Lock()
+        self._group: Group | None = None
+        self._infos: dict[str | int, WorkerInfo] = {}
+        self._early: list[tuple[WorkerInfo, Request]] | None = []
+        self.envelopes = Envelopes()
+        self.references: References
+        self._faults = options.faults
+        self.server = Server(self.envelopes, drivers, faults=options.faults, later=self._later)
+        self._switches = ShorterSwitches()
+        self._switches.begin()
+        self._gone: dict[str | int, WorkerInfo] = {}
+        self.devices = self.envelopes.devices = DeviceMaps(options.device_maps, options.devices)
+        self.envelopes.allowed = options.allowed
+        self.envelopes.name_of = self._name_of
+        self.on("devices", lambda sender: about_here(self.devices))
+        self.outside = drivers.outside
+        self.blocking = drivers.blocking
+
+    # -- who is there ----------------------------------------------------------------------------------------------
+
+    @property
+    def group(self) -> Group:
+        assert self._group is not None, "set before anything is called"
+        return self._group
+
+    def joined(self, group: Group) -> None:
+        """The group is there: from now on others may be called, and what they have called already is run."""
+        self.incarnation = group.me.incarnation
+        group.on_lost.append(self._member_lost)
+        group.on_left.append(self._member_left)
+        group.on_fenced.append(self.connections.fenced)
+        group.on_wanted.append(lambda member: self.outside(partial(self.connections.dial_back, member)))
+        self.connections.joined(group)
+        with self._lock:
+            self._group = group
+            early, self._early = self._early or [], None
+        for sender, request in early:
+            self.server.serve(sender, request)
+
+    def worker(self, to: "str | int | WorkerInfo") -> WorkerInfo:
+        """The worker of this name, rank or info. RuntimeError when there is none, with those that there are."""
+        if isinstance(to, WorkerInfo):
+            return to
+        if isinstance(to, bool) or not isinstance(to, (str, int)):
+            raise ValueError(f"Cannot get WorkerInfo from name {to}")
+        info = self._infos.get(to)
+        if info is not None:
+            return info
+        if to not in self._names():
+            self.blocking()
+            on_hub(self._hub, _nothing)  # it may be lost, and just about to be forgotten there
+            if to in self._gone and to not in self._names():
+                return self._gone[to]  # a call will say what happened to it
+        member = self.group.find(to)
+        info = self._infos[to] = WorkerInfo(member.name, member.id)
+        return info
+
+    def _name_of(self, id: int) -> str:
+        return self.worker(id).name
+
+    @property
+    def has_joined(self) -> bool:
+        """Whether there is a group."""
+        return self._group is not None
+
+    def _names(self) -> set[str | int]:
+        return {key for id, member in self.group.members().items() for key in (id, member.name)}
+
+    def workers(self) -> list[WorkerInfo]:
+        """All that are alive, this one included, by id."""
+        return [WorkerInfo(member.name, id) for id, member in sorted(self.group.members().items())]
+
+    def attach(self, references: "References") -> None:
+        """From now on calls may carry references, and leave values here."""
+        self.references = references
+        self.envelopes.references = references
+        self.server.keep = references.keep
+        self.server.confirmed = references.confirmed
+
+    # -- who goes --------------------------------------------------------------------------------------------------
+
+    def _forget(self, member: Member) -> None:
+        self._infos.clear()
+        self._gone[member.id] = self._gone[member.name] = WorkerInfo(member.name, member.id)
+
+    def _member_lost(self, member: Member) -> None:
+        self._forget(member)
+        self.connections.lost(member)
+        info = WorkerInfo(member.name, member.id)
+        for callback in self.on_lost:
+            callback(info, member.incarnation)
+
+    def _member_left(self, member: Member) -> None:
+        self._forget(member)
+        self.connections.left(member)
+
+    # -- tell ------------------------------------------------------------------------------------------------------
+
+    def on(self, method: str, handler: Handler) -> None:
+        """`handler(sender, *args)` answers `tell(method, *args)`. Inline on a reading thread: it must not block."""
+        self._handlers[method] = handler
+
+    def tell(self, to: int, method: str, *args: object) -> "Future[Any]":  # Any: what the handler returned
+        """Book-keeping for the agent of `to`: done when its handler has answered. Never blocks for the answer."""
+        future: Future[Any] = Future()
+        try:
+            if self._faults is not None and self._faults.drops_message(to, method, args):
+                raise DeadlineExceeded(f"{method} to worker {to} was lost, on purpose")
+            reply = self.connections.to(to).call(method, *args)
+        except FanwiseError as error:
+            future.set_exception(error)
+            return future
+        reply.add_done_callback(partial(_settle, future))
+        return future
+
+    def _handle(self, sender: WorkerInfo, request: Request) -> None:
+        """On a reading thread."""
+        method: Any = request.method  # Any: text, or a call
+        if type(method) is Sealed:
+            if self._early is None or not self._is_early(sender, request):
+                self.server.serve(sender, request)
+            return
+        handler = self._handlers.get(method)
+        if handler is None:
+            request.fail(LookupError(f"worker {self.info.name} does not know the message {method!r}."))
+            return
+        answer = handler(sender, *request.args)
+        if isinstance(answer, torch._C.Future):
+            answer.add_done_callback(partial(_answer_with, request))
+        else:
+            request.answer(answer)
+
+    def _is_early(self, sender: WorkerInfo, request: Request) -> bool:
+        """Whether the caller has learnt before us that the group is complete: then it waits until we have."""
+        with self._lock:
+            if self._early is not None:
+                self._early.append((sender, request))
+            return self._early is not None
+
+    # -- calls -----------------------------------------------------------------------------------------------------
+
+    def call(
+        self,
+        to: WorkerInfo,
+        function: Callable[..., Any],  # Any: the user's function
+        args: Sequence[object],
+        kwargs: dict[str, object],
+        *,
+        timeout_s: float,
+        remote: object = None,
+    ) -> "Future[Any]":  # Any: what the function returns
+        """Run `function` on `to`; the future is done with what it returns. `timeout_s`: 0 is for ever, -1 the default.
+
+        `remote`: what the references send along when the value stays on `to`.
+        """
+        limit_s = self._begin(timeout_s)
+        link = self.connections.ready(to.id)
+        if link is None:  # first: what is sealed must leave, or be taken back
+            error = self.connections.trouble(to.id)
+            if error is not None:
+                return _failed_future(failed(error, to, limit_s, closed=self.is_closed))
+        sealed = self._seal_call(to, function, args, kwargs, remote, "async" if remote is None else "remote")
+        if self._faults is not None and self._faults.drops_call(to.id, function, is_remote=remote is not None):
+            return _failed_future(DeadlineExceeded(f"the call of {sealed!r} on {to.name} was lost, on purpose"))
+        if link is None:
+            call = QueuedCall(self, sealed, to, now_s=self._hub.clock.now_s, limit_s=limit_s)
+            self.connections.queue(to.id, call)
+            return call
+        try:
+            reply = link.call(cast(str, sealed), deadline_s=limit_s)  # `dumps` knows it
+        except FanwiseError as error:
+            return _failed_future(failed(error, to, limit_s, closed=self.is_closed))
+        return CallFuture(self, reply, to, limit_s)
+
+    def call_sync(
+        self,
+        to: WorkerInfo,
+        function: Callable[..., Any],  # Any: the user's function
+        args: Sequence[object],
+        kwargs: dict[str, object],
+        *,
+        timeout_s: float,
+    ) -> Any:  # Any: what the function returns
+        """As `call`, and wait. The calling thread reads its own answer."""
+        if self._faults is not None:
+            return self.call(to, function, args, kwargs, timeout_s=timeout_s).wait()
+        limit_s = self._begin(timeout_s)
+        try:
+            link = self.connections.to(to.id, within_s=limit_s)  # first, as in `call`
+        except FanwiseError as error:
+            raise failed(error, to, limit_s, closed=self.is_closed) from None
+        sealed = self._seal_call(to, function, args, kwargs, None, "sync")
+        self.blocking()
+        try:
+            answer = link.ask(cast(str, sealed), within_s=limit_s)  # `dumps` knows it
+        except FanwiseError as error:
+            raise failed(error, to, limit_s, closed=self.is_closed) from None
+        return self.envelopes.open(answer, to.id).value
+
+    def _begin(self, timeout_s: float) -> float | None:
+        """A call begins: its time in seconds. Not in a fork, where the locks of this object may be held for ever."""
+        if self._pid != os.getpid():
+            raise _is_a_fork(self.info)
+        try:
+            if timeout_s < 0:
+                timeout_s = self.timeout_s
+        except TypeError:
+            raise TypeError(f"timeout must be a number of seconds, 0 for no limit; got {timeout_s!r}.") from None
+        return timeout_s or None
+
+    def _seal_call(
+        self,
+        to: WorkerInfo,
+        function: Callable[..., Any],  # Any: the user's function
+        args: Sequence[object],
+        kwargs: dict[str, object],
+        remote: object,
+        mode: str,
+    ) -> Sealed:
+        """Close the message of a call. A profiler sees that one began, under torch's name for it."""
+        name = getattr(function, "__qualname__", None) or repr(function)
+        try:
+            if torch._C._autograd._profiler_enabled():
+                with torch.autograd.profiler.record_function(f"rpc_{mode}#{name}({self.info.name} -> {to.name})"):
+                    return self.envelopes.seal((function, tuple(args), kwargs), to.id, call=name, remote=remote)
+            return self.envelopes.seal((function, tuple(args), kwargs), to.id, call=name, remote=remote)
+        except Exception as error:
+            raise pickling.explained(error, function, args, kwargs, name, to) from error
+
+    def _later(self, delay_s: float, job: Callable[[], None]) -> None:
+        """Run `job` on the hub's thread, in a while."""
+
+        def begin() -> None:
+            self._hub.call_at(self._hub.clock.now_s() + delay_s, job)
+
+        self._hub.call_soon(begin)
+
+    def numbers(self) -> dict[str, int]:
+        """Counts for debugging, under torch's names."""
+        open_in = self.server.num_open
+        return {
+            "agent.thread_pool_size": self._drivers.limit,
+            "agent.server_active_calls": open_in,
+            "agent.client_active_calls": self.open_calls()[0] - open_in,
+            "agent.calls_begun": self.server.num_begun,
+        }
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether this worker has ended."""
+        return self.connections.closed
+
+    def open_calls(self) -> tuple[int, int]:
+        """How many calls are open now, out and in, and how many were begun ever."""
+        return self.connections.num_open + self.server.num_open, self.server.num_begun
+
+    def close(self) -> None:
+        """End the links and the threads. What waits fails; a job that still runs is left alone."""
+        self.connections.close()
+        self._switches.end()
+        self._drivers.close()
+        self.server.close()
+        self._hub.close()  # closes all links
+
+
+def _nothing() -> None:
+    """To wait for what the hub does before it."""
+
+
+def _failed_future(error: Exception) -> "Future[Any]":  # Any: nothing
+    future: Future[Any] = Future()
+    future.set_exception(error)
+    return future
+
+
+def _settle(future: "Future[Any]", reply: Reply) -> None:  # Any: what the handler returned
+    try:
+        future.set_result(reply.result())
+    except Exception as error:
+        future.set_exception(error)
+
+
+def _answer_with(request: Request, future: "Future[Any]") -> None:  # Any: what the handler returned
+    try:
+        value = future.value()
+    except Exception as error:
+        request.fail(error)
+        return
+    request.answer(value)
+
+
+# The one process-wide fact of this layer.
+_current: Agent | None = None
+_current_pid = 0
+
+
+def set_current(agent: Agent | None) -> None:
+    """This process is, or is no longer, a worker. Called by `init_rpc` and `shutdown`."""
+    global _current, _current_pid
+    _current, _current_pid = agent, os.getpid()
+
+
+def is_set() -> bool:
+    """Whether this process is a worker."""
+    return _current is not None and _current_pid == os.getpid()
+
+
+def current() -> Agent:
+    """The agent of this process. RuntimeError when `init_rpc` was not called, after `shutdown`, and in a fork."""
+    if _current is None:
+        raise RuntimeError("RPC has not been initialized. Call fanwise.rpc.init_rpc first.")
+    if _current_pid != os.getpid():
+        raise _is_a_fork(_current.info)
+    return _current
+
+
+def _is_a_fork(worker: WorkerInfo) -> ClosedError:
+    return ClosedError(
+        f"process {os.getpid()} was forked from worker {worker.name}, and is no worker itself: it cannot use rpc.\n"
+        f"Call from the worker, not from processes that it forks, as a DataLoader does; or call init_rpc here first."
+    )

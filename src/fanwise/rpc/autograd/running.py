@@ -1,0 +1,299 @@
+"""A backward pass at work on this worker: the decisions of `Pass`, carried out with a graph and an agent.
+
+    begun_by, gradients, zeros, below --inbox--> one job at a time, outside: Pass --orders--> graph, tell
+    fail  (an error here, an abort from elsewhere, a lost worker) --> all that know the context, and `future`
+
+Facts come on threads that read and must not wait; a job that is started for them takes one after another. `future` is
+done once this worker and all below it are through, or the pass has failed; it has then been left for good.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch.futures import Future
+
+from ...base.errors import WorkerLostError
+from ..worker_info import WorkerInfo
+from .contexts import Context, PassId
+from .failures import Failure
+from .functions import Grads
+from .graph import Graph, Ran
+from .parts import Parts, from_parts, to_parts
+from .passes import Begin, ClassOfNodes, Finish, Order, Pass, Run, Zero
+
+
+class Agent(Protocol):
+    """What a pass needs of the agent."""
+
+    def worker(self, to: int) -> WorkerInfo: ...
+
+    def tell(self, to: int, method: str, *args: object) -> "Future[Any]": ...  # Any: what the handler returned
+
+    def outside(self, job: Callable[[], None]) -> None: ...
+
+    def blocking(self) -> None: ...
+
+
+class Through(NamedTuple):
+    """Answer to begin: this worker and those below it are through. Of the messages told, `lost` get no gradient."""
+
+    lost: tuple[int, ...] = ()
+
+
+class Absent(NamedTuple):
+    """Answer to begin: the context is not, or no longer, known here."""
+
+
+Answer = Through | Absent | Failure
+Fact = Callable[[Pass], list[Order]]
+
+
+class Running:
+    """See the module.
+
+    Args:
+        me: the id of this worker.
+        roots: what `backward` was called with; empty on all other workers.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        context: Context,
+        pass_id: PassId,
+        *,
+        me: int,
+        roots: Sequence[torch.Tensor] = (),
+        retain_graph: bool,
+    ) -> None:
+        self.future: Future[Answer] = Future()
+        self._agent = agent
+        self._context = context
+        self._id = pass_id
+        self._me = me
+        self._roots = roots
+        self._retain_graph = retain_graph
+        self._inbox: deque[Fact] = deque()
+        self._busy = True  # until the first job has run: nothing is decided before the graph is known
+        self._over = False
+        # What there is now takes part; what comes later cannot have led to the roots.
+        self._sent = dict(context.sent)
+        self._received = dict(context.received)
+        self.num_received = len(self._received)
+        self._senders = dict(context.senders)
+        self._parent: int | None = None
+        self._peers = set(context.known)
+        self._graph: Graph | None = None
+        self._pass: Pass | None = None
+
+    # -- facts: on any thread, never waiting ------------------------------------------------------------------------
+
+    def begun_by(self, peer: int, messages: Sequence[int], received: Sequence[int]) -> None:
+        """`peer` has begun the pass here; it sent these messages here and received those. Before the first job."""
+        self._parent = peer
+        self._put(lambda decide: decide.heard(peer, messages, received))
+
+    def gradients(self, message: int, parts: Parts) -> None:
+        """What we sent as `message` has these gradients."""
+        self._put(lambda decide: self._arrived(message, from_parts(parts), decide))
+
+    def zeros(self, messages: Sequence[int]) -> None:
+        """These messages get no gradient."""
+        self._put(lambda decide: decide.resolved(messages))
+
+    def fail(self, failure: Failure) -> None:
+        """End the pass here, and on all that know the context."""
+        if self._end(failure):
+            self._agent.outside(partial(self._abort, failure))
+
+    def lost(self, worker: int) -> None:
+        """A worker is lost. Ends the pass if gradients might have gone there, or come from there."""
+        if self._context.exchanged_with(worker):
+            self.fail(Failure.of(self._me, self._lost_error(worker)))
+
+    # -- the job ---------------------------------------------------------------------------------------------------
+
+    def work(self) -> None:
+        """The first job: look at the graph, tell the others, and run what can run at once."""
+        try:
+            self._begin()
+        except BaseException as error:
+            self.fail(Failure.of(self._me, error))
+        self._work_on()
+
+    def _begin(self) -> None:
+        graph = Graph(self._roots, {m: sent.edges() for m, sent in self._sent.items()}, self._received)
+        self._graph = graph
+        self._pass = Pass(
+            self._me,
+            {message: sent.to for message, sent in self._sent.items()},
+            self._senders,
+            [ClassOfNodes(one.waits, one.receives) for one in graph.classes],
+            self._peers - {self._parent},
+        )
+        self._carry_out(self._pass.begin())
+
+    def _put(self, fact: Fact) -> None:
+        with self._context.lock:
+            if self._over:
+                return
+            self._inbox.append(fact)
+            if self._busy:
+                return
+            self._busy = True
+        self._agent.outside(self._work_on)
+
+    def _work_on(self) -> None:
+        while True:
+            with self._context.lock:
+                if self._over or not self._inbox:
+                    self._busy = False
+                    return
+                fact = self._inbox.popleft()
+            try:
+                assert self._pass is not None, "made by the first job"
+                self._carry_out(fact(self._pass))
+            except BaseException as error:
+                self.fail(Failure.of(self._me, error))
+
+    def _carry_out(self, orders: list[Order]) -> None:
+        ahead = deque(orders)
+        while ahead and not self._over:
+            order = ahead.popleft()
+            if isinstance(order, Begin):
+                self._tell_begin(order)
+            elif isinstance(order, Zero):
+                self._tell(order.peer, "autograd.zeros", order.messages)
+            elif isinstance(order, Run):
+                ahead.extend(self._run(order.number))
+            elif isinstance(order, Finish):
+                self._end(Through())
+
+    def _run(self, number: int) -> list[Order]:
+        assert self._graph is not None and self._pass is not None, "made by the first job"
+        with self._in_use():
+            ran = self._graph.run(number, retain_graph=self._retain_graph)
+        for leaf, grad in ran.leaves:
+            self._context.accumulate(leaf, grad)
+        orders = self._hand_on(ran)
+        return [*orders, *self._pass.ran(number)]
+
+    def _in_use(self) -> Any:  # Any: a lock
+        lock = self._context.in_use
+        if not lock.acquire(blocking=False):
+            self._agent.blocking()
+            return lock
+        lock.release()
+        return lock
+
+    def _hand_on(self, ran: Ran) -> list[Order]:
+        assert self._pass is not None, "made by the first job"
+        zeros: dict[int, list[int]] = {}
+        orders: list[Order] = []
+        for message, grads in ran.received.items():
+            peer = self._senders[message]
+            if grads is None or all(grad is None for grad in grads):
+                zeros.setdefault(peer, []).append(message)
+            elif peer == self._me:
+                orders += self._arrived(message, grads, self._pass)
+            else:
+                self._tell(peer, "autograd.gradients", message, to_parts(grads))
+        for message in zeros.pop(self._me, ()):
+            orders += self._pass.resolved([message])
+        for peer, messages in zeros.items():
+            self._tell(peer, "autograd.zeros", tuple(messages))
+        return orders
+
+    def _arrived(self, message: int, grads: Grads, decide: Pass) -> list[Order]:
+        assert self._graph is not None, "made by the first job"
+        if message in decide.open:
+            self._graph.arrived(message, grads, self._sent[message].devices)
+        return decide.resolved([message])
+
+    # -- the others ------------------------------------------------------------------------------------------------
+
+    def _tell(self, peer: int, method: str, *args: object) -> None:
+        told = self._agent.tell(peer, method, self._context.id, self._id, *args)
+        told.add_done_callback(partial(self._told, peer))
+
+    def _told(self, peer: int, told: "Future[Any]") -> None:  # Any: the handler returns nothing
+        try:
+            told.value()
+        except WorkerLostError:
+            self.lost(peer)
+        except Exception as error:
+            self.fail(Failure.of(self._me, error))
+
+    def _tell_begin(self, order: Begin) -> None:
+        if order.peer in self._context.lost:
+            self._below(order.peer, self._lost_error(order.peer))
+            return
+        begun = self._agent.tell(
+            order.peer,
+            "autograd.begin",
+            self._context.id,
+            self._id,
+            (order.messages, order.received),
+            self._retain_graph,
+        )
+        begun.add_done_callback(partial(self._begun, order.peer))
+
+    def _begun(self, peer: int, begun: "Future[Any]") -> None:  # Any: an Answer
+        try:
+            answer: Answer | Exception = begun.value()
+        except Exception as error:
+            answer = error
+        self._below(peer, answer)
+
+    def _below(self, peer: int, answer: Answer | Exception) -> None:
+        if isinstance(answer, Failure):
+            self.fail(answer)
+        elif isinstance(answer, WorkerLostError) and self._context.exchanged_with(peer):
+            self.fail(Failure.of(self._me, self._lost_error(peer)))
+        elif isinstance(answer, Exception) and not isinstance(answer, WorkerLostError):
+            self.fail(Failure.of(self._me, answer))
+        elif isinstance(answer, Absent) and peer in self._senders.values():
+            left = RuntimeError(f"Could not find autograd context with id: {self._context.id} on worker {peer}")
+            self.fail(Failure.of(self._me, left))
+        else:
+            # Who is gone, or never heard of the context, will not answer for what was sent there.
+            there = tuple(message for message, sent in self._sent.items() if sent.to == peer)
+            lost = answer.lost if isinstance(answer, Through) else there
+            self._put(lambda decide: [*decide.resolved(lost), *decide.below(peer)])
+
+    def _lost_error(self, worker: int) -> WorkerLostError:
+        name = self._name_of(worker)
+        return WorkerLostError(
+            f"worker {name} was lost; it took part in context {self._context.id}, of which a backward pass was asked.\n"
+            f"Gradients through it cannot be had any more: leave the context and run forward and backward again."
+        )
+
+    def _name_of(self, worker: int) -> str:
+        """The name of a lost worker. Its link may have ended before anybody told this context that it is lost."""
+        name = self._context.lost.get(worker)
+        if name is not None:
+            return name
+        try:
+            return self._agent.worker(worker).name
+        except RuntimeError:  # nobody of this group ever had this id; or the group is closed
+            return f"of id {worker}"
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    def _end(self, answer: Answer) -> bool:
+        with self._context.lock:
+            if self._over:
+                return False
+            self._over = True
+            self._context.passes.pop(self._id, None)
+            self._context.over[self._id] = self.num_received
+            self._inbox.clear()
+        self.future.set_result(answer)
+        return True
+
+    def _abort(self, failure: Failure) -> None:
+        for peer in sorted(self._peers - set(self._context.lost)):
+            self._agent.tell(peer, "autograd.abort", self._context.id, self._id, failure)

@@ -1,0 +1,336 @@
+"""The links of this worker to the agents of the others, made when they are first needed.
+
+    to(id) --> the link there is, or: dial --> hello --> adopted; both sides use it for their calls
+               between hosts, who cannot be dialled, as behind NAT, is asked through the coordinator to dial us
+    ready(id), queue(id, call)     for who does not wait: the call leaves when a link has been made, elsewhere
+
+Where two dial each other at the same time there are two links: calls of one worker stay on one, which keeps their
+order, and both end with the member. Somebody who is there and does not answer is dialled again as long as it is a
+member: then it lives, and something that it does keeps it from answering. Where nobody listens any more, the group is
+about to say who is lost, and whether it has come back as another life, which is dialled then.
+
+Knows no call: what comes in goes to `handle`.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from ..base.errors import ClosedError, DeadlineExceeded, FanwiseError, WorkerLostError
+from ..links import Hub, Link, Request, memory_links
+from .group import Group
+from .members import Member
+from .messages import dumps, loads
+from .routes import Routes, Waiting
+from .worker_info import WorkerInfo
+
+_log = logging.getLogger("fanwise.rpc")
+
+_CONNECT_S = 10.0
+# Between hosts a worker whose host has not answered so soon is asked to dial us instead.
+_DIRECT_S = 2.0
+_LOOK_AGAIN_S = 0.5
+# Where nobody listens any more: for so long the group's word on that is waited for.
+_NEXT_VIEW_S = 2.0
+_PAUSE_S = 0.002
+
+
+class Connections:
+    """See the module.
+
+    Args:
+        info: this worker.
+        hub: whose links these are.
+        handle: what comes in, with its sender; on a reading thread.
+        blocking: called by a thread that is about to wait.
+        outside: runs a job on a thread that may wait.
+    """
+
+    def __init__(
+        self,
+        info: WorkerInfo,
+        hub: Hub,
+        *,
+        handle: Callable[[WorkerInfo, Request], None],
+        blocking: Callable[[], None],
+        outside: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self._info = info
+        self._hub = hub
+        self._handle = handle
+        self._blocking = blocking
+        self._outside = outside
+        self._group: Group | None = None
+        self._closing = threading.Event()
+        self._routes = Routes(hub)
+        self._links = self._routes.links  # by id: over which calls go
+        self.ready = self._routes.ready
+        self._kept: dict[int, list[Link]] = {}  # by incarnation: all
+        self._connecting: dict[int, threading.Lock] = {}
+        self._awaited: dict[int, threading.Event] = {}
+        self._lock = threading.Lock()
+        self._gone: dict[int, str] = {}
+
+    @property
+    def group(self) -> Group:
+        """The group; set by `joined`."""
+        assert self._group is not None, "set before anything is called"
+        return self._group
+
+    def joined(self, group: Group) -> None:
+        """The group is there: from now on others may be dialled."""
+        self._group = group
+
+    @property
+    def closed(self) -> bool:
+        """Whether this worker has ended."""
+        return self._closing.is_set()
+
+    @property
+    def num_open(self) -> int:
+        """How many calls of ours wait for their answers, or to leave."""
+        return self._routes.num_open
+
+    # -- dialling --------------------------------------------------------------------------------------------------
+
+    def to(self, id: int, *, asked: bool = False, within_s: float | None = None) -> Link:
+        """The link for calls to worker `id`. Blocks where one must be made first, for `within_s` seconds at most.
+
+        `asked`: by the other side, which cannot dial us. Raises WorkerLostError, DeadlineExceeded, ClosedError.
+        """
+        link = self._links.get(id)
+        if link is not None and link.ending is None:
+            return link
+        until_s = None if within_s is None else self._hub.clock.now_s() + within_s
+        with self._lock:
+            connecting = self._connecting.setdefault(id, threading.Lock())
+        if not connecting.acquire(blocking=False):
+            self._blocking()
+            if not connecting.acquire(timeout=-1 if within_s is None else min(within_s, threading.TIMEOUT_MAX)):
+                raise DeadlineExceeded(f"the link to worker {id} was not made within {within_s} s.")
+        try:
+            link = self._routes.link_to(id) or self._connect(id, asked, until_s)
+            return self._routes.let_out(id, link)
+        finally:
+            connecting.release()
+
+    def trouble(self, id: int) -> FanwiseError | None:
+        """Why there can be no link to worker `id`, where that is known without a try. Does not block."""
+        try:
+            self._member(id)
+        except FanwiseError as error:
+            return error
+        return None
+
+    def queue(self, id: int, call: Waiting) -> None:
+        """`call` leaves over the link to worker `id`, after all that was queued before, when there is one.
+
+        Does not block: if need be the link is made elsewhere. When that fails, as `to` does, so does `call`.
+        """
+        if self._routes.queue(id, call):
+            self._outside(partial(self._make_for_queue, id))
+
+    def _make_for_queue(self, id: int) -> None:
+        while self._routes.is_awaited(id):
+            try:
+                self.to(id)
+            except FanwiseError as error:
+                self._routes.give_up(id, error, unless_linked=True)
+
+    def _member(self, id: int) -> Member:
+        if self.closed:
+            raise ClosedError("RPC has been shut down in this process; call init_rpc first.")
+        members = self.group.members()
+        member = members.get(id)
+        if member is None:
+            name = f"{self._gone[id]} (rank {id})" if id in self._gone else str(id)
+            there = ", ".join(f"{other.name} ({rank})" for rank, other in sorted(members.items()))
+            raise WorkerLostError(f"worker {name} is not, or no longer, in the group; there are {there}.")
+        return member
+
+    def _connect(self, id: int, asked: bool, until_s: float | None) -> Link:
+        member = self._member(id)
+        if id == self._info.id:
+            return self._to_oneself()
+        self._blocking()
+        try:
+            return self._connect_to(member, asked, self._left_s(until_s))
+        except WorkerLostError:
+            newer = None if asked else self._next_life(member, until_s)
+            if newer is None:
+                raise
+        return self._connect_to(newer, asked, self._left_s(until_s))
+
+    def _left_s(self, until_s: float | None) -> float | None:
+        return None if until_s is None else max(0.0, until_s - self._hub.clock.now_s())
+
+    def _connect_to(self, member: Member, asked: bool, within_s: float | None) -> Link:
+        if member.host == self.group.me.host:
+            return self._dial_patiently(member, within_s)
+        try:
+            return self.dial(member, _DIRECT_S)
+        except DeadlineExceeded:  # its host is there, and it is busy
+            return self._dial_patiently(member, within_s)
+        except WorkerLostError as error:
+            if asked:
+                raise
+            return self._be_dialled(member, error)
+
+    def _next_life(self, member: Member, until_s: float | None) -> Member | None:
+        """It cannot be reached. Wait for what the group says of it: who has its id now, if anybody has."""
+        patience_s = self._hub.clock.now_s() + _NEXT_VIEW_S
+        until_s = patience_s if until_s is None else min(until_s, patience_s)
+        while self._hub.clock.now_s() < until_s and self.group.fenced is None and not self.group.has_left:
+            now = self.group.members().get(member.id)
+            if now != member:
+                return now
+            self._closing.wait(_PAUSE_S)
+        return None
+
+    def _to_oneself(self) -> Link:
+        link, other = memory_links(self._hub, self._hub)
+        self._serve_on(other, self._info)
+        self._serve_on(link, self._info)
+        self._kept[self.group.me.incarnation] = [link]
+        return self._routes.place(self._info.id, link)
+
+    def _dial_patiently(self, member: Member, within_s: float | None) -> Link:
+        until_s = None if within_s is None else self._hub.clock.now_s() + within_s
+        while True:
+            left_s = _CONNECT_S if until_s is None else min(_CONNECT_S, until_s - self._hub.clock.now_s())
+            try:
+                return self.dial(member, max(0.0, left_s))
+            except DeadlineExceeded:
+                is_member = self.group.fenced is None and self.group.members().get(member.id) == member
+                if self.closed or not is_member or left_s < _CONNECT_S:
+                    raise
+
+    def dial(self, member: Member, within_s: float) -> Link:
+        """Make a link to `member`. The one to use is returned: where there was one already, that."""
+        link = self.group.dial(member, within_s=within_s)
+        try:
+            if self.closed:
+                raise ClosedError("RPC was shut down in this process.")
+            self._serve_on(link, WorkerInfo(member.name, member.id))
+            self._keep(link, member)
+            link.ask("hello", self.group.me, member.incarnation, within_s=_CONNECT_S)
+        except BaseException:
+            link.close("not welcome")
+            raise
+        return self._adopt(link, member)  # not before: another thread would use it before the hello
+
+    def _be_dialled(self, member: Member, error: FanwiseError) -> Link:
+        """Ask `member` to dial us, and wait until it has."""
+        came = self._awaited[member.id] = threading.Event()
+        self.group.ask_to_dial(member)
+        for _ in range(int(_CONNECT_S / _LOOK_AGAIN_S)):
+            link = self._routes.link_to(member.id) if came.wait(_LOOK_AGAIN_S) else None
+            if link is not None:
+                return link
+            if self.closed or self.group.fenced is not None or self.group.members().get(member.id) != member:
+                raise error
+        address = ":".join(self.group.me.address.split()[:2])
+        raise WorkerLostError(
+            f"this worker, {self.group.me}, and {member} cannot reach each other. Here: {error.message.rstrip('.')}; "
+            f"and when asked to, it did not dial {address} within {_CONNECT_S:.0f} s.\n"
+            f"One of the two must be able to open a TCP connection to the other: look at their firewalls."
+        ) from error
+
+    def dial_back(self, member: Member) -> None:
+        """`member` wants to reach us and cannot. Blocks."""
+        try:
+            self.to(member.id, asked=True)
+        except FanwiseError as error:
+            _log.info("%s asked to be dialled, in vain: %s", member, error)
+
+    # -- being dialled ---------------------------------------------------------------------------------------------
+
+    def accept(self, link: Link) -> None:
+        """Somebody who holds the key has dialled; says first who it is."""
+        link.dumps, link.loads = dumps, loads
+        link.handler = partial(self._greet, link)
+
+    def _greet(self, link: Link, request: Request) -> None:
+        if request.method == "join" and self._group is not None:
+            self._group.at_the_door(request)
+            return
+        if request.method != "hello":
+            link.close("say hello first")
+            return
+        member, incarnation = request.args
+        refusal = self._group.refusal(member, incarnation) if self._group is not None else None
+        if refusal is not None:
+            request.fail(WorkerLostError(refusal))
+            return
+        self._serve_on(link, WorkerInfo(member.name, member.id))
+        self._keep(link, member)
+        self._adopt(link, member)
+        request.answer()
+
+    def _serve_on(self, link: Link, peer: WorkerInfo) -> None:
+        link.dumps, link.loads = dumps, loads
+        link.handler = partial(self._handle, peer)
+        link.open()
+
+    def _keep(self, link: Link, member: Member) -> None:
+        """It ends when the member does, also when no call of ours goes over it."""
+        with self._lock:
+            self._kept.setdefault(member.incarnation, []).append(link)
+        link.on_ended(partial(self._link_ended, member))
+
+    def _adopt(self, link: Link, member: Member) -> Link:
+        """Calls go over it from now on. Where there is one already, that stays, and keeps their order."""
+        link = self._routes.place(member.id, link)
+        awaited = self._awaited.pop(member.id, None)
+        if awaited is not None:
+            awaited.set()
+        return link
+
+    # -- ends ------------------------------------------------------------------------------------------------------
+
+    def _link_ended(self, member: Member, link: Link, ending: Any) -> None:  # Any: links' Ending
+        self._routes.forget(member.id, link)
+        with self._lock:
+            kept = self._kept.get(member.incarnation, [])
+            if link in kept:
+                kept.remove(link)
+        if not ending.clean and not self.closed:
+            self.group.suspect(member, ending.reason)
+
+    def lost(self, member: Member) -> None:
+        """All that waits for `member` fails."""
+        links = self._links_of(member)
+        self._routes.give_up(member.id, WorkerLostError(f"worker {member.name} was lost."))
+        for link in links:
+            link.lose(f"worker {member.name} was lost")
+
+    def left(self, member: Member) -> None:
+        """`member` has said goodbye to the group."""
+        links = self._links_of(member)
+        self._routes.give_up(member.id, ClosedError(f"worker {member.name} has left."))
+        for link in links:
+            link.close(f"worker {member.name} has left")
+
+    def _links_of(self, member: Member) -> list[Link]:
+        """All links of one that is gone. They are forgotten."""
+        with self._lock:
+            self._gone[member.id] = member.name
+            links = self._kept.pop(member.incarnation, [])
+        for link in links:
+            self._routes.forget(member.id, link)
+        return links
+
+    def fenced(self, why: str) -> None:
+        """The others have declared this worker lost: all that waits here fails, with the reason."""
+        with self._lock:
+            links = [link for kept in self._kept.values() for link in kept]
+        self._routes.close(lambda: WorkerLostError(why), for_good=False)
+        for link in links:
+            link.lose(why)
+
+    def close(self) -> None:
+        """This worker ends: no link is made from now on, and what waits for one fails."""
+        self._closing.set()
+        self._routes.close(lambda: ClosedError("RPC was shut down in this process."))

@@ -1,0 +1,10 @@
+"""Defaults of rpc, with the names that torch gives them. Times are seconds; 0 means without a limit."""
+
+from typing import Final
+
+# Not Final: programs set them.
+DEFAULT_RPC_TIMEOUT_SEC: float = 60.0
+DEFAULT_SHUTDOWN_TIMEOUT: float = 0.0
+UNSET_RPC_TIMEOUT: Final = -1.0
+DEFAULT_INIT_METHOD: Final = "env://"
+DEFAULT_NUM_WORKER_THREADS: Final = 16

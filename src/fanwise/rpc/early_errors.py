@@ -1,0 +1,68 @@
+"""`torch.futures.wait_all` leaves at the first error, as it does with torch's own calls.
+
+To torch's C++ code an error that Python sets on a future is a value: its `wait_all` waits for all futures before it
+looks. While this process is a worker, `torch.futures.wait_all` is the one here, which looks as each future is done. For
+futures without errors the two are the same.
+"""
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.futures import Future
+
+from . import agent as _agent
+from .outcomes import wait_for_event
+
+_torchs = torch.futures.wait_all
+
+
+class _Progress:
+    """What is known of some futures; callbacks tell it."""
+
+    def __init__(self, count: int) -> None:
+        self._left = count
+        self._lock = threading.Lock()
+        self.over = threading.Event()
+        self.error: Exception | None = None
+        if not count:
+            self.over.set()
+
+    def tell(self, future: "Future[Any]") -> None:  # Any: the user's
+        error = None
+        try:
+            future.value()
+        except Exception as raised:
+            error = raised
+        with self._lock:
+            self._left -= 1
+            self.error = self.error or error
+            if error is not None or not self._left:
+                self.over.set()
+
+
+def wait_all(futures: "Sequence[Future[Any]]") -> list[Any]:  # Any: the user's
+    """The results of all; blocks until all are done, or until one has failed, and raises its error."""
+    if len(futures) == 1:
+        return [futures[0].wait()]  # this thread reads the answer itself
+    progress = _Progress(len(futures))
+    for future in futures:
+        future.add_done_callback(progress.tell)
+    if _agent.is_set():
+        _agent.current().blocking()
+    wait_for_event(progress.over)
+    if progress.error is not None:
+        raise progress.error
+    return [future.wait() for future in futures]
+
+
+def install() -> None:
+    """From now on, torch's is ours."""
+    torch.futures.wait_all = wait_all
+
+
+def remove() -> None:
+    """As it was."""
+    if torch.futures.wait_all is wait_all:
+        torch.futures.wait_all = _torchs

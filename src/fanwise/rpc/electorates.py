@@ -1,0 +1,69 @@
+"""Whether one side of a cut may go on: who counts, and what is a majority. Quiet: no link, thread or clock.
+
+    V    all members of a view          R    V without those that are dead for certain, or have left
+    S    those who have come to this coordinator: this side
+
+S may go on when it is more than half of R, or exactly half and has the lowest rank of R. Two sides of a cut have no
+member in common, so at most one of them may, whatever each of them knows of the dead, as long as nobody counts as dead
+who lives. The lowest rank is where the coordinator is, as a rule: of two hosts with one worker each that one goes on.
+
+A view may be judged by only when all of its members have seen it; until then those before it count too, each for
+itself. Otherwise a coordinator that is cut off in the middle of a change would count by a view that the others do not
+have. Who takes over judges by the newest view of all who have come: whoever has seen it brings it along.
+"""
+
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field
+
+from .members import Member
+
+Voter = tuple[int, int]  # rank, incarnation
+
+
+@dataclass(slots=True)
+class Electorates:
+    """The views that count, the oldest first, and who is dead for certain."""
+
+    _open: list[tuple[int, frozenset[Voter]]] = field(default_factory=list)
+    _gone: set[int] = field(default_factory=set)
+
+    def shown(self, number: int, members: Iterable[Member]) -> None:
+        """A view has been shown, under this number."""
+        self._open.append((number, frozenset((member.id, member.incarnation) for member in members)))
+
+    def learned(self, number: int, members: Iterable[Member], *, instead: bool) -> None:
+        """A newer view than ours has come, and the next one to be shown has this number. `instead`: only it counts."""
+        self._open = [] if instead else [(number, voters) for _, voters in self._open]
+        self.shown(number, members)
+
+    def gone(self, incarnation: int) -> None:
+        """It has ended for certain, or left."""
+        self._gone.add(incarnation)
+
+    def seen(self, numbers: Mapping[int, int]) -> None:
+        """The newest number that each who is present has seen. What came before a view that all have seen is over."""
+        for place in reversed(range(len(self._open))):
+            number, voters = self._open[place]
+            if all(numbers.get(incarnation, -1) >= number for _, incarnation in self._living(voters)):
+                del self._open[:place]
+                return
+
+    def may_go_on(self, present: Set[int]) -> bool:
+        """Whether this side may."""
+        return all(_is_majority(self._living(voters), present) for _, voters in self._open)
+
+    def count(self, present: Set[int]) -> tuple[int, int]:
+        """For messages: how many are on this side, and of how many, where it is too few."""
+        for _, voters in self._open:
+            living = self._living(voters)
+            if not _is_majority(living, present):
+                return len([1 for _, incarnation in living if incarnation in present]), len(living)
+        return len(present), len(present)
+
+    def _living(self, voters: frozenset[Voter]) -> list[Voter]:
+        return sorted(voter for voter in voters if voter[1] not in self._gone)
+
+
+def _is_majority(living: list[Voter], present: Set[int]) -> bool:
+    here = sum(incarnation in present for _, incarnation in living)
+    return 2 * here > len(living) or (2 * here == len(living) and (not living or living[0][1] in present))

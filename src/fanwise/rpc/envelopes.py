@@ -1,0 +1,150 @@
+"""Calls and answers closed and opened: pickling, the table of tensors, and what autograd and references send along.
+
+    seal:  value --encode--> pickle, tensors --autograd.on_send--> header --> Sealed
+    open:  Sealed --> tensors --> to their devices --autograd.on_receive--> tensors with a history --decode--> value
+
+Autograd and references register themselves; without them a call carries nothing of theirs.
+"""
+
+import pickle
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from . import pickling
+from .allowing import Allowed
+from .devices import DeviceMaps
+from .messages import Sealed, extra_of, is_answer, seal, unseal
+
+
+class Autograd(Protocol):
+    """What distributed autograd adds to a message. Called for every message while a context may be open."""
+
+    def on_send(self, to: int, tensors: Sequence[torch.Tensor]) -> object:
+        """What to send along: None outside of a context."""
+
+    def on_receive(self, sender: int, header: Any, tensors: list[torch.Tensor]) -> list[torch.Tensor]:  # Any: its own
+        """The tensors with their history."""
+
+    def entered(self, header: Any) -> AbstractContextManager[object]:  # Any: its own
+        """The context of the message is the one of this thread meanwhile."""
+
+    def unsent(self, header: Any) -> None:  # Any: its own
+        """A message never left: forget what `on_send` noted of it."""
+
+
+class References(Protocol):
+    """What references add to a message: the forks that it carries."""
+
+    def sealing(self, to: int) -> AbstractContextManager[list[Any]]:  # Any: its own
+        """Around the pickling: the forks to send along."""
+
+    def opening(self, forks: Any) -> AbstractContextManager[None]:  # Any: what `sealing` gave
+        """Around the unpickling."""
+
+    def take_back(self, forks: Any) -> None:  # Any: what came out of `sealing`, as plain ids
+        """A message with these forks never left."""
+
+
+class Opened(NamedTuple):
+    """A message: its value, and what came along."""
+
+    value: Any  # Any: the user's
+    autograd: Any = None  # Any: autograd's own
+    remote: Any = None  # Any: the references' own
+    has_references: bool = False
+
+
+class Envelopes:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self.autograd: Autograd | None = None
+        self.references: References | None = None
+        self.allowed: Allowed | None = None
+        self.devices = DeviceMaps({}, ())
+        self.name_of: Callable[[int], str] = str
+
+    def seal(self, value: Any, to: int, *, call: str | None = None, remote: object = None) -> Sealed:
+        """Close a message for worker `to`: a call by its name, or an answer. Raises what pickling raises."""
+        if self.references is None:
+            return self._seal(value, to, call, remote, [])
+        with self.references.sealing(to) as forks:
+            return self._seal(value, to, call, remote, forks)
+
+    def _seal(self, value: Any, to: int, call: str | None, remote: object, forks: list[Any]) -> Sealed:  # Any: plain
+        data, tensors, buffers = pickling.encode(value, to) if call is None else pickling.encode_call(value, to)
+        header = None if self.autograd is None else self.autograd.on_send(to, tensors)
+        places = self._places(tensors, to, is_call=call is not None) if tensors else None
+        extra = b""
+        if forks or header is not None or remote is not None or places is not None:
+            plain = [tuple(tuple(part) for part in fork) for fork in forks]
+            extra = pickle.dumps((header, remote, plain, places), protocol=5)
+        return seal(extra, tensors, data, buffers, call)
+
+    def _places(self, tensors: Sequence[torch.Tensor], to: int, *, is_call: bool) -> list[str] | None:
+        """Where tensors of a call shall be there; where those of an answer are here. None: all on the CPU."""
+        if is_call and self.devices.maps:
+            name = self.name_of(to)
+            return [str(self.devices.there(name, tensor.device)) for tensor in tensors]
+        if all(tensor.is_cpu for tensor in tensors):
+            return None
+        return [str(tensor.device) for tensor in tensors]
+
+    def _placed(self, tensors: list[torch.Tensor], places: list[str] | None, sealed: Sealed, sender: int) -> list[Any]:
+        devices = [torch.device(place) for place in places or ["cpu"] * len(tensors)]
+        if is_answer(sealed):
+            name = self.name_of(sender)
+            devices = [self.devices.here(name, device) for device in devices]
+        return [_on(tensor, device) for tensor, device in zip(tensors, devices, strict=True)]
+
+    def open(self, sealed: Sealed, sender: int) -> Opened:
+        """Open a message of worker `sender`. Runs what unpickling the user's values runs."""
+        extra, tensors, data, buffers = unseal(sealed)
+        header, remote, forks, places = pickle.loads(extra) if extra else (None, None, (), None)
+        if tensors and (places is not None or self.devices.maps):
+            tensors = self._placed(tensors, places, sealed, sender)
+        if header is not None and self.autograd is not None:
+            tensors = self.autograd.on_receive(sender, header, tensors)
+        try:
+            if self.references is None or not forks:
+                return Opened(pickling.decode(data, tensors, buffers, self.allowed), header, remote)
+            with self.references.opening(forks):
+                value = pickling.decode(data, tensors, buffers, self.allowed)
+        except Exception as error:
+            if remote is None:
+                raise
+            # The reference is out already, and may have been handed on: its value is this error.
+            return Opened((partial(_fail, error), (), {}), header, remote, has_references=bool(forks))
+        return Opened(value, header, remote, has_references=True)
+
+    def take_back(self, sealed: Sealed) -> None:
+        """A message that was closed here never left: its references are given back. Not on a reading thread."""
+        extra = extra_of(sealed)
+        header, _remote, forks, _places = pickle.loads(extra) if extra else (None, None, (), None)
+        if header is not None and self.autograd is not None:
+            self.autograd.unsent(header)
+        if forks and self.references is not None:
+            self.references.take_back(forks)
+
+    def entered(self, header: object) -> AbstractContextManager[object]:
+        """While the user's function of a message with this header runs."""
+        return nullcontext() if header is None or self.autograd is None else self.autograd.entered(header)
+
+
+def _fail(error: Exception) -> None:
+    """In the place of a function that could not be read."""
+    raise error
+
+
+def _on(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The tensor that came, on its device."""
+    if device == tensor.device:
+        return tensor
+    moved = tensor.detach().to(device)
+    if type(tensor) is torch.nn.Parameter:
+        return torch.nn.Parameter(moved, requires_grad=tensor.requires_grad)
+    return moved.requires_grad_(tensor.requires_grad)

@@ -1,0 +1,236 @@
+"""What travels on the links of rpc: plain messages between agents, and calls and answers, which nobody opens here.
+
+    plain     0, then the pickle of links.codec                     book-keeping; its handler runs where it is read
+    sealed    1 a call or 2 an answer, counts, extra, table of tensors, pickle; buffers of big tensors and arrays beside
+              3 a call or 4 an answer, pickle; buffers of arrays beside: one without tensors and without extra
+                                                                    the user's; opened outside the reading thread
+
+    seal: (extra, tensors, pickle, buffers) --> Sealed --link--> Sealed --> unseal
+
+The table has for each tensor its header (`to_wire`) and, when it is small, its bytes: a buffer of its own costs the
+receiver more than the copy. A sparse tensor goes as the dense ones it is made of. A dense one that is not contiguous
+keeps its strides: it goes in the order of its memory, without what lies between. Knows no agent, call or user's type.
+"""
+
+import pickle as _pickle
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from ..base.errors import WireError
+from ..links import codec
+from ..tensor import from_wire, to_wire
+
+Buffer = bytes | bytearray | memoryview
+
+_PLAIN, _CALL, _ANSWER, _BARE_CALL, _BARE_ANSWER = range(5)
+_KINDS = [bytes([kind]) for kind in range(5)]
+_CALLS, _ANSWERS = (_BARE_CALL, _CALL), (_BARE_ANSWER, _ANSWER)
+_COUNTS = struct.Struct("<HIII")  # tensors, size of extra, size of the table, buffers that belong to tensors
+_ENTRY = struct.Struct("<HI")  # size of the header, size of the bytes that follow it, or _BESIDE
+_BESIDE, _PARTS = 0xFFFFFFFF, 0xFFFFFFFE
+_IN_TABLE_BYTES = 4096
+
+
+class Sealed(NamedTuple):
+    """A call or an answer, closed: bytes, and what lies beside them. `name` is for messages to people."""
+
+    head: Buffer
+    buffers: Sequence[memoryview]
+    name: str
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class Opened(NamedTuple):
+    """What was in a `Sealed`, nothing of it unpickled."""
+
+    extra: Buffer
+    tensors: list[Any]  # Any: torch tensors
+    pickle: Buffer
+    buffers: Sequence[memoryview]
+
+
+def dumps(value: object) -> tuple[bytes, list[memoryview]]:
+    """For a link: a `Sealed` answer, or a request whose method is one, as it is; all else as plain."""
+    if type(value) is tuple and type(value[0]) is Sealed:
+        value = value[0]
+    if type(value) is Sealed:
+        return value.head, value.buffers  # type: ignore[return-value]  # what is sent was sealed here
+    head, buffers = codec.dumps(value)
+    return _KINDS[_PLAIN] + head, buffers
+
+
+def loads(head: Buffer, buffers: Sequence[memoryview] = ()) -> Any:  # Any: what the peer sent
+    """For a link. A request that is `Sealed` comes as (Sealed, ())."""
+    kind = head[0] if head else -1
+    if kind in _CALLS:
+        return Sealed(head, buffers, "a call"), ()
+    if kind in _ANSWERS:
+        return Sealed(head, buffers, "an answer")
+    if kind == _PLAIN:
+        return codec.loads(memoryview(head)[1:], buffers)
+    raise WireError(f"a message of kind {kind}; both sides must run the same version.")
+
+
+def seal(
+    extra: bytes, tensors: Sequence[torch.Tensor], pickle: bytes, buffers: Sequence[memoryview], call: str | None
+) -> Sealed:
+    """Close a message: a call, by its name, or an answer. Big tensors are not copied: do not change them meanwhile."""
+    name = "an answer" if call is None else call
+    if not tensors and not extra:
+        return Sealed(_KINDS[_BARE_ANSWER if call is None else _BARE_CALL] + pickle, buffers, name)
+    table: list[Buffer] = []
+    beside: list[memoryview] = []
+    for tensor in tensors:
+        _put(tensor, table, beside)
+    body = b"".join(table)
+    counts = _COUNTS.pack(len(tensors), len(extra), len(body), len(beside))
+    kind = _KINDS[_ANSWER if call is None else _CALL]
+    return Sealed(b"".join((kind, counts, extra, body, pickle)), [*beside, *buffers], name)
+
+
+def is_answer(sealed: Sealed) -> bool:
+    """Whether this is an answer; else it is a call."""
+    return sealed.head[0] in _ANSWERS
+
+
+def extra_of(sealed: Sealed) -> Buffer:
+    """What goes along with a message that was sealed here."""
+    if sealed.head[0] >= _BARE_CALL:
+        return b""
+    _num_tensors, extra_size, _table_size, _num_beside = _COUNTS.unpack_from(sealed.head, 1)
+    at = 1 + _COUNTS.size
+    return memoryview(sealed.head)[at : at + extra_size]
+
+
+def unseal(sealed: Sealed) -> Opened:
+    """Open a message: the tensors are made, the pickle is left as it is. Raises `WireError` for what is cut short."""
+    view = memoryview(sealed.head)
+    if view[0] >= _BARE_CALL:
+        return Opened(b"", [], view[1:], sealed.buffers)
+    try:
+        num_tensors, extra_size, table_size, num_beside = _COUNTS.unpack_from(view, 1)
+        at = 1 + _COUNTS.size
+        extra = view[at : at + extra_size]
+        at += extra_size
+        end = at + table_size
+        buffers = sealed.buffers
+        if not num_tensors:
+            return Opened(extra, [], view[end:], buffers)
+        table = _Table(view[at:end], iter(buffers[:num_beside]))
+        tensors = [table.take() for _ in range(num_tensors)]
+    except (struct.error, StopIteration) as error:
+        raise WireError(f"a call of {len(view)} bytes is cut short: {error}.") from error
+    return Opened(extra, tensors, view[end:], buffers[num_beside:])
+
+
+# -- the table of tensors ------------------------------------------------------------------------------------------
+
+_SPARSE = {
+    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
+_LAYOUTS = list(_SPARSE)
+_STRIDED = -1
+# A tensor that was a small part of a big one, such as a column of it, comes without the gaps if they are wider.
+_GAPS_MAX = 16
+
+
+def _put(tensor: torch.Tensor, table: list[Buffer], beside: list[memoryview]) -> None:
+    if tensor.layout in _SPARSE:
+        bare = tensor.detach()
+        coalesced = tensor.layout is torch.sparse_coo and bare.is_coalesced()
+        about = _pickle.dumps((_LAYOUTS.index(tensor.layout), tuple(tensor.shape), coalesced, tensor.requires_grad))
+        table += (_ENTRY.pack(len(about), _PARTS), about)
+        for part in _SPARSE[tensor.layout]:
+            _put(getattr(bare, part)(), table, beside)
+        return
+    if not tensor.is_contiguous() and tensor.layout is torch.strided and not tensor.is_nested:
+        _put_strided(tensor, table, beside)
+        return
+    header, (memory,) = to_wire(tensor)
+    if memory.nbytes <= _IN_TABLE_BYTES:
+        table += (_ENTRY.pack(len(header), memory.nbytes), header, memory)
+    else:
+        table += (_ENTRY.pack(len(header), _BESIDE), header)
+        beside.append(memory)
+
+
+def _put_strided(tensor: torch.Tensor, table: list[Buffer], beside: list[memoryview]) -> None:
+    """Its memory without repetitions and gaps, in order; the strides say how it lay."""
+    bare = tensor.detach().resolve_conj().resolve_neg()
+    for dim, stride in enumerate(bare.stride()):
+        if stride == 0:
+            bare = bare.narrow(dim, 0, min(1, bare.shape[dim]))
+    order = sorted(range(bare.ndim), key=lambda dim: bare.stride(dim), reverse=True)
+    about = _pickle.dumps((_STRIDED, tuple(tensor.shape), tuple(tensor.stride()), order, tensor.requires_grad))
+    table += (_ENTRY.pack(len(about), _PARTS), about)
+    _put(bare.permute(order).contiguous(), table, beside)
+
+
+def _strided(part: torch.Tensor, shape: Sequence[int], strides: Sequence[int], order: Sequence[int]) -> torch.Tensor:
+    """The other way. Strides that nothing but a view has, such as overlapping windows, become plain ones."""
+    dense = part.permute(sorted(range(len(order)), key=order.__getitem__))  # a permutation's inverse
+    if dense.stride() != tuple(strides) and _is_free_of_overlaps(dense.shape, strides):
+        spread = torch.empty_strided(dense.shape, strides, dtype=dense.dtype)
+        dense = spread.copy_(dense) if _size(dense.shape, strides) <= _GAPS_MAX * max(1, dense.numel()) else dense
+    return dense.expand(shape)
+
+
+def _is_free_of_overlaps(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    reach = 0
+    for stride, size in sorted((stride, size) for stride, size in zip(strides, shape, strict=True) if size > 1):
+        if stride <= reach:
+            return False
+        reach += stride * (size - 1)
+    return True
+
+
+def _size(shape: Sequence[int], strides: Sequence[int]) -> int:
+    return 1 + sum(stride * (size - 1) for stride, size in zip(strides, shape, strict=True))
+
+
+class _Table:
+    """Reads the table of tensors, one after another."""
+
+    def __init__(self, view: memoryview, beside: Iterator[memoryview]) -> None:
+        self._view = view
+        self._beside = beside
+        self._at = 0
+
+    def take(self) -> torch.Tensor:
+        header_size, size = _ENTRY.unpack_from(self._view, self._at)
+        header = self._bytes(_ENTRY.size, header_size)
+        if size == _PARTS:
+            return self._take_parts(header)
+        if size == _BESIDE:
+            return from_wire(header, [next(self._beside)])  # type: ignore[no-any-return]  # torch's tensors only
+        # A copy of its own: the bytes of a frame are shared by all that lies in it, and not aligned.
+        return from_wire(header, [bytearray(self._bytes(0, size))])  # type: ignore[no-any-return]  # as above
+
+    def _bytes(self, skip: int, size: int) -> memoryview:
+        self._at += skip + size
+        return self._view[self._at - size : self._at]
+
+    def _take_parts(self, about: memoryview) -> torch.Tensor:
+        code, *rest = _pickle.loads(about)
+        if code == _STRIDED:
+            shape, strides, order, requires_grad = rest
+            return _strided(self.take(), shape, strides, order).requires_grad_(requires_grad)
+        shape, coalesced, requires_grad = rest
+        layout = _LAYOUTS[code]
+        parts: list[Any] = [self.take() for _ in _SPARSE[layout]]  # Any: torch's annotations do not fit
+        if layout is torch.sparse_coo:
+            make: Any = torch.sparse_coo_tensor  # Any: as above
+            tensor: torch.Tensor = make(*parts, shape, is_coalesced=coalesced, check_invariants=False)
+        else:
+            make = torch.sparse_compressed_tensor
+            tensor = make(*parts, shape, layout=layout, check_invariants=False)
+        return tensor.requires_grad_() if requires_grad else tensor

@@ -1,0 +1,271 @@
+"""RemoteModule: a module that lives on another worker, used as one that is here.
+
+    RemoteModule("worker1/cpu", Linear, (20, 30))  --remote--> Linear(20, 30) on worker1
+    module(x), module.forward_async(x)             --call-->   its forward there; gradients flow back
+
+A drop-in for `torch.distributed.nn.RemoteModule`. It can be sent to other workers, in calls only: what travels is a
+reference to the module. What asks for the parameters or layers themselves raises ValueError: they are not here.
+Modules in TorchScript have no interface here.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MethodType
+from typing import Any, NoReturn
+
+import torch
+from torch.distributed.remote_device import _remote_device
+from torch.futures import Future
+from torch.nn.parameter import Parameter
+
+from . import agent as _agent
+from . import pickling
+from .calls import remote, rpc_async, rpc_sync
+from .rref import RRef
+
+# What of a RemoteModule travels.
+_REMOTE_MODULE_PICKLED_ATTRIBUTES = (
+    "on",
+    "device",
+    "is_device_map_set",
+    "is_scriptable",
+    "generated_methods",
+    "module_rref",
+)
+
+_UNSUPPORTED = (
+    *("register_buffer", "register_parameter", "add_module", "apply", "cuda", "ipu", "xpu", "cpu", "type", "float"),
+    *("double", "half", "bfloat16", "to", "register_backward_hook", "register_forward_pre_hook"),
+    *("register_forward_hook", "state_dict", "load_state_dict", "named_parameters", "buffers", "named_buffers"),
+    *("children", "named_children", "modules", "named_modules", "requires_grad_", "zero_grad", "share_memory"),
+    "extra_repr",
+)
+
+
+def forward_async(self: "_RemoteModule", *args: Any, **kwargs: Any) -> "Future[Any]":  # Any: the module's
+    """Run the module's forward where it lives; a future of what it returns."""
+    about = (self.module_rref, self.device, self.is_device_map_set)
+    return rpc_async(self.module_rref.owner(), _remote_forward, (*about, *args), kwargs)
+
+
+def forward(self: "_RemoteModule", *args: Any, **kwargs: Any) -> Any:  # Any: the module's
+    """As `forward_async`, and wait."""
+    about = (self.module_rref, self.device, self.is_device_map_set)
+    return rpc_sync(self.module_rref.owner(), _remote_forward, (*about, *args), kwargs)
+
+
+class _RemoteModule(torch.nn.Module):
+    """See `RemoteModule`. Takes an interface too, which must be None."""
+
+    on: str | int
+    device: str
+    is_device_map_set: bool
+    is_scriptable: bool
+    generated_methods: list[Callable[..., Any]]  # Any: the module's
+    module_rref: RRef[Any]  # Any: a module
+    forward_async: "Callable[..., Future[Any]]"  # Any: what forward returns
+
+    def __init__(
+        self,
+        remote_device: str,
+        module_cls: Callable[..., torch.nn.Module],
+        args: Sequence[Any] | None = None,  # Any: the module's
+        kwargs: Mapping[str, Any] | None = None,  # Any: the module's
+        _module_interface_cls: Any = None,  # Any: TorchScript's
+    ) -> None:
+        _check_interface(_module_interface_cls)
+        super().__init__()
+        self._prepare(remote_device)
+        about = (module_cls, tuple(args or ()), dict(kwargs or {}), self.device)
+        self.module_rref = remote(self.on, _create_module, about)
+        self._install(self.generated_methods)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # Any: the module's
+        return self.forward(*args, **kwargs)  # there are no hooks here, and none of what nn.Module keeps for them
+
+    def _prepare(self, remote_device: str) -> None:
+        if not _agent.is_set():
+            raise AssertionError("RemoteModule only works in RPC: call init_rpc first.")
+        where = _remote_device(remote_device)
+        name = where.worker_name()
+        on = name if name is not None else where.rank()
+        agent = _agent.current()
+        if on is None:
+            on = agent.info.name
+        self.on = on
+        self.device = str(where.device())
+        self.is_device_map_set = bool(agent.devices.map_to(agent.worker(on).name))
+        self.is_scriptable = False
+        self.generated_methods = [forward_async, forward]
+
+    def _install(self, methods: Sequence[Callable[..., Any]]) -> None:  # Any: the module's
+        for method in methods:
+            self.__dict__[method.__name__] = MethodType(method, self)
+
+    def remote_parameters(self, recurse: bool = True) -> list[RRef[Parameter]]:
+        """References to the parameters, as `DistributedOptimizer` takes them; without `recurse` to its direct ones."""
+        refs: list[RRef[Parameter]] = rpc_sync(self.on, _param_rrefs, args=(self.module_rref, recurse))
+        return refs
+
+    def get_module_rref(self) -> RRef[Any]:  # Any: a module
+        """A reference to the module."""
+        return self.module_rref
+
+    def train(self, mode: bool = True) -> "_RemoteModule":
+        """Set the training mode of the module, where it lives."""
+        rpc_sync(self.on, _set_training, args=(self.module_rref, mode))
+        return self
+
+    def eval(self) -> "_RemoteModule":
+        """Set the module, where it lives, into evaluation mode."""
+        return self.train(False)
+
+    def parameters(self, recurse: bool = True) -> NoReturn:
+        """Not supported: the parameters are not here."""
+        raise ValueError(
+            "Method ``parameters`` not supported for RemoteModule. Please use ``remote_parameters`` instead."
+        )
+
+    def __getstate__(self) -> NoReturn:
+        raise RuntimeError(
+            "Cannot pickle RemoteModule in python pickler. RemoteModule can only be pickled when using RPC"
+        )
+
+    def __setstate__(self, state: object) -> NoReturn:
+        raise RuntimeError(
+            "Cannot unpickle RemoteModule in python pickler. RemoteModule can only be unpickled when using RPC"
+        )
+
+    @staticmethod
+    def init_from_module_rref(
+        remote_device: str,
+        module_rref: RRef[Any],  # Any: a module
+        _module_interface_cls: Any = None,  # Any: TorchScript's
+    ) -> "RemoteModule":
+        """Another RemoteModule for the same module.
+
+        Args:
+            remote_device: where the module lives, as in `RemoteModule`.
+            module_rref: what `get_module_rref` gave.
+        """
+        _check_interface(_module_interface_cls)
+        module = RemoteModule.__new__(RemoteModule)
+        torch.nn.Module.__init__(module)
+        module._prepare(remote_device)
+        module.module_rref = module_rref
+        module._install(module.generated_methods)
+        return module
+
+
+class RemoteModule(_RemoteModule):
+    """A module that lives on another worker, or on a device of one.
+
+    Args:
+        remote_device: "worker1/cuda:0", "rank:1/cpu", or only the worker's name for its CPU.
+        module_cls: makes the module there; found by its name on that worker.
+        args, kwargs: for `module_cls`.
+
+    Attributes:
+        forward: run the module's forward and wait; also by calling this object.
+        forward_async: run it and return a `torch.futures.Future`.
+
+    Arguments on the CPU are moved to the module's GPU. Without a device map, results come back on the CPU. What making
+    the module raised is raised at the first use.
+
+    >>> module = RemoteModule("worker1/cpu", torch.nn.Linear, args=(20, 30))
+    >>> module(torch.randn(128, 20)).shape
+    torch.Size([128, 30])
+    """
+
+    def __init__(
+        self,
+        remote_device: str,
+        module_cls: Callable[..., torch.nn.Module],
+        args: Sequence[Any] | None = None,  # Any: the module's
+        kwargs: Mapping[str, Any] | None = None,  # Any: the module's
+    ) -> None:
+        super().__init__(remote_device, module_cls, args, kwargs)
+
+
+def _not_supported(name: str) -> Callable[..., NoReturn]:
+    def method(self: _RemoteModule, *args: object, **kwargs: object) -> NoReturn:
+        raise ValueError(f"Method ``{name}`` not supported for RemoteModule")
+
+    method.__name__ = name
+    method.__doc__ = "Not supported: the module is on another worker."
+    return method
+
+
+for _name in _UNSUPPORTED:
+    setattr(_RemoteModule, _name, _not_supported(_name))
+
+
+def _check_interface(interface: object) -> None:
+    if interface is not None:
+        raise ValueError(
+            f"_module_interface_cls={interface!r}: a RemoteModule has no TorchScript interface here. Leave it out; "
+            f"the module itself may be a scripted one."
+        )
+
+
+# -- what runs where the module is ------------------------------------------------------------------------------------
+
+
+def _create_module(module_cls: Callable[..., Any], args: Any, kwargs: Any, device: str) -> Any:  # Any: the module's
+    module = module_cls(*args, **kwargs)
+    if not isinstance(module, torch.nn.Module):
+        raise ValueError(
+            "Expect `module_cls(*args, **kwargs)` returns an instance of <class nn.Module>, "
+            f"but it returns an instance of {type(module)}."
+        )
+    return module.to(device)
+
+
+def _param_rrefs(module_rref: RRef[torch.nn.Module], recurse: bool) -> list[RRef[Parameter]]:
+    return [RRef(param) for param in module_rref.local_value().parameters(recurse)]
+
+
+def _set_training(module_rref: RRef[torch.nn.Module], mode: bool) -> None:
+    module_rref.local_value().train(mode)
+
+
+def _remote_forward(
+    module_rref: RRef[Any],  # Any: a module
+    device: str,
+    is_device_map_set: bool,
+    *args: Any,  # Any: the module's
+    **kwargs: Any,  # Any: the module's
+) -> Any:  # Any: the module's
+    module = module_rref.local_value()
+    if torch.device(device).type != "cuda":
+        return module.forward(*args, **kwargs)
+    result = module.forward(*_on(args, device), **_on(kwargs, device))
+    return result if is_device_map_set else _on(result, "cpu")
+
+
+def _on(values: Any, device: str) -> Any:  # Any: the module's
+    """The tensors among `values`, in tuples, lists and dicts too, on this device."""
+    if isinstance(values, torch.Tensor):
+        return values.to(device)
+    if type(values) in (tuple, list):
+        return type(values)(_on(value, device) for value in values)
+    if type(values) is dict:
+        return {key: _on(value, device) for key, value in values.items()}
+    return values
+
+
+# -- in calls ---------------------------------------------------------------------------------------------------------
+
+
+def _reduce(module: _RemoteModule) -> tuple[Callable[..., RemoteModule], tuple[Any, ...]]:  # Any: its attributes
+    return _received, tuple(getattr(module, name) for name in _REMOTE_MODULE_PICKLED_ATTRIBUTES)
+
+
+def _received(*attributes: Any) -> RemoteModule:  # Any: those of the list
+    module = RemoteModule.__new__(RemoteModule)
+    module.__dict__.update(zip(_REMOTE_MODULE_PICKLED_ATTRIBUTES, attributes, strict=True))
+    module._install(module.generated_methods)
+    return module
+
+
+pickling.register(RemoteModule, _reduce)
+pickling.register(_RemoteModule, _reduce)

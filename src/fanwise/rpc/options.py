@@ -1,0 +1,125 @@
+"""Settings of a worker: time-outs, threads, where to meet, device maps. The names are torch's.
+
+A device map says on which device of the callee a tensor of mine arrives; the answer goes the other way. Without one,
+devices keep their names (`cuda:1` to `cuda:1`); `devices.py` applies and checks them. `_transports` and `_channels` are
+taken and mean nothing here. `allow` is ours: what calls from others may name.
+"""
+
+import numbers
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from . import constants
+from .allowing import Allow, Allowed
+from .faults import Faults
+
+Device = int | str | torch.device
+DeviceMap = dict[torch.device, torch.device]
+
+
+class RpcBackendOptions:
+    """What every backend's options have.
+
+    Args:
+        rpc_timeout: seconds that a call may take; 0: no limit.
+        init_method: where the workers meet: env://, tcp://host:port or file:///path.
+    """
+
+    def __init__(
+        self,
+        rpc_timeout: float = constants.DEFAULT_RPC_TIMEOUT_SEC,
+        init_method: str = constants.DEFAULT_INIT_METHOD,
+    ) -> None:
+        if isinstance(rpc_timeout, bool) or not isinstance(rpc_timeout, numbers.Real):
+            raise TypeError(
+                f"incompatible constructor arguments: rpc_timeout must be seconds, got {rpc_timeout!r} of type "
+                f"{type(rpc_timeout).__name__}"
+            )
+        if not rpc_timeout >= 0:
+            raise ValueError(f"rpc_timeout must be at least 0 seconds, got {rpc_timeout!r}")
+        self.rpc_timeout: float = float(rpc_timeout)
+        self.init_method: str = init_method
+
+
+class TensorPipeRpcBackendOptions(RpcBackendOptions):
+    """Options of our one backend, under torch's name for its own.
+
+    Args:
+        num_worker_threads: functions of others that run at a time, not counting those that wait for a call.
+        rpc_timeout: seconds that a call may take; 0: no limit.
+        init_method: where the workers meet.
+        device_maps: by the callee's name, {mine: theirs}; one to one.
+        devices: GPUs of this worker that calls use; None: all.
+        allow: functions and types that calls from other workers, and answers, may name, as objects or as names such as
+            "shop.train.step" and "shop.train.*"; None: everything. Plain containers, tensors and references need no
+            leave. What else a call names is refused, by name, before it is imported.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_worker_threads: int = constants.DEFAULT_NUM_WORKER_THREADS,
+        rpc_timeout: float = constants.DEFAULT_RPC_TIMEOUT_SEC,
+        init_method: str = constants.DEFAULT_INIT_METHOD,
+        device_maps: Mapping[str, Mapping[Device, Device]] | None = None,
+        devices: Sequence[Device] | None = None,
+        allow: Iterable[Allow] | None = None,
+        _transports: Any = None,  # Any: of torch's own transports
+        _channels: Any = None,  # Any: as above
+    ) -> None:
+        super().__init__(rpc_timeout, init_method)
+        if isinstance(num_worker_threads, bool) or not isinstance(num_worker_threads, int):
+            raise TypeError(f"num_worker_threads must be an int, got {num_worker_threads!r}")
+        if num_worker_threads < 1:
+            raise ValueError(f"num_worker_threads must be at least 1, got {num_worker_threads}")
+        self.num_worker_threads = num_worker_threads
+        self.device_maps: dict[str, DeviceMap] = {}
+        for to, device_map in (device_maps or {}).items():
+            self.set_device_map(to, device_map)
+        self.devices = [_gpu(device) for device in devices or ()]
+        self.allowed = None if allow is None else Allowed(allow)
+        self.faults: Faults | None = None  # for tests: what goes wrong
+
+    def set_device_map(self, to: str, device_map: Mapping[Device, Device]) -> None:
+        """Add to the map for worker `to`. ValueError when a device of mine would go to two of theirs."""
+        added = _one_to_one(device_map)
+        known = self.device_maps.setdefault(to, {})
+        for mine, theirs in added.items():
+            if known.get(mine, theirs) != theirs:
+                raise ValueError(
+                    f"`set_device_map` only supports 1-to-1 mapping, trying to map {mine} to {theirs} and {known[mine]}"
+                )
+        known.update(added)
+
+    def set_devices(self, devices: Sequence[Device]) -> None:
+        """The GPUs of this worker that calls use."""
+        self.devices = [_gpu(device) for device in devices]
+
+
+def _one_to_one(device_map: Mapping[Device, Device]) -> DeviceMap:
+    found: DeviceMap = {}
+    mine_of: DeviceMap = {}
+    for mine, theirs in ((_device(a), _device(b)) for a, b in device_map.items()):
+        if theirs in mine_of:
+            raise ValueError(
+                f"`device_map` only supports 1-to-1 mapping, trying to map {mine} and {mine_of[theirs]} to {theirs}"
+            )
+        found[mine] = theirs
+        mine_of[theirs] = mine
+    return found
+
+
+def _gpu(device: Device) -> torch.device:
+    found = _device(device)
+    if found.type != "cuda":
+        raise ValueError(f"`set_devices` expect a list of CUDA devices, but got device type {found.type}.")
+    return found
+
+
+def _device(device: Device) -> torch.device:
+    found = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    if found.type not in ("cpu", "cuda"):
+        raise ValueError(f"device maps take CPUs and CUDA devices, got {found}")
+    return torch.device("cuda", 0) if found.type == "cuda" and found.index is None else found

@@ -1,0 +1,59 @@
+"""What came of a future, with errors that hold nothing alive; and how to wait for one so that Ctrl-C is heard.
+
+A future of torch's holds its error; an error that was raised holds the frames it went through; a frame may hold the
+future: a ring that goes through C++, which a garbage collection cannot see. So what a future keeps has no traceback,
+and what is raised is a copy.
+"""
+
+import copy
+import threading
+from typing import Any
+
+from torch.futures import Future
+
+# A signal that comes between Python's last look at signals and the sleep wakes nobody; so the sleep ends now and then.
+_HEAR_S = 1.0
+
+
+def error_of(future: "Future[Any]") -> Exception | None:  # Any: of any type
+    """The error of a future that is done."""
+    try:
+        future.value()
+    except Exception as error:
+        # Its frames would hold the future, which holds it: a ring that the garbage collection cannot see through.
+        return error.with_traceback(None)
+    return None
+
+
+def wait_for(future: "Future[Any]") -> None:  # Any: of any type
+    """Block until a future is done, whatever came of it. Ctrl-C ends it; torch's own `wait` does not hear that."""
+    if not future.done():
+        done = threading.Event()
+        future.add_done_callback(lambda _: done.set())
+        wait_for_event(done)
+
+
+def wait_for_event(event: threading.Event) -> None:
+    """Block until it is set. Ctrl-C ends it, also one that came just before this thread fell asleep."""
+    while not event.wait(_HEAR_S):
+        pass
+
+
+def result_of(future: "Future[Any]") -> Any:  # Any: of any type
+    """Wait for a future and return its result; its error as a copy, so that the future does not hold our frames."""
+    if type(future) is Future:  # that of a call waits in its own way
+        wait_for(future)
+    try:
+        return future.wait()
+    except Exception as error:
+        again = afresh(error.with_traceback(None))
+    raise again
+
+
+def afresh(error: Exception) -> Exception:
+    """A copy of an error to raise; itself when it cannot be copied."""
+    try:
+        again = copy.copy(error)
+    except Exception:
+        return error
+    return again if type(again) is type(error) and again.args == error.args else error

@@ -1,0 +1,164 @@
+"""What the reference table of one worker is told and says: ids, messages between tables, orders to its own worker.
+
+    ids       GlobalId for references and for forks; WorkerKey: one life of one worker
+    messages  ForkRequest, ChildAccepted, Release, Forget, Fence, Fenced; they travel in numbered batches
+    orders    Send, Answer, FreeValue, FailValue, Confirmed, FailRefs, Refused
+
+A reference (RRef) is a value at its owner; a fork is one worker's share in it. Plain values; knows nothing else.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class WorkerKey(NamedTuple):
+    """One life of one worker: a restarted worker has its old id and another incarnation."""
+
+    id: int
+    incarnation: int
+
+
+class GlobalId(NamedTuple):
+    """Names a reference or a fork in the whole group, for ever. Shown as torch shows it."""
+
+    created_on: int
+    incarnation: int
+    local_id: int
+
+    @property
+    def creator(self) -> WorkerKey:
+        """The life of the worker that made this id."""
+        return WorkerKey(self.created_on, self.incarnation)
+
+    def __str__(self) -> str:
+        return f"GloballyUniqueId(created_on={self.created_on}, local_id={self.local_id})"
+
+
+class Fork(NamedTuple):
+    """What travels with a call: a share in `rref_id`, made by `parent` for the receiver."""
+
+    rref_id: GlobalId
+    fork_id: GlobalId
+    owner: WorkerKey
+    parent: WorkerKey
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ForkRequest:
+    """User to owner: count me. When it is answered, the fork is confirmed."""
+
+    rref_id: GlobalId
+    fork_id: GlobalId
+
+
+@dataclass(frozen=True, slots=True)
+class ChildAccepted:
+    """Child to parent: the owner knows of me, or is me. You may go."""
+
+    fork_id: GlobalId
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """User to owner: this fork, which you know, is used no more."""
+
+    rref_id: GlobalId
+    fork_id: GlobalId
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Creator to owner: the call that creates this was given up; forget the fork, also when the call is yet to come."""
+
+    rref_id: GlobalId
+    fork_id: GlobalId
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """To everybody: take nothing more from `lost` and those before, and say when all you had from them is confirmed."""
+
+    lost: WorkerKey
+    lost_before: tuple[WorkerKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """The answer to Fence."""
+
+    lost: WorkerKey
+
+
+Message = ForkRequest | ChildAccepted | Release | Forget | Fence | Fenced
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Messages number `first`, `first + 1`, ... of those from `sender` to `to`, counted from 1."""
+
+    sender: WorkerKey
+    to: WorkerKey
+    first: int
+    messages: tuple[Message, ...]
+
+
+# -- orders ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Bring this batch to `batch.to`; hand what comes back to `on_answer`."""
+
+    batch: Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Tell the sender of the batch that all messages up to this number are here."""
+
+    to: WorkerKey
+    up_to: int
+
+
+@dataclass(frozen=True, slots=True)
+class FreeValue:
+    """No fork is left: let go of the value."""
+
+    rref_id: GlobalId
+
+
+@dataclass(frozen=True, slots=True)
+class FailValue:
+    """`creator` died before its call brought the value: whoever waits for it gets an error."""
+
+    rref_id: GlobalId
+    creator: WorkerKey
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """The owner knows of this fork."""
+
+    fork_id: GlobalId
+
+
+@dataclass(frozen=True, slots=True)
+class FailRefs:
+    """The owner of these forks is lost: each use is an error from now on."""
+
+    fork_ids: tuple[GlobalId, ...]
+    owner: WorkerKey
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A fork that came when `lost`, its owner or its sender, was lost already: it was not taken."""
+
+    fork_id: GlobalId
+    lost: WorkerKey
+
+
+Order = Send | Answer | FreeValue | FailValue | Confirmed | FailRefs | Refused

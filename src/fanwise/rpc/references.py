@@ -1,0 +1,412 @@
+"""The references of this worker, as the rest of rpc sees them: made, sent, received, asked for, ended.
+
+    remote, share, received, keep --facts--> ref_keeper.Keeper --> refs.RefTable, which decides who holds what
+
+How the rest of rpc uses it:
+
+* `References(agent)` before the group is joined: from then on `agent.references`. `destroy` after the group is left;
+  before that, when all have arrived, `delete_all_user_and_unforked_owner_rrefs`.
+* `Envelopes`: `with sealing(to) as forks` around pickling, and `forks` go with the message; `with opening(forks)`
+  around unpickling, whether that succeeds or not, so that no fork is left on its way.
+* `Server`: `keep` runs a call whose value stays here; `confirmed`, right after `opening` on the same thread, is the
+  future of all references that came, or None when none is unconfirmed: only then may the function run.
+
+* `rref` makes its references through this; `let_go` is all that the end of one does.
+"""
+
+import logging
+import traceback
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.futures import Future
+
+from ..base.clocks import Clock
+from ..base.errors import DeadlineExceeded, OwnerLostError, WorkerLostError
+from . import pickling
+from .outcomes import wait_for
+from .ref_keeper import Keeper
+from .ref_orders import Fork, GlobalId, Order, Refused, WorkerKey
+from .ref_travel import Opening, Sealing, now
+from .rref import NOT_IN_A_CALL, RRef, UserState, afresh, error_of, gave_up, make, owner_lost
+from .rref_proxy import hand_on
+from .serving import Later
+from .worker_info import WorkerInfo
+
+if TYPE_CHECKING:
+    from .agent import Agent
+
+_log = logging.getLogger("fanwise.rpc")
+
+_TICK_S = 1.0
+_DELETE_S = 10.0
+
+
+class References:
+    """See the module.
+
+    Args:
+        agent: of this process; its references these become.
+        tick_s: what is unanswered for so long is sent again.
+        clock: for the deadlines and ticks.
+    """
+
+    def __init__(self, agent: "Agent", *, tick_s: float = _TICK_S, clock: Clock | None = None) -> None:
+        self.agent = agent
+        self._keeper = Keeper(agent, tick_s=tick_s, clock=clock)
+        self.new_id = self._keeper.new_id
+        self.let_go = self._keeper.let_go
+        agent.attach(self)
+
+    # -- made, sent, received, ended -------------------------------------------------------------------------------
+
+    def remote(
+        self,
+        to: WorkerInfo,
+        function: Callable[..., Any],  # Any: the user's
+        args: Sequence[object],
+        kwargs: dict[str, object],
+        *,
+        timeout_s: float,
+    ) -> RRef[Any]:  # Any: what the function returns
+        """Run `function` on `to` and keep the value there. Raises what sending a call raises."""
+        if to.id == self._keeper.table.me.id:
+            return self._remote_here(to, function, args, kwargs, timeout_s)
+        fork = Fork(self.new_id(), self.new_id(), self._keeper.key_of(to.id), self._keeper.table.me)
+        user = UserState(fork)
+        self._keeper.users[fork.fork_id] = user
+        rref = make(self, fork.rref_id, None, user)
+        self._keeper.do(self._keeper.table.created, fork.rref_id, fork.fork_id, fork.owner)
+        try:
+            made = self.agent.call(to, function, args, kwargs, timeout_s=timeout_s, remote=(fork.rref_id, fork.fork_id))
+        except BaseException:
+            user.confirm()
+            self._keeper.do(partial(self._keeper.table.gave_up, was_sent=False), fork.fork_id)
+            raise
+        rref._creation = made
+        made.add_done_callback(partial(self._created, user))
+        return rref
+
+    def _remote_here(
+        self,
+        to: WorkerInfo,
+        function: Callable[..., Any],  # Any: the user's
+        args: Sequence[object],
+        kwargs: dict[str, object],
+        timeout_s: float,
+    ) -> RRef[Any]:  # Any: what the function returns
+        rref_id = self.new_id()
+        value = self._keeper.values[rref_id] = Future()
+        rref = make(self, rref_id, value, None)
+        self._keeper.do(self._keeper.table.begun, rref_id, rref_id, self._keeper.table.me)
+        try:
+            made = self.agent.call(to, function, args, kwargs, timeout_s=timeout_s, remote=(rref_id, rref_id))
+        except BaseException:
+            self._keeper.do(self._keeper.table.value_ready, rref_id, rref_id)
+            raise
+        rref._creation = made
+
+        def created(future: "Future[Any]") -> None:  # Any: of nothing
+            error = error_of(future)
+            if error is not None:
+                rref._error = gave_up if isinstance(error, DeadlineExceeded) else partial(afresh, error)
+                self._keeper.do(self._keeper.table.value_ready, rref_id, rref_id)
+
+        made.add_done_callback(created)
+        return rref
+
+    def _created(self, user: UserState, future: "Future[Any]") -> None:  # Any: of nothing
+        """The call that creates was answered, or not."""
+        error = error_of(future)
+        fork_id = user.fork.fork_id
+        if error is None:
+            self._keeper.do(self._keeper.table.confirmed, fork_id)
+        elif isinstance(error, DeadlineExceeded):
+            user.fail(gave_up)
+            self._keeper.do(partial(self._keeper.table.gave_up, was_sent=True), fork_id)
+        elif isinstance(error, WorkerLostError):
+            user.fail(partial(owner_lost, user.fork, self._keeper.name_of(user.fork.owner)))
+        else:
+            user.fail(partial(afresh, error))
+            self._keeper.do(partial(self._keeper.table.gave_up, was_sent=False), fork_id)
+
+    def sealing(self, to: int) -> Sealing:
+        """Around the pickling of a message for worker `to`: the forks to send with it."""
+        return Sealing(self, to)
+
+    def opening(self, forks: Sequence[Fork]) -> Opening:
+        """Around the unpickling of a message that came with these forks."""
+        return Opening(self, forks)
+
+    def unsent(self, forks: Sequence[Fork]) -> None:
+        """A message with these forks never left."""
+        for fork in forks:
+            self._keeper.do(self._keeper.table.unsent, fork)
+
+    def take_back(self, forks: Sequence[Any]) -> None:  # Any: parts of a Fork
+        """As `unsent`, for forks as they stand in a message."""
+        self.unsent([_fork(plain) for plain in forks])
+
+    def share(self, rref: RRef[Any]) -> tuple[int]:  # Any: of any type
+        """Put a new fork into the message that this thread pickles; returns its place there.
+
+        Raises:
+            RuntimeError: no message is pickled; the reference was deleted. What its creation failed with.
+        """
+        if rref._user is not None:
+            rref._user.check("call fork an UserRRef")
+        if rref._error is not None:
+            raise rref._error()
+        sealing = now.sealing
+        if sealing is None:
+            if pickling.sending_to() is None:
+                raise RuntimeError(NOT_IN_A_CALL)
+            return (-1,)  # only tried, to find out what cannot be pickled
+        table = self._keeper.table
+        to = self._keeper.key_of(sealing.to)
+        owner = table.me if rref._user is None else rref._user.fork.owner
+        fork = Fork(rref._rref_id, self.new_id(), owner, table.me)
+        if table.is_lost(to):
+            raise self._keeper.no_member(to.id)
+        if rref._user is None:
+            self._keeper.do(self._lend, rref, fork, to)
+        else:
+            self._keeper.do(table.forked, rref._user.fork.fork_id, fork, to)
+        sealing.forks.append(fork)
+        return (len(sealing.forks) - 1,)
+
+    def received(self, plain: Sequence[Any]) -> RRef[Any]:  # Any: parts of a Fork, and of any type
+        """A fork has come. Not on a reading thread: it may connect to the owner."""
+        fork = _fork(plain)
+        table = self._keeper.table
+        if fork.owner != table.me:
+            user = UserState(fork)
+            self._keeper.users[fork.fork_id] = user
+            rref = make(self, fork.rref_id, None, user)
+            self._keeper.do(table.received, fork)
+            return rref
+        rref = make(self, fork.rref_id, None, None)
+        orders = self._keeper.told(self._came_home, rref, fork)
+        refused = next((order for order in orders if type(order) is Refused), None)
+        if refused is not None:
+            rref._error = partial(owner_lost, fork, self._keeper.name_of(refused.lost))
+        self._keeper.carry_out(orders)
+        return rref
+
+    def _lend(self, rref: RRef[Any], fork: Fork, to: WorkerKey) -> list[Order]:  # Any: of any type
+        assert rref._value is not None, "an owner has a value"
+        self._keeper.values[fork.rref_id] = rref._value
+        return self._keeper.table.lent(fork, to)
+
+    def _came_home(self, rref: RRef[Any], fork: Fork) -> list[Order]:  # Any: of any type
+        value = self._keeper.values.get(fork.rref_id)
+        orders = self._keeper.table.received(fork)
+        rref._value = value if value is not None else self._keeper.awaited(fork.rref_id) or Future()
+        return orders
+
+    # -- for the server of calls -----------------------------------------------------------------------------------
+
+    def keep(self, sender: WorkerInfo, remote: Any, run: Callable[[], Any]) -> Any:  # Any: the user's, plain ids
+        """Run a call whose value stays here. Returns what to answer: nothing, or a `Later` done with the value."""
+        rref_id, fork_id = GlobalId(*remote[0]), GlobalId(*remote[1])
+        value = self._begin(rref_id, fork_id)
+        try:
+            result = run()
+        except Exception as error:
+            # As text: who keeps log records must not keep frames, and the references in them.
+            _log.error("a remote() of worker %s failed:\n%s", sender.name, "".join(traceback.format_exception(error)))
+            self._settle(rref_id, value, error.with_traceback(None), None)
+            return None
+        if type(result) is not Later:
+            self._settle(rref_id, value, None, result)
+            return None
+        answer: Future[None] = Future()
+
+        def settle(future: "Future[Any]") -> None:  # Any: the user's
+            error = error_of(future)
+            self._settle(rref_id, value, error, None if error is not None else future.value())
+            answer.set_result(None)
+
+        result.future.add_done_callback(settle)
+        return Later(answer)
+
+    def _begin(self, rref_id: GlobalId, fork_id: GlobalId) -> "Future[Any]":  # Any: the user's
+        with self._keeper.changed:
+            value = self._keeper.values.setdefault(rref_id, Future())
+        self._keeper.do(self._keeper.table.begun, rref_id, fork_id, rref_id.creator)
+        return value
+
+    def _settle(
+        self, rref_id: GlobalId, value: "Future[Any]", error: Exception | None, result: Any
+    ) -> None:  # Any: user's
+        if not value.done():
+            if error is not None:
+                value.set_exception(error)
+            else:
+                value.set_result(result)
+        if rref_id.creator == self._keeper.table.me:
+            self._keeper.do(self._keeper.table.value_ready, rref_id, rref_id)
+
+    def confirmed(self) -> "Future[Any] | None":  # Any: of nothing
+        """Done when all references that this thread has just opened are confirmed, or have failed; None: they are."""
+        unconfirmed, now.unconfirmed = now.unconfirmed, ()
+        return torch.futures.collect_all(list(unconfirmed)) if unconfirmed else None
+
+    def value_of(self, rref_id: GlobalId) -> "Future[Any]":  # Any: the user's
+        """The value that this worker has, perhaps in a while. OwnerLostError when it is not, or no longer, here."""
+        value = self._value_now(rref_id)
+        if value is not None:
+            return value
+        earlier = self.agent.server.earlier_have_begun()
+        later: Future[Any] = Future()
+        if earlier is None:
+            value = self._value_now(rref_id)  # it may have begun just now
+            if value is None:
+                raise self._no_value(rref_id)
+            return value
+
+        def look_again(_: "Future[None]") -> None:
+            value = self._value_now(rref_id)
+            if value is None:
+                later.set_exception(self._no_value(rref_id))
+            else:
+                value.add_done_callback(partial(hand_on, later))
+
+        earlier.add_done_callback(look_again)
+        return later
+
+    def _value_now(self, rref_id: GlobalId) -> "Future[Any] | None":  # Any: the user's
+        self._keeper.table  # noqa: B018
+        with self._keeper.changed:
+            return self._keeper.awaited(rref_id)
+
+    def _no_value(self, rref_id: GlobalId) -> Exception:
+        return OwnerLostError(
+            f"worker {self.agent.info.name} does not have the value of {rref_id}: it was freed, or never made.\n"
+            f"That happens when the worker that passed the reference on, or created it, died meanwhile."
+        )
+
+    # -- asking owners ---------------------------------------------------------------------------------------------
+
+    def owner_of(self, fork: Fork) -> WorkerInfo:
+        """Who has the value, also when that worker is gone."""
+        return self._keeper.info_of(fork.owner)
+
+    def ask_owner(
+        self, user: UserState, function: Callable[..., Any], args: tuple[object, ...], timeout_s: float
+    ) -> Any:  # Any: what the function returns
+        """Run our own `function` on the owner and wait; again when the owner did not know the reference yet."""
+        was_confirmed = user.confirmed.done()
+        try:
+            return self._ask_once(user, function, args, timeout_s)
+        except OwnerLostError:
+            if was_confirmed:
+                raise
+        self.agent.blocking()
+        wait_for(user.confirmed)
+        user.check("use it")
+        return self._ask_once(user, function, args, timeout_s)
+
+    def _ask_once(
+        self, user: UserState, function: Callable[..., Any], args: tuple[object, ...], timeout_s: float
+    ) -> Any:  # Any: what the function returns
+        try:
+            return self.agent.call_sync(self.owner_of(user.fork), function, args, {}, timeout_s=timeout_s)
+        except OwnerLostError:
+            raise
+        except WorkerLostError as error:
+            if hasattr(error, "__notes__"):  # the function itself lost a worker, over there
+                raise
+            raise owner_lost(user.fork, self._keeper.name_of(user.fork.owner)) from error
+
+    def ask_later(
+        self, user: UserState, function: Callable[..., Any], args: tuple[object, ...], timeout_s: float
+    ) -> "Future[Any]":  # Any: what the function returns
+        """As `ask_owner`, without waiting."""
+        ask = partial(self.agent.call, self.owner_of(user.fork), function, args, {}, timeout_s=timeout_s)
+        if user.confirmed.done():
+            return ask()
+        result: Future[Any] = Future()
+
+        def ask_again(_: object) -> None:
+            try:
+                user.check("use it")
+                ask().add_done_callback(partial(hand_on, result))
+            except Exception as error:
+                result.set_exception(error.with_traceback(None))
+
+        def answered(first: "Future[Any]") -> None:  # Any: as above
+            if isinstance(error_of(first), OwnerLostError):
+                user.confirmed.add_done_callback(ask_again)
+            else:
+                hand_on(result, first)
+
+        ask().add_done_callback(answered)
+        return result
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    def debug_info(self) -> dict[str, str]:
+        """Counts, under torch's names."""
+        table = self._keeper.table
+        with self._keeper.changed:
+            counts = {
+                "num_owner_rrefs": len(table.owned),
+                "num_pending_users": table.num_unconfirmed,
+                "num_pending_futures": table.num_unanswered,
+                "num_forks": table.num_forks,
+            }
+        return {name: str(count) for name, count in counts.items()}
+
+    def delete_all_user_and_unforked_owner_rrefs(self, timeout_s: float = _DELETE_S) -> None:
+        """Release all references that this worker holds, used or not. All workers do so, when no call is open anywhere.
+
+        Waits, at most `timeout_s` seconds, until the owners know, and until nobody refers to values of this worker.
+        """
+        if not self._keeper.is_used:
+            return
+        table = self._keeper.table
+        self.agent.blocking()
+        self._keeper.wait_until(lambda: table.num_unconfirmed == 0, timeout_s)
+        for user in list(self._keeper.users.values()):
+            user.deleted = True
+        self._keeper.do(lambda: table.dropped(*table.held.copy()))
+        self._keeper.wait_until(
+            lambda: not table.held and table.num_unanswered == 0 and table.num_forks == 0, timeout_s
+        )
+
+    def destroy(self, ignore_leak: bool = True) -> None:
+        """End the thread; references that are left can be used no more.
+
+        Raises:
+            RuntimeError: values of this worker are still held, unless `ignore_leak`; then it is logged.
+        """
+        if not self._keeper.is_used:
+            return
+        self._keeper.close()
+        for user in list(self._keeper.users.values()):
+            user.deleted = True
+        self._keeper.users.clear()
+        self._keeper.values.clear()
+        leaks = [
+            f"Leaking RRef {rref_id} with {_forks(owned.forks)}" for rref_id, owned in self._keeper.table.owned.items()
+        ]
+        self._keeper.table.owned.clear()
+        if leaks:
+            text = "\n".join(
+                [*leaks, "Let references end before shutdown, or their values live until the process ends."]
+            )
+            if not ignore_leak:
+                raise RuntimeError(text)
+            _log.warning("%s", text)
+
+
+def _fork(plain: Sequence[Any]) -> Fork:  # Any: its parts
+    """As it stands in a message."""
+    return Fork(GlobalId(*plain[0]), GlobalId(*plain[1]), WorkerKey(*plain[2]), WorkerKey(*plain[3]))
+
+
+def _forks(forks: dict[GlobalId, WorkerKey]) -> str:
+    return ", ".join(f"fork Id {fork_id} on worker {holder.id}" for fork_id, holder in forks.items()) or "no fork"

@@ -1,0 +1,330 @@
+"""Calls that others make of this worker: opened, run and answered outside the threads that read.
+
+    request --outside--> open, wait for references, run --+--> value            --> seal, answer
+                                                          +--> Future           --> when it is done   (async_execution)
+                                                          +--> coroutine        --> on the loop of this worker, then so
+                                                          +--> exception        --> answered as such
+
+A function that raises is logged here and raised there. Knows no link but the one it answers.
+"""
+
+import asyncio
+import contextlib
+import logging
+import pickle
+import threading
+import traceback
+from collections.abc import Callable, Coroutine
+from functools import partial
+from types import CoroutineType
+from typing import Any
+
+import torch
+from torch.futures import Future
+
+from ..base.errors import ClosedError, FanwiseError, RemoteError, WorkerLostError
+from ..links import Request
+from ..links.drivers import Drivers
+from .envelopes import Envelopes, Opened
+from .faults import Faults
+from .worker_info import WorkerInfo
+
+_log = logging.getLogger("fanwise.rpc")
+
+_CANCEL_S = 1.0
+
+
+class Server:
+    """See the module."""
+
+    def __init__(
+        self,
+        envelopes: Envelopes,
+        drivers: Drivers,
+        *,
+        faults: Faults | None = None,
+        later: Callable[[float, Callable[[], None]], object] | None = None,
+    ) -> None:
+        self.num_open = 0
+        self.num_begun = 0
+        # What runs a call whose value stays here: (caller, what it sent along, run) -> the answer. The references'.
+        self.keep: Callable[[WorkerInfo, Any, Callable[[], Any]], Any] | None = None  # Any: their own
+        # References among the arguments must be confirmed before the function runs: a future, or None when they are.
+        self.confirmed: Callable[[], Future[Any] | None] = lambda: None  # Any: nothing
+        self._faults = faults
+        self._later = later
+        self._envelopes = envelopes
+        self._drivers = drivers
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._looping: threading.Thread | None = None
+        self._coming: set[int] = set()  # calls that are here and have not begun
+        self._waiting: list[tuple[set[int], Future[None]]] = []
+
+    def serve(self, sender: WorkerInfo, request: Request) -> None:
+        """A call came in. On a reading thread."""
+        with self._lock:
+            self.num_open += 1
+            self.num_begun += 1
+            ticket = self.num_begun
+        self._coming.add(ticket)
+        self._drivers.outside(_Call(self, sender, request, ticket))
+
+    def _run(self, call: "_Call", opened: Opened) -> None:
+        """Run a call that was opened, when all that it needs is there."""
+        waits = self.confirmed() if opened.has_references else None
+        if self._faults is not None and self._later is not None:
+            delay_s = self._faults.delay_s(opened.value[0], is_remote=opened.remote is not None)
+            self._later(delay_s, lambda: self._run_when(waits, call, opened))
+        else:
+            self._run_when(waits, call, opened)
+
+    def _run_when(self, waits: "Future[Any] | None", call: "_Call", opened: Opened) -> None:  # Any: nothing
+        if waits is not None:
+            waits.add_done_callback(lambda _: self._drivers.outside(partial(call.run, opened)))
+        elif self._faults is not None:
+            self._drivers.outside(partial(call.run, opened))
+        else:
+            call.run(opened)
+
+    @property
+    def is_faulty(self) -> bool:
+        """Whether faults are put in on purpose."""
+        return self._faults is not None
+
+    def has_begun(self, ticket: int) -> None:
+        """The function of a call is about to run, or never will."""
+        self._coming.discard(ticket)
+        if self._waiting:
+            self._tell_who_waits()
+
+    def earlier_have_begun(self) -> "Future[None] | None":
+        """Done when all calls that are here by now have begun; None: they have.
+
+        Calls that came one after another run on several threads, so one that uses what another makes may overtake it.
+        """
+        earlier = set(self._coming)
+        if not earlier:
+            return None
+        future: Future[None] = Future()
+        with self._lock:
+            self._waiting.append((earlier, future))
+        self._tell_who_waits()
+        return future
+
+    def _tell_who_waits(self) -> None:
+        with self._lock:
+            for earlier, _ in self._waiting:
+                earlier &= self._coming
+            ready = [future for earlier, future in self._waiting if not earlier]
+            self._waiting = [waiting for waiting in self._waiting if waiting[0]]
+        for future in ready:
+            future.set_result(None)
+
+    def ended(self) -> None:
+        """A call was answered."""
+        with self._lock:
+            self.num_open -= 1
+
+    def on_loop(self, coroutine: Coroutine[Any, Any, Any]) -> "Future[Any]":  # Any: the user's
+        """Run a coroutine on the loop of this worker."""
+        future: Future[Any] = Future()
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._looping = threading.Thread(
+                    target=_run_loop, args=(self._loop,), name="fanwise-asyncio", daemon=True
+                )
+                self._looping.start()
+        asyncio.run_coroutine_threadsafe(_into(future, coroutine), self._loop)
+        return future
+
+    def close(self) -> None:
+        """End the loop; what runs there is cancelled, and waited for only a moment. A second call does nothing."""
+        looping, self._looping = self._looping, None
+        if self._loop is not None and looping is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            if looping is not threading.current_thread():
+                looping.join(_CANCEL_S)
+
+
+_NOT_FOUND = (
+    "Default RPC pickler does not serialize function code. Ensure that UDFs are defined on both caller and callee "
+    "modules."
+)
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """The thread of the coroutines, until the loop is stopped."""
+    loop.run_forever()
+    running = asyncio.all_tasks(loop)
+    for task in running:
+        task.cancel()
+    loop.run_until_complete(asyncio.gather(*running, return_exceptions=True))
+    loop.close()
+
+
+async def _into(future: "Future[Any]", coroutine: Coroutine[Any, Any, Any]) -> None:  # Any: the user's
+    try:
+        future.set_result(await coroutine)
+    except BaseException as error:  # cancelled too; whatever it is, the loop goes on
+        future.set_exception(_harmless(error))
+
+
+class _Call:
+    """One call on its way from request to answer."""
+
+    def __init__(self, server: Server, sender: WorkerInfo, request: Request, ticket: int) -> None:
+        self._server = server
+        self._ticket = ticket
+        self._sender = sender
+        self._request = request
+        self._header: Any = None  # Any: autograd's own
+
+    def __call__(self) -> None:
+        """Open it, and run it. The job that a driver is given."""
+        try:
+            opened = self._server._envelopes.open(self._request.method, self._sender.id)  # type: ignore[arg-type]  # Sealed
+        except AttributeError as error:
+            self.fail(RuntimeError(f"{error}. {_NOT_FOUND}"))
+        except BaseException as error:
+            self.fail(error)
+        else:
+            if opened.has_references or self._server.is_faulty:
+                self._server._run(self, opened)
+            else:
+                self.run(opened)
+
+    def run(self, opened: Opened) -> None:
+        """Run the function and answer, now or when its future is done."""
+        function, args, kwargs = opened.value
+        self._header = opened.autograd
+        try:
+            if opened.remote is None:
+                value = self._begin(function, args, kwargs)
+            else:
+                keep = self._server.keep
+                assert keep is not None, "whoever sends this along has set it"
+                value = keep(self._sender, opened.remote, partial(self._begin, function, args, kwargs))
+            if type(value) is Later:
+                value.future.add_done_callback(self._done)
+                return
+        except BaseException as error:
+            self.fail(error)
+            return
+        self._answer(value)
+
+    def _begin(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:  # Any: the user's
+        """What the function returns; a future in its place when it is not done yet."""
+        self._server.has_begun(self._ticket)
+        try:
+            if self._header is None:
+                return self._outcome(function, function(*args, **kwargs))
+            with self._server._envelopes.entered(self._header):
+                return self._outcome(function, function(*args, **kwargs))
+        except BaseException as error:
+            raise _harmless(error)  # noqa: B904  # the same one, or from it
+
+    def _outcome(self, function: Callable[..., Any], value: Any) -> Any:  # Any: the user's
+        if hasattr(function, "_wrapped_async_rpc_function"):
+            if not isinstance(value, torch._C.Future):
+                raise RuntimeError(
+                    "Functions decorated with @rpc.async_function must return a torch.futures.Future object, "
+                    f"but {getattr(function, '__qualname__', function)} returned {type(value).__name__}."
+                )
+            return Later(value)
+        if type(value) is CoroutineType:
+            return Later(self._server.on_loop(value))
+        return value
+
+    def _done(self, future: "Future[Any]") -> None:  # Any: the user's
+        try:
+            value = future.value()
+        except Exception as error:
+            self.fail(error)
+            return
+        self._answer(value)
+
+    def _answer(self, value: object) -> None:
+        server = self._server
+        try:
+            if self._header is None:
+                sealed = server._envelopes.seal(value, self._sender.id)
+            else:
+                with server._envelopes.entered(self._header):
+                    sealed = server._envelopes.seal(value, self._sender.id)
+        except BaseException as error:
+            self.fail(error)
+            return
+        server.ended()
+        try:
+            self._request.answer(sealed)
+        except FanwiseError:
+            pass  # the caller is gone
+
+    def fail(self, error: BaseException) -> None:
+        """The call raises `error` at its caller."""
+        self._server.has_begun(self._ticket)
+        self._server.ended()
+        # As text: a record that somebody keeps would keep the function's frames, and the references in them.
+        told = f"{type(error).__name__}: {error}" if isinstance(error, _ENDINGS) else _traceback(error)
+        _log.error("%s by worker %s failed\n%s", self._request.method, self._sender.name, told)
+        try:
+            self._request.fail(_that_can_be_raised_there(error))
+        except FanwiseError:
+            pass  # the caller is gone
+        except BaseException as broken:  # by the error's own type; the caller would wait for ever
+            with contextlib.suppress(FanwiseError):
+                self._request.fail(_instead_of(error, broken))
+
+
+# Somebody else has ended: where that was noticed tells nothing.
+_ENDINGS = (WorkerLostError, ClosedError, KeyboardInterrupt)
+
+
+def _traceback(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error)).rstrip()
+
+
+def _harmless(error: BaseException) -> Exception:
+    """The error; in the place of one that would end the program that it reaches, such as SystemExit, its text."""
+    if isinstance(error, Exception):
+        return error
+    text = RemoteError(f"the function raised {type(error).__name__}: {error}")
+    text.__cause__ = error
+    return text
+
+
+def _that_can_be_raised_there(error: BaseException) -> BaseException:
+    """The error, or one that holds its text when the caller could not make it again from its arguments."""
+    error = _harmless(error)
+    if isinstance(error, torch.jit.Error):  # not of our making; torch's own calls raise a RuntimeError too
+        return RuntimeError(str(error))
+    try:
+        again = pickle.loads(pickle.dumps(error))
+        if type(again) is type(error):
+            return error
+        why: object = f"it came back as a {type(again).__name__}"
+    except BaseException as broken:
+        why = broken
+    text = _traceback(error)
+    return RuntimeError(
+        f"Failed to create original exception type {type(error).__qualname__}. Error msg was {why}. "
+        f"Original exception on remote side was {text}"
+    )
+
+
+def _instead_of(error: BaseException, broken: BaseException) -> RemoteError:
+    return RemoteError(
+        f"the function raised {type(error).__name__}, which could not be sent: its text or its pickling raised "
+        f"{type(broken).__name__}.\n{_traceback(error)}"
+    )
+
+
+class Later:
+    """The value of a call comes when this future is done."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, future: Any) -> None:  # Any: a torch future, also as torch's C++ code makes them
+        self.future = future

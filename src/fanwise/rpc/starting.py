@@ -1,0 +1,243 @@
+"""`init_rpc` and `shutdown`: how a process becomes a worker of a group, and stops being one.
+
+    init_rpc: check, listen, join the group (blocks until it is complete), references, autograd
+    shutdown: all are there and nothing is open (graceful), references released, group left, threads ended
+
+Whatever fails on the way, the process is no worker afterwards.
+"""
+
+import numbers
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import torch
+
+from ..base.errors import WorkerLostError
+from ..links import Hub
+from ..links.drivers import Drivers
+from . import agent as _agent
+from . import autograd, backend_registry, constants, early_errors, serving
+from .devices import check_here, check_there
+from .entrance import meeting_at
+from .group import Group
+from .options import RpcBackendOptions, TensorPipeRpcBackendOptions
+from .references import References
+from .rendezvous import parse
+from .worker_info import WorkerInfo
+
+# How long to wait for the others when calls may take for ever.
+_JOIN_S = 300.0
+
+
+def init_rpc(
+    name: str,
+    backend: Any = None,  # Any: a member of BackendType
+    rank: int = -1,
+    world_size: int | None = None,
+    rpc_backend_options: RpcBackendOptions | None = None,
+) -> None:
+    """Make this process a worker. Blocks until all `world_size` workers are there, at most the options' `rpc_timeout`.
+
+    Args:
+        name: unique in the group; of letters, digits, `_`, `:` and `-`, shorter than 128 characters.
+        backend: there is one; `BackendType.TENSORPIPE` names it.
+        rank: unique in the group, from 0; -1: from the address or the environment.
+        world_size: how many workers; None: a dynamic group, which workers join and leave at any time.
+        rpc_backend_options: time-outs, threads, where to meet, device maps.
+
+    Raises:
+        TypeError, ValueError: a setting of the wrong kind. RuntimeError: this process is a worker already; the name or
+        rank is not unique; static and dynamic workers in one group. JoinError: not all came in time; says who did.
+    """
+    kind = backend_registry.BackendType
+    if backend is not None and not isinstance(backend, kind):
+        raise TypeError("Argument backend must be a member of BackendType")
+    if rpc_backend_options is not None and not isinstance(rpc_backend_options, RpcBackendOptions):
+        raise TypeError("Argument rpc_backend_options must be an instance of RpcBackendOptions")
+    if backend is None:
+        backend = kind.TENSORPIPE if rpc_backend_options is None else _backend_of(rpc_backend_options)
+    if rpc_backend_options is None:
+        rpc_backend_options = backend_registry.construct_rpc_backend_options(backend)
+    init_rpc_backend(backend, None, name, rank, world_size, rpc_backend_options)
+
+
+def _backend_of(options: RpcBackendOptions) -> Any:  # Any: a member of BackendType
+    for candidate in backend_registry.BackendType:
+        if isinstance(options, type(backend_registry.construct_rpc_backend_options(candidate))):
+            return candidate
+    raise TypeError(f"Could not infer backend for options {options}")
+
+
+def init_rpc_backend(
+    backend: Any,  # Any: a member of BackendType
+    store: Any = None,  # Any: torch's; taken and not used
+    name: str = "",
+    rank: int = -1,
+    world_size: int | None = None,
+    rpc_backend_options: Any = None,  # Any: the backend's own
+) -> None:
+    """Start a backend and make its agent the one of this process."""
+    if not isinstance(rank, numbers.Integral) or not isinstance(world_size, (numbers.Integral, type(None))):
+        raise RuntimeError(f"rank and world_size must be ints, got {rank!r} and {world_size!r}")
+    if _agent.is_set():
+        raise RuntimeError("RPC is already initialized")
+    agent = backend_registry.init_backend(
+        backend, store=store, name=name, rank=rank, world_size=world_size, rpc_backend_options=rpc_backend_options
+    )
+    if not _agent.is_set():
+        _become(agent)
+
+
+def _become(agent: _agent.Agent | None) -> None:
+    """From now on this process is a worker, or none."""
+    _agent.set_current(agent)
+    if agent is None:
+        early_errors.remove()
+    else:
+        early_errors.install()
+
+
+def _options(rpc_timeout: float, init_method: str, **kwargs: Any) -> TensorPipeRpcBackendOptions:  # Any: options
+    return TensorPipeRpcBackendOptions(rpc_timeout=rpc_timeout, init_method=init_method, **kwargs)
+
+
+def start(
+    store: Any,  # Any: torch's; not used
+    name: str,
+    rank: int,
+    world_size: int | None,
+    rpc_backend_options: TensorPipeRpcBackendOptions,
+) -> _agent.Agent:
+    """Listen, join, and be ready. What `register_backend` takes: the store is torch's, and not used."""
+    options = rpc_backend_options
+    if not isinstance(options, TensorPipeRpcBackendOptions):
+        raise TypeError(f"`rpc_backend_options` must be a `TensorPipeRpcBackendOptions`, got {options!r}")
+    where, rank, world_size = parse(options.init_method, rank=rank, world_size=world_size)
+    if rank < 0 or (world_size is not None and rank >= world_size):
+        raise ValueError(f"rank {rank} is out of range: ranks begin at 0, and world_size={world_size}.")
+    info = WorkerInfo(name, rank)
+    meeting = meeting_at(where)
+    hub = Hub(name="rpc")
+    drivers = Drivers(hub, name="rpc", limit=options.num_worker_threads)
+    agent = _agent.Agent(info, hub, drivers, options=options)
+    try:
+        _listener, address = meeting.listen(hub, agent.connections.accept)
+        References(agent)
+        autograd.attach(agent)
+        drivers.start()
+        group = Group.join(
+            hub,
+            meeting,
+            name=name,
+            rank=rank,
+            world_size=world_size,
+            address=address,
+            within_s=options.rpc_timeout or _JOIN_S,
+        )
+        _become(agent)  # before the calls that came early are run: their functions may make calls of their own
+        agent.joined(group)
+        _check_devices(agent)
+    except BaseException:
+        _leave(agent)
+        raise
+    return agent
+
+
+def _check_devices(agent: _agent.Agent) -> None:
+    """The device maps, against the group that there is now. ValueError in torch's words."""
+    maps, me = agent.devices, agent.info.name
+    names = None if agent.group.world_size is None else [worker.name for worker in agent.workers()]
+    check_here(me, maps, names, torch.cuda.device_count())
+    asked = {worker.name: agent.tell(worker.id, "devices") for worker in agent.workers() if maps.map_to(worker.name)}
+    for to, about in asked.items():
+        try:
+            count, devices = about.wait()
+        except WorkerLostError:
+            continue  # it may have found its own maps to be wrong
+        check_there(me, to, maps.map_to(to), (count, devices))
+
+
+def _leave(agent: _agent.Agent) -> None:
+    """What was begun is ended, when the rest fails."""
+    _become(None)
+    autograd.detach()
+    if agent.has_joined:
+        agent.group.shutdown(graceful=False, within_s=None)
+        agent.references.destroy()
+    agent.close()
+
+
+def shutdown(graceful: bool = True, timeout: float = constants.DEFAULT_SHUTDOWN_TIMEOUT) -> None:
+    """Stop being a worker.
+
+    Args:
+        graceful: wait until all workers that are alive have called this and no call is open anywhere; in a dynamic
+            group, until none is open here. False: leave at once; what waits fails.
+        timeout: seconds to wait at most; 0: as long as it takes.
+
+    Raises:
+        RuntimeError: this process is no worker; a graceful one was called by a function that a call runs here, and that
+            call is open for as long as this waits; references were left over (only when that is asked for).
+        DeadlineExceeded: not all came in time; says who is missing. This process has left all the same.
+    """
+    agent = _agent.current()
+    if graceful and _is_in_a_call():
+        raise RuntimeError(
+            f"shutdown() was called on worker {agent.info.name} by a function that a call runs there. It waits until "
+            f"no call is open, and that one is open until the function returns.\n"
+            f"Return first, and call shutdown() in the program that called init_rpc; or leave at once, with "
+            f"shutdown(graceful=False): then the call fails with a WorkerLostError."
+        )
+    agent.blocking()
+    try:
+        if graceful:
+            steps.wait_for_all(timeout)
+        agent.group.shutdown(
+            graceful=graceful,
+            within_s=timeout or None,
+            open_calls=agent.open_calls,
+            when_quiet=steps.release if agent.group.world_size is not None else _nothing,
+        )
+    finally:
+        try:
+            agent.references.destroy(ignore_leak=steps.ignores_leaks())
+        finally:
+            autograd.detach()
+            _become(None)
+            agent.close()
+
+
+def _is_in_a_call() -> bool:
+    """Whether this thread is below the server of calls. Looked for on its stack, so that no call pays for it."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_globals is not vars(serving):
+        frame = frame.f_back
+    return frame is not None
+
+
+def _nothing() -> None:
+    """In a dynamic group those who stay learn from our leaving that our references are released."""
+
+
+class Steps:
+    """Parts of a shutdown in whose place programs written for torch put functions of their own; `torch_compat` asks.
+
+    Attributes:
+        wait_for_all: (timeout in seconds), before the wait of our own.
+        release: when no call is open anywhere: give back all references.
+        ignores_leaks: whether references that are left over are only logged.
+    """
+
+    def __init__(self) -> None:
+        self.wait_for_all: Callable[[float], None] = lambda timeout: None
+        self.release: Callable[[], None] = lambda: (
+            _agent.current().references.delete_all_user_and_unforked_owner_rrefs()
+        )
+        self.ignores_leaks: Callable[[], bool] = lambda: True
+
+
+steps = Steps()
+
+backend_registry.register_backend("TENSORPIPE", _options, start)

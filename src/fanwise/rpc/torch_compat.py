@@ -1,0 +1,242 @@
+"""Names that are private in `torch.distributed.rpc`, and that programs and torch's own tests use all the same.
+
+    torch.distributed.rpc.api, torch.distributed.rpc.internal   this module
+    torch.distributed.rpc._names                                 this module, through `fanwise.rpc`
+
+Here are names, no behaviour: each one ends in a part of this package that does the work. What programs assign to
+(`_ignore_rref_leak`, `_wait_all_workers` and others) is read from here when it matters, so an assignment counts.
+Without a meaning here, and taken in silence: `enable_gil_profiling`.
+"""
+
+import contextlib
+from collections import namedtuple
+from collections.abc import Callable, Collection, Iterator
+from enum import Enum
+from typing import Any
+
+import torch
+
+from . import agent as _agent
+from . import autograd as _autograd
+from . import pickling as _pickling
+from .calls import get_rpc_timeout as get_rpc_timeout
+from .calls import get_worker_info as get_worker_info
+from .calls import remote as remote
+from .calls import rpc_async as rpc_async
+from .calls import rpc_sync as rpc_sync
+from .calls import set_rpc_timeout as _set_rpc_timeout  # noqa: F401  # re-exported under torch's name, as those below
+from .calls import thread_local_var as _thread_local_var  # noqa: F401
+from .calls import wait_all as _wait_all  # noqa: F401
+from .constants import DEFAULT_SHUTDOWN_TIMEOUT, UNSET_RPC_TIMEOUT
+from .gathering import AllGatherStates as AllGatherStates
+from .gathering import Gatherer
+from .options import RpcBackendOptions as RpcBackendOptions
+from .options import TensorPipeRpcBackendOptions as TensorPipeRpcBackendOptions
+from .rref import RRef as RRef
+from .starting import init_rpc_backend as _init_rpc_backend  # noqa: F401
+from .starting import shutdown as shutdown
+from .starting import steps as _steps
+from .worker_info import WorkerInfo as WorkerInfo
+
+PyRRef = RRef
+
+# Set to False, `shutdown` raises when a reference is left over.
+_ignore_rref_leak = True
+_UNSET_RPC_TIMEOUT = UNSET_RPC_TIMEOUT
+
+PythonUDF = namedtuple("PythonUDF", ["func", "args", "kwargs"])
+RemoteException = namedtuple("RemoteException", ["msg", "exception_type"])
+
+
+# -- gathering ----------------------------------------------------------------------------------------------------
+
+
+def _gather_to_leader(
+    sequence_id: str, worker_name: str, obj: object, worker_names: Collection[str] | None = None
+) -> None:
+    _gatherer.collected(sequence_id, worker_name, obj, worker_names)
+
+
+def _broadcast_to_followers(sequence_id: str, objects_map: dict[str, Any]) -> None:  # Any: the workers' values
+    _gatherer.spread_out(sequence_id, objects_map)
+
+
+_gatherer = Gatherer(_gather_to_leader, _broadcast_to_followers)
+
+
+def _all_gather(
+    obj: object, worker_names: Collection[str] | None = None, timeout: float = UNSET_RPC_TIMEOUT
+) -> dict[str, Any]:  # Any: the workers' values
+    """The values of all workers, or those of `worker_names`, by name; blocks until all have called this."""
+    return _gatherer.all_gather(obj, worker_names, timeout)
+
+
+def _barrier(worker_names: Collection[str]) -> None:
+    """Block until all of them have called this."""
+    _all_gather(None, set(worker_names))
+
+
+def _wait_all_workers(timeout: float = DEFAULT_SHUTDOWN_TIMEOUT) -> None:
+    """Block until all workers have called this."""
+    _all_gather(None, timeout=timeout)
+
+
+def _wait_if_replaced(timeout: float) -> None:
+    """A wait of our own is part of every graceful shutdown."""
+    if _wait_all_workers is not _own_wait_all_workers:
+        _wait_all_workers(timeout)
+
+
+_own_wait_all_workers = _wait_all_workers
+_steps.wait_for_all = _wait_if_replaced
+_steps.release = lambda: _delete_all_user_and_unforked_owner_rrefs()
+_steps.ignores_leaks = lambda: _ignore_rref_leak
+
+
+# -- the agent ----------------------------------------------------------------------------------------------------
+
+
+class TensorPipeAgent:
+    """The agent of this process with the methods of torch's."""
+
+    def __init__(self, agent: _agent.Agent) -> None:
+        self._agent = agent
+
+    @property
+    def is_static_group(self) -> bool:
+        """Whether the group was made with a world size."""
+        return self._agent.group.world_size is not None
+
+    def get_worker_info(self, worker: "str | int | WorkerInfo | None" = None) -> WorkerInfo:
+        """This worker, or the one of that name or id."""
+        return self._agent.info if worker is None else self._agent.worker(worker)
+
+    def get_worker_infos(self) -> list[WorkerInfo]:
+        """All workers."""
+        return self._agent.workers()
+
+    def get_debug_info(self) -> dict[str, str]:
+        """Numbers of this agent, as text."""
+        return {key: str(value) for key, value in self._agent.numbers().items()}
+
+    def get_metrics(self) -> dict[str, str]:
+        """As `get_debug_info`."""
+        return self.get_debug_info()
+
+    def join(self, shutdown: bool = False, timeout: float = 0) -> None:
+        """Block until all workers are here."""
+        _wait_all_workers(timeout)
+
+    def sync(self) -> None:
+        """Block until all workers are here."""
+        _wait_all_workers()
+
+    def shutdown(self) -> None:
+        """Stop being a worker, at once."""
+        shutdown(graceful=False)
+
+    def _get_device_map(self, worker: WorkerInfo) -> dict[torch.device, torch.device]:
+        return self._agent.devices.map_to(worker.name)
+
+    def _get_backend_options(self) -> TensorPipeRpcBackendOptions:
+        return self._agent.options
+
+
+RpcAgent = TensorPipeAgent
+
+
+def _get_current_rpc_agent() -> TensorPipeAgent:
+    return TensorPipeAgent(_agent.current())
+
+
+def _is_current_rpc_agent_set() -> bool:
+    return _agent.is_set()
+
+
+def _set_and_start_rpc_agent(agent: _agent.Agent) -> None:
+    _agent.set_current(agent)
+
+
+def _to_worker_info(to: "str | int | WorkerInfo") -> WorkerInfo:
+    return _agent.current().worker(to)
+
+
+def enable_gil_profiling(flag: bool) -> None:
+    """Without effect: nothing here measures how long threads wait for the interpreter's lock."""
+
+
+# -- references, and what is known for debugging ------------------------------------------------------------------
+
+
+def _delete_all_user_and_unforked_owner_rrefs() -> None:
+    _agent.current().references.delete_all_user_and_unforked_owner_rrefs()
+
+
+def _rref_context_get_debug_info() -> dict[str, str]:
+    return _agent.current().references.debug_info()
+
+
+def _get_debug_info() -> dict[str, str]:
+    agent = _get_current_rpc_agent()
+    return {**_rref_context_get_debug_info(), **agent.get_debug_info(), **_autograd._get_debug_info()}
+
+
+# -- pickling -----------------------------------------------------------------------------------------------------
+
+
+class RPCExecMode(Enum):
+    """How a call is made."""
+
+    SYNC = "sync"
+    ASYNC = "async"
+    ASYNC_JIT = "async_jit"
+    REMOTE = "remote"
+
+
+def _build_rpc_profiling_key(
+    exec_type: RPCExecMode, func_name: str, current_worker_name: str, dst_worker_name: str
+) -> str:
+    return f"rpc_{exec_type.value}#{func_name}({current_worker_name} -> {dst_worker_name})"
+
+
+class _InternalRPCPickler:
+    """Objects as bytes and a table of tensors beside them, as calls have them. Picklers of users are made of it."""
+
+    def __init__(self) -> None:
+        self._class_reducer_dict: dict[type, Callable[[Any], Any]] = {}  # Any: reducers, as copyreg has them
+
+    def _register_reducer(self, obj_class: type, reducer: Callable[[Any], Any]) -> None:  # Any: as copyreg has them
+        self._class_reducer_dict.setdefault(obj_class, reducer)
+
+    def serialize(self, obj: object) -> tuple[bytes, list[torch.Tensor]]:
+        """The pickle, and the tensors that it leaves out."""
+        return _pickling.encode_alone(obj, self._class_reducer_dict)
+
+    def deserialize(self, binary_data: bytes, tensor_table: list[torch.Tensor]) -> Any:  # Any: the user's
+        """The other way."""
+        return _pickling.decode(binary_data, tensor_table, ())
+
+
+_internal_rpc_pickler = _InternalRPCPickler()
+_default_pickler: Any = _internal_rpc_pickler  # Any: a pickler of the user's own
+
+
+def serialize(obj: object) -> tuple[bytes, list[torch.Tensor]]:
+    """The pickle of `obj`, and the tensors that it leaves out."""
+    return _internal_rpc_pickler.serialize(obj)
+
+
+def deserialize(binary_data: bytes, tensor_table: list[torch.Tensor]) -> Any:  # Any: the user's
+    """What `serialize` was given."""
+    return _internal_rpc_pickler.deserialize(binary_data, tensor_table)
+
+
+@contextlib.contextmanager
+def _use_rpc_pickler(rpc_pickler: Any) -> Iterator[None]:  # Any: a pickler of the user's own
+    """Meanwhile calls that this process makes are pickled by `rpc_pickler.serialize((func, args, kwargs))`."""
+    global _default_pickler
+    _default_pickler = _pickling.instead = rpc_pickler
+    try:
+        yield
+    finally:
+        _default_pickler, _pickling.instead = _internal_rpc_pickler, None

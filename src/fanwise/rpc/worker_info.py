@@ -1,0 +1,46 @@
+"""WorkerInfo: the name and id of a worker, as users see it, pass it on and print it. The id is the rank."""
+
+import re
+
+_NAME_CHARS_MAX = 128
+_NAME = re.compile(r"[A-Za-z0-9_:\-]+")
+
+
+def check_name(name: str) -> str:
+    """The name, or RuntimeError with the text that users of torch know."""
+    if not isinstance(name, str):
+        raise TypeError(f"a worker's name must be a str, got {name!r} of type {type(name).__name__}")
+    if not name:
+        raise RuntimeError("Worker name must be non-empty.")
+    if len(name) >= _NAME_CHARS_MAX:
+        raise RuntimeError(f"Worker name must be shorter than {_NAME_CHARS_MAX} characters, got {len(name)}.")
+    if _NAME.fullmatch(name) is None:
+        raise RuntimeError(f"Worker name must match ^[A-Za-z0-9_-:]*$, but got {name!r}.")
+    return name
+
+
+class WorkerInfo:
+    """A worker of the group: `name` and `id` (its rank). Hashable; may be sent to any worker.
+
+    Args:
+        name: of letters, digits, `_`, `:` and `-`, shorter than 128 characters. RuntimeError otherwise.
+        id: the rank.
+    """
+
+    __slots__ = ("id", "name")
+
+    def __init__(self, name: str, id: int) -> None:
+        self.name = check_name(name)
+        self.id = int(id)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, WorkerInfo) and (self.id, self.name) == (other.id, other.name)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.id))
+
+    def __repr__(self) -> str:
+        return f"WorkerInfo(id={self.id}, name={self.name})"
+
+    def __reduce__(self) -> "tuple[type[WorkerInfo], tuple[str, int]]":
+        return WorkerInfo, (self.name, self.id)

@@ -1,0 +1,261 @@
+"""Tier 3: real threads that drive a hub and run jobs, one after another or beside each other."""
+
+import logging
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from fanwise.links import Hub
+from fanwise.links.drivers import Drivers
+from fanwise.testing import within
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    hub = Hub(name="driven")
+    yield hub
+    hub.close()
+
+
+def driven(hub: Hub, limit: int = 16) -> Drivers:
+    drivers = Drivers(hub, name="test", limit=limit, patience_s=0.01)
+    drivers.start()
+    return drivers
+
+
+@pytest.fixture
+def drivers(hub: Hub) -> Iterator[Drivers]:
+    drivers = driven(hub)
+    yield drivers
+    drivers.close()
+
+
+def wait_for(event: threading.Event) -> None:
+    assert event.wait(10.0), "the event did not come"
+
+
+def test_a_job_that_comes_in_through_the_hub_runs_on_the_thread_that_read_it(hub: Hub, drivers: Drivers) -> None:
+    ran: list[int] = []
+    done = threading.Event()
+
+    def readable() -> None:
+        reader = threading.get_ident()
+
+        def job() -> None:
+            ran.extend((reader, threading.get_ident()))
+            done.set()
+
+        drivers.outside(job)
+
+    hub.call_soon(readable)
+    wait_for(done)
+    assert ran[0] == ran[1]
+
+
+def test_a_job_is_not_run_within_a_turn_of_the_hub(hub: Hub, drivers: Drivers) -> None:
+    seen: list[bool] = []
+    done = threading.Event()
+
+    def job() -> None:
+        seen.append(hub.is_loop_thread)
+        done.set()
+
+    hub.call_soon(lambda: drivers.outside(job))
+    wait_for(done)
+    assert seen == [False]
+
+
+@pytest.mark.parametrize("tells", [False, True], ids=["silent", "says that it blocks"])
+def test_the_hub_is_driven_while_a_job_blocks(hub: Hub, drivers: Drivers, tells: bool) -> None:
+    began, turned, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def job() -> None:
+        began.set()
+        if tells:
+            drivers.blocking()
+        wait_for(turned)
+        ended.set()
+
+    drivers.outside(job)
+    wait_for(began)
+    hub.call_soon(turned.set)
+    wait_for(ended)
+
+
+def test_jobs_that_wait_for_each_other_all_end_when_they_say_so(hub: Hub) -> None:
+    drivers = driven(hub, limit=2)
+    events = [threading.Event() for _ in range(61)]
+
+    def link_of_a_chain(i: int) -> None:
+        drivers.blocking()
+        wait_for(events[i + 1])
+        events[i].set()
+
+    for i in range(60):
+        drivers.outside(lambda i=i: link_of_a_chain(i))  # type: ignore[misc]  # a default binds i
+    drivers.outside(events[60].set)
+    wait_for(events[0])
+    drivers.close()
+
+
+def test_jobs_that_wait_for_each_other_in_silence_end_too_though_they_are_more_than_the_limit(hub: Hub) -> None:
+    drivers = driven(hub, limit=2)
+    events = [threading.Event() for _ in range(9)]
+
+    def link_of_a_chain(i: int) -> None:
+        wait_for(events[i + 1])
+        events[i].set()
+
+    for i in range(8):
+        drivers.outside(lambda i=i: link_of_a_chain(i))  # type: ignore[misc]  # a default binds i
+    drivers.outside(events[8].set)
+    wait_for(events[0])
+    drivers.close()
+
+
+def test_no_more_jobs_than_the_limit_run_while_they_come_to_an_end(hub: Hub) -> None:
+    drivers = driven(hub, limit=3)
+    lock, running, most, done = threading.Lock(), [0], [0], threading.Semaphore(0)
+
+    def job() -> None:
+        with lock:
+            running[0] += 1
+            most[0] = max(most[0], running[0])
+        threading.Event().wait(0.002)  # lets go of the interpreter's lock, as arithmetic of torch does
+        with lock:
+            running[0] -= 1
+        done.release()
+
+    for _ in range(60):
+        drivers.outside(job)
+    for _ in range(60):
+        assert done.acquire(timeout=10.0)
+    assert 1 < most[0] <= 3
+    drivers.close()
+
+
+def test_a_job_that_raises_is_logged_and_the_next_one_runs(drivers: Drivers, caplog: pytest.LogCaptureFixture) -> None:
+    done = threading.Event()
+
+    def broken() -> None:
+        raise SystemExit(3)
+
+    with caplog.at_level(logging.ERROR):
+        drivers.outside(broken)
+        drivers.outside(done.set)
+        wait_for(done)
+    assert "a job of test failed" in caplog.text
+
+
+def test_nobody_wakes_up_while_nothing_comes(hub: Hub, drivers: Drivers) -> None:
+    done = threading.Event()
+    drivers.outside(done.set)
+    wait_for(done)
+    within(5.0, lambda: drivers._watch_sleeps, "the watch sleeps")
+
+
+def test_close_does_not_wait_for_a_job_that_goes_on(hub: Hub) -> None:
+    drivers = driven(hub)
+    began, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def job() -> None:
+        began.set()
+        wait_for(go_on)
+        ended.set()
+
+    drivers.outside(job)
+    wait_for(began)
+    drivers.close()
+    hub.close()
+    go_on.set()
+    wait_for(ended)
+
+
+def test_what_was_handed_in_before_a_close_but_not_begun_is_dropped(hub: Hub) -> None:
+    drivers = driven(hub)
+    drivers.close()
+    ran: list[int] = []
+    drivers.outside(lambda: ran.append(1))
+    assert ran == []
+
+
+def test_close_may_come_from_a_job(hub: Hub) -> None:
+    drivers = driven(hub)
+    closed = threading.Event()
+
+    def job() -> None:
+        drivers.close()
+        closed.set()
+
+    drivers.outside(job)
+    wait_for(closed)
+
+
+def test_after_a_storm_of_blocking_jobs_few_threads_are_left(hub: Hub, drivers: Drivers) -> None:
+    go_on = threading.Event()
+    began = threading.Semaphore(0)
+
+    def job() -> None:
+        drivers.blocking()
+        began.release()
+        wait_for(go_on)
+
+    for _ in range(40):
+        drivers.outside(job)
+    for _ in range(40):
+        assert began.acquire(timeout=10.0)
+    go_on.set()
+    within(10.0, lambda: _threads() <= 7, "spares have ended")
+
+
+@pytest.mark.parametrize("comes_back", ["a thread whose job ends", "a thread that can be started again"])
+def test_when_the_system_gives_no_more_threads_another_drives_as_soon_as_there_is_one(
+    drivers: Drivers, monkeypatch: pytest.MonkeyPatch, comes_back: str
+) -> None:
+    refused, go_on, ran = threading.Event(), threading.Event(), threading.Event()
+
+    def refuse(_thread: threading.Thread) -> None:
+        refused.set()
+        raise RuntimeError("can't start new thread")
+
+    def job() -> None:
+        drivers.blocking()
+        wait_for(go_on)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        drivers.outside(job)
+        wait_for(refused)
+        drivers.outside(ran.set)
+        if comes_back == "a thread whose job ends":
+            go_on.set()
+            wait_for(ran)
+    wait_for(ran)
+    go_on.set()
+
+
+def _threads() -> int:
+    return sum(thread.name.startswith("fanwise-test") for thread in threading.enumerate())
+
+
+def test_every_message_of_many_threads_is_run_once(drivers: Drivers) -> None:
+    ran: list[int] = []
+    left = threading.Semaphore(0)
+
+    def job(i: int) -> None:
+        ran.append(i)
+        left.release()
+
+    def hand_in(start: int) -> None:
+        for i in range(start, start + 500):
+            drivers.outside(lambda i=i: job(i))  # type: ignore[misc]  # a default binds i
+
+    threads = [threading.Thread(target=hand_in, args=(500 * k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for _ in range(2000):
+        assert left.acquire(timeout=10.0)
+    assert sorted(ran) == list(range(2000))

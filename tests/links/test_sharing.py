@@ -1,0 +1,427 @@
+"""Big buffers through shared memory: whose they are, how long, what a lying peer can do, what it costs in memory."""
+
+import contextlib
+import fcntl
+import gc
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fanwise.base.clocks import VirtualClock
+from fanwise.base.errors import WireError, WorkerLostError
+from fanwise.links import Hub, Limits, Link, Request, UnixListener, dial, frames, new_key
+from fanwise.links.frames import encode, encode_shared
+from fanwise.links.segment_table import Part
+from fanwise.links.segments import SegmentPool
+from fanwise.links.sharing import SHARED_FROM_BYTES, Sharing
+from fanwise.links.wires import SocketWire
+from fanwise.testing import within
+
+MIB = 1 << 20
+ANY = Limits()
+
+
+class Pair:
+    """Two linked ends in this process, each with a hub of its own. What arrives at `far` is kept in `got`."""
+
+    def __init__(self, folder: Path, near: Hub, far: Hub, *, limits: Limits = ANY, far_limits: Limits = ANY) -> None:
+        self.got: list[Any] = []  # Any: whatever was sent
+        self.go_on = threading.Event()
+        self.go_on.set()
+        arrived: list[Link] = []
+        key, path = new_key(), folder / f"hub{near.name}"
+        listener = UnixListener(far, path, key, on_link=arrived.append, limits=far_limits)
+        self.near = dial(near, path, key, limits=limits)
+        within(5.0, lambda: arrived, "the link has arrived")
+        self.far = arrived[0]
+        far.call_soon(listener.close)
+        self.near_ended: list[str] = []
+        self.near.on_ended(lambda link, ending: self.near_ended.append(ending.reason))
+        self.far.handler = self._keep
+        self.near.open()
+        # The first big buffer goes through the socket, and brings the invitation.
+        self.near.ask("drop", np.zeros(MIB, np.uint8))
+        within(5.0, lambda: self.pool is not None or 0 in (limits.pool_bytes, far_limits.mapped_bytes), "invited")
+
+    def _keep(self, request: Request) -> None:
+        self.go_on.wait(20.0)
+        if request.method == "keep":
+            self.got.append(request.args[0])
+        if request.method == "back":
+            request.answer(request.args[0])
+        else:
+            request.answer(None)
+
+    @property
+    def pool(self) -> SegmentPool | None:
+        assert self.near._sharing is not None
+        return self.near._sharing._pool
+
+    @property
+    def table(self) -> Any:  # Any: what is private
+        assert self.pool is not None
+        return self.pool._table
+
+    def held(self) -> int:
+        """How many parts the near end believes to be in use at the far end."""
+        return len(self.table._held)
+
+    def returned(self) -> None:
+        """Wait until all has been returned."""
+        gc.collect()
+        within(5.0, lambda: self.held() == 0, "all parts are returned")
+
+
+@pytest.fixture
+def hubs() -> Iterator[tuple[Hub, Hub]]:
+    near, far = Hub(name="near"), Hub(name="far")
+    near.start()
+    far.start()
+    yield near, far
+    near.close()
+    far.close()
+
+
+@pytest.fixture
+def pair(hubs: tuple[Hub, Hub], tmp_path: Path) -> Iterator[Pair]:
+    pair = Pair(tmp_path, *hubs)
+    yield pair
+    pair.got.clear()  # an array keeps its segment open, and pytest keeps the pair
+
+
+def same_memory(array: Any, pair: Pair) -> bool:  # Any: an array of either engine
+    """Whether it lies in a segment of the near end: what is written there is seen here."""
+    ((_, part),) = pair.table._held.values()
+    assert pair.pool is not None
+    segment, _fd = pair.pool._segments[part.segment]
+    segment._map[part.offset] = 201
+    return bool(array.reshape(-1)[0] == 201)
+
+
+# -- whose the memory is, and how long ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [np.zeros, torch.zeros], ids=["numpy", "torch"])
+def test_an_array_is_adopted_without_a_copy_and_writable(pair: Pair, make: Callable[..., Any]) -> None:
+    pair.near.ask("keep", make((1024, 1024), dtype=np.uint8 if make is np.zeros else torch.uint8))
+    (array,) = pair.got
+    assert same_memory(array, pair)
+    array[1] = 7
+    assert int(array.sum()) == 201 + 7 * 1024
+
+
+def test_buffers_are_aligned_for_every_engine(pair: Pair) -> None:
+    for size in (SHARED_FROM_BYTES, SHARED_FROM_BYTES + 1, 3 * MIB):
+        pair.near.ask("keep", np.zeros(size, np.uint8))
+    assert [array.ctypes.data % 64 for array in pair.got] == [0, 0, 0]
+    assert pair.held() == 3
+
+
+def test_small_buffers_go_through_the_socket_among_big_ones(pair: Pair) -> None:
+    sent = [np.full(size, i, np.uint8) for i, size in enumerate((10, MIB, 5000, MIB, 100_000, 0))]
+    pair.near.ask("keep", sent)
+    assert pair.held() == 2
+    assert all(np.array_equal(a, b) for a, b in zip(sent, pair.got[0], strict=True))
+
+
+def test_memory_is_returned_when_the_last_view_has_gone(pair: Pair) -> None:
+    pair.near.ask("keep", torch.full((MIB,), 3.0))
+    view = pair.got.pop()[4:].view(-1, 4).numpy()[::2]
+    for i in range(4):
+        pair.near.ask("drop", torch.full((MIB,), float(i)))
+    gc.collect()
+    within(5.0, lambda: pair.held() == 1, "the others are returned")
+    assert (view == 3.0).all()
+    del view
+    pair.returned()
+
+
+def test_memory_that_came_back_is_used_again(pair: Pair) -> None:
+    for i in range(20):
+        pair.near.ask("keep", np.full(4 * MIB, i, np.uint8))
+        assert pair.got.pop().max() == i
+    pair.returned()
+    (segment,) = pair.table._segments.values()
+    assert segment.touched <= 3 * 4 * MIB
+
+
+def test_answers_are_shared_too(pair: Pair) -> None:
+    for i in range(3):
+        back = pair.near.ask("back", torch.full((MIB,), float(i)))
+        assert (back == i).all()
+    assert pair.far._sharing is not None and pair.far._sharing._pool is not None
+    table = pair.far._sharing._pool._table
+    gc.collect()
+    within(5.0, lambda: len(table._held) == 1, "the first is returned")
+    back[:] = 5.0
+
+
+def test_arrays_outlive_the_link_and_the_pool_they_came_from(hubs: tuple[Hub, Hub], pair: Pair) -> None:
+    pair.near.ask("keep", np.full(MIB, 9, np.uint8))
+    pair.near.close()
+    hubs[0].close()
+    (array,) = pair.got
+    assert (array == 9).all()
+    array[:] = 10
+    assert int(array.sum()) == 10 * MIB
+
+
+def test_what_an_ended_link_held_is_not_used_again_and_its_segment_is_dropped_everywhere(
+    hubs: tuple[Hub, Hub], pair: Pair, tmp_path: Path
+) -> None:
+    other = Pair(tmp_path, *hubs)
+    pair.near.ask("keep", np.full(MIB, 1, np.uint8))
+    other.near.ask("keep", np.full(MIB, 2, np.uint8))
+    assert list(pair.table._segments) == [1] and pair.pool is other.pool
+    pair.far._wire.hang_up()
+    within(5.0, lambda: pair.near_ended, "the link has ended")
+    for i in range(4):
+        other.near.ask("drop", np.full(MIB, 3 + i, np.uint8))
+    assert (pair.got[0] == 1).all()
+    assert list(other.table._segments) == [1, 2]
+    other.got.clear()
+    within(5.0, lambda: list(other.table._segments) == [2], "the old segment is dropped")
+    assert other.far._sharing is not None
+    sharing = other.far._sharing
+    within(5.0, lambda: list(sharing._segments) == [2], "the other receiver has unmapped it")
+    assert (pair.got[0] == 1).all()
+
+
+def test_nothing_is_asked_of_a_finalizer_that_could_wait_for_a_lock(pair: Pair) -> None:
+    pair.near.ask("keep", np.zeros(MIB, np.uint8))
+    sharing, pool = pair.far._sharing, pair.pool
+    assert sharing is not None and pool is not None
+    with sharing._lock, sharing._returning, pool._lock, pair.far._sender._lock, pair.far._lock, pair.far._hub._waking:
+        pair.got.clear()  # its finalizer runs here
+    pair.returned()
+
+
+def test_what_is_in_use_during_a_fork_is_never_returned(pair: Pair) -> None:
+    pair.near.ask("keep", np.full(MIB, 6, np.uint8))
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.read(reader, 1)
+        os._exit(0 if (pair.got[0] == 6).all() else 1)
+    pair.got.clear()
+    for i in range(5):
+        pair.near.ask("drop", np.full(MIB, 7 + i, np.uint8))
+    within(5.0, lambda: pair.held() == 1, "the others are returned")
+    os.write(writer, b"x")
+    assert os.waitpid(child, 0)[1] == 0
+    os.close(reader)
+    os.close(writer)
+
+
+def test_a_read_only_array_is_sent_as_any_other(pair: Pair) -> None:
+    array = np.full(MIB, 8, np.uint8)
+    array.flags.writeable = False
+    pair.near.ask("keep", array)
+    assert pair.held() == 1 and (pair.got[0] == 8).all()
+
+
+# -- how much memory ---------------------------------------------------------------------------------------------------
+
+
+def test_what_the_pool_has_no_room_for_goes_through_the_socket(hubs: tuple[Hub, Hub], tmp_path: Path) -> None:
+    pair = Pair(tmp_path, *hubs, limits=Limits(pool_bytes=4 * MIB))
+    for i in range(6):
+        pair.near.ask("keep", np.full(MIB, i, np.uint8))
+    pair.near.ask("keep", np.full(5 * MIB, 6, np.uint8))
+    assert pair.held() == 4 and pair.table.total_bytes == 4 * MIB
+    assert all((array == i).all() for i, array in enumerate(pair.got))
+
+
+@pytest.mark.parametrize(
+    ("limits", "far_limits"), [(Limits(pool_bytes=0), Limits()), (Limits(), Limits(mapped_bytes=0))]
+)
+def test_either_side_may_do_without(hubs: tuple[Hub, Hub], tmp_path: Path, limits: Limits, far_limits: Limits) -> None:
+    pair = Pair(tmp_path, *hubs, limits=limits, far_limits=far_limits)
+    for i in range(3):
+        pair.near.ask("keep", np.full(MIB, i, np.uint8))
+    assert all((array == i).all() for i, array in enumerate(pair.got))
+    assert pair.pool is None
+
+
+def test_idle_memory_goes_back_to_the_system(hubs: tuple[Hub, Hub], tmp_path: Path) -> None:
+    clock = VirtualClock()
+    near = Hub(name="patient", clock=clock)
+    try:
+        pair = Pair(tmp_path, near, hubs[1])
+        for _ in range(2):
+            pair.near.ask("keep", np.zeros(8 * MIB, np.uint8))
+        assert pair.pool is not None
+        ((_segment, fd),) = pair.pool._segments.values()
+        assert os.fstat(fd).st_blocks * 512 == 16 * MIB
+        del pair.got[1]
+        sizes = []
+        for _ in range(4):
+            pair.near.ask("drop", 0)  # reads what was returned
+            within(5.0, lambda: pair.near.ask("drop", 0) or pair.held() == 1, "the second is returned")
+            near.turn()
+            sizes.append(os.fstat(fd).st_blocks * 512 // MIB)
+            clock.advance(11.0)
+            near.turn()
+        assert sizes[0] == 16 and sizes[-1] == 8
+        pair.near.ask("keep", np.full(8 * MIB, 1, np.uint8))
+        assert pair.got[0].max() == 0 and pair.got[1].min() == 1
+    finally:
+        near.close()
+
+
+def test_a_segment_is_told_of_in_order_when_the_socket_is_full(pair: Pair) -> None:
+    pair.go_on.clear()
+    replies = [pair.near.call("keep", bytes(100_000)) for _ in range(60)]
+    assert pair.near._sender.waits
+    replies += [pair.near.call("keep", np.full(MIB, i, np.uint8)) for i in range(3)]
+    assert pair.near._sender._carriers, "the descriptor waits"
+    pair.go_on.set()
+    for reply in replies:
+        reply.result(20.0)
+    assert [int(array[0]) for array in pair.got[60:]] == [0, 1, 2]
+    assert pair.held() == 3
+
+
+# -- peers that lie ----------------------------------------------------------------------------------------------------
+
+
+class Liar:
+    """A link, and at its other end a bare socket that says what it likes."""
+
+    def __init__(self, hub: Hub) -> None:
+        mine, theirs = socket.socketpair()
+        self.socket = theirs
+        wire = SocketWire(mine)
+        self.link = Link(hub, wire, sharing=Sharing(hub, wire, Limits()))
+        self.errors: list[WireError] = []
+        self.got: list[Any] = []  # Any: whatever was sent
+        self.link.on_malformed = self.errors.append
+        self.link.handler = lambda request: self.got.append(request.args)
+        self.link.open()
+
+    def say(self, kind: int, head: bytes = b"", fd: int = -1) -> None:
+        (part,) = encode(kind, 0, head)
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", fd))] if fd >= 0 else []
+        self.socket.sendmsg([part], rights)
+
+    def offer(self) -> None:
+        self.say(frames.OFFER)
+        assert self.socket.recv(1000)[2] == frames.INVITE
+
+    def refused(self) -> str:
+        within(5.0, lambda: self.errors and self.link.ending, "the link has ended")
+        assert self.link.ending is not None and not self.link.ending.clean
+        return self.errors[0].message
+
+
+@pytest.fixture
+def liar(hubs: tuple[Hub, Hub]) -> Iterator[Liar]:
+    liar = Liar(hubs[0])
+    yield liar
+    liar.link.close()
+    liar.socket.close()
+
+
+@contextlib.contextmanager
+def memory(size_bytes: int, seals: int = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW) -> Iterator[int]:
+    fd = os.memfd_create("liar", os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, size_bytes)
+    if seals:
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+    yield fd
+    os.close(fd)
+
+
+def announced(number: int, size_bytes: int) -> bytes:
+    return struct.pack("<QQ", number, size_bytes)
+
+
+def test_memory_that_its_owner_could_cut_short_is_refused(liar: Liar) -> None:
+    liar.offer()
+    with memory(MIB, fcntl.F_SEAL_GROW) as fd:
+        liar.say(frames.SEGMENT, announced(1, MIB), fd)
+        assert "is not sealed" in liar.refused()
+
+
+def test_memory_of_another_size_is_refused(liar: Liar) -> None:
+    liar.offer()
+    with memory(MIB) as fd:
+        liar.say(frames.SEGMENT, announced(1, 2 * MIB), fd)
+        assert "is not sealed, or has another size" in liar.refused()
+
+
+def test_what_is_no_memory_is_refused(liar: Liar, tmp_path: Path) -> None:
+    liar.offer()
+    with (tmp_path / "file").open("wb") as file:
+        liar.say(frames.SEGMENT, announced(1, MIB), file.fileno())
+        assert "could not be mapped" in liar.refused()
+
+
+@pytest.mark.parametrize(
+    ("kind", "head", "text"),
+    [
+        (frames.SEGMENT, announced(1, MIB), "no descriptor came with it"),
+        (frames.SEGMENT, b"short", "has 5 bytes, expected 16"),
+        (frames.DROPPED, struct.pack("<Q", 5), "5 was dropped that is not known"),
+        (frames.RETURN, struct.pack("<Q", 5), "a return of 8 bytes came, for what was never lent"),
+        (frames.INVITE, b"", "nothing was offered"),
+    ],
+)
+def test_what_cannot_be_ends_the_link(liar: Liar, kind: int, head: bytes, text: str) -> None:
+    liar.offer()
+    liar.say(kind, head)
+    assert text in liar.refused()
+
+
+def test_a_descriptor_that_nobody_announced_is_closed_and_ends_the_link(liar: Liar) -> None:
+    liar.offer()
+    with memory(MIB) as fd:
+        liar.say(frames.OFFER, b"", fd)
+        assert "a descriptor came that nobody had announced" in liar.refused()
+
+
+def test_descriptors_that_come_before_an_invitation_are_dropped(liar: Liar) -> None:
+    with memory(MIB) as fd:
+        liar.say(frames.OFFER, b"", fd)
+        assert liar.socket.recv(1000)[2] == frames.INVITE
+        liar.say(frames.SEGMENT, announced(1, MIB))
+        assert "no descriptor came with it" in liar.refused()
+
+
+@pytest.mark.parametrize("part", [Part(1, 2, 0, 4096), Part(1, 1, 0, MIB + 1), Part(1, 1, 2**63, 2**63)])
+def test_a_buffer_outside_of_what_is_mapped_ends_the_link(liar: Liar, part: Part) -> None:
+    liar.offer()
+    with memory(MIB) as fd:
+        liar.say(frames.SEGMENT, announced(1, MIB), fd)
+        buffer = memoryview(b"")
+        for data in encode_shared(frames.NOTICE, 0, b"head", [buffer], [part]):
+            table = struct.pack("<QQQQ", part.size_bytes, part.id, part.segment, part.offset)
+            liar.socket.sendall(bytes(data[:32]) + table + bytes(data[64:]))
+        assert "that does not fit: part 1" in liar.refused()
+    assert liar.got == []
+
+
+def test_returns_of_what_is_not_theirs_are_counted(pair: Pair) -> None:
+    pair.near.ask("keep", np.zeros(MIB, np.uint8))
+    (part_id,) = pair.table._held
+    assert pair.far._sharing is not None
+    pair.far._sharing._put(frames.RETURN, struct.pack("<QQQ", 999, part_id, part_id))
+    within(5.0, lambda: pair.table.unknown_returns == 2, "they are counted")
+    assert pair.held() == 0 and pair.near.ending is None
+
+
+def test_a_link_without_shared_memory_refuses_frames_about_it(hubs: tuple[Hub, Hub]) -> None:
+    mine, theirs = socket.socketpair()
+    link = Link(hubs[0], SocketWire(mine))
+    link.open()
+    theirs.sendall(b"".join(encode(frames.OFFER, 0, b"")))
+    with theirs, pytest.raises(WorkerLostError, match="this link has none"):
+        link.call("anything").result(5.0)

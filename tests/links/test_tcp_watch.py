@@ -1,0 +1,152 @@
+"""Whether the other host still answers: a peer that does not read is well, a cut cable ends links of every state."""
+
+import functools
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from fanwise.base.clocks import VirtualClock
+from fanwise.base.errors import WorkerLostError
+from fanwise.links import Ending, Hub, Limits, Link, memory_links, tcp_watch
+from fanwise.links.certificates import Identity
+from fanwise.links.shared_secret import new_secret
+from fanwise.links.tcp import TcpListener, dial_tcp
+from fanwise.links.tcp_watch import TcpLook, TcpWatch
+from fanwise.testing import within
+from fanwise.testing.networks import PlayedHost, two_hosts, why_not
+
+OURS = Identity(new_secret())
+LIMIT_S = 30.0
+BIG = bytes(32 << 20)
+LIMITS = Limits(frame_bytes=1 << 30)
+
+
+class Pair:
+    """Two hubs, and links between them as they are asked for."""
+
+    def __init__(self) -> None:
+        self.hubs = Hub(name="a"), Hub(name="b")
+        self.arrived: list[Link] = []
+        self.listener: TcpListener | None = None
+
+    def listen(self, host: str) -> None:
+        self.listener = TcpListener(self.hubs[0], host, 0, OURS, on_link=self._arrive, limits=LIMITS, silence_s=3.0)
+        for hub in self.hubs:
+            hub.start()
+
+    def _arrive(self, link: Link) -> None:
+        link.handler = lambda request: request.answer(len(request.args))
+        self.arrived.append(link)
+
+    def dial(self) -> Link:
+        """A link that reads nothing until it is opened."""
+        assert self.listener is not None, "listen first"
+        number = len(self.arrived)
+        link = dial_tcp(self.hubs[1], self.listener.host, self.listener.port, OURS, limits=LIMITS, silence_s=3.0)
+        link.handler = lambda request: request.answer(len(request.args))
+        within(LIMIT_S, lambda: len(self.arrived) > number, "it has arrived")
+        return link
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    pair = Pair()
+    yield pair
+    for hub in pair.hubs:
+        hub.close()
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[TcpLook | None]:
+    """What the watches of this test have seen."""
+    seen: list[TcpLook | None] = []
+    look_at = tcp_watch.look_at
+
+    def look(connection: socket.socket) -> TcpLook | None:
+        seen.append(look_at(connection))
+        return seen[-1]
+
+    monkeypatch.setattr(tcp_watch, "look_at", look)
+    return seen
+
+
+def test_a_peer_that_does_not_read_for_long_loses_nothing(pair: Pair, looks: list[TcpLook | None]) -> None:
+    pair.listen("127.0.0.1")
+    link = pair.dial()
+    replies = [pair.arrived[0].call("echo", BIG) for _ in range(2)]
+    within(LIMIT_S, lambda: len(looks) >= 16, "both sides looked for eight seconds")
+    assert link.ending is None and pair.arrived[0].ending is None
+    link.open()
+    assert [reply.result(within_s=LIMIT_S) for reply in replies] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("looks", "is_lost"),
+    [
+        ([TcpLook(True, 2.5), TcpLook(True, 3.5)], True),
+        ([TcpLook(True, 2.5), TcpLook(True, 0.1), TcpLook(True, 2.5), TcpLook(False, 9.0)], False),
+        ([TcpLook(False, 60.0)] * 4, False),
+        ([TcpLook(True, 1.5)] * 4, False),
+    ],
+    ids=["silent twice", "silent once", "owes nothing", "not for long"],
+)
+def test_lost_is_who_owes_an_answer_at_two_looks_running(
+    looks: list[TcpLook], is_lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = list(looks)
+    monkeypatch.setattr(tcp_watch, "look_at", lambda connection: left.pop(0))
+    clock = VirtualClock()
+    hub = Hub(clock=clock)
+    link, other = memory_links(hub, hub)
+    with socket.socket() as connection:
+        TcpWatch(hub, link, connection, silence_s=3.0).begin()
+        for _ in looks:
+            hub.turn()
+            clock.advance(tcp_watch.LOOK_EVERY_S)
+        hub.turn()
+    assert (link.ending is not None) == is_lost and left == []
+    other.close()
+    hub.close()
+
+
+# -- a cable -----------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def missing() -> str:
+    return why_not()
+
+
+@pytest.fixture
+def hosts() -> Iterator[tuple[PlayedHost, PlayedHost]]:
+    if missing():
+        pytest.skip(missing())
+    with two_hosts() as hosts:
+        yield hosts
+
+
+@pytest.mark.parametrize("end", [0, 1], ids=["here", "there"])
+def test_a_cut_cable_ends_idle_busy_and_full_links_on_both_sides(
+    pair: Pair, hosts: tuple[PlayedHost, PlayedHost], end: int
+) -> None:
+    a, b = hosts
+    with a.entered():
+        pair.listen(a.address)
+    with b.entered():
+        idle, busy, full = (pair.dial() for _ in range(3))
+    for link in (idle, busy):
+        link.open()
+        assert link.ask("echo", within_s=LIMIT_S) == 0
+    waits = pair.arrived[2].call("echo", BIG)  # nobody reads there
+    within(LIMIT_S, lambda: pair.arrived[2]._sender.waits, "no more fits")
+    hosts[end].cut()
+    pending = busy.call("echo", BIG)
+    links = [idle, busy, full, *pair.arrived]
+    within(LIMIT_S, lambda: all(link.ending is not None for link in links), "all have ended")
+    for link in links:
+        assert isinstance(link.ending, Ending) and not link.ending.clean
+        assert "nothing came from its host for" in link.ending.reason
+    for reply in (pending, waits):
+        with pytest.raises(WorkerLostError, match="nothing came from its host"):
+            reply.result(within_s=LIMIT_S)

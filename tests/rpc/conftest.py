@@ -1,0 +1,24 @@
+"""What tests with real workers share: one interpreter that has loaded torch, from which all of them are forked."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fanwise.testing.rpc_workers import Nursery, Workers
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    with Nursery(Path(tempfile.gettempdir())) as nursery:
+        yield nursery
+
+
+@pytest.fixture
+def real_workers(nursery: Nursery, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Workers]:
+    """Workers that are processes of their own. They know the functions of the module of the test."""
+    nursery.learn(request.module.__name__, request.module.__file__)
+    workers = Workers(nursery, tmp_path)
+    yield workers
+    workers.close()

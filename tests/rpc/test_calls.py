@@ -1,0 +1,309 @@
+"""Calls between real workers: what torch's own tests leave out, and what is ours."""
+
+import functools
+import pickle
+import re
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.futures import Future
+
+import fanwise.rpc as rpc
+from fanwise.base.errors import NotSendableError, WireError, WorkerLostError
+from fanwise.rpc.functions import async_execution
+from fanwise.testing.rpc_workers import Workers, all_do
+
+# Any throughout: what functions of users take and return.
+
+released = threading.Event()
+
+
+def where(*args: object) -> tuple[str, tuple[object, ...]]:
+    return rpc.get_worker_info().name, args
+
+
+def call(to: str, function: Callable[..., Any], *args: object, timeout: float = -1.0) -> Any:
+    return rpc.rpc_sync(to, function, args=args, timeout=timeout)
+
+
+# -- functions by value -----------------------------------------------------------------------------------------------
+
+
+def call_a_lambda(to: str) -> Any:
+    offset = torch.full((2,), 3.0)
+    return rpc.rpc_sync(to, lambda x: (rpc.get_worker_info().name, x + offset), args=(torch.ones(2),))
+
+
+def call_a_partial_of_a_local_function(to: str) -> Any:
+    def times(x: int, y: int) -> int:
+        return x * y
+
+    return rpc.rpc_async(to, functools.partial(times, 6), args=(7,)).wait()
+
+
+def call_a_lambda_with_a_reference(to: str, owner: str) -> Any:
+    rref = rpc.remote(owner, torch.ones, args=(3,))
+    result = rpc.rpc_sync(to, lambda: rref.to_here().sum().item())
+    return rpc.remote(to, lambda: result + 1).to_here()
+
+
+def call_a_local_function_that_answers_later(to: str, back: str) -> Any:
+    @async_execution
+    def later() -> "Future[int]":
+        return rpc.rpc_async(back, min, args=(5, 4)).then(lambda future: future.wait() + 1)
+
+    return rpc.rpc_sync(to, later)
+
+
+def test_a_function_without_a_name_goes_by_value(real_workers: Workers) -> None:
+    one, _two, _three = real_workers.group(3)
+    name, result = one.do(call_a_lambda, "w1")
+    assert name == "w1" and torch.equal(result, torch.full((2,), 4.0))
+    assert one.do(call_a_partial_of_a_local_function, "w1") == 42
+    assert one.do(call_a_lambda_with_a_reference, "w1", "w2") == 4.0
+    assert one.do(call_a_local_function_that_answers_later, "w1", "w2") == 5
+
+
+def call_with_a_lock(to: str) -> None:
+    rpc.rpc_sync(to, where, args=(1, threading.Lock()))
+
+
+def call_a_lambda_with_a_lock(to: str) -> None:
+    lock = threading.Lock()
+    rpc.rpc_sync(to, lambda: lock)
+
+
+def test_what_cannot_be_sent_is_named(real_workers: Workers) -> None:
+    one, _two = real_workers.group(2)
+    with pytest.raises(NotSendableError, match=r"argument 1 \(a _thread.lock\) of the call of where on w1"):
+        one.do(call_with_a_lock, "w1")
+    with pytest.raises(NotSendableError, match=r"the function .* of the call of .*<lambda> on w1"):
+        one.do(call_a_lambda_with_a_lock, "w1")
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"args": 3}, r"arguments of where, got one int\. One argument needs a comma:\n  wrong:  args=\(x\)"),
+    ({"args": ("abc")}, "got one str"),
+    ({"args": torch.ones(2)}, "got one Tensor"),
+    ({"kwargs": ["x"]}, r"kwargs must be a dict, .*; got \['x'\]"),
+    ({"timeout": None}, "timeout must be a number of seconds, 0 for no limit; got None"),
+]
+
+
+def error_of_a_call(**wrong: Any) -> tuple[str, str]:
+    try:
+        rpc.rpc_sync("w0", where, **wrong)
+    except TypeError as sync_error:
+        try:
+            rpc.remote("w0", where, **wrong)
+        except TypeError as remote_error:
+            return str(sync_error), str(remote_error)
+    return "none", "none"
+
+
+def test_arguments_that_are_no_tuple_are_refused_before_they_are_taken_apart(real_workers: Workers) -> None:
+    (one,) = real_workers.group(1)
+    for wrong, text in WRONG:
+        for error in one.do(error_of_a_call, **wrong):
+            assert re.search(text, error), error
+    assert one.do(rpc.rpc_sync, "w0", where, [1, 2]) == ("w0", (1, 2))
+
+
+# -- the allow-list ---------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_with_a_list_runs_only_what_is_on_it(real_workers: Workers) -> None:
+    one, two = real_workers.begin(0, 2), real_workers.begin(1, 2, allow=[f"{__name__}.where", torch.add])
+    one.result(), two.result()
+    assert one.do(call, "w1", where, 1, {"a": [torch.ones(1).item()]}) == ("w1", (1, {"a": [1.0]}))
+    assert one.do(call, "w1", torch.add, torch.ones(1), 2).item() == 3
+    with pytest.raises(WireError, match=r"call is not on the allow-list of this worker"):
+        one.do(call, "w1", call, "w0", where)
+    with pytest.raises(WireError, match="is not on the allow-list"):
+        one.do(call_a_lambda, "w1")
+
+
+def test_answers_are_held_to_the_list_too(real_workers: Workers) -> None:
+    one, two = real_workers.begin(0, 2, allow=[where, call]), real_workers.begin(1, 2)
+    one.result(), two.result()
+    assert one.do(call, "w1", where) == ("w1", ())
+    with pytest.raises(WireError, match=r"functools.partial is not on the allow-list"):
+        one.do(call, "w1", make_partial)
+
+
+def make_partial() -> Any:
+    return functools.partial(where)
+
+
+# -- errors -----------------------------------------------------------------------------------------------------------
+
+
+class TwoArguments(Exception):
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Plain(Exception):
+    pass
+
+
+def fail(kind: str) -> None:
+    raise TwoArguments(3, "foo") if kind == "two" else Plain("line one\nline two", 7)
+
+
+def test_an_error_keeps_its_type_and_the_remote_traceback(real_workers: Workers) -> None:
+    one, _two = real_workers.group(2)
+    with pytest.raises(Plain) as caught:
+        one.do(call, "w1", fail, "plain")
+    assert caught.value.args == ("line one\nline two", 7)
+
+
+def test_an_error_that_cannot_be_made_again_is_told_as_text(real_workers: Workers) -> None:
+    one, _two = real_workers.group(2)
+    with pytest.raises(RuntimeError, match=r"(?s)Failed to create original exception type.*remote side was.*foo"):
+        one.do(call, "w1", fail, "two")
+
+
+def release() -> None:
+    released.set()
+
+
+def wait_for_release() -> bool:
+    return released.wait(60)
+
+
+def leave_at_the_first_error(to: str) -> tuple[bool, str]:
+    blocked = rpc.rpc_async(to, wait_for_release)
+    try:
+        torch.futures.wait_all([blocked, rpc.rpc_async(to, fail, args=("plain",))])
+        error = "none"
+    except Plain:
+        error = "Plain"
+    was_done = blocked.done()
+    rpc.rpc_sync(to, release)
+    return was_done and blocked.wait(), error
+
+
+def use_wait_all(to: str) -> tuple[list[int], list[int], bool]:
+    results = torch.futures.wait_all([rpc.rpc_async(to, min, args=(1, 2)), rpc.rpc_async(to, max, args=(1, 2))])
+    empty: list[int] = torch.futures.wait_all([])
+    rpc.shutdown()
+    return results, empty, torch.futures.wait_all.__module__ == "torch.futures"
+
+
+def test_wait_all_leaves_at_the_first_error(real_workers: Workers) -> None:
+    one, _two = real_workers.group(2)
+    assert one.do(leave_at_the_first_error, "w1") == (False, "Plain")
+
+
+def test_wait_all_is_torchs_again_after_the_shutdown(real_workers: Workers) -> None:
+    one, two = real_workers.group(2)
+    two.begin(rpc.shutdown)
+    assert one.do(use_wait_all, "w1") == ([1, 2], [], True)
+
+
+# -- workers that are gone --------------------------------------------------------------------------------------------
+
+
+def async_error(to: str) -> str:
+    future = rpc.rpc_async(to, where)  # raises nothing
+    try:
+        future.wait()
+    except WorkerLostError as error:
+        return str(error)
+    return "no error"
+
+
+def test_a_call_to_a_worker_that_has_left_fails_in_its_future(real_workers: Workers) -> None:
+    one, two, three = real_workers.group(3)
+    assert one.do(call, "w1", where)[0] == "w1"
+    two.do(rpc.shutdown, graceful=False)
+    assert "w" in one.do(async_error, "w1")
+    with pytest.raises(RuntimeError, match="could not find destination 'w7': the workers of this group are"):
+        one.do(async_error, "w7")
+    assert three.do(call, "w0", where)[0] == "w0"
+
+
+# -- gathering --------------------------------------------------------------------------------------------------------
+
+
+def gather(value: int, names: list[str] | None = None) -> dict[str, int]:
+    return rpc._all_gather(value, names)  # type: ignore[no-any-return]  # torch_compat's, through the package
+
+
+def test_all_get_the_values_of_all(real_workers: Workers) -> None:
+    workers = real_workers.group(3)
+    for _ in range(2):
+        for rank, worker in enumerate(workers):
+            worker.begin(gather, rank)
+        assert [worker.result() for worker in workers] == [{"w0": 0, "w1": 1, "w2": 2}] * 3
+    for worker in workers[1:]:
+        worker.begin(gather, 5, ["w1", "w2"])
+    assert [worker.result() for worker in workers[1:]] == [{"w1": 5, "w2": 5}] * 2
+
+
+def test_the_loss_of_a_worker_ends_the_wait_for_it(real_workers: Workers) -> None:
+    one, two, three = real_workers.group(3)
+    assert all_do([one, two, three], gather, 1)[0] == {"w0": 1, "w1": 1, "w2": 1}
+    one.begin(gather, 2)
+    two.begin(gather, 2)
+    three.kill()
+    for worker in (one, two):
+        with pytest.raises(WorkerLostError, match="worker w2 was lost during an all_gather"):
+            worker.result()
+
+
+# -- the profiler, and picklers of one's own --------------------------------------------------------------------------
+
+
+def profiled(to: str) -> list[str]:
+    with torch.autograd.profiler.profile() as profile:
+        rpc.rpc_sync(to, where)
+        rpc.rpc_async(to, torch.add, args=(torch.ones(1), 1)).wait()
+        rpc.remote(to, where).to_here()
+    return sorted({event.name for event in profile.function_events if event.name.startswith("rpc_")})
+
+
+def test_a_profiler_sees_calls_under_torchs_names(real_workers: Workers) -> None:
+    one, _two = real_workers.group(2)
+    names = one.do(profiled, "w1")
+    assert {"rpc_sync#where(w0 -> w1)", "rpc_remote#where(w0 -> w1)"} <= set(names)
+    assert any(name.startswith("rpc_async#") and name.endswith("add(w0 -> w1)") for name in names)
+
+
+class Shouting:
+    """A pickler that changes what is sent, as programs for torch make them."""
+
+    def serialize(self, value: Any) -> tuple[bytes, list[torch.Tensor]]:
+        function, args, kwargs = value
+        from fanwise.rpc import torch_compat
+
+        return torch_compat.serialize((function, tuple(str(arg).upper() for arg in args), kwargs))
+
+
+def call_with_another_pickler(to: str) -> Any:
+    from fanwise.rpc import torch_compat
+
+    with torch_compat._use_rpc_pickler(Shouting()):
+        loud = rpc.rpc_sync(to, where, args=("hello",))
+    return loud, rpc.rpc_sync(to, where, args=("hello",))
+
+
+def test_a_pickler_of_ones_own_pickles_calls(real_workers: Workers) -> None:
+    one, _two = real_workers.group(2)
+    assert one.do(call_with_another_pickler, "w1") == (("w1", ("HELLO",)), ("w1", ("hello",)))
+
+
+def test_a_part_of_a_message_is_read_in_a_call_only() -> None:
+    from fanwise.rpc import torch_compat
+
+    data, tensors = torch_compat.serialize({"a": torch.ones(2), "b": 3})
+    assert [tensor.tolist() for tensor in tensors] == [[1.0, 1.0]]
+    back = torch_compat.deserialize(data, tensors)
+    assert back["a"] is tensors[0] and back["b"] == 3
+    with pytest.raises(RuntimeError, match="was read outside of a call"):
+        pickle.loads(data)

@@ -1,0 +1,130 @@
+"""torch's private names: they are there, and lead to what they say."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fanwise.rpc as rpc
+from fanwise.rpc import torch_compat
+from fanwise.testing.rpc_workers import Workers, all_do
+
+# Any: what functions of torch's interface take and return.
+
+
+# One is of the legacy profiler; the other is there only inside of `_wait_all`, as in torch.
+NOT_THERE = ["_server_process_global_profile", "api._thread_local_var.future_list"]
+
+
+def test_no_name_is_missing_that_torchs_tests_touch(repository: Path) -> None:
+    command = [sys.executable, str(repository / "tests/torch_suite/api_surface.py"), "--impl", "fanwise.rpc"]
+    environment = {"PYTHONPATH": str(repository / "src"), "RPC_SUITE_GROUPS": "faulty"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert [line.strip() for line in lines[1:]] == [f"torch.distributed.rpc.{name}" for name in NOT_THERE]
+    assert int(lines[0].split()[0]) > 70
+
+
+def test_names_come_through_the_package() -> None:
+    assert rpc._all_gather is torch_compat._all_gather
+    assert (rpc.PyRRef, rpc.RpcAgent) == (rpc.RRef, rpc.TensorPipeAgent)
+    with pytest.raises(AttributeError, match=r"module 'fanwise.rpc' has no attribute '_no_such_name'"):
+        _ = rpc._no_such_name
+
+
+def about_the_agent() -> dict[str, Any]:
+    agent = torch_compat._get_current_rpc_agent()
+    info = rpc._get_debug_info()
+    return {
+        "is_agent": isinstance(agent, rpc.TensorPipeAgent),
+        "is_set": rpc._is_current_rpc_agent_set(),
+        "me": agent.get_worker_info().name,
+        "other": agent.get_worker_info("w1").id,
+        "all": [worker.name for worker in agent.get_worker_infos()],
+        "is_static": agent.is_static_group,
+        "threads": info["agent.thread_pool_size"],
+        "owners": info["num_owner_rrefs"],
+        "contexts": info["num_autograd_contexts"],
+        "metrics": agent.get_metrics().keys() <= info.keys(),
+        "map": agent._get_device_map(agent.get_worker_info("w1")),
+        "options": agent._get_backend_options().num_worker_threads,
+    }
+
+
+def test_the_agent_has_the_methods_of_torchs(real_workers: Workers) -> None:
+    one, _two = real_workers.group(2, num_worker_threads=5, device_maps={"w0": {"cpu": "cpu"}})
+    found = one.do(about_the_agent)
+    assert found == {
+        "is_agent": True,
+        "is_set": True,
+        "me": "w0",
+        "other": 1,
+        "all": ["w0", "w1"],
+        "is_static": True,
+        "threads": "5",
+        "owners": "0",
+        "contexts": "0",
+        "metrics": True,
+        "map": {},
+        "options": 5,
+    }
+
+
+def sync() -> None:
+    agent = torch_compat._get_current_rpc_agent()
+    agent.sync()
+    agent.join()
+
+
+def leave() -> bool:
+    torch_compat._get_current_rpc_agent().shutdown()
+    return torch_compat._is_current_rpc_agent_set()
+
+
+def test_the_agent_waits_and_ends(real_workers: Workers) -> None:
+    workers = real_workers.group(2)
+    all_do(workers, sync)
+    assert all_do(workers, leave) == [False, False]
+
+
+def replaced_steps(rref_to: str) -> list[str]:
+    """A graceful shutdown with parts replaced, as torch's programs do it."""
+    kept = rpc.remote(rref_to, torch.ones, args=(1,))
+    calls: list[str] = []
+    compat: Any = torch_compat
+    compat._wait_all_workers = lambda timeout: calls.append(f"wait {timeout}")
+    compat._delete_all_user_and_unforked_owner_rrefs = lambda: calls.append("delete")
+    compat._ignore_rref_leak = False
+    try:
+        rpc.shutdown(timeout=30.0)
+    except RuntimeError as error:
+        calls.append(str(error).split(" Globally")[0])
+    del kept
+    return calls
+
+
+def test_parts_of_the_shutdown_can_be_replaced(real_workers: Workers) -> None:
+    one, two = real_workers.group(2)
+    one.begin(replaced_steps, "w1")
+    assert two.do(replaced_steps, "w0") == ["wait 30.0", "delete", "Leaking RRef"]
+    assert one.result() == ["wait 30.0", "delete", "Leaking RRef"]
+
+
+def default_timeout() -> tuple[float, float]:
+    rpc._set_rpc_timeout(7)
+    before = rpc.get_rpc_timeout()
+    with pytest.raises(ValueError, match="at least 0 seconds"):
+        rpc._set_rpc_timeout(-3.0)
+    return before, rpc.get_rpc_timeout()
+
+
+def test_the_default_timeout_is_set(real_workers: Workers) -> None:
+    assert real_workers.join(0, 1).do(default_timeout) == (7.0, 7.0)
+
+
+def test_profiling_keys_are_torchs() -> None:
+    key = torch_compat._build_rpc_profiling_key(torch_compat.RPCExecMode.ASYNC, "f", "a", "b")
+    assert key == "rpc_async#f(a -> b)"

@@ -1,0 +1,390 @@
+"""Members on many hosts, one thread, no time: cuts, deaths, newcomers and searches in any order. No two sides go on.
+
+    every step is drawn from a seed: cut, mend, kill, start, seek, stand, give up, notice, deliver
+    then all that is silent is noticed, all that was sent arrives: at most one coordinator rules, and all of its members
+    know it
+
+A cut is silence: what was sent across it is gone, and each side notices on its own, at any later time. A link that was
+cut stays so. A death is heard at once, by whoever is not cut off.
+"""
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fanwise.rpc.coordinator import Admit, Coordinator, Fence, Order, Refuse, Rest, Show
+from fanwise.rpc.electorates import Electorates
+from fanwise.rpc.members import Hello, Member, Seat, View
+
+SIZE = 5
+STEPS = 120
+
+
+class Link:
+    """Between a member and a coordinator; in order."""
+
+    def __init__(self, member: "Worker", chief: "Worker", machine: Coordinator) -> None:
+        self.member, self.chief, self.machine = member, chief, machine
+        self.up: deque[Callable[[], None]] = deque()
+        self.down: deque[Callable[[], None]] = deque()
+        self.cut = False
+
+    def silence(self) -> None:
+        self.cut = True
+        self.up.clear()
+        self.down.clear()
+
+    def send(self, way: deque[Callable[[], None]], what: Callable[[], None]) -> None:
+        if not self.cut:
+            way.append(what)
+
+
+class Worker:
+    def __init__(self, world: "World", rank: int, life: int) -> None:
+        self.world = world
+        self.me = Member(f"w{rank}", rank, 100 * life + rank, "", f"host{rank}", 0)
+        self.seat = Seat(self.me, None)
+        self.machine: Coordinator | None = None
+        self.guests: dict[int, Link] = {}
+        self.link: Link | None = None
+        self.alive = True
+        self.admitted = False
+        self.gone: tuple[int, bool] | None = None  # the coordinator that was lost, and whether it is dead for certain
+
+    # -- as a coordinator ------------------------------------------------------------------------------------------
+
+    def open_office(self) -> None:
+        self.machine = Coordinator(self.me.incarnation, world_size=None, known=self.seat.view, exclusive=False)
+        if self.gone is not None:
+            self.carry_out(self.machine.lose(self.gone[0], "gone", dead=self.gone[1]))
+        if self.machine is not None:
+            self.carry_out(self.machine.hello(self.seat.hello()))
+
+    def give_up(self) -> None:
+        if self.machine is not None and not self.machine.ruling:
+            self.machine = None
+            for link in list(self.guests.values()):
+                self.end(link, clean=True)
+            self.guests.clear()
+
+    def carry_out(self, orders: list[Order]) -> None:
+        for order in orders:
+            if self.machine is None or isinstance(order, Rest):
+                return
+            if order.to == self.me.incarnation:
+                self.told(order)
+            elif order.to in self.guests:
+                link = self.guests[order.to]
+                link.send(link.down, lambda link=link, order=order: link.member.hear(link, order))  # type: ignore[misc]
+                if isinstance(order, (Fence, Refuse)):
+                    del self.guests[order.to]
+
+    def guest_lost(self, link: Link, *, dead: bool) -> None:
+        if self.machine is not None and self.guests.get(link.member.me.incarnation) is link:
+            del self.guests[link.member.me.incarnation]
+            self.carry_out(self.machine.lose(link.member.me.incarnation, "lost", dead=dead))
+
+    def guest_left(self, link: Link) -> None:
+        if self.machine is not None and self.guests.get(link.member.me.incarnation) is link:
+            del self.guests[link.member.me.incarnation]
+            self.carry_out(self.machine.gone(link.member.me.incarnation))
+
+    def say(self, link: Link | None, what: Callable[[Coordinator], list[Order]]) -> None:
+        if self.machine is not None:
+            self.carry_out(what(self.machine))
+        elif link is not None:
+            chief, machine = link.chief, link.machine
+            link.send(link.up, lambda: chief.carry_out(what(machine)) if chief.machine is machine else None)
+
+    # -- as a member -----------------------------------------------------------------------------------------------
+
+    def hear(self, link: Link, order: Order) -> None:
+        if self.alive and link is self.link:
+            self.told(order)
+
+    def told(self, order: Order) -> None:
+        if isinstance(order, Show):
+            self.seat.shown(order.view)
+            if self.seat.fenced is not None:
+                self.die(clean=True)
+            else:
+                version, me = order.view.version, self.me.incarnation
+                self.say(self.link, lambda machine: machine.seen(me, version))
+        elif isinstance(order, Admit):
+            self.admitted, self.gone = True, None
+        elif isinstance(order, Fence):
+            self.die(clean=True)
+        elif isinstance(order, Refuse):
+            self.link = None
+            if order.kind != "again":
+                self.die(clean=True)
+
+    def chief_lost(self, link: Link, *, dead: bool) -> None:
+        if self.link is link:
+            self.link = None
+            if self.admitted and self.seat.view is not None and self.gone is None:
+                self.gone = (self.seat.view.coordinator, dead)
+
+    def seeks(self) -> bool:
+        return self.alive and self.link is None and self.machine is None
+
+    def say_hello(self, chief: "Worker") -> None:
+        if chief.machine is None or not chief.alive or not self.world.reach(self, chief):
+            return
+        if self.seat.view is not None and self.gone is not None and chief.me.incarnation == self.gone[0]:
+            return
+        machine = chief.machine
+        link = self.link = Link(self, chief, machine)
+        self.world.links.append(link)
+        hello = self.seat.hello()
+
+        def arrive() -> None:
+            if chief.machine is machine and chief.alive:
+                chief.guests[self.me.incarnation] = link
+                chief.carry_out(machine.hello(hello))
+            elif self.link is link:
+                self.link = None
+
+        link.send(link.up, arrive)
+
+    def end(self, link: Link, *, clean: bool) -> None:
+        """This side ends the link."""
+        member, chief = link.member, link.chief
+        if self is chief:
+            link.send(link.down, lambda: member.chief_lost(link, dead=True))
+        elif clean:
+            link.send(link.up, lambda: chief.guest_left(link))
+        else:
+            link.send(link.up, lambda: chief.guest_lost(link, dead=True))
+
+    def turn_away(self) -> None:
+        """Wait no longer to be let in."""
+        if self.link is not None and (self.gone is not None or not self.admitted):
+            link, self.link = self.link, None
+            self.end(link, clean=True)
+
+    def die(self, *, clean: bool) -> None:
+        self.alive = False
+        links = [*self.guests.values(), *([self.link] if self.link is not None else [])]
+        self.machine, self.link, self.guests = None, None, {}
+        for link in links:
+            self.end(link, clean=clean)
+
+
+class World:
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.workers: list[Worker] = []
+        self.links: list[Link] = []
+        self.side: dict[int, int] = {}  # by rank
+        self.lives = 0
+        for rank in range(SIZE):
+            self.start(rank)
+        self.workers[0].open_office()
+        for worker in self.workers[1:]:
+            worker.say_hello(self.workers[0])
+            self.deliver_all()
+
+    def start(self, rank: int) -> Worker:
+        self.lives += 1
+        self.workers.append(Worker(self, rank, self.lives))
+        return self.workers[-1]
+
+    def reach(self, one: Worker, other: Worker) -> bool:
+        return self.side.get(one.me.id, 0) == self.side.get(other.me.id, 0)
+
+    def living(self) -> list[Worker]:
+        return [worker for worker in self.workers if worker.alive]
+
+    def rulers(self) -> list[Worker]:
+        return [worker for worker in self.living() if worker.machine is not None and worker.machine.ruling]
+
+    def cut(self) -> None:
+        self.side = {rank: self.chance.randrange(2) for rank in range(2 * SIZE)}
+        for link in self.links:
+            if not self.reach(link.member, link.chief):
+                link.silence()
+
+    def deliver(self) -> None:
+        waiting = [way for link in self.links for way in (link.up, link.down) if way]
+        if waiting:
+            self.chance.choice(waiting).popleft()()
+
+    def deliver_all(self) -> None:
+        while any(link.up or link.down for link in self.links):
+            self.deliver()
+
+    def notice(self, link: Link) -> None:
+        """One side finds that the link is silent."""
+        if link.cut and self.chance.random() < 0.5:
+            link.member.chief_lost(link, dead=False)
+        elif link.cut:
+            link.chief.guest_lost(link, dead=False)
+
+    def notice_all(self) -> None:
+        for link in self.links:
+            if link.cut:
+                link.member.chief_lost(link, dead=False)
+                link.chief.guest_lost(link, dead=False)
+
+    def step(self) -> None:
+        worker = self.chance.choice(self.workers)
+        what = self.chance.choices(
+            ["deliver", "notice", "seek", "stand", "give up", "turn away", "cut", "mend", "kill", "start"],
+            [40, 12, 12, 6, 2, 2, 2, 2, 1, 1],
+        )[0]
+        if what == "deliver":
+            self.deliver()
+        elif what == "notice" and self.links:
+            self.notice(self.chance.choice(self.links))
+        elif what == "seek" and worker.seeks():
+            worker.say_hello(self.chance.choice(self.workers))
+        elif what == "stand" and worker.seeks() and worker.gone is not None:
+            worker.open_office()
+        elif what == "give up":
+            worker.give_up()
+        elif what == "turn away":
+            worker.turn_away()
+        elif what == "cut":
+            self.cut()
+        elif what == "mend":
+            self.side = {}
+        elif what == "kill" and worker.alive and len(self.living()) > 2:
+            worker.die(clean=False)
+        elif what == "start" and len(self.workers) < 2 * SIZE:
+            self.start(len(self.workers))
+
+    def settle(self) -> None:
+        for _ in range(3):
+            self.notice_all()
+            self.deliver_all()
+
+
+def play(seed: int) -> World:
+    world = World(seed)
+    for _ in range(STEPS):
+        world.step()
+        if world.chance.random() < 0.05:
+            world.settle()
+            assert len(world.rulers()) <= 1, [worker.me for worker in world.rulers()]
+    world.settle()
+    return world
+
+
+@settings(max_examples=300)
+@given(st.integers(0, 2**32))
+def test_no_two_sides_of_a_cut_go_on(seed: int) -> None:
+    world = play(seed)
+    rulers = world.rulers()
+    assert len(rulers) <= 1, [worker.me for worker in rulers]
+    for ruler in rulers:
+        assert ruler.machine is not None
+        for link in ruler.guests.values():
+            if link.member.admitted and link.member.gone is None:
+                assert link.member.seat.view == ruler.machine.view
+
+
+def test_some_side_goes_on_often() -> None:
+    assert sum(len(play(seed).rulers()) for seed in range(100)) > 20
+
+
+def all_are_well(number: int) -> None:
+    for seed in range(number):
+        assert len(play(seed).rulers()) <= 1
+
+
+def _counts_at_once(self: Electorates, number: int, members: Iterable[Member]) -> None:
+    self._open = [(number, frozenset((member.id, member.incarnation) for member in members))]
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [("may_go_on", lambda self, present: True), ("shown", _counts_at_once)],
+    ids=["any side may go on", "a view counts before it was seen"],
+)
+def test_a_broken_rule_is_found(monkeypatch: pytest.MonkeyPatch, name: str, wrong: Callable[..., object]) -> None:
+    monkeypatch.setattr(Electorates, name, wrong)
+    with pytest.raises(AssertionError):
+        all_are_well(1000)
+
+
+# -- what a coordinator that takes over decides, one by one ------------------------------------------------------------
+
+
+def member(rank: int) -> Member:
+    return Member(f"w{rank}", rank, 100 + rank, "", f"host{rank}", 0)
+
+
+def candidate(size: int, *, dead: bool) -> tuple[Coordinator, list[Order]]:
+    """Worker 1 of a group takes over from worker 0, which is dead or out of reach."""
+    view = View((1, 9), tuple(member(rank) for rank in range(size)), coordinator=100)
+    machine = Coordinator(101, world_size=None, known=view, exclusive=False)
+    return machine, [*machine.lose(100, "gone", dead=dead), *machine.hello(Hello(member(1), None, view))]
+
+
+def comes(machine: Coordinator, rank: int) -> list[Order]:
+    return machine.hello(Hello(member(rank), None, View((1, 9), ())))
+
+
+def ranks_shown(orders: list[Order]) -> list[list[int]]:
+    return [[m.id for m in order.view.members] for order in orders if isinstance(order, Show)]
+
+
+def test_who_takes_over_decides_nothing_before_most_have_come() -> None:
+    machine, orders = candidate(5, dead=False)
+    assert orders == [] and not machine.ruling
+    assert comes(machine, 3) == [] and not machine.ruling
+    assert ranks_shown(comes(machine, 4)) == [[1, 2, 3, 4]] * 3 and machine.ruling
+
+
+def test_the_dead_are_not_missed() -> None:
+    machine, _ = candidate(5, dead=True)
+    assert ranks_shown(comes(machine, 3)) == [[1, 2, 3, 4]] * 2, "the half with the lowest rank that lives"
+
+
+def test_half_of_a_group_without_its_lowest_rank_does_not_go_on() -> None:
+    machine, _ = candidate(4, dead=False)
+    assert comes(machine, 2) == [] and not machine.ruling
+
+
+def test_who_comes_and_does_not_wait_counts_neither_as_here_nor_as_gone() -> None:
+    machine, _ = candidate(5, dead=False)
+    comes(machine, 3)
+    assert machine.gone(103) == []
+    assert comes(machine, 4) == [] and not machine.ruling
+    assert ranks_shown(comes(machine, 3)) == [[1, 2, 3, 4]] * 3
+
+
+def test_a_newcomer_waits_until_the_group_has_a_coordinator() -> None:
+    machine, _ = candidate(5, dead=False)
+    (refused,) = machine.hello(Hello(member(7), None))
+    assert isinstance(refused, Refuse) and refused.kind == "again" and "has no other yet" in refused.text
+
+
+def test_a_coordinator_that_loses_most_to_a_cut_ends_all_of_its_side_itself_last() -> None:
+    machine = Coordinator(100, world_size=None, exclusive=False)
+    for rank in range(5):
+        for order in machine.hello(Hello(member(rank), None)):
+            if isinstance(order, Show):
+                machine.seen(order.to, order.view.version)
+    for rank in range(5):
+        machine.seen(100 + rank, machine.view.version)
+    for rank in (4, 3):
+        assert machine.ruling and [o.to for o in machine.lose(100 + rank, "cut", dead=False) if isinstance(o, Fence)]
+    orders = machine.lose(102, "cut", dead=False)
+    fenced = [order for order in orders if isinstance(order, Fence)]
+    assert [order.to for order in fenced] == [102, 101, 100]
+    assert "2 of 5 workers" in fenced[-1].why and ranks_shown(orders) == []
+
+
+def test_workers_that_die_one_after_another_do_not_end_the_last_one() -> None:
+    machine = Coordinator(100, world_size=None, exclusive=False)
+    for rank in range(3):
+        machine.hello(Hello(member(rank), None))
+    for rank in (1, 2):
+        assert not [order for order in machine.lose(100 + rank, "dead") if isinstance(order, Fence) and order.to == 100]
+    assert machine.ruling

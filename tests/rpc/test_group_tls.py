@@ -1,0 +1,204 @@
+"""A group that meets by TLS, as between hosts: here all in one process, over the loopback."""
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fanwise.base.errors import AuthenticationError, FanwiseError, SecretError, WorkerLostError
+from fanwise.links import Hub, Link, dial
+from fanwise.links.frozen import this_host
+from fanwise.links.shared_secret import new_secret
+from fanwise.rpc.entrance import LocalMeeting, meeting_at
+from fanwise.rpc.entrance_tls import TlsMeeting
+from fanwise.rpc.group import Group
+from fanwise.rpc.members import Member
+from fanwise.rpc.messages import dumps, loads
+from fanwise.rpc.rendezvous import Rendezvous, parse
+from fanwise.testing import within
+
+LIMIT_S = 20.0
+
+
+@pytest.fixture
+def where() -> Iterator[Rendezvous]:
+    """A port of the loopback that nobody else gets meanwhile: bound here, listened on there."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield parse(f"tcp://127.0.0.1:{held.getsockname()[1]}", rank=0)[0]
+
+
+@pytest.fixture
+def hubs() -> Iterator[list[Hub]]:
+    hubs = [Hub(name=f"w{rank}") for rank in range(3)]
+    for hub in hubs:
+        hub.start()
+    yield hubs
+    for hub in hubs:
+        hub.close()
+
+
+def join_all(
+    hubs: list[Hub], where: Rendezvous, secrets: list[str], size: int | None, *, heartbeat_s: float = 30.0
+) -> list[Group | Exception]:
+    """What each got: its group, or the error."""
+    got: list[Group | Exception] = [RuntimeError("nothing")] * len(secrets)
+
+    def arrived(rank: int, link: Link) -> None:
+        """As `connections` does with whoever looks for the coordinator."""
+        link.dumps, link.loads = dumps, loads
+        group = got[rank]
+        link.handler = group.at_the_door if isinstance(group, Group) else link.handler
+
+    def join(rank: int) -> None:
+        meeting = TlsMeeting(where, secrets[rank])
+        _listener, address = meeting.listen(hubs[rank], lambda link: arrived(rank, link))
+        settings = {"name": f"w{rank}", "rank": rank, "address": address, "within_s": LIMIT_S if rank < 2 else 2.0}
+        try:
+            got[rank] = Group.join(hubs[rank], meeting, world_size=size, heartbeat_s=heartbeat_s, **settings)  # type: ignore[arg-type]
+        except FanwiseError as error:
+            got[rank] = error
+
+    threads = [threading.Thread(target=join, args=(rank,)) for rank in range(len(secrets))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return got
+
+
+def test_a_static_group_meets_by_tls_and_its_members_reach_each_other(hubs: list[Hub], where: Rendezvous) -> None:
+    groups = join_all(hubs, where, [new_secret()] * 3, 3)
+    assert all(isinstance(group, Group) for group in groups), groups
+    joined = [group for group in groups if isinstance(group, Group)]
+    assert [member.name for member in joined[2].members().values()] == ["w0", "w1", "w2"]
+    joined[2].dial(joined[1].me, within_s=LIMIT_S).close()
+    ends = [threading.Thread(target=group.shutdown, kwargs={"graceful": True, "within_s": LIMIT_S}) for group in joined]
+    for end in ends:
+        end.start()
+    for end in ends:
+        end.join()
+
+
+def test_a_stranger_with_another_secret_is_kept_out(hubs: list[Hub], where: Rendezvous) -> None:
+    ours = new_secret()
+    groups = join_all(hubs, where, [ours, ours, new_secret()], None)
+    assert isinstance(groups[2], FanwiseError)
+    first, second = groups[:2]
+    assert isinstance(first, Group) and isinstance(second, Group)
+    within(LIMIT_S, lambda: len(first.members()) == 2, "both of ours are there")
+    second.shutdown(graceful=False, within_s=LIMIT_S)
+    within(LIMIT_S, lambda: len(first.members()) == 1, "one has left")
+    first.close()
+
+
+@contextlib.contextmanager
+def standing(hub: Hub) -> Iterator[None]:
+    """The hub does nothing meanwhile, as in a process that is stopped or holds the interpreter: its host answers."""
+    stands, go_on = threading.Event(), threading.Event()
+
+    def stand() -> None:
+        stands.set()
+        go_on.wait(LIMIT_S)
+
+    hub.call_soon(stand)
+    assert stands.wait(LIMIT_S)
+    try:
+        yield
+    finally:
+        go_on.set()
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_who_answers_nothing_for_a_while_is_lost_and_learns_it_afterwards(
+    hubs: list[Hub], where: Rendezvous, victim: int
+) -> None:
+    groups = [
+        group for group in join_all(hubs, where, [new_secret()] * 3, 3, heartbeat_s=1.0) if isinstance(group, Group)
+    ]
+    others = [group for rank, group in enumerate(groups) if rank != victim]
+    told: list[tuple[str, str]] = []
+    for group in others:
+        group.on_lost.append(lambda member, me=group.me: told.append((me.name, member.name)))  # type: ignore[misc]
+    with standing(hubs[victim]):
+        within(LIMIT_S, lambda: len(told) == 2, "both of the others are told that it is lost")
+        assert sorted(told) == sorted((group.me.name, f"w{victim}") for group in others)
+        for group in others:
+            assert [member.name for member in group.members().values()] == [one.me.name for one in others]
+    within(LIMIT_S, lambda: groups[victim].fenced is not None, "it learns so")
+    assert groups[victim].fenced == "it answered nothing for 1 s"
+    for group in groups:
+        group.close()
+
+
+def kept(links: list[Link], link: Link) -> None:
+    link.handler = lambda request: request.answer("here")
+    links.append(link)
+
+
+@pytest.fixture
+def listening(hubs: list[Hub], where: Rendezvous) -> tuple[TlsMeeting, Member]:
+    """How to meet, and a member that listens on the first hub."""
+    meeting = TlsMeeting(where, new_secret())
+    _listener, address = meeting.listen(hubs[0], lambda link: kept([], link))
+    return meeting, Member("w0", 0, 7, address, this_host(), os.getpid())
+
+
+def pid_reached(meeting: TlsMeeting, hub: Hub, member: Member) -> int:
+    """Of the process that answered, where the kernel tells that; 0 over TLS."""
+    link = meeting.dial_member(hub, member, within_s=LIMIT_S)
+    link.open()
+    assert link.ask("where", within_s=LIMIT_S) == "here"
+    return link.peer.pid
+
+
+def test_a_neighbour_is_reached_through_its_unix_socket(hubs: list[Hub], listening: tuple[TlsMeeting, Member]) -> None:
+    meeting, member = listening
+    assert pid_reached(meeting, hubs[1], member) == os.getpid()
+    assert meeting.is_listening(member.address)
+
+
+def test_one_of_another_network_is_reached_by_tls_though_its_socket_is_there(
+    hubs: list[Hub], listening: tuple[TlsMeeting, Member]
+) -> None:
+    meeting, member = listening
+    assert pid_reached(meeting, hubs[1], replace(member, host=f"{member.host}'s neighbour")) == 0
+
+
+@pytest.mark.parametrize("path", ["", " /nowhere/w-1", " /dev/null"], ids=["none", "gone", "other"])
+def test_a_neighbour_whose_socket_cannot_be_reached_is_reached_by_tls(
+    hubs: list[Hub], listening: tuple[TlsMeeting, Member], path: str
+) -> None:
+    meeting, member = listening
+    address = " ".join(member.address.split()[:2]) + path
+    assert pid_reached(meeting, hubs[1], replace(member, address=address)) == 0
+
+
+def test_a_neighbours_socket_takes_only_who_holds_the_secret(
+    hubs: list[Hub], where: Rendezvous, listening: tuple[TlsMeeting, Member]
+) -> None:
+    _, member = listening
+    stranger = TlsMeeting(where, new_secret())
+    with pytest.raises(AuthenticationError):
+        stranger.dial_member(hubs[1], member, within_s=LIMIT_S)
+    with pytest.raises(WorkerLostError, match="did not accept our key"):
+        dial(hubs[1], Path(member.address.split(" ", 2)[2]), stranger._key, within_s=LIMIT_S)
+
+
+def test_another_hosts_address_needs_a_secret() -> None:
+    far = Rendezvous("tcp://198.51.100.7:29500", "198.51.100.7:29500", "198.51.100.7", 29500, is_here=False)
+    with pytest.raises(SecretError, match="there is no secret") as caught:
+        meeting_at(far, environment={})
+    assert "fanwise secret" in str(caught.value) and "FANWISE_SECRET" in str(caught.value)
+
+
+def test_a_secret_in_the_environment_means_tls_and_none_means_unix_sockets(where: Rendezvous) -> None:
+    assert isinstance(meeting_at(where, environment={"FANWISE_SECRET": new_secret()}), TlsMeeting)
+    with contextlib.suppress(FanwiseError):  # where another user owns the folder
+        assert isinstance(meeting_at(where, environment={}), LocalMeeting)

@@ -1,0 +1,43 @@
+"""The switch interval is shortened and put back, and a setting of the user's stays."""
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from fanwise.rpc.interpreter import SWITCH_INTERVAL_S, ShorterSwitches
+
+
+@pytest.fixture(autouse=True)
+def put_back() -> Iterator[None]:
+    before_s = sys.getswitchinterval()
+    yield
+    sys.setswitchinterval(before_s)
+
+
+def test_it_is_shorter_meanwhile_and_then_as_before() -> None:
+    sys.setswitchinterval(0.005)
+    switches = ShorterSwitches()
+    switches.begin()
+    assert sys.getswitchinterval() == pytest.approx(SWITCH_INTERVAL_S)
+    switches.end()
+    switches.end()
+    assert sys.getswitchinterval() == pytest.approx(0.005)
+
+
+def test_a_shorter_one_is_left_alone() -> None:
+    sys.setswitchinterval(0.0001)
+    switches = ShorterSwitches()
+    switches.begin()
+    assert sys.getswitchinterval() == pytest.approx(0.0001)
+    switches.end()
+    assert sys.getswitchinterval() == pytest.approx(0.0001)
+
+
+def test_what_the_user_sets_meanwhile_stays() -> None:
+    sys.setswitchinterval(0.005)
+    switches = ShorterSwitches()
+    switches.begin()
+    sys.setswitchinterval(0.02)
+    switches.end()
+    assert sys.getswitchinterval() == pytest.approx(0.02)

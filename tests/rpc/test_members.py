@@ -1,0 +1,254 @@
+"""What a seat makes of views, and what the coordinator decides, without any link or time."""
+
+from dataclasses import replace
+
+import pytest
+
+from fanwise.rpc.coordinator import Admit, Coordinator, Count, Dismiss, Fence, Order, Over, Refuse, Rest, Show
+from fanwise.rpc.members import Hello, Joined, Left, Lost, Member, Seat, View, wrong_name
+
+
+def member(rank: int, *, name: str = "", life: int = 0) -> Member:
+    return Member(name or f"w{rank}", rank, 100 * (life + 1) + rank, f"address {rank}", "host/1", 1000 + rank)
+
+
+def hello(rank: int, world_size: int | None = None, *, name: str = "", life: int = 0) -> Hello:
+    return Hello(member(rank, name=name, life=life), world_size)
+
+
+class Played:
+    """A coordinator whose members see every view at once."""
+
+    def __init__(self, world_size: int | None) -> None:
+        self.machine = Coordinator(100, world_size=world_size)
+        self.orders: list[Order] = []
+
+    def do(self, orders: list[Order]) -> list[Order]:
+        """The orders, and all that follow when each view is seen."""
+        done = list(orders)
+        for order in done:
+            if isinstance(order, Show):
+                done += self.machine.seen(order.to, order.view.version)
+        self.orders += done
+        return done
+
+    def join(self, *hellos: Hello) -> list[Order]:
+        return [order for one in hellos for order in self.do(self.machine.hello(one))]
+
+
+def admitted(orders: list[Order]) -> list[int]:
+    return sorted(order.to for order in orders if isinstance(order, Admit))
+
+
+def refusal(orders: list[Order]) -> Refuse:
+    (found,) = [order for order in orders if isinstance(order, Refuse)]
+    return found
+
+
+def static(size: int) -> Played:
+    played = Played(size)
+    played.join(*(hello(rank, size) for rank in range(size)))
+    return played
+
+
+def test_a_static_group_admits_nobody_until_all_are_there() -> None:
+    played = Played(3)
+    assert played.join(hello(1, 3), hello(0, 3)) == []
+    assert played.machine.missing() == [2]
+    assert admitted(played.join(hello(2, 3))) == [100, 101, 102]
+
+
+def test_a_newcomer_is_admitted_when_all_have_seen_it() -> None:
+    played = Played(None)
+    played.join(hello(0))
+    orders = played.machine.hello(hello(1))
+    version = played.machine.view.version
+    assert admitted(orders) == []
+    assert admitted(played.machine.seen(101, version)) == []
+    assert admitted(played.machine.seen(100, version)) == [101]
+
+
+def test_who_dies_is_not_waited_for_by_a_newcomer() -> None:
+    played = Played(None)
+    played.join(hello(0), hello(1))
+    played.machine.hello(hello(2))
+    played.do(played.machine.seen(100, played.machine.view.version))
+    played.do(played.machine.seen(102, played.machine.view.version))
+    assert admitted(played.do(played.machine.lose(101, "dead"))) == [102]
+
+
+@pytest.mark.parametrize(
+    ("size", "wrong", "text"),
+    [
+        (None, hello(2, name="w1"), "RPC worker name 'w1' is not unique"),
+        (
+            None,
+            hello(1, name="other"),
+            "rank 1, which 'other' (rank 1, process 1001 on host) asks for, is taken by",
+        ),
+        (None, hello(-1), "out of range"),
+        (None, hello(2, 3), "RPC group mixes statically and dynamically initialized members which is not supported."),
+        (None, hello(2, name="a b"), "letters, digits"),
+        (2, hello(2, 2), "rank 2 of 'w2' is out of range: world_size=2"),
+        (2, hello(1, 3), "world_size=3, but the group has world_size=2"),
+        (2, hello(1), "RPC group mixes statically and dynamically initialized members which is not supported."),
+        (2, hello(1, 2, life=1), "is taken by 'w1'"),
+    ],
+)
+def test_who_does_not_fit_is_told_why(size: int | None, wrong: Hello, text: str) -> None:
+    played = Played(size)
+    played.join(hello(0, size), hello(1, size))
+    wrong = Hello(replace(wrong.member, incarnation=999), wrong.world_size)
+    refused = refusal(played.join(wrong))
+    assert refused.kind == "refused" and text in refused.text
+    assert sorted(played.machine.members) == [0, 1]
+
+
+def test_a_name_that_two_have_is_told_to_all_of_a_static_group() -> None:
+    played = Played(3)
+    orders = played.join(hello(0, 3), hello(1, 3), hello(2, 3, name="w0"))
+    assert [order.to for order in orders if isinstance(order, Refuse)] == [100, 101, 102]
+    assert all("'w0' is not unique" in order.text for order in orders if isinstance(order, Refuse))
+
+
+@pytest.mark.parametrize("name", ["", " ", "abc*", "a" * 128, "a\n"])
+def test_a_wrong_name_is_refused(name: str) -> None:
+    assert wrong_name(name) is not None
+
+
+def test_a_right_name_is_taken() -> None:
+    assert wrong_name("Az09_:-") is None and wrong_name("a" * 127) is None
+
+
+@pytest.mark.parametrize("size", [None, 2])
+def test_a_lost_worker_may_come_back_as_a_new_life_and_only_so(size: int | None) -> None:
+    played = Played(size)
+    played.join(hello(0, size), hello(1, size))
+    assert Fence(101, "killed") in played.do(played.machine.lose(101, "killed"))
+    again = refusal(played.join(hello(1, size)))
+    assert (again.kind, again.text) == ("fenced", "killed")
+    assert admitted(played.join(hello(1, size, life=1))) == [201]
+
+
+def test_who_was_declared_lost_teaches_nobody_anything() -> None:
+    played = Played(None)
+    played.join(hello(0), hello(1))
+    played.do(played.machine.lose(101, "stopped"))
+    alone = View((9, 9), (member(1),), ((100, "it was alone"),), 101)
+    assert refusal(played.join(Hello(member(1), None, alone))).kind == "fenced"
+    assert played.machine.lost == {101: "stopped"} and sorted(played.machine.members) == [0]
+
+
+def test_a_second_verdict_changes_nothing() -> None:
+    played = Played(None)
+    played.join(hello(0), hello(1))
+    played.do(played.machine.lose(101, "killed"))
+    assert played.machine.lose(101, "again") == [] and played.machine.lost == {101: "killed"}
+
+
+def test_who_leaves_is_dismissed_when_all_know() -> None:
+    played = Played(None)
+    played.join(hello(0), hello(1), hello(2))
+    orders = played.machine.leave(101)
+    assert Dismiss(101) not in orders
+    played.machine.seen(100, played.machine.view.version)
+    assert Dismiss(101) in played.machine.seen(102, played.machine.view.version)
+    assert played.machine.lost == {}
+
+
+def test_events_are_the_differences_of_views_and_old_views_are_none() -> None:
+    one, two, three = member(0), member(1), member(2)
+    seat = Seat(one, None)
+    assert seat.shown(View((1, 1), (one, two))) == []
+    lost = ((two.incarnation, "killed"),)
+    assert seat.shown(View((1, 3), (one, three), lost)) == [Lost(two, "killed"), Joined(three)]
+    assert seat.shown(View((1, 2), (one,))) == []
+    assert seat.shown(View((2, 0), (one,), lost)) == [Left(three)]
+    assert seat.members == {0: one}
+
+
+def test_a_view_that_calls_us_lost_fences_us() -> None:
+    one = member(0)
+    seat = Seat(one, None)
+    seat.shown(View((1, 1), (one,)))
+    seat.shown(View((1, 2), (), ((one.incarnation, "stopped"),)))
+    assert seat.fenced == "stopped"
+
+
+# -- the barrier --------------------------------------------------------------------------------------------------
+
+
+def arrive(played: Played, *members: int) -> list[Order]:
+    return [order for one in members for order in played.do(played.machine.arrive(one))]
+
+
+def counted(played: Played, counts: dict[int, tuple[int, int]]) -> list[Order]:
+    round = played.machine.barrier.round
+    return [order for one, two in counts.items() for order in played.do(played.machine.counted(one, round, two))]
+
+
+def test_the_barrier_ends_after_two_equal_rounds_of_nothing_and_a_last_one() -> None:
+    played = static(2)
+    assert arrive(played, 101) == []
+    assert arrive(played, 100) == [Count(100, 1, False), Count(101, 1, False)]
+    assert counted(played, {100: (1, 5), 101: (0, 3)}) == [Rest(2)]
+    assert played.machine.next_round(2) == [Count(100, 2, False), Count(101, 2, False)]
+    assert counted(played, {100: (0, 5), 101: (0, 3)}) == [Count(100, 3, False), Count(101, 3, False)]
+    assert counted(played, {100: (0, 5), 101: (0, 4)}) == [Count(100, 4, False), Count(101, 4, False)]
+    assert counted(played, {100: (0, 5), 101: (0, 4)}) == [Count(100, 5, True), Count(101, 5, True)]
+    assert counted(played, {100: (0, 5), 101: (0, 4)}) == [Over(100), Over(101)]
+
+
+def test_who_dies_in_the_barrier_is_no_longer_waited_for() -> None:
+    played = static(3)
+    assert arrive(played, 100, 101) == []
+    assert Count(100, 1, False) in played.do(played.machine.lose(102, "killed"))
+    counted(played, {100: (0, 1)})
+    assert Count(100, 2, False) in played.do(played.machine.lose(101, "killed"))
+    counted(played, {100: (0, 1)})
+    assert counted(played, {100: (0, 1)})[-1] == Over(100)
+
+
+def test_the_numbers_of_another_round_are_not_taken() -> None:
+    played = static(2)
+    arrive(played, 100, 101)
+    assert played.machine.counted(100, 7, (0, 0)) == [] and played.machine.barrier.counts == {}
+
+
+def test_nobody_new_comes_in_while_rounds_are_counted() -> None:
+    played = static(2)
+    arrive(played, 100, 101)
+    assert refusal(played.join(hello(1, 2, life=1))).kind == "again"
+
+
+# -- succession ---------------------------------------------------------------------------------------------------
+
+
+def test_the_next_coordinator_learns_what_others_know_better() -> None:
+    three = tuple(member(rank) for rank in range(3))
+    old, new = View((1, 3), three, (), 100), View((1, 5), (*three[:2], member(3)), ((102, "killed"),), 100)
+    machine = Coordinator(101, world_size=None, known=old)
+    machine.lose(100, "killed too")
+    machine.hello(Hello(three[1], None, old))
+    machine.hello(Hello(member(3), None, new))
+    assert sorted(machine.members) == [1, 3]
+    assert machine.lost == {100: "killed too", 102: "killed"}
+    assert machine.view.version > new.version
+
+
+def test_a_coordinator_that_was_restarted_at_once_takes_the_members_of_the_old_one() -> None:
+    view = View((4, 2), (member(0), member(1)), (), 100)
+    machine = Coordinator(200, world_size=2)
+    machine.hello(Hello(member(0, life=1), 2))
+    machine.hello(Hello(member(1), 2, view))
+    assert {m.incarnation for m in machine.members.values()} == {200, 101}
+    assert 100 in machine.lost and machine.view.version > view.version
+
+
+def test_the_shutdown_is_over_when_a_returning_member_knows_that_nothing_is_open() -> None:
+    view = View((1, 3), tuple(member(rank) for rank in range(3)), (), 100)
+    machine = Coordinator(101, world_size=3, known=view)
+    machine.lose(100, "killed")
+    orders = machine.hello(Hello(member(1), 3, view, arrived=True, prepared=True))
+    assert Over(101) in orders
+    assert Over(102) in machine.hello(Hello(member(2), 3, view, arrived=True))

@@ -1,0 +1,140 @@
+"""Messages: what is sealed comes out as it was, tensors with their layout, strides and flags."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fanwise.base.errors import WireError
+from fanwise.rpc import messages
+from fanwise.rpc.devices import DeviceMaps
+from fanwise.rpc.envelopes import Envelopes
+from fanwise.rpc.messages import Sealed, dumps, is_answer, loads, seal, unseal
+
+
+def through(tensors: Sequence[torch.Tensor], extra: bytes = b"", call: str | None = "f") -> messages.Opened:
+    """As a link takes it: the head in one piece, the buffers in memory of their own."""
+    head, buffers = dumps(seal(extra, tensors, b"pickle", [memoryview(b"array")], call))
+    came = loads(memoryview(bytes(head)), [memoryview(bytearray(buffer)) for buffer in buffers])
+    return unseal(came if call is None else came[0])
+
+
+@pytest.mark.parametrize("call", ["f", None])
+@pytest.mark.parametrize("extra", [b"", b"header"])
+def test_all_parts_come_out(call: str | None, extra: bytes) -> None:
+    for tensors in ([], [torch.ones(2), torch.zeros(5000)]):
+        opened = through(tensors, extra, call)
+        assert (bytes(opened.extra), bytes(opened.pickle), bytes(opened.buffers[-1])) == (extra, b"pickle", b"array")
+        assert all(torch.equal(a, b) for a, b in zip(tensors, opened.tensors, strict=True))
+
+
+def test_calls_and_answers_are_told_apart() -> None:
+    for tensors in ([], [torch.ones(1)]):
+        assert not is_answer(seal(b"", tensors, b"", [], "f"))
+        assert is_answer(seal(b"", tensors, b"", [], None))
+    assert repr(seal(b"", [], b"", [], "f")) == "f"
+
+
+@st.composite
+def views(draw: st.DrawFn) -> torch.Tensor:
+    """A view into a tensor of distinct numbers: narrowed, stepped, permuted, expanded."""
+    shape = draw(st.lists(st.integers(1, 5), min_size=1, max_size=4))
+    view = torch.arange(float(torch.Size(shape).numel())).reshape(shape)
+    for dim in range(len(shape)):
+        start = draw(st.integers(0, view.shape[dim] - 1))
+        view = view.narrow(dim, start, draw(st.integers(0, view.shape[dim] - start)))
+        step = draw(st.integers(1, 3))
+        view = view[(slice(None),) * dim + (slice(None, None, step),)]
+    view = view.permute(draw(st.permutations(range(len(shape)))))
+    if draw(st.booleans()):
+        view = view.unsqueeze(0).expand(draw(st.integers(1, 3)), *view.shape)
+    return view.requires_grad_(draw(st.booleans()))
+
+
+@given(views())
+def test_views_keep_values_strides_and_flags(view: torch.Tensor) -> None:
+    (back,) = through([view]).tensors
+    assert torch.equal(back, view) and back.requires_grad == view.requires_grad and back.is_leaf
+    reach = 1 + sum(stride * (size - 1) for stride, size in zip(view.stride(), view.shape, strict=True))
+    if 1 < view.numel() and reach <= 16 * view.numel():  # gaps that are wider stay behind
+        assert back.is_contiguous() == view.is_contiguous()
+        ours = [stride for stride, size in zip(back.stride(), back.shape, strict=True) if size > 1]
+        assert ours == [stride for stride, size in zip(view.stride(), view.shape, strict=True) if size > 1]
+
+
+def test_what_lies_between_is_not_sent() -> None:
+    secret = torch.full((100, 100), 7.0)
+    secret[:, :2] = 0.0
+    sealed = seal(b"", [secret[:, :2]], b"", [], "f")
+    assert b"\0\0\xe0\x40" not in bytes(sealed.head) + b"".join(map(bytes, sealed.buffers))
+
+
+def test_a_column_of_a_big_matrix_comes_without_the_gaps() -> None:
+    (back,) = through([torch.arange(1e6).reshape(1000, 1000)[:, 3]]).tensors
+    assert back.is_contiguous() and back.tolist()[:2] == [3.0, 1003.0]
+
+
+def test_overlapping_windows_become_plain() -> None:
+    windows = torch.arange(6.0).unfold(0, 3, 1)
+    (back,) = through([windows]).tensors
+    assert torch.equal(back, windows)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize("big", [1, 200])
+def test_sparse_tensors_keep_their_layout(big: int) -> None:
+    indices, values = torch.tensor([[0, 1, 1], [2, 0, 0]]), torch.tensor([3.0 * big, 4.0, 5.0])
+    coo = torch.sparse_coo_tensor(indices, values, (2, 3 * big))
+    csr = torch.eye(3 * big).to_sparse_csr()
+    for tensor in (coo, coo.coalesce(), csr, csr.to_sparse_csc()):
+        (back,) = through([tensor]).tensors
+        assert back.layout is tensor.layout and torch.equal(back.to_dense(), tensor.to_dense())
+    assert [through([tensor]).tensors[0].is_coalesced() for tensor in (coo, coo.coalesce())] == [False, True]
+
+
+def test_a_message_that_is_cut_short_is_a_wire_error() -> None:
+    sealed = seal(b"header", [torch.ones(3)], b"pickle", [], "f")
+    for size in range(1, 40):
+        with pytest.raises(WireError):
+            unseal(Sealed(sealed.head[:size], [], "f"))
+
+
+def test_a_message_of_another_kind_is_refused() -> None:
+    for head in (b"", b"\xff123"):
+        with pytest.raises(WireError, match="both sides must run the same version"):
+            loads(head)
+
+
+# -- envelopes --------------------------------------------------------------------------------------------------------
+
+
+def envelopes(**maps: dict[torch.device, torch.device]) -> Envelopes:
+    made = Envelopes()
+    made.name_of = lambda id: f"w{id}"
+    made.devices = DeviceMaps(maps, ())
+    return made
+
+
+def carried(sealed: Sealed, by: Envelopes, sender: int) -> Any:  # Any: what was sealed
+    head, buffers = dumps(sealed)
+    came = loads(head, buffers)
+    return by.open(came if isinstance(came, Sealed) else came[0], sender).value
+
+
+def test_tensors_arrive_where_the_map_says_and_answers_come_back() -> None:
+    # The meta device stands for a GPU: it can be sent to on every machine.
+    caller, callee = envelopes(w1={torch.device("cpu"): torch.device("meta")}), envelopes()
+    weight = torch.nn.Parameter(torch.ones(3))
+    call = caller.seal((len, (weight, torch.ones(2, requires_grad=True)), {}), 1, call="f")
+    _function, args, _kwargs = carried(call, callee, 0)
+    assert [arg.device.type for arg in args] == ["meta", "meta"]
+    assert type(args[0]) is torch.nn.Parameter and all(arg.requires_grad for arg in args)
+
+
+def test_without_maps_a_message_says_nothing_of_devices() -> None:
+    one, two = envelopes(), envelopes()
+    assert carried(one.seal(torch.ones(2), 1), two, 0).tolist() == [1.0, 1.0]
+    assert not unseal(one.seal(torch.ones(2), 1)).extra

@@ -1,0 +1,165 @@
+"""Reference tables against an obvious global model, fact by fact and in any order.
+
+The model is what the programs hold: it knows all workers at once and no messages. Whenever nothing is on its way, each
+table must hold exactly that, nothing more and nothing less; and no value may ever be freed that a program holds or is
+being sent. Broken tables show that the comparison can fail.
+"""
+
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+
+from fanwise.rpc.ref_orders import FreeValue, GlobalId, WorkerKey
+from fanwise.rpc.refs import RefTable
+from fanwise.testing.played_refs import PlayedWorker, World
+from fanwise.testing.sim import Sim
+
+SIZE = 3
+WHO = st.integers(0, SIZE - 1)
+WHICH = st.integers(0, 3)
+
+
+class RefMachine(RuleBasedStateMachine):
+    """Programs and the network do what they like."""
+
+    table_class: ClassVar[type[RefTable]] = RefTable
+
+    @initialize(seed=st.integers(0, 1000), loss=st.sampled_from([0.0, 0.3]), doubles=st.sampled_from([0.0, 0.5]))
+    def begin(self, seed: int, loss: float, doubles: float) -> None:
+        self.sim = Sim(seed, loss=loss, doubles=doubles)
+        self.world = World(self.sim, SIZE, table=self.table_class, death_s=0.2)
+
+    def worker(self, who: int) -> PlayedWorker:
+        return next(worker for key, worker in self.world.workers.items() if key.id == who)
+
+    def fork_of(self, worker: PlayedWorker, which: int) -> GlobalId | None:
+        held = sorted(worker.forks)
+        return held[which % len(held)] if held else None
+
+    @rule(who=WHO, on=WHO, sent=st.integers(0, 7))
+    def create(self, who: int, on: int, sent: int) -> None:
+        owner = self.worker(on).key
+        if who != on and not self.worker(who).table.is_lost(owner):
+            self.worker(who).remote(owner, sent=sent > 0)
+
+    @rule(who=WHO, which=WHICH, to=WHO, drop=st.booleans(), sent=st.integers(0, 7))
+    def hand_on(self, who: int, which: int, to: int, drop: bool, sent: int) -> None:
+        worker = self.worker(who)
+        fork_id = self.fork_of(worker, which)
+        if fork_id is not None:
+            worker.share(fork_id, self.worker(to).key, sent=sent > 0)
+            if drop:
+                worker.drop(fork_id)
+
+    @rule(who=WHO, to=WHO)
+    def lend(self, who: int, to: int) -> None:
+        self.worker(who).lend(self.worker(to).key)
+
+    @rule(who=WHO, which=WHICH)
+    def drop(self, who: int, which: int) -> None:
+        fork_id = self.fork_of(self.worker(who), which)
+        if fork_id is not None:
+            self.worker(who).drop(fork_id)
+
+    @rule(who=WHO, which=WHICH)
+    def give_up(self, who: int, which: int) -> None:
+        fork_id = self.fork_of(self.worker(who), which)
+        if fork_id is not None:
+            self.worker(who).give_up(fork_id)
+
+    @rule(who=WHO)
+    def die_and_come_back(self, who: int) -> None:
+        self.world.crash(self.worker(who).key)
+        self.world.join(who)
+
+    @rule(steps=st.integers(1, 10))
+    def something_arrives(self, steps: int) -> None:
+        for _ in range(steps):
+            self.sim.step()
+
+    @rule()
+    def all_is_quiet(self) -> None:
+        for _ in range(100):
+            self.sim.run(self.sim.clock.now_s() + 3.0)
+            if not any(worker.table.waiting_for() for worker in self.world.workers.values()):
+                break
+        self.sim.run(self.sim.clock.now_s() + 3.0)
+        self.world.check_exactly()
+
+    @invariant()
+    def what_a_table_holds_its_program_holds_or_is_letting_go_of(self) -> None:
+        for worker in self.world.workers.values() if hasattr(self, "world") else ():
+            for fork_id, held in worker.table.held.items():
+                assert held.dropped != (fork_id in worker.forks)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        self.all_is_quiet()
+        for worker in self.world.workers.values():
+            for fork_id in list(worker.forks):
+                worker.drop(fork_id)
+        self.all_is_quiet()
+        for worker in self.world.workers.values():
+            assert (worker.table.held, worker.table.owned) == ({}, {})
+
+
+RefMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestRefsAgainstTheModel = RefMachine.TestCase
+
+
+# Broken versions, each with one method replaced. Any: they reach into what is private.
+
+
+def frees_with_the_first_fork(self: Any, rref_id: GlobalId, fork_id: GlobalId) -> None:
+    if self.owned.pop(rref_id, None) is not None:
+        self._orders.append(FreeValue(rref_id))
+
+
+def lets_a_parent_go_before_its_child_is_known(self: Any, *args: Any) -> list[Any]:
+    orders = RefTable.forked(self, *args)
+    self._accepted(args[1].fork_id)
+    return [*orders, *self._done()]
+
+
+def takes_one_answer_for_all(self: Any, peer: WorkerKey, up_to: int) -> list[Any]:
+    return RefTable.on_answer(self, peer, up_to + 1000)
+
+
+def forgets_who_died_with_a_fork(self: Any, lost: WorkerKey) -> bool:
+    return False
+
+
+BROKEN = {
+    "_drop_fork": frees_with_the_first_fork,
+    "forked": lets_a_parent_go_before_its_child_is_known,
+    "on_answer": takes_one_answer_for_all,
+    "_holds_something": forgets_who_died_with_a_fork,
+}
+
+
+@pytest.mark.parametrize("method", BROKEN, ids=lambda method: BROKEN[method].__name__)
+def test_the_machine_catches_a_table_that(method: str) -> None:
+    broken = type("Broken", (RefTable,), {method: BROKEN[method]})
+    machine = type("BrokenMachine", (RefMachine,), {"table_class": broken})
+    quickly = settings(
+        max_examples=500,
+        stateful_step_count=30,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        phases=[Phase.generate],
+        report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck),
+    )
+    with pytest.raises((AssertionError, KeyError)):
+        run_state_machine_as_test(machine, settings=quickly)

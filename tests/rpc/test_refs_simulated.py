@@ -1,0 +1,219 @@
+"""Reference counting on a bad network, with workers that crash and come back: 200 runs, each with a seed of its own."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fanwise.rpc.ref_orders import Answer, Fenced, FreeValue, GlobalId, Send, WorkerKey
+from fanwise.rpc.refs import RefTable
+from fanwise.testing.played_refs import PlayedWorker, World
+from fanwise.testing.sim import Sim
+
+SIZE = 4
+STEPS = 60
+
+
+def play(seed: int, *, table: Callable[[WorkerKey], RefTable] = RefTable) -> World:
+    """Programs do as they like for a while, then keep still until everything has settled."""
+    chance = random.Random(f"{seed}/programs")
+    sim = Sim(seed, loss=chance.choice([0.0, 0.2, 0.4]), doubles=chance.choice([0.0, 0.3]))
+    world = World(sim, SIZE, table=table)
+    for _ in range(STEPS):
+        act(chance, world)
+        sim.run(sim.clock.now_s() + chance.choice([0.0, 0.01, 0.1]))
+    settle(world)
+    world.check_exactly()
+    return world
+
+
+def act(chance: random.Random, world: World) -> None:
+    keys = sorted(world.workers)
+    worker = world.workers[chance.choice(keys)]
+    other = chance.choice(keys)
+    fork_id = chance.choice(sorted(worker.forks)) if worker.forks else None
+    sent = chance.random() < 0.9
+    match chance.choice([*"remote remote share share share lend drop hasty crash cut".split(), "give up"]):
+        case "remote" if other != worker.key:
+            if not worker.table.is_lost(other):
+                worker.remote(other, sent=sent)
+        case "lend":
+            worker.lend(other, sent=sent)
+        case "share" if fork_id is not None:
+            worker.share(fork_id, other, sent=sent)
+            if chance.random() < 0.5:
+                worker.drop(fork_id)
+        case "drop" if fork_id is not None:
+            worker.drop(fork_id)
+        case "hasty" if other != worker.key and not worker.table.is_lost(other):
+            made = worker.remote(other)
+            worker.give_up(made)
+            worker.drop(made)
+        case "give up" if fork_id is not None and chance.random() < 0.3:
+            worker.give_up(fork_id)
+        case "crash" if chance.random() < 0.4 and len(keys) > 2:
+            world.crash(worker.key)
+            world.sim.after(chance.uniform(0.0, 1.0), lambda: world.join(worker.key.id) and None)
+        case "cut" if chance.random() < 0.3:
+            world.sim.cut(worker.key, other)
+            world.sim.after(1.0, lambda: world.sim.mend(worker.key, other))
+
+
+def settle(world: World) -> None:
+    """Until nothing is on its way; on a network that still loses messages."""
+    for _ in range(200):
+        world.sim.run(world.sim.clock.now_s() + 5.0)
+        if not any(worker.table.waiting_for() for worker in world.workers.values()):
+            break
+    world.sim.run(world.sim.clock.now_s() + 5.0)
+
+
+def drop_all(worker: PlayedWorker) -> None:
+    for fork_id in list(worker.forks):
+        worker.drop(fork_id)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_every_value_is_freed_once_and_never_while_it_is_held(seed: int) -> None:
+    world = play(seed)
+    for worker in list(world.workers.values()):
+        drop_all(worker)
+    settle(world)
+    world.check_exactly()
+    for worker in world.workers.values():
+        assert (worker.table.held, worker.table.owned) == ({}, {})
+        assert set(worker.freed.values()) <= {1} and set(worker.freed) == worker.begun
+
+
+def test_the_simulated_faults_do_happen() -> None:
+    happened = sum((play(seed).sim.happened for seed in range(20)), start=Sim(0).happened)
+    for what in ("lost", "doubled", "crash", "cut", "cut off", "to nobody", "arrived"):
+        assert happened[what] > 5, f"{what} hardly ever happens: {happened}"
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    assert play(7).sim.happened == play(7).sim.happened
+    assert play(7).sim.happened != play(8).sim.happened
+
+
+def grandchild_of_a_dead_child(table: Callable[[WorkerKey], RefTable] = RefTable) -> World:
+    """A parent hands on to a child, which hands on and dies; nobody but the grandchild knows of the grandchild."""
+    sim = Sim(1)
+    world = World(sim, SIZE, table=table)
+    owner, parent, child, grandchild = sorted(world.workers)
+    fork_id = world.workers[parent].remote(owner)
+    sim.run(sim.clock.now_s() + 5.0)
+    sim.cut(owner, child)
+    sim.cut(owner, grandchild)
+    world.workers[parent].share(fork_id, child)
+    world.workers[parent].drop(fork_id)
+    sim.run(sim.clock.now_s() + 0.5)
+    (passed_on,) = world.workers[child].forks
+    world.workers[child].share(passed_on, grandchild)
+    sim.run(sim.clock.now_s() + 0.5)
+    world.crash(child)
+    sim.run(sim.clock.now_s() + 5.0)
+    assert len(world.workers[grandchild].forks) == 1 and not world.workers[grandchild].refused
+    sim.mend(owner, grandchild)
+    settle(world)
+    world.check_exactly()
+    return world
+
+
+def test_a_parent_keeps_a_value_for_the_grandchildren_of_its_dead_child() -> None:
+    world = grandchild_of_a_dead_child()
+    owner, _, grandchild = sorted(world.workers)
+    assert {holder for owned in world.workers[owner].table.owned.values() for holder in owned.forks.values()} == {
+        grandchild
+    }
+    drop_all(world.workers[grandchild])
+    settle(world)
+    assert world.workers[owner].freed.total() == 1
+
+
+def test_nothing_is_left_of_100000_references() -> None:
+    owner, user = RefTable(WorkerKey(0, 1)), RefTable(WorkerKey(1, 2))
+    freed = 0
+    for number in range(100_000):
+        rref_id, fork_id = GlobalId(1, 2, 2 * number), GlobalId(1, 2, 2 * number + 1)
+        user.created(rref_id, fork_id, owner.me)
+        owner.begun(rref_id, fork_id, user.me)
+        user.confirmed(fork_id)
+        for order in user.dropped(fork_id):
+            assert isinstance(order, Send)
+            answer, *others = owner.on_batch(order.batch)
+            freed += others == [FreeValue(rref_id)]
+            assert isinstance(answer, Answer)
+            user.on_answer(owner.me, answer.up_to)
+    assert freed == 100_000
+    for table in (owner, user):
+        sizes = {name: len(held) for name, held in vars(table).items() if hasattr(held, "__len__")}
+        assert {name for name, size in sizes.items() if size} <= {"me", "_outboxes", "_inboxes"}
+        assert table.num_unanswered == table.num_unconfirmed == table.num_forks == 0
+
+
+# Broken versions, each with one method replaced. Any: they reach into what is private.
+
+
+def lets_parents_go_at_once(self: Any, fork_id: GlobalId) -> None:
+    held = self.held.get(fork_id)
+    if held is not None:
+        for child in held.children:
+            self._parent_of.pop(child)
+        held.children.clear()
+    RefTable._settle(self, fork_id)
+
+
+def drops_the_forks_of_the_dead_at_once(self: Any, lost: WorkerKey, alive: Any) -> None:
+    RefTable._inquire(self, lost, ())
+
+
+def keeps_the_forks_of_the_dead(self: Any, lost: WorkerKey, alive: Any) -> None:
+    return None
+
+
+def answers_a_fence_at_once(self: Any) -> None:
+    for lost, askers in self._asked.items():
+        for asker in sorted(askers):
+            self._post(asker, Fenced(lost))
+    self._asked.clear()
+
+
+def repeats_nothing(self: Any) -> list[Any]:
+    return []
+
+
+def forgets_only_what_it_knows(self: Any, rref_id: GlobalId, fork_id: GlobalId, creator: WorkerKey) -> None:
+    self._drop_fork(rref_id, fork_id)
+
+
+def releases_what_is_unconfirmed(self: Any, fork_id: GlobalId) -> None:
+    held = self.held.get(fork_id)
+    if held is not None and held.dropped:
+        held.confirmed = True
+    RefTable._settle(self, fork_id)
+
+
+BROKEN: dict[str, Callable[..., Any]] = {
+    "_settle": lets_parents_go_at_once,
+    "_inquire": drops_the_forks_of_the_dead_at_once,
+    "_inquire ": keeps_the_forks_of_the_dead,
+    "_answer_fences": answers_a_fence_at_once,
+    "tick": repeats_nothing,
+    "_forget": forgets_only_what_it_knows,
+    "_settle ": releases_what_is_unconfirmed,
+}
+
+
+@pytest.mark.parametrize("method", BROKEN, ids=lambda method: BROKEN[method].__name__)
+def test_the_simulation_catches_a_table_that(method: str) -> None:
+    broken = type("Broken", (RefTable,), {method.strip(): BROKEN[method]})
+    with pytest.raises((AssertionError, KeyError)):
+        play_many(broken)
+
+
+def play_many(broken: type[RefTable]) -> None:
+    grandchild_of_a_dead_child(broken)
+    for seed in range(400):
+        play(seed, table=broken)

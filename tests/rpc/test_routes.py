@@ -1,0 +1,292 @@
+"""Which calls wait for which links: their order is kept, none is left behind, and each fails or leaves once."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+
+from fanwise.base.errors import ClosedError, DeadlineExceeded, FanwiseError, WorkerLostError
+from fanwise.links import Ending, Hub, Link, Request, memory_links
+from fanwise.rpc import connections as module
+from fanwise.rpc.connections import Connections
+from fanwise.rpc.members import Member
+from fanwise.rpc.messages import dumps, loads
+from fanwise.rpc.routes import Routes
+from fanwise.rpc.worker_info import WorkerInfo
+from fanwise.testing import within
+
+LIMIT_S = 10.0
+
+
+class PlayedLink:
+    """What routes look at."""
+
+    ending: Ending | None = None
+    num_open = 0
+
+    def end(self) -> None:
+        self.ending = Ending(False, "it was cut")
+
+
+class PlayedCall:
+    """Notes what becomes of it."""
+
+    def __init__(self, name: str, log: list[str], due_s: float | None = None) -> None:
+        self.name = name
+        self.due_s = due_s
+        self.log = log
+
+    def send(self, link: Link) -> None:
+        self.log.append(f"{self.name} left")
+
+    def fail(self, error: FanwiseError) -> None:
+        self.log.append(f"{self.name} failed: {type(error).__name__}")
+
+
+def played() -> Any:  # Any: in the place of a Link
+    return PlayedLink()
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    hub = Hub(name="routes")
+    hub.start()
+    yield hub
+    hub.close()
+
+
+@pytest.fixture
+def routes(hub: Hub) -> Routes:
+    return Routes(hub)
+
+
+@pytest.fixture
+def log() -> list[str]:
+    return []
+
+
+def test_a_link_is_ready_until_it_ends(routes: Routes) -> None:
+    assert routes.ready(1) is None and routes.link_to(1) is None
+    link, newer = played(), played()
+    assert routes.place(1, link) == link
+    assert routes.ready(1) == link and routes.link_to(1) == link
+    assert routes.place(1, newer) == link, "calls stay on one link"
+    link.end()
+    assert routes.ready(1) is None and routes.link_to(1) is None
+    assert routes.place(1, newer) == newer
+    routes.forget(1, link)
+    assert routes.ready(1) == newer
+    routes.forget(1, newer)
+    assert routes.links == {}
+
+
+def test_calls_leave_in_their_order_and_none_passes_them(routes: Routes, log: list[str]) -> None:
+    assert routes.queue(1, PlayedCall("one", log))
+    assert not routes.queue(1, PlayedCall("two", log))
+    link = played()
+    assert routes.place(1, link) == link
+    assert routes.ready(1) is None and routes.link_to(1) == link and routes.is_awaited(1)
+    assert not routes.queue(1, PlayedCall("three", log))
+    assert log == []
+    assert routes.let_out(1, link) == link
+    assert log == ["one left", "two left", "three left"]
+    assert routes.ready(1) == link and not routes.is_awaited(1)
+
+
+def test_a_link_that_is_made_just_before_a_call_is_queued_is_kept_back_for_it(routes: Routes, log: list[str]) -> None:
+    routes.place(1, link := played())
+    assert routes.queue(1, PlayedCall("one", log)), "somebody has to let it out"
+    assert routes.ready(1) is None and routes.link_to(1) == link
+    routes.let_out(1, link)
+    assert routes.ready(1) == link and log == ["one left"]
+
+
+def test_a_call_that_is_queued_while_others_leave_leaves_too(routes: Routes, log: list[str]) -> None:
+    class Queues(PlayedCall):
+        def send(self, link: Link) -> None:
+            assert routes.num_open == 2, "this one, and the other"
+            assert not routes.queue(1, PlayedCall("late", log))
+            super().send(link)
+
+    routes.queue(1, Queues("one", log))
+    routes.queue(1, PlayedCall("two", log))
+    routes.let_out(1, played())
+    assert log == ["one left", "two left", "late left"]
+    assert routes.num_open == 0
+
+
+def test_a_link_that_ends_while_calls_leave_is_not_there_for_others(routes: Routes, log: list[str]) -> None:
+    routes.queue(1, PlayedCall("one", log))
+    routes.place(1, link := played())
+    link.end()
+    routes.forget(1, link)
+    assert routes.link_to(1) is None
+    routes.let_out(1, link)
+    assert routes.links == {} and not routes.is_awaited(1)
+
+
+def test_what_waits_is_counted_with_what_was_sent(routes: Routes, log: list[str]) -> None:
+    routes.queue(1, PlayedCall("one", log))
+    routes.queue(2, PlayedCall("two", log))
+    link, other = played(), played()
+    link.num_open, other.num_open = 10, 100
+    routes.place(1, link)
+    routes.place(3, other)
+    assert routes.num_open == 112
+    routes.let_out(1, link)
+    assert routes.num_open == 111
+
+
+def test_all_that_wait_for_one_link_fail_together_and_others_do_not(routes: Routes, log: list[str]) -> None:
+    routes.queue(1, PlayedCall("one", log))
+    routes.queue(1, PlayedCall("two", log))
+    routes.queue(2, PlayedCall("other", log))
+    routes.give_up(1, WorkerLostError("gone."))
+    routes.give_up(1, WorkerLostError("gone."))
+    assert log == ["one failed: WorkerLostError", "two failed: WorkerLostError"]
+    assert not routes.is_awaited(1) and routes.is_awaited(2)
+
+
+def test_who_could_not_make_a_link_does_not_give_up_one_that_came_meanwhile(routes: Routes, log: list[str]) -> None:
+    routes.queue(1, PlayedCall("one", log))
+    routes.place(1, link := played())
+    routes.give_up(1, WorkerLostError("nobody listens."), unless_linked=True)
+    assert log == [] and routes.is_awaited(1)
+    link.end()
+    routes.give_up(1, WorkerLostError("nobody listens."), unless_linked=True)
+    assert log == ["one failed: WorkerLostError"]
+
+
+def test_after_the_end_calls_fail_at_once(routes: Routes, log: list[str]) -> None:
+    routes.queue(1, PlayedCall("one", log))
+    routes.close(lambda: WorkerLostError("fenced."), for_good=False)
+    assert routes.queue(1, PlayedCall("two", log))
+    routes.close(lambda: ClosedError("closed."))
+    assert not routes.queue(1, PlayedCall("three", log))
+    assert log == ["one failed: WorkerLostError", "two failed: ClosedError", "three failed: ClosedError"]
+
+
+def test_only_those_whose_time_has_run_out_fail(hub: Hub, routes: Routes, log: list[str]) -> None:
+    now_s = hub.clock.now_s()
+    routes.queue(1, PlayedCall("patient", log))
+    routes.queue(1, PlayedCall("late", log, now_s + 0.05))
+    routes.queue(2, PlayedCall("over", log, now_s - 1.0))
+    routes.queue(1, PlayedCall("waits", log, now_s + 1000.0))
+    within(LIMIT_S, lambda: len(log) == 2, "two have failed")
+    assert log == ["over failed: DeadlineExceeded", "late failed: DeadlineExceeded"]
+    routes.let_out(1, played())
+    assert log[2:] == ["patient left", "waits left"]
+    routes.close(lambda: ClosedError("closed."))
+
+
+# -- links that are made -------------------------------------------------------------------------------------------
+
+
+def member(name: str, id: int, incarnation: int) -> Member:
+    return Member(name, id, incarnation, f"at {incarnation}", "host", 1)
+
+
+class PlayedGroup:
+    """Two workers; the other has come back as another life, which the view says a while after the first try."""
+
+    def __init__(self, hub: Hub, views: list[Member | None]) -> None:
+        self.me = member("w0", 0, 10)
+        self.fenced: str | None = None
+        self.has_left = False
+        self.dialled: list[int] = []
+        self._hub = hub
+        self._views = views
+
+    def members(self) -> dict[int, Member]:
+        other = self._views.pop(0) if len(self._views) > 1 else self._views[0]
+        return {0: self.me} if other is None else {0: self.me, 1: other}
+
+    def dial(self, other: Member, *, within_s: float) -> Link:
+        self.dialled.append(other.incarnation)
+        if other.incarnation == 11:
+            raise WorkerLostError("nobody listens there.")
+        link, theirs = memory_links(self._hub, self._hub)
+        theirs.dumps, theirs.loads = dumps, loads
+        theirs.handler = Request.answer
+        theirs.open()
+        return link
+
+    def suspect(self, other: Member, why: str) -> None:
+        pass
+
+
+def connections(hub: Hub, group: PlayedGroup) -> Connections:
+    def outside(job: Any) -> None:  # Any: a job
+        threading.Thread(target=job).start()
+
+    made = Connections(
+        WorkerInfo("w0", 0), hub, handle=lambda sender, request: None, blocking=lambda: None, outside=outside
+    )
+    made.joined(cast(Any, group))
+    return made
+
+
+OLD, NEW = member("w1", 1, 11), member("w1", 1, 12)
+
+
+def test_where_nobody_listens_any_more_the_next_life_is_dialled_when_the_group_says_so(hub: Hub) -> None:
+    group = PlayedGroup(hub, [OLD, OLD, OLD, NEW])
+    link = connections(hub, group).to(1)
+    assert link.ending is None and group.dialled == [11, 12]
+
+
+def test_where_nobody_listens_any_more_the_worker_is_lost_when_the_group_says_so(hub: Hub) -> None:
+    group = PlayedGroup(hub, [OLD, OLD, OLD, None])
+    with pytest.raises(WorkerLostError, match="nobody listens there"):
+        connections(hub, group).to(1)
+    assert group.dialled == [11]
+
+
+def test_who_has_left_the_group_waits_for_no_word_of_it(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_NEXT_VIEW_S", float("inf"))
+    group = PlayedGroup(hub, [OLD])
+    group.has_left = True
+    with pytest.raises(WorkerLostError, match="nobody listens there"):
+        connections(hub, group).to(1)
+
+
+def test_the_word_of_the_group_is_not_waited_for_above_the_time_of_a_call(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_NEXT_VIEW_S", float("inf"))
+    group = PlayedGroup(hub, [OLD])
+    with pytest.raises(WorkerLostError, match="nobody listens there"):
+        connections(hub, group).to(1, within_s=0.01)
+
+
+def test_who_waits_for_a_link_that_another_makes_waits_no_longer_than_it_may(hub: Hub) -> None:
+    made, dialled = connections(hub, group := PlayedGroup(hub, [NEW])), threading.Event()
+    go_on, dial = threading.Event(), group.dial
+
+    def dial_slowly(other: Member, *, within_s: float) -> Link:
+        dialled.set()
+        assert go_on.wait(LIMIT_S)
+        return dial(other, within_s=within_s)
+
+    group.dial = dial_slowly  # type: ignore[method-assign]
+    log: list[str] = []
+    made.queue(1, PlayedCall("one", log))
+    assert dialled.wait(LIMIT_S)
+    with pytest.raises(DeadlineExceeded, match=r"the link to worker 1 was not made within 0\.01 s"):
+        made.to(1, within_s=0.01)
+    assert made.num_open == 1
+    go_on.set()
+    link = made.to(1)
+    assert log == ["one left"] and made.ready(1) is link
+    made.close()
+
+
+def test_a_call_that_waits_by_itself_is_passed_by_no_call_that_waits_for_its_answer(hub: Hub) -> None:
+    """The caller makes the link itself, before anybody else has begun to."""
+    made, log = connections(hub, PlayedGroup(hub, [NEW])), list[str]()
+    made._outside = lambda job: None
+    made.queue(1, PlayedCall("one", log))
+    made.to(1)
+    assert log == ["one left"]
+    made.close()

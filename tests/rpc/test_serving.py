@@ -1,0 +1,95 @@
+"""The server of calls: who must not overtake whom."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from fanwise.base.errors import RemoteError
+from fanwise.links import Request
+from fanwise.links.drivers import Drivers
+from fanwise.rpc.envelopes import Envelopes
+from fanwise.rpc.messages import Sealed
+from fanwise.rpc.serving import Server
+from fanwise.rpc.worker_info import WorkerInfo
+
+ME = WorkerInfo("me", 0)
+
+
+class Jobs:
+    """Drivers that do what the test says, when it says so."""
+
+    def __init__(self) -> None:
+        self.begun: list[Callable[[], None]] = []
+
+    def outside(self, job: Callable[[], None]) -> None:
+        self.begun.append(job)
+
+
+class Asked:
+    """A request without a link."""
+
+    def __init__(self, method: Sealed) -> None:
+        self.method = method
+        self.answers: list[object] = []
+
+    def answer(self, value: object = None) -> None:
+        self.answers.append(value)
+
+    def fail(self, error: BaseException) -> None:
+        self.answers.append(error)
+
+
+def served(*functions: Callable[..., Any]) -> tuple[Server, Jobs, list[Asked]]:  # Any: what they return
+    jobs, envelopes = Jobs(), Envelopes()
+    server = Server(envelopes, cast(Drivers, jobs))
+    asked = [Asked(envelopes.seal((function, (3,), {}), 0, call="f")) for function in functions]
+    for request in asked:
+        server.serve(ME, cast(Request, request))
+    return server, jobs, asked
+
+
+def test_earlier_calls_have_begun_when_each_of_them_has() -> None:
+    server, jobs, asked = served(str, int)
+    waits = server.earlier_have_begun()
+    assert waits is not None
+    jobs.begun[1]()
+    assert not waits.done() and len(asked[1].answers) == 1
+    server.serve(ME, cast(Request, Asked(asked[0].method)))  # a later one does not matter
+    jobs.begun[0]()
+    assert waits.done() and server.earlier_have_begun() is not None
+
+
+def test_without_calls_on_their_way_there_is_nothing_to_wait_for() -> None:
+    server, jobs, _asked = served(str)
+    jobs.begun[0]()
+    assert server.earlier_have_begun() is None
+    assert (server.num_open, server.num_begun) == (0, 1)
+
+
+def test_a_call_that_cannot_be_opened_holds_up_nobody() -> None:
+    server, jobs, asked = served(str)
+    asked[0].method = Sealed(b"\x03no pickle", [], "f")
+    waits = server.earlier_have_begun()
+    jobs.begun[0]()
+    assert waits is not None and waits.done()
+    assert isinstance(asked[0].answers[0], Exception)
+
+
+def test_coroutines_that_still_run_are_cancelled_when_the_server_closes_and_their_loop_ends() -> None:
+    server, _jobs, _asked = served()
+    begun = threading.Event()
+
+    async def wait_for_ever() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    future = server.on_loop(wait_for_ever())
+    assert begun.wait(10.0)
+    server.close()
+    with pytest.raises(RemoteError, match="CancelledError"):
+        future.wait()
+    assert server._loop is not None and server._loop.is_closed()
+    server.close()

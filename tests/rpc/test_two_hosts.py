@@ -1,0 +1,507 @@
+"""Workers on two hosts with a cable between them: joining by a secret, all of the API, NAT, and the cable cut.
+
+    host a: w0, rank 0        host b: w1, w2
+
+Each worker is a process that does what it is told through a pipe; the processes serve all tests, the groups one each.
+The hosts are network namespaces; where they cannot be made the tests are skipped.
+"""
+
+import contextlib
+import logging
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import pytest
+import torch
+
+from fanwise import rpc
+from fanwise.base.errors import AuthenticationError, DeadlineExceeded, SecretError, WorkerLostError
+from fanwise.links import Hub
+from fanwise.links.shared_secret import new_secret
+from fanwise.rpc import agent as agents
+from fanwise.rpc import autograd, connections
+from fanwise.rpc import group as groups
+from fanwise.rpc.entrance import meeting_at
+from fanwise.rpc.optim import DistributedOptimizer
+from fanwise.rpc.rendezvous import parse
+from fanwise.testing import within
+from fanwise.testing.networks import PlayedHost, two_hosts, why_not
+
+LIMIT_S = 60.0
+PORTS = "29600-29619"
+SECRET = new_secret()
+context = multiprocessing.get_context("spawn")
+
+# Any throughout: what users' functions take and return.
+
+
+# -- what the workers do -----------------------------------------------------------------------------------------------
+
+
+def serve(pipe: Connection, host: PlayedHost) -> None:
+    """The life of a worker process."""
+    host.enter()
+    torch.set_num_threads(1)
+    while True:
+        try:
+            number, function, args = pipe.recv()
+        except (EOFError, ConnectionResetError):
+            os._exit(0)
+        try:
+            pipe.send((number, function(*args), None))
+        except Exception as error:
+            pipe.send((number, None, error))
+
+
+def join(name: str, rank: int, size: int | None, secret: str, within_s: float = LIMIT_S) -> int:
+    """Become a worker; its incarnation."""
+    os.environ.update(MASTER_ADDR="10.91.0.1", MASTER_PORT="29500", FANWISE_PORTS=PORTS, FANWISE_SECRET=secret)
+    rpc.init_rpc(
+        name, rank=rank, world_size=size, rpc_backend_options=rpc.TensorPipeRpcBackendOptions(rpc_timeout=within_s)
+    )
+    return agents.current().incarnation
+
+
+def leave(graceful: bool = True) -> None:
+    if agents.is_set():
+        with contextlib.suppress(*() if graceful else (WorkerLostError,)):  # who was cut off learns that here
+            rpc.shutdown(graceful=graceful)
+
+
+def where_it_listens() -> str:
+    return agents.current().group.me.address
+
+
+def hosts_apart() -> int:
+    return len({member.host for member in agents.current().group.members().values()})
+
+
+def others() -> list[str]:
+    return [worker.name for worker in agents.current().workers() if worker.name != agents.current().info.name]
+
+
+def call(to: str, function: Any, *args: Any) -> Any:
+    return rpc.rpc_sync(to, function, args=args)
+
+
+def name_of_this() -> str:
+    return agents.current().info.name
+
+
+def call_async(to: str, number: int) -> list[int]:
+    futures = [rpc.rpc_async(to, pow, args=(i, 2)) for i in range(number)]
+    return [future.wait() for future in futures]
+
+
+def sum_there(to: str, megabytes: int) -> tuple[float, float]:
+    """Of a big tensor, there and here; it comes back too."""
+    tensor = torch.arange(megabytes << 18, dtype=torch.float32).remainder_(7)
+    back = rpc.rpc_sync(to, torch.neg, args=(tensor,))
+    return float(back.sum()), -float(tensor.sum())
+
+
+def owned() -> int:
+    return int(agents.current().references.debug_info()["num_owner_rrefs"])
+
+
+def process_linked(to: str) -> int:
+    """The process at the other end of the link to `to`, as the kernel tells; 0 between hosts."""
+    agent = agents.current()
+    return agent.connections.to(agent.worker(to).id).peer.pid
+
+
+def has_shared_memory(to: str) -> bool:
+    """Whether a big buffer has gone to `to` through shared memory."""
+    agent = agents.current()
+    sharing = agent.connections.to(agent.worker(to).id)._sharing
+    return sharing is not None and sharing._pool is not None
+
+
+def use_a_reference(to: str, through: str) -> tuple[int, list[int]]:
+    """How many values `to` keeps meanwhile, and what is read from it, here and by `through`."""
+    rref = rpc.remote(to, pow, args=(3, 4))
+    read = [rref.to_here(), rpc.rpc_sync(through, read_reference, args=(rref,))]
+    return rpc.rpc_sync(to, owned), read
+
+
+def read_reference(rref: Any) -> Any:
+    return rref.to_here()
+
+
+def scaled(x: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
+    return x * by
+
+
+def gradients(first: str, second: str) -> list[list[float]]:
+    """Of sum(2x * 3x), the factors made on two other workers."""
+    x = torch.tensor([1.0, 2.0], requires_grad=True)
+    with autograd.context() as context_id:
+        a = rpc.rpc_sync(first, scaled, args=(x, torch.tensor(2.0)))
+        b = rpc.rpc_sync(second, scaled, args=(x, torch.tensor(3.0)))
+        autograd.backward(context_id, [(a * b).sum()])
+        return [gradient.tolist() for gradient in autograd.get_gradients(context_id).values()]
+
+
+def parameter() -> torch.Tensor:
+    return torch.tensor([1.0, 1.0], requires_grad=True)
+
+
+def train(on: str) -> list[float]:
+    """One step of SGD on a parameter that lives there: p - 0.5 * 2p."""
+    rref = rpc.remote(on, parameter)
+    with autograd.context() as context_id:
+        loss = (rref.to_here() ** 2).sum()
+        autograd.backward(context_id, [loss])
+        DistributedOptimizer(torch.optim.SGD, [rref], lr=0.25).step(context_id)
+    values: list[float] = rref.to_here().tolist()
+    return values
+
+
+def be_busy() -> None:
+    """For as long as this process lives."""
+    never: torch.futures.Future[None] = torch.futures.Future()
+    never.wait()
+
+
+def begin_endless_call(to: str) -> None:
+    globals()["_endless"] = rpc.rpc_async(to, be_busy, timeout=0)
+
+
+def how_the_call_ended() -> None:
+    globals()["_endless"].wait()
+
+
+def wait_to_connect(within_s: float, directly_s: float) -> None:
+    connections._CONNECT_S, connections._DIRECT_S = within_s, directly_s
+
+
+def keep_warnings() -> None:
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            _warnings.append(record.getMessage())
+
+    logging.getLogger("fanwise").addHandler(Keep(logging.WARNING))
+
+
+def warnings() -> list[str]:
+    return list(_warnings)
+
+
+_warnings: list[str] = []
+
+
+# -- the test's side of them -------------------------------------------------------------------------------------------
+
+
+class Worker:
+    """A process on one of the hosts."""
+
+    def __init__(self, name: str, host: PlayedHost) -> None:
+        self.name = name
+        self.host = host
+        self.number = 0
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=serve, args=(theirs, host), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def begin(self, function: Callable[..., object], *args: object) -> "Worker":
+        self.number += 1
+        self.pipe.send((self.number, function, args))
+        return self
+
+    def result(self) -> Any:
+        number, value, error = 0, None, None
+        while number < self.number:  # what a failed test did not wait for comes first
+            assert self.pipe.poll(LIMIT_S), f"{self.name} did not answer"
+            number, value, error = self.pipe.recv()
+        if error is not None:
+            raise error
+        return value
+
+    def do(self, function: Callable[..., object], *args: object) -> Any:
+        return self.begin(function, *args).result()
+
+    def end(self) -> None:
+        self.pipe.close()
+        self.process.kill()
+        self.process.join()
+        self.process.close()
+
+
+@dataclass
+class Cluster:
+    """Two hosts, and the workers on them."""
+
+    a: PlayedHost
+    b: PlayedHost
+    workers: list[Worker]
+
+    def join(self, size: int | None = 3, secrets: tuple[str, ...] = (SECRET,) * 3) -> list[Worker]:
+        joining = self.workers[: len(secrets)]
+        for rank, (worker, secret) in enumerate(zip(joining, secrets, strict=True)):
+            worker.begin(join, worker.name, rank, size, secret)
+        for worker in joining:
+            worker.result()
+        return joining
+
+    def leave(self, *, graceful: bool) -> None:
+        for worker in self.workers:
+            worker.begin(leave, graceful)
+        for worker in self.workers:
+            worker.result()
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[Cluster]:
+    missing = why_not()
+    if missing:
+        pytest.skip(missing)
+    with two_hosts() as (a, b):
+        workers = [Worker("w0", a), Worker("w1", b), Worker("w2", b)]
+        try:
+            yield Cluster(a, b, workers)
+        finally:
+            for worker in workers:
+                worker.end()
+
+
+@pytest.fixture
+def cluster(started: Cluster) -> Iterator[Cluster]:
+    yield started
+    started.leave(graceful=False)
+
+
+def refuse_newcomers(host: PlayedHost) -> None:
+    """As a firewall or NAT does: nobody can connect to the workers of this host, who may connect to others."""
+    host.ip("rule", "add", "ipproto", "tcp", "sport", PORTS, "blackhole")
+
+
+def admit_newcomers(host: PlayedHost) -> None:
+    host.ip("rule", "delete", "ipproto", "tcp", "sport", PORTS, "blackhole")
+
+
+# -- tests -------------------------------------------------------------------------------------------------------------
+
+
+def test_workers_of_two_hosts_join_by_secret_and_call_each_other(cluster: Cluster) -> None:
+    workers = cluster.join()
+    assert workers[0].do(hosts_apart) == 2
+    listening = [worker.do(where_it_listens).split() for worker in workers]
+    assert [host for host, *_ in listening] == ["10.91.0.1", "10.91.0.2", "10.91.0.2"]
+    ports = [int(port) for _host, port, *_ in listening]
+    assert ports[0] == 29600 and sorted(ports[1:]) == [29600, 29601]
+    for caller in workers:
+        for to in ("w0", "w1", "w2"):
+            assert caller.do(call, to, name_of_this) == to
+    assert workers[0].do(call_async, "w2", 100) == [i**2 for i in range(100)]
+    for worker, to in ((workers[0], "w1"), (workers[1], "w0")):
+        back, here = worker.do(sum_there, to, 64)
+        assert back == here
+    cluster.leave(graceful=True)
+
+
+def test_references_gradients_and_optimizers_work_between_hosts(cluster: Cluster) -> None:
+    workers = cluster.join()
+    assert workers[0].do(use_a_reference, "w1", "w2") == (1, [81, 81])
+    within(LIMIT_S, lambda: workers[1].do(owned) == 0, "the value is freed when nobody refers to it")
+    assert workers[0].do(gradients, "w1", "w2") == [[12.0, 24.0]]
+    assert workers[1].do(gradients, "w0", "w2") == [[12.0, 24.0]]
+    assert workers[2].do(train, "w0") == [0.5, 0.5]
+    cluster.leave(graceful=True)
+
+
+def test_neighbours_share_memory_and_hosts_do_not_though_they_share_a_folder(cluster: Cluster) -> None:
+    w0, w1, w2 = cluster.join()
+    paths = {worker.do(where_it_listens).split(" ", 2)[2].rpartition("/")[0] for worker in (w0, w1, w2)}
+    assert len(paths) == 1, "all could reach each other's sockets there"
+    assert w1.do(process_linked, "w2") == w2.process.pid and w2.do(process_linked, "w1") == w1.process.pid
+    assert w0.do(process_linked, "w1") == 0 and w1.do(process_linked, "w0") == 0
+    for _ in range(2):
+        back, here = w1.do(sum_there, "w2", 64)
+        assert back == here
+    assert w1.do(has_shared_memory, "w2") and not w1.do(has_shared_memory, "w0")
+    cluster.leave(graceful=True)
+
+
+def test_another_secret_is_refused_and_both_sides_say_so(cluster: Cluster) -> None:
+    w0, w1 = cluster.workers[:2]
+    w0.do(keep_warnings)
+    w0.begin(join, "w0", 0, 2, SECRET, 6.0)
+    with pytest.raises(AuthenticationError, match=r"10\.91\.0\.1:29500 does not hold our secret .*\n.*FANWISE_SECRET"):
+        w1.do(join, "w1", 1, 2, new_secret(), 20.0)
+    with pytest.raises(DeadlineExceeded, match=r"missing: rank 1; connections that were refused: not-authentic: 1"):
+        w0.result()
+    [warning] = w0.do(warnings)
+    assert warning.startswith("a connection of 10.91.0.2:") and "refused as not-authentic" in warning
+
+
+def test_without_a_secret_nobody_joins_another_host(cluster: Cluster) -> None:
+    with pytest.raises(SecretError, match="address of another host, and there is no secret"):
+        cluster.workers[1].do(join, "w1", 1, 2, "", 5.0)
+
+
+def test_a_worker_that_cannot_be_dialled_is_called_over_a_link_it_makes_itself(cluster: Cluster) -> None:
+    refuse_newcomers(cluster.b)
+    try:
+        w0, _, w2 = cluster.join()
+        w0.do(wait_to_connect, LIMIT_S, 0.5)
+        assert w0.do(call, "w1", name_of_this) == "w1"
+        assert w0.do(call_async, "w2", 20) == [i**2 for i in range(20)]
+        assert w2.do(call, "w0", name_of_this) == "w0" and w2.do(call, "w1", name_of_this) == "w1"
+        cluster.leave(graceful=True)
+    finally:
+        admit_newcomers(cluster.b)
+
+
+def test_two_that_cannot_reach_each_other_at_all_are_told_so(cluster: Cluster) -> None:
+    for host in (cluster.a, cluster.b):
+        refuse_newcomers(host)
+    try:
+        w0, w1 = cluster.join(2, (SECRET, SECRET))
+        for worker, to in ((w0, "w1"), (w1, "w0")):
+            worker.do(wait_to_connect, 1.0, 0.5)
+            with pytest.raises(WorkerLostError, match=rf"'{to}' .* cannot reach each other.*\n.*their firewalls"):
+                worker.do(call, to, name_of_this)
+            worker.do(wait_to_connect, 10.0, 2.0)
+        cluster.leave(graceful=True)
+    finally:
+        for host in (cluster.a, cluster.b):
+            admit_newcomers(host)
+
+
+@pytest.mark.parametrize("end", ["a", "b"])
+def test_a_cut_cable_loses_the_other_host_and_who_is_back_joins_again(cluster: Cluster, end: str) -> None:
+    w0, w1 = cluster.join(None, (SECRET, SECRET))
+    before = w1.do(agents_incarnation)
+    w0.do(begin_endless_call, "w1")
+    w1.do(begin_endless_call, "w0")
+    host = getattr(cluster, end)
+    host.cut()
+    try:
+        for worker, to in ((w0, "w1"), (w1, "w0")):
+            with pytest.raises(WorkerLostError, match=to):
+                worker.do(how_the_call_ended)
+        within(LIMIT_S, lambda: w0.do(others) == [], "rank 0 is alone")
+        with pytest.raises(WorkerLostError):
+            w0.do(call, "w1", name_of_this)
+    finally:
+        host.mend()
+    w1.do(leave, False)
+    assert w1.do(join, "w1", 1, None, SECRET) != before
+    within(LIMIT_S, lambda: w0.do(others) == ["w1"], "it is back")
+    for caller, to in ((w0, "w1"), (w1, "w0")):
+        assert caller.do(call, to, name_of_this) == to
+
+
+@pytest.mark.parametrize("size", [3, None], ids=["static", "dynamic"])
+def test_most_of_a_group_go_on_when_a_cut_takes_rank_0_which_ends(cluster: Cluster, size: int | None) -> None:
+    w0, w1, w2 = cluster.join(size)
+    for worker in (w0, w1, w2):
+        worker.do(note_losses)
+    cluster.a.cut()
+    try:
+        for worker, other in ((w1, "w2"), (w2, "w1")):
+            within(LIMIT_S, lambda worker=worker, other=other: worker.do(others) == [other], "they go on")  # type: ignore[misc]
+            within(LIMIT_S, lambda worker=worker: worker.do(losses) == ["w0"], "both are told")  # type: ignore[misc]
+            assert worker.do(call, other, name_of_this) == other
+        within(LIMIT_S, lambda: sorted(w0.do(losses)) == ["w1", "w2"], "to rank 0 all others are lost")
+        with pytest.raises(WorkerLostError):
+            w0.do(call, "w1", name_of_this)
+    finally:
+        cluster.a.mend()
+    with pytest.raises(WorkerLostError, match=r"declared lost.*side of a cut that has 1 of 3 workers"):
+        w0.do(leave)
+    for worker in (w1, w2):
+        worker.begin(leave)
+    for worker in (w1, w2):
+        worker.result()
+
+
+def test_the_others_go_on_when_the_process_of_rank_0_dies_and_a_newcomer_is_told_why_it_finds_nobody(
+    cluster: Cluster,
+) -> None:
+    first = Worker("w0", cluster.a)
+    _, w1, w2 = cluster.workers
+    try:
+        for rank, worker in enumerate((first, w1, w2)):
+            worker.begin(join, worker.name, rank, None, SECRET)
+            worker.result()
+        for worker in (w1, w2):
+            worker.do(note_losses)
+        first.process.kill()
+        for worker, other in ((w1, "w2"), (w2, "w1")):
+            within(LIMIT_S, lambda worker=worker: worker.do(losses) == ["w0"], "both are told")  # type: ignore[misc]
+            assert worker.do(call, other, name_of_this) == other
+        newcomer = cluster.workers[0]
+        with pytest.raises(DeadlineExceeded, match=r"MASTER_ADDR=10\.91\.0\.1.*\n.*\n.*nobody new can find it"):
+            w2.do(join_as_well, 3, 4.0)
+        assert newcomer.do(join, "w0", 0, None, SECRET)
+        assert newcomer.do(others) == [] and w1.do(others) == ["w2"], "who is started anew there opens another group"
+        w2.do(leave, False)
+        within(LIMIT_S, lambda: w1.do(others) == [], "goodbyes are heard")
+    finally:
+        first.end()
+
+
+def test_half_of_a_group_ends_when_it_is_cut_off_from_rank_0(cluster: Cluster) -> None:
+    other = Worker("w3", cluster.a)
+    w0, w1, w2 = cluster.workers
+    try:
+        for rank, worker in enumerate((w0, w1, w2, other)):
+            worker.begin(join, worker.name, rank, None, SECRET)
+            worker.result()
+        for worker in (w1, w2):
+            worker.do(succeed_within, 12.0)
+            worker.do(note_losses)
+        cluster.b.cut()
+        try:
+            for worker in (w1, w2):
+                within(LIMIT_S, lambda worker=worker: len(worker.do(losses)) == 3, "it has ended")  # type: ignore[misc]
+            within(LIMIT_S, lambda: w0.do(others) == ["w3"], "the half of rank 0 goes on")
+            assert other.do(call, "w0", name_of_this) == "w0"
+        finally:
+            cluster.b.mend()
+        for worker in (w1, w2):
+            worker.do(succeed_within, 60.0)
+    finally:
+        other.end()
+
+
+def agents_incarnation() -> int:
+    return agents.current().incarnation
+
+
+def note_losses() -> None:
+    _losses.clear()
+    agents.current().on_lost.append(lambda worker, _incarnation: _losses.append(worker.name))
+
+
+def losses() -> list[str]:
+    return list(_losses)
+
+
+def succeed_within(limit_s: float) -> None:
+    """How long this worker looks for another coordinator."""
+    groups._SUCCESSION_S = limit_s
+
+
+def join_as_well(rank: int, within_s: float) -> None:
+    """A newcomer of this host, in the process of a worker."""
+    hub = Hub(name="newcomer")
+    hub.start()
+    try:
+        where, *_ = parse("env://", rank=rank)
+        meeting = meeting_at(where)
+        _listener, address = meeting.listen(hub, lambda link: None)
+        settings = {"name": f"w{rank}", "rank": rank, "world_size": None, "address": address}
+        groups.Group.join(hub, meeting, within_s=within_s, **settings)  # type: ignore[arg-type]
+    finally:
+        hub.close()
+
+
+_losses: list[str] = []

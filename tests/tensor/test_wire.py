@@ -314,7 +314,11 @@ HEAD = {"magic": 0xFA, "version": 1, "engine": 2, "dtype": 17, "flags": 0, "ndim
         ({"flags": 4}, (2,), "flags 0x04"),
         ({"engine": 1, "flags": 1}, (2,), "flags 0x01"),
         ({"dtype": 4, "flags": 1}, (2,), "gradient of type int32"),
-        ({"engine": 1, "dtype": 32}, (2,), "numpy the type bfloat16"),
+        ({"engine": 1, "dtype": 33}, (2,), "numpy the type complex32"),
+        ({"engine": 3, "dtype": 48}, (2,), "jax the type float4_e2m1fn_x2"),
+        ({"engine": 4, "dtype": 44}, (2,), "tensorflow the type float8_e8m0fnu"),
+        ({"engine": 2, "dtype": 46}, (2,), "torch the type float8_e4m3"),
+        ({"engine": 3, "flags": 1}, (2,), "flags 0x01"),
         ({"ndim": 65}, (2,), "65 dimensions"),
         ({"ndim": 2}, (2,), "24 bytes, got 16"),
         ({"ndim": 0}, (2,), "8 bytes, got 16"),
@@ -358,45 +362,6 @@ def test_a_buffer_with_gaps_is_a_wrong_argument() -> None:
     header, _ = to_wire(np.zeros(2))
     with pytest.raises(TypeError, match="contiguous bytes"):
         from_wire(header, [memoryview(bytearray(32))[::2]])
-
-
-def read_or_refuse(header: bytes, buffers: list[bytearray]) -> None:
-    """Whatever the bytes are: a WireError, or an array that can be sent on and is the same."""
-    try:
-        x = from_wire(header, buffers)
-    except WireError:
-        return
-    again, sent = to_wire(x)
-    head, other = read_header(header), read_header(again)
-    assert other._replace(device="") == head._replace(device="")
-    assert bytes(sent[0]) == bytes(buffers[0])
-
-
-@given(header=st.binary(max_size=60), buffer=st.binary(max_size=16))
-def test_random_bytes_never_crash(header: bytes, buffer: bytes) -> None:
-    read_or_refuse(header, [bytearray(buffer)])
-    read_or_refuse(bytes([0xFA, 1]) + header, [bytearray(buffer)])
-
-
-@given(
-    shape=st.lists(st.integers(0, 3), max_size=4).map(tuple),
-    dtype=st.sampled_from([d for d in NUMPY_DTYPES + RAW_DTYPES if d != "bool"]),
-    engine=st.sampled_from([1, 2]),
-    changes=st.lists(st.tuples(st.integers(0, 39), st.integers(0, 255)), max_size=3),
-    cut=st.integers(-2, 2),
-)
-def test_changed_headers_never_crash(
-    shape: tuple[int, ...], dtype: str, engine: int, changes: list[tuple[int, int]], cut: int
-) -> None:
-    kind: torch.dtype = getattr(torch, dtype)
-    header, (sent,) = to_wire(
-        torch.zeros(int(np.prod(shape)) * kind.itemsize, dtype=torch.uint8).view(kind).view(shape)
-    )
-    raw = bytearray(header)
-    raw[2] = engine
-    for at, byte in changes:
-        raw[at % len(raw)] = byte
-    read_or_refuse(bytes(raw[: len(raw) - cut] if cut > 0 else raw + bytes(-cut)), [bytearray(sent)])
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

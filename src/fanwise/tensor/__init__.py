@@ -1,17 +1,65 @@
-"""Arrays of any engine, as the rest of the library sees them: here their wire format.
+"""Arrays of any engine - torch, JAX, TensorFlow, numpy - as the rest of the library sees them.
 
-    from fanwise.tensor import to_wire, from_wire
+    import fanwise.tensor as ft
 
-    header, buffers = to_wire(x)        # a few bytes, and a view of x's memory
-    y = from_wire(header, buffers)      # the same engine's array over that memory
+    y = ft.exp(x)                       # the array API standard's functions, by the engine of x
+    with ft.use("jax"):                 # creation functions and dtypes: of the current engine
+        zeros = ft.zeros((2, 3))
+    xp = ft.namespace(x)                # the same functions as one object, which can be pickled
+    header, buffers = ft.to_wire(x)     # a few bytes, and a view of x's memory
 
-Importing this layer loads no engine. An engine is loaded when one of its arrays is sent (then it is loaded
-already) or received. The byte layout is written down in docs/design/wire-format.md.
+Nothing is converted in silence: two engines in one call are an error that says how to convert. Importing this layer
+loads no engine; an engine is loaded when it is named or one of its arrays arrives. Beside the names below there are
+all functions, constants and dtypes of the standard 2025.12, `linalg` and `fft`, and those of array-api-extra that
+`dir()` lists. The byte layout of the wire format is written down in docs/design/wire-format.md.
 """
 
+from typing import Any
+
 from .buffers import aligned_buffer as aligned_buffer
-from .engines import is_array as is_array
-from .header import WireHeader as WireHeader
-from .header import read_header as read_header
+from .engines import current_engine as current_engine
+from .engines import engine_of as engine_of
+from .engines import use as use
+from .exchange import convert as convert
+from .exchange import empty_aligned as empty_aligned
+from .exchange import from_numpy as from_numpy
+from .exchange import same_memory as same_memory
+from .exchange import to_numpy as to_numpy
+from .gradients import as_torch_function as as_torch_function
+from .gradients import grad as grad
+from .gradients import jit as jit
+from .gradients import stop_gradient as stop_gradient
+from .gradients import value_and_grad as value_and_grad
+from .gradients import vjp as vjp
+from .indexing import at as at
+from .namespaces import Namespace as Namespace
+from .namespaces import namespace as namespace
+from .namespaces.module import NAMES as _NAMES
+from .namespaces.module import attribute as _attribute
+from .packing import PackSpec as PackSpec
+from .packing import pack as pack
+from .packing import unpack as unpack
+from .placement import device_of as device_of
+from .placement import devices as devices
+from .placement import to_device as to_device
+from .portability import check_portable as check_portable
+from .random import Key as Key
+from .random import bernoulli as bernoulli
+from .random import integers as integers
+from .random import normal as normal
+from .random import permutation as permutation
+from .random import uniform as uniform
+from .state import State as State
+from .wire import WireHeader as WireHeader
 from .wire import from_wire as from_wire
+from .wire import is_array as is_array
+from .wire import read_header as read_header
 from .wire import to_wire as to_wire
+
+
+def __getattr__(name: str) -> Any:  # Any: functions, numbers and dtypes of the standard, made when first asked for
+    return _attribute(name, globals())
+
+
+def __dir__() -> list[str]:
+    return sorted({name for name in globals() if name[0] != "_" and name != "Any"} | _NAMES)

@@ -1,47 +1,180 @@
-"""Which engine an object belongs to, told by its exact type and without loading any engine.
+"""Engines: which one an array belongs to, which one is current, and what each can do. Loads none of them.
 
-A type of torch or numpy can only exist when that library is loaded, so it is enough to ask `sys.modules`.
-Only the plain types count. A subclass (a masked array, a distributed tensor, a fake tensor) means something
-that its memory alone does not hold, so it is not an array here and travels as its own pickling says.
-Invariant: only types that are arrays are remembered, so classes made and dropped by user code are not kept alive.
+    engine_of(x)         "torch", "jax", "tensorflow" or "numpy": the library that made x
+    with use("jax"):     creation functions make arrays of jax, in this thread or task
+    FANWISE_ENGINE=jax   the same for the whole process; without it the engine is torch
+
+An array can only exist when its library is loaded, so `engine_of` looks at types alone. Subclasses, parameters,
+variables, and what stands for an array while jax or TensorFlow trace a function belong to their engine too.
+Invariant: only types that the engines define are remembered, so classes made and dropped by user code are not
+kept alive by asking.
 """
 
-import sys
+import contextlib
+import functools
+import importlib.util
+import os
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
 
-_ENGINE_BY_TYPE_NAME = {
-    ("numpy", "ndarray"): "numpy",
-    ("numpy", "memmap"): "numpy",
-    ("torch", "Tensor"): "torch",
-    ("torch.nn.parameter", "Parameter"): "torch",
-}
-_SHORT_NAMES = frozenset(name for _, name in _ENGINE_BY_TYPE_NAME)
-_engine_by_type: dict[type, str] = {}
-
-
-def engine_of_type(kind: type) -> str | None:
-    """The engine whose plain array type `kind` is ("numpy", "torch"), or None."""
-    engine = _engine_by_type.get(kind)
-    if engine is None and kind.__name__ in _SHORT_NAMES:
-        return _look_up(kind)
-    return engine
+from ..base.errors import NotInstalled
 
 
-def is_array(x: object) -> bool:
-    """Whether `to_wire` takes objects of this type. Loads nothing, costs well under a microsecond.
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What an engine can do.
 
-    True says nothing of the contents: `to_wire` still refuses, say, an array of Python objects.
-
-    >>> is_array([1.0, 2.0])
-    False
+    Args:
+        name: as everywhere in this layer, and the name of the library's import.
+        mutable: whether plain arrays can be written to in place.
+        autodiff: whether it computes gradients.
+        jit: whether `jit` compiles for it.
+        extra: the extra of fanwise that installs it, empty if it is always installed.
     """
-    return engine_of_type(type(x)) is not None
+
+    name: str
+    mutable: bool
+    autodiff: bool
+    jit: bool
+    extra: str = ""
 
 
-def _look_up(kind: type) -> str | None:
-    module_name, name = kind.__module__, kind.__qualname__
-    engine = _ENGINE_BY_TYPE_NAME.get((module_name, name))
-    # A user's class may carry the same name; only the library's own counts.
-    if engine is None or getattr(sys.modules.get(module_name), name, None) is not kind:
-        return None
-    _engine_by_type[kind] = engine
+ENGINES = {
+    engine.name: engine
+    for engine in (
+        Engine("torch", mutable=True, autodiff=True, jit=True),
+        Engine("jax", mutable=False, autodiff=True, jit=True, extra="jax"),
+        Engine("tensorflow", mutable=False, autodiff=True, jit=True, extra="tensorflow"),
+        Engine("numpy", mutable=True, autodiff=False, jit=False),
+    )
+}
+
+# The types whose subclasses are arrays, as (first part of the module's name, name of the class).
+_ROOTS = {
+    ("torch", "Tensor"): "torch",
+    ("numpy", "ndarray"): "numpy",
+    ("numpy", "generic"): "numpy",
+    ("jaxlib", "Array"): "jax",
+    ("jax", "Array"): "jax",
+    ("jax", "Tracer"): "jax",
+    ("tensorflow", "Tensor"): "tensorflow",
+    ("tensorflow", "Variable"): "tensorflow",
+    ("array_api_strict", "Array"): "array_api_strict",  # no engine, but what `check_portable` compares with
+}
+_LIBRARIES = {library for library, _ in _ROOTS}
+_engine_by_type: dict[type, str] = {}
+_installed: set[str] = set()
+_current: ContextVar[str] = ContextVar("fanwise_engine")
+
+
+def engine_of(x: object, /) -> str:
+    """The name of the engine that made the array x. Costs one look into a dict.
+
+    Raises:
+        TypeError: x is no array of an engine; the message says how to make one.
+
+    >>> import numpy
+    >>> engine_of(numpy.zeros(3))
+    'numpy'
+    """
+    try:
+        return _engine_by_type[type(x)]
+    except KeyError:
+        return _look_up(type(x))
+
+
+def is_array_type(kind: type) -> bool:
+    """Whether objects of this type are arrays of an engine, as `engine_of` sees it."""
+    return kind in _engine_by_type or _find(kind) is not None
+
+
+def is_remembered(kind: type) -> bool:
+    """Whether this type is one that an engine defines and `engine_of` has met: safe to keep in a table."""
+    return kind in _engine_by_type
+
+
+def _look_up(kind: type) -> str:
+    engine = _find(kind)
+    if engine is None:
+        raise TypeError(
+            f"expected an array of {', '.join(ENGINES)}, got {kind.__module__}.{kind.__qualname__}; "
+            f"make an array of it with fanwise.tensor.asarray"
+        )
+    if kind.__module__.partition(".")[0] in _LIBRARIES:
+        _engine_by_type[kind] = engine
     return engine
+
+
+def _find(kind: type) -> str | None:
+    for base in kind.__mro__:
+        # jax.Array calls itself "jaxlib._jax.Array" in some versions.
+        engine = _ROOTS.get((base.__module__.partition(".")[0], base.__name__.rpartition(".")[2]))
+        if engine is not None:
+            return engine
+    return None
+
+
+def current_engine() -> str:
+    """The engine that creation functions use: of `use`, else of FANWISE_ENGINE, else torch.
+
+    The environment is read once, when first asked.
+
+    Raises:
+        ValueError: FANWISE_ENGINE names no engine.
+        NotInstalled: the engine it names is not installed.
+    """
+    return _current.get(None) or _of_environment()
+
+
+# Read once: asking the environment costs 1 us, and every creation function asks for the engine.
+@functools.cache
+def _of_environment() -> str:
+    return check_engine(os.environ.get("FANWISE_ENGINE", "torch"), told_by="FANWISE_ENGINE")
+
+
+@contextlib.contextmanager
+def use(engine: str) -> Iterator[None]:
+    """Make `engine` the current one inside a with block, in this thread or task only.
+
+    Raises:
+        ValueError: there is no such engine.
+        NotInstalled: it is not installed; the message names the extra.
+
+    >>> with use("numpy"):
+    ...     current_engine()
+    'numpy'
+    """
+    with entered(check_engine(engine)):
+        yield
+
+
+@contextlib.contextmanager
+def entered(name: str) -> Iterator[None]:
+    """As `use`, and unchecked: `check_portable` enters array-api-strict, which is no engine."""
+    token = _current.set(name)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def check_engine(name: str, told_by: str = "the engine") -> str:
+    """`name` if there is such an engine and it is installed; nothing is loaded.
+
+    Raises:
+        ValueError: there is no such engine.
+        NotInstalled: it is not installed; the message names the extra.
+    """
+    engine = ENGINES.get(name)
+    if engine is None:
+        from ..base.nearest import did_you_mean
+
+        raise ValueError(f"{told_by} must be one of {', '.join(ENGINES)}, got {name!r}{did_you_mean(name, ENGINES)}")
+    if name not in _installed and importlib.util.find_spec(name) is None:
+        raise NotInstalled(
+            f"The engine {name} is asked for, and the library {name} is not installed. "
+            f"Install it: pip install 'fanwise[{engine.extra or name}]'."
+        )
+    _installed.add(name)
+    return name

@@ -14,7 +14,7 @@ import math
 import struct
 from typing import NamedTuple
 
-from ..base.errors import WireError
+from ...base.errors import WireError
 from . import dtypes
 
 MAGIC = 0xFA
@@ -24,8 +24,7 @@ MAX_SIZE_BYTES = 2**63 - 1
 REQUIRES_GRAD = 1
 PARAMETER = 2
 
-# 3 and 4 are kept for jax and tensorflow.
-ENGINE_CODES = {"numpy": 1, "torch": 2}
+ENGINE_CODES = {"numpy": 1, "torch": 2, "jax": 3, "tensorflow": 4}
 _ENGINE_NAMES = {code: name for name, code in ENGINE_CODES.items()}
 MAX_HEADER_BYTES = 8 + 8 * MAX_NDIM + 255
 _FIXED = struct.Struct("<8B")
@@ -38,7 +37,7 @@ _WHOLE = tuple(struct.Struct(f"<8B{ndim}q") for ndim in range(MAX_NDIM + 1))
 class WireHeader(NamedTuple):
     """What a header says. `size_bytes` is the length of the one buffer that follows it.
 
-    `device` is where the array was on the sender ("cuda:1"); empty for numpy, "cpu" for torch on a CPU.
+    `device` is where a torch tensor was on the sender ("cuda:1"; "cpu" on a CPU); empty for the other engines.
     """
 
     engine: str
@@ -118,8 +117,8 @@ def _check_features(engine: str, dtype: dtypes.WireDtype, *, flags: int, device:
         raise WireError(f"An array's header for {engine} has flags {flags:#04x}; known are {known_flags:#04x}.")
     if flags & REQUIRES_GRAD and not dtype.differentiable:
         raise WireError(f"An array's header asks for the gradient of type {dtype.name}, which has none.")
-    if engine == "numpy" and not dtype.in_numpy:
-        raise WireError(f"An array's header gives numpy the type {dtype.name}, which numpy does not have.")
+    if engine not in dtype.engines:
+        raise WireError(f"An array's header gives {engine} the type {dtype.name}, which {engine} does not have.")
     if device and (engine != "torch" or not device.isascii() or not device.isprintable()):
         raise WireError(f"An array's header for {engine} names the device {device!r}.")
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..base.errors import NotSendableError
+from ...base.errors import NotSendableError
 from . import dtypes
 from .header import ENGINE_CODES, MAX_NDIM, PARAMETER, REQUIRES_GRAD, WireHeader, pack_header
 from .with_numpy import array_over, bytes_of
@@ -19,12 +19,14 @@ from .with_numpy import array_over, bytes_of
 _ENGINE_CODE = ENGINE_CODES["torch"]
 _STRIDED = torch.strided
 _TORCH_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
-_DTYPE_BY_CODE: dict[int, torch.dtype] = {dtype.code: getattr(torch, dtype.name) for dtype in dtypes.BY_CODE.values()}
+_DTYPE_BY_CODE: dict[int, torch.dtype] = {
+    dtype.code: getattr(torch, dtype.name) for dtype in dtypes.BY_CODE.values() if "torch" in dtype.engines
+}
 _CODE_BY_DTYPE = {dtype: code for code, dtype in _DTYPE_BY_CODE.items()}
 _WORD_BY_DTYPE = {
     _DTYPE_BY_CODE[dtype.code]: _TORCH_WORDS[dtype.size_bytes]
     for dtype in dtypes.BY_CODE.values()
-    if not dtype.in_numpy
+    if not dtype.in_numpy and "torch" in dtype.engines
 }
 
 

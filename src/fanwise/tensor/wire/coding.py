@@ -11,12 +11,14 @@ Invariants: `from_wire` has checked header and length before it looks at the buf
 The contents are not looked at.
 """
 
+import importlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from ..base.errors import NotSendableError, WireError
-from .engines import engine_of_type
+from ...base.errors import NotInstalled, NotSendableError, WireError
+from ..engines import ENGINES, check_engine
 from .header import WireHeader, read_header
+from .sendable import engine_of_type
 
 if TYPE_CHECKING:
     import torch
@@ -30,18 +32,21 @@ class _Codec(Protocol):
     def decode(self, header: WireHeader, buffer: memoryview, device: Any) -> Any: ...  # Any: the same
 
 
+_FILES = {"numpy": ".with_numpy", "torch": ".with_torch", "jax": ".with_jax", "tensorflow": ".with_tensorflow"}
 _codecs: dict[str, _Codec] = {}
 
 
 def to_wire(x: object) -> tuple[bytes, list[memoryview]]:
-    """Describe a torch tensor or numpy array in a few bytes, and give its memory as it is.
+    """Describe an array of any engine in a few bytes, and give its memory as it is.
 
     The buffer is a view of x's own memory when x is C-contiguous, native-endian and on a CPU; else of one
     copy. Do not change x before the buffer has been sent. Whoever hands the buffer to `from_wire` in this same
-    process shares memory with x; `buffer.toreadonly()` makes `from_wire` copy. Blocks only to fetch from a GPU.
+    process shares memory with x; `buffer.toreadonly()` makes `from_wire` copy. The buffer of a JAX or TensorFlow
+    array is read-only. Blocks to fetch from a GPU, and until JAX has computed x.
 
     Args:
-        x: a `numpy.ndarray` (or `memmap`, which arrives as a plain array), `torch.Tensor` or `torch.nn.Parameter`.
+        x: a `numpy.ndarray` (or `memmap`, which arrives as a plain array), `torch.Tensor`, `torch.nn.Parameter`,
+            `jax.Array` or eager `tf.Tensor`. One of JAX that is spread over devices is gathered.
 
     Returns:
         The header, and a list of one buffer, a one-dimensional view of bytes.
@@ -66,21 +71,28 @@ def from_wire(
     header: bytes | bytearray | memoryview,
     buffers: Sequence[memoryview | bytearray | bytes],
     device: "str | torch.device | None" = None,
+    engine: str | None = None,
 ) -> Any:  # Any: the array type that the header names
-    """Build the array that `to_wire` described, in the engine it came from.
+    """Build the array that `to_wire` described, in the engine it came from or in another one.
 
     The array adopts the buffer and keeps it alive when the buffer is writable and aligned for the type
-    (`aligned_buffer` is); do not use the buffer for anything else afterwards. Otherwise the data are copied once.
+    (`aligned_buffer` is); do not use the buffer for anything else afterwards: JAX and TensorFlow take it for
+    constant, and need it aligned to 64 bytes. Otherwise the data are copied once (float8 into TensorFlow too).
 
     Args:
         header: what `to_wire` returned first.
         buffers: what it returned second, or the same bytes in other memory.
-        device: where a torch tensor shall be; on a CPU if None. `read_header(header).device` is where it was.
+        device: where the array shall be; if None on a CPU, an array of JAX on its default device.
+            `read_header(header).device` is where a torch tensor was.
+        engine: whose array to make, without a copy more; that of the sender if None. What only torch knows
+            (`requires_grad`, Parameter) stays behind in another engine.
 
     Raises:
         WireError: the header is malformed, or the buffer has another length than it says.
-        ValueError: `device` is given for a numpy array and is not "cpu".
-        TypeError: a buffer is not contiguous bytes.
+        NotInstalled: the engine is not installed here; the message names the extra.
+        ValueError: there is no such engine or device.
+        TypeError: a buffer is not contiguous bytes, or the engine lacks the element type; also where JAX is set to
+            32 bits and would narrow it.
     """
     head = read_header(header)
     if len(buffers) != 1:
@@ -91,6 +103,8 @@ def from_wire(
             f"An array of shape {head.shape} and type {head.dtype.name} has {head.size_bytes} bytes, "
             f"its buffer has {buffer.nbytes}."
         )
+    if engine is not None and engine != head.engine:
+        head = _for_engine(head, engine)
     return (_codecs.get(head.engine) or _load(head.engine)).decode(head, buffer, device)
 
 
@@ -105,16 +119,27 @@ def _as_bytes(buffer: memoryview | bytearray | bytes) -> memoryview:
         raise TypeError(f"a buffer must be contiguous bytes, got format {view.format!r}, shape {view.shape}") from error
 
 
+def _for_engine(head: WireHeader, engine: str) -> WireHeader:
+    """The header as if the array came from `engine`."""
+    if engine not in _FILES:
+        check_engine(engine)
+    if engine not in head.dtype.engines:
+        raise TypeError(
+            f"{engine} has no element type {head.dtype.name}; read the array without engine=, as one of {head.engine}"
+        )
+    return head._replace(engine=engine, requires_grad=False, is_parameter=False, device="")
+
+
 def _load(engine: str) -> _Codec:
-    codec: _Codec
-    if engine == "torch":
-        from . import with_torch
-
-        codec = with_torch
-    else:
-        from . import with_numpy
-
-        codec = with_numpy
+    try:
+        check_engine(engine)
+        codec = cast(_Codec, importlib.import_module(_FILES[engine], __package__))
+    except (ImportError, ValueError) as error:  # ValueError: it was taken out of sys.modules on purpose
+        raise NotInstalled(
+            f"An array of {engine} came, and the library {engine} is not installed in this process. "
+            f"Install it: pip install 'fanwise[{ENGINES[engine].extra or engine}]'. Or let the sender send "
+            f"fanwise.tensor.to_numpy(x), or read it with from_wire(header, buffers, engine='numpy')"
+        ) from error
     _codecs[engine] = codec
     return codec
 
@@ -134,4 +159,11 @@ def _refused(x: object) -> NotSendableError:
             f"Send a plain array, for example x.view(numpy.ndarray) (a masked array: its data and its mask), "
             f"or pickle the object."
         )
-    return NotSendableError(f"to_wire takes a numpy.ndarray, torch.Tensor or torch.nn.Parameter, got {name}.")
+    if "jax" in engines or "tensorflow" in engines or name.startswith(("jax.", "jaxlib.", "tensorflow.")):
+        return NotSendableError(
+            f"{name} is no plain array. Send its value (of a tf.Variable: x.value(); of random keys: "
+            f"jax.random.key_data(x)); what stands for an array in a traced function has none yet."
+        )
+    return NotSendableError(
+        f"to_wire takes a numpy.ndarray, torch.Tensor, torch.nn.Parameter, jax.Array or tf.Tensor, got {name}."
+    )

@@ -4,41 +4,68 @@ Loaded when the first array is sent or received. The wire holds little-endian wo
 array is converted on sending and arrives native. Invariant: an array made here is aligned and writable.
 """
 
+from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
-from ..base.errors import NotSendableError
+from ...base.errors import NotSendableError
+from ..exchange.holds import Hold
+from ..exchange.with_numpy import aligned_copy
 from . import dtypes
 from .header import ENGINE_CODES, WireHeader, pack_header
 
 _Array = np.ndarray[Any, Any]  # Any: shape and element type are known only when it runs
 
 _ENGINE_CODE = ENGINE_CODES["numpy"]
-_CODE_BY_DTYPE = {np.dtype(dtype.name): dtype.code for dtype in dtypes.BY_CODE.values() if dtype.in_numpy}
+# Of numpy itself, and of ml_dtypes where numpy has none.
+DTYPE_BY_CODE: dict[int, np.dtype[Any]] = {
+    dtype.code: np.dtype(getattr(ml_dtypes, dtype.name, dtype.name))
+    for dtype in dtypes.BY_CODE.values()
+    if "numpy" in dtype.engines
+}
+CODE_BY_DTYPE = {dtype: code for code, dtype in DTYPE_BY_CODE.items()}
 _WORDS: dict[int, np.dtype[Any]] = {1: np.dtype(np.uint8), 2: np.dtype(np.int16), 4: np.dtype(np.int32)}
 # What numpy calls each type; where it has none, raw words of the same size.
 STORED_AS = {
     dtype.code: np.dtype(dtype.name) if dtype.in_numpy else _WORDS[dtype.size_bytes]
     for dtype in dtypes.BY_CODE.values()
 }
+SCALARS = tuple(dtype.type for dtype in CODE_BY_DTYPE)
 _BYTE = np.dtype(np.uint8)
 
 
 def encode(x: _Array) -> tuple[bytes, memoryview]:
     """Header and memory of an array; a view of it when it is C-contiguous and native."""
-    code = _CODE_BY_DTYPE.get(x.dtype)
+    code = CODE_BY_DTYPE.get(x.dtype)
     if code is None:
         x = _made_native(x)
-        code = _CODE_BY_DTYPE[x.dtype]
+        code = CODE_BY_DTYPE[x.dtype]
     return pack_header(_ENGINE_CODE, code, x.shape), bytes_of(x)
+
+
+def encode_constant(x: Any, engine: str, hand_out: Callable[[Any, None], Hold]) -> tuple[bytes, memoryview]:
+    """Header and memory of an array that cannot change, of another engine: `hand_out` shows it as numpy's."""
+    try:
+        array = hand_out(x, None).array
+    except (TypeError, ValueError) as error:
+        raise NotSendableError(str(error)) from error
+    code = CODE_BY_DTYPE.get(array.dtype)
+    if code is None:
+        raise NotSendableError(
+            f"An array of {engine} of type {array.dtype.name} and shape {array.shape} has no form on the wire. "
+            f"Send it as int8 or float32, or pickle it."
+        )
+    return pack_header(ENGINE_CODES[engine], code, array.shape), bytes_of(array)
 
 
 def decode(header: WireHeader, buffer: memoryview, device: object) -> _Array:
     """The array over `buffer`. numpy has one device."""
     if device is not None and str(device) != "cpu":
         raise ValueError(f"a numpy array cannot be on device {str(device)!r}; leave device out or give 'cpu'")
-    return array_over(header, buffer)
+    array = array_over(header, buffer)
+    return array if header.dtype.in_numpy else array.view(DTYPE_BY_CODE[header.dtype.code])
 
 
 def bytes_of(x: _Array) -> memoryview:
@@ -60,9 +87,17 @@ def array_over(header: WireHeader, buffer: memoryview) -> _Array:
     return array if flags.aligned and flags.writeable else array.copy()
 
 
+def constant_over(header: WireHeader, buffer: memoryview) -> _Array:
+    """The same for an engine whose arrays never change, in the type itself: a copy if somebody else has the memory."""
+    array: _Array = np.frombuffer(buffer, STORED_AS[header.dtype.code]).reshape(header.shape)
+    if not array.flags.writeable:
+        array = aligned_copy(array)
+    return array if header.dtype.in_numpy else array.view(DTYPE_BY_CODE[header.dtype.code])
+
+
 def _made_native(x: _Array) -> _Array:
     """A big-endian array in native order. Every other type that has no code is refused."""
-    if x.dtype.kind in "biufc" and (native := x.dtype.newbyteorder("=")) in _CODE_BY_DTYPE:
+    if x.dtype.kind in "biufc" and (native := x.dtype.newbyteorder("=")) in CODE_BY_DTYPE:
         return x.astype(native)
     raise NotSendableError(
         f"A numpy array of dtype {x.dtype} and shape {x.shape} has no form on the wire. {_what_to_do(x)}"

@@ -1,0 +1,140 @@
+"""fanwise.rpc and torch.distributed.rpc, which have the same interface: one program for both.
+
+    python rpc_group.py --library fanwise|torch [--observers 8] [--tls]
+
+Rank 0 is this process, the caller. Rank 1 is the callee; with `--observers` there are so many others instead, and all
+of them call rank 0. With `--tls` the workers meet on a port of the loopback with a secret, and take each other for
+workers of other hosts: everything between them is encrypted.
+"""
+
+import argparse
+import importlib
+import os
+import secrets
+import socket
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import rpc_measures
+import torch
+from rpc_measures import Figures, Library, Waitable, latency, noop, serve
+from torch.multiprocessing.spawn import spawn
+
+warnings.filterwarnings("ignore", category=DeprecationWarning)
+ended = threading.Event()
+
+
+def imported(library: str) -> Any:  # Any: the module under either name
+    return importlib.import_module({"fanwise": "fanwise.rpc", "torch": "torch.distributed.rpc"}[library])
+
+
+def join(library: str, rank: int, world_size: int, init_method: str) -> Any:  # Any: the module under either name
+    rpc = imported(library)
+    if "FANWISE_SECRET" in os.environ:  # neighbours would share memory
+        entrance: Any = importlib.import_module("fanwise.rpc.entrance_tls")  # Any: its name is replaced
+        entrance.this_host = lambda: "a host of its own"
+    torch.set_num_threads(1)  # two workers share two cores; spinning OpenMP threads would drown what we measure
+    options = rpc.TensorPipeRpcBackendOptions(init_method=init_method)
+    rpc.init_rpc(f"worker{rank}", rank=rank, world_size=world_size, rpc_backend_options=options)
+    return rpc
+
+
+def end() -> None:
+    ended.set()
+
+
+def work(index: int, library: str, world_size: int, init_method: str) -> None:
+    """A worker other than rank 0."""
+    rpc = join(library, index + 1, world_size, init_method)
+    rpc_measures.callee_main(ended)
+    rpc.shutdown()
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Calls from rank 0 to rank 1."""
+
+    rpc: Any  # Any: the module under either name
+
+    def call(self, function: Callable[..., Any], *args: Any) -> Any:  # Any: the function's
+        return self.rpc.rpc_sync("worker1", function, args=args)
+
+    def start(self, function: Callable[..., Any], *args: Any) -> Waitable:  # Any: the function's
+        future: Waitable = self.rpc.rpc_async("worker1", function, args=args)
+        return future
+
+
+def hammer(library: str, number: int) -> float:
+    """On an observer: call the agent `number` times, one after the other; the median time of a call in us."""
+    rpc = imported(library)
+    return latency(lambda: rpc.rpc_sync("worker0", noop, args=(1,)), number)["p50 us"]
+
+
+def observers(rpc: Any, library: str, count: int, quick: bool) -> Figures:  # Any: the module under either name
+    """All observers call the agent at the same time."""
+    number = 100 if quick else 500
+    begun = time.perf_counter()
+    futures = [rpc.rpc_async(f"worker{i + 1}", hammer, args=(library, number)) for i in range(count)]
+    medians = torch.futures.wait_all(futures)
+    calls = count * (number + number // 10)
+    return {"calls/s": calls / (time.perf_counter() - begun), "p50 us": sorted(medians)[count // 2]}
+
+
+def in_wait_all(rpc: Any, library: str, quick: bool) -> Figures:  # Any: the module under either name
+    """One call inside the block that waits for all calls begun in it: `_wait_all` in torch."""
+    wait_all = rpc.api._wait_all if library == "torch" else importlib.import_module("fanwise.rpc.calls").wait_all
+
+    def once() -> None:
+        with wait_all():
+            rpc.rpc_async("worker1", noop, args=(1,))
+
+    return latency(once, 300 if quick else 2000)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--library", choices=["fanwise", "torch"], required=True)
+    parser.add_argument("--observers", type=int, default=0)
+    parser.add_argument("--tls", action="store_true")
+    args = parser.parse_args()
+    world_size = 1 + (args.observers or 1)
+    with tempfile.TemporaryDirectory() as folder:
+        init_method = f"file://{folder}/meet"
+        if args.tls:
+            os.environ["FANWISE_SECRET"] = secrets.token_urlsafe(32)
+            init_method = f"tcp://127.0.0.1:{free_port()}"
+        context = spawn(  # type: ignore[no-untyped-call]  # torch's
+            work, args=(args.library, world_size, init_method), nprocs=world_size - 1, join=False
+        )
+        rpc = join(args.library, 0, world_size, init_method)
+        more: dict[str, Callable[[Library, bool], Figures]] = {
+            "observers": lambda _, quick: observers(rpc, args.library, args.observers, quick),
+            "in_wait_all": lambda _, quick: in_wait_all(rpc, args.library, quick),
+        }
+        serve(Group(rpc), version(args.library), more)
+        for rank in range(1, world_size):
+            rpc.rpc_sync(f"worker{rank}", end)
+        rpc.shutdown()
+        while not context.join():
+            pass
+
+
+def free_port() -> int:
+    """Somebody else may take it first; then the program fails and the benchmark says so."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def version(library: str) -> str:
+    return torch.__version__ if library == "torch" else str(sys.modules["fanwise"].__version__)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""`convert` and its short forms: which way an array goes, and when memory is shared.
+
+    x --with_<its engine>.handed_out--> numpy array over the memory --with_<engine>.taken_in--> y
+
+With copy=None memory is shared when nobody can notice, or where both sides expect it:
+
+    to:            numpy              torch               jax, tensorflow
+    from numpy     x itself           shared; a copy if   a copy: x could be written to
+                                      read-only
+    from torch     shared             x itself            a copy: x could be written to
+    from jax, tf   read-only view     a copy: torch has   shared
+                                      no read-only
+
+copy=False shares in all of these, or raises with the reason: then who writes to one side changes the other, also a
+JAX array, which JAX takes for constant. Only read-only numpy memory is never made writable. copy=True always copies,
+and the copy can be written to where its engine can write. All copies are aligned to 64 bytes.
+Knows no engine; each `with_<engine>` file knows its own.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from ..engines import check_engine, current_engine, engine_of
+from ..placement import to_device
+from .holds import Exchanger, cannot_share
+
+if TYPE_CHECKING:
+    import numpy
+
+    Array = numpy.ndarray[Any, Any]  # Any: shape and element type are known only when it runs
+
+_exchangers: dict[str, Exchanger] = {}
+
+
+def convert(
+    x: Any,  # Any: an array of any engine
+    engine: str,
+    copy: bool | None = None,
+    device: object = None,
+) -> Any:  # Any: an array of `engine`
+    """The array x as one of another engine: the same shape, element type and values, bit for bit.
+
+    A plain array of `engine` is returned as it is. No engine changes the element type on the way: where the other has
+    no such type, also where JAX would make float32 of float64, this raises. What cannot be used without harm by the
+    other engine (memory that is not aligned, negative strides, another byte order) is copied.
+
+    Args:
+        x: an array of any engine: Parameters and Variables too (their value); no list, no tree (use `optree.tree_map`).
+        engine: "torch", "jax", "tensorflow" or "numpy".
+        copy: None shares memory when nobody can notice: a table is at the top of this module. False shares, or raises
+            if it cannot be; then writing to one side changes the other, which JAX and TensorFlow do not expect.
+            True always copies.
+        device: where the result shall be, by a name as `devices` lists them ("cpu", "cuda:0"). None: where x is if
+            it is of this engine; else on the CPU, for JAX on its default device. Blocks to fetch from an accelerator.
+
+    Raises:
+        TypeError: x is no array, or has no memory to hand out (sparse, quantized, strings, a value inside a traced
+            function), or wants gradients; or the engine lacks the element type. The message says what to do.
+        ValueError: the engine or device is unknown; copy=False, and it needs a copy; a JAX array that was deleted.
+        NotInstalled: the engine is not installed; the message names the extra.
+
+    >>> import numpy, torch
+    >>> x = numpy.zeros(3)
+    >>> y = convert(x, "torch")
+    >>> y[0] = 7  # torch and numpy share
+    >>> x
+    array([7., 0., 0.])
+    """
+    source = engine_of(x)
+    taker = _exchangers.get(engine) or _load(engine)
+    if source == engine:
+        y = taker.copied(x) if copy else x
+    else:
+        giver = _exchangers.get(source) or _load(source)
+        y = taker.taken_in(giver.handed_out(x, copy), copy)
+    return y if device is None else _on(y, device, copy)
+
+
+def to_numpy(x: Any, copy: bool | None = None) -> "Array":  # Any: an array of any engine
+    """The array x as a numpy array: `convert(x, "numpy", copy)`, except that a numpy scalar becomes an array too.
+
+    The memory of a torch tensor on a CPU is shared; that of JAX and TensorFlow is shown as a read-only view. Give
+    copy=True for an array of your own. bfloat16 and the float8 types become those of ml_dtypes.
+
+    Raises:
+        TypeError, ValueError: as `convert`.
+
+    >>> import torch
+    >>> to_numpy(torch.arange(3))
+    array([0, 1, 2])
+    """
+    import numpy as np
+
+    return np.asanyarray(convert(x, "numpy", copy))
+
+
+def from_numpy(x: "Array", engine: str | None = None, copy: bool | None = None) -> Any:  # Any: of that engine
+    """The numpy array x as an array of `engine`, or of the current one: `convert(x, engine, copy)`.
+
+    Raises:
+        TypeError: x is no numpy array, or its element type is one that the engine lacks.
+        ValueError, NotInstalled: as `convert`.
+    """
+    if engine_of(x) != "numpy":
+        raise TypeError(f"from_numpy takes numpy arrays, got one of {engine_of(x)}; use fanwise.tensor.convert")
+    return convert(x, current_engine() if engine is None else engine, copy)
+
+
+def exchanger_of(engine: str) -> Exchanger:
+    """What serves an engine.
+
+    Raises:
+        ValueError, NotInstalled: as `check_engine`.
+    """
+    return _exchangers.get(engine) or _load(engine)
+
+
+def _on(y: Any, device: object, copy: bool | None) -> Any:  # Any: as in `convert`
+    moved = to_device(y, device)
+    if copy is False and moved is not y:
+        raise cannot_share(f"This array of {engine_of(y)}", f"it has to be moved to {device}")
+    return moved
+
+
+def _load(engine: str) -> Exchanger:
+    check_engine(engine)
+    exchanger: Exchanger
+    if engine == "torch":
+        from . import with_torch
+
+        exchanger = with_torch
+    elif engine == "jax":
+        from . import with_jax
+
+        exchanger = with_jax
+    elif engine == "tensorflow":
+        from . import with_tensorflow
+
+        exchanger = with_tensorflow
+    else:
+        from . import with_numpy
+
+        exchanger = with_numpy
+    _exchangers[engine] = exchanger
+    return exchanger

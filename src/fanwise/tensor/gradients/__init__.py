@@ -1,0 +1,17 @@
+"""Gradients as values, on torch, jax and tensorflow, over trees of arrays.
+
+    value_and_grad(f)(params, X, y)  ->  value, gradients in the shape of params
+    vjp(f, x)                        ->  value, pullback: cotangent -> (gradient of each argument,)
+
+One rule: gradients are returned, nothing accumulates. functions.py is what users call and loads nothing;
+derivatives.py and pullbacks.py do it, by calls.py, which knows the arguments of a call, compiling.py, which
+decides what is compiled, and one with_<engine>.py an engine, which knows its engine and nothing of trees.
+as_torch.py puts a part in another engine into torch's own backward pass.
+"""
+
+from .functions import as_torch_function as as_torch_function
+from .functions import grad as grad
+from .functions import jit as jit
+from .functions import stop_gradient as stop_gradient
+from .functions import value_and_grad as value_and_grad
+from .functions import vjp as vjp

@@ -1,0 +1,270 @@
+"""The arguments of a call: which of their leaves are arrays, of which engine, and what f returned.
+
+    args, kwargs --flatten--> leaves + spec --Arguments--> engine, places of the arrays to differentiate by
+    f's result   --taken_apart--> arrays + Static --put_together--> the same result
+
+Knows trees and messages; knows no engine. A function that an engine traces sees flat lists of arrays alone, so that
+an engine's own idea of trees never matters. Raises TypeError and ValueError for what the caller did wrong.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ..engines import ENGINES, engine_of, is_array_type
+from ..trees import Leaf, TreeSpec, flatten, numbered, path_of, rebuilder
+
+# What f gave beside its value, in pieces an engine can pass through: arrays, and all else unseen.
+Call = Callable[[list[Leaf]], tuple[Leaf, list[Leaf], Any]]  # Any: passed through
+Run = Callable[[list[Leaf]], tuple[Any, Any]]  # Any: nested tuples and lists of arrays; passed through
+Pull = Callable[[list[Leaf | None]], list[Leaf]]
+
+
+class NoGradient(Exception):
+    """An engine was given a leaf that has no gradient. Whoever knows the leaf's name says which."""
+
+
+class GradientEngine(Protocol):
+    """What a with_<engine>.py offers."""
+
+    def is_differentiable(self, x: Leaf) -> bool: ...
+
+    def is_complex(self, x: Leaf) -> bool: ...
+
+    def is_scalar(self, x: Leaf) -> bool: ...
+
+    def value_and_grad(self, call: Call, leaves: list[Leaf], wanted: Sequence[int]) -> tuple[Any, list[Leaf], Any]: ...
+
+    def vjp(self, call: Call, leaves: list[Leaf], wanted: Sequence[int]) -> tuple[list[Leaf], Any, Pull]: ...
+
+    def vjp_runner(
+        self, compiled: Callable[[Run], Run], apply: Run, wanted: Sequence[int]
+    ) -> Callable[[list[Leaf]], tuple[list[Leaf], Any, Pull]]: ...
+
+    def filled_like(self, x: Leaf, number: complex) -> Leaf: ...
+
+    def stop_gradient(self, x: Leaf) -> Leaf: ...
+
+    def is_traced(self, x: Leaf) -> bool: ...
+
+    def compiled(self, run: Run) -> Run: ...
+
+    def is_not_concrete(self, error: Exception) -> bool: ...
+
+
+_loaded: dict[str, GradientEngine] = {}
+
+
+def load(engine: str) -> GradientEngine:
+    """The file of an engine that has gradients.
+
+    Raises:
+        TypeError: it has none; the message says which do.
+    """
+    return _loaded.get(engine) or _load(engine)
+
+
+def _load(engine: str) -> GradientEngine:
+    found: GradientEngine
+    if engine == "torch":
+        from . import with_torch
+
+        found = with_torch
+    elif engine == "jax":
+        from . import with_jax
+
+        found = with_jax
+    elif engine == "tensorflow":
+        from . import with_tensorflow
+
+        found = with_tensorflow
+    else:
+        able = ", ".join(name for name, facts in ENGINES.items() if facts.autodiff)
+        raise TypeError(
+            f"{engine} has no gradients; {able} have. Convert the arguments first, "
+            f'for example with fanwise.tensor.convert(x, "torch").'
+        )
+    _loaded[engine] = found
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """What the tree and the types of a call's leaves tell.
+
+    Args:
+        spec: of (args, kwargs).
+        engine: of the arrays; empty when there is none.
+        rebuild: from leaves to (args, kwargs).
+        rank: where in the order of `spec` each leaf is.
+        plain: args as a plain tree of numbers; None if they are not plain, and the leaves are in the order of `spec`.
+    """
+
+    spec: TreeSpec
+    engine: str
+    rebuild: Callable[[list[Leaf]], tuple[tuple[Any, ...], dict[str, Any]]]  # Any: the caller's
+    rank: Sequence[int]
+    plain: tuple[Any, ...] | None  # Any: a tree
+
+    @classmethod
+    def of(cls, leaves: Sequence[Leaf], spec: TreeSpec) -> "Arguments":
+        """Of a call that optree took apart.
+
+        Raises:
+            TypeError: there are arrays of two engines. A single number of numpy goes with all of them.
+        """
+        rank = range(len(leaves))
+        return cls(spec, _engine(leaves, spec, rank), spec.unflatten, rank, None)  # type: ignore[arg-type]  # a pair
+
+    @classmethod
+    def of_walk(cls, args: tuple[Any, ...], kwargs: dict[str, Any], walked: Sequence[Leaf]) -> "Arguments | None":
+        """Of a call whose leaves `walk` found; None if it is not plain, so that there are others. Raises as `of`."""
+        tree = numbered((args, kwargs), itertools.count())
+        order, _ = flatten(tree)
+        leaves, spec = flatten((args, kwargs))
+        if len(leaves) != len(walked) or any(x is not walked[place] for x, place in zip(leaves, order, strict=True)):
+            return None
+        rank = sorted(range(len(order)), key=order.__getitem__)
+        return cls(spec, _engine(walked, spec, rank), rebuilder(tree), rank, tree[0])
+
+    def places(self, argnum: int) -> range:
+        """Where the leaves of one positional argument are.
+
+        Raises:
+            ValueError: there is no such argument.
+        """
+        args = self.spec.child(0)
+        if not -args.num_children <= argnum < args.num_children:
+            raise ValueError(f"argnums names argument {argnum}, and f got {args.num_children} positional arguments.")
+        begin = sum(args.child(number).num_leaves for number in range(argnum % args.num_children))
+        return range(begin, begin + args.child(argnum).num_leaves)
+
+    def shaped(self, argnum: int) -> Callable[[list[Leaf]], Any]:  # Any: a tree
+        """What makes a tree like one positional argument, of its leaves."""
+        if self.plain is None:
+            return self.spec.child(0).child(argnum).unflatten
+        return rebuilder(numbered(self.plain[argnum], itertools.count()))
+
+    def name(self, place: int) -> str:
+        """How to write one leaf: `args[0]['w']`, `kwargs['mask']`."""
+        return _name(self.spec, self.rank[place])
+
+
+def _engine(leaves: Sequence[Leaf], spec: TreeSpec, rank: Sequence[int]) -> str:
+    engine, first = "", 0
+    for place, leaf in enumerate(leaves):
+        other = array_engine(leaf)
+        if other and not engine:
+            engine, first = other, place
+        elif other and other != engine:
+            raise _mixed(spec, (rank[first], engine), (rank[place], other))
+    return engine
+
+
+def array_engine(leaf: Leaf) -> str:
+    """The engine of an array, or "" for whatever is none, among it a single number of numpy."""
+    if not is_array_type(type(leaf)):
+        return ""
+    engine = engine_of(leaf)
+    return "" if engine == "numpy" and not hasattr(leaf, "__setitem__") else engine
+
+
+def _name(spec: TreeSpec, place: int) -> str:
+    root = "args" if place < spec.child(0).num_leaves else "kwargs"
+    path = path_of(spec, place, root)
+    return root + path.removeprefix(root).partition("]")[2]  # the first step is to args or kwargs itself
+
+
+def _mixed(spec: TreeSpec, one: tuple[int, str], other: tuple[int, str]) -> TypeError:
+    return TypeError(
+        f"arrays of two engines in one call: {_name(spec, one[0])} is of {one[1]}, {_name(spec, other[0])} of "
+        f'{other[1]}. Convert one of them, for example with fanwise.tensor.convert(x, "{one[1]}").'
+    )
+
+
+def check_differentiable(arguments: Arguments, leaves: Sequence[Leaf], wanted: Iterable[int]) -> None:
+    """Raises TypeError for a leaf that is no array, or an array that has no gradient."""
+    for place in wanted:
+        leaf = leaves[place]
+        if not array_engine(leaf):
+            raise TypeError(
+                f"{arguments.name(place)} is a {type(leaf).__qualname__}, not an array, so there is no gradient by it. "
+                f"Make an array of it with fanwise.tensor.asarray, or put it in another argument."
+            )
+        if not load(arguments.engine).is_differentiable(leaf):
+            raise TypeError(
+                f"{arguments.name(place)} has dtype {leaf.dtype}: only real and complex floating-point arrays have "
+                f"gradients. Convert it to one, or put it in an argument that argnums leaves out."
+            )
+
+
+# -- what f returned ---------------------------------------------------------------------------------------------------
+
+_AN_ARRAY = object()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Static:
+    """A result without its arrays. Two are never equal, so that engines may hash it whatever is in it."""
+
+    spec: TreeSpec
+    rest: list[Leaf]
+
+    @property
+    def are_arrays(self) -> list[bool]:
+        """Which leaves are arrays."""
+        return [leaf is _AN_ARRAY for leaf in self.rest]
+
+
+def taken_apart(result: Any, engine: str) -> tuple[list[Leaf], Static]:  # Any: a tree
+    """The engine's arrays of a tree, and the rest of it."""
+    leaves, spec = flatten(result)
+    arrays, rest = [], []
+    for leaf in leaves:
+        is_one = array_engine(leaf) == engine
+        rest.append(_AN_ARRAY if is_one else leaf)
+        if is_one:
+            arrays.append(leaf)
+    return arrays, Static(spec, rest)
+
+
+def put_together(arrays: Sequence[Leaf], static: Static) -> Any:  # Any: a tree
+    """What was taken apart, with these arrays."""
+    each = iter(arrays)
+    return static.spec.unflatten([next(each) if leaf is _AN_ARRAY else leaf for leaf in static.rest])
+
+
+def check_value(value: Leaf, engine: str) -> None:
+    """Raises TypeError unless f's value is an array of no axes, of the engine and with a gradient."""
+    if array_engine(value) != engine:
+        raise TypeError(f"f must return an array of {engine} to differentiate, got {_describe(value)}.")
+    loaded = load(engine)
+    if not loaded.is_scalar(value):
+        raise TypeError(
+            f"f must return an array of no axes, got shape {tuple(value.shape)}. Return its sum (or mean), "
+            f"or weigh its elements: value, pullback = fanwise.tensor.vjp(f, x); pullback(weights)."
+        )
+    if not loaded.is_differentiable(value):
+        raise TypeError(f"f must return a floating-point array to differentiate, got dtype {value.dtype}.")
+    if loaded.is_complex(value):
+        raise TypeError(
+            f"f must return a real number to differentiate, got dtype {value.dtype}. Return its real or imaginary "
+            f"part, or its absolute value; fanwise.tensor.vjp takes complex values."
+        )
+
+
+def split_pair(result: Any) -> tuple[Any, Any]:  # Any: what f returned
+    """Value and auxiliary result of an f with has_aux.
+
+    Raises:
+        TypeError: it is no pair.
+    """
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise TypeError(f"with has_aux=True f must return a pair (value, aux), got {_describe(result)}.")
+    return result
+
+
+def _describe(x: object) -> str:
+    kind = type(x)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

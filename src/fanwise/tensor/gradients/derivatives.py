@@ -1,0 +1,250 @@
+"""`value_and_grad`, `grad` and `jit` at work: one prepared runner for each shape of the arguments.
+
+    args, kwargs -> leaves, spec -> runner for (spec, types of the leaves) -> arrays -> what the caller gets
+
+What depends on shapes and types alone (which engine, which leaves, is anything mixed) is found out when they come for
+the first time. Invariant: all that is remembered hangs on the `Prepared` that the user holds.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..trees import Leaf, flatten, walk, walk_each
+from .calls import (
+    Arguments,
+    Call,
+    GradientEngine,
+    NoGradient,
+    Run,
+    Static,
+    check_differentiable,
+    check_value,
+    load,
+    put_together,
+    split_pair,
+    taken_apart,
+)
+from .compiling import Compiler
+
+MAX_RUNNERS = 256
+
+Runner = Callable[[list[Leaf]], Any]  # Any: what the caller gets
+# Any throughout: the user's functions, what they take and return.
+
+
+def _not_plain(leaves: list[Leaf]) -> Any:
+    """Marks a call that optree has to take apart."""
+    raise AssertionError("a mark was called")
+
+
+class Prepared:
+    """A function made of f: `value_and_grad(f)`, `grad(f)` or `jit(f)`. It can be pickled if f can.
+
+    Args:
+        f: the user's function.
+        prepare: makes a runner for a call's leaves.
+        remake: the function and its arguments that made this; what pickle keeps.
+    """
+
+    def __init__(
+        self,
+        f: Callable[..., Any],
+        prepare: Callable[[Arguments, list[Leaf]], Runner],
+        remake: tuple[Callable[..., Any], tuple[object, ...]],
+    ) -> None:
+        self.__wrapped__ = f
+        self.__name__ = name_of(f)
+        self.__doc__ = f.__doc__
+        self._prepare = prepare
+        self._remake = remake
+        self._runners: dict[object, Runner] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        leaves: list[Leaf] = []
+        key: object = (*walk_each(args, leaves), walk(kwargs, leaves) if kwargs else None)
+        runner = self._runners.get(key) or self._for_walk(key, args, kwargs, leaves)
+        if runner is _not_plain:
+            leaves, spec = flatten((args, kwargs))
+            key = (spec, *map(type, leaves))
+            runner = self._runners.get(key) or self._kept(key, self._prepare(Arguments.of(leaves, spec), leaves))
+        return runner(leaves)
+
+    def _for_walk(self, key: object, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Leaf]) -> Runner:
+        arguments = Arguments.of_walk(args, kwargs, leaves)
+        return self._kept(key, _not_plain if arguments is None else self._prepare(arguments, leaves))
+
+    def _kept(self, key: object, runner: Runner) -> Runner:
+        if len(self._runners) >= MAX_RUNNERS:
+            self._runners.clear()
+        self._runners[key] = runner
+        return runner
+
+    def __repr__(self) -> str:
+        return f"<{self._remake[0].__name__.removesuffix('_again').lstrip('_')} of {self.__name__}>"
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[object, ...]]:
+        return self._remake
+
+
+def name_of(f: Callable[..., Any]) -> str:
+    """A function's name, for messages."""
+    return str(getattr(f, "__name__", None) or type(f).__name__)
+
+
+def derivative(
+    f: Callable[..., Any], argnums: int | tuple[int, ...], has_aux: bool, jit: bool | None
+) -> Callable[[Arguments, list[Leaf]], Runner]:
+    """What prepares `value_and_grad(f)`: runners that give (value, gradients), or ((value, aux), gradients)."""
+    compiler = Compiler(name_of(f), jit)
+    compiled_in_torch: list[Callable[..., Any]] = []
+
+    def prepare(arguments: Arguments, leaves: list[Leaf]) -> Runner:
+        each = (argnums,) if isinstance(argnums, int) else argnums
+        wanted = [place for argnum in each for place in arguments.places(argnum)]
+        if not wanted:
+            raise ValueError(f"argnums={argnums!r} names no array to differentiate {name_of(f)} by.")
+        check_no_repetition(wanted, argnums)
+        check_differentiable(arguments, leaves, wanted)
+        engine = load(arguments.engine)
+        function = f
+        if arguments.engine == "torch" and jit:
+            function = _compiled_in_torch(f, compiled_in_torch)
+        run = _differentiated(function, engine, arguments, wanted, has_aux)
+        if arguments.engine != "torch" and jit is not False:
+            run = compiler.runner(engine, leaves, run)
+        return _finished(run, _shaped(arguments, argnums), has_aux)
+
+    return prepare
+
+
+def check_no_repetition(wanted: Sequence[int], argnums: object) -> None:
+    """Raises ValueError when an argument is named twice."""
+    if len(set(wanted)) != len(wanted):
+        raise ValueError(f"argnums={argnums!r} names an argument twice.")
+
+
+def _compiled_in_torch(f: Callable[..., Any], kept: list[Callable[..., Any]]) -> Callable[..., Any]:
+    from .with_torch import compiled_function
+
+    if not kept:
+        kept.append(compiled_function(f))
+    return kept[0]
+
+
+def _differentiated(
+    f: Callable[..., Any], engine: GradientEngine, arguments: Arguments, wanted: Sequence[int], has_aux: bool
+) -> Run:
+    """Leaves to ((value, gradients), ...), by the engine. Traced when it is compiled."""
+    rebuild, name = arguments.rebuild, arguments.engine
+
+    checked: type | None = None
+    is_scalar, is_differentiable, is_complex = engine.is_scalar, engine.is_differentiable, engine.is_complex
+
+    def check(value: Leaf) -> None:
+        nonlocal checked
+        if type(value) is not checked or not is_scalar(value) or not is_differentiable(value) or is_complex(value):
+            check_value(value, name)
+            checked = type(value)
+
+    def call(leaves: list[Leaf]) -> tuple[Leaf, list[Leaf], Static | None]:
+        args, kwargs = rebuild(leaves)
+        result = f(*args, **kwargs)
+        if not has_aux:
+            check(result)
+            return result, [], None
+        value, aux = split_pair(result)
+        check(value)
+        return value, *taken_apart(aux, name)
+
+    traced: Call = call
+
+    def run(leaves: list[Leaf]) -> tuple[Any, Static | None]:
+        try:
+            result, aux, static = engine.value_and_grad(traced, leaves, wanted)
+        except NoGradient:
+            check_differentiable(arguments, leaves, wanted)
+            raise
+        return (*result, aux) if has_aux else result, static
+
+    return run
+
+
+def _shaped(arguments: Arguments, argnums: int | tuple[int, ...]) -> Callable[[list[Leaf]], Any]:
+    """Gradients of the wanted leaves, in the shape of the arguments."""
+    if isinstance(argnums, int):
+        return arguments.shaped(argnums)
+    parts = [(arguments.shaped(argnum), len(arguments.places(argnum))) for argnum in argnums]
+
+    def shaped(grads: list[Leaf]) -> tuple[Any, ...]:
+        each = iter(grads)
+        return tuple(shape([next(each) for _ in range(size)]) for shape, size in parts)
+
+    return shaped
+
+
+def _finished(run: Run, shaped: Callable[[list[Leaf]], Any], has_aux: bool) -> Runner:
+    def without_aux(leaves: list[Leaf]) -> tuple[Leaf, Any]:
+        (value, grads), _ = run(leaves)
+        return value, shaped(grads)
+
+    def with_aux(leaves: list[Leaf]) -> tuple[tuple[Leaf, Any], Any]:
+        (value, grads, aux), static = run(leaves)
+        return (value, put_together(aux, static)), shaped(grads)
+
+    return with_aux if has_aux else without_aux
+
+
+def without_value(
+    prepare: Callable[[Arguments, list[Leaf]], Runner], has_aux: bool
+) -> Callable[[Arguments, list[Leaf]], Runner]:
+    """What prepares `grad(f)`: its runners give gradients, with has_aux (gradients, aux)."""
+
+    def prepare_grad(arguments: Arguments, leaves: list[Leaf]) -> Runner:
+        runner = prepare(arguments, leaves)
+
+        def grads(leaves: list[Leaf]) -> Any:
+            return runner(leaves)[1]
+
+        def grads_and_aux(leaves: list[Leaf]) -> tuple[Any, Any]:
+            (_, aux), grads = runner(leaves)
+            return grads, aux
+
+        return grads_and_aux if has_aux else grads
+
+    return prepare_grad
+
+
+def jitted(f: Callable[..., Any], compile_torch: bool) -> Callable[[Arguments, list[Leaf]], Runner]:
+    """What prepares `jit(f)`."""
+    compiler = Compiler(name_of(f), jit=True)
+    compiled_in_torch: list[Callable[..., Any]] = []
+
+    def prepare(arguments: Arguments, leaves: list[Leaf]) -> Runner:
+        name = arguments.engine
+        if name in ("", "numpy", "torch"):
+            in_torch = name == "torch" and compile_torch
+            return _as_it_is(_compiled_in_torch(f, compiled_in_torch) if in_torch else f, arguments)
+        run = compiler.runner(load(name), leaves, _applied(f, arguments))
+
+        def runner(leaves: list[Leaf]) -> Any:
+            return put_together(*run(leaves))
+
+        return runner
+
+    return prepare
+
+
+def _as_it_is(f: Callable[..., Any], arguments: Arguments) -> Runner:
+    def runner(leaves: list[Leaf]) -> Any:
+        args, kwargs = arguments.rebuild(leaves)
+        return f(*args, **kwargs)
+
+    return runner
+
+
+def _applied(f: Callable[..., Any], arguments: Arguments) -> Run:
+    def run(leaves: list[Leaf]) -> tuple[list[Leaf], Static]:
+        args, kwargs = arguments.rebuild(leaves)
+        return taken_apart(f(*args, **kwargs), arguments.engine)
+
+    return run

@@ -1,0 +1,212 @@
+"""What users call: `value_and_grad`, `grad`, `vjp`, `stop_gradient`, `jit`, `as_torch_function`.
+
+    from fanwise.tensor import value_and_grad
+
+    def loss(params, X, y):
+        return ((X @ params["w"] + params["b"] - y) ** 2).mean()
+
+    step = value_and_grad(loss)
+    value, grads = step({"w": w, "b": b}, X, y)      # grads == {"w": ..., "b": ...}
+
+The engine is that of the arrays in the arguments. Importing this loads no engine, and no trees either: what works
+is loaded when one of these is called.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+# Any throughout: trees of arrays of any engine, and the user's functions of them.
+
+
+def value_and_grad(
+    f: Callable[..., Any],
+    argnums: int | tuple[int, ...] = 0,
+    has_aux: bool = False,
+    jit: bool | None = None,
+) -> Callable[..., Any]:
+    """A function of the same arguments that returns (what f returns, its gradient).
+
+    One rule on all engines: gradients are returned, nothing accumulates. torch's `.grad` is not touched, and no tensor
+    of the caller changes its `requires_grad`. What comes back has no history, as of `torch.autograd.grad`, unless the
+    call runs inside another differentiation of this module: nest for second derivatives, `grad(grad(f))`. (torch's own
+    `backward()` does not see through it.) Under `torch.no_grad()` it works as anywhere.
+
+    Args:
+        f: returns one array of no axes, with a real floating-point dtype; a mean or sum. It must not write into its
+            arguments. Its control flow may depend on values (`if`, `while`), see `jit`.
+        argnums: which positional arguments to differentiate by: their numbers, from 0. Each is a tree of
+            floating-point arrays: an array, dict, list, tuple, named tuple, None (has no gradient), or a class
+            registered with optree under the namespace "fanwise". The gradient has the same shape; a leaf that f
+            does not use gets zeros. All other arguments, by name too, are passed on as they are.
+        has_aux: f returns (value, aux), aux being anything. The result is then ((value, aux), gradient).
+        jit: whether f is compiled. None: on JAX and TensorFlow, where f can be; not on torch. True: by `jax.jit`,
+            `tf.function` (without AutoGraph) or `torch.compile` (which needs a C++ compiler; a minute at first),
+            and an error if that fails. False: never.
+
+    A compiled f is run by Python when it is traced, and not again for arguments alike: print, counters and what it
+    reads from outside belong to that moment. Where Python needs a value while tracing (`while x.sum() < 10`), f is run
+    as it is, in that call and all later ones. Other arguments that are no arrays (integers, strings, functions; floats
+    on TensorFlow) are built into the compiled code, one version for each value by `==` and type; JAX gets floats as
+    arguments. After 64 versions of one function there is a RuntimeWarning, and what is new then is not compiled.
+    All versions belong to the returned function and go with it. It can be pickled if f can.
+
+    A Parameter of torch or Variable of TensorFlow in the arguments reaches f itself: its hooks run, once, and what f
+    uses of it by another way (`model(X)`) counts. Any other array is an argument like JAX's: only its own use counts.
+    Complex arguments follow the engine: torch and TensorFlow give the direction of steepest ascent, JAX its conjugate.
+
+    Raises (when called):
+        TypeError: a leaf to differentiate by is no array or has an integer dtype; there are arrays of two engines; the
+            engine is numpy, which has no gradients; f's value is no array of the engine, has axes, or is complex.
+        ValueError: argnums names no argument, or no array.
+
+    >>> import torch
+    >>> x = torch.arange(4.0)
+    >>> value_and_grad(lambda x: 2 * (x @ x))(x)
+    (tensor(28.), tensor([ 0.,  4.,  8., 12.]))
+    """
+    from .derivatives import Prepared, derivative
+
+    _check_options(f, argnums)
+    return Prepared(f, derivative(f, argnums, has_aux, jit), (value_and_grad, (f, argnums, has_aux, jit)))
+
+
+def grad(
+    f: Callable[..., Any],
+    argnums: int | tuple[int, ...] = 0,
+    has_aux: bool = False,
+    jit: bool | None = None,
+) -> Callable[..., Any]:
+    """As `value_and_grad`, without the value: a function that returns the gradient, with has_aux (gradient, aux).
+
+    >>> import torch
+    >>> grad(grad(torch.sin))(torch.tensor(0.5))  # the second derivative
+    tensor(-0.4794)
+    """
+    from .derivatives import Prepared, derivative, without_value
+
+    _check_options(f, argnums)
+    prepare = without_value(derivative(f, argnums, has_aux, jit), has_aux)
+    return Prepared(f, prepare, (grad, (f, argnums, has_aux, jit)))
+
+
+def _check_options(f: object, argnums: object) -> None:
+    if not callable(f):
+        raise TypeError(f"expected a function to differentiate, got {type(f).__qualname__}: {f!r:.100}")
+    each = argnums if isinstance(argnums, tuple) else (argnums,)
+    if not each or not all(type(argnum) is int for argnum in each):
+        raise TypeError(f"argnums must be an integer or a tuple of integers, got {argnums!r}")
+
+
+def vjp(f: Callable[..., Any], *args: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
+    """f(*args), and its pullback: from a cotangent in the shape of that value to the gradient by each argument.
+
+    For values with axes, for more than one weighing of the same value, and to carry gradients on by hand: the
+    cotangent is the gradient of something later by the value. The pullback may be called often, each time with the same
+    result for the same cotangent; it keeps alive what it needs. f runs once, and is not compiled (give `jit(f)`).
+
+    Args:
+        f: returns a tree; of its arrays those of floating-point dtypes have cotangents.
+        args: trees of floating-point arrays, all differentiated by. What has no gradient goes into f by
+            `lambda` or `functools.partial`.
+
+    Returns:
+        value: what f returned, without a history as in `value_and_grad`.
+        pullback: takes a tree like value; None in it stands for zeros, a number for an array of it. Returns a tuple
+            with one gradient for each of args, zeros where f does not depend on a leaf.
+
+    Raises:
+        TypeError, ValueError: as `value_and_grad`; and, of the pullback, when the cotangent is not of the value's
+            engine, shape, dtype or tree.
+
+    >>> import torch
+    >>> y, pullback = vjp(lambda x: x * x, torch.arange(4.0))
+    >>> pullback(torch.ones(4))
+    (tensor([0., 2., 4., 6.]),)
+    """
+    from .pullbacks import pulled_back
+
+    return pulled_back(f, args)
+
+
+def stop_gradient(x: Any) -> Any:
+    """The same values as constants: gradients do not flow through them. An array, or a tree with anything in it.
+
+    `detach` of torch, `stop_gradient` of JAX and TensorFlow; numpy, which has no gradients, gives its arrays back.
+
+    >>> import torch
+    >>> grad(lambda x: (stop_gradient(x * x) * x).sum())(torch.arange(4.0))  # x * x counts as a constant
+    tensor([0., 1., 4., 9.])
+    """
+    from ..engines import ENGINES
+    from ..trees import map_leaves
+    from .calls import array_engine, load
+
+    def stopped(leaf: Any) -> Any:
+        engine = array_engine(leaf)
+        return load(engine).stop_gradient(leaf) if engine in ENGINES and ENGINES[engine].autodiff else leaf
+
+    return map_leaves(stopped, x)
+
+
+def jit(f: Callable[..., Any], *, compile_torch: bool = False) -> Callable[..., Any]:
+    """f, compiled by the engine of its arguments: `jax.jit` or `tf.function` (without AutoGraph).
+
+    torch and numpy run f as it is: torch is quick without, and `torch.compile` takes a minute and needs a C++
+    compiler, so it is used only with compile_torch=True. What compiling means for f is told at `value_and_grad`, but
+    that f is never run as it is instead: where Python needs a value while tracing, the engine's error is raised.
+
+    Args:
+        f: takes and returns trees of arrays, and whatever else: strings, None, numbers.
+
+    >>> import torch
+    >>> jit(lambda tree, power: {name: x**power for name, x in tree.items()})({"x": torch.tensor(3.0)}, 2)
+    {'x': tensor(9.)}
+    """
+    from .derivatives import Prepared, jitted
+
+    _check_options(f, 0)
+    return Prepared(f, jitted(f, compile_torch), (_jit_again, (f, compile_torch)))
+
+
+def _jit_again(f: Callable[..., Any], compile_torch: bool) -> Callable[..., Any]:
+    return jit(f, compile_torch=compile_torch)
+
+
+def as_torch_function(f: Callable[..., Any], engine: str, *, jit: bool | None = None) -> Callable[..., Any]:
+    """f, written for another engine, as a function of torch tensors that torch differentiates.
+
+        torch tensors --convert--> jax arrays --f--> jax arrays --convert--> torch tensors
+        gradients     <--convert--     vjp of f       <--convert--   gradients
+
+    So one `loss.backward()` goes through parts in several engines, and so does fanwise.rpc's distributed autograd
+    when the parts are in several workers. Second derivatives work (`create_graph=True`). Every crossing goes by way of
+    the CPU and copies; a part of some milliseconds is worth it, a single operation is not.
+
+    Args:
+        f: takes and returns trees of arrays of `engine`, and whatever else. Creation functions of fanwise.tensor in
+            it make arrays of `engine`. It must not write into its arguments.
+        engine: "jax" or "tensorflow"; with "torch" it is f as it is.
+        jit: whether f is compiled, as in `value_and_grad`.
+
+    Returns:
+        A function of the same arguments with torch tensors in place of arrays. Integer tensors have no gradient.
+        The results of f that are no floating-point arrays are constants for torch.
+
+    Raises:
+        ValueError: the engine is unknown.
+        TypeError: the engine has no gradients; an array of another engine than torch is among the arguments.
+        NotInstalled: the engine is not installed; the message names the extra.
+
+    Example::
+
+        import jax.numpy as jnp
+        layer = as_torch_function(lambda x, w: jnp.tanh(x @ w), engine="jax")
+        layer(x, w).sum().backward()          # x.grad and w.grad, as if it had been torch all along
+    """
+    from ..engines import check_engine
+
+    check_engine(engine)
+    _check_options(f, 0)
+    from .as_torch import crossing
+
+    return crossing(f, engine, jit)

@@ -1,0 +1,42 @@
+"""What `fanwise.tensor.<name>` means for a name of the standard: the module's `__getattr__` asks here.
+
+    function            -> made once, and kept by the module under its name
+    linalg, fft         -> the same
+    float32, bool ...   -> the current engine's dtype; asked anew each time
+    pi, inf, newaxis    -> numbers
+
+A name that is none of these raises AttributeError before anything is loaded.
+"""
+
+from typing import Any
+
+from ..engines import current_engine
+from .dispatch import dispatcher, extension
+from .extras import EXTRAS, extra
+from .spaces import part_of
+from .standard import CONSTANTS, DTYPES, EXTRA_DTYPES, PARTS
+
+_DTYPES = {*DTYPES, *EXTRA_DTYPES}
+_EXTENSIONS = {part for part in PARTS if part}
+NAMES = frozenset({*PARTS[""], *_EXTENSIONS, *_DTYPES, *CONSTANTS, *EXTRAS})
+
+
+def attribute(name: str, kept: dict[str, Any]) -> Any:  # Any: functions, numbers and dtypes of engines
+    """What the name means; kept in `kept`, the module's own dict, where it means the same for ever.
+
+    Raises:
+        AttributeError: the name is none of the standard, nor of the few beside it.
+    """
+    if name in _DTYPES:
+        return getattr(part_of(current_engine(), ""), name)
+    if name not in NAMES:
+        public = (other for other, value in kept.items() if other[0] != "_" and callable(value))
+        from ...base.nearest import nearest
+
+        near = None if name.startswith("_") else nearest(name, sorted({*NAMES, *public}))
+        hint = f"; did you mean {near!r}?" if near else ""
+        raise AttributeError(f"module 'fanwise.tensor' has no attribute {name!r}{hint}")
+    if name in CONSTANTS:
+        return CONSTANTS[name]
+    kept[name] = extension(name) if name in _EXTENSIONS else extra(name) if name in EXTRAS else dispatcher(name)
+    return kept[name]

@@ -1,0 +1,3 @@
+"""The standard's functions on TensorFlow: all of them are ours, see the folder `tensorflow`."""
+
+from .tensorflow.names import names as names

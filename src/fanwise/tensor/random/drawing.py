@@ -1,0 +1,308 @@
+"""Drawing numbers from a key: what is checked, and who makes them.
+
+    uniform, normal, integers, bernoulli, permutation
+        exact  (default)  exact.py makes a numpy array, with_<engine>.adopt hands it to the engine
+        native=True       with_<engine>.native_... , the engine's own generator, seeded from the key
+
+Exact numbers have the same bits on every engine, device and machine. Native ones come faster where the engine
+makes them on an accelerator; their bits depend on engine, device and version.
+
+A key is no array. Inside `jit` numbers are drawn when the function is traced, and are constants of what was
+compiled: draw outside and pass them in. Nothing here can be differentiated with respect to low, mean and so on.
+"""
+
+import importlib
+import math
+import operator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, cast
+
+from ..dtype_names import dtype_name
+from ..engines import check_engine, current_engine, engine_of, is_array_type
+from ..placement.naming import find_device
+from .keys import Key
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+_Array = Any  # An array of whichever engine was asked for; they have no type in common.
+_Shape = SupportsIndex | tuple[SupportsIndex, ...] | list[int]
+_LARGEST = {"float16": 65504.0, "bfloat16": 2.0**128 - 2.0**120, "float32": 2.0**128 - 2.0**104}
+_FLOATS = (*_LARGEST, "float64")
+_RANGES = {f"int{bits}": (-(1 << bits - 1), 1 << bits - 1) for bits in (8, 16, 32, 64)}
+_RANGES |= {f"uint{bits}": (0, 1 << bits) for bits in (8, 16, 32, 64)}
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """An order for numbers, checked: `seed` is of the key and, for native numbers, of what is drawn too."""
+
+    seed: tuple[int, int]
+    shape: tuple[int, ...]
+    dtype: str
+    device: str | None
+
+
+class _Engine(Protocol):
+    """What a `with_<engine>` file offers. `device` is a name that exists, or None for the engine's own choice."""
+
+    def default_integer(self) -> str: ...
+
+    def check_dtype(self, name: str) -> None: ...
+
+    def adopt(self, made: Any, device: str | None) -> _Array: ...  # Any: numpy's array; numpy is not loaded here
+
+    def reordered(self, x: _Array, order: Any) -> _Array: ...
+
+    def native_uniform(self, draw: Draw, low: float, high: float) -> _Array: ...
+
+    def native_normal(self, draw: Draw, mean: float, std: float) -> _Array: ...
+
+    def native_integers(self, draw: Draw, low: int, high: int) -> _Array: ...
+
+    def native_bernoulli(self, draw: Draw, p: float) -> _Array: ...
+
+    def native_permutation(self, draw: Draw, n: int) -> _Array: ...
+
+
+def uniform(
+    key: Key,
+    shape: _Shape = (),
+    low: float = 0.0,
+    high: float = 1.0,
+    *,
+    dtype: object = "float32",
+    engine: str | None = None,
+    device: object = None,
+    native: bool = False,
+) -> _Array:
+    """Numbers from low (included) to high (not included), all alike.
+
+    low + (high - low) * u in the array's own precision, where u has 24 random bits, or 53 in float64; for the
+    16-bit types float32 is rounded. What rounding would bring up to high is the largest number below it.
+
+    Args:
+        key: the same key gives the same numbers; a larger shape of one axis begins with those of a smaller one.
+        shape: of the array, a number for one axis; () for an array of one number and no axis.
+        low: the least number.
+        high: above the largest number.
+        dtype: "float32", "float64", "float16" or "bfloat16", or the engine's own name of it.
+        engine: which makes the array; the current one if None.
+        device: where it shall be ("cuda:0"); where the engine puts new arrays if None.
+        native: draw with the engine's own generator: other numbers, and other ones on each engine and device.
+
+    Raises:
+        ValueError: a range of no numbers, no such dtype, engine or device, or one that JAX is not set up for.
+        TypeError: `key` is no Key, or `shape` no integers.
+
+    >>> uniform(Key(0), 3, engine="numpy")
+    array([0.57058096, 0.8506132 , 0.56927776], dtype=float32)
+    """
+    maker, draw = _draw(key, shape, _float(dtype), what="uniform" if native else "", engine=engine, device=device)
+    low, high = float(low), float(high)
+    largest = _LARGEST.get(draw.dtype, math.inf)
+    if not low < high or not -largest <= low or not high <= largest or not high - low <= largest or high == math.inf:
+        raise ValueError(f"low must be less than high and both finite in {draw.dtype}, got low={low!r}, high={high!r}")
+    if native:
+        return maker.native_uniform(draw, low, high)
+    return maker.adopt(_exact().uniform(draw.seed, draw.shape, low, high, draw.dtype), draw.device)
+
+
+def normal(
+    key: Key,
+    shape: _Shape = (),
+    mean: float = 0.0,
+    std: float = 1.0,
+    *,
+    dtype: object = "float32",
+    engine: str | None = None,
+    device: object = None,
+    native: bool = False,
+) -> _Array:
+    """Numbers of the normal distribution.
+
+    mean + std * x in float64, where x is within 8e-16 of the exact inverse of the distribution at a random word of
+    64 bits (its tails reach 9 standard deviations); then rounded to float32, and from there to the 16-bit types.
+
+    Args:
+        key: the same key gives the same numbers; a larger shape of one axis begins with those of a smaller one.
+        shape: of the array, a number for one axis; () for an array of one number and no axis.
+        mean: of the distribution.
+        std: its standard deviation, at least 0.
+        dtype, engine, device, native: as in `uniform`.
+
+    Raises:
+        ValueError: as `uniform`; or `std` is negative, or one of both is not finite.
+        TypeError: `key` is no Key, or `shape` no integers.
+
+    >>> normal(Key(0), 3, engine="numpy")
+    array([-1.1283134 , -1.2921705 ,  0.27794075], dtype=float32)
+    """
+    maker, draw = _draw(key, shape, _float(dtype), what="normal" if native else "", engine=engine, device=device)
+    mean, std = float(mean), float(std)
+    if not math.isfinite(mean) or not 0.0 <= std < math.inf:
+        raise ValueError(f"mean must be finite and std finite and at least 0, got mean={mean!r}, std={std!r}")
+    if native:
+        return maker.native_normal(draw, mean, std)
+    return maker.adopt(_exact().normal(draw.seed, draw.shape, mean, std, draw.dtype), draw.device)
+
+
+def integers(
+    key: Key,
+    shape: _Shape,
+    low: SupportsIndex,
+    high: SupportsIndex,
+    *,
+    dtype: object = None,
+    engine: str | None = None,
+    device: object = None,
+    native: bool = False,
+) -> _Array:
+    """Integers from low (included) to high (not included), each exactly as likely as any other.
+
+    A word of 64 bits modulo (high - low); the few words that would favour some numbers are drawn again.
+
+    Args:
+        key: the same key gives the same numbers; a larger shape of one axis begins with those of a smaller one.
+        shape: of the array, a number for one axis; () for an array of one number and no axis.
+        low: the least number.
+        high: one more than the largest.
+        dtype: an integer type that holds them all; if None int64, in JAX set to 32 bits int32.
+        engine, device, native: as in `uniform`. Native ones may be off by one part in 2**32, as engines are.
+
+    Raises:
+        ValueError: as `uniform`; or the dtype does not hold the range.
+        TypeError: `key` is no Key, or `shape`, `low` or `high` no integers.
+
+    >>> integers(Key(0), 5, 0, 10, engine="numpy")
+    array([0, 8, 6, 7, 1])
+    """
+    maker, draw = _draw(key, shape, _integer(dtype), what="integers" if native else "", engine=engine, device=device)
+    low, high = operator.index(low), operator.index(high)
+    least, end = _RANGES[draw.dtype]
+    if not least <= low < high <= end:
+        raise ValueError(
+            f"low must be less than high and {draw.dtype} hold the numbers between, from {least} to {end - 1}; "
+            f"got low={low}, high={high}"
+        )
+    if native:
+        return maker.native_integers(draw, low, high)
+    return maker.adopt(_exact().integers(draw.seed, draw.shape, low, high, draw.dtype), draw.device)
+
+
+def bernoulli(
+    key: Key,
+    p: float = 0.5,
+    shape: _Shape = (),
+    *,
+    engine: str | None = None,
+    device: object = None,
+    native: bool = False,
+) -> _Array:
+    """Booleans that are true with probability p, to 64 bits. For an array of probabilities: `uniform(...) < p`.
+
+    Args:
+        key: the same key gives the same booleans; with a larger p all that were true stay so.
+        p: from 0 to 1.
+        shape: of the array, a number for one axis; () for an array of one boolean and no axis.
+        engine, device, native: as in `uniform`.
+
+    Raises:
+        ValueError: p is no probability; no such engine or device.
+        TypeError: `key` is no Key, or `shape` no integers.
+    """
+    maker, draw = _draw(key, shape, "bool", what="bernoulli" if native else "", engine=engine, device=device)
+    p = float(p)
+    if not 0.0 <= p <= 1.0:
+        raise ValueError(f"p must be from 0 to 1, got {p!r}")
+    if native:
+        return maker.native_bernoulli(draw, p)
+    return maker.adopt(_exact().bernoulli(draw.seed, draw.shape, p), draw.device)
+
+
+def permutation(key: Key, x: Any, *, engine: str | None = None, device: object = None, native: bool = False) -> _Array:
+    """The numbers 0 to n - 1 in random order, or a copy of an array with its first axis in that order.
+
+    Args:
+        key: the same key gives the same order for the same length.
+        x: how many numbers, or an array with one axis at least, of any engine; it may be one that is traced.
+        engine, device: as in `uniform`, for numbers; an array stays where it is.
+        native: as in `uniform`, for numbers only.
+
+    Returns:
+        int64 (in JAX set to 32 bits int32), or an array of x's dtype, engine and device.
+
+    Raises:
+        ValueError: n is negative; x has no axis; or an argument that is for numbers only is given with an array.
+        TypeError: `key` is no Key, or x neither.
+    """
+    if is_array_type(type(x)) and len(x.shape) > 0:
+        if engine is not None or device is not None or native:
+            raise ValueError("engine, device and native are for permutation(key, n); an array keeps its own")
+        if x.shape[0] is None:
+            raise ValueError("TensorFlow does not know the length of x while it traces; give an input_signature")
+        order = _exact().permutation(_checked(key).words, int(x.shape[0]))
+        return _file(engine_of(x)).reordered(x, order)
+    (n,) = _axes(operator.index(x))
+    maker, draw = _draw(key, n, None, what="permutation" if native else "", engine=engine, device=device)
+    if native:
+        return maker.native_permutation(draw, n)
+    return maker.adopt(_exact().permutation(draw.seed, n).astype(draw.dtype, copy=False), draw.device)
+
+
+def _draw(
+    key: Key, shape: _Shape, dtype: str | None, *, what: str, engine: str | None, device: object
+) -> tuple[_Engine, Draw]:
+    """Who draws, and the checked order. `what` names native numbers, and is empty for exact ones."""
+    engine = current_engine() if engine is None else check_engine(engine)
+    maker = _file(engine)
+    if dtype is None:
+        dtype = maker.default_integer()
+    else:
+        maker.check_dtype(dtype)
+    # Native generators get a seed for each kind of number, as exact numbers have words for each kind.
+    seed = _checked(key).fold_in(f"native {what}").words if what else _checked(key).words
+    return maker, Draw(seed, _axes(shape), dtype, None if device is None else find_device(engine, device))
+
+
+def _checked(key: Key) -> Key:
+    if type(key) is not Key:
+        raise TypeError(f"numbers are drawn from a fanwise.tensor.Key, as Key(0), got {type(key).__name__}")
+    return key
+
+
+def _axes(shape: _Shape) -> tuple[int, ...]:
+    lengths = tuple(map(operator.index, shape)) if isinstance(shape, (tuple, list)) else (operator.index(shape),)
+    if lengths and min(lengths) < 0:
+        raise ValueError(f"a shape has no negative lengths, got {shape!r}")
+    return lengths
+
+
+def _float(dtype: object) -> str:
+    name = dtype_name(dtype)
+    if name not in _FLOATS:
+        raise ValueError(f"dtype must be one of {', '.join(_FLOATS)}, got {name!r}")
+    return name
+
+
+def _integer(dtype: object) -> str | None:
+    name = None if dtype is None else dtype_name(dtype)
+    if name is not None and name not in _RANGES:
+        raise ValueError(f"dtype must be one of {', '.join(_RANGES)}, got {name!r}")
+    return name
+
+
+_files: dict[str, _Engine] = {}
+
+
+def _file(engine: str) -> _Engine:
+    if engine not in _files:
+        _files[engine] = cast(_Engine, importlib.import_module(f".with_{engine}", __package__))
+    return _files[engine]
+
+
+def _exact() -> "ModuleType":
+    # Not above: it loads numpy.
+    from . import exact
+
+    return exact

@@ -1,0 +1,124 @@
+"""`State`: a cell that holds an array and can be written to, whether or not the engine's arrays can.
+
+    torch, numpy   the cell owns a tensor and writes into its memory
+    tensorflow     the cell is a tf.Variable, also inside tf.function
+    jax            the cell is given a new array; memory is reused only inside jit, where arguments are donated
+
+The cell stays the same object. Shape, dtype, engine and device stay too: what is written is converted, as in `at`,
+whose rules hold here as well. A cell is data: gradients neither flow into it nor through it; where they shall,
+use `at`. Not for several threads at once. A `with_<engine>` file keeps the holder, which is what a cell has.
+"""
+
+import importlib
+from typing import Any, Protocol, cast
+
+from ..engines import engine_of
+from ..indexing.places import How, check_value
+
+_Array = Any  # An array of whichever engine; they have no type in common.
+
+
+class _Engine(Protocol):
+    """What a `with_<engine>` file offers. A holder is what the engine keeps for a cell."""
+
+    def held(self, x: _Array, copy: bool) -> Any: ...  # Any, here and below: a holder
+
+    def value(self, holder: Any) -> _Array: ...
+
+    def read(self, holder: Any, index: Any) -> _Array: ...
+
+    def write(self, holder: Any, index: Any, value: Any, how: How) -> Any: ...  # Any: the index and value of `at`
+
+
+class State:
+    """A cell that holds a copy of the array x.
+
+    `s[i] = v` writes, `s[:] = v` writes everywhere; `+=`, `-=`, `*=`, `/=` work on `s` and on `s[i]`. Reading
+    `s.value` or `s[i]` gives what the cell holds now. Where `in_place` is true and arrays can be written to (torch,
+    numpy), that is the cell's own memory: it changes with the cell, so copy it to keep it.
+
+    A cell is data: gradients neither flow into it nor through it; for that there is `at`. A copied, pickled or sent
+    cell is one of its own, with the same numbers.
+
+    Args:
+        x: an array of any engine.
+        copy: False lets torch and numpy write into x itself, which saves the memory; do not use x any more.
+
+    Raises:
+        TypeError: x is no array, or, when writing, as `at`.
+        ValueError, IndexError: when writing, as `at`.
+
+    >>> import numpy
+    >>> s = State(numpy.zeros(3))
+    >>> s[1:] = 2.0
+    >>> s += 1.0
+    >>> s.value
+    array([1., 3., 3.])
+    """
+
+    __slots__ = ("_file", "_holder", "engine")
+
+    def __init__(self, x: _Array, copy: bool = True) -> None:
+        self.engine = engine_of(x)
+        self._file = _files.get(self.engine) or _load(self.engine)
+        self._holder = self._file.held(x, copy)
+
+    @property
+    def value(self) -> _Array:
+        """The array that the cell holds now, of its engine."""
+        return self._file.value(self._holder)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether writing keeps the memory: on torch, numpy and TensorFlow; JAX makes a new array each time."""
+        return self.engine != "jax"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape, which never changes."""
+        return tuple(self._holder.shape)
+
+    @property
+    def dtype(self) -> Any:  # Any: a dtype of the engine
+        """The engine's dtype of the array, which never changes."""
+        return self._holder.dtype
+
+    def __getitem__(self, index: Any) -> _Array:  # Any, here and below: an index or a value, as `at` takes them
+        return self._file.read(self._holder, index)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._write(index, value, "set")
+
+    def __iadd__(self, value: Any) -> "State":
+        return self._write(..., value, "add")
+
+    def __isub__(self, value: Any) -> "State":
+        return self._write(..., value, "subtract")
+
+    def __imul__(self, value: Any) -> "State":
+        return self._write(..., value, "multiply")
+
+    def __itruediv__(self, value: Any) -> "State":
+        return self._write(..., value, "divide")
+
+    def _write(self, index: Any, value: Any, how: How) -> "State":
+        if type(value) is State:
+            value = value.value
+        holder = self._holder
+        check_value(holder, value, how)
+        self._holder = self._file.write(holder, index, value, how)
+        return self
+
+    def __reduce__(self) -> tuple[type["State"], tuple[_Array]]:
+        return State, (self.value,)
+
+    def __repr__(self) -> str:
+        return f"State({self.value!r})"
+
+
+_files: dict[str, _Engine] = {}
+
+
+def _load(engine: str) -> _Engine:
+    file = cast(_Engine, importlib.import_module(f".with_{engine}", __package__))
+    return _files.setdefault(engine, file)

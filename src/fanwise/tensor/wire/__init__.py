@@ -1,0 +1,9 @@
+"""The wire format of arrays: a header of a few bytes, and the memory as it is. See docs/design/wire-format.md."""
+
+from .coding import from_wire as from_wire
+from .coding import to_wire as to_wire
+from .header import WireHeader as WireHeader
+from .header import read_header as read_header
+from .reducing import array_reducers as array_reducers
+from .reducing import numpy_reducers as numpy_reducers
+from .sendable import is_array as is_array

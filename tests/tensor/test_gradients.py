@@ -1,0 +1,592 @@
+"""Gradients mean the same on every engine: one suite, run by torch, jax and tensorflow."""
+
+import gc
+import math
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import cloudpickle
+import hypothesis.strategies as st
+import numpy as np
+import optree
+import pytest
+from hypothesis import given, settings
+
+from fanwise.tensor import convert, grad, jit, namespace, stop_gradient, to_numpy, value_and_grad, vjp
+from fanwise.tensor.gradients.compiling import Compiler
+
+ENGINES = ["torch", "jax", "tensorflow"]
+Array = Any  # Any: an array of whatever engine the test runs on
+Namespace = Any  # Any: its functions are made when asked for
+
+
+@pytest.fixture(scope="module", autouse=True)
+def engines_set_the_environment_when_loaded() -> None:
+    for engine in ENGINES:
+        namespace(engine).ones(1)
+
+
+@pytest.fixture(params=ENGINES)
+def xp(request: pytest.FixtureRequest) -> Namespace:
+    return namespace(request.param)
+
+
+@pytest.fixture(params=["jax", "tensorflow"])
+def compiling(request: pytest.FixtureRequest) -> Namespace:
+    """An engine that compiles unless told otherwise."""
+    return namespace(request.param)
+
+
+def same(got: Array, expected: object, tolerance: float = 1e-5) -> bool:
+    return np.allclose(to_numpy(got), np.asarray(expected), rtol=tolerance, atol=tolerance)
+
+
+def two_dots(xp: Namespace) -> Callable[[Array], Array]:
+    return lambda x: 2 * xp.sum(x * x)
+
+
+# -- what D2L 2.5 does -------------------------------------------------------------------------------------------------
+
+
+def test_twice_the_dot_product_has_the_gradient_4x(xp: Namespace) -> None:
+    value, gradient = value_and_grad(two_dots(xp))(xp.asarray([0.0, 1.0, 2.0, 3.0]))
+    assert same(value, 28.0) and same(gradient, [0.0, 4.0, 8.0, 12.0])
+
+
+def test_nothing_accumulates_from_one_call_to_the_next(xp: Namespace) -> None:
+    x, both = xp.asarray([0.0, 1.0, 2.0]), grad(two_dots(xp))
+    assert same(both(x), both(x))
+    assert same(grad(lambda x: xp.sum(x))(x), [1.0, 1.0, 1.0])
+
+
+def test_a_value_with_axes_is_weighed_by_a_cotangent(xp: Namespace) -> None:
+    x = xp.asarray([0.0, 1.0, 2.0, 3.0])
+    y, pullback = vjp(lambda x: x * x, x)
+    assert same(y, [0.0, 1.0, 4.0, 9.0])
+    assert same(pullback(xp.ones_like(y))[0], [0.0, 2.0, 4.0, 6.0])
+    assert same(pullback(xp.asarray([1.0, 0.0, 0.0, 2.0]))[0], [0.0, 0.0, 0.0, 12.0])
+
+
+def test_a_value_with_axes_is_refused_with_a_way_out(xp: Namespace) -> None:
+    with pytest.raises(TypeError, match=r"no axes, got shape \(4,\)\. Return its sum .* fanwise\.tensor\.vjp"):
+        grad(lambda x: x * x)(xp.asarray([0.0, 1.0, 2.0, 3.0]))
+
+
+def test_what_is_detached_is_a_constant(xp: Namespace) -> None:
+    x = xp.asarray([0.0, 1.0, 2.0, 3.0])
+    assert same(grad(lambda x: xp.sum(stop_gradient(x * x) * x))(x), [0.0, 1.0, 4.0, 9.0])
+
+
+def doubled_until_large(xp: Namespace) -> Callable[[Array], Array]:
+    def f(a: Array) -> Array:
+        b = a * 2
+        while xp.sqrt(xp.sum(b * b)) < 1000:
+            b = b * 2
+        c = b if xp.sum(b) > 0 else 100 * b
+        return xp.sum(c)
+
+    return f
+
+
+@pytest.mark.parametrize("a", [1.5, -0.3, [1.0, 2.0], [[1.0, -2.0], [3.0, 4.0]]], ids=str)
+def test_python_control_flow_on_values_has_a_gradient(xp: Namespace, a: list[float]) -> None:
+    f = doubled_until_large(xp)
+    value, gradient = value_and_grad(f)(xp.asarray(a))
+    slope = float(value) / np.sum(a)  # f is linear in pieces
+    assert same(gradient, np.full(np.shape(a), slope))
+
+
+def test_the_way_back_may_be_gone_twice(xp: Namespace) -> None:
+    _, pullback = vjp(lambda x: xp.sum(xp.exp(x)), xp.asarray([0.0, 1.0]))
+    first, second = pullback(xp.asarray(1.0)), pullback(xp.asarray(1.0))
+    assert same(first[0], second[0]) and same(first[0], [1.0, math.e])
+
+
+def test_the_second_derivative_of_sin_is_minus_sin(xp: Namespace) -> None:
+    x = xp.asarray(0.7)
+    assert same(grad(grad(xp.sin))(x), -math.sin(0.7))
+    assert same(grad(grad(grad(xp.sin)))(x), -math.cos(0.7))
+
+
+# -- second derivatives ------------------------------------------------------------------------------------------------
+
+
+def test_an_inner_gradient_does_not_see_the_outer_use_of_its_argument(xp: Namespace) -> None:
+    x = xp.asarray(3.0)
+    assert same(grad(lambda x: x * grad(lambda y: x + y)(xp.asarray(1.0)))(x), 1.0)
+    assert same(grad(lambda x: grad(lambda y: x * y)(x))(x), 1.0)
+
+
+def test_a_hessian_times_a_vector(xp: Namespace) -> None:
+    def f(x: Array) -> Array:
+        return xp.sum(x * x * x)
+
+    x, v = xp.asarray([1.0, 2.0]), xp.asarray([3.0, 4.0])
+    assert same(grad(lambda x: xp.sum(grad(f)(x) * v))(x), [18.0, 48.0])
+    assert same(vjp(grad(f), x)[1](v)[0], [18.0, 48.0])
+
+
+def test_gradients_flow_through_a_pullback(xp: Namespace) -> None:
+    def f(x: Array) -> Array:
+        return x * x * x
+
+    x, v = xp.asarray([1.0, 2.0]), xp.asarray([3.0, 4.0])
+    assert same(grad(lambda x: xp.sum(vjp(f, x)[1](v)[0]))(x), [18.0, 48.0])
+    assert same(grad(lambda v: xp.sum(vjp(f, x)[1](v)[0]))(v), [3.0, 12.0])
+    outside = vjp(f, x)[1]
+    assert same(grad(lambda v: xp.sum(outside(v)[0] ** 2), jit=False)(v), [2 * 3.0 * 9, 2 * 4.0 * 144])
+
+
+# -- trees and arguments -----------------------------------------------------------------------------------------------
+
+
+class Point(NamedTuple):
+    x: Array
+    y: Array
+
+
+@dataclass
+class Line:
+    slope: Array
+    name: str
+
+
+register: Any = optree.register_pytree_node  # Any: its own types ask for a Collection
+register(
+    Line, lambda line: ((line.slope,), line.name), lambda name, children: Line(children[0], name), namespace="fanwise"
+)
+
+
+def test_the_gradient_has_the_shape_of_the_argument(xp: Namespace) -> None:
+    one = xp.asarray(1.0)
+    tree = {"p": Point(one, [one * 2, None]), "l": Line(one * 3, "steep"), "n": None, "t": (one * 4,)}
+    expected: Any = {"p": Point(2.0, [4.0, None]), "l": Line(6.0, "steep"), "n": None, "t": (8.0,)}
+
+    def f(tree: Any) -> Array:
+        return tree["p"].x ** 2 + tree["p"].y[0] ** 2 + tree["l"].slope ** 2 + tree["t"][0] ** 2
+
+    found = grad(f)(tree)
+    assert optree.tree_map(float, found, namespace="fanwise") == expected
+
+
+def test_trees_that_differ_in_names_or_kind_alone_keep_theirs(xp: Namespace) -> None:
+    first, second = xp.asarray(1.0), xp.asarray(2.0)
+    df = grad(lambda tree: sum(x * x for x in optree.tree_leaves(tree, namespace="fanwise")))
+    trees: list[Any] = [
+        *({"a": first, "b": second}, {"b": second, "a": first}, {"c": first, "b": second}, {"a": first, "b": None}),
+        *([first, second], (first, second), Point(first, second), Point(second, None), Line(first, "x")),
+    ]
+    for tree in trees * 2:
+        double = optree.tree_map(lambda x: float(x) * 2, tree, namespace="fanwise")
+        assert optree.tree_map(float, df(tree), namespace="fanwise") == double
+
+
+def test_a_leaf_that_is_not_used_gets_zeros(xp: Namespace) -> None:
+    x = xp.asarray([1.0, 2.0])
+    found = grad(lambda tree: xp.sum(tree["used"]))({"used": x, "unused": x * 3})
+    assert same(found["unused"], [0.0, 0.0]) and found["unused"].dtype == x.dtype
+    assert same(grad(lambda x: xp.asarray(1.0))(x), [0.0, 0.0])
+    assert same(vjp(lambda x, y: x, x, x)[1](x)[1], [0.0, 0.0])
+
+
+def test_the_same_array_twice_is_two_arguments(xp: Namespace) -> None:
+    x = xp.asarray(2.0)
+    assert [float(each) for each in grad(lambda a, b: a * b * b, argnums=(0, 1))(x, x)] == [4.0, 8.0]
+
+
+def test_argnums_choose_and_the_rest_is_passed_on(xp: Namespace) -> None:
+    x, y = xp.asarray(2.0), xp.asarray(3.0)
+
+    def f(text: str, x: Array, y: Array, power: int, *, scale: Array, mode: str | None = None) -> Array:
+        assert (text, power, mode) == ("text", 2, "fast")
+        return x * y**power * scale
+
+    both = grad(f, argnums=(2, 1))("text", x, y, 2, scale=x, mode="fast")
+    assert [float(each) for each in both] == [24.0, 18.0]
+    assert float(grad(f, argnums=-2)("text", x, y, power=2, scale=x, mode="fast")) == 18.0
+
+
+def test_aux_comes_beside_the_value_whatever_it_is(xp: Namespace) -> None:
+    def f(x: Array) -> tuple[Array, object]:
+        return xp.sum(x * x), {"twice": x * 2, "name": "square", "count": 3, "nothing": None}
+
+    x = xp.asarray([1.0, 2.0])
+    for _ in range(2):  # the second call is compiled
+        (value, aux), gradient = value_and_grad(f, has_aux=True)(x)
+        assert same(value, 5.0) and same(gradient, [2.0, 4.0]) and same(aux["twice"], [2.0, 4.0])
+        assert (aux["name"], aux["count"], aux["nothing"]) == ("square", 3, None)
+    gradient, aux = grad(f, has_aux=True)(x)
+    assert same(gradient, [2.0, 4.0]) and aux["name"] == "square"
+
+
+def test_aux_of_another_shape_of_argument_is_its_own(compiling: Namespace) -> None:
+    f = value_and_grad(lambda x: (compiling.sum(x), f"{x.shape[0]} numbers"), has_aux=True)
+    three, four = compiling.ones((3,)), compiling.ones((4,))
+    assert [f(x)[0][1] for x in (three, four, three)] == ["3 numbers", "4 numbers", "3 numbers"]
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> Any:
+    numbers = st.lists(st.floats(-2, 2, width=32), min_size=1, max_size=3).map(lambda x: np.array(x, np.float32))
+    inner = st.recursive(
+        numbers | st.none(),
+        lambda tree: st.lists(tree, max_size=3) | st.dictionaries(st.sampled_from("abc"), tree) | st.tuples(tree, tree),
+        max_leaves=6,
+    )
+    return (draw(numbers), draw(inner))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@settings(max_examples=12)
+@given(tree=trees())
+def test_gradients_of_any_tree_agree_with_calculus_and_central_differences(engine: str, tree: Any) -> None:
+    xp = namespace(engine)
+
+    def f(tree: Any, xp: Namespace = xp) -> Array:
+        return sum(i * xp.sum(xp.sin(x) * x) for i, x in enumerate(optree.tree_leaves(tree), 1))
+
+    found = grad(f, jit=False)(optree.tree_map(lambda x: convert(x, engine), tree))
+    assert optree.tree_structure(found) == optree.tree_structure(tree)
+    leaves, spec = optree.tree_flatten(tree)
+    slopes = [to_numpy(x) for x in optree.tree_leaves(found)]
+    for i, (x, slope) in enumerate(zip(leaves, slopes, strict=True), 1):
+        assert np.allclose(slope, i * (np.cos(x) * x + np.sin(x)), rtol=1e-4, atol=1e-5)
+    step = 1e-5
+    up, down = (f(spec.unflatten([x.astype(np.float64) + s for x in leaves]), np) for s in (step, -step))
+    assert math.isclose((up - down) / (2 * step), sum(slope.sum() for slope in slopes), rel_tol=1e-3, abs_tol=1e-3)
+
+
+def test_half_precision_stays_half_precision(xp: Namespace) -> None:
+    for dtype in (xp.float16, xp.bfloat16) if hasattr(xp, "bfloat16") else (xp.float16,):
+        x = xp.asarray([1.0, 2.0], dtype=dtype)
+        value, gradient = value_and_grad(lambda x: xp.sum(x * x))(x)
+        assert value.dtype == gradient.dtype == x.dtype
+        assert [float(each) for each in gradient] == [2.0, 4.0]
+
+
+def test_a_complex_argument_follows_its_engine(xp: Namespace) -> None:
+    z = xp.asarray([1.0 + 2.0j])
+
+    def f(z: Array) -> Array:
+        return xp.sum(xp.real(z * xp.conj(z)))
+
+    found = [complex(each) for each in vjp(f, z)[1](1.0)[0]]
+    conjugate = xp is namespace("jax")
+    assert found == [2 - 4j if conjugate else 2 + 4j]
+    assert [complex(each) for each in grad(f)(z)] == found
+
+
+# -- cotangents --------------------------------------------------------------------------------------------------------
+
+
+def test_a_cotangent_may_be_a_number_or_none(xp: Namespace) -> None:
+    x = xp.asarray([1.0, 2.0])
+    value, pullback = vjp(lambda x: {"square": x * x, "count": xp.argmax(x), "same": x}, x)
+    assert int(value["count"]) == 1
+    assert same(pullback({"square": 2.0, "count": None, "same": None})[0], [4.0, 8.0])
+    assert same(pullback({"square": None, "count": 1, "same": x})[0], [1.0, 2.0])
+    assert same(pullback({"square": None, "count": None, "same": None})[0], [0.0, 0.0])
+
+
+def test_a_cotangent_that_does_not_fit_is_refused(xp: Namespace) -> None:
+    _, pullback = vjp(lambda x: {"y": x}, xp.asarray([1.0, 2.0]))
+    with pytest.raises(ValueError, match=r"cotangent\['y'\] must have the shape of the value, \(2,\), got \(3,\)"):
+        pullback({"y": xp.ones((3,))})
+    with pytest.raises(TypeError, match=r"cotangent\['y'\] must be an array of \w+, as the value is, got one of numpy"):
+        pullback({"y": np.ones(2)})
+    with pytest.raises(ValueError, match=r"[Dd]ictionary|keys"):
+        pullback({"z": xp.ones((2,))})
+    with pytest.raises(TypeError, match=r"cotangent\['y'\] must have the dtype of the value, .*float32.*, got .*int32"):
+        pullback({"y": xp.ones((2,), dtype=xp.int32)})
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+def test_an_integer_leaf_is_named(xp: Namespace) -> None:
+    tree = {"w": [xp.asarray(1.0), xp.asarray([1, 2])]}
+    f = grad(lambda tree: tree["w"][0])
+    f({"w": [xp.asarray(1.0), xp.asarray([1.0])]})
+    for _ in range(2):
+        with pytest.raises(TypeError, match=r"args\[0\]\['w'\]\[1\] has dtype .*int\d\d.*: only real and complex"):
+            f(tree)
+    with pytest.raises(TypeError, match=r"args\[0\]\['w'\]\[1\] has dtype"):
+        vjp(lambda tree: tree["w"][0], tree)
+
+
+def test_a_python_number_has_no_gradient(xp: Namespace) -> None:
+    with pytest.raises(TypeError, match=r"args\[0\]\['lr'\] is a float, not an array"):
+        grad(lambda tree: tree["w"])({"w": xp.asarray(1.0), "lr": 0.1})
+
+
+def test_numpy_is_told_who_has_gradients() -> None:
+    with pytest.raises(
+        TypeError, match=r"numpy has no gradients; torch, jax, tensorflow have.*convert\(x, \"torch\"\)"
+    ):
+        grad(lambda x: x.sum())(np.ones(3))
+    with pytest.raises(TypeError, match="numpy has no gradients"):
+        vjp(lambda x: x.sum(), np.ones(3))
+
+
+def test_two_engines_in_one_call_are_both_named(xp: Namespace) -> None:
+    x, y = xp.ones((2,)), np.ones(2)
+    with pytest.raises(
+        TypeError, match=r"args\[0\] is of (\w+), kwargs\['data'\]\[0\] of numpy\. .*convert\(x, \"\1\"\)"
+    ):
+        grad(lambda x, data: x)(x, data=[y])
+    assert same(grad(lambda x, scale: xp.sum(x * float(scale)))(x, np.float64(2)), [2.0, 2.0])  # a number, no array
+
+
+@pytest.mark.parametrize("returned", [1.0, None, np.ones(())], ids=["float", "None", "numpy"])
+def test_a_value_that_is_no_array_of_the_engine_is_refused(xp: Namespace, returned: object) -> None:
+    with pytest.raises(TypeError, match="f must return an array of"):
+        grad(lambda x: returned)(xp.ones(()))
+
+
+def test_a_value_of_integers_is_refused(xp: Namespace) -> None:
+    with pytest.raises(TypeError, match="f must return a floating-point array"):
+        grad(lambda x: xp.argmax(x))(xp.ones((2,)))
+
+
+def test_a_complex_value_is_refused_also_after_a_real_one(xp: Namespace) -> None:
+    df = grad(lambda x, weight: xp.sum(x * weight))
+    assert same(df(xp.ones((2,)), 2.0), [2.0, 2.0])
+    z = xp.asarray([1.0 + 2.0j])
+    squares = [grad(lambda z: xp.sum(z * z), jit=jit) for jit in (None, False)]
+    for squared in squares:
+        with pytest.raises(TypeError, match=r"f must return a real number to differentiate, got dtype .*complex64"):
+            squared(z)
+    (slope,) = vjp(lambda z: xp.sum(z * z), z)[1](1.0)
+    assert abs(complex(slope[0])) == abs(2 + 4j)
+
+
+def test_wrong_options_are_refused(xp: Namespace) -> None:
+    with pytest.raises(TypeError, match=r"expected a function to differentiate, got \w*(Tensor|Array)\w*: "):
+        grad(xp.ones(()))
+    for wrong in (1.0, (), "0", [0]):
+        with pytest.raises(TypeError, match="argnums must be an integer or a tuple of integers"):
+            grad(xp.sin, argnums=wrong)  # type: ignore[arg-type]  # on purpose
+    with pytest.raises(ValueError, match="argnums names argument 1, and f got 1 positional"):
+        grad(xp.sin, argnums=1)(xp.ones(()))
+    with pytest.raises(ValueError, match=r"argnums=\(0, -1\) names an argument twice"):
+        grad(xp.sin, argnums=(0, -1))(xp.ones(()))
+    with pytest.raises(ValueError, match="argnums=0 names no array"):
+        grad(lambda nothing, x: x)(None, xp.ones(()))
+    with pytest.raises(TypeError, match=r"return a pair \(value, aux\), got "):
+        grad(lambda x: x, has_aux=True)(xp.ones(()))
+
+
+class OwnError(Exception):
+    pass
+
+
+def test_an_exception_leaves_no_state_behind(xp: Namespace) -> None:
+    x, failing = xp.asarray(2.0), [True]
+
+    def f(x: Array) -> Array:
+        if failing[0]:
+            raise OwnError("stop")
+        return x * x
+
+    df = grad(f)
+    with pytest.raises(OwnError, match="stop"):
+        df(x)
+    with pytest.raises(OwnError, match="stop"):
+        grad(lambda x: df(x) * x)(x)
+    failing[0] = False
+    found = df(x)
+    assert float(found) == 4.0 and not getattr(found, "requires_grad", False)
+
+
+def test_threads_do_not_see_each_other(xp: Namespace) -> None:
+    f = value_and_grad(lambda x, n: xp.sum(grad(lambda y: xp.sum(y**3))(x)) * n)
+    found: dict[int, list[float]] = {}
+    start = threading.Barrier(4)
+
+    def work(number: int) -> None:
+        x = xp.asarray([float(number), 1.0])
+        start.wait()
+        found[number] = [float(each) for _ in range(5) for each in f(x, 2.0)[1]]
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {number: [12.0 * number, 12.0] * 5 for number in range(4)}
+
+
+# -- compiling ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_function_runs_once_for_calls_that_are_alike(compiling: Namespace) -> None:
+    runs: list[object] = []
+
+    def f(x: Array, n: int, name: str) -> Array:
+        runs.append((n, name))
+        return compiling.sum(x**n)
+
+    df, x = grad(f), compiling.asarray([1.0, 2.0])
+    for _ in range(3):
+        assert same(df(x, 2, "a"), [2.0, 4.0]) and same(df(x, 3, "a"), [3.0, 12.0])
+    df(x, 2, "b")
+    assert runs == [(2, "a"), (3, "a"), (2, "b")]
+    plain = grad(f, jit=False)
+    plain(x, 2, "c")
+    plain(x, 2, "c")
+    assert runs[3:] == [(2, "c"), (2, "c")]
+
+
+def test_one_equals_true_and_zero_equals_minus_zero_and_all_count(compiling: Namespace) -> None:
+    f = jit(lambda x, n: {"x": x, "n": n})
+    one = compiling.ones(())
+    assert [type(f(one, n)["n"]) for n in (1, True, 1)] == [int, bool, int]
+    sign = jit(lambda x, n: x * math.copysign(1.0, n) if compiling is namespace("tensorflow") else x * n)
+    assert [math.copysign(1.0, float(sign(one, n))) for n in (0.0, -0.0)] == [1.0, -1.0]
+
+
+class Counting:
+    """In place of an engine: compiled code is a list, which says what was made."""
+
+    def __init__(self) -> None:
+        self.compiled_code: list[object] = []
+
+    def is_traced(self, leaf: object) -> bool:
+        return isinstance(leaf, str)
+
+    def compiled(self, run: Any) -> Any:
+        self.compiled_code.append(run)
+        return run
+
+    def is_not_concrete(self, error: Exception) -> bool:
+        return False
+
+
+def test_the_number_of_versions_is_bounded_and_said_once() -> None:
+    engine: Any = Counting()
+    compiler = Compiler("f", None, max_versions=3)
+    one = compiler.runner(engine, ["array", 0], lambda leaves: (leaves, None))
+    two = compiler.runner(engine, [0, "array"], lambda leaves: (leaves, None))
+    for n in (0, 1, 0, 1):
+        assert one(["array", n]) == (["array", n], None)
+    assert two([0, "array"]) == ([0, "array"], None)
+    assert len(engine.compiled_code) == 3
+    with pytest.warns(RuntimeWarning, match=r"f has been compiled for 3 different .* Pass numbers that change") as seen:
+        assert one(["array", 2]) == (["array", 2], None)
+    assert seen[0].filename == __file__
+    assert two([3, "array"]) == ([3, "array"], None)  # no second warning, which would be an error
+    assert len(engine.compiled_code) == 3
+
+
+def test_what_has_no_hash_is_run_as_it_is(compiling: Namespace) -> None:
+    x = compiling.ones(())
+    assert float(grad(lambda x, names: x * len(names))(x, {"a", "b"})) == 2.0
+    with pytest.raises(TypeError, match="a set has no hash"):
+        grad(lambda x, names: x * len(names), jit=True)(x, {"a", "b"})
+
+
+def test_a_function_that_cannot_be_compiled_is_run_as_it_is_from_then_on(compiling: Namespace) -> None:
+    tracing: list[bool] = []
+    concrete = type(compiling.ones(()))
+
+    def f(x: Array) -> Array:
+        tracing.append(not isinstance(x, concrete))
+        return x * 2 if x > 0 else x * 3
+
+    df, up, down = value_and_grad(f), compiling.asarray(2.0), compiling.asarray(-2.0)
+    assert [float(each) for each in (*df(up), *df(down))] == [4.0, 2.0, -6.0, 3.0]
+    assert len(tracing) == 3
+
+
+@pytest.mark.parametrize("needs", [float, int, bool, lambda x: x.item() if hasattr(x, "item") else x.numpy()])
+def test_whatever_needs_a_value_while_tracing_is_found_out(compiling: Namespace, needs: Callable[[Any], Any]) -> None:
+    x = compiling.asarray(2.0)
+    assert float(grad(lambda x: x * float(needs(stop_gradient(x))))(x)) in (1.0, 2.0)
+
+
+def test_python_that_needs_a_number_of_the_gradient_is_told_how_to_get_it() -> None:
+    xp = namespace("jax")
+    with pytest.raises(TypeError, match="float") as raised:
+        grad(lambda x: x * float(x))(xp.asarray(2.0))
+    assert any("write float(fanwise.tensor.stop_gradient(x))" in note for note in raised.value.__notes__)
+
+
+def test_jit_true_raises_what_the_engine_raises_and_a_note(compiling: Namespace) -> None:
+    def signed(x: Array) -> Array:
+        return x if x > 0 else -x
+
+    for compiled in (grad(signed, jit=True), jit(signed)):
+        with pytest.raises(Exception, match="bool") as raised:
+            compiled(compiling.ones(()))
+        assert any("signed needs the value of an array in Python" in note for note in raised.value.__notes__)
+
+
+def test_jit_passes_whole_trees(xp: Namespace) -> None:
+    f = jit(lambda tree, n, *, name: {"sum": tree["a"] + tree["b"] * n, "name": name, "none": None})
+    tree = {"a": xp.asarray([1.0]), "b": xp.asarray([2.0])}
+    for _ in range(2):
+        out = f(tree, 3, name="x")
+        assert same(out["sum"], [7.0]) and out["name"] == "x" and out["none"] is None
+    assert same(grad(lambda tree: xp.sum(f(tree, 3, name="y")["sum"]))(tree)["b"], [3.0])
+
+
+def test_jit_leaves_numpy_alone() -> None:
+    assert jit(lambda x: x.sum() > 2 and x.sum())(np.ones(3)) == 3.0
+
+
+def test_what_was_compiled_goes_with_the_function(xp: Namespace) -> None:
+    class Held:
+        """Something that f closes over."""
+
+    def made() -> tuple[Any, "weakref.ref[Held]"]:
+        held = Held()
+
+        def f(x: Array, n: int) -> Array:
+            assert held is not None
+            return x * n
+
+        derived = [value_and_grad(f), grad(f), jit(f)]
+        for each in derived:
+            each(xp.ones(()), 2)
+            each(xp.ones(()), 3)
+        return derived, weakref.ref(held)
+
+    derived, held = made()
+    assert held() is not None
+    del derived
+    gc.collect()
+    assert held() is None
+
+
+def test_a_derivative_can_be_pickled_also_after_use(xp: Namespace) -> None:
+    engine = xp.sum(xp.ones(2)) is not None and next(name for name in ENGINES if namespace(name) is xp)
+    made = [
+        value_and_grad(lambda x: (namespace(engine).sum(x * x), "aux"), has_aux=True),
+        grad(lambda x, y: namespace(engine).sum(x * y), argnums=1),
+        jit(lambda x, y: x * y),
+    ]
+    x = xp.asarray([3.0])
+    args = [(x,), (x, x), (x, x)]
+    before = [f(*given) for f, given in zip(made, args, strict=True)]
+    after = [f(*given) for f, given in zip(cloudpickle.loads(cloudpickle.dumps(made)), args, strict=True)]
+    assert str(before) == str(after)
+
+
+def test_a_derivative_says_what_it_is(xp: Namespace) -> None:
+    def loss(x: Array) -> Array:
+        """How far off."""
+        return x
+
+    assert repr(value_and_grad(loss)) == "<value_and_grad of loss>" and repr(grad(loss)) == "<grad of loss>"
+    assert repr(jit(loss)) == "<jit of loss>"
+    assert grad(loss).__name__ == "loss" and grad(loss).__doc__ == "How far off."
+
+
+def test_stop_gradient_takes_trees_with_anything_in_them(xp: Namespace) -> None:
+    tree = {"x": xp.ones((2,)), "n": 3, "none": None, "numpy": np.ones(2)}
+    found = stop_gradient(tree)
+    assert same(found["x"], [1.0, 1.0]) and (found["n"], found["none"]) == (3, None)
+    assert found["numpy"] is tree["numpy"]

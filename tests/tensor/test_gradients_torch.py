@@ -1,0 +1,229 @@
+"""What gradients promise of torch alone: no trace in the caller's tensors, and its own ways of differentiating."""
+
+import weakref
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fanwise.base.errors import NotInstalled
+from fanwise.tensor import grad, jit, stop_gradient, value_and_grad, vjp
+from fanwise.tensor.gradients.with_torch import compiled_function
+
+
+@pytest.fixture(scope="module", autouse=True)
+def torch_keeps_what_it_compiles_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Its compiler, which torch.func loads, else adds the variable to the environment in the middle of a test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("torch")))
+        yield
+
+
+def test_grad_and_requires_grad_of_the_callers_tensors_stay_as_they_are() -> None:
+    plain, wanted, parameter = torch.ones(2), torch.ones(2, requires_grad=True), nn.Parameter(torch.ones(2))
+    wanted.grad = torch.full((2,), 7.0)
+    tree = [plain, wanted, parameter]
+    found = grad(lambda tree: (tree[0] * tree[1] * tree[2]).sum())(tree)
+    vjp(lambda tree: tree[0] * tree[1] * tree[2], tree)[1](torch.ones(2))
+    assert [x.requires_grad for x in tree] == [False, True, True]
+    assert plain.grad is None and parameter.grad is None and torch.equal(wanted.grad, torch.full((2,), 7.0))
+    assert all(torch.equal(g, torch.ones(2)) for g in found)
+
+
+def test_what_comes_back_has_no_history() -> None:
+    w = nn.Parameter(torch.ones(2))
+    (value, aux), gradient = value_and_grad(lambda w: ((w * w).sum(), {"twice": w * 2}), has_aux=True)(w)
+    y, pullback = vjp(lambda w: w * w, w)
+    for x in (value, aux["twice"], gradient, y, *pullback(torch.ones(2))):
+        assert not x.requires_grad
+
+
+def test_the_graph_of_a_call_is_let_go() -> None:
+    held: list[weakref.ref[Any]] = []  # Any: a node of torch's graph
+
+    def f(x: Tensor) -> Tensor:
+        y = (x * x).sum()
+        held.append(weakref.ref(y))
+        return y
+
+    gradient = grad(f)(torch.ones(2))
+    assert held[0]() is None and gradient.sum() == 4
+
+
+def test_hooks_of_a_parameter_run_once_and_may_change_its_gradient() -> None:
+    w, calls = nn.Parameter(torch.ones(2)), []
+
+    def tripled(grad: Tensor) -> Tensor:
+        calls.append(grad)
+        return grad * 3
+
+    w.register_hook(tripled)  # type: ignore[no-untyped-call]  # torch's
+    assert torch.equal(grad(lambda w: (w * w).sum())(w), torch.full((2,), 6.0))
+    assert len(calls) == 1
+
+
+def test_hooks_inside_f_run_once() -> None:
+    calls: list[Tensor] = []
+
+    def f(x: Tensor) -> Tensor:
+        y = x * x
+        y.register_hook(calls.append)  # type: ignore[no-untyped-call]  # torch's
+        return y.sum()
+
+    grad(f)(torch.ones(2))
+    assert len(calls) == 1
+
+
+def test_a_module_is_differentiated_by_its_own_parameters() -> None:
+    model = nn.Linear(3, 1)
+    X = torch.ones(2, 3)
+    found = grad(lambda parameters, X: model(X).sum())(dict(model.named_parameters()), X)
+    assert torch.equal(found["weight"], torch.full((1, 3), 2.0)) and torch.equal(found["bias"], torch.full((1,), 2.0))
+    functional = grad(lambda parameters, X: torch.func.functional_call(model, parameters, (X,)).sum())
+    again = functional(dict(model.named_parameters()), X)
+    assert all(torch.equal(again[name], found[name]) for name in found)
+
+
+def test_the_same_parameter_twice_is_two_arguments() -> None:
+    w = nn.Parameter(torch.tensor(2.0))
+    assert [float(g) for g in grad(lambda pair: pair[0] * pair[1] * pair[1])([w, w])] == [4.0, 8.0]
+
+
+def test_the_middle_of_a_graph_is_an_argument_like_any_other() -> None:
+    w = torch.tensor(3.0, requires_grad=True)
+    h = w * w
+    assert float(grad(lambda h: h * h)(h)) == 18.0
+    h.backward()  # type: ignore[no-untyped-call]  # torch's; the graph is whole
+    assert w.grad == 6.0
+
+
+def test_f_may_write_in_place_into_what_it_made_itself() -> None:
+    def f(x: Tensor) -> Tensor:
+        y = x * 2
+        y[0] = 5.0
+        y += x
+        y.mul_(x)
+        return y.sum()
+
+    assert torch.equal(grad(f)(torch.tensor([1.0, 2.0])), torch.tensor([7.0, 12.0]))
+
+
+def test_f_cannot_write_into_its_argument() -> None:
+    x = torch.ones(2)
+    with pytest.raises(RuntimeError, match="in-place"):
+        grad(lambda x: x.mul_(2).sum())(x)
+    assert torch.equal(x, torch.ones(2))
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode], ids=["no_grad", "inference_mode"])
+def test_it_works_where_gradients_are_off(mode: Any) -> None:  # Any: a context manager of torch
+    outside = torch.tensor(2.0)
+    with mode():
+        inside = torch.tensor(2.0)
+        for x in (outside, inside):
+            assert float(grad(lambda x: x**3)(x)) == 12.0 and float(grad(grad(lambda x: x**3))(x)) == 12.0
+            assert float(vjp(lambda x: x**3, x)[1](1.0)[0]) == 12.0
+        assert not torch.is_grad_enabled()
+    assert float(grad(lambda x: x**3)(inside)) == 12.0  # made where gradients were off
+
+
+def test_no_grad_inside_f_makes_constants() -> None:
+    def f(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            slope: Tensor = grad(lambda y: y**3)(x)
+        return x * slope
+
+    assert float(grad(f)(torch.tensor(2.0))) == 12.0
+    assert float(grad(lambda x: x * grad(lambda y: y**3)(x))(torch.tensor(2.0))) == 36.0
+
+
+def test_torch_func_may_be_around_it_and_inside_it() -> None:
+    x = torch.tensor([1.0, 2.0])
+
+    def cubes(x: Tensor) -> Tensor:
+        return (x**3).sum()
+
+    def by_aux(x: Tensor) -> Tensor:
+        (value, aux), slope = value_and_grad(lambda x: (cubes(x), x * 2), has_aux=True)(x)
+        return torch.as_tensor(value + aux.sum() + slope.sum())
+
+    def by_vjp(x: Tensor) -> Tensor:
+        (y, _), pullback = vjp(lambda x: (x**3, x.argmax()), x)
+        slope, nothing = pullback((torch.ones(2), None))[0], pullback((None, None))[0]
+        return torch.stack([y, slope, nothing]).sum()
+
+    around = torch.func.grad(lambda x: grad(cubes)(x).sum())(x)
+    assert torch.equal(around, 6 * x) and torch.equal(grad(lambda x: torch.func.grad(cubes)(x).sum())(x), 6 * x)
+    assert torch.equal(torch.func.grad(by_aux)(x), 3 * x**2 + 2 + 6 * x)
+    assert torch.equal(torch.func.grad(by_vjp)(x), 3 * x**2 + 6 * x)
+    rows = torch.stack([x, x * 2])
+    assert torch.equal(torch.func.vmap(grad(cubes))(rows), 3 * rows**2)
+    jacobian = torch.func.jacrev(grad(cubes))(x)
+    assert torch.equal(jacobian, torch.diag(6 * x))
+
+
+def test_an_integer_inside_torch_func_is_named_too() -> None:
+    with pytest.raises(TypeError, match=r"args\[0\] has dtype torch.int64"):
+        torch.func.vmap(grad(lambda x: x.sum()))(torch.ones(2, 2, dtype=torch.int64))
+
+
+def test_a_pullback_outlives_a_change_only_with_torchs_own_error() -> None:
+    x = torch.ones(2)
+    _, pullback = vjp(lambda x: x * x, x)
+    x += 1
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        pullback(torch.ones(2))
+
+
+def test_stop_gradient_is_detach() -> None:
+    x = torch.ones(2, requires_grad=True)
+    assert not stop_gradient({"x": x * 2})["x"].requires_grad and x.requires_grad
+
+
+# -- torch.compile -----------------------------------------------------------------------------------------------------
+
+
+def test_torch_compiles_only_where_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[object] = []
+
+    def noted(f: Any) -> Any:  # Any: a function of the test
+        compiled.append(f)
+        return f
+
+    monkeypatch.setattr(torch, "compile", noted)  # the real one takes a minute
+    f, x = torch.sin, torch.tensor(0.0)
+    assert float(grad(f)(x)) == 1.0 and float(jit(f)(x)) == 0.0
+    assert compiled == []
+    wanted = grad(f, jit=True)
+    assert [float(wanted(x)), float(wanted(x)), float(wanted(torch.ones(())) < 1)] == [1.0, 1.0, 1.0]
+    assert float(jit(f, compile_torch=True)(x)) == 0.0
+    assert compiled == [f, f]
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own, while it loads its compiler
+def test_a_compiled_function_has_first_and_second_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))  # no C++, and quick
+    f = grad(lambda tree: (tree["x"] ** 3).sum(), jit=True)
+    x = torch.tensor([1.0, 2.0])
+    assert torch.equal(f({"x": x})["x"], 3 * x**2)
+    assert torch.equal(grad(lambda x: f({"x": x})["x"].sum())(x), 6 * x)
+
+
+def test_a_missing_compiler_is_said_in_clear_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    class InvalidCxxCompiler(RuntimeError):
+        """What torch raises, by name."""
+
+    def fails(x: Tensor) -> Tensor:
+        try:
+            raise InvalidCxxCompiler("No working C++ compiler found")
+        except InvalidCxxCompiler as error:
+            raise RuntimeError("backend failed") from error
+
+    monkeypatch.setattr(torch, "compile", lambda f: f)
+    with pytest.raises(NotInstalled, match=r"found no C\+\+ compiler on this machine\. Install one \(g\+\+ or clang\)"):
+        grad(fails, jit=True)(torch.ones(()))
+    with pytest.raises(ZeroDivisionError):
+        compiled_function(lambda x: x / 0)(1)

@@ -1,0 +1,523 @@
+"""Keys, `at`, `State`, `pack` and devices on all engines: the same bits, and the same meaning as a model in NumPy.
+
+One file for all, because TensorFlow takes long to load. What needs no TensorFlow is in files of its own.
+"""
+
+import copy
+import math
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+import tensorflow as tf
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from fanwise.tensor import (
+    Key,
+    State,
+    at,
+    bernoulli,
+    device_of,
+    devices,
+    engine_of,
+    integers,
+    namespace,
+    normal,
+    pack,
+    permutation,
+    to_device,
+    uniform,
+    unpack,
+    use,
+    value_and_grad,
+)
+
+Array = Any  # Any throughout: arrays of all engines
+MAKE: dict[str, Callable[[Any], Array]] = {
+    "numpy": np.array,
+    "torch": lambda x: torch.tensor(np.asarray(x)),
+    "jax": jnp.asarray,
+    "tensorflow": tf.constant,
+}
+ENGINES = list(MAKE)
+# JAX compiles nearly every example.
+EXAMPLES = {"numpy": 60, "torch": 60, "jax": 6, "tensorflow": 15}
+UFUNCS = {
+    "add": np.add,
+    "subtract": np.subtract,
+    "multiply": np.multiply,
+    "divide": np.divide,
+    "min": np.minimum,
+    "max": np.maximum,
+}
+SHAPE = (3, 4)
+
+
+def bits(x: Array) -> list[str]:
+    """The words of an array in hexadecimal, whichever engine it is of."""
+    if engine_of(x) == "torch" and x.dtype == torch.bfloat16:
+        return bits(x.view(torch.int16))
+    found = np.asarray(x).reshape(-1)
+    return [f"{int(word):x}" for word in found.view(f"u{found.itemsize}")]
+
+
+# The beginnings of uniform(key, 4, -2, 3) and normal(key, 4), of Key(7).fold_in("w").
+KEPT = {
+    "float32": ("bf4820a0 bfbd7a14 403955b0 402166d8", "be4bc800 3e42594a be311b0d bf618d66"),
+    "float64": (
+        "bfe90413879a22ee bff7af4236eb4e83 40072ab602833bc4 40042cdb0e5e9b56",
+        "bfc978ffff8d5a4c 3fc84b294dd42696 bfc6236193a80f0e bfec31acb1246749",
+    ),
+    "float16": ("ba41 bdec 41cb 410b", "b25e 3213 b189 bb0c"),
+    "bfloat16": ("bf48 bfbd 4039 4021", "be4c 3e42 be31 bf62"),
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_same_key_draws_the_same_bits_everywhere_and_always(engine: str) -> None:
+    key = Key(7).fold_in("w")
+    with use(engine), jax.enable_x64(True):
+        for dtype, (uniform_bits, normal_bits) in KEPT.items():
+            assert bits(uniform(key, 4, -2.0, 3.0, dtype=dtype)) == uniform_bits.split()
+            assert bits(normal(key, (2, 2), dtype=dtype)) == normal_bits.split()
+        assert bits(integers(key, 2, 0, 2**64, dtype="uint64")) == ["140333ac122f1dba", "338b2047bdbd166a"]
+        assert np.asarray(integers(key, 8, -5, 100)).tolist() == [71, 89, 49, 52, 13, 97, 27, 30]
+        assert np.asarray(permutation(key, 8)).tolist() == [0, 7, 6, 2, 5, 4, 1, 3]
+        assert np.asarray(bernoulli(key, 0.3, 12)).tolist() == [bool(int(c)) for c in "100000010110"]
+        found = normal(key, 1)
+        assert engine_of(found) == engine and device_of(found) == "cpu"
+
+
+def test_a_hundred_thousand_numbers_have_the_same_bits_on_all_engines() -> None:
+    expected = normal(Key(3), 100_003, engine="numpy")
+    for engine in ENGINES[1:]:
+        assert np.array_equal(np.asarray(normal(Key(3), 100_003, engine=engine, device="cpu")), expected)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_array_is_shuffled_along_its_first_axis(engine: str) -> None:
+    x = np.arange(12.0, dtype=np.float32).reshape(6, 2)
+    found = permutation(Key(1), MAKE[engine](x))
+    assert engine_of(found) == engine
+    assert np.asarray(found).tolist() == x[permutation(Key(1), 6, engine="numpy")].tolist()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_native_numbers_belong_to_the_key_too(engine: str) -> None:
+    draws: list[Callable[[Key], Array]] = [
+        lambda key: uniform(key, 1000, 2.0, 4.0, engine=engine, native=True),
+        lambda key: normal(key, 1000, 3.0, 0.5, engine=engine, native=True, dtype="float16"),
+        lambda key: integers(key, 1000, -128, 128, engine=engine, native=True, dtype="int8"),
+        lambda key: bernoulli(key, 0.5, 1000, engine=engine, native=True),
+        lambda key: permutation(key, 1000, engine=engine, native=True),
+    ]
+    for draw, (mean, slack) in zip(
+        draws, [(3.0, 0.1), (3.0, 0.1), (-0.5, 10.0), (0.5, 0.1), (499.5, 0.0)], strict=True
+    ):
+        first, again, other = (np.asarray(draw(key)) for key in (Key(0), Key(0), Key(1)))
+        assert np.array_equal(first, again) and not np.array_equal(first, other)
+        assert abs(float(first.astype(np.float64).mean()) - mean) <= slack
+
+
+def test_jax_set_to_32_bits_has_no_64_bit_numbers() -> None:
+    with use("jax"):
+        with pytest.raises(ValueError, match=r"set to 32 bits, and float64 is asked for.*or ask for float32"):
+            normal(Key(0), 3, dtype="float64")
+        assert integers(Key(0), 3, 0, 5).dtype == permutation(Key(0), 3).dtype == np.int32
+
+
+def test_numbers_drawn_while_tracing_are_constants() -> None:
+    with use("jax"):
+        assert np.array_equal(jax.jit(lambda x: x + normal(Key(0), 3))(0.0), normal(Key(0), 3))
+    with use("tensorflow"):
+        traced = tf.function(lambda x: x + normal(Key(0), 3), autograph=False)
+        assert np.array_equal(traced(0.0), normal(Key(0), 3))
+    with pytest.raises(TypeError, match="inside jit numbers are not known"):
+        jax.jit(lambda step: normal(Key(0).fold_in(step), 3))(1)
+
+
+# --- at and State --------------------------------------------------------------------------------------------------
+
+INDICES = st.one_of(
+    hnp.basic_indices(SHAPE, allow_newaxis=True, allow_ellipsis=True),
+    hnp.integer_array_indices(SHAPE, result_shape=hnp.array_shapes(max_dims=2, max_side=3)),
+    hnp.arrays(np.bool_, SHAPE),
+    hnp.arrays(np.bool_, (SHAPE[0],)),
+    st.lists(st.integers(-SHAPE[0], SHAPE[0]), min_size=1, max_size=3),
+    st.tuples(st.integers(-4, 4), st.integers(-5, 5)),
+    st.tuples(st.slices(SHAPE[0]), st.lists(st.integers(-4, 3), min_size=1, max_size=3)),
+)
+START = np.arange(1, 13, dtype=np.float32).reshape(SHAPE)
+
+
+def changed_in_numpy(x: Any, index: Any, value: Any, how: str) -> Any:
+    y = x.copy()
+    if how == "set":
+        y[index] = value
+    else:
+        UFUNCS[how].at(y, index, np.asarray(value, np.float32))
+    return y
+
+
+@st.composite
+def changes(draw: st.DrawFn) -> tuple[Any, Any, str]:
+    """An index, a value that broadcasts if the index is in range, and what to do with it."""
+    index, how = draw(INDICES), draw(st.sampled_from(["set", *UFUNCS]))
+    try:
+        selected = np.asarray(START[index])
+    except IndexError:
+        return index, 2.0, how
+    shape = draw(st.sampled_from([(), selected.shape, selected.shape[-1:], (1,) * selected.ndim]))
+    names_twice = np.unique(np.arange(12).reshape(SHAPE)[index]).size < selected.size
+    if how == "set" and names_twice:
+        shape = ()
+    sizes = st.sampled_from([0.5, 1.0, 2.0, 4.0])
+    value = draw(hnp.arrays(np.float32, shape, elements=sizes)) if shape else draw(sizes)
+    return index, value, how
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_at_means_what_numpy_means(engine: str) -> None:
+    make = MAKE[engine]
+
+    @settings(max_examples=EXAMPLES[engine])
+    @given(changes())
+    def holds(change: tuple[Any, Any, str]) -> None:
+        index, value, how = change
+        x = make(START)
+        place = at(x)[index]
+        value_there = value if np.isscalar(value) else make(value)
+        try:
+            expected = changed_in_numpy(START, index, value, how)
+        except IndexError:
+            with pytest.raises(IndexError):
+                getattr(place, how)(value_there)
+            with pytest.raises(IndexError):
+                place.get()
+            return
+        found = getattr(place, how)(value_there)
+        assert engine_of(found) == engine and np.array_equal(np.asarray(found), expected)
+        assert np.array_equal(np.asarray(x), START)
+        assert np.array_equal(np.asarray(place.get()), START[index])
+
+    holds()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_state_means_the_same_on_all_engines(engine: str) -> None:
+    make = MAKE[engine]
+    operations = {
+        "set": None,
+        "add": "__iadd__",
+        "subtract": "__isub__",
+        "multiply": "__imul__",
+        "divide": "__itruediv__",
+    }
+
+    @settings(max_examples=max(EXAMPLES[engine] // 2, 4))
+    @given(st.lists(changes().filter(lambda change: change[2] in operations), max_size=4), st.booleans())
+    def holds(steps: list[tuple[Any, Any, str]], in_tensors: bool) -> None:
+        x = make(START)
+        state, model = State(x), START.copy()
+        for index, value, how in steps:
+            written = value if np.isscalar(value) else make(value)
+            try:
+                if how == "set":
+                    model[index] = value
+                    state[index] = written
+                else:
+                    # What `+=` on a part means in Python: read, add, write.
+                    model[index] = UFUNCS[how](model[index], value)
+                    state[index] = make(UFUNCS[how](np.asarray(state[index]), value))
+            except IndexError:
+                with pytest.raises(IndexError):
+                    state[index] = written
+            if how != "set":
+                name = operations[how]
+                assert name is not None
+                assert getattr(state, name)(make(np.float32(2.0)) if in_tensors else 2) is state
+                model = UFUNCS[how](model, np.float32(2.0))
+            assert np.array_equal(np.asarray(state.value), model)
+        assert np.array_equal(np.asarray(x), START)
+        assert state.shape == SHAPE and engine_of(state.value) == engine
+        assert state.in_place == (engine != "jax")
+
+    holds()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_does_not_fit_is_refused_alike(engine: str) -> None:
+    make = MAKE[engine]
+    x, whole = make(START), make(np.arange(3))
+    other = make(np.ones(5, np.float32))
+    for write in (
+        lambda: at(x)[0].set(other),
+        lambda: State(x).__setitem__(0, other),
+        lambda: State(x).__iadd__(other),
+    ):
+        with pytest.raises(ValueError, match="broadcast"):
+            write()
+    with pytest.raises(TypeError, match=r"the float 1.5 does not fit into an array of int"):
+        at(whole)[0].set(1.5)
+    with pytest.raises(TypeError, match=r"an array of float32 does not fit into an array of int"):
+        State(whole)[0] = make(np.float32(1.0))
+    with pytest.raises(TypeError, match=r"divide has no meaning for an array of int"):
+        at(whole)[0].divide(2)
+    with pytest.raises(TypeError, match=r"add has no meaning for an array of bool"):
+        at(make(np.array([True])))[0].add(True)
+    with pytest.raises(TypeError, match="must be a number or an array of"):
+        at(x)[0].set("1")
+    foreign = MAKE["numpy" if engine == "torch" else "torch"](START)
+    with pytest.raises(TypeError, match=r"convert one of them, for example fanwise.tensor.convert\(value, '"):
+        at(x)[...].set(foreign)
+    if engine in ("jax", "tensorflow"):
+        with pytest.raises(ValueError, match="cannot be changed"):
+            at(x)[0].set(1.0, copy=False)
+    else:
+        assert at(x)[0].set(1.0, copy=False) is x and float(x[0, 1]) == 1.0
+
+
+def test_gradients_flow_through_at_alike() -> None:
+    x, v = np.array([1.0, 2.0, 3.0, 4.0], np.float32), np.array([2.5, 3.5], np.float32)
+    for how in ("set", *UFUNCS):
+        for index in (slice(None, None, -2), [0, 2], [1, 1], np.array([True, False, True, False])):
+            if isinstance(index, list) and index == [1, 1] and how in ("set", "multiply", "divide"):
+                continue  # which one is set is not said; JAX has no gradient of the others
+
+            def loss(x: Array, v: Array, how: str = how, index: Any = index) -> Array:
+                return (getattr(at(x)[index], how)(v) ** 2).sum()
+
+            X, V = torch.tensor(x, requires_grad=True), torch.tensor(v, requires_grad=True)
+            loss(X, V).backward()
+            in_jax = jax.grad(loss, (0, 1))(jnp.asarray(x), jnp.asarray(v))
+            a, b = tf.constant(x), tf.constant(v)
+            with tf.GradientTape() as tape:
+                tape.watch([a, b])
+                squares = tf.reduce_sum(getattr(at(a)[index], how)(b) ** 2)
+            for found in (in_jax, tape.gradient(squares, [a, b])):
+                assert X.grad is not None and V.grad is not None
+                assert np.allclose(found[0], X.grad) and np.allclose(found[1], V.grad), (how, index)
+
+
+def test_at_is_traced_by_jax() -> None:
+    x = jnp.asarray(START)
+    assert np.array_equal(jax.jit(lambda x, i: at(x)[0, i].set(0.0))(x, 2), x.at[0, 2].set(0.0))
+    assert np.array_equal(jax.jit(lambda x, i: at(x)[i].multiply(2.0))(x, jnp.array([1, 1])), x.at[1].multiply(4.0))
+    mask = x > 5
+    assert np.array_equal(jax.jit(lambda x, m: at(x)[m].max(7.0))(x, mask), jnp.where(mask, jnp.maximum(x, 7), x))
+    assert np.array_equal(jax.vmap(lambda x, i: at(x)[i].add(2.0))(x, jnp.arange(3))[1], x.at[1, 1].add(2.0)[1])
+    with pytest.raises(IndexError, match="index 3 is out of bounds for axis 0 with size 3"):
+        jax.jit(lambda x, i: at(x)[3, i].set(0.0))(x, 2)
+    with pytest.raises(IndexError, match="does not fit the first axes"):
+        jax.jit(lambda x, m: at(x)[m].set(0.0))(x, jnp.array([True, False]))
+
+
+def test_at_is_traced_by_tensorflow() -> None:
+    def traced(f: Callable[..., Array], *kinds: Any) -> Any:
+        return tf.function(f, autograph=False, input_signature=kinds)
+
+    x, ints = tf.constant(START), tf.TensorSpec([None], tf.int32)
+    open_shape = tf.TensorSpec([None, 4], tf.float32)
+    expected = START.copy()
+    expected[[1, -1]] = 0
+    rows = traced(lambda x, i: at(x)[i].set(0.0), open_shape, ints)
+    assert np.array_equal(rows(x, tf.constant([1, -1])), expected)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="index out of range"):
+        rows(x, tf.constant([1, 3]))
+    assert np.array_equal(traced(lambda x: at(x)[1::2].multiply(0.0), open_shape)(x)[1], [0, 0, 0, 0])
+    masked = traced(lambda x, m: at(x)[m].min(2.0), open_shape, tf.TensorSpec([None, None], tf.bool))
+    assert np.array_equal(masked(x, START > 5), np.where(START > 5, np.minimum(START, 2), START))
+    fixed = tf.TensorSpec(SHAPE, tf.float32)
+    assert float(traced(lambda x, i: at(x)[i, 0].add(3.0), fixed, tf.TensorSpec([], tf.int32))(x, 1)[1, 0]) == 8.0
+    with pytest.raises(IndexError, match="out of bounds"):
+        traced(lambda x: at(x)[5].set(0.0), fixed)(x)
+
+
+def test_a_state_of_jax_does_not_keep_what_is_traced() -> None:
+    state = State(jnp.zeros(2))
+    with pytest.raises(TypeError, match="a State of known numbers cannot be written to in a function that JAX traces"):
+        jax.jit(lambda v: state.__setitem__(0, v))(1.0)
+    assert np.asarray(state.value).tolist() == [0.0, 0.0]
+
+    def inside(v: Array) -> Array:
+        cell = State(jnp.zeros(2))
+        cell[0] = v
+        cell += 1.0
+        return (cell.value * v).sum()
+
+    value, slope = jax.jit(jax.value_and_grad(inside))(3.0)
+    assert (float(value), float(slope)) == (15.0, 5.0)  # v * (v + 2), with the cell's 5 a constant
+
+
+def test_a_state_of_tensorflow_is_written_to_inside_a_function() -> None:
+    state = State(tf.zeros(3))
+
+    def advanced() -> Array:
+        state[1] += 1.0
+        state[:] = state.value * 2.0
+        return state.value
+
+    step = tf.function(advanced, autograph=False)
+    assert [step().numpy().tolist() for _ in range(2)] == [[0.0, 2.0, 0.0], [0.0, 6.0, 0.0]]
+    before = state.value
+    state[0] = 9.0
+    assert before.numpy().tolist() == [0.0, 6.0, 0.0]
+    with pytest.raises(ValueError, match=r"made outside of tf\.function"):
+        tf.function(lambda: State(tf.zeros(3)).value, autograph=False)()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_copied_state_is_a_cell_of_its_own(engine: str) -> None:
+    state = State(MAKE[engine](np.ones(3, np.float32)))
+    others: list[State] = [copy.deepcopy(state), copy.copy(state), pickle.loads(pickle.dumps(state))]
+    for other in others:
+        other[:] += 1.0
+        assert np.asarray(other.value).tolist() == [2.0, 2.0, 2.0] and other.engine == engine
+        assert np.asarray(state.value).tolist() == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("engine", ENGINES[1:])
+def test_a_function_with_a_state_of_its_own_has_gradients(engine: str) -> None:
+    def f(x: Array) -> Array:
+        cell = State(x)
+        cell[0] = 5.0
+        return ft_sum(cell.value * x)
+
+    ft_sum, x = namespace(engine).sum, MAKE[engine](np.ones(3, np.float32))
+    slope = value_and_grad(f)
+    for _ in range(2):  # what the cell holds is a constant
+        value, gradient = slope(x)
+        assert (float(value), np.asarray(gradient).tolist()) == (7.0, [5.0, 1.0, 1.0])
+
+
+# --- pack and devices ----------------------------------------------------------------------------------------------
+
+LEAVES = st.one_of(
+    hnp.arrays(
+        np.float32, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4), elements=st.integers(-9, 9)
+    ),
+    st.none(),
+    st.integers(-9, 9),
+    st.floats(-9, 9, width=16),
+    st.booleans(),
+)
+TREES = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.tuples(inner, inner),
+        st.dictionaries(st.text("abc", max_size=2), inner, max_size=3),
+    ),
+    max_leaves=6,
+)
+
+
+def mapped(f: Callable[[Any], Any], tree: Any) -> Any:
+    """`tree` with f of its arrays."""
+    if isinstance(tree, dict):
+        return {name: mapped(f, part) for name, part in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(mapped(f, part) for part in tree)
+    return f(tree) if isinstance(tree, np.ndarray) else tree
+
+
+def same(found: Any, expected: Any) -> bool:
+    if isinstance(expected, dict):
+        return set(found) == set(expected) and all(same(found[name], part) for name, part in expected.items())
+    if isinstance(expected, (list, tuple)):
+        return type(found) is type(expected) and all(map(same, found, expected))
+    if isinstance(expected, np.ndarray):
+        return np.asarray(found).shape == expected.shape and np.array_equal(np.asarray(found), expected)
+    return type(found) is type(expected) and bool(found == expected)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_is_packed_is_unpacked(engine: str) -> None:
+    @settings(max_examples=max(EXAMPLES[engine], 10))
+    @given(TREES, st.integers(1, 20))
+    def holds(tree: Any, align_elements: int) -> None:
+        with use(engine):
+            buffer, spec = pack(mapped(MAKE[engine], tree), "float32", align_elements=align_elements)
+        assert engine_of(buffer) == engine and tuple(buffer.shape) == (spec.size,)
+        spec = pickle.loads(pickle.dumps(spec))
+        assert same(unpack(spec, buffer), tree)
+        # Another engine's array of those numbers does as well.
+        numbers = np.asarray(buffer)
+        assert same(unpack(spec, numbers), tree)
+        assert spec.size % align_elements == 0 and all(leaf.offset % align_elements == 0 for leaf in spec.leaves)
+        inside = {place for leaf in spec.leaves for place in range(leaf.offset, leaf.offset + leaf.size)}
+        assert len(inside) == sum(math.prod(leaf.shape) for leaf in spec.leaves)
+        assert not any(numbers[place] for place in range(spec.size) if place not in inside)
+
+    holds()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_mixed_dtypes_are_converted_and_back_when_asked(engine: str) -> None:
+    make = MAKE[engine]
+    half = np.ones(2, ml_dtypes.bfloat16) if engine in ("jax", "tensorflow") else np.ones(2, np.float16)
+    tree = {"a": make(np.arange(3, dtype=np.int32)), "b": make(half), "c": make(np.array([True, False]))}
+    with pytest.raises(
+        TypeError, match=r"tree\['a'\] is int32 and tree\['b'\] is .*float16.*as pack\(tree, 'b?float16'\)"
+    ):
+        pack(tree)
+    buffer, spec = pack(tree, "float32", align_elements=4)
+    assert np.asarray(buffer).tolist() == [0, 1, 2, 0, 1, 1, 0, 0, 1, 0, 0, 0]
+    found = unpack(spec, buffer)
+    assert {name: found[name].dtype for name in tree} == {name: tree[name].dtype for name in tree}
+    with pytest.raises(TypeError, match=r"tree\['b'\] is .*float16, and a buffer of int32 does not hold that"):
+        pack(tree, "int32")
+    with pytest.raises(TypeError, match=r"^the buffer must be of float32, got int32"):
+        unpack(spec, make(np.zeros(12, np.int32)))
+    with pytest.raises(ValueError, match=r"must have the shape \(12,\), got \(8,\)"):
+        unpack(spec, make(np.zeros(8, np.float32)))
+
+
+def test_trees_are_packed_while_engines_trace_or_record() -> None:
+    tree, spec = {"w": jnp.ones((2, 2)), "n": 3}, pack({"w": np.ones((2, 2), np.float32), "n": 3})[1]
+    slopes = jax.jit(jax.grad(lambda tree: (pack(tree)[0] ** 2).sum()))({"w": tree["w"]})
+    assert slopes["w"].tolist() == [[2.0, 2.0], [2.0, 2.0]]
+    assert float(jax.jit(lambda buffer: unpack(spec, buffer)["n"])(pack(tree)[0])) == 3.0
+    both = tf.function(lambda w: unpack(spec, pack({"w": w, "n": 3})[0])["w"], autograph=False)
+    assert np.array_equal(both(tf.ones((2, 2))), np.ones((2, 2)))
+    w = torch.ones(2, 2, requires_grad=True)
+    (unpack(spec, pack({"w": w, "n": 3})[0])["w"] ** 2).sum().backward()
+    assert w.grad is not None and w.grad.tolist() == [[2.0, 2.0], [2.0, 2.0]]
+
+
+def test_a_buffer_is_written_to_where_engines_can() -> None:
+    variable = tf.Variable(tf.ones(16))
+    assert pack([tf.zeros(3)], out=variable)[0] is variable and variable.numpy().sum() == 0
+    for make in (MAKE["jax"], MAKE["tensorflow"]):
+        with pytest.raises(ValueError, match="cannot be written to"):
+            pack([make(np.zeros(3, np.float32))], out=make(np.ones(16, np.float32)))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_devices_have_one_kind_of_name(engine: str) -> None:
+    x = MAKE[engine](START)
+    assert devices(engine)[0] == "cpu" and device_of(x) == "cpu"
+    for name in ("cpu", "CPU:0", "cpu:0"):
+        assert to_device(x, name) is x
+    with pytest.raises(ValueError, match=rf"^{engine} has no device 'cuda:99' here, it has cpu"):
+        to_device(x, "cuda:99")
+    with use(engine):
+        assert devices() == devices(engine)
+
+
+def test_what_is_traced_has_no_device_but_can_be_moved() -> None:
+    with pytest.raises(TypeError, match="JAX is tracing has no device"):
+        jax.jit(device_of)(jnp.ones(2))
+    with pytest.raises(TypeError, match="TensorFlow is tracing has no device"):
+        tf.function(device_of, autograph=False)(tf.ones(2))
+    assert jax.jit(lambda x: to_device(x, "cpu") + 1)(jnp.ones(2)).tolist() == [2.0, 2.0]
+    assert tf.function(lambda x: to_device(x, "cpu") + 1, autograph=False)(tf.ones(2)).numpy().tolist() == [2.0, 2.0]
+    assert device_of(tf.Variable([1.0])) == "cpu"

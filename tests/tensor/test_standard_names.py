@@ -1,0 +1,300 @@
+"""What a namespace says of itself: its names, their signatures, its dtypes, devices, limits and defaults."""
+
+import copy
+import inspect
+import math
+import pickle
+from importlib.util import find_spec
+from typing import Any
+
+import array_api_strict as strict
+import numpy as np
+import pytest
+
+import fanwise.tensor as ft
+from fanwise.tensor import Namespace, namespace
+from fanwise.tensor.namespaces.standard import CONSTANTS, DTYPES, EXTRA_DTYPES, PARTS, VERSION
+
+Parameter = inspect.Parameter
+ENGINES = ["numpy", "torch", "jax"]
+if find_spec("fanwise.tensor.namespaces.with_tensorflow"):
+    ENGINES.append("tensorflow")
+NAMES = [f"{part}.{name}" if part else name for part, names in PARTS.items() for name in names]
+# TensorFlow lacks these, and says so; see its namespace.
+LACKS: dict[str, set[str]] = {}
+# In array_api_strict 2.6 these are not there, or have a mark of their own in place of the default None.
+NOT_IN_REFERENCE = {"linalg.eig", "linalg.eigvals"}
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def xp(request: pytest.FixtureRequest) -> Namespace:
+    """A namespace whose engine is loaded before the test begins: loading leaves variables in the environment."""
+    found = namespace(request.param)
+    found.__array_namespace_info__()
+    return found
+
+
+def function_of(space: Any, name: str) -> Any:
+    part, _, last = name.rpartition(".")
+    return getattr(getattr(space, part) if part else space, last)
+
+
+def signature_of(text: str) -> inspect.Signature:
+    around: dict[str, Any] = {}
+    exec(f"def function{text}: pass", around)
+    return inspect.signature(around["function"])
+
+
+def plain(signature: inspect.Signature) -> list[tuple[str, Any, Any]]:
+    """Names, kinds and defaults; the reference marks some absent arguments by an enumeration member for None."""
+    rows = [(each.name, each.kind, each.default) for each in signature.parameters.values()]
+    return [(name, kind, None if type(default).__name__ == "Undef" else default) for name, kind, default in rows]
+
+
+def test_the_table_of_names_is_that_of_the_reference() -> None:
+    public = {name for name in strict.__all__ if callable(getattr(strict, name)) and name[0] != "_"}
+    ours = set(PARTS[""])
+    not_standard = {"Device", "ArrayAPIStrictFlags", *DTYPES}
+    assert ours == {name for name in public if "_strict_flags" not in name} - not_standard
+    assert set(PARTS["fft"]) == set(strict.fft.__all__)
+    assert {f"linalg.{name}" for name in PARTS["linalg"]} == {
+        f"linalg.{n}" for n in strict.linalg.__all__
+    } | NOT_IN_REFERENCE
+    assert strict.__array_api_version__ == VERSION
+
+
+def test_the_table_of_signatures_is_that_of_the_reference() -> None:
+    for name in NAMES:
+        if name not in NOT_IN_REFERENCE:
+            part, _, last = name.rpartition(".")
+            wanted = plain(inspect.signature(function_of(strict, name)))
+            assert (name, plain(signature_of(PARTS[part][last]))) == (name, wanted)
+
+
+def differences(found: inspect.Signature, wanted: inspect.Signature) -> list[str]:
+    """What a call in the standard's spelling would stumble over."""
+    wrong = []
+    parameters = list(found.parameters.values())
+    any_number = any(each.kind is Parameter.VAR_POSITIONAL for each in parameters)
+    anything = any(each.kind is Parameter.VAR_KEYWORD for each in parameters)
+    for place, each in enumerate(wanted.parameters.values()):
+        if each.kind is Parameter.KEYWORD_ONLY:
+            there = found.parameters.get(each.name)
+            if there is None and not anything:
+                wrong.append(f"no {each.name}=")
+            # Some libraries have a mark of their own, or None, where the standard names the default.
+            elif there is not None and isinstance(there.default, (bool, int, str)) and there.default != each.default:
+                wrong.append(f"{each.name}={there.default!r}, wanted {each.default!r}")
+            continue
+        there = parameters[place] if place < len(parameters) else None
+        if each.kind is Parameter.POSITIONAL_ONLY and any_number:
+            continue
+        if there is None or there.kind in (Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD):
+            wrong.append(f"no {each.name} in place {place}")
+        elif each.kind is Parameter.VAR_POSITIONAL and there.kind is not Parameter.VAR_POSITIONAL:
+            wrong.append(f"no *{each.name}")
+        elif each.kind is Parameter.POSITIONAL_OR_KEYWORD and (there.name, there.kind) != (each.name, each.kind):
+            wrong.append(f"{there.name} in the place of {each.name}, or not by keyword")
+    return wrong
+
+
+def test_functions_take_the_standard_arguments(xp: Namespace) -> None:
+    wrong = {}
+    for name in set(NAMES) - LACKS.get(xp.engine, set()):
+        part, _, last = name.rpartition(".")
+        try:
+            found = inspect.signature(function_of(xp, name))
+        except ValueError:
+            continue  # a function in C; the tests of values call it
+        wrong[name] = differences(found, signature_of(PARTS[part][last]))
+    assert {name: complaints for name, complaints in wrong.items() if complaints} == {}
+    for name in LACKS.get(xp.engine, ()):
+        with pytest.raises(AttributeError):
+            function_of(xp, name)
+
+
+def test_a_wrong_signature_is_seen() -> None:
+    wanted = signature_of("(x, /, axis, *arrays, keepdims=False)")
+    assert differences(signature_of("(a, axis, *more, keepdims=False)"), wanted) == []
+    assert len(differences(signature_of("(x, dim, *more, keepdims=False)"), wanted)) == 1
+    assert len(differences(signature_of("(x, axis, *more, keepdims=True)"), wanted)) == 1
+    assert len(differences(signature_of("(x, axis, *more)"), wanted)) == 1
+    assert len(differences(signature_of("(x, *, axis, keepdims)"), wanted)) == 2
+
+
+def test_a_namespace_is_one_object_in_every_process(xp: Namespace) -> None:
+    assert namespace(xp.engine) is xp
+    assert pickle.loads(pickle.dumps(xp)) is xp
+    assert pickle.loads(pickle.dumps(xp.linalg)) is xp.linalg
+    assert copy.deepcopy(xp) is xp
+    assert xp == Namespace(xp.engine) and hash(xp) == hash(Namespace(xp.engine))
+    assert xp not in (Namespace("numpy" if xp.engine != "numpy" else "torch"), xp.linalg, xp.engine)
+    assert repr(xp.fft) == f"namespace({xp.engine!r}).fft"
+    assert xp.__array_api_version__ == VERSION
+
+
+def test_a_namespace_lists_what_it_has(xp: Namespace) -> None:
+    wanted = {*PARTS[""], "linalg", "fft", *CONSTANTS, *DTYPES, "__array_api_version__"} - LACKS.get(xp.engine, set())
+    assert wanted - set(dir(xp)) == set()
+    assert set(PARTS["linalg"]) - set(dir(Namespace(xp.engine, "linalg"))) == set()
+
+
+def test_what_is_not_in_the_standard_is_not_in_a_namespace(xp: Namespace) -> None:
+    with pytest.raises(AttributeError, match=r"no 'relu': it is not in the standard 2025.12"):
+        _ = xp.relu
+    with pytest.raises(AttributeError, match="'lstsq'"):
+        _ = xp.linalg.lstsq
+    assert not hasattr(xp, "__wrapped__")
+
+
+def test_constants_are_numbers(xp: Namespace) -> None:
+    assert (xp.e, xp.pi, xp.inf, xp.newaxis) == (math.e, math.pi, math.inf, None)
+    assert math.isnan(xp.nan)
+
+
+def test_defaults_are_what_creation_makes(xp: Namespace) -> None:
+    defaults = xp.__array_namespace_info__().default_dtypes()
+    assert defaults["real floating"] == xp.float32 and defaults["complex floating"] == xp.complex64
+    assert defaults["integral"] == (xp.int32 if xp.engine == "jax" else xp.int64)
+    floats = [xp.asarray(1.0), xp.asarray([[1.0, 2]]), xp.zeros(2), xp.ones((1, 2)), xp.empty(0), xp.eye(2)]
+    floats += [xp.full(2, 0.5), xp.arange(1.0), xp.linspace(0, 1, 3), xp.fft.fftfreq(4), xp.fft.rfftfreq(4)]
+    assert [x.dtype for x in floats] == [xp.float32] * len(floats)
+    assert [xp.asarray(x).dtype for x in (1j, [1, 2j])] == [xp.complex64] * 2
+    integers = [xp.asarray(1), xp.asarray([[1, 2]]), xp.arange(3), xp.full((), 3)]
+    assert [x.dtype for x in integers] == [defaults["integral"]] * 4
+    assert xp.asarray([True]).dtype == xp.full(1, False).dtype == xp.bool
+    assert xp.argmax(xp.ones(2)).dtype == defaults["indexing"]
+
+
+def test_numbers_of_numpy_keep_their_dtype(xp: Namespace) -> None:
+    dtypes = ["float16", "float32", "int8", "bool"] + (["float64"] if xp.engine != "jax" else [])
+    for name in dtypes:
+        assert xp.asarray(np.ones(2, dtype=name)).dtype == getattr(xp, name)
+
+
+def test_dtypes_are_told_by_kind(xp: Namespace) -> None:
+    info = xp.__array_namespace_info__()
+    assert info.dtypes()["float32"] == xp.float32
+    assert set(info.dtypes(kind=("bool", "complex floating"))) <= {"bool", "complex64", "complex128"}
+    assert all(
+        xp.isdtype(dtype, kind) for kind in ("integral", "real floating") for dtype in info.dtypes(kind=kind).values()
+    )
+    with pytest.raises(ValueError, match="kind must be one of"):
+        info.dtypes(kind="floating")
+    assert info.capabilities()["boolean indexing"] is True
+
+
+def test_the_default_device_comes_first_and_has_a_name(xp: Namespace) -> None:
+    info = xp.__array_namespace_info__()
+    assert type(info.devices()) is list
+    assert info.default_device() == info.devices()[0]
+    assert xp.zeros(2, device="cpu").shape == xp.zeros(2, device=info.default_device()).shape == (2,)
+    with pytest.raises((ValueError, RuntimeError), match=r"nowhere|device"):
+        xp.zeros(2, device="nowhere")
+
+
+@pytest.mark.parametrize("name", ["float32", "float64", "complex64", "complex128", *EXTRA_DTYPES])
+def test_limits_of_floats_are_python_numbers(xp: Namespace, name: str) -> None:
+    if name == "bfloat16" and xp.engine == "numpy":
+        return  # NumPy has it from another library, and knows no limits of it
+    found = xp.finfo(getattr(xp, name))
+    assert [type(getattr(found, field)) for field in ("eps", "max", "min", "smallest_normal")] == [float] * 4
+    assert type(found.bits) is int
+    part = {"complex64": "float32", "complex128": "float64"}.get(name, name)
+    assert found.dtype == getattr(xp, part) and not isinstance(found.dtype, str)
+    if part in ("float32", "float64"):
+        assert (found.eps, found.max) == (float(np.finfo(part).eps), float(np.finfo(part).max))
+        assert found.smallest_normal == float(np.finfo(part).smallest_normal)
+
+
+@pytest.mark.parametrize("name", ["int8", "int32", "int64", "uint8"])
+def test_limits_of_integers_are_python_numbers(xp: Namespace, name: str) -> None:
+    found = xp.iinfo(getattr(xp, name))
+    limits = np.iinfo(name)
+    assert (found.bits, found.min, found.max) == (limits.bits, limits.min, limits.max)
+    assert {type(found.bits), type(found.min), type(found.max)} == {int}
+    assert found.dtype == getattr(xp, name)
+
+
+def test_limits_are_told_of_arrays_too(xp: Namespace) -> None:
+    assert xp.finfo(xp.ones(2)) == xp.finfo(xp.float32)
+    assert xp.iinfo(xp.ones(2, dtype=xp.int8)) == xp.iinfo(xp.int8)
+
+
+def test_shapes_that_do_not_fit_are_a_value_error(xp: Namespace) -> None:
+    with pytest.raises(ValueError, match=r"\(2,\), \(3,\) do not fit together"):
+        xp.broadcast_shapes((2,), (3,))
+
+
+def test_eigenvalues_are_complex_and_eigenvectors_belong_to_them(xp: Namespace) -> None:
+    if "linalg.eig" in LACKS.get(xp.engine, ()):
+        return
+    x = xp.asarray([[2.0, 1.0], [0.0, 3.0]])
+    found = xp.linalg.eig(x)
+    assert found[0].dtype == found[1].dtype == xp.complex64
+    back = xp.matmul(xp.astype(x, xp.complex64), found[1]) - found[1] * found[0]
+    assert float(xp.max(xp.abs(back))) < 1e-5
+    assert sorted(float(abs(complex(value))) for value in xp.linalg.eigvals(x)) == pytest.approx([2.0, 3.0])
+
+
+def test_factors_multiply_to_the_matrix(xp: Namespace) -> None:
+    x = xp.asarray([[2.0, 1.0], [1.0, 3.0], [0.5, -1.0]])
+    square = xp.matmul(xp.matrix_transpose(x), x)
+    q, r = xp.linalg.qr(x)
+    u, s, vh = xp.linalg.svd(x, full_matrices=False)
+    values, vectors = xp.linalg.eigh(square)
+    pairs = [
+        (xp.matmul(q, r), x),
+        (xp.matmul(u * s, vh), x),
+        (xp.matmul(vectors * values, xp.matrix_transpose(vectors)), square),
+    ]
+    assert max(float(xp.max(xp.abs(found - wanted))) for found, wanted in pairs) < 1e-5
+    assert xp.linalg.svd(x).U.shape == (3, 3) and xp.linalg.qr(x, mode="complete").Q.shape == (3, 3)
+    assert (
+        xp.linalg.eigh(square)._fields == ("eigenvalues", "eigenvectors")
+        if hasattr(xp.linalg.eigh(square), "_fields")
+        else True
+    )
+
+
+def test_cross_refuses_vectors_of_two_elements(xp: Namespace) -> None:
+    assert xp.linalg.cross(xp.ones(3), xp.ones((2, 3))).shape == (2, 3)
+    for x1, x2 in (((2,), (3,)), ((2,), (2,))):
+        with pytest.raises((ValueError, RuntimeError, TypeError)):
+            xp.linalg.cross(xp.ones(x1), xp.ones(x2))
+
+
+def test_a_list_of_arrays_becomes_one_array(xp: Namespace) -> None:
+    x = xp.reshape(xp.arange(6), (2, 3))
+    again = xp.asarray(xp.unstack(x), dtype=xp.float32)
+    assert again.dtype == xp.float32 and again.shape == (2, 3) and bool(xp.all(again == xp.astype(x, xp.float32)))
+    nested = xp.asarray([[xp.ones(2), xp.zeros(2)]])
+    assert nested.dtype == xp.float32 and nested.shape == (1, 2, 2)
+
+
+def test_complex_numbers_are_true_by_both_parts(xp: Namespace) -> None:
+    x = xp.asarray([1j, 0, 2.0])
+    for found in (xp.any(x, axis=()), xp.all(x, axis=())):
+        assert [bool(found[i]) for i in range(3)] == [True, False, True]
+    assert bool(xp.all(x[:1])) and bool(xp.any(x[:2])) and not bool(xp.any(x[1:2]))
+
+
+def test_memory_of_numpy_is_taken_over(xp: Namespace) -> None:
+    x = xp.from_dlpack(np.arange(16, dtype=np.float32))
+    assert x.dtype == xp.float32 and float(xp.sum(x)) == 120.0
+    backwards = xp.asarray(np.arange(3, dtype=np.float32)[::-1])
+    assert [float(value) for value in backwards] == [2.0, 1.0, 0.0]
+
+
+def test_functions_beside_the_standard_do_the_same_everywhere(xp: Namespace) -> None:
+    x = xp.asarray([1.0, 3.0, 2.0])
+    assert np.asarray(ft.pad(x, (1, 2), constant_values=7)).tolist() == [7, 1, 3, 2, 7, 7]
+    assert np.asarray(ft.pad(xp.ones((1, 1)), [(0, 1), (1, 0)])).tolist() == [[0, 1], [0, 0]]
+    assert np.asarray(ft.create_diagonal(x, offset=-1)).tolist() == [[0] * 4, [1, 0, 0, 0], [0, 3, 0, 0], [0, 0, 2, 0]]
+    other = xp.asarray([1.0 + 1e-7, math.inf, 2.1])
+    assert np.asarray(ft.isclose(x, other)).tolist() == [True, False, False]
+    nan = xp.asarray([math.nan, math.inf])
+    assert np.asarray(ft.isclose(nan, nan)).tolist() == [False, True]
+    assert np.asarray(ft.isclose(nan, nan, equal_nan=True)).tolist() == [True, True]
+    assert ft.one_hot(xp.asarray([0, 1]), 2).dtype == xp.float32
+    assert ft.engine_of(ft.kron(x, x)) == xp.engine

@@ -1,0 +1,369 @@
+"""`fanwise.tensor.exp(x)`: functions go to the engine of their arrays, creation to the current engine."""
+
+import inspect
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fanwise.tensor as ft
+from fanwise.tensor.namespaces.standard import ABOUT_DTYPES, CREATION, PARTS
+
+NAMES = [f"{part}.{name}" if part else name for part, names in PARTS.items() for name in names]
+
+
+@pytest.fixture(scope="module")
+def jnp() -> Any:  # Any: the namespace of an engine
+    """JAX, loaded before the test begins: loading leaves variables in the environment."""
+    found = ft.namespace("jax")
+    found.__array_namespace_info__()
+    return found
+
+
+def function_of(name: str) -> Any:
+    part, _, last = name.rpartition(".")
+    return getattr(getattr(ft, part) if part else ft, last)
+
+
+def rows(function: Any) -> list[tuple[str, Any, Any]]:
+    return [(each.name, each.kind, each.default) for each in inspect.signature(function).parameters.values()]
+
+
+def test_every_function_of_the_standard_is_there_with_its_signature() -> None:
+    for name in NAMES:
+        part, _, last = name.rpartition(".")
+        around: dict[str, Any] = {}
+        exec(f"def wanted{PARTS[part][last]}: pass", around)
+        assert (name, rows(function_of(name))) == (name, rows(around["wanted"]))
+        assert function_of(name).__doc__, name
+
+
+def test_a_function_is_made_once_and_can_be_pickled() -> None:
+    for name in NAMES:
+        assert function_of(name) is function_of(name), name
+        assert pickle.loads(pickle.dumps(function_of(name))) is function_of(name), name
+
+
+def test_a_function_goes_to_the_engine_of_its_array(jnp: Any) -> None:
+    for x in (np.ones(3, dtype=np.float32), torch.ones(3), jnp.ones(3)):
+        found = ft.add(ft.exp(x), x)
+        assert ft.engine_of(found) == ft.engine_of(x)
+        assert type(ft.sum(x, axis=0, keepdims=True)) is type(ft.concat([x, x])) is type(x)
+        assert [float(value) for value in ft.clip(x, 0.0, 0.5)] == [0.5] * 3
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: ft.where(x > 0, 2.0, x),
+        lambda x: ft.where(x > 1, x, 2.0),
+        lambda x: ft.maximum(2.0, x),
+        lambda x: ft.multiply(x, 2),
+        lambda x: ft.clip(x, 2.0),
+        lambda x: ft.clip(x, min=2.0),
+        lambda x: ft.stack((x, ft.add(x, x)))[1],
+        lambda x: ft.broadcast_arrays(x, ft.add(x, 1))[1],
+        lambda x: ft.meshgrid(ft.add(x, 1), x)[0][0],
+        lambda x: ft.linalg.vector_norm(ft.stack([x, x, x, x]), axis=0),
+        lambda x: ft.full_like(x, 2.0),
+        lambda x: ft.real(ft.fft.ifft(ft.fft.fft(ft.add(x, 1)))),
+        lambda x: ft.cumulative_sum(x)[1] * ft.ones_like(x),
+        lambda x: ft.expand_dims(ft.add(x, 1), axis=0)[0],
+        lambda x: ft.squeeze(ft.add(x, 1)[None], axis=0),
+    ],
+)
+def test_numbers_and_keywords_go_along(call: Any, jnp: Any) -> None:
+    for x in (np.ones(3, dtype=np.float32), torch.ones(3), jnp.ones(3)):
+        found = call(x)
+        assert ft.engine_of(found) == ft.engine_of(x)
+        assert [float(value) for value in found] == [2.0] * 3
+
+
+def test_a_parameter_goes_with_a_tensor() -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    assert ft.multiply(weight, torch.ones(2)).requires_grad and ft.multiply(torch.ones(2), weight).requires_grad
+
+
+def test_creation_uses_the_current_engine() -> None:
+    for engine in ("numpy", "torch"):
+        with ft.use(engine):
+            made = [ft.zeros((2,)), ft.arange(3), ft.asarray([1.0]), ft.linspace(0, 1, 3), ft.eye(2), ft.full(2, 1)]
+            made += [ft.fft.fftfreq(4), ft.empty(shape=(2,)), ft.ones(2, dtype=ft.int8, device="cpu")]
+            assert {ft.engine_of(x) for x in made} == {engine}
+            assert made[2].dtype == ft.float32
+
+
+def test_dtypes_are_those_of_the_current_engine() -> None:
+    assert ft.float32 is torch.float32 and ft.bfloat16 is torch.bfloat16
+    with ft.use("numpy"):
+        assert str(ft.float32) == "float32" and str(ft.bool) == "bool"
+    assert ft.bool is torch.bool
+    assert (ft.pi, ft.newaxis) == (np.pi, None)
+
+
+def test_likes_stay_with_their_argument() -> None:
+    x = np.ones(2, dtype=np.int16)
+    assert type(ft.zeros_like(x)) is np.ndarray and ft.ones_like(x).dtype == np.int16
+
+
+def test_asarray_brings_arrays_of_others_over(jnp: Any) -> None:
+    x = ft.asarray(jnp.asarray([1, 2]))
+    assert isinstance(x, torch.Tensor) and x.tolist() == [1, 2]
+    assert ft.asarray(np.ones(2), dtype=torch.float32).dtype == torch.float32
+    own = torch.ones(2)
+    assert ft.asarray(own) is own
+    with ft.use("numpy"):
+        assert ft.asarray(torch.ones(2)).tolist() == [1.0, 1.0]
+
+
+MIXED = [
+    lambda x, y: ft.add(x, y),
+    lambda x, y: ft.where(x > 0, x, y),
+    lambda x, y: ft.clip(x, y),
+    lambda x, y: ft.clip(x, max=y),
+    lambda x, y: ft.concat([x, y]),
+    lambda x, y: ft.broadcast_arrays(x, y),
+    lambda x, y: ft.result_type(x, y),
+    lambda x, y: ft.linalg.vecdot(x, y),
+    lambda x, y: ft.take(x, y),
+    lambda x, y: ft.diff(x, prepend=y),
+    lambda x, y: ft.isclose(x, y),
+]
+
+
+@pytest.mark.parametrize("call", MIXED)
+def test_two_engines_in_one_call_are_an_error_that_names_both(call: Any) -> None:
+    for x, y in ((torch.ones(2), np.ones(2)), (np.ones(2), torch.ones(2))):
+        with pytest.raises(TypeError) as caught:
+            call(x, y)
+        assert "got arrays of numpy and torch, and takes those of one engine" in str(caught.value)
+        assert f"fanwise.tensor.convert(x, {ft.engine_of(x)!r})" in str(caught.value)
+
+
+@pytest.mark.parametrize("call", [lambda: ft.exp([1.0]), lambda: ft.exp("x"), lambda: ft.concat([[1.0], [2.0]])])
+def test_what_is_no_array_is_an_error_that_says_how_to_make_one(call: Any) -> None:
+    with pytest.raises(TypeError, match=r"expected an array of torch.*fanwise\.tensor\.asarray"):
+        call()
+
+
+def test_numbers_alone_are_an_error() -> None:
+    with pytest.raises(TypeError, match="add takes arrays, and got none"):
+        ft.add(1.0, 2.0)
+
+
+def test_arguments_are_checked_before_any_engine_sees_them() -> None:
+    with pytest.raises(TypeError, match="keyword"):
+        ft.sum(torch.ones(2), dim=0)
+    with pytest.raises(TypeError, match="positional"):
+        ft.sum(torch.ones(2), 0)
+
+
+def test_classes_of_user_code_are_served_and_not_kept() -> None:
+    class Mine(np.ndarray):
+        pass
+
+    assert ft.exp(np.zeros(2).view(Mine)).tolist() == [1.0, 1.0]
+    kept = [each for function in (ft.exp,) for each in inspect.getclosurevars(function).globals["functions"]]
+    assert Mine not in kept
+
+
+def test_dtypes_alone_go_to_their_library() -> None:
+    assert ft.finfo(torch.float32).dtype is torch.float32
+    assert ft.iinfo(np.dtype("int8")).max == 127
+    assert ft.isdtype(torch.int8, "integral") and ft.isdtype(dtype=torch.int8, kind="signed integer")
+    assert ft.result_type(torch.ones(1), torch.float64) is torch.float64
+    assert ft.can_cast(torch.int8, torch.int16) and not ft.can_cast(torch.int16, torch.int8)
+    assert ft.isdtype(np.float32, "real floating")
+    assert ABOUT_DTYPES & CREATION[""] == set()
+
+
+EXTRAS: list[tuple[Any, Any]] = [
+    (lambda x: ft.one_hot(ft.astype(x, ft.namespace(x).int32), 3), [[0, 1, 0], [0, 0, 1]]),
+    (lambda x: ft.pad(x, 1), [0, 1, 2, 0]),
+    (lambda x: ft.cov(ft.stack([x, x])), [[0.5, 0.5], [0.5, 0.5]]),
+    (lambda x: ft.nanmax(ft.divide(x - 1, x - 1)), 1.0),
+    (lambda x: ft.isclose(x, x + 1e-9), [True, True]),
+    (lambda x: ft.kron(x, x), [1, 2, 2, 4]),
+    (lambda x: ft.atleast_nd(x, ndim=2), [[1, 2]]),
+    (lambda x: ft.nan_to_num(ft.divide(x - 1, x - 1)), [0.0, 1.0]),
+    (lambda x: ft.nansum(x), 3.0),
+    (lambda x: ft.nunique(x), 2),
+    (lambda x: ft.setdiff1d(x, x[:1]), [2.0]),
+    (lambda x: ft.create_diagonal(x), [[1, 0], [0, 2]]),
+]
+
+
+@pytest.mark.parametrize(("call", "wanted"), EXTRAS)
+def test_functions_beside_the_standard_agree_on_every_engine(call: Any, wanted: Any, jnp: Any) -> None:
+    # JAX compiles every step of them, so it gets three.
+    for xp in (ft.namespace("numpy"), ft.namespace("torch"), *([jnp] if (call, wanted) in EXTRAS[:3] else [])):
+        x = xp.asarray([1.0, 2.0])
+        with np.errstate(all="ignore"):
+            found = call(x)
+        assert ft.engine_of(found) == xp.engine
+        np.testing.assert_allclose(np.asarray(found), np.asarray(wanted), rtol=1e-6)
+        assert not xp.isdtype(found.dtype, "real floating") or found.dtype == xp.float32
+
+
+def loaded(code: str) -> set[str]:
+    """The engines that an interpreter has loaded after some code."""
+    show = "import sys\nprint(*{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", f"{code}\n{show}"], check=True, capture_output=True, text=True)
+    return set(done.stdout.split()) & {"numpy", "torch", "jax", "tensorflow", "array_api_compat", "array_api_extra"}
+
+
+def test_no_engine_is_loaded_before_one_is_named_or_has_an_array() -> None:
+    look = "ft.exp, ft.linalg.solve, ft.fft.fft, ft.pi, dir(ft), ft.namespace('jax'), hasattr(ft, 'x')"
+    assert loaded(f"import fanwise.tensor as ft\n{look}") == set()
+    assert loaded("import fanwise.tensor as ft\nwith ft.use('numpy'): ft.zeros(3)") == {"numpy", "array_api_compat"}
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match=r"module 'fanwise\.tensor' has no attribute 'relu'"):
+        _ = ft.relu
+    for name, meant in {"concatenate": "concat", "expp": "exp", "value_and_gradd": "value_and_grad"}.items():
+        with pytest.raises(AttributeError, match=rf"no attribute '{name}'; did you mean '{meant}'\?"):
+            getattr(ft, name)
+    assert "Any" not in dir(ft)
+    with pytest.raises(AttributeError, match=r"fanwise\.tensor\.linalg has no 'lstsq'; it has cholesky"):
+        _ = ft.linalg.lstsq
+    assert {"exp", "linalg", "float32", "pi", "one_hot", "use"} <= set(dir(ft))
+    assert "solve" in dir(ft.linalg) and repr(ft.linalg) == "fanwise.tensor.linalg"
+    assert pickle.loads(pickle.dumps(ft.linalg)) is ft.linalg
+
+
+def test_jax_refuses_64_bits_it_does_not_have(jnp: Any) -> None:
+    calls: list[Callable[[], Any]] = [
+        lambda: jnp.zeros(3, dtype=jnp.float64),
+        lambda: jnp.asarray(np.ones(3)),
+        lambda: jnp.asarray([np.float64(1.0)]),
+        lambda: jnp.asarray([1.0], dtype=jnp.float64),
+        lambda: jnp.astype(jnp.ones(3), jnp.int64),
+        lambda: jnp.sum(jnp.ones(3), dtype=jnp.float64),
+        lambda: jnp.zeros_like(jnp.ones(3), dtype=jnp.complex128),
+        lambda: jnp.from_dlpack(np.ones(3)),
+        lambda: jnp.from_dlpack(torch.ones(3, dtype=torch.float64)),
+        lambda: jnp.cumulative_sum(jnp.ones(3), dtype=jnp.float64),
+    ]
+    for call in calls:
+        with pytest.raises(TypeError, match=r"set to 32 bits.*Ask for (float|int|complex)\d+.*jax_enable_x64"):
+            call()
+
+
+def test_jax_has_64_bits_when_they_are_on(jnp: Any) -> None:
+    import jax
+
+    with jax.enable_x64(True):
+        assert jnp.zeros(3, dtype=jnp.float64).dtype == jnp.float64
+        assert jnp.asarray(np.ones(2)).dtype == jnp.float64
+        assert (jnp.asarray(1.0).dtype, jnp.arange(1.0).dtype, jnp.asarray(1).dtype) == ("float32", "float32", "int64")
+        assert jnp.__array_namespace_info__().default_dtypes()["integral"] == jnp.int64
+
+
+def test_functions_can_be_traced_and_differentiated(jnp: Any) -> None:
+    import jax
+
+    def f(x: Any) -> Any:
+        return ft.sum(ft.clip(ft.multiply(ft.exp(x), ft.sign(x)), 0.0, 100.0))
+
+    x = jnp.asarray([1.0, 2.0])
+    assert jax.jit(f)(x) == pytest.approx(float(f(x)))
+    assert jax.grad(f)(x).tolist() == pytest.approx(ft.exp(x).tolist())
+    y = torch.asarray([1.0, 2.0], requires_grad=True)
+    f(y).backward()
+    assert y.grad is not None and y.grad.tolist() == pytest.approx(ft.exp(x).tolist())
+    assert torch.func.vmap(f)(torch.ones(3, 2)).shape == (3,)
+
+
+def test_mended_functions_of_jax_have_the_gradients_of_jax(jnp: Any) -> None:
+    import jax
+
+    assert jax.grad(lambda x: jnp.sum(jnp.remainder(x, 2.0)))(jnp.asarray([4.0, 5.0])).tolist() == [1.0, 1.0]
+    assert float(jax.grad(lambda x: jnp.real(jnp.sin(x + 0j)))(1.0)) == pytest.approx(np.cos(1.0))
+    assert float(jax.grad(jax.grad(lambda x: jnp.real(jnp.sin(x + 0j))))(1.0)) == pytest.approx(-np.sin(1.0))
+
+
+def test_memory_that_runs_backwards_is_copied_for_torch() -> None:
+    xp = ft.namespace("torch")
+    backwards = np.arange(3.0)[::-1]
+    for take_over in (xp.asarray, xp.from_dlpack):
+        assert take_over(backwards).tolist() == [2.0, 1.0, 0.0]
+        with pytest.raises(ValueError, match="negative stride"):
+            take_over(backwards, copy=False)
+
+
+def test_bounds_that_a_type_cannot_hold_bound_it_still(jnp: Any) -> None:
+    for xp in (ft.namespace("numpy"), ft.namespace("torch"), jnp):
+        x = xp.asarray([-100, 0, 100], dtype=xp.int8)
+        wide = xp.asarray([-1000, 5, 1000], dtype=xp.int32)
+        assert xp.clip(x, -1000, 1000).tolist() == [-100, 0, 100]
+        assert xp.clip(x, wide, None).tolist() == [-100, 5, 127]
+        assert xp.clip(x, None, wide).tolist() == [-128, 0, 100]
+        assert xp.clip(x, None, None).tolist() == [-100, 0, 100]
+        assert wide.tolist() == [-1000, 5, 1000], "the bounds are not written to"
+        assert xp.clip(x, wide, wide).dtype == xp.int8
+        assert xp.clip(wide, x, None).tolist() == [-100, 5, 1000]
+        assert xp.clip(wide, None, x).dtype == xp.int32
+        assert xp.clip(x, xp.asarray([1, 2, 200], dtype=xp.uint8)).tolist() == [1, 2, 127]
+
+
+def test_a_correction_need_not_be_an_integer(jnp: Any) -> None:
+    for xp in (ft.namespace("numpy"), ft.namespace("torch"), jnp):
+        x = xp.asarray([1.0, 2.0, 4.5])
+        variance = float(np.var([1.0, 2.0, 4.5], ddof=0.5))
+        assert float(xp.var(x, correction=0.5)) == pytest.approx(variance)
+        assert float(xp.std(x, axis=0, correction=0.5)) == pytest.approx(variance**0.5)
+        assert xp.var(x, axis=()).tolist() == xp.std(x, axis=()).tolist() == [0.0, 0.0, 0.0]
+
+
+def test_repeats_have_any_integer_dtype(jnp: Any) -> None:
+    for xp, dtype in ((ft.namespace("numpy"), "uint64"), (ft.namespace("torch"), "uint8"), (jnp, "int8")):
+        repeats = xp.asarray([2, 0, 1], dtype=getattr(xp, dtype))
+        assert xp.repeat(xp.asarray([5, 6, 7]), repeats).tolist() == [5, 5, 7]
+
+
+def test_special_complex_values_are_those_of_c99(jnp: Any) -> None:
+    inf, nan = np.inf, np.nan
+    table = {
+        "exp": (complex(-inf, nan), complex(0, 0)),
+        "cosh": (complex(0, inf), complex(nan, 0)),
+        "sinh": (complex(0, nan), complex(0, nan)),
+        "tanh": (complex(inf, 1), complex(1, 0)),
+        "acos": (complex(0, nan), complex(np.pi / 2, nan)),
+        "atanh": (complex(inf, nan), complex(0, nan)),
+        "log": (complex(-inf, nan), complex(inf, nan)),
+        "log1p": (complex(nan, inf), complex(inf, nan)),
+        "sqrt": (complex(-inf, nan), complex(nan, inf)),
+    }
+    for name, (argument, wanted) in table.items():
+        for xp in (ft.namespace("torch"), jnp):
+            found = complex(getattr(xp, name)(xp.asarray([argument]))[0])
+            np.testing.assert_allclose([found.real, abs(found.imag)], [wanted.real, wanted.imag], rtol=1e-6)
+
+
+def test_zeros_have_the_sign_of_the_divisor(jnp: Any) -> None:
+    for xp in (ft.namespace("torch"), jnp):
+        found = xp.remainder(xp.asarray([0.0, -0.0, 4.0]), xp.asarray([-1.0, 1.0, -2.0]))
+        assert np.signbit(np.asarray(found)).tolist() == [True, False, True]
+    assert np.signbit(np.asarray(jnp.sign(jnp.asarray([-0.0])))).tolist() == [False]
+    assert jnp.floor_divide(jnp.asarray([np.inf, 1.0]), jnp.asarray([2.0, 0.0])).tolist() == [np.inf, np.inf]
+
+
+def test_nan_differs_from_nan_in_torch_too() -> None:
+    xp = ft.namespace("torch")
+    x = xp.asarray([[np.nan, 2.0], [1.0, np.nan], [2.0, 1.0]])
+    found = xp.unique_all(x)
+    assert found.counts.tolist() == [2, 2, 1, 1]
+    assert found.indices.tolist() == [2, 1, 0, 3]
+    assert found.inverse_indices.tolist() == [[2, 1], [0, 3], [1, 0]]
+    assert xp.unique_counts(x).counts.tolist() == [2, 2, 1, 1]
+    assert xp.unique_values(xp.asarray([1j, 0j, 1j])).tolist() == [0j, 1j]
+
+
+def test_torch_gives_no_view_that_only_says_conjugate_me() -> None:
+    assert not ft.namespace("torch").fft.ihfft(torch.ones(4)).is_conj()

@@ -1,0 +1,69 @@
+"""What is wrong with a model, an optimizer or an option, said before the first step."""
+
+import operator
+from typing import SupportsIndex
+
+import torch
+from torch import nn
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+
+
+def check_model(model: nn.Module, device: torch.device) -> None:
+    """Raises TypeError for what is no module; ValueError for a wrapper, or a parameter or buffer elsewhere."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"the model must be a torch.nn.Module, got {type(model).__name__}")
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        raise ValueError(
+            f"the model is wrapped in {type(model).__name__}, which would spread the work once more.\n"
+            f"  wrong:  run.step({type(model).__name__}(model), ...)\n  right:  run.step(model, ...)"
+        )
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
+            raise ValueError(f"{name!r} of the model has no shape yet; call the model once with a batch, then run.step")
+        if tensor.device != device:
+            raise ValueError(
+                f"{name!r} of the model is on {tensor.device}, and this run's device is {device}.\n"
+                f"Write model.to(run.device), before the optimizer is made."
+            )
+
+
+def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+    """Raises TypeError for what is no optimizer; ValueError for one of other parameters, or that needs a closure."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"the optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}")
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError("LBFGS calls the loss several times a step; run.step is for optimizers that take gradients")
+    of_model = {id(param) for param in model.parameters()}
+    held = [param for group in optimizer.param_groups for param in group["params"]]
+    found = [tuple(param.shape) for param in held if id(param) not in of_model]
+    if found:
+        raise ValueError(
+            f"the optimizer holds {len(found)} parameters that are not the model's, the first of shape {found[0]}.\n"
+            f"Make it of model.parameters(), after the last model.to(...); put several modules into one."
+        )
+
+
+def check_precision(autocast: object) -> None:
+    """Raises ValueError for float16, which would need a scaled loss, and for what is no 16-bit type."""
+    if autocast not in (None, torch.bfloat16):
+        raise ValueError(
+            f"autocast must be torch.bfloat16 or None, got {autocast!r}; float16 would need a scaled loss as well"
+        )
+
+
+def check_step(clip_norm: float | None, accumulate: int) -> None:
+    """Raises ValueError unless both are positive."""
+    if clip_norm is not None and not clip_norm > 0:
+        raise ValueError(f"clip_norm must be above 0, got {clip_norm!r}")
+    whole_number("accumulate", accumulate, least=1)
+
+
+def whole_number(name: str, value: SupportsIndex, *, least: int) -> int:
+    """The value as an int. Raises TypeError for what is none, ValueError for one below `least`."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be a whole number, got {value!r}") from None
+    if number < least:
+        raise ValueError(f"{name} must be at least {least}, got {number}")
+    return number

@@ -1,0 +1,69 @@
+"""`run.mean`: the mean of a measure over a data set, every sample counted once.
+
+    data set -> chunks of `batch_size`, in order -> fn(model, *chunk) -> sums and counts -> one division
+
+Nothing is padded or repeated, and no mean of means is taken. Booleans and integers are added as integers, so an
+accuracy is the exact count over the exact number; floats are added in float64, chunk by chunk. The chunks depend
+on `batch_size` alone, and so do the bits of the result.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..tensor.random.keys import Key
+from .batches import Reader
+from .chance import stream
+from .losses import check_rows
+from .splitting import arguments
+
+Measure = Callable[..., Any]  # Any: called with the model and the members of a batch; returns values a sample
+
+
+def mean(fn: Measure, model: nn.Module, reader: Reader, *, batch_size: int, key: Key) -> float:
+    """The mean of what `fn` returns, the model in evaluation mode and without gradients."""
+    sums: list[tuple[float, float]] = []
+    with evaluating(model), torch.no_grad():
+        for start in range(0, len(reader), batch_size):
+            indices = torch.arange(start, min(start + batch_size, len(reader)))
+            content = reader.read(indices, key)
+            with stream(key.fold_in(start)):
+                sums.append(measured(fn(model, *arguments(content)), len(indices)))
+    total, count = sum(value for value, _ in sums), sum(count for _, count in sums)
+    if not count > 0:
+        raise ValueError(f"the counts that fn returned add up to {count}: there is nothing to take the mean of")
+    return total / count
+
+
+def measured(result: Any, samples: int) -> tuple[float, float]:  # Any: what the user's function returned
+    """The sum of the values of one chunk, and how many they are: integers if the values are."""
+    if isinstance(result, tuple) and len(result) == 2:
+        return _sum(result[0]), _sum(result[1])
+    value = _sum(result)
+    check_rows(result, samples, "fn")
+    return value, result.numel()
+
+
+def _sum(values: Any) -> float:  # Any: what the user's function returned
+    if not isinstance(values, Tensor) or values.is_complex():
+        raise TypeError(
+            f"fn must return a tensor, one value for each sample, or (values, counts), got {type(values).__name__}.\n"
+            f"  right:  lambda m, x, y: m(x).argmax(1) == y"
+        )
+    total: float = values.sum(dtype=torch.float64 if values.is_floating_point() else torch.int64).item()
+    return total
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """The model in evaluation mode, and each of its modules as it was after."""
+    were_training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in were_training:
+            module.training = True

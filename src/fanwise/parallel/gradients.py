@@ -1,0 +1,68 @@
+"""What one shard brings to a step, and how two of them are added.
+
+Lists run over the parameters, or over the buffers, of the model. None stands for a parameter that the loss did not
+reach, and for a buffer that the forward pass left as it was: neither is the same as zero.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(slots=True)
+class Partial:
+    """The sums over some shards.
+
+    Attributes:
+        grads: of the summed losses.
+        loss: the summed losses, without axes.
+        count: what `loss` is to be divided by: losses, or their weights.
+        samples: of these shards.
+        buffers: those that changed, and how many samples their sum stands for.
+        executed: shards.
+    """
+
+    grads: list[Tensor | None]
+    loss: Tensor
+    count: float
+    samples: int
+    buffers: "dict[int, tuple[Tensor, int]]"
+    executed: int = 1
+
+
+def add(left: Partial, right: Partial) -> Partial:
+    """Their sum, in the memory of `left`; `right` is used up."""
+    add_grads(left.grads, right.grads)
+    left.loss = left.loss + right.loss
+    left.count += right.count
+    left.samples += right.samples
+    left.executed += right.executed
+    for place, (value, samples) in right.buffers.items():
+        left.buffers[place] = _added(left.buffers[place], value, samples) if place in left.buffers else (value, samples)
+    return left
+
+
+def add_grads(left: list[Tensor | None], right: Sequence[Tensor | None]) -> None:
+    """Add `right` to `left`, each gradient on its own."""
+    both_left, both_right = [], []
+    for place, (mine, other) in enumerate(zip(left, right, strict=True)):
+        if mine is None:
+            left[place] = other
+        elif other is not None:
+            both_left.append(mine)
+            both_right.append(other)
+    if both_left:
+        torch._foreach_add_(both_left, both_right)
+
+
+def _added(sum_and_samples: tuple[Tensor, int], value: Tensor, samples: int) -> tuple[Tensor, int]:
+    so_far, of_samples = sum_and_samples
+    # A counter is the same in every shard, so that of the first one stands for all.
+    return (so_far + value if is_averaged(so_far) else so_far), of_samples + samples
+
+
+def is_averaged(buffer: Tensor) -> bool:
+    """Whether a buffer is a number to take the mean of: floating point, not an index, a counter or a mask."""
+    return buffer.is_floating_point() or buffer.is_complex()

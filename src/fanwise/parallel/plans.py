@@ -1,0 +1,31 @@
+"""What the result of a run depends on, besides the program and its data: the plan. Stored in every checkpoint.
+
+On how many devices it is executed is not part of it.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..tensor.random.keys import Key
+from .order import Progress
+
+
+@dataclass(slots=True)
+class Plan:
+    """Shards of each global batch, threads of each device, the seed, and the place in the data."""
+
+    shards: int
+    threads: int
+    progress: Progress
+
+    @property
+    def seed(self) -> int:
+        return self.progress.seed
+
+    def key(self, what: str) -> Key:
+        """Where the random numbers of one part of the run come from."""
+        return Key(self.seed).fold_in(what)
+
+    def state(self) -> dict[str, Any]:  # Any: numbers, and lists and dicts of them
+        place = self.progress.state()
+        return {"shards": self.shards, "threads": self.threads, "seed": self.seed, "place": place}

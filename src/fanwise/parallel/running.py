@@ -1,0 +1,116 @@
+"""`run` and `here`: a training function on several devices, or in the program as it stands.
+
+    fanwise.run(train, devices=4)     train(run), with threads and random states of its own; both are put back after
+    train(fanwise.here())             a plain loop, for a debugger or a notebook cell
+
+Whether on one device or many, the function is called once a process and the result is the same: it depends on seed,
+shards, threads and data, not on the number of devices.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import numpy as np
+import torch
+
+from ..base.nearest import did_you_mean
+from ..pool.current import current, in_job
+from ..pool.seeds import seed_everything
+from .checking import whole_number
+from .devices import Devices, devices_of
+from .order import Progress
+from .plans import Plan
+from .runs import Run, StrPath
+
+R = TypeVar("R")
+
+_REDUCTIONS = ("exact",)
+
+
+def run(
+    train: Callable[[Run], R],
+    *,
+    devices: Devices = "auto",
+    shards: int | None = None,
+    seed: int | None = None,
+    threads: int | None = None,
+    reduce: str = "exact",
+    resume: StrPath | None = None,
+) -> R:
+    """Call `train(run)` so that its steps are spread over devices. Blocks until it returns.
+
+    With the same seed, shards and threads the result has the same bits on any number of devices.
+
+    Args:
+        train: gets a `Run`; its hyperparameters by functools.partial.
+        devices: how many CPU devices, or their names, as `["cpu"] * 4`; "auto" is one.
+        shards: logical shards of each global batch; by default the number of devices, or those of the checkpoint.
+            At least as many as the devices that a later run of the same training shall have.
+        seed: of initial weights, order, augmentation and dropout; by default the job's in a pool, else 0.
+        threads: of each device, 1 by default. More threads give other bits, as other shards do.
+        reduce: "exact" adds gradients along one tree over the shards.
+        resume: a checkpoint of `run.save` to go on from.
+
+    Returns:
+        What `train` returns.
+
+    Raises:
+        ValueError: no such devices, shards, threads, seed or reduction; or the checkpoint does not fit to them.
+        FileNotFoundError: there is no file `resume`. What `train` raises, as it is.
+    """
+    if not callable(train):
+        raise TypeError(
+            f"fanwise.run got a {type(train).__name__}, not a function.\n"
+            f"  wrong:  fanwise.run(train(run))\n  right:  fanwise.run(train)"
+        )
+    if reduce not in _REDUCTIONS:
+        raise ValueError(f"unknown reduce={reduce!r}{did_you_mean(reduce, _REDUCTIONS)}")
+    given = {"shards": shards, "seed": seed, "threads": threads}
+    fixed = frozenset(name for name, value in given.items() if value is not None)
+    found = devices_of(devices)
+    plan = _plan(len(found) if shards is None else shards, 1 if threads is None else threads, seed)
+    with _surroundings(plan.threads):
+        made = Run(plan, found, fixed=fixed)
+        seed_everything(plan.seed)
+        if resume is not None:
+            made.restore(resume)
+        return train(made)
+
+
+def here(*, shards: int = 1, seed: int | None = None) -> Run:
+    """A run on one CPU device of this process, as it stands: `train(fanwise.here())`.
+
+    Seeds `random`, numpy and torch as `fanwise.run` does, and leaves the number of threads as it is.
+
+    Args:
+        shards: logical shards of each batch. seed: by default the job's in a pool, else 0.
+    """
+    plan = _plan(shards, torch.get_num_threads(), seed)
+    seed_everything(plan.seed)
+    return Run(plan, devices_of(1), fixed=frozenset() if seed is None else frozenset(["seed"]))
+
+
+def _plan(shards: int, threads: int, seed: int | None) -> Plan:
+    if seed is None:
+        seed = current().seed if in_job() else 0
+    seed = whole_number("seed", seed, least=0)
+    if seed >= 2**64:
+        raise ValueError(f"seed must be below 2**64, got {seed}")
+    return Plan(whole_number("shards", shards, least=1), whole_number("threads", threads, least=1), Progress(seed))
+
+
+@contextmanager
+def _surroundings(threads: int) -> Iterator[None]:
+    """Threads and random states for a run; those of the program come back after it."""
+    threads_before, torch_before = torch.get_num_threads(), torch.get_rng_state()
+    python_before, numpy_before = random.getstate(), np.random.get_state()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads_before)
+        torch.set_rng_state(torch_before)
+        random.setstate(python_before)
+        np.random.set_state(numpy_before)

@@ -1,0 +1,305 @@
+"""`Run`: what a training function gets, on one device or many. It holds the parts together and decides nothing itself.
+
+    train(run):  run.step     stepping.py     run.epochs, run.batches   order.py, batches.py
+                 run.mean     evaluation.py   run.save, run.restore     checkpoints.py
+                 run.report   the report of the current job of a pool
+
+Model, optimizer and what `run.keep` registers get what a checkpoint holds of them when they are registered, so
+`resume=` needs no line in the training function.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from ..pool.reporting import plain_metrics, report
+from . import checkpoints, evaluation
+from .batches import Batch, Collate, Data, batches, reader_of
+from .buffers import Buffers
+from .checking import check_model, check_optimizer, check_precision, check_step, whole_number
+from .losses import LossReader
+from .plans import Plan
+from .replicas import LocalDevice, LossFn, Replica
+from .stepping import Step
+
+_log = logging.getLogger(__name__)
+
+StrPath = str | os.PathLike[str]
+
+
+class Stateful(Protocol):
+    """What `run.keep` takes."""
+
+    def state_dict(self) -> Any: ...  # Any: of its own making
+
+    def load_state_dict(self, state_dict: Any, /) -> Any: ...  # Any: as state_dict gives
+
+
+class Run:
+    """One training. Made by `fanwise.run` and `fanwise.here`.
+
+    Attributes:
+        rank: of this process, from 0. world_size: number of processes.
+        device: where the model has to be. devices: all of this process.
+        rows: what was reported, oldest first.
+    """
+
+    def __init__(self, plan: Plan, devices: tuple[torch.device, ...], *, fixed: frozenset[str] = frozenset()) -> None:
+        self.rank, self.world_size = 0, 1
+        self.devices = devices
+        self.device = devices[0]
+        self.rows: list[dict[str, float | int]] = []
+        self._plan = plan
+        self._fixed = fixed  # what the user asked for by name, so that a checkpoint must agree
+        self._steps: list[Step] = []
+        self._objects: dict[str, Stateful] = {}
+        self._resumed: dict[str, Any] = {}  # Any: state_dicts that wait for their objects
+        self._chance: torch.Tensor | None = None  # torch's random state at the place of the checkpoint
+
+    @property
+    def shards(self) -> int:
+        """Logical shards of each global batch."""
+        return self._plan.shards
+
+    @property
+    def threads(self) -> int:
+        """Threads of each device."""
+        return self._plan.threads
+
+    @property
+    def seed(self) -> int:
+        """What order, augmentation and dropout are drawn from."""
+        return self._plan.seed
+
+    @property
+    def executions(self) -> int:
+        """Shards executed so far by all steps."""
+        return sum(step.executions for step in self._steps)
+
+    def step(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        loss_fn: LossFn,
+        *,
+        clip_norm: float | None = None,
+        accumulate: int = 1,
+        autocast: torch.dtype | None = None,
+    ) -> Step:
+        """How to make one step of training; call what it returns with each batch.
+
+        Args:
+            model: on `run.device`, without a wrapper. optimizer: of its parameters.
+            loss_fn: called as `loss_fn(model, *batch)` for each shard; returns one loss for each sample (or more,
+                first axis the sample), or `(losses, counts)`, or one mean. The gradient is that of the sum of all
+                losses over the sum of all counts of the global batch. It draws random numbers from torch's
+                global generator only.
+            clip_norm: the gradient of the whole batch is scaled down to this 2-norm.
+            accumulate: batches to one update. The last batch of a pass of `run.batches` always ends with one.
+            autocast: torch.bfloat16 for mixed precision.
+
+        Raises:
+            ValueError: a parameter is elsewhere, not the model's, or not made yet; a model in a wrapper; an
+                optimizer that calls the loss itself; `clip_norm` or `accumulate` not positive; float16.
+        """
+        check_model(model, self.device)
+        check_optimizer(optimizer, model)
+        check_precision(autocast)
+        check_step(clip_norm, accumulate)
+        self._register(_free_name("model", self._objects, model), model)
+        self._register(_free_name("optimizer", self._objects, optimizer), optimizer)
+        replica = Replica(model, list(model.parameters()), loss_fn, autocast, Buffers(model), LossReader())
+        local = [LocalDevice(replica) for _ in self.devices]
+        number = len(self._steps)
+        made = Step(self._plan, replica, optimizer, local, number=number, clip_norm=clip_norm, accumulate=accumulate)
+        self._steps.append(made)
+        self._register(_free_name("step", self._objects, made), made)
+        return made
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """The numbers 0 to `count - 1`; after a resume, those that are left. Raises ValueError if negative."""
+        return self._epochs(whole_number("the number of epochs", count, least=0))
+
+    def _epochs(self, count: int) -> Iterator[int]:
+        for epoch in self._plan.progress.epochs(count):
+            self._reach(in_pass=False)
+            yield epoch
+
+    def batches(
+        self,
+        data: Data,
+        batch_size: int,
+        *,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        collate_fn: Collate | None = None,
+    ) -> Iterator[Batch]:
+        """Global batches of a data set, each sample once, in an order drawn from (seed, epoch).
+
+        Args:
+            data: a tuple of tensors or a TensorDataset (fast: one indexing a shard), or any data set with `len(data)`
+                and `data[index]`, whose samples are collated by `collate_fn`, shard by shard.
+            batch_size: samples of the global batch, over all devices.
+            shuffle: if not, in the order of the data set. drop_last: leave out a last batch that is not full.
+
+        After a resume it goes on with the first sample that no step has used.
+
+        Raises:
+            TypeError: the data set cannot be indexed. ValueError: `batch_size` below 1, no samples, or another
+                length than when the checkpoint was made, or the pass began.
+        """
+        whole_number("batch_size", batch_size, least=1)
+        reader = reader_of(data, collate_fn)
+        begun = self._plan.progress.begin_pass(len(reader))
+        made = batches(
+            reader, begun, batch_size, shards=lambda: self._plan.shards, shuffle=shuffle, drop_last=drop_last
+        )
+        return self._reaching(made)
+
+    def _reaching(self, made: Iterator[Batch]) -> Iterator[Batch]:
+        for batch in made:
+            self._reach(in_pass=True)
+            yield batch
+
+    def _reach(self, in_pass: bool) -> None:
+        """The place of the checkpoint is reached: the program's own random numbers go on from there too.
+
+        Not before, because the model is made meanwhile, which draws initial weights.
+        """
+        resumed = self._plan.progress.resumed
+        is_in_pass = resumed is not None and not all(each["finished"] for each in resumed["passes"])
+        if self._chance is not None and (in_pass or not is_in_pass):
+            torch.set_rng_state(self._chance)
+            self._chance = None
+
+    def mean(
+        self,
+        fn: evaluation.Measure,
+        model: nn.Module,
+        data: Data,
+        *,
+        batch_size: int = 1024,
+        collate_fn: Collate | None = None,
+    ) -> float:
+        """The mean of a measure over a data set: each sample once, in evaluation mode, without gradients.
+
+        Args:
+            fn: called as `fn(model, *batch)`; returns one value for each sample, such as whether it is right, or
+                `(values, counts)`, whose sums are divided. Integers and booleans are counted exactly.
+            batch_size: samples at a time; the last bits of a mean of floats depend on it, on nothing else.
+
+        >>> run = here(); model = torch.nn.Linear(2, 2)
+        >>> x, y = torch.eye(2), torch.tensor([0, 1])
+        >>> accuracy = run.mean(lambda m, x, y: m(x).argmax(1) == y, model, (x, y))
+        """
+        whole_number("batch_size", batch_size, least=1)
+        check_model(model, self.device)
+        reader = reader_of(data, collate_fn)
+        return evaluation.mean(fn, model, reader, batch_size=batch_size, key=self._plan.key("mean"))
+
+    def report(self, **metrics: Any) -> None:  # Any: scalars of any library
+        """Report values once for the whole run; they are kept in `run.rows`.
+
+        In a trial this is `fanwise.tune.report`: it blocks until the tuner has decided.
+
+        Raises:
+            TrialStopped: the trial is to end. TypeError, ValueError: a value is no number, or there are none.
+        """
+        self.rows.append(plain_metrics(metrics))
+        report(**metrics)
+
+    def print(self, *values: object, sep: str = " ", end: str = "\n") -> None:
+        """Print once for the whole run, not once a process."""
+        if self.rank == 0:
+            sys.stdout.write(sep.join(map(str, values)) + end)
+            sys.stdout.flush()
+
+    def keep(self, **objects: Stateful) -> None:
+        """Register what else belongs to a checkpoint, as `run.keep(scheduler=scheduler)`.
+
+        Step a learning-rate scheduler yourself, as in a plain loop: the function runs once, however many devices.
+
+        Raises:
+            TypeError: without state_dict and load_state_dict. ValueError: the name is taken.
+        """
+        for name, kept in objects.items():
+            if not (hasattr(kept, "state_dict") and hasattr(kept, "load_state_dict")):
+                raise TypeError(f"run.keep({name}=...): a {type(kept).__name__} has no state_dict and load_state_dict")
+            if f"kept {name}" in self._objects:
+                raise ValueError(f"run.keep({name}=...): there is something kept under this name")
+            self._register(f"kept {name}", kept)
+
+    def _register(self, name: str | None, registered: Any) -> None:  # Any: has a state_dict
+        if name is None:
+            return
+        self._objects[name] = registered
+        if name in self._resumed:
+            registered.load_state_dict(self._resumed.pop(name))
+
+    def save(self, path: StrPath) -> Path:
+        """Write a checkpoint: the file is replaced as a whole. Blocks until it is on the disk.
+
+        Called after a step it holds that step; called after the loop over the batches it goes on with the next
+        epoch, so save last in an epoch. Returns the path.
+        """
+        waiting = {**self._resumed, **{name: each.state_dict() for name, each in self._objects.items()}}
+        kept = {name.removeprefix("kept "): state for name, state in waiting.items() if name.startswith("kept ")}
+        parts = {name: state for name, state in waiting.items() if not name.startswith("kept ")}
+        rows = [dict(row) for row in self.rows]
+        chance = torch.get_rng_state() if self._chance is None else self._chance
+        content = {"run": self._plan.state(), **parts, "kept": kept, "rows": rows, "random": chance}
+        if self.rank == 0:
+            checkpoints.write(Path(path), content)
+        return Path(path)
+
+    def restore(self, path: StrPath, *, weights_only: bool = True) -> None:
+        """Go on from a checkpoint, on any number of devices. Call it before the first epoch and batch.
+
+        Shards, threads and seed become those of the checkpoint.
+
+        Args:
+            weights_only: False loads kept objects of any type, which executes what is in the file.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            ValueError: no checkpoint; too late; or `fanwise.run` was given other shards, threads or another seed.
+        """
+        if self._plan.progress.has_begun:
+            raise ValueError("run.restore comes before the first run.epochs and run.batches of a training function")
+        content = checkpoints.read(Path(path), weights_only)
+        self._adopt(content.pop("run"), path)
+        self.rows[:] = content.pop("rows")
+        self._chance = content.pop("random")
+        content.pop("format")
+        self._resumed = {f"kept {name}": state for name, state in content.pop("kept").items()} | content
+        for name, registered in self._objects.items():
+            self._register(name, registered)
+
+    def _adopt(self, stored: Mapping[str, Any], path: StrPath) -> None:  # Any: numbers
+        for name in ("shards", "threads", "seed"):
+            if name in self._fixed and stored[name] != getattr(self._plan, name):
+                raise ValueError(
+                    f"{name}={getattr(self._plan, name)} was asked for, and the run in {os.fspath(path)} has "
+                    f"{stored[name]}: the results would not be those of one run.\n"
+                    f"Leave out {name}=, or give {stored[name]}."
+                )
+        self._plan.shards = stored["shards"]
+        self._plan.progress.seed = stored["seed"]
+        self._plan.progress.resumed = stored["place"]
+        if stored["threads"] != self._plan.threads:
+            self._plan.threads = stored["threads"]
+            torch.set_num_threads(stored["threads"])
+
+
+def _free_name(kind: str, taken: Mapping[str, object], registered: object) -> str | None:
+    """The next name of this kind: "model", "model2" ...; None for an object that has one."""
+    if any(each is registered for each in taken.values()):
+        return None
+    number = sum(name.rstrip("0123456789") == kind for name in taken)
+    return kind if number == 0 else f"{kind}{number + 1}"

@@ -1,0 +1,90 @@
+"""Batches as trees of tensors: how many samples they have, cutting one into shards, joining shards again.
+
+A batch is a tensor, or lists, tuples and dicts of tensors and of other batches, and every tensor has one row (its
+first axis) for each sample. A list of numbers or strings, as torch's default collate makes of them, is one row each.
+Knows nothing of models or steps.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_ALIGNED_BYTES = 64
+
+Content = Any  # Any: a tree of tensors, of the user's own making
+
+
+def samples_in(content: Content) -> int:
+    """The number of samples.
+
+    Raises:
+        TypeError: something in it cannot be cut into samples. ValueError: parts of different lengths.
+    """
+    lengths = [(path, length) for path, length in _lengths(content, "batch")]
+    if not lengths:
+        raise ValueError("the batch holds no tensor, so there is no telling how many samples it has")
+    if len({length for _, length in lengths}) > 1:
+        said = ", ".join(f"{path} {length}" for path, length in lengths)
+        raise ValueError(f"the first axis of every part of a batch is the sample; these have different lengths: {said}")
+    return lengths[0][1]
+
+
+def part_of(content: Content, samples: range) -> Content:
+    """The samples of a shard, each tensor beginning at an address as a fresh one does."""
+    if isinstance(content, Tensor):
+        part = content[samples.start : samples.stop]
+        # A library may choose its way of adding by the address, so a shard must not depend on where it was cut out.
+        return part if part.data_ptr() % _ALIGNED_BYTES == 0 else part.clone()
+    if isinstance(content, Mapping):
+        return {name: part_of(value, samples) for name, value in content.items()}
+    if _is_column(content):
+        return content[samples.start : samples.stop]
+    return tuple(part_of(value, samples) for value in content)
+
+
+def joined(parts: Sequence[Content]) -> Content:
+    """The whole batch, from the contents of its shards in order."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    if isinstance(first, Tensor):
+        return torch.cat(list(parts))
+    if isinstance(first, Mapping):
+        return {name: joined([part[name] for part in parts]) for name in first}
+    if _is_column(first):
+        return [value for part in parts for value in part]
+    return tuple(joined([part[place] for part in parts]) for place in range(len(first)))
+
+
+def arguments(content: Content) -> tuple[Content, ...]:
+    """What a function of the user's is called with: the members of a list or tuple; anything else as one."""
+    is_members = isinstance(content, list | tuple) and not _is_column(content)
+    return tuple(content) if is_members else (content,)
+
+
+def _lengths(content: Content, path: str) -> Iterator[tuple[str, int]]:
+    if isinstance(content, Tensor):
+        if content.ndim == 0:
+            raise TypeError(f"{path} is a tensor without axes; every part of a batch has one row for each sample")
+        yield path, len(content)
+    elif isinstance(content, Mapping):
+        for name, value in content.items():
+            yield from _lengths(value, f"{path}[{name!r}]")
+    elif isinstance(content, list | tuple):
+        if _is_column(content):
+            yield path, len(content)
+        else:
+            for place, value in enumerate(content):
+                yield from _lengths(value, f"{path}[{place}]")
+    else:
+        raise TypeError(
+            f"{path} is a {type(content).__name__}, which cannot be cut into samples.\n"
+            f"Make tensors, or lists, tuples and dicts of tensors of it, for example with collate_fn="
+        )
+
+
+def _is_column(content: Content) -> bool:
+    """A list or tuple of plain values, one a sample."""
+    return isinstance(content, list | tuple) and all(isinstance(value, str | bytes | int | float) for value in content)

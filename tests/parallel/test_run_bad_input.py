@@ -1,0 +1,156 @@
+"""What is wrong with the input of a run is said at once: what came, what there is, what to do."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import fanwise
+from fanwise.parallel.devices import devices_of
+
+NO_GPUS = pytest.mark.skipif(torch.cuda.is_available(), reason="says what a machine without GPUs says")
+
+
+def refused(said: str, error: type[Exception] = ValueError, /, **options: Any) -> None:  # Any: wrong on purpose
+    with pytest.raises(error, match=said):
+        fanwise.run(lambda run: None, **options)
+
+
+@NO_GPUS
+@pytest.mark.parametrize("devices", ["cuda:1", ["cpu", "cuda"], "cuda:0"], ids=str)
+def test_a_gpu_that_is_not_there_is_refused_with_what_is(devices: Any) -> None:  # Any: str or list
+    refused(r"there is no device 'cuda(:\d)?'; this machine has: cpu$", devices=devices)
+
+
+@pytest.mark.parametrize(
+    ("devices", "error", "said"),
+    [
+        (0, ValueError, "devices must be at least 1 and at most 1024, got 0"),
+        (-1, ValueError, "got -1"),
+        (5000, ValueError, "at most 1024, got 5000"),
+        ([], ValueError, r'a run needs at least one, as \["cpu"\]'),
+        ("gpu", ValueError, "there is no device 'gpu'; this machine has: cpu"),
+        ("meta", ValueError, "devices='meta': data-parallel runs execute on CPU devices of one process"),
+        (True, TypeError, "devices must be a number"),
+        (1.5, TypeError, "got 1.5"),
+        ([1], TypeError, "a device is named by text"),
+    ],
+    ids=str,
+)
+def test_devices_that_are_none_are_refused(devices: Any, error: type[Exception], said: str) -> None:  # Any: wrong
+    refused(said, error, devices=devices)
+
+
+def test_devices_are_numbers_or_names() -> None:
+    cpu = torch.device("cpu")
+    assert devices_of("auto") == devices_of(1) == devices_of("cpu") == devices_of(["cpu"]) == (cpu,)
+    assert devices_of(2) == devices_of(["cpu", "cpu:0"]) == (cpu, cpu)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"shards": 0}, ValueError, "shards must be at least 1, got 0"),
+        ({"shards": 2.0}, TypeError, "shards must be a whole number, got 2.0"),
+        ({"threads": 0}, ValueError, "threads must be at least 1, got 0"),
+        ({"seed": -1}, ValueError, "seed must be at least 0, got -1"),
+        ({"seed": 2**64}, ValueError, "seed must be below"),
+        ({"reduce": "exacts"}, ValueError, "unknown reduce='exacts'; did you mean 'exact'?"),
+        ({"reduce": "fast"}, ValueError, "unknown reduce='fast'; known: 'exact'"),
+    ],
+    ids=str,
+)
+def test_settings_of_a_run_are_checked(
+    options: dict[str, Any], error: type[Exception], said: str
+) -> None:  # Any: wrong
+    refused(said, error, **options)
+
+
+def test_a_call_in_place_of_a_function_is_explained() -> None:
+    with pytest.raises(TypeError, match=r"got a NoneType, not a function.\n  wrong:  fanwise.run\(train\(run\)\)"):
+        fanwise.run(None)  # type: ignore[arg-type]  # wrong on purpose
+
+
+LINEAR = nn.Linear(2, 2)
+
+
+def sgd(model: nn.Module) -> torch.optim.SGD:
+    return torch.optim.SGD(model.parameters(), 0.1)
+
+
+class Wrapped(nn.DataParallel[nn.Module]):
+    """One that no GPU is needed for."""
+
+    def __init__(self, module: nn.Module) -> None:
+        nn.Module.__init__(self)
+        self.module = module
+
+
+META = nn.Linear(2, 2, device="meta")
+LAZY = nn.LazyLinear(2)
+
+
+@pytest.mark.parametrize(
+    ("model", "optimizer", "options", "said"),
+    [
+        (META, sgd(META), {}, r"'weight' of the model is on meta, and this run's device is cpu.\nWrite model.to\(run"),
+        (LAZY, sgd(LINEAR), {}, "'weight' of the model has no shape yet; call the model once"),
+        (Wrapped(LINEAR), sgd(LINEAR), {}, r"wrapped in Wrapped, which.*\n  wrong:  run.step\(Wrapped\(model\)"),
+        (LINEAR, sgd(nn.Linear(3, 1)), {}, r"holds 2 parameters that are not the model's, the first of shape \(1, 3\)"),
+        (LINEAR, torch.optim.LBFGS(LINEAR.parameters()), {}, "LBFGS calls the loss several times"),
+        (LINEAR, sgd(LINEAR), {"clip_norm": 0.0}, "clip_norm must be above 0, got 0.0"),
+        (LINEAR, sgd(LINEAR), {"accumulate": 0}, "accumulate must be at least 1, got 0"),
+        (
+            LINEAR,
+            sgd(LINEAR),
+            {"autocast": torch.float16},
+            "autocast must be torch.bfloat16 or None, got",
+        ),
+    ],
+    ids=["elsewhere", "lazy", "wrapped", "of another model", "closure", "clip", "accumulate", "float16"],
+)
+def test_a_step_is_checked_when_it_is_made(model: Any, optimizer: Any, options: Any, said: str) -> None:  # Any: wrong
+    with pytest.raises(ValueError, match=said):
+        fanwise.here().step(model, optimizer, lambda m, x: m(x), **options)
+
+
+def test_what_is_no_model_or_optimizer_is_refused() -> None:
+    run = fanwise.here()
+    with pytest.raises(TypeError, match=r"must be a torch\.nn\.Module, got function"):
+        run.step(lambda x: x, sgd(LINEAR), lambda m, x: m(x))  # type: ignore[arg-type]  # wrong on purpose
+    with pytest.raises(TypeError, match=r"must be a torch\.optim\.Optimizer, got list"):
+        run.step(LINEAR, [], lambda m, x: m(x))  # type: ignore[arg-type]  # wrong on purpose
+
+
+@pytest.mark.parametrize(
+    ("result", "error", "said"),
+    [
+        (3.0, TypeError, "loss_fn must return a tensor of losses.*got float"),
+        (
+            torch.zeros(3, requires_grad=True),
+            ValueError,
+            r"got 4 samples and returned a tensor of shape \(3,\)",
+        ),
+        ((torch.zeros(4, requires_grad=True), -1), ValueError, "with counts -1; they must be numbers of at least 0"),
+    ],
+    ids=["float", "rows", "counts"],
+)
+def test_what_is_no_loss_is_refused(result: Any, error: type[Exception], said: str) -> None:  # Any: wrong on purpose
+    step = fanwise.here().step(LINEAR, sgd(LINEAR), lambda m, x: result)
+    with pytest.raises(error, match=said):
+        step(torch.rand(4, 2))
+
+
+def test_only_what_has_a_state_is_kept_and_once() -> None:
+    run = fanwise.here()
+    with pytest.raises(TypeError, match=r"run.keep\(ema=...\): a int has no state_dict"):
+        run.keep(ema=3)  # type: ignore[arg-type]  # wrong on purpose
+    run.keep(ema=LINEAR)
+    with pytest.raises(ValueError, match=r"run.keep\(ema=...\): there is something kept under this name"):
+        run.keep(ema=LINEAR)
+
+
+def test_a_negative_number_of_epochs_is_refused() -> None:
+    with pytest.raises(ValueError, match="the number of epochs must be at least 0, got -1"):
+        fanwise.here().epochs(-1)

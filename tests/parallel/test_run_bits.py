@@ -1,0 +1,138 @@
+"""Same seed, shards and threads: the same bits on any number of devices; with one shard those of a plain loop."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import fanwise
+from fanwise.parallel import Run
+
+# N: samples, B: samples of a global batch
+N, B, EPOCHS = 53, 16, 2
+GENERATOR = torch.Generator().manual_seed(1)
+X = torch.randn(N, 1, 6, 6, generator=GENERATOR)
+Y = torch.randint(0, 3, (N,), generator=GENERATOR)
+
+OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
+    "momentum": lambda model: torch.optim.SGD(model.parameters(), 0.1, momentum=0.9),
+    "adamw": lambda model: torch.optim.AdamW(model.parameters(), 0.01),
+}
+
+
+def with_everything() -> nn.Module:
+    """Dropout and batch normalisation: what depends on who executes a shard if it is not taken care of."""
+    conv, linear = nn.Conv2d(1, 4, 3), nn.Linear(64, 3)
+    return nn.Sequential(conv, nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.3), nn.Flatten(), linear)
+
+
+def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return cross_entropy(model(x), y, reduction="none")
+
+
+def training(optimizer: str, **options: float) -> Callable[[Run], tuple[list[Tensor], int]]:
+    def train(run: Run) -> tuple[list[Tensor], int]:
+        model = with_everything()
+        step = run.step(model, OPTIMIZERS[optimizer](model), losses, **options)  # type: ignore[arg-type]  # mixed
+        seen = [step(batch) for _ in run.epochs(EPOCHS) for batch in run.batches((X, Y), B)]
+        return [*model.state_dict().values(), *seen], run.executions
+
+    return train
+
+
+def same(some: list[Tensor], others: list[Tensor]) -> bool:
+    return all(torch.equal(one, other) for one, other in zip(some, others, strict=True))
+
+
+@pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
+def test_bits_and_executions_do_not_depend_on_the_number_of_devices(optimizer: str) -> None:
+    one, executed = fanwise.run(training(optimizer), devices=1, shards=8)
+    # Batches of 16, 16 and 16 have 8 shards with samples, the last one of 5 has 5.
+    assert executed == EPOCHS * (8 + 8 + 8 + 5)
+    for devices in (2, 3, 4, 8, 11):
+        found, executions = fanwise.run(training(optimizer), devices=devices, shards=8)
+        assert same(one, found), f"{devices} devices"
+        assert executions == executed
+
+
+@settings(max_examples=10)
+@given(shards=st.integers(1, 9), devices=st.integers(1, 9))
+def test_bits_depend_on_the_shards_alone(shards: int, devices: int) -> None:
+    one, _ = fanwise.run(training("momentum"), devices=1, shards=shards)
+    found, _ = fanwise.run(training("momentum"), devices=devices, shards=shards)
+    assert same(one, found)
+
+
+def test_other_shards_and_another_seed_give_other_bits() -> None:
+    one, _ = fanwise.run(training("momentum"), shards=2)
+    assert not same(one, fanwise.run(training("momentum"), shards=3)[0])
+    assert not same(one, fanwise.run(training("momentum"), shards=2, seed=1)[0])
+
+
+def test_by_default_there_are_as_many_shards_as_devices() -> None:
+    assert fanwise.run(lambda run: (run.shards, run.threads, run.seed), devices=3) == (3, 1, 0)
+
+
+@pytest.mark.parametrize("options", [{"clip_norm": 0.5}, {"accumulate": 2}], ids=["clipped", "accumulated"])
+def test_clipping_and_accumulation_do_not_depend_on_devices(options: dict[str, float]) -> None:
+    one, _ = fanwise.run(training("momentum", **options), devices=1, shards=4)
+    assert same(one, fanwise.run(training("momentum", **options), devices=3, shards=4)[0])
+    assert not same(one, fanwise.run(training("momentum"), devices=1, shards=4)[0])
+
+
+def plain_model() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3))
+
+
+@pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
+def test_one_shard_on_one_device_is_the_plain_loop(optimizer: str) -> None:
+    orders: list[Tensor] = []
+
+    def train(run: Run) -> list[Tensor]:
+        model = plain_model()
+        step = run.step(model, OPTIMIZERS[optimizer](model), losses, clip_norm=1.0)
+        for _ in run.epochs(EPOCHS):
+            for batch in run.batches((X, Y, torch.arange(N)), B):
+                x, y, indices = batch
+                orders.append(indices)
+                step((x, y))
+        return list(model.state_dict().values())
+
+    def plain(run: Run) -> list[Tensor]:
+        model = plain_model()
+        updates = OPTIMIZERS[optimizer](model)
+        for indices in orders:
+            updates.zero_grad()
+            losses(model, X[indices], Y[indices]).sum().backward()  # type: ignore[no-untyped-call]  # torch's
+            for param in model.parameters():
+                assert param.grad is not None
+                param.grad /= len(indices)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            updates.step()
+        return list(model.state_dict().values())
+
+    ours = fanwise.run(train)
+    assert same(ours, fanwise.run(plain))
+    assert sorted(torch.cat(orders[: len(orders) // 2]).tolist()) == list(range(N))
+
+
+def test_here_gives_the_bits_of_a_run_with_as_many_threads() -> None:
+    threads = torch.get_num_threads()
+    ours, _ = fanwise.run(training("momentum"), threads=threads)
+    assert same(ours, training("momentum")(fanwise.here())[0])
+
+
+def test_a_run_leaves_threads_and_random_states_as_they_were() -> None:
+    threads = torch.get_num_threads()
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    found = fanwise.run(lambda run: (torch.get_num_threads(), torch.rand(2)), threads=threads + 1)
+    assert found[0] == threads + 1
+    assert torch.equal(torch.rand(2), expected)
+    assert not torch.equal(found[1], expected)
+    assert torch.get_num_threads() == threads

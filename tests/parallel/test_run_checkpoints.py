@@ -1,0 +1,224 @@
+"""Checkpoints: a training in pieces, on changing numbers of devices, ends with the bits of one in a single piece."""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import fanwise
+from fanwise.parallel import Run
+
+# N: samples, B: samples of a global batch
+N, B, EPOCHS = 33, 12, 3
+X = torch.randn(N, 4, generator=torch.Generator().manual_seed(1))
+Y = torch.randint(0, 3, (N,), generator=torch.Generator().manual_seed(2))
+
+
+class Ended(Exception):
+    """The process ends here."""
+
+
+def network() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.2), nn.Linear(8, 3))
+
+
+def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return cross_entropy(model(x), y, reduction="none")
+
+
+def train(run: Run, path: Path, end_after: int = 1000, accumulate: int = 1) -> list[Tensor]:
+    """Saves and ends after so many batches of this process."""
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    run.keep(scheduler=scheduler)
+    step = run.step(model, optimizer, losses, accumulate=accumulate)
+    chance = 0.0
+    for epoch in run.epochs(EPOCHS):
+        torch.rand(3)  # drawn once more by a process that resumes in the middle of an epoch
+        for batch in run.batches((X, Y), B):
+            if end_after == 0:
+                run.save(path)
+                raise Ended
+            end_after -= 1
+            step(batch)
+            chance = float(torch.rand(()))  # the program's own stream goes on too
+        scheduler.step()
+        run.report(epoch=epoch, chance=chance, executions=run.executions)
+    rows = torch.tensor([[float(value) for value in row.values()] for row in run.rows])
+    return [*model.state_dict().values(), rows]
+
+
+def same(some: list[Tensor], others: list[Tensor]) -> bool:
+    return all(torch.equal(one, other) for one, other in zip(some, others, strict=True))
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize("ends", [[1], [5], [4], [0, 3, 5], [8]], ids=str)
+def test_a_training_goes_on_in_the_middle_of_an_epoch_on_other_devices(
+    ends: list[int], accumulate: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.pt"
+    whole = functools.partial(train, path=path, accumulate=accumulate)
+    expected = fanwise.run(whole, devices=2, shards=4)
+    resume = None
+    for devices, end in enumerate(ends, 1):
+        with pytest.raises(Ended):
+            fanwise.run(functools.partial(whole, end_after=end), devices=devices, shards=4, resume=resume)
+        resume = path
+    assert same(expected, fanwise.run(whole, devices=3, resume=resume))
+
+
+@pytest.mark.parametrize("after", [1, 3, 4, 9])
+def test_a_checkpoint_made_after_a_step_holds_that_step(after: int, tmp_path: Path) -> None:
+    path = tmp_path / "run.pt"
+    seen: list[int] = []
+
+    def main(run: Run, stop: bool) -> Tensor:
+        model = nn.Linear(1, 1)
+        step = run.step(model, torch.optim.SGD(model.parameters(), 0.1), lambda m, x: m(x).square().sum(1))
+        for _ in run.epochs(EPOCHS):
+            for batch in run.batches(torch.arange(N)[:, None] / N, B):
+                seen.extend((batch.whole()[:, 0] * N).round().int().tolist())
+                step(batch)
+                if stop and step.turns == after:
+                    run.save(path)
+                    raise Ended
+        return model.weight.detach()
+
+    whole, order = fanwise.run(functools.partial(main, stop=False)), [*seen]
+    seen.clear()
+    with pytest.raises(Ended):
+        fanwise.run(functools.partial(main, stop=True), devices=1)
+    assert torch.equal(fanwise.run(functools.partial(main, stop=False), resume=path), whole)
+    assert seen == order
+
+
+def saved(path: Path, **options: Any) -> Path:  # Any: of fanwise.run
+    with pytest.raises(Ended):
+        fanwise.run(functools.partial(train, path=path, end_after=2), **options)
+    return path
+
+
+def test_plain_torch_load_reads_a_checkpoint(tmp_path: Path) -> None:
+    content = torch.load(saved(tmp_path / "run.pt", devices=3), weights_only=True)
+    names = {"format", "run", "model", "optimizer", "step", "kept", "rows", "random"}
+    assert set(content) == names
+    assert list(content["model"])[:2] == ["0.weight", "0.bias"]
+    assert set(content["kept"]) == {"scheduler"}
+    assert (content["run"]["shards"], content["run"]["threads"], content["run"]["seed"]) == (3, 1, 0)
+    nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.2), nn.Linear(8, 3)).load_state_dict(
+        content["model"]
+    )
+
+
+def test_shards_threads_and_seed_are_those_of_the_checkpoint(tmp_path: Path) -> None:
+    path = saved(tmp_path / "run.pt", shards=5, seed=7, threads=2)
+    found = fanwise.run(lambda run: (run.shards, run.seed, run.threads, torch.get_num_threads()), resume=path)
+    assert found == (5, 7, 2, 2)
+
+
+@pytest.mark.parametrize("name", ["shards", "seed", "threads"])
+def test_other_ones_are_refused(name: str, tmp_path: Path) -> None:
+    path = saved(tmp_path / "run.pt", shards=5, seed=7, threads=2)
+    with pytest.raises(ValueError, match=rf"{name}=3 was asked for, and the run in .* has \d.*\nLeave out {name}="):
+        fanwise.run(lambda run: None, resume=path, **{name: 3})  # type: ignore[arg-type]  # one of three
+
+
+def test_a_failed_save_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    class Bad:
+        def state_dict(self) -> Any:  # Any: what cannot be written
+            return {"lock": __import__("threading").Lock()}
+
+        def load_state_dict(self, state: Any) -> None: ...  # Any: never called
+
+    run = fanwise.here()
+    path = run.save(tmp_path / "run.pt")
+    before = path.read_bytes()
+    run.keep(bad=Bad())
+    with pytest.raises(TypeError, match="cannot pickle"):
+        run.save(path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_is_kept_but_not_yet_registered_stays_in_the_next_checkpoint(tmp_path: Path) -> None:
+    path = saved(tmp_path / "run.pt")
+    again = tmp_path / "again.pt"
+    fanwise.run(lambda run: run.save(again), resume=path)
+    first, second = torch.load(path), torch.load(again)
+    assert first["run"] == second["run"]
+    assert first["kept"]["scheduler"] == second["kept"]["scheduler"]
+    assert all(torch.equal(value, second["model"][name]) for name, value in first["model"].items())
+
+
+def test_restore_also_works_after_the_model_was_registered(tmp_path: Path) -> None:
+    path = saved(tmp_path / "run.pt")
+    run = fanwise.here()
+    model = network()
+    step = run.step(model, torch.optim.AdamW(model.parameters(), 0.01), losses)
+    run.restore(path)
+    assert torch.equal(model[0].weight, torch.load(path)["model"]["0.weight"])  # type: ignore[arg-type]  # a module
+    assert step.turns == 2
+
+
+def test_a_finished_training_has_nothing_left_to_do(tmp_path: Path) -> None:
+    def whole(run: Run) -> tuple[int, int]:
+        epochs = batches = 0
+        for _ in run.epochs(2):
+            epochs += 1
+            batches += len(list(run.batches((X, Y), B)))
+            run.save(tmp_path / "run.pt")
+        return epochs, batches
+
+    assert fanwise.run(whole) == (2, 6)
+    assert fanwise.run(whole, resume=tmp_path / "run.pt") == (0, 0)
+
+
+def test_restore_comes_before_the_first_epoch(tmp_path: Path) -> None:
+    path = saved(tmp_path / "run.pt")
+    run = fanwise.here()
+    list(run.batches((X, Y), B))
+    with pytest.raises(ValueError, match=r"run\.restore comes before the first run\.epochs"):
+        run.restore(path)
+
+
+def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "other.pt"
+    with pytest.raises(FileNotFoundError, match=r"other\.pt"):
+        fanwise.run(lambda run: None, resume=path)
+    torch.save({"model": {}}, path)
+    with pytest.raises(ValueError, match=r"other\.pt is no checkpoint that run\.save wrote"):
+        fanwise.run(lambda run: None, resume=path)
+    path.write_bytes(b"not a file of torch")
+    with pytest.raises(ValueError, match=r"other\.pt"):
+        fanwise.run(lambda run: None, resume=path)
+
+
+class Odd:
+    """Keeps an object that only unpickling can make."""
+
+    def __init__(self) -> None:
+        self.value: object = None
+
+    def state_dict(self) -> Any:  # Any: on purpose
+        return {"path": Path("x")}
+
+    def load_state_dict(self, state: Any) -> None:  # Any: as above
+        self.value = state["path"]
+
+
+def test_objects_of_other_types_are_loaded_on_request_only(tmp_path: Path) -> None:
+    run = fanwise.here()
+    run.keep(odd=Odd())
+    path = run.save(tmp_path / "run.pt")
+    with pytest.raises(ValueError, match=r"run\.restore\(path, weights_only=False\) loads it"):
+        fanwise.here().restore(path)
+    again, odd = fanwise.here(), Odd()
+    again.restore(path, weights_only=False)
+    again.keep(odd=odd)
+    assert odd.value == Path("x")

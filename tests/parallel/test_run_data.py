@@ -1,0 +1,208 @@
+"""Batches: every sample once, in an order and with an augmentation that depend on seed, epoch and index alone."""
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+import fanwise
+from fanwise.parallel import Batch
+
+NUMBERS = torch.arange(11)
+
+
+class Squares(Dataset[tuple[int, int]]):
+    """Sample i is (i, i * i); its length can be changed."""
+
+    def __init__(self, length: int = 11) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        return index, index * index
+
+
+class Noisy(Squares):
+    """Sample i with noise from all three generators."""
+
+    def __getitem__(self, index: int) -> Any:  # Any: two numbers
+        return index, float(torch.rand(())) + random.random() + np.random.random()
+
+
+def order(batches: Iterator[Batch]) -> list[int]:
+    """The first member of each batch, one after another."""
+    return [int(value) for batch in batches for value in next(iter(batch))]
+
+
+@given(
+    length=st.integers(1, 40),
+    batch_size=st.integers(1, 45),
+    shards=st.integers(1, 9),
+    drop_last=st.booleans(),
+)
+def test_every_sample_comes_once(length: int, batch_size: int, shards: int, drop_last: bool) -> None:
+    run = fanwise.here(shards=shards)
+    batches = list(run.batches((torch.arange(length),), batch_size, drop_last=drop_last))
+    seen = order(iter(batches))
+    if drop_last:
+        assert len(seen) == len(set(seen)) == length - length % batch_size
+        assert all(len(batch) == batch_size for batch in batches)
+    else:
+        assert sorted(seen) == list(range(length))
+        assert [len(batch) for batch in batches[:-1]] == [batch_size] * (len(batches) - 1)
+    assert all(len(batch.shards) == shards for batch in batches)
+    assert [batch.last for batch in batches] == [False] * (len(batches) - 1) + [True] * bool(batches)
+
+
+def test_the_order_is_of_the_seed_and_the_epoch_and_not_of_the_shards() -> None:
+    def orders(**options: int) -> list[list[int]]:
+        run = fanwise.here(**options)
+        return [order(run.batches((NUMBERS,), 4)) for _ in run.epochs(3)]
+
+    first = orders()
+    assert first == orders(shards=3)
+    assert first != orders(seed=1)
+    assert first[0] != first[1] != first[2] != list(range(11))
+
+
+def test_without_shuffling_the_order_is_that_of_the_data() -> None:
+    assert order(fanwise.here().batches((NUMBERS,), 4, shuffle=False)) == list(range(11))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param((NUMBERS, NUMBERS**2), id="tensors"),
+        pytest.param(TensorDataset(NUMBERS, NUMBERS**2), id="TensorDataset"),
+        pytest.param(Squares(), id="map style"),
+        pytest.param([(i, i * i) for i in range(11)], id="list"),
+    ],
+)
+def test_kinds_of_data_sets_give_the_same_batches(data: Any) -> None:  # Any: data sets have no type in common
+    expected = fanwise.here(shards=3).batches((NUMBERS, NUMBERS**2), 4)
+    for batch, wanted in zip(fanwise.here(shards=3).batches(data, 4), expected, strict=True):
+        x, y = batch
+        assert torch.equal(y, x**2)
+        assert torch.equal(x, wanted.whole()[0])
+        assert batch.sizes == wanted.sizes
+
+
+def test_one_tensor_is_a_data_set_too() -> None:
+    (batch,) = fanwise.here(shards=2).batches(NUMBERS, 11)
+    assert sorted(batch.whole().tolist()) == list(range(11))
+
+
+def test_each_shard_is_collated_by_itself() -> None:
+    seen: list[int] = []
+
+    def collate(samples: list[Any]) -> Tensor:  # Any: what the data set gives
+        seen.append(len(samples))
+        return torch.tensor([first for first, _ in samples])
+
+    assert sorted(order(fanwise.here(shards=3).batches(Squares(), 7, collate_fn=collate))) != []
+    assert seen == [3, 2, 2, 2, 1, 1]
+
+
+def test_augmentation_depends_on_epoch_and_index_and_not_on_shards_or_batches() -> None:
+    def noise(shards: int, batch_size: int) -> list[dict[int, float]]:
+        run, found = fanwise.here(shards=shards), []
+        for _ in run.epochs(2):
+            pairs = [tuple(batch) for batch in run.batches(Noisy(), batch_size)]
+            found.append({int(i): float(value) for x, y in pairs for i, value in zip(x, y, strict=True)})
+        return found
+
+    one = noise(1, 4)
+    assert one == noise(3, 5)
+    assert one[0] != one[1]
+    assert len(set(one[0].values())) == 11
+
+
+def test_reading_leaves_the_random_states_of_the_program_alone() -> None:
+    run = fanwise.here()
+    expected = random.random(), np.random.random(), float(torch.rand(()))
+    run = fanwise.here()
+    list(run.batches(Noisy(), 4))
+    assert (random.random(), np.random.random(), float(torch.rand(()))) == expected
+
+
+def test_every_shard_begins_at_an_aligned_address() -> None:
+    seen: list[int] = []
+
+    def losses(model: torch.nn.Module, x: Tensor) -> Tensor:
+        seen.append(x.data_ptr() % 64)
+        return model(x)[:, 0]  # type: ignore[no-any-return]  # a module returns anything
+
+    model = torch.nn.Linear(3, 1)
+    run = fanwise.here(shards=3)
+    step = run.step(model, torch.optim.SGD(model.parameters(), 0.1), losses)
+    step(torch.rand(10, 3))
+    for batch in run.batches(torch.rand(10, 3), 10):
+        step(batch)
+    assert seen == [0] * 6
+
+
+def test_a_data_set_that_changes_its_length_in_a_pass_is_refused() -> None:
+    data = Squares()
+    batches = fanwise.here().batches(data, 4)
+    next(batches)
+    data.length = 12
+    with pytest.raises(ValueError, match="the data set had 11 samples when this pass began, and has 12 now"):
+        next(batches)
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(3))
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        pytest.param(Stream(), "must be a map-style data set.*got Stream", id="iterable"),
+        pytest.param(DataLoader(Squares(), 2), "got DataLoader.\nThe order is made here", id="loader"),
+        pytest.param(iter([1]), "got list_iterator", id="iterator"),
+    ],
+)
+def test_what_cannot_be_indexed_is_refused(data: Any, said: str) -> None:  # Any: wrong on purpose
+    with pytest.raises(TypeError, match=said):
+        fanwise.here().batches(data, 2)
+
+
+@pytest.mark.parametrize(
+    ("data", "size", "said"),
+    [
+        pytest.param((NUMBERS,), 0, "batch_size must be at least 1, got 0", id="no batch"),
+        pytest.param((NUMBERS[:0],), 2, "the data set has no samples", id="empty"),
+        pytest.param((NUMBERS, NUMBERS[1:]), 2, r"different lengths: batch\[0\] 11, batch\[1\] 10", id="lengths"),
+    ],
+)
+def test_wrong_sizes_are_refused(data: Any, size: int, said: str) -> None:  # Any: wrong on purpose
+    with pytest.raises(ValueError, match=said):
+        fanwise.here().batches(data, size)
+
+
+@pytest.mark.parametrize(
+    ("batch", "error", "said"),
+    [
+        ((NUMBERS, NUMBERS[1:]), ValueError, r"batch\[0\] 11, batch\[1\] 10"),
+        ({"x": NUMBERS, "y": object()}, TypeError, r"batch\['y'\] is a object, which cannot be cut"),
+        ((NUMBERS, torch.tensor(3)), TypeError, r"batch\[1\] is a tensor without axes"),
+        ((), ValueError, "holds no tensor|no samples"),
+        (NUMBERS[:0], ValueError, "the batch has no samples"),
+    ],
+    ids=["lengths", "object", "scalar", "nothing", "empty"],
+)
+def test_a_batch_that_cannot_be_cut_is_refused(batch: Any, error: type[Exception], said: str) -> None:  # Any: wrong
+    model = torch.nn.Linear(1, 1)
+    step = fanwise.here(shards=2).step(model, torch.optim.SGD(model.parameters(), 0.1), lambda m, *parts: m.weight)
+    with pytest.raises(error, match=said):
+        step(batch)

@@ -1,0 +1,312 @@
+"""What one step does: losses and counts, gradients, buffers, failures."""
+
+import logging
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import fanwise
+
+# B: samples, D: features
+X = torch.randn(10, 4, generator=torch.Generator().manual_seed(1))
+Y = torch.tensor([0, 1, 2, 0, 1, 2, 0, 1, 2, 0])
+
+
+def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return cross_entropy(model(x), y, reduction="none")
+
+
+def linear() -> nn.Linear:
+    torch.manual_seed(2)
+    return nn.Linear(4, 3)
+
+
+def sgd(model: nn.Module, lr: float = 1.0) -> torch.optim.SGD:
+    return torch.optim.SGD(model.parameters(), lr)
+
+
+def moved_by(loss_fn: Any, shards: int, batch: Any = (X, Y), **options: Any) -> Tensor:  # Any: a step's arguments
+    """How far one step at rate 1 moves the weights: the gradient."""
+    model = linear()
+    before = model.weight.detach().clone()
+    fanwise.here(shards=shards).step(model, sgd(model), loss_fn, **options)(batch)
+    return before - model.weight.detach()
+
+
+WHOLE = moved_by(losses, 1)
+
+
+@pytest.mark.parametrize("shards", [2, 3, 7, 10, 16])
+def test_uneven_and_empty_shards_give_the_gradient_of_the_whole_batch(shards: int) -> None:
+    torch.testing.assert_close(moved_by(losses, shards), WHOLE, rtol=1e-6, atol=1e-7)
+
+
+def test_a_mean_is_taken_for_its_samples_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    model = linear()
+    step = fanwise.here(shards=3).step(model, sgd(model), lambda m, x, y: cross_entropy(m(x), y))
+    with caplog.at_level(logging.WARNING):
+        step((X, Y))
+        step((X, Y))
+    assert [record.message[:27] for record in caplog.records] == ["loss_fn returned one number"]
+    means = moved_by(lambda m, x, y: cross_entropy(m(x), y), 3)
+    torch.testing.assert_close(means, WHOLE, rtol=1e-6, atol=1e-7)
+
+
+def test_every_token_counts_the_same() -> None:
+    """Losses of shape (B, tokens): the mean is over all tokens."""
+    twice = moved_by(lambda m, x, y: losses(m, x, y)[:, None].expand(-1, 2), 3)
+    torch.testing.assert_close(twice, WHOLE, rtol=1e-6, atol=1e-7)
+
+
+def test_weights_are_divided_by_their_sum_over_the_whole_batch() -> None:
+    weights = torch.arange(10) % 4.0
+
+    def weighted(model: nn.Module, x: Tensor, y: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        return losses(model, x, y) * w, w
+
+    model = linear()
+    (losses(model, X, Y) * weights).sum().div(weights.sum()).backward()  # type: ignore[no-untyped-call]  # torch's
+    assert model.weight.grad is not None
+    found = moved_by(weighted, 3, (X, Y, weights))
+    torch.testing.assert_close(found, model.weight.grad, rtol=1e-6, atol=1e-7)
+
+
+def test_a_batch_that_counts_nothing_is_refused_and_changes_nothing() -> None:
+    model = linear()
+    before = model.weight.detach().clone()
+    step = fanwise.here().step(model, sgd(model), lambda m, x, y: (losses(m, x, y) * 0, 0))
+    with pytest.raises(ValueError, match="the losses of this batch, 10 samples, count 0"):
+        step((X, Y))
+    assert torch.equal(model.weight, before)
+    assert step.turns == 0
+
+
+def test_a_step_returns_the_mean_loss_of_the_batch() -> None:
+    model = linear()
+    expected = losses(model, X, Y).mean().detach()
+    loss = fanwise.here(shards=3).step(model, sgd(model), losses)((X, Y))
+    assert loss.shape == () and not loss.requires_grad
+    torch.testing.assert_close(loss, expected)
+
+
+def test_frozen_and_unused_parameters_stay_as_they_are() -> None:
+    model = nn.ModuleDict({"used": linear(), "unused": nn.Linear(2, 2), "frozen": nn.Linear(4, 4)})
+    model["frozen"].requires_grad_(False)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    optimizer = torch.optim.AdamW(model.parameters(), 0.1)  # it would decay what has a gradient of zeros
+    fanwise.here(shards=3).step(model, optimizer, lambda m, x, y: losses(m["used"], m["frozen"](x), y))((X, Y))
+    changed = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+    assert changed == {"used.weight", "used.bias"}
+    assert all(param.grad is None for param in model.parameters())
+
+
+def test_a_parameter_that_one_shard_uses_gets_its_gradient() -> None:
+    model = nn.ModuleList([linear(), linear()])
+
+    def by_sign(m: nn.ModuleList, x: Tensor, y: Tensor) -> Tensor:
+        return losses(m[int(x[0, 0] > 0)], x, y)
+
+    ordered = X[X[:, 0].argsort()]
+    fanwise.here(shards=10).step(model, sgd(model), by_sign)((ordered, Y))
+    fresh = linear()
+    assert not torch.equal(model[0].weight, fresh.weight)  # type: ignore[arg-type]  # ModuleList holds any module
+    assert not torch.equal(model[1].weight, fresh.weight)  # type: ignore[arg-type]
+
+
+def test_groups_of_parameters_keep_their_own_rates() -> None:
+    model = linear()
+    groups = [{"params": [model.weight], "lr": 0.5}, {"params": [model.bias], "lr": 0.0}]
+    before = model.weight.detach().clone(), model.bias.detach().clone()
+    fanwise.here(shards=1).step(model, torch.optim.SGD(groups, 1.0), losses)((X, Y))
+    assert torch.equal(model.bias, before[1])
+    torch.testing.assert_close(before[0] - model.weight.detach(), WHOLE / 2)
+
+
+def test_the_gradient_of_the_whole_batch_is_clipped() -> None:
+    clipped = moved_by(losses, 3, clip_norm=1e-3)
+    model = linear()
+    losses(model, X, Y).mean().backward()  # type: ignore[no-untyped-call]  # torch's
+    nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+    assert model.weight.grad is not None
+    torch.testing.assert_close(clipped, model.weight.grad, rtol=1e-3, atol=1e-8)
+
+
+def test_accumulated_batches_are_one_batch() -> None:
+    model = linear()
+    before = model.weight.detach().clone()
+    step = fanwise.here(shards=2).step(model, sgd(model), losses, accumulate=2)
+    step((X[:7], Y[:7]))
+    assert torch.equal(model.weight, before)
+    step((X[7:], Y[7:]))
+    torch.testing.assert_close(before - model.weight.detach(), WHOLE, rtol=1e-6, atol=1e-7)
+    assert (step.turns, step.updates, step.executions) == (2, 1, 4)
+
+
+def test_the_last_batch_of_a_pass_ends_a_window() -> None:
+    model, run = linear(), fanwise.here()
+    step = run.step(model, sgd(model), losses, accumulate=2)
+    for _ in run.epochs(2):
+        for batch in run.batches((X, Y), 4):
+            step(batch)
+    assert (step.turns, step.updates) == (6, 4)
+
+
+def test_autocast_computes_in_bfloat16_and_keeps_parameters_in_float32() -> None:
+    seen = []
+
+    def watched(m: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        seen.append(m(x).dtype)
+        return losses(m, x, y)
+
+    found = moved_by(watched, 2, autocast=torch.bfloat16)
+    assert seen == [torch.bfloat16] * 2
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, WHOLE, rtol=0.05, atol=0.01)
+    assert not torch.equal(found, WHOLE)
+
+
+def test_sparse_gradients_are_added() -> None:
+    def after(shards: int) -> Tensor:
+        torch.manual_seed(0)
+        model = nn.Embedding(5, 2, sparse=True)
+        words = torch.tensor([0, 1, 1, 3])
+        fanwise.here(shards=shards).step(model, sgd(model), lambda m, w: m(w).square().sum(1))(words)
+        return model.weight.detach()
+
+    torch.testing.assert_close(after(1), after(3))
+
+
+def test_running_statistics_are_means_over_the_shards() -> None:
+    def after(shards: int) -> nn.BatchNorm1d:
+        norm = nn.BatchNorm1d(4, momentum=0.5)
+        fanwise.here(shards=shards).step(norm, sgd(norm), lambda m, x: m(x).square().sum(1))((X,))
+        return norm
+
+    one, three = after(1), after(3)
+    assert int(three.num_batches_tracked or 0) == 1
+    assert one.running_mean is not None and three.running_mean is not None and three.running_var is not None
+    # The mean of means, weighted by 4, 3 and 3 samples, is that of the whole batch; a variance is that of its shard.
+    torch.testing.assert_close(three.running_mean, one.running_mean)
+    variances = torch.stack([X[:4].var(0) * 4, X[4:7].var(0) * 3, X[7:].var(0) * 3]).sum(0) / 10
+    torch.testing.assert_close(three.running_var, 0.5 + 0.5 * variances)
+
+
+class Counting(nn.Module):
+    """Counts its calls, and holds a table that nothing changes."""
+
+    table: Tensor
+    calls: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = linear()
+        self.register_buffer("table", torch.rand(3) / 3)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls = self.calls + 1  # another tensor in its place
+        out: Tensor = self.linear(x) + self.table
+        return out
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_constant_buffers_keep_their_bits_and_counters_count_batches(shards: int) -> None:
+    model = Counting()
+    table = model.table.clone()
+    step = fanwise.here(shards=shards).step(model, sgd(model), losses)
+    step((X, Y))
+    step((X, Y))
+    assert torch.equal(model.table, table)
+    assert int(model.calls) == 2
+
+
+def test_a_shard_that_fails_leaves_everything_as_before_and_says_which() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(4), linear())
+    failing = True
+
+    def fails(m: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        result = losses(m, x, y)
+        if failing and torch.equal(x[-1], X[-1]):
+            raise KeyError("a bad sample")
+        return result
+
+    step = fanwise.here(shards=3).step(model, sgd(model), fails)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    chance = torch.get_rng_state()
+    with pytest.raises(KeyError, match="a bad sample") as caught:
+        step((X, Y))
+    assert caught.value.__notes__ == ["in shard 2 of 3, which has 3 samples of the batch"]
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(param.grad is None for param in model.parameters())
+    assert torch.equal(torch.get_rng_state(), chance)
+    failing = False
+    step((X, Y))
+    assert step.updates == 1
+
+
+def test_random_numbers_around_a_step_do_not_depend_on_it() -> None:
+    model = nn.Sequential(nn.Dropout(0.5), linear())
+    step = fanwise.here(shards=3).step(model, sgd(model), losses)
+    torch.manual_seed(9)
+    expected = torch.rand(2)
+    torch.manual_seed(9)
+    first, second = step((X, Y)), step((X, Y))
+    assert torch.equal(torch.rand(2), expected)
+    assert not torch.equal(first, second)
+
+
+def test_each_shard_and_each_turn_draws_its_own_numbers() -> None:
+    drawn: list[float] = []
+
+    def draws(m: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        drawn.append(float(torch.rand(())))
+        return losses(m, x, y)
+
+    model = linear()
+    step = fanwise.here(shards=3).step(model, sgd(model), draws)
+    step((X, Y))
+    step((X, Y))
+    assert len(set(drawn)) == 6
+
+
+def test_a_scheduler_is_stepped_by_the_program_once_on_any_number_of_devices() -> None:
+    def train(run: fanwise.parallel.Run) -> list[float]:
+        model = linear()
+        optimizer = sgd(model)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+        run.keep(scheduler=scheduler)
+        step = run.step(model, optimizer, losses)
+        rates = []
+        for _ in run.epochs(3):
+            for batch in run.batches((X, Y), 5):
+                step(batch)
+            scheduler.step()
+            rates += scheduler.get_last_lr()
+        return [float(rate) for rate in rates]
+
+    assert fanwise.run(train, devices=4) == [0.5, 0.25, 0.125]
+
+
+def test_batches_may_be_dicts_and_nested() -> None:
+    batch = {"image": X, "more": [Y, ["a"] * 10]}
+    seen = []
+
+    def by_name(m: nn.Module, given: dict[str, Any]) -> Tensor:  # Any: tensors and lists
+        seen.append(given["more"][1])
+        return losses(m, given["image"], given["more"][0])
+
+    torch.testing.assert_close(moved_by(by_name, 3, batch), moved_by(losses, 3), rtol=0, atol=0)
+    assert seen == [["a"] * 4, ["a"] * 3, ["a"] * 3]
+
+
+def test_two_steps_train_two_models() -> None:
+    run, models = fanwise.here(), (linear(), linear())
+    steps = [run.step(model, sgd(model), losses) for model in models]
+    steps[0]((X, Y))
+    assert not torch.equal(models[0].weight, models[1].weight)
+    steps[1]((X, Y))
+    assert torch.equal(models[0].weight, models[1].weight)
+    assert run.executions == 2

@@ -5,12 +5,13 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test soak check bench
+.PHONY: help demo test test-torch-suite test-mxnet soak check bench
 
 PYTHON ?= python3
 ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
+MXNET_VENV := .venv-mxnet
 CHECKED := src tests examples benchmarks
 
 # The constraints hold for the build back end too; older pips read the first variable there, newer ones the second.
@@ -19,13 +20,22 @@ PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_D
 TORCH := $(shell grep '^torch==' constraints.txt)
 
 help: ## print the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 26
 
 demo: $(VENV)/run.stamp ## install what is needed, then search LeNet's learning rate and batch size for a minute
 	$(BIN)/fanwise demo $(ARGS)
 
-test: $(VENV)/dev.stamp ## run all tests but the long ones
-	$(BIN)/python -m pytest $(ARGS)
+# Three at a time, also on two cores: many tests wait for processes, clocks and cables.
+test: $(VENV)/dev.stamp ## run all tests but the long ones (4 minutes on two cores)
+	$(BIN)/python -m pytest -n 3 --dist loadfile $(ARGS)
+
+test-torch-suite: $(VENV)/dev.stamp ## run torch's own RPC tests against fanwise.rpc (2 minutes; needs torch 2.13)
+	$(BIN)/python tests/torch_suite/run.py --impl fanwise.rpc --groups generic,tensorpipe,faulty --tags core,compat \
+		--retries 0 $(ARGS)
+
+# MXNet is retired and needs an old numpy: an environment of its own. The other worker of its group lives in .venv.
+test-mxnet: $(VENV)/dev.stamp $(MXNET_VENV)/stamp ## test the legacy adapter for MXNet 1.9.1 (Python 3.11; 2 minutes the first time)
+	FANWISE_OTHER_PYTHON=$(BIN)/python PYTHONPATH=src $(MXNET_VENV)/bin/python -m pytest tests/mxnet_legacy $(ARGS)
 
 soak: $(VENV)/dev.stamp ## run the long tests: hundreds of kills, long searches (minutes)
 	$(BIN)/python -m pytest -m soak -o faulthandler_timeout=1800 $(ARGS)
@@ -57,3 +67,11 @@ $(BIN)/python:
 	@"$(PYTHON)" -c 'import ensurepip, venv' || { \
 		echo "'$(PYTHON)' cannot make virtual environments. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 	"$(PYTHON)" -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+
+$(MXNET_VENV)/stamp: tests/mxnet_legacy/environment.txt
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { \
+		echo "MXNet needs Python 3.11, '$(PYTHON)' is $$("$(PYTHON)" -V 2>&1). Name one: make test-mxnet PYTHON=python3.11" >&2; exit 1; }
+	"$(PYTHON)" -m venv $(MXNET_VENV)
+	$(MXNET_VENV)/bin/python -m pip install $(TORCH)
+	$(MXNET_VENV)/bin/python -m pip install -r tests/mxnet_legacy/environment.txt
+	touch $@

@@ -1,4 +1,4 @@
-"""Asynchronous random search of LeNet's learning rate and batch size, beside the synchronous one of the same length.
+"""Takes about 2 minutes: asynchronous random search of LeNet's learning rate and batch size, beside a synchronous one.
 
 The program of "Dive into Deep Learning" 19.3. Two workers run trials; asynchronously each gets its next trial as soon
 as it is free, synchronously it waits for the other one. With a GPU for each worker, trials run there. The tuner prints
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from fanwise.plot import save_png, workers
+from fanwise.plot import save_figure, workers
 from fanwise.tune import (
     Experiment,
     RandomSearch,
@@ -62,14 +62,16 @@ def search(asynchronous: bool) -> Experiment:
     return load_experiment(tuner.name)  # as any program can, also while the search runs
 
 
+print(f"Two searches of {SECONDS:g} s each, first a synchronous one; then pictures in {OUT}/.", flush=True)
 synchronous, asynchronous = search(False), search(True)
 for label, experiment in (("synchronous", synchronous), ("asynchronous", asynchronous)):
     print(f"{label}: {len(experiment.trials)} trials in {SECONDS:g} s, best {experiment.best}")
     print(f"  worker utilisation {experiment.utilisation or 0.0:.1%}; kept in {experiment.path}")
 
+print("drawing")
 OUT.mkdir(exist_ok=True)
 both = workers(synchronous.search_data(), asynchronous.search_data(), labels=["synchronous", "asynchronous"])
-print(save_png(both, OUT / "workers.png"))  # Figure 19.3.1 of the book, measured
-print(save_png(asynchronous.plot(), OUT / "incumbent.png"))
-print(save_png(asynchronous.plot_learning_curves(), OUT / "learning-curves-asynchronous.png"))
-print(save_png(synchronous.plot_learning_curves(), OUT / "learning-curves-synchronous.png"))
+print(save_figure(both, OUT / "workers.png"))  # Figure 19.3.1 of the book, measured
+print(save_figure(asynchronous.plot(), OUT / "incumbent.png"))
+print(save_figure(asynchronous.plot_learning_curves(), OUT / "learning-curves-asynchronous.png"))
+print(save_figure(synchronous.plot_learning_curves(), OUT / "learning-curves-synchronous.png"))

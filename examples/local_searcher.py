@@ -1,4 +1,4 @@
-"""A searcher of one's own: local search around the best configuration so far, against random search.
+"""Takes about 2 minutes: a searcher of one's own, local search around the best so far, against random search.
 
 The exercise of "Dive into Deep Learning" 19.3. `LocalSearcher` uses nothing but the public interface: a class with two
 methods, which is asked for a configuration and told every loss. Both searches tune a perceptron with dropout on
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import torch
 
 from fanwise import Pool, tune
-from fanwise.plot import SearchData, incumbent, save_png
+from fanwise.plot import SearchData, incumbent, save_figure
 from fanwise.tune import Ask, FIFOScheduler, RandomSearcher, Searcher, StoppingCriterion, Tuner, report
 from fanwise.zoo import DropoutMLP, digits, error_rate, train_epoch
 
@@ -64,6 +64,7 @@ first = dict(zip(space, values, strict=False))
 
 searches: list[SearchData] = []
 labels: list[str] = []
+print(f"{2 * REPETITIONS} searches of {SECONDS:g} s each, then a picture; a line at the end of each:", flush=True)
 with Pool(cpus=N_WORKERS) as pool:  # one pool for all searches
     pool.submit(torch.get_num_threads).result()  # its warm process has torch now, so no search has to wait for it
     for seed in range(REPETITIONS):
@@ -73,5 +74,5 @@ with Pool(cpus=N_WORKERS) as pool:  # one pool for all searches
             experiment = Tuner(train_mlp, space, scheduler, stop, n_workers=N_WORKERS, pool=pool, quiet=True).run()
             labels.append(type(searcher).__name__)
             searches.append(experiment.search_data())
-            print(f"{labels[-1]}, seed {seed}: {len(experiment.trials)} trials, best {experiment.best}")
-print(save_png(incumbent(*searches, labels=labels), PICTURE))
+            print(f"{labels[-1]}, seed {seed}: {len(experiment.trials)} trials, best {experiment.best}", flush=True)
+print(save_figure(incumbent(*searches, labels=labels), PICTURE))

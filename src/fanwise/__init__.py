@@ -3,6 +3,7 @@
     fanwise.tune     search hyperparameters: Tuner, RandomSearch, report, load_experiment ...
     fanwise.pool     warm workers: Pool, current
     fanwise.links    authenticated connections between processes
+    fanwise.parallel train one model on many devices with the same result as on one: run, here
     fanwise.tensor   arrays of any engine
     fanwise.plot     figures from plain data
     fanwise.zoo      data sets and models of the examples
@@ -21,20 +22,23 @@ from .base.version import VERSION
 if TYPE_CHECKING:
     from . import base as base
     from . import links as links
+    from . import parallel as parallel
     from . import plot as plot
     from . import pool as pool
     from . import tensor as tensor
     from . import tune as tune
     from . import zoo as zoo
     from .base import errors as errors
+    from .parallel import here as here
+    from .parallel import run as run
     from .pool import Pool as Pool
     from .pool import current as current
 
 __version__ = VERSION
 
-_MODULES = {name: f".{name}" for name in ("base", "links", "plot", "pool", "tensor", "tune", "zoo")}
+_MODULES = {name: f".{name}" for name in ("base", "links", "parallel", "plot", "pool", "tensor", "tune", "zoo")}
 _MODULES["errors"] = ".base.errors"
-_HOME_OF = {"Pool": ".pool", "current": ".pool"}
+_HOME_OF = {"Pool": ".pool", "current": ".pool", "here": ".parallel", "run": ".parallel"}
 
 
 def __getattr__(name: str) -> object:

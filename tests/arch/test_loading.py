@@ -26,13 +26,21 @@ def test_importing_links_loads_no_torch() -> None:
     assert "torch" not in loaded_by("import fanwise.links")
 
 
+def test_only_links_between_hosts_load_tls() -> None:
+    assert loaded_by("import fanwise.links") & {"ssl", "cryptography"} == set()
+    assert loaded_by("import fanwise.links.tcp") >= {"ssl", "cryptography"}
+
+
 def test_a_library_that_is_loaded_is_seen() -> None:
     assert loaded_by("import fanwise, numpy") & HEAVY == {"numpy"}
 
 
-@pytest.mark.parametrize("name", ["Pool", "current"])
-def test_the_names_of_the_root_load_on_first_use(name: str) -> None:
-    code = f"import fanwise, sys\nassert 'fanwise.pool' not in sys.modules\nfanwise.{name}\nsys.modules['fanwise.pool']"
+@pytest.mark.parametrize(
+    ("name", "layer"), [("Pool", "pool"), ("current", "pool"), ("here", "parallel"), ("run", "parallel")]
+)
+def test_the_names_of_the_root_load_on_first_use(name: str, layer: str) -> None:
+    home = f"fanwise.{layer}"
+    code = f"import fanwise, sys\nassert '{home}' not in sys.modules\nfanwise.{name}\nsys.modules['{home}']"
     assert "fanwise" in loaded_by(code)
 
 

@@ -4,13 +4,11 @@ One search is run for the whole file. Whatever takes another process than this o
 calls the same `main`.
 """
 
-import os
+import re
 import shutil
-import signal
 import sqlite3
-import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,9 +16,11 @@ import matplotlib.image
 import pandas as pd
 import pytest
 
+from fanwise.base.version import VERSION
 from fanwise.cli.app import main
+from fanwise.testing.programs import Finished, run_program
+from fanwise.tune.record import Record
 
-LIMIT_S = 100.0
 START = "import sys; sys.argv[0] = 'fanwise'; from fanwise.cli import main; main()"
 OBJECTIVE = r"""
 from fanwise.tune import report
@@ -34,35 +34,14 @@ def fails(x, epochs):
     print("\x1b[31mred\x07")
     raise RuntimeError("\x1b]0;title\x07boom")
 """
+ENDLESS = """
+import signal
+from fanwise.tune import report
 
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """What a command left: exit status, standard output and standard error."""
-
-    status: int
-    out: str
-    err: str
-
-
-def run_python(code: str, *arguments: str, folder: Path, environment: Mapping[str, str]) -> Done:
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, *arguments],
-        cwd=folder,
-        env={**os.environ, **environment},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        out, err = process.communicate(timeout=LIMIT_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        out, err = process.communicate()
-        err += f"\nstill running after {LIMIT_S} s"
-    return Done(process.returncode, out, err)
+def train(x, epochs):
+    report(loss=x)
+    signal.pause()
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +54,11 @@ class Place:
     def home(self) -> Path:
         return self.folder / "home"
 
-    def fanwise(self, *arguments: str) -> Done:
-        environment = {"FANWISE_HOME": str(self.home), "COLUMNS": "100"}
-        return run_python(START, *arguments, folder=self.folder, environment=environment)
+    def fanwise(self, *arguments: str, interrupt_after: str | None = None) -> Finished:
+        program, environment = ["-c", START, *arguments], {"FANWISE_HOME": str(self.home), "COLUMNS": "100"}
+        return run_program(program, folder=self.folder, environment=environment, interrupt_after=interrupt_after)
 
-    def search(self, function: str, name: str) -> Done:
+    def search(self, function: str, name: str) -> Finished:
         options = ["--space", "space.yaml", "--metric", "loss", "--trials", "4", "--workers", "2", "--seed", "3"]
         return self.fanwise("tune", "run", f"train.py:{function}", "--name", name, *options)
 
@@ -93,17 +72,17 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 
 @pytest.fixture(scope="module")
-def searched(place: Place) -> Done:
+def searched(place: Place) -> Finished:
     return place.search("train", "good")
 
 
 @pytest.fixture(scope="module")
-def failed(place: Place) -> Done:
+def failed(place: Place) -> Finished:
     return place.search("fails", "bad")
 
 
 @pytest.fixture
-def foreign(place: Place, searched: Done) -> Iterator[str]:
+def foreign(place: Place, searched: Finished) -> Iterator[str]:
     """The name of an experiment whose record somebody filled with escape sequences."""
     assert searched.status == 0
     name = "evil\x1b[2J"
@@ -121,7 +100,7 @@ def foreign(place: Place, searched: Done) -> Iterator[str]:
 # -- a search, and what is asked about it ------------------------------------------------------------------------------
 
 
-def test_a_search_from_two_files_says_what_it_found_and_where(searched: Done, place: Place) -> None:
+def test_a_search_from_two_files_says_what_it_found_and_where(searched: Finished, place: Place) -> None:
     assert (searched.status, searched.err) == (0, "")
     assert "experiment good: asynchronous search with 2 workers, master random seed 3" in searched.out
     assert f"results are kept in {place.home}/good" in searched.out
@@ -130,7 +109,7 @@ def test_a_search_from_two_files_says_what_it_found_and_where(searched: Done, pl
     assert searched.out.endswith("fanwise tune show good\n")
 
 
-def test_experiments_are_listed_with_their_best(searched: Done, place: Place) -> None:
+def test_experiments_are_listed_with_their_best(searched: Finished, place: Place) -> None:
     (place.home / "junk").mkdir()
     (place.home / "junk" / "record.sqlite").write_bytes(b"no record" * 1000)
     done = place.fanwise("tune", "ls")
@@ -144,26 +123,77 @@ def test_experiments_are_listed_with_their_best(searched: Done, place: Place) ->
 
 def test_without_experiments_the_folder_is_told(tmp_path: Path, place: Place) -> None:
     environment = {"FANWISE_HOME": str(tmp_path / "none")}
-    done = run_python(START, "tune", "ls", folder=place.folder, environment=environment)
+    done = run_program(["-c", START, "tune", "ls"], folder=place.folder, environment=environment)
     assert (done.status, done.out) == (0, f"no experiments in {tmp_path}/none\n")
 
 
-def test_an_experiment_is_shown_with_its_table(searched: Done, place: Place) -> None:
+def test_an_experiment_is_shown_with_its_table(searched: Finished, place: Place) -> None:
     done = place.fanwise("tune", "show", "good")
     assert (done.status, done.err) == (0, "")
     table = done.out[done.out.index("Resource summary") : done.out.index("best configuration")]
-    assert table in searched.out, "the same table as at the end of the search"
+    # At its end the search looked at the clock a moment later than its last event.
+    shown, seen = (re.sub(r"[\d.]+s wallclock-time", "", text) for text in (table, searched.out))
+    assert shown in seen, "the same table as at the end of the search"
     assert f"kept in {place.home}/good" in done.out
+    assert done.out.startswith("experiment good: finished (max_num_trials_started=4")
+    assert re.search(r"^worker utilisation: [\d.]+ % \(start-up [\d.]+ %, idle [\d.]+ %\)$", done.out, re.M)
 
 
-def test_a_trial_is_shown_with_its_output(searched: Done, place: Place) -> None:
+def test_a_search_that_was_broken_off_is_told_from_one_that_runs(place: Place) -> None:
+    meta = {"name": "e", "metric": "loss", "mode": "min", "n_workers": 1, "space": {}}
+    with Record.create(place.home / "half", meta):
+        assert place.fanwise("tune", "show", "half").out.startswith("experiment e: running\n")
+        running = place.fanwise("tune", "ls").out
+    listed = place.fanwise("tune", "ls").out
+    assert re.search(r"^half +running +0 ", running, re.M)
+    assert re.search(r"^half +broken-off +0 ", listed, re.M)
+    assert place.fanwise("tune", "show", "half").out.startswith("experiment e: broken off: its tuner ended before it")
+    shutil.rmtree(place.home / "half")
+
+
+def test_a_function_of_a_package_is_searched_by_its_module_and_by_its_file(place: Place) -> None:
+    package = place.folder / "project"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "losses.py").write_text("def loss_of(x): return x * x\n")
+    text = "from .losses import loss_of\ndef train(x, epochs): return loss_of(x)\n"
+    (package / "train.py").write_text(text)
+    rest = ["--space", "space.yaml", "--metric", "loss", "--trials", "2", "--workers", "2"]
+    for target in ("project.train:train", "project/train.py:train"):
+        done = place.fanwise("tune", "run", target, *rest)
+        assert (done.status, done.err) == (0, "")
+        assert "best configuration: x=" in done.out
+
+
+@pytest.mark.parametrize("command", ["tune", "demo"])
+def test_after_ctrl_c_everything_is_kept_and_shown_and_the_status_is_130(command: str, place: Place) -> None:
+    (place.folder / "endless.py").write_text(ENDLESS)
+    run = ["run", "endless.py:train", "--space", "space.yaml", "--metric", "loss", "--trials", "9", "--name", "stopped"]
+    arguments = ["tune", *run] if command == "tune" else ["demo", "--seconds", "600", "--out", "early"]
+    done = place.fanwise(*arguments, "--workers", "2", interrupt_after="scheduled")
+    assert (done.status, done.err) == (130, "")
+    assert "Ctrl-C: the trials are stopped and everything is kept; once more kills them." in done.out
+    assert "Resource summary" in done.out and "the search ended: interrupted" in done.out
+    if command == "tune":
+        assert done.out.endswith("more of it: fanwise tune show stopped\n")
+        assert place.fanwise("tune", "show", "stopped").out.startswith("experiment stopped: finished (interrupted)\n")
+    else:
+        assert "picture              early/workers.png" in done.out
+
+
+def test_the_version_is_told(place: Place) -> None:
+    done = place.fanwise("--version")
+    assert (done.status, done.out, done.err) == (0, f"fanwise {VERSION}\n", "")
+
+
+def test_a_trial_is_shown_with_its_output(searched: Finished, place: Place) -> None:
     done = place.fanwise("tune", "show", str(place.home / "good"), "--trial", "2")
     assert (done.status, done.err) == (0, "")
     assert done.out.startswith("trial 2 of good: Completed\n  x = ")
     assert "--- standard output ---\nhello from " in done.out
 
 
-def test_pictures_are_drawn_into_a_new_folder(searched: Done, place: Place) -> None:
+def test_pictures_are_drawn_into_a_new_folder(searched: Finished, place: Place) -> None:
     done = place.fanwise("tune", "plot", "good", "--out", "some/pictures")
     assert (done.status, done.err) == (0, "")
     names = ["incumbent", "learning-curves", "workers"]
@@ -174,7 +204,14 @@ def test_pictures_are_drawn_into_a_new_folder(searched: Done, place: Place) -> N
         assert image.shape[1] > 800 and image[..., :3].std() > 0.02
 
 
-def test_reports_are_exported_as_csv(searched: Done, place: Place) -> None:
+def test_pictures_are_drawn_as_svg_when_asked(searched: Finished, place: Place) -> None:
+    done = place.fanwise("tune", "plot", "good", "--out", "drawn", "--format", "svg")
+    assert (done.status, done.err) == (0, "")
+    assert [Path(path).suffix for path in done.out.split()] == [".svg"] * 3
+    assert (place.folder / "drawn/workers.svg").read_bytes().startswith(b"<?xml")
+
+
+def test_reports_are_exported_as_csv(searched: Finished, place: Place) -> None:
     done = place.fanwise("tune", "export", "good", "--out", "good.csv")
     assert (done.status, done.out, done.err) == (0, "good.csv\n", "")
     frame = pd.read_csv(place.folder / "good.csv")
@@ -185,14 +222,14 @@ def test_reports_are_exported_as_csv(searched: Done, place: Place) -> None:
 # -- failures ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_search_whose_trials_all_fail_ends_with_the_failure(failed: Done, place: Place) -> None:
+def test_a_search_whose_trials_all_fail_ends_with_the_failure(failed: Finished, place: Place) -> None:
     assert failed.status == 1
     assert failed.err.startswith("error: ")
     assert "boom" in failed.err and "docs/errors.md#search-failed" in failed.err
     assert "\x1b" not in failed.err and "\x07" not in failed.err
 
 
-def test_failures_are_shown_with_traceback_and_output(failed: Done, place: Place) -> None:
+def test_failures_are_shown_with_traceback_and_output(failed: Finished, place: Place) -> None:
     assert failed.status == 1
     done = place.fanwise("tune", "show", "bad")
     assert r"trial 0 failed (exception): RuntimeError: \x1b]0;title\x07boom" in done.out
@@ -215,7 +252,7 @@ def test_no_text_of_a_record_drives_the_terminal(foreign: str, place: Place) -> 
 
 def test_the_command_is_quick_to_help_and_loads_nothing_heavy(place: Place) -> None:
     show = "import atexit, sys; atexit.register(lambda: print('loaded', *sys.modules)); "
-    done = run_python(show + START, "--help", folder=place.folder, environment={})
+    done = run_program(["-c", show + START, "--help"], folder=place.folder)
     assert done.status == 0
     help_text, _, loaded = done.out.partition("loaded ")
     assert all(command in help_text for command in ("demo", "devices", "tune"))
@@ -235,17 +272,19 @@ class Typed:
     monkeypatch: pytest.MonkeyPatch
     capsys: pytest.CaptureFixture[str]
 
-    def __call__(self, *arguments: str) -> Done:
+    def __call__(self, *arguments: str) -> Finished:
         self.monkeypatch.setattr(sys, "argv", ["fanwise", *arguments])
         with pytest.raises(SystemExit) as ended:
             main()
         out, err = self.capsys.readouterr()
         assert isinstance(ended.value.code, int)
-        return Done(ended.value.code, out, err)
+        return Finished(ended.value.code, out, err)
 
 
 @pytest.fixture
-def typed(place: Place, searched: Done, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Typed:
+def typed(
+    place: Place, searched: Finished, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Typed:
     assert searched.status == 0
     monkeypatch.chdir(place.folder)
     monkeypatch.setenv("FANWISE_HOME", str(place.home))
@@ -264,11 +303,12 @@ RUN = ("tune", "run", "train.py:train", "--space", "space.yaml", "--metric", "lo
         (("tune", "show", "."), ". is not an experiment: the folder holds no record.sqlite. See docs/errors.md#record"),
         (("tune", "show", "good", "--trial", "77"), "experiment 'good' has no trial 77; its trials are 0 to 3"),
         (("tune", "show", "good", "--trial", "x"), "Invalid value for '--trial'"),
-        (("tune", "show"), "Missing argument 'name'"),
+        (("tune", "show"), "Missing argument 'NAME'"),
         (("tune", "plot", "good", "--out", "train.py"), "--out 'train.py' must be a folder that can be written to: "),
         (("tune", "plot", "good", "--out", "/proc/none"), "--out '/proc/none' must be a folder that can be written to"),
-        (("tune", "export", "good", "--out", "."), "--out '.' must be a file that can be written: "),
-        (("tune", "export", "good", "--out", "no/where.csv"), "--out 'no/where.csv' must be a file that can be"),
+        (("tune", "export", "good", "--out", "."), "--out '.' must be a file that can be written. "),
+        (("tune", "export", "good", "--out", "no/where.csv"), "no/where.csv: there is no folder "),
+        (("tune", "export", "good", "--out", "/proc/none.csv"), "be written to /proc/none.csv: "),
         (("tune", "export", "good"), "Missing option '--out'"),
         (("tune", "export", "none", "--out", "none.csv"), "There is no experiment 'none'"),
         ((*RUN, "--mode", "foo"), "--mode must be min or max, got 'foo'"),
@@ -277,14 +317,17 @@ RUN = ("tune", "run", "train.py:train", "--space", "space.yaml", "--metric", "lo
         ((*RUN, "--trials", "0"), "Invalid value for '--trials'"),
         ((*RUN, "--name", "../up"), "'../up' cannot name an experiment."),
         ((*RUN, "--name", "good"), "good exists already. Give the experiment another name"),
-        ((*RUN, "--metrics", "x"), "No such option"),
+        ((*RUN, "--metrics", "x"), "No such option '--metrics'. Did you mean '--metric'?"),
+        ((*RUN, "--zzz", "x"), "No such option: --zzz"),
+        (("tune", "plot", "good", "--format", "jpg"), "--format must be one of png, svg, pdf, got 'jpg'"),
+        (("tune", "run", "no.such:f", *RUN[3:]), "there is no file and no module 'no.such'"),
         (("tune", "run", "none.py:f", *RUN[3:]), "there is no file 'none.py'"),
         (("tune", "run", "train.py:trian", *RUN[3:]), "train.py has no function 'trian'; did you mean 'train'?"),
         ((*RUN, "--space", "none.yaml"), "the space file 'none.yaml' cannot be read"),
         (("demo", "--data", "cifar"), "--data must be one of digits, fashion-mnist, got 'cifar'"),
         (("demo", "--seconds", "0"), "Invalid value for '--seconds'"),
         (("demo", "--out", "train.py"), "--out 'train.py' must be a folder that can be written to"),
-        (("dmeo",), "No such command 'dmeo'"),
+        (("dmeo",), "No such command 'dmeo'. Did you mean 'demo'?"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

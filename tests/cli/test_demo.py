@@ -1,44 +1,29 @@
 """The demo from end to end, short: what it prints, what it draws, and that it loads no torch in its own process."""
 
-import os
 import re
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import matplotlib.image
 
-LIMIT_S = 100.0
+from fanwise.testing.programs import run_program
+
 SHOW_LOADED = "import atexit, sys; atexit.register(lambda: print('loaded', *sys.modules)); "
 START = "sys.argv[0] = 'fanwise'; from fanwise.cli import main; main()"
 
 
 def test_the_demo_searches_says_what_it_found_and_draws_it(tmp_path: Path) -> None:
     arguments = ["demo", "--seconds", "8", "--workers", "2", "--out", "pictures"]
-    process = subprocess.Popen(
-        [sys.executable, "-c", SHOW_LOADED + START, *arguments],
-        cwd=tmp_path,
-        env={**os.environ, "FANWISE_HOME": str(tmp_path / "home")},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        out, err = process.communicate(timeout=LIMIT_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        raise
-    assert (process.returncode, err) == (0, "")
+    done = run_program(["-c", SHOW_LOADED + START, *arguments], folder=tmp_path)
+    assert (done.status, done.err) == (0, "")
+    out = done.out
     assert "trial 0 scheduled: learning_rate=0.1, batch_size=128, max_epochs=" in out
     assert "the search ended: max_wallclock_time=8 s is over" in out
     assert re.search(
         r"^best configuration   learning_rate=[\d.]+, batch_size=\d+, max_epochs=\d+, data=digits$", out, re.M
     )
     assert re.search(r"^validation error     [01]\.\d{4} \(trial \d+, epoch \d+\)$", out, re.M)
-    assert re.search(r"^worker utilisation   \d+\.\d% of the time of 2 workers inside the objective$", out, re.M)
+    shares = r"[\d.]+ % \(start-up [\d.]+ %, idle [\d.]+ %\)"
+    assert re.search(rf"^worker utilisation   {shares} of 2 workers, from the first", out, re.M)
     assert re.search(r"^start-up             \d+\.\d s until the first worker was ready$", out, re.M)
     pictures = re.findall(r"^picture              (\S+)$", out, re.M)
     assert pictures == ["pictures/incumbent.png", "pictures/learning-curves.png", "pictures/workers.png"]

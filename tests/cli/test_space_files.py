@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fanwise.cli.space_files import read_space
-from fanwise.tune import Space, choice, finrange, lograndint, loguniform, randint, uniform
+from fanwise.tune import Space, choice, constant, finrange, lograndint, loguniform, randint, uniform
 
 
 def written(folder: Path, text: str) -> Path:
@@ -29,7 +29,7 @@ def test_all_domains_and_constants_are_read(tmp_path: Path) -> None:
         e: {choice: [relu, tanh, 3, null]}
         f: {finrange: {lower: 0, upper: 1, size: 5}}
         g: 10
-        h: [1, 2]
+        h: {constant: [1, 2]}
         i: {constant: {hidden: 3}}
     """
     assert read_space(written(tmp_path, text)) == Space(
@@ -41,7 +41,7 @@ def test_all_domains_and_constants_are_read(tmp_path: Path) -> None:
             "e": choice(["relu", "tanh", 3, None]),
             "f": finrange(0, 1, 5),
             "g": 10,
-            "h": [1, 2],
+            "h": constant([1, 2]),
             "i": {"hidden": 3},
         }
     )
@@ -59,6 +59,7 @@ def test_powers_of_ten_are_numbers_without_a_point_too(tmp_path: Path) -> None:
         ("x: {loguniform: [0, 1]}", "/space.yaml: x: loguniform: lower must be above 0, got 0.0; with 0 use uniform"),
         ("x: {unifrom: [1, 2]}", "/space.yaml: x: no domain 'unifrom'; did you mean 'uniform'?"),
         ("x: {a: 1, b: 2}", "/space.yaml: x must name one domain, got a, b"),
+        ("x: [1, 2]", "/space.yaml: x is a bare list, which may mean two things:\n  one of these values for"),
         ("x: {}", "/space.yaml: x must name one domain, got none"),
         ("x: {uniform: 3}", "/space.yaml: x: uniform needs its bounds, e.g. {uniform: [1, 10]}, got 3"),
         ("x: {uniform: [1]}", "missing 1 required positional argument: 'upper'"),

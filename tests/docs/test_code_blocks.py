@@ -4,17 +4,14 @@ A fragment that cannot run is no python block: it is marked `text`. There is no 
 Design notes are not run.
 """
 
-import os
 import re
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from fanwise.testing.programs import run_program
+
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT_S = 100.0
 
 # The opening fence with what follows it, the text, and a closing fence that is as far to the right.
 BLOCK = re.compile(r"^([ ]*)```([^\n`]*)\n(.*?)^\1```[ ]*$", re.MULTILINE | re.DOTALL)
@@ -48,24 +45,8 @@ def run_alone(code: str, folder: Path) -> tuple[int, str]:
     """Exit status and output of a script with this text. Whatever it started ends with it."""
     script = folder / "block.py"
     script.write_text(code)
-    environment = {**os.environ, "FANWISE_HOME": str(folder / "home"), "MPLBACKEND": "Agg"}
-    process = subprocess.Popen(
-        [sys.executable, "-W", "error", script.name],
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        output, _ = process.communicate(timeout=LIMIT_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, _ = process.communicate()
-        output += f"\nstill running after {LIMIT_S} s"
-    return process.returncode, output
+    done = run_program(["-W", "error", script.name], folder=folder)
+    return done.status, done.said
 
 
 @pytest.mark.parametrize(("place", "code"), [(place, code) for place, _, code in labelled("python")])

@@ -145,10 +145,18 @@ def test_a_trial_that_died_before_its_objective_was_only_start_up() -> None:
     assert (timeline.busy_s, timeline.startup_s, timeline.idle_s) == (1.0, 1.0, 0.0)
 
 
+def test_time_outside_of_the_objective_is_idle_where_the_worker_measured_it() -> None:
+    spans = [Span(0, 0, 0.0, 1.0, 5.0, 5.5, "Completed", 3.0)]
+    timeline = worker_timeline(search_of(spans=spans, first_ready_s=1.0, stop_s=6.0, last_s=6.0))
+    assert (timeline.busy_s, timeline.startup_s, timeline.idle_s) == (3.0, 0.0, 2.0)
+    assert timeline.utilisation == pytest.approx(0.6)
+    assert timeline.utilisation_in_words() == "60.0 % (start-up 0.0 %, idle 40.0 %)"
+
+
 def test_without_a_first_objective_there_is_no_idle_share() -> None:
     timeline = worker_timeline(search_of(spans=[Span(0, 0, 0.0, None, None, None, "InProgress")], last_s=2.0))
     assert timeline.window_s is None
-    assert timeline.idle_share is None
+    assert (timeline.utilisation, timeline.idle_share, timeline.utilisation_in_words()) == (None, None, None)
     assert [i.kind for i in timeline.intervals] == ["start-up"]
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
-from fanwise.plot import ReportPoint, SearchData, Span, incumbent, learning_curves, save_png, workers
-from fanwise.plot.canvas import png_bytes, trial_colour, trial_marker
+from fanwise.plot import ReportPoint, SearchData, Span, incumbent, learning_curves, save_figure, workers
+from fanwise.plot.canvas import IDLE, png_bytes, trial_colour, trial_marker
 from fanwise.plot.rows import RowScale
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -148,12 +149,26 @@ def test_trials_next_to_each_other_differ_in_colour_and_the_first_49_in_colour_o
     assert len({(trial_colour(i), trial_marker(i)) for i in range(49)}) == 49
 
 
-def test_two_searches_share_the_time_axis_and_show_their_idle_share() -> None:
+def test_the_star_of_the_best_trial_is_whole_also_at_the_last_moment() -> None:
+    reports = [ReportPoint(0, 1.0, 1, 0.9), ReportPoint(0, 10.0, 2, 0.1)]
+    figure = learning_curves(SearchData("s", "e", "min", 1, True, reports, [], None, None, 10.0))
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    (star,) = [line for line in axes.get_lines() if line.get_marker() == "*"]
+    centre = axes.transData.transform((10.0, 0.1))[0]
+    half = star.get_markersize() / 2 * figure.dpi / 72
+    assert centre + half < axes.bbox.x1 < figure.bbox.x1
+    assert not star.get_clip_on()
+    assert "0" in texts(figure), "its number is there as well"
+
+
+def test_two_searches_share_the_time_axis_and_show_their_utilisation() -> None:
     figure = workers(make_search(asynchronous=False), make_search(4))
     assert len(figure.axes) == 2
     assert figure.axes[0].get_xlim() == figure.axes[1].get_xlim()
     # Of 2 x 14.1 s, 3 x 4 s are busy and 2 x 0.5 s start-up on each worker; the rest is idle.
-    assert "lenet, synchronous: 6 trials, 7.8 % of worker time idle" in texts(figure)
+    said = "lenet, synchronous: 6 trials\nworker utilisation 85.1 % (start-up 7.1 %, idle 7.8 %)"
+    assert said in texts(figure)
 
 
 def test_boxes_carry_the_trial_number_only_where_it_fits() -> None:
@@ -162,6 +177,21 @@ def test_boxes_carry_the_trial_number_only_where_it_fits() -> None:
     assert scale.fits("7", 3.0)
     assert not scale.fits("1234", 3.0)
     assert not RowScale(inches_per_s=10.0, row_in=0.02).fits("7", 3.0)
+
+
+def test_start_up_has_a_shade_of_its_own_also_where_it_is_narrow() -> None:
+    def shades(*startups_s: float) -> set[tuple[float, ...]]:
+        ready_s = [20.0 * i + startup_s for i, startup_s in enumerate(startups_s)]
+        spans = [Span(0, i, 20.0 * i, t_s, t_s + 9, t_s + 9, "Completed") for i, t_s in enumerate(ready_s)]
+        figure = workers(SearchData("s", "e", "min", 1, True, [], spans, ready_s[0], 30.0, 30.0))
+        boxes = figure.axes[0].collections
+        return {tuple(face) for collection in boxes for face in np.asarray(collection.get_facecolor())}
+
+    trials = {to_rgba(trial_colour(0)), to_rgba(trial_colour(1))}
+    (narrow,) = shades(0.01, 0.01) - trials - {to_rgba(IDLE)}
+    (wide,) = shades(5.0, 5.0) - trials - {to_rgba(IDLE)}
+    assert narrow == wide
+    assert narrow not in {to_rgba(trial_colour(i)) for i in range(7)}
 
 
 def test_failed_trials_and_start_up_appear_in_the_legend_when_there_are_any() -> None:
@@ -191,10 +221,23 @@ def test_searches_of_different_metrics_are_refused_in_one_figure() -> None:
 
 
 def test_saving_writes_a_png_of_the_asked_resolution(tmp_path: Path) -> None:
-    path = save_png(incumbent(make_search()), tmp_path / "figure", dpi=100)
+    path = save_figure(incumbent(make_search()), tmp_path / "figure.png", dpi=100)
     written = path.read_bytes()
     assert written.startswith(PNG)
     assert int.from_bytes(written[16:20]) == 900  # width in pixels, from the header of the file
+
+
+@pytest.mark.parametrize(("ending", "begin"), [("png", PNG), ("PNG", PNG), ("svg", b"<?xml"), ("pdf", b"%PDF-")])
+def test_a_figure_is_saved_as_what_its_path_ends_in(ending: str, begin: bytes, tmp_path: Path) -> None:
+    path = save_figure(workers(make_search()), tmp_path / f"figure.{ending}")
+    assert path.read_bytes().startswith(begin)
+
+
+@pytest.mark.parametrize(("name", "said"), [("f.jpg", r"'.*f\.jpg' ends in '\.jpg'"), ("f", "'.*f' has no ending")])
+def test_another_ending_is_refused_and_nothing_is_written(name: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=rf"saved as \.png, \.svg or \.pdf, and {said}"):
+        save_figure(incumbent(make_search()), tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_figure_shows_itself_in_a_notebook() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanwise.pool.deaths import Death, explain, last_lines, printable, signal_name
+from fanwise.pool.deaths import Death, explain, last_lines, signal_name
 from fanwise.pool.output import tail
 
 
@@ -99,30 +99,16 @@ def test_long_output_is_cut_to_its_end() -> None:
     assert len(explain(3, last_output="x" * 100_000).text) < 5_000
 
 
+def test_a_crash_points_to_the_stack_in_its_output_when_there_is_one() -> None:
+    stack = "Fatal Python error: Segmentation fault\n\nCurrent thread 0x1 (most recent call first):\n  File ..."
+    told = "The Python line where it happened is in the last output, at the top of the stack."
+    for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS):
+        assert told in explain(-number, last_output=stack).text
+        assert told not in explain(-number, last_output="nothing").text
+        assert "faulthandler" not in explain(-number).text
+
+
 # -- text that is shown ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("\x1b]0;title\x07", "\\x1b]0;title\\x07"),
-        ("a\x00b\x7fc\x9bd", "a\\x00b\\x7fc\\x9bd"),
-        ("left\u202eright\u2066", "left\\u202eright\\u2066"),
-        ("a\u2028b", "a\\u2028b"),
-        ("\udce4", "\\udce4"),
-        ("tab\tand line\n", "tab\tand line\n"),
-        ("\u00e4\u4e2d\U0001f600 \\x1b", "\u00e4\u4e2d\U0001f600 \\x1b"),
-    ],
-)
-def test_only_harmless_characters_are_shown(text: str, shown: str) -> None:
-    assert printable(text) == shown
-
-
-@given(st.text())
-def test_nothing_printable_is_lost_and_nothing_else_gets_through(text: str) -> None:
-    shown = printable(text)
-    assert all(char.isprintable() or char in "\n\t" for char in shown)
-    assert printable(shown) == shown
 
 
 def test_a_progress_bar_is_shown_as_it_was_last() -> None:

@@ -10,35 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import pytest
 
 from fanwise.base.errors import NotSendableError, RemoteError, WorkerLostError
 from fanwise.pool import JobHandle, Outcome, Pool
 from fanwise.testing import within
 from fanwise.testing.gates import Gate
-
-
-@pytest.fixture(scope="module", autouse=True)
-def by_value() -> Iterator[None]:
-    """Workers cannot import test modules."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
-
-
-@pytest.fixture(scope="module")
-def pool(by_value: None) -> Iterator[Pool]:
-    with Pool(cpus=2, seed=11) as pool:
-        pool.submit(int).result(within_s=60)  # its processes are there before the test begins
-        yield pool
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Iterator[Gate]:
-    with Gate(tmp_path / "gate") as gate:
-        yield gate
-
+from fanwise.testing.jobs import submitted
 
 MiB = 1 << 20
 
@@ -150,8 +128,7 @@ def module_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def check(pool: Pool, death: Death, call: Callable[..., object], *args: object, how: str) -> None:
     needs = pool.needs(memory=death.memory, reuse=how == "reuse")
-    handle = needs.submit(call, *args)
-    assert isinstance(handle, JobHandle)
+    handle = submitted(needs.submit(call, *args))
     outcome = handle.outcome(within_s=60)
     assert (outcome.kind, handle.how) == (death.kind, how if how == "spare" else "fork")
     assert death.text in outcome.text
@@ -164,8 +141,7 @@ def check(pool: Pool, death: Death, call: Callable[..., object], *args: object, 
 @pytest.mark.parametrize("how", ["fork", "reuse"])
 def test_a_death_is_explained_and_the_next_job_runs(pool: Pool, death: Death, how: str) -> None:
     check(pool, death, death.die, how=how)
-    again = pool.needs(reuse=how == "reuse").submit(os.getpid)
-    assert isinstance(again, JobHandle)
+    again = submitted(pool.needs(reuse=how == "reuse").submit(os.getpid))
     assert again.result(within_s=30) == again.pid
     if how == "reuse":
         _let_idle_go(pool)
@@ -186,8 +162,7 @@ def test_a_death_in_a_spare_is_explained_and_the_next_job_runs(module_folder: Pa
 
 
 def outcome_of(pool: Pool, function: Callable[[], object]) -> Outcome:
-    handle = pool.submit(function)
-    assert isinstance(handle, JobHandle)
+    handle = submitted(pool.submit(function))
     return handle.outcome(within_s=30)
 
 
@@ -235,8 +210,7 @@ def test_a_kill_from_outside_frees_the_slot(pool: Pool, gate: Gate) -> None:
 def test_a_job_killed_while_it_is_being_started_is_told_and_its_lease_comes_back(pool: Pool) -> None:
     handles = []
     for _ in range(20):
-        handle = pool.submit(signal.pause)
-        assert isinstance(handle, JobHandle)
+        handle = submitted(pool.submit(signal.pause))
         handle.kill()
         handles.append(handle)
     assert {handle.outcome(within_s=30).kind for handle in handles} <= {"stopped", "signal"}

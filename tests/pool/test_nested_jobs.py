@@ -2,42 +2,19 @@
 
 import os
 import signal
-import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import numpy as np
 import pytest
 
 from fanwise.base.errors import ClosedError, DeadlineExceeded, LeaseError, TrialStopped, WorkerLostError
-from fanwise.pool import JobHandle, Pool, current
+from fanwise.pool import Pool, current
 from fanwise.pool.current import NestedHandle
 from fanwise.testing import within
 from fanwise.testing.gates import Gate
-
-
-@pytest.fixture(scope="module", autouse=True)
-def by_value() -> Iterator[None]:
-    """Workers cannot import test modules."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
-
-
-@pytest.fixture(scope="module")
-def pool(by_value: None) -> Iterator[Pool]:
-    with Pool(cpus=2, seed=11) as pool:
-        pool.submit(int).result(within_s=60)  # its processes are there before the test begins
-        yield pool
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Iterator[Gate]:
-    with Gate(tmp_path / "gate") as gate:
-        yield gate
+from fanwise.testing.jobs import submitted
 
 
 def who_am_i() -> tuple[int, int, int]:
@@ -140,8 +117,7 @@ def test_nested_jobs_end_with_their_parent(pool: Pool, tmp_path: Path, gate: Gat
         if end == "raises":
             raise ValueError(len(handles))
 
-    handle = pool.needs(cpus=2).submit(parent)
-    assert isinstance(handle, JobHandle)
+    handle = submitted(pool.needs(cpus=2).submit(parent))
     children = [tmp_path / f"child-{number}" for number in range(3)]
     within(30, lambda: all(p.exists() and p.read_text() for p in children[:2]), "two nested jobs run")
     within(30, (tmp_path / "submitted").exists, "the third is submitted")
@@ -207,8 +183,7 @@ def test_a_stop_interrupts_waiting_for_a_nested_job(pool: Pool, tmp_path: Path) 
             return f"stopped, and the link still works: {current().report(1)}"
         return "not stopped"
 
-    handle = pool.submit(parent)
-    assert isinstance(handle, JobHandle)
+    handle = submitted(pool.submit(parent))
     within(30, (tmp_path / "child").exists, "the nested job runs, so the parent waits or is about to")
     handle.stop(grace_s=30)
     assert handle.result(within_s=30) == "stopped, and the link still works: CONTINUE"
@@ -321,3 +296,32 @@ def test_nested_jobs_find_the_surroundings_of_the_job_that_submits_them(pool: Po
 
     assert pool.submit(parent).result(within_s=30) == ("green", str(tmp_path))
     assert pool.submit(look).result(within_s=30)[0] is None
+
+
+class Told:
+    """Loading it tells the process to stop, in the middle, and then notes that it went on."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return load_while_told_to_stop, (self.path,)
+
+
+def load_while_told_to_stop(path: Path) -> str:
+    os.kill(os.getpid(), signal.SIGTERM)  # Python runs the handler before the next line
+    path.touch()
+    return "loaded"
+
+
+def test_a_stop_while_the_result_of_a_nested_job_is_loaded_comes_after_it(pool: Pool, tmp_path: Path) -> None:
+    def parent() -> str:
+        handle = current().submit(Told, tmp_path / "loaded whole")
+        try:
+            handle.result(20)
+        except TrialStopped:
+            return f"stopped, then {current().submit(abs, -3).result(20)}"
+        return "went on"
+
+    assert pool.submit(parent).result(within_s=30) == "stopped, then 3"
+    assert (tmp_path / "loaded whole").exists()

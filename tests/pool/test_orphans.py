@@ -5,6 +5,7 @@ The owner is a program of its own here. Its processes are found by a variable in
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,43 +14,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import cloudpickle
 import pytest
 
 from fanwise.pool import JobHandle, Pool
 from fanwise.pool.processes import mark_of
 from fanwise.testing import within
 from fanwise.testing.gates import Gate
+from fanwise.testing.jobs import began, submitted
 from fanwise.testing.processes import MARKER, running_processes
-
-
-@pytest.fixture(scope="module", autouse=True)
-def by_value() -> Iterator[None]:
-    """Workers cannot import test modules."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
-
-
-@pytest.fixture(scope="module")
-def pool(by_value: None) -> Iterator[Pool]:
-    with Pool(cpus=2, seed=11) as pool:
-        pool.submit(int).result(within_s=60)  # its processes are there before the test begins
-        yield pool
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Iterator[Gate]:
-    with Gate(tmp_path / "gate") as gate:
-        yield gate
-
 
 # 2 s is the promise; a loaded machine gets more.
 GONE_WITHIN_S = 5.0
 
 
 def start_a_family(folder: Path) -> None:
-    """A child, a grandchild that left the session, and a plain fork that did: their pids go into files."""
+    """A child, two daemons, one of them without our environment, a plain fork that left: their pids go into files."""
     import subprocess
 
     me = os.getpid()
@@ -60,6 +39,8 @@ def start_a_family(folder: Path) -> None:
         check=True,
         stdout=subprocess.DEVNULL,
     )
+    bare = ["env", "-i", "setsid", "sh", "-c", f"/bin/sleep 600 & echo $!. > {folder}/{me}.bare"]
+    subprocess.run(bare, check=True, stdout=subprocess.DEVNULL)
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
@@ -73,11 +54,13 @@ def start_a_family(folder: Path) -> None:
 def family(folder: Path, size: int) -> list[int]:
     """The pids in the files, when all are there."""
 
-    def pids() -> list[int]:
-        texts = [path.read_text().strip() for path in folder.glob("*.*")]
-        return [int(text[:-1]) for text in texts if text.endswith(".")] if len(texts) == size else []
+    return within(30, lambda: pids if len(pids := pids_in(folder)) == size else [], f"{size} processes were started")
 
-    return within(30, lambda: pids() if len(pids()) == size else [], f"{size} processes were started")
+
+def pids_in(folder: Path, pattern: str = "*.*") -> list[int]:
+    """The pids in the files that are there and complete."""
+    texts = [path.read_text().strip() for path in folder.glob(pattern)]
+    return [int(text[:-1]) for text in texts if text.endswith(".")]
 
 
 def alive(pids: list[int]) -> list[int]:
@@ -96,9 +79,8 @@ def test_what_a_job_started_is_gone_when_the_job_is_done(pool: Pool, tmp_path: P
         start_a_family(tmp_path)
         gate.wait()
 
-    handle = pool.submit(job)
-    assert isinstance(handle, JobHandle)
-    pids = family(tmp_path, 3)
+    handle = submitted(pool.submit(job))
+    pids = family(tmp_path, 4)
     assert alive(pids) == pids
     if end == "SIGKILL":
         assert handle.pid is not None
@@ -117,7 +99,7 @@ def test_what_a_living_job_started_is_left_alone_when_another_one_ends(pool: Poo
         gate.wait()
 
     handle = pool.submit(job)
-    pids = family(tmp_path, 3)
+    pids = family(tmp_path, 4)
     for _ in range(5):
         assert pool.submit(int).result(within_s=30) == 0
     assert alive(pids) == pids
@@ -142,8 +124,7 @@ def test_orphans_that_end_by_themselves_are_reaped(pool: Pool, gate: Gate) -> No
                 fields.append(stat.read_text().rpartition(")")[2].split())
         return sum(state == "Z" and int(parent) == os.getppid() for state, parent, *_ in fields)
 
-    handle = pool.submit(leave_orphans)
-    assert isinstance(handle, JobHandle) and handle.wait_began(30)
+    handle = began(pool.submit(leave_orphans))
     gate.open()
     handle.outcome(within_s=30)
     within(10, lambda: pool.submit(zombies_of_the_warm_process).result(within_s=30) == 0, "all are reaped")
@@ -182,7 +163,8 @@ if __name__ == "__main__":
     handles = [pool.submit(job, {folder!r}) for _ in range(4)]
     assert all(handle.wait_began(60) for handle in handles[:2])
     interpreters = pool.engine.crew._interpreters
-    print(interpreters._keeper.pid, pool.engine.crew._warm.pid, pool._folder, flush=True)
+    keeper = interpreters._keeper_link.peer.pid
+    print(interpreters._guard.pid, keeper, pool.engine.crew._warm.pid, pool._life.folder, flush=True)
     for line in sys.stdin:
         if line == "outcomes\\n":
             print([handle.outcome(60).kind for handle in handles[:2]], flush=True)
@@ -209,6 +191,7 @@ class Owner(NamedTuple):
     """A program with a pool of two running and two queued jobs, and what it has started."""
 
     process: "subprocess.Popen[str]"
+    guard: int
     keeper: int
     warm: int
     folder: Path
@@ -217,6 +200,11 @@ class Owner(NamedTuple):
     def below(self) -> set[int]:
         """Every process of it but itself, zombies left out."""
         return set(alive(list(running_processes(os.environ[MARKER]) - self.others - {self.process.pid})))
+
+    def kill(self, victims: str) -> None:
+        """SIGKILL, one right after the other; `victims`: such as `owner and keeper`."""
+        pids = {"owner": self.process.pid, "guard": self.guard, "keeper": self.keeper, "warm process": self.warm}
+        kill(*(pids[name] for name in victims.split(" and ")))
 
     def tell(self, line: str) -> None:
         assert self.process.stdin is not None
@@ -242,24 +230,46 @@ def owner(tmp_path: Path) -> Iterator[Owner]:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
     ) as process:
         assert process.stdout is not None
-        keeper, warm, folder = process.stdout.readline().split()
-        yield Owner(process, int(keeper), int(warm), Path(folder), others)
+        guard, keeper, warm, folder = process.stdout.readline().split()
+        yield Owner(process, int(guard), int(keeper), int(warm), Path(folder), others)
         process.kill()
 
 
 def kill(*pids: int) -> None:
     for pid in pids:
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # the deaths before have ended it already
+            os.kill(pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("victims", ["owner", "owner and warm process", "warm process and owner"])
+OWNER_AND = ["guard", "keeper", "warm process", "keeper and warm process", "guard and warm process"]
+
+
+@pytest.mark.parametrize(
+    "victims",
+    ["owner", *(f"owner and {other}" for other in OWNER_AND), *(f"{other} and owner" for other in OWNER_AND)],
+)
 def test_nothing_is_left_when_the_owner_is_killed(owner: Owner, tmp_path: Path, victims: str) -> None:
-    pids = family(tmp_path, 6)
-    assert owner.below() >= {owner.keeper, owner.warm, *pids}
-    order = {"owner": owner.process.pid, "warm process": owner.warm}
-    kill(*(order[name] for name in victims.split(" and ")))
-    within(GONE_WITHIN_S, lambda: not owner.below(), "no process is left")
+    pids = family(tmp_path, 8)
+    assert owner.below() >= {owner.guard, owner.keeper, owner.warm}
+    assert alive(pids) == pids
+    owner.kill(victims)
+    within(GONE_WITHIN_S, lambda: not owner.below() and not alive(pids), "no process is left")
     within(GONE_WITHIN_S, lambda: not owner.folder.exists(), "the folder of the pool is gone")
+
+
+def test_the_jobs_themselves_end_even_when_owner_guard_and_keeper_are_killed_at_once(
+    owner: Owner, tmp_path: Path
+) -> None:
+    pids = family(tmp_path, 8)
+    jobs = [int(path.stem) for path in tmp_path.glob("*.child")]
+    try:
+        owner.kill("owner and guard and keeper")
+        # More cannot be promised: nobody is left who could look for what the jobs have started.
+        within(GONE_WITHIN_S, lambda: not alive([owner.warm, *jobs]), "the kernel has ended warm process and jobs")
+        assert len(jobs) == 2
+    finally:
+        kill(*alive(pids))
+        shutil.rmtree(owner.folder)
 
 
 def test_nothing_is_left_when_the_owner_is_killed_and_a_child_of_it_keeps_its_sockets(owner: Owner) -> None:
@@ -273,20 +283,24 @@ def test_nothing_is_left_when_the_owner_is_killed_and_a_child_of_it_keeps_its_so
 
 @pytest.mark.parametrize("how", ["exit", "raise"])
 def test_nothing_is_left_when_the_owner_ends_without_closing_its_pool(owner: Owner, tmp_path: Path, how: str) -> None:
-    family(tmp_path, 6)
+    family(tmp_path, 8)
     owner.tell(how)
     assert owner.process.wait(30) == (0 if how == "exit" else 1)
     within(GONE_WITHIN_S, lambda: not owner.below(), "no process is left")
     within(GONE_WITHIN_S, lambda: not owner.folder.exists(), "the folder of the pool is gone")
 
 
-@pytest.mark.parametrize("victims", ["warm process", "keeper", "keeper and warm process", "warm process and keeper"])
+OURS = ["warm process", "keeper", "guard", "keeper and warm process", "warm process and keeper"]
+
+
+@pytest.mark.parametrize("victims", [*OURS, "guard and warm process", "keeper and guard", "guard and keeper"])
 def test_nothing_is_left_of_the_jobs_when_our_processes_are_killed_and_the_pool_goes_on(
     owner: Owner, tmp_path: Path, victims: str
 ) -> None:
-    pids = family(tmp_path, 6)
-    order = {"keeper": owner.keeper, "warm process": owner.warm}
-    kill(*(order[name] for name in victims.split(" and ")))
+    pids = family(tmp_path, 8)
+    owner.kill(victims)
+    if "keeper" in victims and "guard" in victims:  # nobody is left who knows a daemon that carries no mark
+        kill(*alive(pids_in(tmp_path, "*.bare")))
     within(GONE_WITHIN_S, lambda: not alive([*pids, owner.warm]), "no process of the two jobs is left")
     owner.tell("outcomes")
     assert owner.hear() == "['lost', 'lost']"
@@ -298,31 +312,38 @@ def test_nothing_is_left_of_the_jobs_when_our_processes_are_killed_and_the_pool_
 
 
 def test_a_closed_pool_leaves_nothing(owner: Owner, tmp_path: Path) -> None:
-    family(tmp_path, 6)
+    family(tmp_path, 8)
     owner.tell("close")
     assert owner.hear() == "closed"
     assert owner.below() == set()
     assert not owner.folder.exists()
 
 
-def test_a_keeper_that_is_told_to_end_by_a_terminal_stays(pool: Pool) -> None:
-    keeper = pool.engine.crew._interpreters._keeper
-    assert keeper is not None
+def test_keeper_and_guard_that_are_told_to_end_by_a_terminal_stay(pool: Pool) -> None:
+    interpreters = pool.engine.crew._interpreters
+    guard, link = interpreters._guard, interpreters._keeper_link
+    assert guard is not None and link is not None
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
-        os.kill(keeper.pid, number)
+        os.kill(guard.pid, number)
+        os.kill(link.peer.pid, number)
     assert pool.submit(abs, -1).result(within_s=30) == 1
-    assert keeper.poll() is None
+    assert guard.poll() is None and link.ending is None
 
 
-def test_a_killed_keeper_is_replaced_for_the_next_job(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("victim", ["keeper", "guard"])
+def test_a_killed_keeper_is_replaced_for_the_next_job(victim: str, caplog: pytest.LogCaptureFixture) -> None:
+    def pids() -> dict[str, int]:
+        interpreters = pool.engine.crew._interpreters
+        assert interpreters._guard is not None and interpreters._keeper_link is not None
+        return {"guard": interpreters._guard.pid, "keeper": interpreters._keeper_link.peer.pid}
+
     with Pool(cpus=1, seed=1) as pool:
         pool.submit(int).result(within_s=60)
-        first = pool.engine.crew._interpreters._keeper
-        assert first is not None
-        os.kill(first.pid, signal.SIGKILL)
+        first = pids()
+        os.kill(first[victim], signal.SIGKILL)
         assert pool.submit(abs, -1).result(within_s=60) == 1
-        second = pool.engine.crew._interpreters._keeper
-        assert second is not None and second.pid != first.pid
+        assert not first.items() & pids().items()
+        assert alive(list(first.values())) == []
     assert "the keeper of the workers ended, and so did all workers" in caplog.text
 
 
@@ -331,9 +352,9 @@ def test_a_keeper_that_is_killed_while_it_starts_is_replaced() -> None:
         done = threading.Event()
 
         def kill_keeper() -> None:
-            keeper = pool.engine.crew._interpreters._keeper
-            assert keeper is not None
-            keeper.kill()
+            guard = pool.engine.crew._interpreters._guard
+            assert guard is not None
+            guard.kill()
             done.set()
 
         handle = pool.submit(abs, -1)

@@ -3,47 +3,19 @@
 import atexit
 import functools
 import os
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import numpy as np
 import pytest
 
 from fanwise.base.errors import ClosedError, DeadlineExceeded, LeaseError, NotSendableError
 from fanwise.pool import JobHandle, Pool, current
-from fanwise.pool.current import NestedHandle
 from fanwise.testing import within
 from fanwise.testing.gates import Gate
-
-
-@pytest.fixture(scope="module", autouse=True)
-def by_value() -> Iterator[None]:
-    """Workers cannot import test modules."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
-
-
-@pytest.fixture(scope="module")
-def pool(by_value: None) -> Iterator[Pool]:
-    with Pool(cpus=2, seed=11) as pool:
-        pool.submit(int).result(within_s=60)  # its processes are there before the test begins
-        yield pool
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Iterator[Gate]:
-    with Gate(tmp_path / "gate") as gate:
-        yield gate
-
-
-def submitted(handle: JobHandle | NestedHandle) -> JobHandle:
-    assert isinstance(handle, JobHandle)
-    return handle
+from fanwise.testing.jobs import submitted
 
 
 class Scaler:
@@ -145,7 +117,7 @@ def test_a_result_instead_of_a_function_is_refused_with_the_right_line(pool: Poo
 
 
 def test_needs_that_can_never_be_met_are_refused_at_the_submit(pool: Pool) -> None:
-    with pytest.raises(LeaseError, match=r"3 CPUs asked for, this machine has 2"):
+    with pytest.raises(LeaseError, match=r"3 CPUs asked for, this pool has 2"):
         pool.needs(cpus=3).submit(int)
     with pytest.raises(ValueError, match="retries must be at least 0"):
         pool.needs(retries=-1)

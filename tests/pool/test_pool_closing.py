@@ -5,45 +5,18 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import pytest
 
 from fanwise.base.errors import ClosedError, WorkerLostError
 from fanwise.pool import JobHandle, Need, Pool
-from fanwise.pool.current import NestedHandle
 from fanwise.pool.functions import pack
 from fanwise.testing import within
 from fanwise.testing.gates import Gate
-
-
-@pytest.fixture(scope="module", autouse=True)
-def by_value() -> Iterator[None]:
-    """Workers cannot import test modules."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
-
-
-@pytest.fixture(scope="module")
-def pool(by_value: None) -> Iterator[Pool]:
-    with Pool(cpus=2, seed=11) as pool:
-        pool.submit(int).result(within_s=60)  # its processes are there before the test begins
-        yield pool
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Iterator[Gate]:
-    with Gate(tmp_path / "gate") as gate:
-        yield gate
-
-
-def submitted(handle: JobHandle | NestedHandle) -> JobHandle:
-    assert isinstance(handle, JobHandle)
-    return handle
+from fanwise.testing.jobs import submitted
 
 
 def closure(offset: int) -> Callable[[int], int]:
@@ -55,7 +28,7 @@ def closure(offset: int) -> Callable[[int], int]:
 
 def test_a_pool_that_was_never_used_has_started_nothing() -> None:
     pool = Pool(cpus=1)
-    assert pool._engine is None and pool._hub is None
+    assert pool._life.engine is None and pool._life.hub is None
     pool.close()
     with pytest.raises(ClosedError, match="this pool is closed"):
         pool.submit(int)
@@ -80,7 +53,7 @@ def test_close_ends_running_and_queued_jobs_and_may_be_called_twice(gate: Gate) 
             use()
     running.stop()
     queued.kill()
-    assert not pool._folder.exists()
+    assert not pool._life.folder.exists()
 
 
 def test_close_while_the_first_process_is_still_starting_leaves_nothing() -> None:
@@ -137,7 +110,8 @@ def test_nothing_is_kept_of_200_finished_jobs() -> None:
         assert len(warm.prepared) <= 32
         within(5, lambda: len(interpreters._links) == 2, "only the links of keeper and warm process are left")
         assert pool.stats().jobs_finished == 200
-        within(5, lambda: len(os.listdir(pool._folder)) == 3, "only the socket and two logs are left in the folder")
+        folder = pool._life.folder
+        within(5, lambda: len(os.listdir(folder)) == 3, "only the socket and two logs are left in the folder")
         assert all(handle._job is None and handle._call is None for handle in handles)
 
 

@@ -2,47 +2,19 @@
 
 import os
 import random
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-import cloudpickle
 import numpy as np
 import pytest
 
-from fanwise.pool import JobHandle, Pool, current
-from fanwise.pool.current import NestedHandle
+from fanwise.pool import Pool, current
 from fanwise.testing import within
 from fanwise.testing.gates import Gate
-
-
-@pytest.fixture(scope="module", autouse=True)
-def by_value() -> Iterator[None]:
-    """Workers cannot import test modules."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
-
-
-@pytest.fixture(scope="module")
-def pool(by_value: None) -> Iterator[Pool]:
-    with Pool(cpus=2, seed=11) as pool:
-        pool.submit(int).result(within_s=60)  # its processes are there before the test begins
-        yield pool
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Iterator[Gate]:
-    with Gate(tmp_path / "gate") as gate:
-        yield gate
-
-
-def submitted(handle: JobHandle | NestedHandle) -> JobHandle:
-    assert isinstance(handle, JobHandle)
-    return handle
-
+from fanwise.testing.jobs import submitted
 
 # -- chance ----------------------------------------------------------------------------------------------------------
 
@@ -109,7 +81,7 @@ def test_no_output_files_are_kept_for_finished_jobs(pool: Pool) -> None:
     handle = submitted(pool.submit(print, "hello"))
     handle.result(within_s=30)
     assert handle.output()[0] == "hello"
-    within(10, lambda: not list(pool._folder.glob("job-*")), "no file of a job is left in the folder of the pool")
+    within(10, lambda: not list(pool._life.folder.glob("job-*")), "no file of a job is left in the folder of the pool")
 
 
 def test_threads_follow_the_lease(pool: Pool) -> None:
@@ -157,3 +129,14 @@ def test_modules_of_the_users_folder_are_found(pool: Pool, monkeypatch: pytest.M
     monkeypatch.delitem(sys.modules, "fanwise_test_mine")
     sys.modules["fanwise_test_mine"] = mine
     assert pool.submit(mine.answer).result(within_s=30) == 42
+
+
+def test_a_job_whose_pool_has_lost_its_folder_says_so() -> None:
+    with Pool(cpus=1) as pool:
+        pool.submit(int).result(within_s=60)
+        shutil.rmtree(pool._life.folder)
+        outcome = submitted(pool.submit(int)).outcome(within_s=60)
+    assert outcome.kind == "lost"
+    assert outcome.text == (
+        f"it could not begin, because somebody removed the folder {pool._life.folder}. Make a new pool."
+    )

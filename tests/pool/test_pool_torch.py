@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-import cloudpickle
 import numpy as np
 import pytest
 import torch
@@ -16,23 +15,8 @@ from fanwise.base.errors import ClosedError
 from fanwise.pool import JobHandle, Pool, current
 
 
-@pytest.fixture(scope="module", autouse=True)
-def by_value() -> Iterator[None]:
-    """Workers cannot import test modules."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
-
-
 @pytest.fixture(scope="module")
-def pool(by_value: None) -> Iterator[Pool]:
-    with Pool(cpus=2, seed=11) as pool:
-        pool.submit(int).result(within_s=60)  # its processes are there before the test begins
-        yield pool
-
-
-@pytest.fixture(scope="module")
-def torch_pool(by_value: None) -> Iterator[Pool]:
+def torch_pool() -> Iterator[Pool]:
     """A pool whose warm process has imported torch."""
     with Pool(cpus=2, seed=11) as pool:
         pool.submit(draw).result(within_s=120)

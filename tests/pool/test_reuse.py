@@ -3,28 +3,18 @@
 import os
 import random
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import cloudpickle
 import pytest
 
 from fanwise.base.errors import TrialStopped
 from fanwise.pool import JobHandle, Pool, current
 from fanwise.pool.pool import Needs
 from fanwise.testing import within
+from fanwise.testing.jobs import submitted
 
 Open = Callable[..., None]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def by_value() -> Iterator[None]:
-    """Workers cannot import test modules."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
-
 
 MiB = 1 << 20
 
@@ -37,8 +27,7 @@ def own() -> Iterator[Pool]:
 
 
 def pid_of(needs: Needs, function: Callable[..., object] = os.getpid, *args: object) -> int:
-    handle = needs.submit(function, *args)
-    assert isinstance(handle, JobHandle)
+    handle = submitted(needs.submit(function, *args))
     handle.outcome(within_s=60)
     assert handle.pid is not None
     return handle.pid

@@ -7,24 +7,14 @@ import contextlib
 import os
 import random
 import signal
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import cloudpickle
 import pytest
 
 from fanwise.pool import JobHandle, Pool
 from fanwise.testing import within
-
-
-@pytest.fixture(scope="module", autouse=True)
-def by_value() -> Iterator[None]:
-    """Workers cannot import test modules."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
 def spin(gate: Path) -> int:
@@ -38,6 +28,9 @@ def spin(gate: Path) -> int:
         if rounds % 1000 == 0:
             sum(range(1000))
     return child.pid
+
+
+VICTIMS = ["worker", "worker", "warm", "keeper", "guard", "warm and keeper", "keeper and guard", "stop"]
 
 
 class Killing:
@@ -59,7 +52,7 @@ class Killing:
         began = [handle for handle in handles if isinstance(handle, JobHandle)]
         if self._chance.random() < 0.7:  # else in the middle of their start
             within(60, lambda: any(handle.wait_began(0) for handle in began), "a job runs")
-        victim = self._chance.choice(["worker", "worker", "warm", "keeper", "warm and keeper", "stop"])
+        victim = self._chance.choice(VICTIMS)
         self._kill(victim, began)
         gate.touch()
         for handle in began:
@@ -75,11 +68,13 @@ class Killing:
             self._kill_pid(next((handle.pid for handle in handles if handle.pid and not handle.done()), None))
         else:
             warm = self._pool.engine.crew._warm
-            keeper = self._pool.engine.crew._interpreters._keeper
+            interpreters = self._pool.engine.crew._interpreters
             if "warm" in victim and warm is not None:
                 self._kill_pid(warm.pid)
-            if "keeper" in victim and keeper is not None:
-                self._kill_pid(keeper.pid)
+            if "keeper" in victim and interpreters._keeper_link is not None:
+                self._kill_pid(interpreters._keeper_link.peer.pid)
+            if "guard" in victim and interpreters._guard is not None:
+                self._kill_pid(interpreters._guard.pid)
 
     @staticmethod
     def _kill_pid(pid: int | None) -> None:
@@ -130,4 +125,4 @@ def test_closing_at_any_moment_leaves_nothing(tmp_path: Path) -> None:
         with Pool(cpus=2, seed=1) as pool:
             for _ in range(chance.randrange(4)):
                 chance.choice(actions)(pool)
-        assert pool._engine is None or not pool._folder.exists()
+        assert pool._life.engine is None or not pool._life.folder.exists()

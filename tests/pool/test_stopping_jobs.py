@@ -3,47 +3,17 @@
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import cloudpickle
 import pytest
 
 from fanwise.base.errors import TrialStopped
 from fanwise.pool import JobHandle, Outcome, Pool, current
-from fanwise.pool.current import NestedHandle
 from fanwise.testing import within
 from fanwise.testing.gates import Gate
-
-
-@pytest.fixture(scope="module", autouse=True)
-def by_value() -> Iterator[None]:
-    """Workers cannot import test modules."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
-
-
-@pytest.fixture(scope="module")
-def pool(by_value: None) -> Iterator[Pool]:
-    with Pool(cpus=2, seed=11) as pool:
-        pool.submit(int).result(within_s=60)  # its processes are there before the test begins
-        yield pool
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Iterator[Gate]:
-    with Gate(tmp_path / "gate") as gate:
-        yield gate
-
-
-def began(handle: JobHandle | NestedHandle) -> JobHandle:
-    assert isinstance(handle, JobHandle)
-    assert handle.wait_began(30)
-    return handle
+from fanwise.testing.jobs import began, submitted
 
 
 def stopped(handle: JobHandle, grace_s: float = 30.0) -> Outcome:
@@ -165,8 +135,7 @@ def test_a_decision_to_stop_that_is_obeyed_ends_the_job_as_stopped(pool: Pool) -
             if current().report(1) == "STOP":
                 raise TrialStopped("told so")
 
-    handle = pool.needs(on_report=lambda values: "STOP").submit(train)
-    assert isinstance(handle, JobHandle)
+    handle = submitted(pool.needs(on_report=lambda values: "STOP").submit(train))
     assert handle.outcome(within_s=30).kind == "stopped"
 
 
@@ -175,8 +144,7 @@ def test_a_decision_to_stop_in_another_thread_stops_the_function(pool: Pool) -> 
         threading.Thread(target=lambda: current().report(1)).start()
         signal.pause()
 
-    handle = pool.needs(on_report=lambda values: "STOP").submit(train)
-    assert isinstance(handle, JobHandle)
+    handle = submitted(pool.needs(on_report=lambda values: "STOP").submit(train))
     assert handle.outcome(within_s=30).kind == "stopped"
 
 
@@ -208,8 +176,7 @@ def test_a_job_that_is_stopped_while_its_function_is_prepared_ends_at_once_and_n
     (tmp_path / "fanwise_test_waits.py").write_text(f"open({str(gate.path)!r}, 'rb', buffering=0).read(1)\n")
     with Pool(cpus=1) as pool:
         for end in (JobHandle.stop, JobHandle.kill):
-            handle = pool.submit(touch)
-            assert isinstance(handle, JobHandle)
+            handle = submitted(pool.submit(touch))
             end(handle)
             assert handle.outcome(within_s=30).text == f"job {handle.id} was stopped before it began"
         gate.open()
@@ -220,8 +187,7 @@ def test_a_job_that_is_stopped_while_its_function_is_prepared_ends_at_once_and_n
 def test_jobs_that_are_stopped_at_any_moment_of_their_start_end_as_stopped(pool: Pool) -> None:
     handles = []
     for number in range(40):
-        handle = pool.submit(signal.pause)
-        assert isinstance(handle, JobHandle)
+        handle = submitted(pool.submit(signal.pause))
         # From at once to some way into the start; busy, because this is not a wait but a choice of the moment.
         until_s = time.monotonic() + number * 0.0003
         while time.monotonic() < until_s:
@@ -233,8 +199,7 @@ def test_jobs_that_are_stopped_at_any_moment_of_their_start_end_as_stopped(pool:
 
 
 def test_ended_jobs_cannot_be_stopped_any_more(pool: Pool) -> None:
-    handle = pool.submit(int)
-    assert isinstance(handle, JobHandle)
+    handle = submitted(pool.submit(int))
     assert handle.result(within_s=30) == 0
     handle.stop()
     handle.kill()

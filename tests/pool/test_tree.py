@@ -97,6 +97,13 @@ def test_everything_below_is_listed_parents_first() -> None:
     assert family().below(0) == [1, 2, 3]
 
 
+def test_among_cousins_the_elder_is_ended_first() -> None:
+    tree = JobTree()
+    for job, parent in ((0, None), (1, 0), (2, 0), (3, 2), (4, 1)):
+        tree.add(job, parent)
+    assert tree.outcome(0) == [End(1), End(2), End(3), End(4)]
+
+
 # -- all orders of facts -----------------------------------------------------------------------------------------------
 
 

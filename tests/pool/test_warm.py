@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
-import cloudpickle
 import pytest
 
 from fanwise.base.errors import WorkerLostError
@@ -19,28 +18,7 @@ from fanwise.pool.functions import pack
 from fanwise.pool.interpreters import Interpreter
 from fanwise.testing import within
 from fanwise.testing.gates import Gate
-
-
-@pytest.fixture(scope="module", autouse=True)
-def by_value() -> Iterator[None]:
-    """Workers cannot import test modules."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
-
-
-@pytest.fixture(scope="module")
-def pool(by_value: None) -> Iterator[Pool]:
-    with Pool(cpus=2, seed=11) as pool:
-        pool.submit(int).result(within_s=60)  # its processes are there before the test begins
-        yield pool
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Iterator[Gate]:
-    with Gate(tmp_path / "gate") as gate:
-        yield gate
-
+from fanwise.testing.jobs import began
 
 Writer = Callable[[str, str], ModuleType]
 
@@ -131,11 +109,9 @@ def test_the_job_of_an_outdated_warm_process_runs_to_its_end(module: Writer, gat
 
     with Pool(cpus=2, seed=1) as pool:
         module("fanwise_test_edited", "VERSION = 1\n")
-        old = pool.submit(wait_and_ask)
-        assert isinstance(old, JobHandle) and old.wait_began(60)
+        old = began(pool.submit(wait_and_ask))
         module("fanwise_test_edited", "VERSION = 'two'\n")
-        new = pool.submit(wait_and_ask)
-        assert isinstance(new, JobHandle) and new.wait_began(60)
+        new = began(pool.submit(wait_and_ask))
         gate.open(2)
         assert (old.result(within_s=30), new.result(within_s=30)) == (1, "two")
 

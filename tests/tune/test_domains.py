@@ -264,6 +264,8 @@ def test_values_outside_are_refused(domain: Domain, value: object) -> None:
         (lambda: randint(256, 32), ValueError, r"write randint\(32, 256\)"),
         (lambda: randint(3, 3), ValueError, "write the constant 3"),
         (lambda: randint(0, 2**53), ValueError, "narrow the range"),
+        (lambda: lograndint(1, 9.5), TypeError, "upper must be an int, got 9.5"),  # type: ignore[arg-type]
+        (lambda: loguniform("1", 2), TypeError, "lower must be a number, got '1'"),  # type: ignore[arg-type]
         (lambda: lograndint(0, 9), ValueError, "lower must be at least 1, got 0"),
         (lambda: lograndint(1, 2**46), ValueError, "use loguniform"),
         (lambda: choice([]), ValueError, "at least one category"),
@@ -277,6 +279,7 @@ def test_values_outside_are_refused(domain: Domain, value: object) -> None:
         (lambda: finrange(0, 1, 1), ValueError, "size must be at least 2, got 1"),
         (lambda: finrange(0, 1, 2.0), TypeError, "size must be an int"),  # type: ignore[arg-type]
         (lambda: finrange(1, 0, 3), ValueError, "is above upper"),
+        (lambda: finrange(0, 9, 3, "no"), TypeError, "cast_int must be True or False, got 'no'"),  # type: ignore[arg-type]
         (lambda: finrange(1, 4, 10, cast_int=True), ValueError, "fewer than 10 integers"),
         (lambda: finrange(0.5, 4, 2, cast_int=True), TypeError, "lower must be an int"),
         (lambda: finrange(1e16, 1e16 + 4, 1000), ValueError, "cannot be told apart"),

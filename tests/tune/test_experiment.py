@@ -16,6 +16,7 @@ from fanwise.base.errors import RecordError
 from fanwise.tune.experiment import Best, Experiment, load_experiment
 from fanwise.tune.history import Failure
 from fanwise.tune.record import Record
+from fanwise.tune.record_lock import LOCK_NAME, is_held
 
 META = {
     "name": "lenet",
@@ -211,6 +212,88 @@ def test_a_running_search_is_watched_with_one_object(tmp_path: Path) -> None:
         assert experiment.finished
 
 
+def test_a_search_runs_as_long_as_its_tuner_holds_the_record(tmp_path: Path) -> None:
+    with searching(tmp_path / "e") as search:
+        experiment = load_experiment(tmp_path / "e")
+        assert (experiment.state, experiment.end_reason) == ("running", None)
+        search.add(4.0, "finish", reason="interrupted")
+        assert (experiment.state, experiment.end_reason) == ("finished", "interrupted")
+    assert experiment.state == "finished"
+
+
+def test_a_search_that_ends_while_it_is_looked_at_has_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with searching(tmp_path / "e") as search:
+        experiment = load_experiment(tmp_path / "e")
+
+        def end_and_look(file: Path) -> bool | None:
+            search.add(4.0, "finish", reason="done")
+            search.record.close()
+            return is_held(file)
+
+        monkeypatch.setattr("fanwise.tune.experiment.is_held", end_and_look)
+        assert experiment.state == "finished"
+
+
+def test_a_record_that_is_closed_before_the_end_is_of_a_search_that_was_broken_off(tmp_path: Path) -> None:
+    with searching(tmp_path / "e"):
+        experiment = load_experiment(tmp_path / "e")
+    assert experiment.state == "broken-off"
+    assert load_experiment(tmp_path / "e").state == "broken-off"
+
+
+WRITER = """
+import os, signal, sys
+from pathlib import Path
+from fanwise.tune.record import Record
+record = Record.create(Path(sys.argv[1]), {"name": "e", "metric": "error", "mode": "min", "n_workers": 1})
+its_end, our_end = os.pipe()
+if os.fork() == 0:
+    os.write(our_end, b"x")
+    sys.stdin.read()  # the child of a bare fork may live longer than the tuner
+    os._exit(0)
+os.read(its_end, 1)
+record.append(0.0, "start", 0, {"config": {}, "attempt": 0, "slot": 0})
+record.commit()
+print("written", flush=True)
+signal.pause()
+"""
+
+
+def test_a_search_whose_tuner_was_killed_was_broken_off_also_when_a_fork_of_it_lives(tmp_path: Path) -> None:
+    paths = {"PYTHONPATH": ":".join(filter(None, sys.path))}
+    program = [sys.executable, "-c", WRITER, str(tmp_path / "e")]
+    with subprocess.Popen(program, env=paths, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None and writer.stdout.readline() == "written\n"
+        experiment = load_experiment(tmp_path / "e")
+        before = experiment.state
+        writer.kill()
+        writer.wait()
+        assert (before, experiment.state) == ("running", "broken-off")
+        assert list(experiment.trials["status"]) == ["InProgress"]
+        assert writer.stdin is not None
+        writer.stdin.close()
+        assert writer.stdout.read() == "", "the fork has ended, too"
+
+
+def test_on_a_network_file_system_only_the_machine_of_the_tuner_can_tell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Record.create(tmp_path / "e", META, on_network=True) as record:
+        experiment = load_experiment(tmp_path / "e")
+        here = experiment.state
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setattr("platform.node", lambda: "another")
+            assert (here, experiment.state) == ("running", "unknown")
+        record.append(1.0, "finish", None, {"reason": "done"})
+    assert experiment.state == "finished"
+
+
+def test_without_locks_the_state_of_a_record_that_is_open_is_unknown(tmp_path: Path) -> None:
+    with searching(tmp_path / "e"):
+        (tmp_path / "e" / LOCK_NAME).unlink()
+        assert load_experiment(tmp_path / "e").state == "unknown"
+
+
 def test_a_trial_that_waits_for_its_next_attempt_is_in_progress_until_the_stop(tmp_path: Path) -> None:
     with searching(tmp_path / "e") as search:
         search.start(0.0, 0, {})
@@ -270,9 +353,26 @@ def test_the_export_reads_back_as_the_results(experiment: Experiment, tmp_path: 
 
 def test_an_export_that_fails_leaves_nothing(experiment: Experiment, tmp_path: Path) -> None:
     (tmp_path / "taken").mkdir()
-    with pytest.raises(OSError):
+    with pytest.raises(
+        IsADirectoryError, match=r"taken: that is a folder\. Name a file in it, such as .*taken/results\.csv\."
+    ):
         experiment.export(tmp_path / "taken")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["lenet", "taken"]
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("none/results.csv", r".*/none/results\.csv: there is no folder .*/none\. Make it first"),
+        ("/proc/results.csv", r"/proc/results\.csv: .*\. Name a file in a folder that you may wr"),
+        ("lenet/record.sqlite/x.csv", r".*x\.csv: there is no folder .*record\.sqlite\. Make it first, or na"),
+    ],
+)
+def test_an_export_to_where_nothing_can_be_written_says_so(
+    place: str, said: str, experiment: Experiment, tmp_path: Path
+) -> None:
+    with pytest.raises(OSError, match=f"^The results cannot be written to {said}"):
+        experiment.export(tmp_path / place)
 
 
 def test_search_data_hold_what_the_figures_draw(experiment: Experiment) -> None:
@@ -285,11 +385,43 @@ def test_search_data_hold_what_the_figures_draw(experiment: Experiment) -> None:
     assert points == [(0, 2.0, 1, 0.5), (0, 4.0, 2, 0.3), (1, 6.0, 1, 0.2), (2, 9.0, 2, 0.25)]
     assert len(data.reports) == 5
     assert list(data.spans) == [
-        Span(0, 0, 0.0, 1.0, 4.0, 4.0, "Completed"),
-        Span(1, 1, 0.0, 1.0, 3.0, 3.0, "Failed"),
-        Span(0, 1, 4.0, 5.0, 8.0, 8.0, "Completed"),
-        Span(1, 2, 4.0, 5.0, 10.0, 10.0, "Stopped"),
+        Span(0, 0, 0.0, 1.0, 4.0, 4.0, "Completed", 3.0),
+        Span(1, 1, 0.0, 1.0, 3.0, 3.0, "Failed", 2.0),
+        Span(0, 1, 4.0, 5.0, 8.0, 8.0, "Completed", 3.0),
+        Span(1, 2, 4.0, 5.0, 10.0, 10.0, "Stopped", 5.0),
     ]
+
+
+@pytest.mark.parametrize("objective_s", [1.25, None])
+@pytest.mark.parametrize("stop_s", [9.0, None])
+def test_the_utilisation_is_the_share_of_the_boxes_in_the_picture(
+    tmp_path: Path, objective_s: float | None, stop_s: float | None
+) -> None:
+    from fanwise.plot.data import worker_timeline
+
+    with searching(tmp_path / "e") as search:
+        for trial_id in range(4):
+            begin_s = 2.5 * trial_id
+            search.start(begin_s, trial_id, {})
+            search.ready(begin_s + 0.5, trial_id)
+            search.end(begin_s + 2.0, trial_id, "Completed", objective_s)  # 0.25 s later than its objective
+            search.add(begin_s + 2.25, "free", trial_id, slot=0)
+        search.start(3.0, 4, {}, slot=1)
+        search.ready(3.5, 4)  # runs for ever
+        if stop_s is not None:
+            search.add(stop_s, "stop", reason="max_wallclock_time")
+    experiment = load_experiment(tmp_path / "e")
+    timeline = worker_timeline(experiment.search_data())
+    assert experiment.utilisation == pytest.approx(timeline.utilisation)
+    assert timeline.startup_share != 0.0 and timeline.idle_share != 0.0
+
+
+def test_an_objective_that_began_before_the_tuner_heard_of_it_gives_no_more_than_all(tmp_path: Path) -> None:
+    with searching(tmp_path / "e", n_workers=1) as search:
+        search.start(0.0, 0, {})
+        search.ready(1.0, 0)
+        search.end(2.0, 0, "Completed", 1.01)
+    assert load_experiment(tmp_path / "e").utilisation == 1.0
 
 
 def test_the_three_figures_are_drawn(experiment: Experiment) -> None:

@@ -47,6 +47,27 @@ def test_scalars_and_one_element_arrays_of_any_library_become_pythons_numbers(va
     assert is_plain(plain["loss"])
 
 
+class Eager:
+    """What a scalar of TensorFlow has: a shape and `numpy`, and no `item`."""
+
+    def __init__(self, value: float, *shape: int) -> None:
+        self._value = np.full(shape, value, np.float32)
+        self.shape = shape
+
+    def numpy(self) -> Any:  # Any: an array, or numpy's scalar
+        return self._value[()]
+
+
+def test_an_array_that_has_no_item_is_asked_for_numpys() -> None:
+    assert plain_metrics({"loss": Eager(0.25), "error": Eager(0.5, 1)}) == {"loss": 0.25, "error": 0.5}
+    text = Eager(0.0)
+    text.numpy = lambda: b"a"  # type: ignore[method-assign]  # as of a tensor of text
+    with pytest.raises(TypeError, match="a metric must be a number, got Eager"):
+        plain_metrics({"loss": text})
+    with pytest.raises(TypeError, match=r"must be one number, got a Eager of shape \(2,\)"):
+        plain_metrics({"loss": Eager(0.25, 2)})
+
+
 def test_nan_stays_nan() -> None:
     for nan in (math.nan, np.float32("nan"), torch.tensor(math.nan)):
         assert math.isnan(plain_metrics({"loss": nan})["loss"])
@@ -100,9 +121,6 @@ def test_outside_a_tuner_values_are_checked_and_nothing_is_sent(caplog: pytest.L
         (torch.tensor([0.25]), {"loss": 0.25}),
         ({"loss": torch.tensor(1), "epoch": 2}, {"loss": 1, "epoch": 2}),
         (None, None),
-        ("done", None),
-        (np.zeros(3), None),
-        (torch.nn.Linear(1, 1), None),
     ],
 )
 def test_a_number_or_dict_that_the_objective_returns_is_its_last_report(
@@ -111,6 +129,38 @@ def test_a_number_or_dict_that_the_objective_returns_is_its_last_report(
     caplog.set_level(logging.INFO, "fanwise")
     run_objective(lambda depth: returned, "loss", depth=3)
     assert caplog.messages == ([] if reported is None else [f"report outside a tuner: {reported}"])
+
+
+NO_METRICS = [
+    ("done", "'done', a str"),
+    ([0.1, 0.2], "[0.1, 0.2], a list"),
+    (np.zeros(3), "a ndarray of shape (3,)"),
+    (torch.zeros(2, 2), "a Tensor of shape (2, 2)"),
+    (torch.nn.Sequential(), "Sequential(), a Sequential"),
+]
+
+
+@pytest.mark.parametrize(("returned", "described"), NO_METRICS)
+def test_an_objective_that_only_returns_what_is_no_metric_is_told_what_it_returned(
+    returned: object, described: str
+) -> None:
+    with pytest.raises(TypeError) as caught:
+        run_objective(lambda: returned, "loss")
+    assert str(caught.value) == (
+        f"the objective reported nothing and returned {described}, which is not a metric.\n"
+        f"Return a number or a dict of numbers, e.g. {{'loss': 0.12}}, or call report() before."
+    )
+
+
+@pytest.mark.parametrize(("returned", "described"), NO_METRICS)
+def test_what_is_returned_after_a_report_may_be_anything(returned: object, described: str) -> None:
+    def objective() -> object:
+        report(loss=0.5)
+        return returned
+
+    run_objective(objective, "loss")
+    with pytest.raises(TypeError, match="reported nothing"):  # the report of the last call does not count for the next
+        run_objective(lambda: returned, "loss")
 
 
 def test_the_objective_gets_the_configuration_whatever_its_names() -> None:

@@ -1,5 +1,6 @@
 """FIFOScheduler and RandomSearch: order, chance, checks of what a searcher suggests, messages about options."""
 
+import copy
 import doctest
 import gc
 import inspect
@@ -13,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanwise.tune import nearest, schedulers
+from fanwise.base import nearest
+from fanwise.tune import schedulers
 from fanwise.tune.schedulers import Decision, FIFOScheduler, Mode, RandomSearch, Scheduler, Status
 from fanwise.tune.searchers import Ask, RandomSearcher, Searcher
 from fanwise.tune.spaces import Space, loguniform, randint
@@ -187,9 +189,61 @@ def test_wrong_options_are_refused_at_once(make: Callable[[], object], error: ty
 
 
 def test_one_scheduler_serves_one_search() -> None:
-    scheduler = started(RandomSearch(metric="loss"))
-    with pytest.raises(ValueError, match="already served a search"):
+    scheduler = started(FIFOScheduler(Scripted(FIRST), metric="loss"))
+    scheduler.suggest(0)
+    with pytest.raises(ValueError) as caught:
         scheduler.start(SPACE, 1)
+    assert str(caught.value) == (
+        "this FIFOScheduler has already served a search, and would go on where that one ended. "
+        "Make a new scheduler for each Tuner, with a new searcher."
+    )
+
+
+@pytest.mark.parametrize("points", [None, [FIRST]])
+def test_one_searcher_serves_one_search_and_so_does_a_copy_of_a_used_one(
+    points: list[Mapping[str, object]] | None,
+) -> None:
+    searcher = Scripted(FIRST)
+    unused = copy.deepcopy(searcher)
+    started(FIFOScheduler(searcher, metric="loss", points_to_evaluate=points)).suggest(0)
+    for used in (searcher, copy.deepcopy(searcher)):
+        with pytest.raises(ValueError) as caught:
+            started(FIFOScheduler(used, metric="loss"))
+        assert str(caught.value) == (
+            "this Scripted has already served a search, and would go on where that one ended. "
+            "Make a new searcher for each Tuner: FIFOScheduler(Scripted(...), metric=...)."
+        )
+    assert started(FIFOScheduler(unused, metric="loss")).suggest(0) == {**FIRST, "max_epochs": 10}
+
+
+def test_a_scheduler_that_was_asked_nothing_may_be_started_again_and_the_last_start_counts() -> None:
+    scheduler = started(started(RandomSearch(metric="loss"), 3), 7)
+    assert scheduler.suggest(0) == SPACE.sample(Random("7/suggest/0"))
+
+
+@pytest.mark.parametrize(
+    ("make", "right"),
+    [
+        (lambda: RandomSearch(SPACE, metric="loss"), "RandomSearch(metric=...)"),  # type: ignore[arg-type,misc]
+        (lambda: RandomSearch({"x": 1}, metric="loss"), "RandomSearch(metric=...)"),  # type: ignore[arg-type,misc]
+        (lambda: RandomSearch(config_space=SPACE, metric="loss"), "RandomSearch(metric=...)"),  # type: ignore[call-arg]
+        (lambda: RandomSearch(metric="loss", space=SPACE), "RandomSearch(metric=...)"),  # type: ignore[call-arg]
+        (
+            lambda: FIFOScheduler({}, RandomSearcher(), metric="loss"),  # type: ignore[arg-type,misc]
+            "FIFOScheduler(searcher, metric=...)",
+        ),
+    ],
+)
+def test_a_space_given_to_a_scheduler_as_in_syne_tune_is_told_where_it_goes(
+    make: Callable[[], object], right: str
+) -> None:
+    with pytest.raises(TypeError) as caught:
+        make()
+    name = right.partition("(")[0]
+    assert str(caught.value) == (
+        f"{name} got a space: the space goes to the Tuner, which tells it to the scheduler.\n"
+        f"  right:  Tuner(objective, space, {right}, stop)"
+    )
 
 
 def test_a_refused_start_leaves_the_scheduler_unused() -> None:

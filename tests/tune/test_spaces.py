@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanwise.tune import spaces
-from fanwise.tune.spaces import Space, choice, finrange, lograndint, loguniform, randint, uniform
+from fanwise.tune.spaces import Space, choice, constant, finrange, lograndint, loguniform, randint, uniform
 
 BOOK = {"learning_rate": loguniform(1e-2, 1), "batch_size": randint(32, 256), "max_epochs": 10}
 JSON = st.recursive(
@@ -22,7 +22,7 @@ JSON = st.recursive(
 DOMAINS = st.sampled_from(
     [uniform(-1, 1), loguniform(1e-3, 1), randint(0, 9), lograndint(1, 99), choice(["a", None]), finrange(0, 1, 5)]
 )
-SPACES = st.dictionaries(st.text(min_size=1), DOMAINS | JSON, max_size=6).map(Space)
+SPACES = st.dictionaries(st.text(min_size=1), DOMAINS | JSON.map(constant), max_size=6).map(Space)
 
 
 class CountingRandom(Random):
@@ -141,7 +141,7 @@ def test_resample_refuses_constants_unknown_names_and_foreign_configurations() -
 
 def test_lists_among_the_constants_are_copied_in_and_out() -> None:
     layers = [64, [32]]
-    space = Space({"layers": layers})
+    space = Space({"layers": constant(layers)})
     layers.append(1)
     config = space.sample(Random(0))
     assert config == {"layers": [64, [32]]}
@@ -153,9 +153,9 @@ def test_lists_among_the_constants_are_copied_in_and_out() -> None:
     ("mapping", "error", "text"),
     [
         ({"device": object()}, TypeError, "the constant 'device' is .* of type object, which the record cannot keep"),
-        ({"sizes": (1, 2)}, TypeError, "of type tuple"),
+        ({"sizes": constant((1, 2))}, TypeError, "of type tuple"),
         ({"sizes": {1: 2}}, TypeError, "dicts with text keys"),
-        ({"sizes": [1, {2}]}, TypeError, r"the constant 'sizes'\[1\] is \{2\} of type set"),
+        ({"sizes": constant([1, {2}])}, TypeError, r"the constant 'sizes'\[1\] is \{2\} of type set"),
         ({"learning_rate": loguniform}, TypeError, "of type function"),
         ({"x": math.nan}, ValueError, "the constant 'x' is NaN"),
         ({3: uniform(0, 1)}, TypeError, "name must be text, got 3"),
@@ -166,6 +166,35 @@ def test_lists_among_the_constants_are_copied_in_and_out() -> None:
 def test_bad_spaces_are_refused_at_once(mapping: dict[str, object], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         Space(mapping)
+
+
+@pytest.mark.parametrize("bare", [[0.1, 0.01], (0.1, 0.01)])
+def test_a_bare_list_is_refused_with_both_things_it_may_mean(bare: object) -> None:
+    with pytest.raises(TypeError) as caught:
+        Space({"lr": bare})
+    assert str(caught.value) == (
+        f"'lr' is a bare {type(bare).__name__}, which may mean two things:\n"
+        f"  one of these values for each trial:     'lr': choice([0.1, 0.01])\n"
+        f"  all of them, the same for every trial:  'lr': constant([0.1, 0.01])"
+    )
+
+
+def test_both_things_that_the_message_about_a_bare_list_offers_work() -> None:
+    space = Space({"lr": choice([0.1, 0.01]), "sizes": constant([128, 64]), "depth": constant(3)})
+    assert space.sample(Random(0)) == {"lr": 0.01, "sizes": [128, 64], "depth": 3}
+    assert eval(repr(space)) == space
+    assert repr(space) == "Space({'lr': choice([0.1, 0.01]), 'sizes': constant([128, 64]), 'depth': 3})"
+
+
+@pytest.mark.parametrize("bare", [range(3), {1}])
+def test_other_collections_are_refused_like_lists(bare: object) -> None:
+    with pytest.raises(TypeError, match=rf"'lr' is a bare {type(bare).__name__}, which may mean two things"):
+        Space({"lr": bare})
+
+
+def test_of_a_long_list_only_the_beginning_is_shown() -> None:
+    with pytest.raises(TypeError, match=r"'lr': choice\(\[0, 1, 2, 3, 4, 5, \.\.\.\]\)\n"):
+        Space({"lr": range(10**12)})
 
 
 def test_foreign_json_is_refused() -> None:

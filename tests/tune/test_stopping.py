@@ -1,7 +1,10 @@
 """StoppingCriterion: what each limit means, which goes first, and what is refused."""
 
+import copy
+import dataclasses
 import doctest
 import math
+import pickle
 from collections.abc import Callable
 
 import numpy as np
@@ -96,11 +99,35 @@ def test_a_limit_that_stops_the_running_goes_before_one_that_lets_them_finish() 
     assert verdict == Verdict("max_num_evaluations=1 reached", lets_running_finish=False)
 
 
+def test_a_watched_metric_that_no_report_has_is_told_with_what_was_reported() -> None:
+    criterion = StoppingCriterion(max_metric_value={"accuracy": 0.9, "loss": 9})
+    counts = Counts("loss", criterion.watched("loss"))
+    counts.add_report({"loss": 0.5, "accurracy": 0.7})
+    told = "the StoppingCriterion waits for the metric 'accuracy', but a trial has completed without reporting it; "
+    assert counts.missing_metric() == told + "it reported 'loss', 'accurracy'; did you mean 'accurracy'?"
+    counts.add_report({"loss": 0.5})
+    assert counts.missing_metric() == told + "it reported 'loss'"
+    counts.add_report({"loss": 0.5, "accuracy": math.nan})
+    counts.add_report({"loss": 0.5})
+    assert counts.missing_metric() is None
+
+
 def test_a_search_without_end_must_be_asked_for() -> None:
     with pytest.raises(ValueError, match=r"for ever; set one of max_wallclock_time, .*max_wallclock_time=math.inf"):
         StoppingCriterion()
     endless = StoppingCriterion(max_wallclock_time=math.inf)
     assert endless.verdict(counts_after(endless, wallclock_s=1e12)) is None
+
+
+def test_an_integer_beyond_every_float_is_a_limit_that_no_report_reaches() -> None:
+    criterion = StoppingCriterion(max_metric_value=10**400)
+    assert criterion.verdict(counts_after(criterion, 1e308)) is None
+
+
+def test_a_criterion_can_be_copied_and_pickled() -> None:
+    criterion = StoppingCriterion(max_num_evaluations=3, min_metric_value={"loss": 0.5})
+    assert copy.deepcopy(criterion) == criterion == pickle.loads(pickle.dumps(criterion))
+    assert dataclasses.replace(criterion, max_num_evaluations=4).max_num_evaluations == 4
 
 
 def test_the_callers_dict_may_change_later() -> None:
@@ -127,6 +154,11 @@ def test_the_callers_dict_may_change_later() -> None:
         (lambda: StoppingCriterion(min_metric_value={3: 1}), TypeError, "key 3"),  # type: ignore[dict-item]
         (lambda: StoppingCriterion(min_metric_value={"a": None}), TypeError, r"\['a'\]"),  # type: ignore[dict-item]
         (lambda: StoppingCriterion(720), TypeError, "positional"),  # type: ignore[call-arg]
+        (
+            lambda: StoppingCriterion(max_wallclock_time_s=720),  # type: ignore[call-arg]
+            TypeError,
+            r"^StoppingCriterion has no option 'max_wallclock_time_s'; did you mean 'max_wallclock_time'\?$",
+        ),
     ],
 )
 def test_wrong_limits_are_refused_at_once(make: Callable[[], object], error: type[Exception], text: str) -> None:

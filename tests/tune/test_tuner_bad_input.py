@@ -153,6 +153,21 @@ def test_arguments_that_are_missing_or_surplus_are_named(changes: Options, messa
         ({"max_equal_failures": 0}, ValueError, "max_equal_failures must be at least 1, got 0"),
         ({"print_update_interval": 0}, ValueError, "print_update_interval must be above 0 seconds, got 0"),
         ({"print_update_interval": "30"}, TypeError, "print_update_interval must be seconds, got '30'"),
+        ({"asynchronous": "no"}, TypeError, "asynchronous must be True or False, got 'no' of type str"),
+        ({"reuse": 1}, TypeError, "reuse must be True or False, got 1 of type int"),
+        ({"quiet": None}, TypeError, "quiet must be True or False, got None of type NoneType"),
+        ({"n_workers": True}, TypeError, "n_workers must be an int, got True of type bool"),
+        ({"n_workers": -2}, ValueError, "n_workers must be at least 1, got -2"),
+        ({"retries": 0.5}, TypeError, "retries must be an int, got 0.5 of type float"),
+        ({"max_equal_failures": True}, TypeError, "max_equal_failures must be an int, got True of type bool"),
+        ({"trial_timeout_s": "60"}, TypeError, "trial_timeout_s must be seconds, got '60' of type str"),
+        ({"trial_timeout_s": -1}, ValueError, "trial_timeout_s must be finite and at least 0 seconds, got -1"),
+        ({"trial_timeout_s": True}, TypeError, "trial_timeout_s must be seconds, got True of type bool"),
+        ({"stop_grace_s": float("nan")}, ValueError, "stop_grace_s must be finite and at least 0 seconds, got nan"),
+        ({"stop_grace_s": None}, TypeError, "stop_grace_s must be seconds, got None of type NoneType"),
+        ({"print_update_interval": float("nan")}, ValueError, "must be above 0 seconds, got nan"),
+        ({"print_update_interval": True}, TypeError, "print_update_interval must be seconds, got True"),
+        ({"devices_per_trial": True}, TypeError, "devices_per_trial must be a number, got True"),
         ({"devices_per_trial": -1}, ValueError, "devices_per_trial must be a number of at least 0, got -1"),
         ({"devices_per_trial": float("nan")}, ValueError, "devices_per_trial must be a number of at least 0, got nan"),
         ({"devices_per_trial": "2"}, TypeError, "devices_per_trial must be a number, got '2'"),
@@ -179,9 +194,36 @@ def test_an_unknown_option_of_a_scheduler_is_told_with_the_nearest_one() -> None
         FIFOScheduler(RandomSearcher(), metric="loss", seed=3)  # type: ignore[call-arg]  # the mistake
 
 
-def test_points_to_evaluate_outside_the_space_are_refused_before_anything_is_made() -> None:
-    with pytest.raises(ValueError, match=r"points_to_evaluate\[1\]: .*learning_rate"):
-        tune(scheduler=RandomSearch(metric="loss", points_to_evaluate=[{}, {"learning_rate": 7.0}]))
+@pytest.mark.parametrize(
+    ("point", "message"),
+    [
+        ({"learning_rate": 7.0}, "points_to_evaluate[1]: learning_rate = 7.0 is not in uniform(0.0, 1.0)"),
+        (
+            {"learningrate": 0.5},
+            "points_to_evaluate[1]: 'learningrate' is not in the space; did you mean 'learning_rate'?",
+        ),
+    ],
+)
+def test_points_to_evaluate_outside_the_space_are_refused_when_the_tuner_is_made(point: Options, message: str) -> None:
+    scheduler = RandomSearch(metric="loss", points_to_evaluate=[{}, point])
+    with pytest.raises(ValueError) as caught:
+        Tuner(train, SPACE, scheduler, StoppingCriterion(max_num_trials_started=1))
+    assert str(caught.value) == message
+
+
+def test_a_point_to_evaluate_that_is_no_dict_is_refused_when_the_scheduler_is_made() -> None:
+    with pytest.raises(TypeError, match=r"points_to_evaluate\[0\] must be a dict of hyperparameters, got 0\.5"):
+        RandomSearch(metric="loss", points_to_evaluate=[0.5])  # type: ignore[list-item]  # the mistake
+
+
+def test_an_unknown_limit_is_told_with_the_nearest_one() -> None:
+    with pytest.raises(TypeError, match=r"StoppingCriterion has no option 'max_time'; did you mean 'max_wallclock_"):
+        tune(stop=StoppingCriterion(max_time=3))  # type: ignore[call-arg]  # the mistake
+
+
+def test_a_bare_list_in_the_space_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"'learning_rate' is a bare list, .*\n.*choice\(\[0\.1, 0\.01\]\)"):
+        tune(space={"learning_rate": [0.1, 0.01]})
 
 
 def test_more_devices_for_a_trial_than_a_given_pool_has_are_refused_instead_of_waited_for() -> None:
@@ -250,6 +292,16 @@ def test_a_metric_that_no_trial_reports_ends_the_search_and_says_which_names_the
     assert experiment.finished
 
 
+def test_a_limit_on_a_metric_that_no_trial_reports_ends_the_search_when_a_trial_has_completed() -> None:
+    with pytest.raises(ValueError) as caught:
+        tune(name="kept", stop=StoppingCriterion(min_metric_value={"los": -1}))
+    assert str(caught.value) == (
+        "the StoppingCriterion waits for the metric 'los', but a trial has completed without reporting it; "
+        "it reported 'loss'; did you mean 'loss'?"
+    )
+    assert load_experiment("kept").finished
+
+
 def test_a_metric_that_is_no_number_fails_its_trial_with_the_name_and_the_value() -> None:
     tune(objective=report_text, name="kept")
     reason = load_experiment("kept").reason(0)
@@ -265,12 +317,26 @@ def test_an_experiment_of_that_name_is_neither_overwritten_nor_is_the_scheduler_
     (nothing_is_made / "kept").mkdir(parents=True)
     (nothing_is_made / "kept" / "mine.txt").write_text("mine")
     scheduler = RandomSearch(metric="loss")
+    stop = StoppingCriterion(max_num_trials_started=1)
     with pytest.raises(FileExistsError, match=r"kept exists already\. Give the experiment another name"):
-        tune(name="kept", scheduler=scheduler)
+        Tuner(train, SPACE, scheduler, stop, name="kept")
     assert os.listdir(nothing_is_made / "kept") == ["mine.txt"]
     (nothing_is_made / "kept" / "mine.txt").unlink()
     (nothing_is_made / "kept").rmdir()
     tune(name="kept", scheduler=scheduler)
+
+
+def test_a_name_that_was_taken_after_the_tuner_was_made_is_refused_by_run(nothing_is_made: Path) -> None:
+    stop = StoppingCriterion(max_num_trials_started=1)
+    tuner = Tuner(train, SPACE, RandomSearch(metric="loss"), stop, n_workers=1, name="kept", quiet=True)
+    (nothing_is_made / "kept").mkdir(parents=True)
+    with pytest.raises(FileExistsError) as caught:
+        tuner.run()  # says so before it makes a pool; the record would say it later, in other words
+    assert str(caught.value) == (
+        f"{nothing_is_made / 'kept'} exists already. Give the experiment another name, or remove the folder."
+    )
+    (nothing_is_made / "kept").rmdir()
+    assert tuner.run().finished
 
 
 def test_a_folder_that_is_no_experiment_and_a_name_that_is_none_are_told(tmp_path: Path) -> None:

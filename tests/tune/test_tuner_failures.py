@@ -18,7 +18,8 @@ from fanwise.tune import Experiment, RandomSearch, StoppingCriterion, Tuner, cho
 
 WAYS = [
     *("good", "raises", "hangs", "crashes", "exits", "leaves", "is killed", "says nothing", "reports nan"),
-    *("needs too much memory", "raises what cannot be pickled", "reports a word", "survives a thread", "still good"),
+    *("needs too much memory", "raises what cannot be pickled", "reports a word", "returns a word"),
+    *("reports and returns a word", "forgets the metric", "survives a thread", "still good"),
 ]
 
 
@@ -30,7 +31,7 @@ class HeavyError(Exception):
         self.lock = threading.Lock()
 
 
-def end_in_a_way(way: str) -> float | None:
+def end_in_a_way(way: str) -> float | str | None:
     """An objective that ends as it is told."""
     print(f"this trial {way}", file=sys.stderr, flush=True)
     if way == "raises":
@@ -56,6 +57,14 @@ def end_in_a_way(way: str) -> float | None:
         raise HeavyError
     if way == "reports a word":
         report(loss="low")
+    if way == "returns a word":
+        return "done"
+    if way == "reports and returns a word":
+        report(loss=0.5)
+        return "done"
+    if way == "forgets the metric":
+        report(loss=0.5)
+        report(epoch=2)
     if way == "survives a thread":
         thread = threading.Thread(target=lambda: 1 / 0)
         thread.start()
@@ -97,6 +106,14 @@ REASONS = {
     "reports nan": ("nan", "the objective reported loss=nan"),
     "needs too much memory": ("out-of-memory", "MemoryError"),
     "raises what cannot be pickled": ("exception", "HeavyError: too heavy"),
+    "returns a word": (
+        "exception",
+        "TypeError: the objective reported nothing and returned 'done', a str, which is not a metric.\nReturn a number",
+    ),
+    "forgets the metric": (
+        "exception",
+        "ValueError: report() gave 'epoch', but not the scheduler's metric 'loss'; ",
+    ),
     "reports a word": ("exception", "TypeError: report(loss='low'): a metric must be a number, got str."),
 }
 
@@ -150,7 +167,8 @@ def test_when_the_first_trials_all_fail_alike_the_search_fails_and_keeps_everyth
     text = str(caught.value)
     assert text.startswith("the first 3 trials to finish all failed alike (exception): ValueError: no such layer\n")
     assert 'raise ValueError("no such layer")' in text
-    assert "last output:\nthis trial raises" in text
+    assert text.count("Traceback") == text.count('raise ValueError("no such layer")') == 1
+    assert "last output:\nthis trial raises\nRepair the objective" in text
     assert "set max_equal_failures=None to go on whatever happens." in text
     assert "All that was reported is kept: load_experiment('alike')." in text
     experiment = load_experiment("alike")

@@ -114,7 +114,7 @@ class Model:
     def __init__(self, given: Settings) -> None:
         self.given = given
         self.attempts: list[Attempt] = []
-        self.reports: list[tuple[float, int]] = []
+        self.reports: list[tuple[float, int, int]] = []
         self.finished: list[tuple[int, Status, Reason | None]] = []
         self.calls: list[tuple[object, ...]] = []
         self.began_s = 0.0
@@ -145,14 +145,19 @@ class Model:
         return sum(ended is status for _, ended, _ in self.finished)
 
     def numbers(self) -> list[float]:
-        return [value for value, _ in self.reports if not math.isnan(value)]
+        return [value for value, _, _ in self.reports if not math.isnan(value)]
 
     def best(self) -> Best | None:
         sign = 1 if self.given.mode == "min" else -1
-        real = [(sign * value, place, trial) for place, (value, trial) in enumerate(self.reports) if value == value]
-        if not real:
+        last = {attempt.trial: attempt.number for attempt in self.attempts}
+        counting = [
+            (sign * value, place, trial)
+            for place, (value, trial, number) in enumerate(self.reports)
+            if math.isfinite(value) and number == last[trial]
+        ]
+        if not counting:
             return None
-        loss, _, trial = min(real)
+        loss, _, trial = min(counting)
         return Best(sign * loss, trial, {"n": trial})
 
     def deadline(self, attempt: Attempt) -> float | None:
@@ -196,7 +201,7 @@ class Model:
         if isinstance(values["loss"], str):
             text = f"the metric 'loss' must be a number, got {values['loss']!r} of type str"
             return [Reject(trial, text), *self.leave(now_s)]
-        self.reports.append((values["loss"], trial))
+        self.reports.append((values["loss"], trial, number))
         attempt.reports += 1
         stop = self.weigh(attempt, values, now_s)
         if stop:
@@ -682,9 +687,14 @@ def leaves_running_trials_alone(self: Any, reason: str, now_s: float) -> None:
 
 
 def keeps_the_last_of_equals(self: Any, trial: Any, value: float) -> None:
-    if self._best is not None and self._best.value == value:
-        self._best = None
     Tuning._keep_best(self, trial, value)
+    if trial.best is not None:
+        trial.best = trial.best._replace(number=-abs(trial.best.number))
+
+
+def keeps_the_best_of_a_discarded_attempt(self: Any, trial: Any) -> None:
+    Tuning._start_again(self, trial)
+    self._trials[trial.trial_id].best = trial.best
 
 
 def forgets_to_tell_the_scheduler(self: Any, trial: Any, status: Status, now_s: float) -> None:
@@ -712,6 +722,7 @@ MUTANTS: dict[str, Callable[..., Any]] = {  # Any: each has the signature of wha
     "_tell_to_stop": forgets_the_grace,
     "_halt": leaves_running_trials_alone,
     "_keep_best": keeps_the_last_of_equals,
+    "_start_again": keeps_the_best_of_a_discarded_attempt,
     "_count_end": forgets_to_tell_the_scheduler,
     "_release": keeps_a_list_of_finished_trials,
     "_watch_failures": counts_only_the_first_failure,

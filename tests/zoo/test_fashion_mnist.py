@@ -31,6 +31,11 @@ def labels(*values: int, magic: int = 2049) -> bytes:
     return struct.pack(">2I", magic, len(values)) + bytes(values)
 
 
+def gzipped(raw: bytes) -> bytes:
+    """The same bytes in every process: gzip would put the time of day into its header."""
+    return gzip.compress(raw, mtime=0)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with a whole little set: three images for training, two for testing."""
@@ -40,7 +45,7 @@ def folder(tmp_path: Path) -> Path:
         (TEST_IMAGES, images(2)),
         (TEST_LABELS, labels(1, 2)),
     ]:
-        (tmp_path / name).write_bytes(gzip.compress(raw))
+        (tmp_path / name).write_bytes(gzipped(raw))
     return tmp_path
 
 
@@ -82,20 +87,43 @@ def test_missing_files_are_listed_when_nothing_may_be_downloaded(folder: Path) -
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        (TRAIN_IMAGES, gzip.compress(images(3))[:-100], "a whole gzip file, found .* bytes"),
-        (TRAIN_IMAGES, gzip.compress(images(3))[:-4] + b"\0\0\0\0", "a whole gzip file"),
-        (TRAIN_IMAGES, gzip.compress(images(3))[:10] + b"\xff" * 100, "a whole gzip file"),
-        (TRAIN_LABELS, b"<html>not found</html>", "a whole gzip file"),
-        (TRAIN_LABELS, b"", "8 bytes, found 0"),
-        (TRAIN_LABELS, gzip.compress(b"\0\0"), "an idx header of 8 bytes, found 2 bytes"),
-        (TEST_IMAGES, gzip.compress(labels(1, 2)), "header of 16 bytes, found 10"),
-        (TEST_LABELS, gzip.compress(images(2)), "magic number 2049, found 2051"),
-        (TEST_IMAGES, gzip.compress(images(2, magic=2049)), "magic number 2051, found 2049"),
-        (TRAIN_IMAGES, gzip.compress(images(3, rows=32)), "28 x 28 pixels, found 32 x 28"),
-        (TRAIN_IMAGES, gzip.compress(images(3, pixels=bytes(2000))), "2352 bytes after the idx header.*found 2000"),
-        (TRAIN_IMAGES, gzip.compress(images(3, pixels=bytes(2353))), "2352 bytes after the idx header.*found 2353"),
-        (TEST_LABELS, gzip.compress(labels(1, 10)), "labels from 0 to 9, found a label 10"),
-        (TEST_LABELS, gzip.compress(labels(1)), "2 labels, one for each image of t10k-images.*, found 1"),
+        pytest.param(TRAIN_IMAGES, gzipped(images(3))[:-100], "a whole gzip file, found .* bytes", id="cut short"),
+        pytest.param(TRAIN_IMAGES, gzipped(images(3))[:-4] + b"\0\0\0\0", "a whole gzip file", id="no checksum"),
+        pytest.param(
+            TRAIN_IMAGES, gzipped(images(3))[:10] + b"\xff" * 100, "a whole gzip file", id="garbage behind the header"
+        ),
+        pytest.param(TRAIN_LABELS, b"<html>not found</html>", "a whole gzip file", id="a page of HTML"),
+        pytest.param(TRAIN_LABELS, b"", "8 bytes, found 0", id="empty"),
+        pytest.param(
+            TRAIN_LABELS, gzipped(b"\0\0"), "an idx header of 8 bytes, found 2 bytes", id="short header of labels"
+        ),
+        pytest.param(TEST_IMAGES, gzipped(labels(1, 2)), "header of 16 bytes, found 10", id="short header of images"),
+        pytest.param(TEST_LABELS, gzipped(images(2)), "magic number 2049, found 2051", id="images in place of labels"),
+        pytest.param(
+            TEST_IMAGES, gzipped(images(2, magic=2049)), "magic number 2051, found 2049", id="labels in place of images"
+        ),
+        pytest.param(
+            TRAIN_IMAGES, gzipped(images(3, rows=32)), "28 x 28 pixels, found 32 x 28", id="images of 32 rows"
+        ),
+        pytest.param(
+            TRAIN_IMAGES,
+            gzipped(images(3, pixels=bytes(2000))),
+            "2352 bytes after the idx header.*found 2000",
+            id="too few pixels",
+        ),
+        pytest.param(
+            TRAIN_IMAGES,
+            gzipped(images(3, pixels=bytes(2353))),
+            "2352 bytes after the idx header.*found 2353",
+            id="too many pixels",
+        ),
+        pytest.param(TEST_LABELS, gzipped(labels(1, 10)), "labels from 0 to 9, found a label 10", id="a label of 10"),
+        pytest.param(
+            TEST_LABELS,
+            gzipped(labels(1)),
+            "2 labels, one for each image of t10k-images.*, found 1",
+            id="one label for two images",
+        ),
     ],
 )
 def test_a_wrong_file_is_named_with_what_is_wrong(folder: Path, name: str, content: bytes, says: str) -> None:
@@ -106,8 +134,8 @@ def test_a_wrong_file_is_named_with_what_is_wrong(folder: Path, name: str, conte
 
 
 def test_a_set_without_images_is_refused(folder: Path) -> None:
-    (folder / TEST_IMAGES).write_bytes(gzip.compress(images(0)))
-    (folder / TEST_LABELS).write_bytes(gzip.compress(labels()))
+    (folder / TEST_IMAGES).write_bytes(gzipped(images(0)))
+    (folder / TEST_LABELS).write_bytes(gzipped(labels()))
     with pytest.raises(DataFileError, match="at least one image, found none"):
         fashion_mnist(folder, download=False)
 
@@ -300,7 +328,7 @@ def test_fashion_mnist_asks_the_publisher_for_what_is_missing_alone(folder: Path
 
 def test_what_a_false_publisher_sends_is_not_used(serve: Serve, folder: Path) -> None:
     (folder / TEST_LABELS).unlink()
-    address = serve({"/t10k-labels-idx1-ubyte.gz": lambda handler: whole(handler, gzip.compress(labels(1, 2)))})
+    address = serve({"/t10k-labels-idx1-ubyte.gz": lambda handler: whole(handler, gzipped(labels(1, 2)))})
     with pytest.raises(DataFileError, match="expected 5148 bytes"):
         fashion_mnist(folder, fetch=lambda wanted: fetch_over_http(f"{address}/{wanted.rsplit('/')[-1]}"))
     assert not (folder / TEST_LABELS).exists()

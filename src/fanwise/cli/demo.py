@@ -12,9 +12,9 @@ from pathlib import Path
 
 import typer
 
+from ..base.text import printable_line
 from ..tune import Experiment, RandomSearch, StoppingCriterion, Tuner, loguniform, randint
-from .experiments import draw, folder_for_output, shown_config
-from .text import plain_line
+from .experiments import check_end, draw, folder_for_output, shown_config, utilisation_of
 
 DATA = ("digits", "fashion-mnist")
 # So that a trial takes some 4 to 8 seconds on one thread, and one sees trials end and begin. An epoch of Fashion-MNIST
@@ -27,6 +27,7 @@ def run_demo(*, seconds: float, workers: int, data: str, out: Path) -> None:
 
     Raises:
         ValueError: no such data, or `out` cannot be a folder of pictures. Nothing was started.
+        typer.Exit: with 130, after all of it, when Ctrl-C ended the search.
     """
     began_s = time.monotonic()
     if data not in DATA:
@@ -59,9 +60,10 @@ def run_demo(*, seconds: float, workers: int, data: str, out: Path) -> None:
     for line in _summary(experiment, workers):
         typer.echo(line)
     for path in pictures:
-        typer.echo(f"picture              {plain_line(str(path))}")
+        typer.echo(f"picture              {printable_line(str(path))}")
     typer.echo(f"results              {experiment.path}")
     typer.echo(f"all in all           {time.monotonic() - began_s:.1f} s")
+    check_end(experiment)
 
 
 def _objective() -> Callable[[float, int, int, str], None]:
@@ -80,6 +82,7 @@ def _summary(experiment: Experiment, workers: int) -> Iterator[str]:
     if best is not None:
         yield f"best configuration   {shown_config(best.config)}"
         yield f"validation error     {best.value:.4f} (trial {best.trial_id}, epoch {best.iter})"
-    if experiment.utilisation is not None and first_s is not None:
-        yield f"worker utilisation   {experiment.utilisation:.1%} of the time of {workers} workers inside the objective"
+    utilisation = utilisation_of(experiment)
+    if utilisation is not None and first_s is not None:
+        yield f"worker utilisation   {utilisation} of {workers} workers, from the first that was ready to the stop"
         yield f"start-up             {first_s:.1f} s until the first worker was ready"

@@ -1,20 +1,34 @@
 """What `fanwise tune ls|show|plot|export` print, draw and write. Reads records only; works on running experiments too.
 
-A record may be foreign, so every text that comes from one goes through `text` before it is printed.
+A record may be foreign, so every text that comes from one goes through `base.text` before it is printed.
 """
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import typer
+
 from ..base.errors import RecordError
-from ..plot import save_png
+from ..base.text import printable, printable_line
+from ..plot import save_figure
+from ..plot.canvas import FIGURE_KINDS
+from ..plot.data import worker_timeline
 from ..pool.output import tail
 from ..tune import Experiment, list_experiments, load_experiment
+from ..tune.experiment import State
 from ..tune.experiment_names import experiments_folder
 from ..tune.summary import snapshot_of
 from ..tune.table import final_block
-from .text import plain_line, plain_text
 
+# What a shell gives a program that Ctrl-C ended.
+INTERRUPTED_STATUS = 130
+
+_STATES: Mapping[State, str] = {
+    "running": "running",
+    "finished": "finished",
+    "broken-off": "broken off: its tuner ended before it did. What was reported until then is here",
+    "unknown": "not finished; whether it still runs can be seen only where it was started",
+}
 _MOST_FAILURES = 10
 _MOST_OUTPUT_BYTES, _MOST_OUTPUT_LINES = 1 << 16, 200
 
@@ -23,49 +37,66 @@ def list_lines() -> Iterator[str]:
     """One line an experiment, also for one that cannot be read."""
     names = list_experiments()
     if not names:
-        yield f"no experiments in {plain_line(str(experiments_folder()))}"
+        yield f"no experiments in {printable_line(str(experiments_folder()))}"
         return
-    width = max(len(plain_line(name)) for name in names)
+    width = max(len(printable_line(name)) for name in names)
     yield f"{'name':<{width}}  state       trials  best"
     for name in names:
         try:
             yield _list_line(name, load_experiment(name), width)
         except RecordError as error:
-            yield f"{plain_line(name):<{width}}  unreadable: {plain_line(error.message.partition(chr(10))[0])}"
+            yield f"{printable_line(name):<{width}}  unreadable: {printable_line(error.message.partition(chr(10))[0])}"
 
 
 def _list_line(name: str, experiment: Experiment, width: int) -> str:
     snapshot = snapshot_of(experiment)
-    state = "finished" if experiment.finished else "unfinished"
     best = "-"
     if snapshot.best is not None:
-        best = f"{plain_line(snapshot.metric)}={snapshot.best[0]:.5g} (trial {snapshot.best[1]})"
-    return f"{plain_line(name):<{width}}  {state:<10}  {snapshot.finished + snapshot.running:>6}  {best}"
+        best = f"{printable_line(snapshot.metric)}={snapshot.best[0]:.5g} (trial {snapshot.best[1]})"
+    return f"{printable_line(name):<{width}}  {experiment.state:<10}  {snapshot.finished + snapshot.running:>6}  {best}"
 
 
 def show_lines(name: str) -> Iterator[str]:
-    """The resource summary, the best configuration, the utilisation, and why trials failed."""
+    """The state, the resource summary, the best configuration, the utilisation, and why trials failed."""
     experiment = load_experiment(name)
+    ended = f" ({printable_line(experiment.end_reason)})" if experiment.end_reason else ""
+    yield f"experiment {printable_line(experiment.name)}: {_STATES[experiment.state]}{ended}"
     yield final_block(snapshot_of(experiment))
     best = experiment.best
     if best is not None:
         yield f"best configuration: {shown_config(best.config)}"
-    if experiment.utilisation is not None:
-        yield f"worker utilisation: {experiment.utilisation:.1%}"
+    utilisation = utilisation_of(experiment)
+    if utilisation is not None:
+        yield f"worker utilisation: {utilisation}"
     failed = {i: trial.last.failure for i, trial in experiment.history().trials.items() if trial.last.failure}
     for trial_id, failure in list(failed.items())[:_MOST_FAILURES]:
         first_line = failure.text.partition("\n")[0]
-        yield f"trial {trial_id} failed ({plain_line(failure.kind)}): {plain_line(first_line)}"
+        yield f"trial {trial_id} failed ({printable_line(failure.kind)}): {printable_line(first_line)}"
     if len(failed) > _MOST_FAILURES:
         yield f"(and {len(failed) - _MOST_FAILURES} more failed trials)"
     if failed:
-        yield f"all of a failure: fanwise tune show {plain_line(name)} --trial {next(iter(failed))}"
-    yield f"kept in {plain_line(str(experiment.path))}"
+        yield f"all of a failure: fanwise tune show {printable_line(name)} --trial {next(iter(failed))}"
+    yield f"kept in {printable_line(str(experiment.path))}"
+
+
+def utilisation_of(experiment: Experiment) -> str | None:
+    """The utilisation in the words of the worker timeline; None before the first objective began."""
+    return worker_timeline(experiment.search_data()).utilisation_in_words()
+
+
+def check_end(experiment: Experiment) -> None:
+    """What a command that ran a search does last.
+
+    Raises:
+        typer.Exit: with 130 when Ctrl-C ended the search, so that a script which runs it ends, too.
+    """
+    if experiment.end_reason == "interrupted":
+        raise typer.Exit(INTERRUPTED_STATUS)
 
 
 def shown_config(config: Mapping[str, object]) -> str:
     """A configuration in one line: learning_rate=0.1, batch_size=128."""
-    return ", ".join(f"{plain_line(name)}={plain_line(str(value))}" for name, value in config.items())
+    return ", ".join(f"{printable_line(name)}={printable_line(str(value))}" for name, value in config.items())
 
 
 def trial_lines(name: str, trial_id: int) -> Iterator[str]:
@@ -78,20 +109,20 @@ def trial_lines(name: str, trial_id: int) -> Iterator[str]:
     failure = experiment.reason(trial_id)
     history = experiment.history()
     trial = history.trials[trial_id]
-    yield f"trial {trial_id} of {plain_line(experiment.name)}: {plain_line(history.status_of(trial))}"
+    yield f"trial {trial_id} of {printable_line(experiment.name)}: {printable_line(history.status_of(trial))}"
     for key, value in trial.config.items():
-        yield f"  {plain_line(key)} = {plain_line(str(value))}"
+        yield f"  {printable_line(key)} = {printable_line(str(value))}"
     if failure is not None:
-        yield plain_text(f"{failure.kind}: {failure.text}")
+        yield printable(f"{failure.kind}: {failure.text}")
     attempt = f"-{trial.last.number}" if trial.last.number else ""
     output, errors = (_output_of(experiment, f"{trial_id}{attempt}{ending}") for ending in (".out", ".err"))
     parts = [("standard output", output), ("standard error", errors)]
-    where = plain_text((failure and failure.traceback) or "").strip()
-    if where not in plain_text(errors):  # a worker prints it as well, as long as it can
+    where = printable((failure and failure.traceback) or "").strip()
+    if where not in printable(errors):  # a worker prints it as well, as long as it can
         parts.insert(0, ("traceback", where))
     for title, text in parts:
         if text:
-            yield f"--- {title} ---\n{plain_text(text)}"
+            yield f"--- {title} ---\n{printable(text)}"
 
 
 def _output_of(experiment: Experiment, file: str) -> str:
@@ -99,12 +130,17 @@ def _output_of(experiment: Experiment, file: str) -> str:
     return tail(path, max_bytes=_MOST_OUTPUT_BYTES, max_lines=_MOST_OUTPUT_LINES)
 
 
-def draw(name: str | Path, out: Path) -> list[Path]:
-    """The three figures of an experiment as PNGs in `out`, which is made. Returns their paths.
+def draw(name: str | Path, out: Path, kind: str = "png") -> list[Path]:
+    """The three figures of an experiment as files in `out`, which is made. Returns their paths.
+
+    Args:
+        kind: png, svg or pdf.
 
     Raises:
-        ValueError: `out` cannot be made, or not be written to.
+        ValueError: no such kind, or `out` cannot be made, or not be written to.
     """
+    if kind not in FIGURE_KINDS:
+        raise ValueError(f"--format must be one of {', '.join(FIGURE_KINDS)}, got {kind!r}")
     experiment = load_experiment(name)
     folder_for_output(out)
     figures = {
@@ -112,7 +148,7 @@ def draw(name: str | Path, out: Path) -> list[Path]:
         "learning-curves": experiment.plot_learning_curves,
         "workers": experiment.plot_workers,
     }
-    return [save_png(figure(), out / f"{kind}.png") for kind, figure in figures.items()]
+    return [save_figure(figure(), out / f"{figure_name}.{kind}") for figure_name, figure in figures.items()]
 
 
 def folder_for_output(out: Path) -> Path:
@@ -139,7 +175,7 @@ def export(name: str, out: Path) -> Path:
     """
     experiment = load_experiment(name)
     try:
-        experiment.export(out.absolute())  # absolute: "." has no file name
+        experiment.export(out)
     except OSError as error:
-        raise ValueError(f"--out {str(out)!r} must be a file that can be written: {error.strerror or error}") from error
+        raise ValueError(f"--out {str(out)!r} must be a file that can be written. {error}") from error
     return out

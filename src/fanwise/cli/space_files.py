@@ -3,8 +3,8 @@
     learning_rate: {loguniform: [1e-2, 1]}
     batch_size: {randint: {lower: 32, upper: 256}}
     activation: {choice: [relu, tanh]}
-    max_epochs: 10                              # anything that is no mapping is a constant
-    layers: {constant: {hidden: 3}}             # and so is this
+    max_epochs: 10                              # a number, text or truth value is a constant
+    layers: {constant: [128, 64]}               # and so is this
 
 Knows the YAML form only; what a domain accepts is the domain's own business, and its complaint is passed on with the
 file and the entry.
@@ -17,8 +17,8 @@ from typing import Any
 
 import yaml
 
-from ..tune import Space, choice, finrange, lograndint, loguniform, randint, uniform
-from ..tune.nearest import did_you_mean
+from ..base.nearest import did_you_mean
+from ..tune import Space, choice, constant, finrange, lograndint, loguniform, randint, uniform
 
 _DOMAINS: Mapping[str, Callable[..., Any]] = {  # Any: the domain classes
     "uniform": uniform,
@@ -74,10 +74,16 @@ def _body_of(path: Path) -> object:
 
 
 def _domain_or_constant(name: str, entry: object) -> object:
+    if isinstance(entry, list):
+        raise ValueError(
+            f"{name} is a bare list, which may mean two things:\n"
+            f"  one of these values for each trial:     {name}: {{choice: [...]}}\n"
+            f"  all of them, the same for every trial:  {name}: {{constant: [...]}}"
+        )
     if not isinstance(entry, dict):
         return entry
     if set(entry) == {"constant"}:
-        return entry["constant"]
+        return constant(entry["constant"])
     if len(entry) != 1:
         raise ValueError(f"{name} must name one domain, got {', '.join(map(str, entry)) or 'none'}")
     kind, arguments = next(iter(entry.items()))

@@ -10,6 +10,9 @@ from .scales import TimeUnit, ValueScale, number, plain
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+# The time axis ends a little after the last event: a marker is as wide as that, and often the best report is the last.
+TIME_ROOM = 1.04
+
 
 def title(search: SearchData) -> str:
     """The name of the search and its best value, as soon as there is one."""
@@ -28,9 +31,9 @@ def clean_axes(axes: "Axes") -> None:
 
 
 def finish_time_axis(axes: "Axes", searches: Iterable[SearchData], unit: TimeUnit) -> None:
-    """From the begin of the search to the last event of the longest one."""
+    """From the begin of the search to the last event of the longest one, and some room for what is marked there."""
     last_s = max(search.last_s for search in searches)
-    axes.set_xlim(0.0, last_s / unit.seconds if last_s > 0 else 1.0)
+    axes.set_xlim(0.0, TIME_ROOM * last_s / unit.seconds if last_s > 0 else 1.0)
     axes.set_xlabel(f"wall-clock time [{unit.name}]")
 
 

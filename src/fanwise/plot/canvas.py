@@ -19,6 +19,9 @@ PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b
 MARKERS = "osD^vPX"
 INK, MUTED, IDLE = "#222222", "#767676", "#c9c9c9"
 
+# What a figure can be saved as.
+FIGURE_KINDS = ("png", "svg", "pdf")
+
 _NOTEBOOK_DPI = 100
 
 
@@ -36,25 +39,37 @@ def new_figure(width_in: float, height_in: float) -> "Figure":
 
 def png_bytes(figure: "Figure", dpi: int = 150) -> bytes:
     """The figure as a PNG file in memory, `dpi` pixels an inch."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=dpi)
-    return buffer.getvalue()
+    return _drawn(figure, "png", dpi)
 
 
-def save_png(figure: "Figure", path: str | PathLike[str], dpi: int = 150) -> Path:
-    """Write the figure as PNG, `dpi` pixels an inch, whatever the path ends in.
+def save_figure(figure: "Figure", path: str | PathLike[str], dpi: int = 150) -> Path:
+    """Write the figure as what its path ends in: `.png`, `.svg` or `.pdf`.
 
     The picture is drawn in memory first, so a figure that cannot be drawn leaves no file behind.
+
+    Args:
+        dpi: pixels an inch, of a PNG.
 
     Returns:
         The path it was written to.
 
     Raises:
+        ValueError: the path ends in something else.
         OSError: the folder does not exist or cannot be written to.
     """
     target = Path(path)
-    target.write_bytes(png_bytes(figure, dpi))
+    kind = target.suffix.lower().removeprefix(".")
+    if kind not in FIGURE_KINDS:
+        found = f"ends in {target.suffix!r}" if kind else "has no ending"
+        raise ValueError(f"a figure is saved as .png, .svg or .pdf, and {str(target)!r} {found}")
+    target.write_bytes(_drawn(figure, kind, dpi))
     return target
+
+
+def _drawn(figure: "Figure", kind: str, dpi: int) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=kind, dpi=dpi)
+    return buffer.getvalue()
 
 
 def trial_colour(trial_id: int) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from .axes import TIME_ROOM
 from .canvas import INK, trial_colour, trial_marker
 from .data import Curve, ReportPoint
 from .scales import TimeUnit, ValueScale, thin
@@ -29,7 +30,7 @@ def draw_curves(axes: "Axes", curves: Sequence[Curve], best: ReportPoint | None,
         marked.setdefault((colours[-1], trial_marker(curve.trial_id)), []).extend(points)
     n_points = sum(map(len, lines))
     crowded = max(len(curves) / 30, n_points / 400, 1.0)
-    width, alpha, size = max(0.6, 1.6 / crowded), max(0.35, 0.95 / crowded**0.5), max(1.5, 5.0 / crowded**0.5)
+    width, alpha, size = max(0.6, 1.6 / crowded), max(0.5, 0.95 / crowded**0.5), max(1.5, 5.0 / crowded**0.5)
     axes.add_collection(LineCollection(lines, colors=colours, linewidths=width, alpha=alpha, zorder=2))
     for (colour, marker), points in marked.items():
         xs, ys = zip(*points, strict=True)
@@ -57,6 +58,7 @@ def _draw_best(axes: "Axes", curve: Curve, best: ReportPoint, unit: TimeUnit) ->
         markeredgecolor=INK,
         markersize=15,
         zorder=3.2,
+        clip_on=False,  # whole also where the best value lies on the edge
     )
 
 
@@ -76,7 +78,7 @@ def number_curves(
         return
     taken: list[tuple[float, float]] = []
     for curve in sorted(curves, key=lambda c: best is None or c.trial_id != best.trial_id):
-        x, y = curve.times_s[-1] / last_s + _NUMBER_GAP, scale.share(curve.values[-1])
+        x, y = curve.times_s[-1] / (TIME_ROOM * last_s) + _NUMBER_GAP, scale.share(curve.values[-1])
         if not 0.0 <= y <= 1.0 or x + _NUMBER_WIDTH / 2 > 1.0:
             continue
         if all(abs(x - other_x) > _NUMBER_WIDTH or abs(y - other_y) > _NUMBER_HEIGHT for other_x, other_y in taken):

@@ -36,8 +36,9 @@ class ReportPoint:
 class Span:
     """The stay of one trial on one worker.
 
-    The trial got the worker at `started_s`, its objective began at `ready_s` and ended at `ended_s`, and the worker
-    could be given away again at `free_s`. What has not happened yet is None.
+    The trial got the worker at `started_s`, its objective began at `ready_s`, the search heard of its end at `ended_s`,
+    and the worker could be given away again at `free_s`. What has not happened yet is None. `objective_s` is how long
+    the objective took, measured in the worker; None while it runs and where the worker could not tell any more.
     """
 
     slot: int
@@ -47,6 +48,7 @@ class Span:
     ended_s: float | None
     free_s: float | None
     status: str
+    objective_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +127,34 @@ class Timeline:
     idle_s: float
 
     @property
+    def utilisation(self) -> float | None:
+        """Part of the worker time that went into the objective, 0 to 1; None while there is no worker time."""
+        return self._share(self.busy_s)
+
+    @property
+    def startup_share(self) -> float | None:
+        """Part of the worker time that went into starting trials, 0 to 1; None while there is no worker time."""
+        return self._share(self.startup_s)
+
+    @property
     def idle_share(self) -> float | None:
         """Idle part of the worker time, 0 to 1; None while there is no worker time."""
+        return self._share(self.idle_s)
+
+    def utilisation_in_words(self) -> str | None:
+        """The three shares as the figures and the command line print them; None while there is no worker time.
+
+        >>> Timeline([], (0.0, 10.0), 1, busy_s=9.5, startup_s=0.25, idle_s=0.25).utilisation_in_words()
+        '95.0 % (start-up 2.5 %, idle 2.5 %)'
+        """
+        busy, startup, idle = self.utilisation, self.startup_share, self.idle_share
+        if busy is None or startup is None or idle is None:
+            return None
+        return f"{100 * busy:.1f} % (start-up {100 * startup:.1f} %, idle {100 * idle:.1f} %)"
+
+    def _share(self, seconds: float) -> float | None:
         total_s = self.busy_s + self.startup_s + self.idle_s
-        return self.idle_s / total_s if total_s > 0 else None
+        return seconds / total_s if total_s > 0 else None
 
 
 def n_not_finite(search: SearchData) -> int:
@@ -226,10 +252,13 @@ def curves_by_trial(search: SearchData) -> list[Curve]:
 def worker_timeline(search: SearchData) -> Timeline:
     """What each worker did, and how much of it was idle.
 
-    Start-up is from the start of a trial to its objective, busy is inside the objective; both are listed whole, also
-    where they reach beyond the window. Idle is the rest of the window from `first_ready_s` to `stop_s` (until then to
-    `last_s`), including the time in which a worker is cleared after a trial. Where the spans of one worker overlap, the
-    earlier one keeps its place.
+    Start-up is from the start of a trial to its objective, busy is inside the objective as the worker measured it; both
+    are listed whole, also where they reach beyond the window. Idle is the rest of the window from `first_ready_s` to
+    `stop_s` (until then to `last_s`), including the time in which a worker tells of its end and is cleared after a
+    trial. Where the spans of one worker overlap, the earlier one keeps its place.
+
+    The busy share is the utilisation of the search: the start-ups of the first trials lie before the window, those of
+    later ones are in it.
     """
     n_slots = max([search.n_workers, *(span.slot + 1 for span in search.spans)])
     window_s = _window(search)
@@ -267,6 +296,8 @@ def _occupied(spans: Iterable[Span], last_s: float) -> list[Interval]:
     for span in spans:
         ended_s = last_s if span.ended_s is None else span.ended_s
         ready_s = ended_s if span.ready_s is None else min(span.ready_s, ended_s)
+        if span.ready_s is not None and span.objective_s is not None:
+            ended_s = ready_s + span.objective_s
         kinds: tuple[tuple[IntervalKind, float, float], ...] = (
             ("start-up", span.started_s, ready_s),
             ("busy", ready_s, ended_s),

@@ -1,7 +1,7 @@
 """The three figures of a search: the incumbent, the learning curves and the worker timeline.
 
     figure = workers(synchronous, asynchronous)      # SearchData in, matplotlib Figure out
-    save_png(figure, "workers.png")
+    save_figure(figure, "workers.png")
 
 Each function computes nothing itself: what is drawn comes from `data`, limits and labels from `scales`. Figures are
 matplotlib `Figure` objects that no pyplot knows of; a notebook shows the last one of a cell. All of them can be drawn
@@ -96,10 +96,11 @@ def learning_curves(search: SearchData) -> "Figure":
 
 
 def workers(*searches: SearchData, labels: Sequence[str] | None = None) -> "Figure":
-    """The worker timeline: a row a worker, a box a trial, idle time in grey, start-up hatched.
+    """The worker timeline: a row a worker, a box a trial, idle time in grey, start-up in a light shade of its own.
 
     Several searches, such as a synchronous and an asynchronous one, get a panel each on one time axis. The title of a
-    panel says how much of the worker time was idle, from the first objective that began to the stop.
+    panel says how much of the worker time went into the objective (the utilisation), into start-up, and into nothing,
+    from the first objective that began to the stop.
 
     Raises:
         ValueError: no search, or another number of labels.
@@ -109,15 +110,15 @@ def workers(*searches: SearchData, labels: Sequence[str] | None = None) -> "Figu
     timelines = [worker_timeline(search) for search in searches]
     n_rows = [max([search.n_workers, *(span.slot + 1 for span in search.spans)]) for search in searches]
     row_in = max(0.12, min(0.45, 6.0 / sum(n_rows)))
-    figure = new_figure(_WIDTH_IN, sum(n_rows) * row_in + 0.55 * len(searches) + 0.9)
+    figure = new_figure(_WIDTH_IN, sum(n_rows) * row_in + 0.75 * len(searches) + 0.9)
     panels = figure.subplots(len(searches), 1, sharex=True, squeeze=False, height_ratios=n_rows)[:, 0]
     unit = time_unit(max(search.last_s for search in searches))
     for axes, search, timeline, name in zip(panels, searches, timelines, names, strict=True):
         draw_rows(axes, search, timeline, unit=unit, scale=_row_scale(searches, row_in))
         n_trials = len({span.trial_id for span in search.spans})
-        share = timeline.idle_share
-        idle = "" if share is None else f", {100 * share:.1f} % of worker time idle"
-        axes.set_title(f"{plain(name)}: {n_trials} trial{'s' if n_trials != 1 else ''}{idle}", loc="left")
+        head = f"{plain(name)}: {n_trials} trial{'s' if n_trials != 1 else ''}"
+        shares = timeline.utilisation_in_words()
+        axes.set_title(f"{head}\nworker utilisation {shares}" if shares else head, loc="left", fontsize=11)
         axes.set_ylabel("worker")
         for side in ("top", "right", "left"):
             axes.spines[side].set_visible(False)

@@ -3,8 +3,8 @@
     worker 0 |//|    0    |//|  2  |//|   4    |
     worker 1 |//|  1  |//|      3        |     <- idle in grey
 
-A box has the colour of its trial and, where it fits, its number. Start-up is hatched, idle time grey, a failed trial
-is cross-hatched.
+A box has the colour of its trial and, where it fits, its number. Start-up is sand and, where it is wide, hatched; idle
+time is grey, a failed trial cross-hatched.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
-_STARTUP_FACE, _STARTUP_HATCH, _STARTUP_NARROW = "#f4f4f4", "#a0a0a0", "#dedede"
+# Neither a grey, like idle time, nor the colour of a trial; the hatch is for boxes with room for it.
+_STARTUP_FACE, _STARTUP_HATCH = "#fbe6c8", "#c2a878"
 _BOX_HEIGHT = 0.8  # of a row
 _CHAR_WIDTH, _CHAR_HEIGHT = 0.65, 1.2  # of the font size
 _POINTS_PER_INCH = 72.0
@@ -57,7 +58,7 @@ def draw_rows(axes: "Axes", search: SearchData, timeline: Timeline, *, unit: Tim
         wide = [i for i in row if scale.is_wide(i.end_s - i.begin_s)]
         for edged, boxes in ((False, [i for i in row if not scale.is_wide(i.end_s - i.begin_s)]), (True, wide)):
             _draw_boxes(axes, slot, [i for i in boxes if i.kind == "idle"], unit, _look(IDLE))
-            startup = _look(_STARTUP_FACE, _STARTUP_HATCH, "//////", 0.3) if edged else _look(_STARTUP_NARROW)
+            startup = _look(_STARTUP_FACE, _STARTUP_HATCH, "//////", 0.3) if edged else _look(_STARTUP_FACE)
             _draw_boxes(axes, slot, [i for i in boxes if i.kind == "start-up"], unit, startup)
             busy = [i for i in boxes if i.kind == "busy"]
             colours = [_colour(i) for i in busy]

@@ -10,6 +10,8 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ..base.text import printable_line
+
 MAX_NAME_LENGTH = 60
 _LOG_RATIO = 100.0  # values over more than two decades are drawn on a logarithmic axis
 _QUANTILE = 0.9
@@ -57,14 +59,18 @@ def value_scale(values: Iterable[float], mode: str, usual: Iterable[float] | Non
         return ValueScale(0.0, 1.0, log=False, n_beyond=0)
     usual_costs = costs if usual is None else sorted(sign * value for value in usual if math.isfinite(value))
     best, worst = costs[0], _last_within_reach(costs, usual_costs or costs)
-    n_beyond = sum(cost > worst for cost in costs)
     low, high = sorted((sign * best, sign * worst))
-    if low > 0 and high / low > _LOG_RATIO:
+    is_log = low > 0 and high / low > _LOG_RATIO
+    if is_log:
         margin = (high / low) ** 0.04
-        return ValueScale(low / margin, high * margin, log=True, n_beyond=n_beyond)
-    # Limits that are equal cannot be drawn: a single value gets some room around it.
-    margin = 0.05 * (high - low) or 0.1 * abs(low) or 0.5
-    return ValueScale(low - margin, high + margin, log=False, n_beyond=n_beyond)
+        low, high = low / margin, high * margin
+    else:
+        # Limits that are equal cannot be drawn: a single value gets some room around it.
+        margin = 0.05 * (high - low) or 0.1 * abs(low) or 0.5
+        low, high = low - margin, high + margin
+    # Counted by the limits as they are drawn: an outlier may lie within the margin.
+    n_beyond = sum(not low <= sign * cost <= high for cost in costs)
+    return ValueScale(low, high, log=is_log, n_beyond=n_beyond)
 
 
 def _last_within_reach(costs: Sequence[float], usual_costs: Sequence[float]) -> float:
@@ -103,7 +109,7 @@ def plain(text: str, max_length: int = MAX_NAME_LENGTH) -> str:
     >>> plain("$lr$")
     '\\$lr\\$'
     """
-    shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+    shown = printable_line(text)
     if len(shown) > max_length:
         half = (max_length - 3) // 2
         shown = f"{shown[:half]}...{shown[-half:]}"

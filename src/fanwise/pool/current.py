@@ -17,6 +17,7 @@ from ..base.errors import ClosedError, DeadlineExceeded
 from ..links import Hub, Link
 from .functions import pack
 from .outcomes import Outcome
+from .settings import grace_of, limit_of
 from .specs import JobSpec, NestedJob
 from .stopper import Stopper, Waiter
 from .surroundings import look
@@ -127,16 +128,22 @@ class NestedHandle:
             WorkerLostError: it died without a result.
             TrialStopped: it was stopped; or this job was told to stop meanwhile.
         """
-        self._waiter.wait(self._reply, within_s)
-        if not self._reply.done():
-            raise DeadlineExceeded(f"job {self.id} {self.name!r} has not ended within {within_s} s; it goes on.")
-        outcome: Outcome = self._reply.result()
-        return outcome.value()
+        self._waiter.wait(self._reply, limit_of(within_s))
+        # A result is loaded in one piece: what is half loaded when a stop comes may have opened, or changed, anything.
+        with self._stopper.shield():
+            if not self._reply.done():
+                raise DeadlineExceeded(f"job {self.id} {self.name!r} has not ended within {within_s} s; it goes on.")
+            outcome: Outcome = self._reply.result()
+            return outcome.value()
 
     def stop(self, grace_s: float = 5.0) -> None:
         """Tell it to end: SIGTERM, and SIGKILL when it still lives after `grace_s`. Nothing happens when it has."""
+        seconds = grace_of(grace_s)
         with self._stopper.shield():
-            self._link.ask("stop", self.id, grace_s)
+            self._link.ask("stop", self.id, seconds)
+
+    def __repr__(self) -> str:
+        return f"<NestedHandle {self.id} {self.name!r}: {'ended' if self.done() else 'not ended as far as is known'}>"
 
 
 _current: CurrentJob | None = None

@@ -3,13 +3,14 @@
     exit status, asked for?, kernel's count of kills, last output --> Death(kind, text)
 
 Decides only; reads no file, sends no signal. Whether the job's function had returned or raised is not asked here:
-this is for processes that ended without saying why. `printable` and `last_lines` also serve those who show output:
-what a job printed is somebody else's text, and must not drive the terminal or page that shows it.
+this is for processes that ended without saying why. `last_lines` also serves those who show output.
 """
 
 from dataclasses import dataclass
 from signal import Signals
 from typing import Literal
+
+from ..base.text import printable
 
 DeathKind = Literal["exit", "signal", "out-of-memory"]
 
@@ -17,7 +18,7 @@ _MAX_LINES = 20
 _MAX_CHARS = 4_000
 
 _HINTS = {
-    "SIGSEGV": "A crash in native code: a library, or an extension module. `python -X faulthandler` shows where.",
+    "SIGSEGV": "A crash in native code: a library, or an extension module.",
     "SIGBUS": "Often shared memory that could not be had: look whether /dev/shm is full.",
     "SIGABRT": "Native code gave up: a failed check in C++ or CUDA, usually told in the last output.",
     "SIGFPE": "A crash in native code: often an integer division by zero.",
@@ -28,6 +29,11 @@ _HINTS = {
     "SIGXCPU": "It used up its limit of CPU time.",
     "SIGPIPE": "It wrote to a pipe that nobody reads any more.",
 }
+
+
+# Every worker runs with faulthandler, which writes this and the stack of Python; not where a job has closed its stderr.
+_STACK_MARK = "Fatal Python error"
+_STACK_TOLD = " The Python line where it happened is in the last output, at the top of the stack."
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +98,8 @@ def _by_signal(number: int, asked: str | None, ooms: int, last_output: str) -> D
             "container's memory limit may have."
         )
         return Death("signal", f"{what}. {hint}")
-    return Death("signal", f"{what}. {_HINTS.get(name, '')}".rstrip())
+    where = _STACK_TOLD if _STACK_MARK in last_output else ""
+    return Death("signal", f"{what}. {_HINTS.get(name, '')}{where}".rstrip())
 
 
 def signal_name(number: int) -> str:
@@ -105,22 +112,6 @@ def signal_name(number: int) -> str:
         return Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def printable(text: str) -> str:
-    r"""The text with everything but letters, signs, spaces, tabs and line ends written as an escape.
-
-    Control characters could move the cursor, set the title of a terminal or hide text; so could marks that change the
-    direction of writing. Applied twice it changes nothing more.
-
-    >>> printable("\x1b[31mred\x07")
-    '\\x1b[31mred\\x07'
-    """
-    return "".join(char if char.isprintable() or char in "\n\t" else _escaped(char) for char in text)
-
-
-def _escaped(char: str) -> str:
-    return char.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
 def last_lines(text: str, *, max_lines: int = _MAX_LINES, max_chars: int = _MAX_CHARS) -> list[str]:

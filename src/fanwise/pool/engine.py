@@ -3,16 +3,14 @@
     submit --> backlog --lease free--> crew starts a process --> ready, reports --> done --> exited --> lease back
                           \\-> an idle reused worker of the same need takes it at once
 
-It joins three quiet books - `JobTree` (who started whom), `Ledger` (leases), `deaths` (why) - with the crew's
-processes. Everything it learns comes as a message or an exit; the order of the two does not matter. Jobs of the user
-and jobs that jobs submit are the same here: the latter have a parent and take their lease from its lease.
+It joins two quiet books - `JobTree` (who started whom), `Ledger` (leases) - with the crew's processes; why a job died
+is found out in `endings`. Everything it learns comes as a message or an exit; the order of the two does not matter.
+Jobs of the user and jobs that jobs submit are the same here: the latter have a parent and take their lease from its.
 
 Invariant: a job that has finished is in no table here, and an outcome is told once, before the end.
 """
 
-import contextlib
 import logging
-import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -21,8 +19,8 @@ from ..base.errors import ClosedError, LeaseError
 from ..links import Ending, Hub, Link, Request
 from .backlog import Backlog
 from .crew import Crew
-from .deaths import explain
-from .devices import find_machine, ooms_so_far
+from .devices import find_machine
+from .endings import death_of, never_began, remove_output
 from .functions import Packed
 from .interpreters import turns_later
 from .jobs import Job as Job
@@ -52,7 +50,7 @@ class Engine:
         self.finished = 0
         self._hub = hub
         self._folder = folder
-        self.ledger = Ledger(self.machine)
+        self.ledger = Ledger(self.machine, "this pool")
         self._tree = JobTree()
         self._jobs: dict[int, Job] = {}
         self._backlog: Backlog[Job] = Backlog()
@@ -120,6 +118,12 @@ class Engine:
         """Those of this process now, as jobs are told them. May be called by any thread."""
         return look(self.crew.environment)
 
+    def counts(self) -> tuple[int, int]:
+        """How many jobs run, and how many wait to begin. May be called by any thread."""
+        jobs = list(self._jobs.values())
+        running = sum(job.begun for job in jobs)
+        return running, len(jobs) - running
+
     # -- ending ----------------------------------------------------------------------------------------------------
 
     def stop(self, job: Job, grace_s: float) -> None:
@@ -157,7 +161,7 @@ class Engine:
         return not dropped
 
     def _drop(self, job: Job) -> None:
-        self._never_began(job, Outcome("stopped", f"job {job.id} was stopped before it began"))
+        self._never_began(job, never_began(job))
 
     def _never_began(self, job: Job, outcome: Outcome) -> None:
         """It has no process and will not get one."""
@@ -316,21 +320,8 @@ class Engine:
             self._workers.give_back(worker, self._schedule)
             return
         if job.outcome is None:
-            self._set_outcome(job, self._death_of(job, *job.exited))
+            self._set_outcome(job, death_of(job, *job.exited))
         self._obey(self._tree.reaped(job.id))
-
-    def _death_of(self, job: Job, status: int, why: str) -> Outcome:
-        if job.asked is not None and not job.begun:
-            return Outcome("stopped", f"job {job.id} was stopped before it began")
-        if job.asked == "terminate" and status in (0, -signal.SIGTERM):
-            return Outcome("stopped", "ended by SIGTERM after a stop")
-        last = said_last(Path(job.output + ".err"))
-        if why:
-            return Outcome("lost", f"it was lost: {why}", last_output=last)
-        if job.asked is None and job.worker is not None and job.worker.killed:
-            return Outcome("lost", "it had closed its link to the pool, so it was ended", last_output=last)
-        death = explain(status, asked=job.asked, ooms=ooms_so_far() - job.ooms_before, last_output=last)
-        return Outcome(death.kind, death.text, last_output=last)
 
     # -- the life of a job -----------------------------------------------------------------------------------------
 
@@ -406,15 +397,14 @@ class Engine:
 
     def _tell_finished(self, job: Job) -> None:
         self._tell(lambda: job.events.on_finished(job))
-        for ending in (".out", ".err"):
-            _remove(job.output + ending, only_if_empty=job.keep_output)
+        remove_output(job)
         self._schedule()
 
     def _tell(self, call: Callable[[], None]) -> None:
         """A submitter that fails must not leave the books half-written."""
         try:
             call()
-        except Exception:
+        except BaseException:  # of user code, on our own thread: sys.exit in a callback would stop the pool half-way
             _log.exception("whoever submitted a job failed when it was told of it; the pool goes on")
 
     # -- jobs inside jobs ------------------------------------------------------------------------------------------
@@ -469,9 +459,3 @@ class Engine:
             outcome = Outcome("stopped", f"job {job.id} was ended because its pool was closed")
             self._tell(lambda: job.events.on_outcome(job, outcome))
         self._tell(lambda: job.events.on_finished(job))
-
-
-def _remove(path: str, *, only_if_empty: bool) -> None:
-    with contextlib.suppress(OSError):  # never made, or not ours to remove
-        if not only_if_empty or os.path.getsize(path) == 0:
-            os.unlink(path)

@@ -12,6 +12,7 @@ Runs on the hub's thread only. Knows nothing of jobs: workers' links are handed 
 import contextlib
 import logging
 import os
+import select
 import signal
 import subprocess
 from collections import Counter, OrderedDict
@@ -34,6 +35,9 @@ _log = logging.getLogger(__name__)
 
 # Functions a process keeps at hand. Closures that are made anew for each submit are all different.
 _MOST_FUNCTIONS = 32
+
+# What keeper and guard get to end all that is below them, when one of them was killed. As a rule milliseconds.
+_ENDING_S = 8.0
 
 Kind = Literal["warm", "spare"]
 
@@ -104,8 +108,8 @@ class Interpreters:
         self._links: set[Link] = set()
         self._all: dict[int, Interpreter] = {}
         self._numbers = 0
-        self._keeper: subprocess.Popen[bytes] | None = None
-        self._keeper_pidfd = -1
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._guard_pidfd = -1
         self._keeper_link: Link | None = None
         self._keepers = 0
         self._keeping = False
@@ -141,15 +145,15 @@ class Interpreters:
         self._keepers += 1
         config = {"owner_pid": os.getpid(), "folder": str(self._folder), "key": self._key.hex()}
         try:
-            self._keeper = launch(
-                "fanwise.pool.keeper", config, log=self._keeper_log, mark=self.line, environment=self.environment
+            self._guard = launch(
+                "fanwise.pool.guard", config, log=self._keeper_log, mark=self.line, environment=self.environment
             )
-            self._keeper_pidfd = os.pidfd_open(self._keeper.pid)
+            self._guard_pidfd = os.pidfd_open(self._guard.pid)
         except OSError as error:
             self._keeper_log.write_text(f"it could not be started: {error}\n")
             self._hub.call_soon(self._keeper_ended)  # later: whoever launches shall hold the interpreter first
             return
-        self._hub.watch(self._keeper_pidfd, lambda _events: self._keeper_ended())
+        self._hub.watch(self._guard_pidfd, lambda _events: self._keeper_ended())
 
     @property
     def _keeper_log(self) -> Path:
@@ -315,12 +319,12 @@ class Interpreters:
             interpreter.log.unlink()
 
     def _keeper_ended(self) -> None:
-        """Nothing below it lives on: the kernel kills the interpreters and they the workers; the rest is ended here."""
+        """Keeper or guard is gone, and whichever is left ends all that was below; if none is, it is done here."""
         if self._closed or not self._keeping:
             return
         self._keeping = False
-        status = self._end_keeper()
         link, self._keeper_link = self._keeper_link, None
+        status = self._end_keeper(link)
         kill_line(self.line)
         if link is not None:
             link.close("it has ended")
@@ -331,22 +335,29 @@ class Interpreters:
                 interpreter.log.write_text(trouble)
             self._exited(interpreter, status if link is None else -signal.SIGKILL)
 
-    def _end_keeper(self) -> int:
-        """Its exit status; 1 when it could not even be started."""
-        keeper = self._keeper
-        if keeper is None:
+    def _end_keeper(self, link: Link | None) -> int:
+        """Wait for keeper and guard, which have little left to do; their exit status, 1 when there were none."""
+        guard = self._guard
+        if guard is None:
             return 1
-        keeper.kill()  # nothing happens when it is dead, which it is as a rule
-        status = keeper.wait()
-        self._forget_keeper()
+        if link is not None and link.pidfd >= 0:
+            keeper = select.poll()
+            keeper.register(link.pidfd, select.POLLIN)
+            keeper.poll(_ENDING_S * 1000)
+        try:
+            status = guard.wait(_ENDING_S)
+        except subprocess.TimeoutExpired:
+            guard.kill()
+            status = guard.wait()
+        self._forget_guard()
         return status
 
-    def _forget_keeper(self) -> None:
-        self._keeper = None
-        if self._keeper_pidfd >= 0:
-            self._hub.forget(self._keeper_pidfd)
-            os.close(self._keeper_pidfd)
-            self._keeper_pidfd = -1
+    def _forget_guard(self) -> None:
+        self._guard = None
+        if self._guard_pidfd >= 0:
+            self._hub.forget(self._guard_pidfd)
+            os.close(self._guard_pidfd)
+            self._guard_pidfd = -1
 
     def close(self) -> None:
         """End every process at once."""
@@ -357,16 +368,16 @@ class Interpreters:
 
     def wait_closed(self, within_s: float = 10.0) -> None:
         """Block until the keeper, and so everything below it, is gone. After `close`, off the hub's thread."""
-        keeper = self._keeper
-        if keeper is None:
+        guard = self._guard
+        if guard is None:
             return
         try:
-            keeper.wait(within_s)
+            guard.wait(within_s)
         except subprocess.TimeoutExpired:
-            keeper.kill()
-            keeper.wait()
+            guard.kill()
+            guard.wait()
             kill_line(self.line)
-        self._forget_keeper()
+        self._forget_guard()
 
 
 def turns_later(hub: Hub, call: Callable[[], None], turns: int = 3) -> None:

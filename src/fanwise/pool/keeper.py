@@ -1,11 +1,11 @@
 """The keeper: the small process above all workers, which ends them when the pool's owner is gone.
 
-    owner --launches--> keeper --launches--> warm processes and spares --fork--> jobs
+    owner --launches--> guard --forks--> keeper --launches--> warm processes and spares --fork--> jobs
 
 It is a subreaper: whatever loses its parent below it becomes its child, so nothing escapes. It ends when the owner's
-process ends (a pidfd tells, also after SIGKILL) or the owner closes the link; then it kills everything below it until
-nothing is left, and removes the pool's folder. When the keeper itself is killed, the kernel kills the warm processes
-and they their jobs; the owner looks for what these had started.
+process ends (a pidfd tells, also after SIGKILL), when the guard ends, or when the owner closes the link; then it kills
+everything below it until nothing is left. When the keeper itself is killed, the kernel kills the warm processes
+and they their jobs, and the guard (see there) ends what these had started.
 
 Asked over its link: `launch(config, log) -> pid`, `signal(pid, number)`. Tells: `exited(pid, status)`. Loads no user
 code and no torch.
@@ -15,8 +15,9 @@ import contextlib
 import os
 import select
 import shutil
-import signal
+import sys
 from pathlib import Path
+from typing import NoReturn
 
 from ..links import Hub, Request, dial
 from .children import Children
@@ -24,32 +25,35 @@ from .launching import MARK, Config, launch
 from .pages import with_tunables
 from .processes import adopt_orphans, kill_descendants
 
+# An owner that was killed together with the guard may still be giving back its memory when nothing is left to be ended.
+DYING_S = 0.5
 
-def main(config: Config) -> None:
-    """The life of a keeper."""
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
-        signal.signal(number, _stay)
-    adopt_orphans()
+
+def main_after_fork(config: Config, owner: int, guard_pid: int) -> NoReturn:
+    """The life of a keeper that the guard has just forked; `owner` is a pidfd. Exits with 0 when the pool is over."""
+    code = 1
     try:
-        owner = os.pidfd_open(config["owner_pid"])
-    except ProcessLookupError:
-        shutil.rmtree(config["folder"], ignore_errors=True)
-        return
-    closed = False
-    try:
-        closed = _keep(config, owner)
+        os.setsid()
+        adopt_orphans()
+        code = 0 if _keep(config, owner, guard_pid) else 1
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
     finally:
-        kill_descendants(os.getpid())
-        if closed or select.select([owner], [], [], 0)[0]:  # else the owner lives, and launches a new keeper
+        kill_descendants()
+        if code == 0 or is_gone(owner, within_s=DYING_S):  # else the owner lives, and launches a new keeper
+            code = 0
             shutil.rmtree(config["folder"], ignore_errors=True)
+        sys.stderr.flush()
+        os._exit(code)
 
 
-def _stay(_number: int, _frame: object) -> None:
-    """A terminal's or batch system's signal is for the owner. Not SIG_IGN: what is launched would inherit that."""
+def is_gone(pidfd: int, within_s: float = 0.0) -> bool:
+    """Whether that process has ended, or does within so many seconds."""
+    return bool(select.select([pidfd], [], [], within_s)[0])
 
 
-def _keep(config: Config, owner: int) -> bool:
-    """Until the owner is gone. True when it said goodbye."""
+def _keep(config: Config, owner: int, guard_pid: int) -> bool:
+    """Until the owner or the guard is gone. True when the owner said goodbye."""
     hub = Hub(name="keeper")
     over = False
 
@@ -58,6 +62,9 @@ def _keep(config: Config, owner: int) -> bool:
         over = True
 
     hub.watch(owner, end)
+    hub.watch(os.pidfd_open(guard_pid), end)
+    if os.getppid() != guard_pid:  # it was gone before it could be watched
+        return False
     folder = Path(config["folder"])
     link = dial(hub, folder / "hub", bytes.fromhex(config["key"]))
     link.on_ended(end)

@@ -19,6 +19,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from ..base.errors import LeaseError
+from .settings import require_int
 
 _WHOLE = 1_000_000  # millionths of one GPU
 
@@ -73,8 +74,8 @@ class Need:
     memory_bytes: int = 0
 
     def __post_init__(self) -> None:
-        _require_int("cpus", self.cpus, least=1)
-        _require_int("memory_bytes", self.memory_bytes, least=0)
+        require_int("cpus", self.cpus, least=1)
+        require_int("memory_bytes", self.memory_bytes, least=0)
         if isinstance(self.gpus, float):
             if not 0.0 < self.gpus < 1.0:
                 raise ValueError(
@@ -82,7 +83,7 @@ class Need:
                     f"(0.5), got {self.gpus!r}"
                 )
         else:
-            _require_int("gpus", self.gpus, least=0)
+            require_int("gpus", self.gpus, least=0)
 
     @property
     def _parts(self) -> int:
@@ -128,11 +129,11 @@ class Ledger:
     True
     """
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, where: str = "this machine") -> None:
         shares = tuple(GpuShare(gpu.visible, 1.0) for gpu in machine.gpus)
         self.leases: dict[Hashable, Lease] = {}
         self._all = Lease(machine.cpus, shares, machine.memory_bytes)
-        self._where = "this machine"
+        self._where = where
 
     @staticmethod
     def within(lease: Lease) -> "Ledger":
@@ -140,9 +141,8 @@ class Ledger:
 
         A job that holds half a GPU can give its own jobs parts of that half, and no whole GPU.
         """
-        ledger = Ledger(Machine(lease.cpus, lease.memory_bytes))
+        ledger = Ledger(Machine(lease.cpus, lease.memory_bytes), "the lease of the job that asks")
         ledger._all = lease
-        ledger._where = "the lease of the job that asks"
         return ledger
 
     def check(self, need: Need) -> None:
@@ -225,10 +225,3 @@ def _describe(gpus: tuple[GpuShare, ...]) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _require_int(name: str, value: object, *, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{name} must be an int, got {value!r} ({type(value).__name__})")
-    if value < least:
-        raise ValueError(f"{name} must be at least {least}, got {value}")

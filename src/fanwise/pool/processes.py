@@ -2,7 +2,7 @@
 
     die_with_parent    this process gets SIGKILL when the thread that made it ends
     adopt_orphans      descendants whose parent dies become children of this process (it is a subreaper)
-    kill_descendants   ends the whole tree below a process, found by /proc
+    kill_descendants   ends the whole tree below this process, which has adopted orphans
     kill_line          ends all processes that carry a mark (see `launching`), wherever they hang
 
 All are found in /proc. Each fact about another process may be missing, because it may end while we look; then it
@@ -107,13 +107,15 @@ def descendants_of(root: int) -> list[int]:
     return found[1:]
 
 
-def kill_descendants(root: int) -> None:
-    """SIGKILL everything below `root`, again and again until nothing is left; reaps what becomes our child."""
+def kill_descendants() -> None:
+    """SIGKILL everything below this process, which is a subreaper, again and again until nothing is left.
+
+    Done when it has no child: what loses its parent becomes its child, even while /proc is being read.
+    """
     until_s = time.monotonic() + _DYING_S
-    while (pids := descendants_of(root)) and time.monotonic() < until_s:
-        _kill_all(pids)
+    while not reap_all() and time.monotonic() < until_s:
+        _kill_all(descendants_of(os.getpid()))
         time.sleep(_PAUSE_S)
-        reap_all()
 
 
 def kill_line(line: str) -> None:
@@ -139,11 +141,14 @@ def _is_being_executed(pid: int) -> bool:
     return empty and young and stat.state not in ("", "Z", "X") and stat.parent not in _PARENTS_OF_KERNEL_THREADS
 
 
-def reap_all() -> None:
-    """Reap every dead child of this process. Only where no child is waited for by its pid."""
-    with contextlib.suppress(ChildProcessError):
+def reap_all() -> bool:
+    """Reap every dead child of this process; True when none is left. Only where no child is waited for by its pid."""
+    try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
+    except ChildProcessError:
+        return True
+    return False
 
 
 def _kill_all(pids: list[int]) -> None:

@@ -10,6 +10,9 @@ from typing import Literal
 How = Literal["fork", "spare", "reuse"]
 OutcomeKind = Literal["returned", "exception", "stopped"]
 
+# What a worker exits with whose link has ended: told with the reason when it is the pool that still lives.
+LINK_LOST = 252
+
 
 @dataclass(frozen=True, slots=True)
 class Home:

@@ -9,13 +9,13 @@ of their kinship; this table does. Knows nothing of processes, links, leases or 
 
 Rules:
 * When a job ends, for whatever reason, everything below it that is not reaped must end too.
-* Orders go from the outside in, parents before their children, elder before younger: a parent that saw its child die
-  first could take that for a failure, report it, or start the child again.
+* Orders go from the outside in, parents before their children, elder before younger, also among cousins: a parent that
+  saw its child die first could take that for a failure, report it, or start the child again.
 * A job is finished only when it is reaped, its outcome is known or its link is lost (an outcome may still lie unread
   in the socket after the process is gone), and every job below it is finished. So inner jobs finish first, and a
   lease comes back only when nothing runs inside it any more.
 * A finished job is forgotten. Facts about jobs that are not in the table say nothing new and are dropped. Numbers of
-  jobs are never used twice.
+  jobs are never used twice, and the younger has the higher.
 """
 
 from dataclasses import dataclass, field
@@ -133,9 +133,11 @@ class JobTree:
         return self._breadth_first(known.children) if known else []
 
     def _breadth_first(self, roots: list[int]) -> list[int]:
-        found = list(roots)
-        for job in found:  # grows while it is walked
-            found.extend(self.jobs[job].children)
+        found: list[int] = []
+        level = list(roots)
+        while level:
+            found += level
+            level = sorted(child for job in level for child in self.jobs[job].children)
         return found
 
     def _end(self, roots: list[int]) -> list[Order]:

@@ -33,7 +33,7 @@ from .launching import MARK, THREAD_VARIABLES
 from .processes import die_with_parent, started_s
 from .seeds import seed_everything, seed_on_import
 from .sources import Sources
-from .specs import Home, How, JobSpec, OutcomeKind
+from .specs import LINK_LOST, Home, How, JobSpec, OutcomeKind
 from .stopper import Stopper, stop_by_signal
 
 # The kernel shall pick a worker, not the tuner, when memory runs out.
@@ -102,7 +102,7 @@ def _main(home: Home, spec: JobSpec, functions: dict[str, Function], sources: So
                 job = None
         return 0
     except FanwiseError:
-        return 0  # the pool is gone, and with it everybody who could be told
+        return LINK_LOST  # as a rule the pool is gone, and with it everybody who could be told
     finally:
         _leave()
         link.close()
@@ -167,7 +167,8 @@ class _Worker:
         except TrialStopped:
             return _Ended("stopped", b"", [], time.monotonic() - began_s)
         except BaseException as error:
-            return _Ended("exception", _packed(error), [], objective_s)
+            _print(error)
+            return _Ended("exception", pack_error(error), [], objective_s)
 
     def _function(self, spec: JobSpec) -> Function:
         """From the warm process, or, when this process was forked before it was known, from the pool."""
@@ -176,17 +177,13 @@ class _Worker:
         return self._functions[spec.function_id]
 
 
-def _packed(error: BaseException) -> bytes:
-    """The error, told on stderr too, and fit to travel whatever its own methods do."""
+def _print(error: BaseException) -> None:
+    """Tell it on stderr, as an interpreter does that ends by it."""
     if isinstance(error, MemoryError):
         traceback.clear_frames(error.__traceback__)  # what could not all be held must not be in the way now
     if not isinstance(error, SystemExit | KeyboardInterrupt):
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(BaseException):  # the hook may be the user's own, and leave by sys.exit
             sys.excepthook(type(error), error, error.__traceback__)
-    try:
-        return pack_error(error)
-    except Exception as trouble:
-        return pack_error(RuntimeError(f"a {type(error).__qualname__}, whose text cannot be had: {trouble!r}"))
 
 
 def _pack_result(value: object, spec: JobSpec) -> tuple[bytes, list[Any]]:

@@ -12,6 +12,7 @@ a few times `patience_s`, so that a broken link fails and does not hang.
 """
 
 import functools
+import random
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -28,6 +29,7 @@ E = TypeVar("E", bound=BaseException)
 T = TypeVar("T")
 
 _BIG_BYTES = 8 << 20  # far more than a socket holds
+_HUGE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +172,44 @@ def big_arrays_go_both_ways_at_once(pair: LinkPair) -> None:
     assert pair.near.ask("there", 7, within_s=pair.patience_s) == 7
 
 
+def arrays_belong_to_the_receiver(pair: LinkPair) -> None:
+    kept: list[tuple[int, Any]] = []  # Any: arrays
+
+    def far_handler(request: Request) -> None:
+        (array,) = request.args
+        number = int(array[0])
+        assert (array == number).all(), "what was sent has come"
+        array += 1
+        if number % 3:
+            kept.append((number + 1, array))
+        if len(kept) > 6:
+            del kept[::2]
+        request.answer(array)
+
+    pair.far.handler = far_handler
+    callers = [_started(functools.partial(_keep_and_drop, pair, thread)) for thread in range(4)]
+    for caller in callers:
+        caller.result(4 * pair.patience_s)
+    assert kept and all((array == number).all() for number, array in kept), "nobody else has written there"
+
+
+def _keep_and_drop(pair: LinkPair, thread: int) -> None:
+    chance = random.Random(thread)
+    mine: list[tuple[int, Any]] = []  # Any: arrays
+    for i in range(12):
+        number = 12 * thread + i
+        size = _HUGE_BYTES if i == thread == 3 else chance.choice([1000, 100_000, 200_000, 1 << 20, 5_000_001])
+        array = np.full(size, number, np.uint8)
+        back = pair.near.ask("add one", array, within_s=4 * pair.patience_s)
+        assert (array == number).all(), "an argument stays as it was"
+        assert (back == number + 1).all() and back.size == size
+        back += 1
+        mine.append((number + 2, back))
+        chance.shuffle(mine)
+        del mine[4:]
+    assert all((array == number).all() for number, array in mine), "nobody else has written there"
+
+
 def an_array_may_be_changed_after_a_call(pair: LinkPair) -> None:
     go_on = threading.Event()
     sums: list[int] = []
@@ -198,7 +238,7 @@ def waiting_ends_at_its_limit_and_a_late_answer_is_counted(pair: LinkPair) -> No
     requests: list[Request] = []
     pair.far.handler = requests.append
     late = _raised(DeadlineExceeded, lambda: pair.near.ask("slow", within_s=0.05))
-    assert "'slow' was not answered by process" in str(late) and "within 0.05 s" in str(late)
+    assert "'slow' was not answered by " in str(late) and "within 0.05 s" in str(late)
     within(pair.patience_s, lambda: len(requests) == 1, "the request is there")
     requests[0].answer("late")
     pair.far.handler = _echo
@@ -328,6 +368,7 @@ CHECKS: Sequence[Check] = (
     ten_thousand_calls_may_be_open_at_once,
     many_threads_may_use_one_link,
     big_arrays_go_both_ways_at_once,
+    arrays_belong_to_the_receiver,
     an_array_may_be_changed_after_a_call,
     waiting_ends_at_its_limit_and_a_late_answer_is_counted,
     a_call_fails_at_its_deadline,

@@ -21,6 +21,7 @@ from .searchers import RandomSearcher as RandomSearcher
 from .searchers import Searcher as Searcher
 from .spaces import Space as Space
 from .spaces import choice as choice
+from .spaces import constant as constant
 from .spaces import finrange as finrange
 from .spaces import lograndint as lograndint
 from .spaces import loguniform as loguniform

@@ -13,13 +13,13 @@ machine in the last bit, and a search must replay with the same bits.
 
 import math
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from typing import TypeAlias, TypeGuard, final
 
-from .nearest import did_you_mean
-from .values import is_number, plain_json
+from ..base.nearest import did_you_mean
+from .values import check_switch, is_number, plain_json
 
 Value: TypeAlias = int | float | str | bool | None
 
@@ -50,11 +50,15 @@ def _whole(what: str, value: object) -> int:
     return int(value)
 
 
-def _check_order(kind: str, lower: float, upper: float) -> None:
+def _read_bounds(domain: "Bounded", kind: str, read: Callable[[str, object], float]) -> None:
+    """Replace the bounds by what `read` makes of them, and check that they are in order."""
+    lower, upper = read(f"{kind}: lower", domain.lower), read(f"{kind}: upper", domain.upper)
     if lower > upper:
         raise ValueError(f"{kind}: lower {lower!r} is above upper {upper!r}; write {kind}({upper!r}, {lower!r})")
     if lower == upper:
         raise ValueError(f"{kind}: lower and upper are both {lower!r}; write the constant {lower!r} instead")
+    object.__setattr__(domain, "lower", lower)  # frozen for everybody else
+    object.__setattr__(domain, "upper", upper)
 
 
 def _check_unit(u: float) -> float:
@@ -66,6 +70,14 @@ def _check_unit(u: float) -> float:
 def _check_inside(domain: "Domain", value: object) -> None:
     if not domain.contains(value):
         raise ValueError(f"{value!r} is not in {domain!r}")
+
+
+def _as_float(value: object) -> float:
+    return float(value)  # type: ignore[arg-type]  # called on what contains() accepts
+
+
+def _as_int(value: object) -> int:
+    return int(value)  # type: ignore[call-overload,no-any-return]  # called on what contains() accepts
 
 
 def _is_whole(value: object) -> TypeGuard[float]:
@@ -108,9 +120,7 @@ class Uniform:
     upper: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "lower", _finite("uniform: lower", self.lower))
-        object.__setattr__(self, "upper", _finite("uniform: upper", self.upper))
-        _check_order("uniform", self.lower, self.upper)
+        _read_bounds(self, "uniform", _finite)
         if not math.isfinite(self.upper - self.lower):
             raise ValueError(f"uniform: upper - lower must be finite, got {self!r}")
 
@@ -128,7 +138,7 @@ class Uniform:
         return is_number(value) and self.lower <= value <= self.upper
 
     def plain(self, value: object) -> float:
-        return float(value)  # type: ignore[arg-type]  # called on what contains() accepts
+        return _as_float(value)
 
 
 @final
@@ -140,9 +150,7 @@ class LogUniform:
     upper: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "lower", _finite("loguniform: lower", self.lower))
-        object.__setattr__(self, "upper", _finite("loguniform: upper", self.upper))
-        _check_order("loguniform", self.lower, self.upper)
+        _read_bounds(self, "loguniform", _finite)
         if self.lower <= 0:
             raise ValueError(f"loguniform: lower must be above 0, got {self.lower!r}; with 0 use uniform")
 
@@ -161,7 +169,7 @@ class LogUniform:
         return is_number(value) and self.lower <= value <= self.upper
 
     def plain(self, value: object) -> float:
-        return float(value)  # type: ignore[arg-type]  # called on what contains() accepts
+        return _as_float(value)
 
 
 @final
@@ -173,9 +181,7 @@ class RandInt:
     upper: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "lower", _whole("randint: lower", self.lower))
-        object.__setattr__(self, "upper", _whole("randint: upper", self.upper))
-        _check_order("randint", self.lower, self.upper)
+        _read_bounds(self, "randint", _whole)
         if self._size > _MOST_POINTS:
             raise ValueError(f"randint: at most 2**52 integers can be told apart, got {self._size}; narrow the range")
 
@@ -197,7 +203,7 @@ class RandInt:
         return _is_whole(value) and self.lower <= value <= self.upper
 
     def plain(self, value: object) -> int:
-        return int(value)  # type: ignore[call-overload,no-any-return]  # called on what contains() accepts
+        return _as_int(value)
 
 
 @final
@@ -212,9 +218,7 @@ class LogRandInt:
     upper: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "lower", _whole("lograndint: lower", self.lower))
-        object.__setattr__(self, "upper", _whole("lograndint: upper", self.upper))
-        _check_order("lograndint", self.lower, self.upper)
+        _read_bounds(self, "lograndint", _whole)
         if self.lower < 1:
             raise ValueError(f"lograndint: lower must be at least 1, got {self.lower!r}; with 0 use randint")
         if self.upper > _LARGEST_LOG_INT:
@@ -236,7 +240,7 @@ class LogRandInt:
         return _is_whole(value) and self.lower <= value <= self.upper
 
     def plain(self, value: object) -> int:
-        return int(value)  # type: ignore[call-overload,no-any-return]  # called on what contains() accepts
+        return _as_int(value)
 
 
 @final
@@ -313,11 +317,9 @@ class FinRange:
     cast_int: bool = False
 
     def __post_init__(self) -> None:
-        read = _whole if self.cast_int else _finite
-        object.__setattr__(self, "lower", read("finrange: lower", self.lower))
-        object.__setattr__(self, "upper", read("finrange: upper", self.upper))
+        check_switch("finrange: cast_int", self.cast_int)
+        _read_bounds(self, "finrange", _whole if self.cast_int else _finite)
         object.__setattr__(self, "size", _whole("finrange: size", self.size))
-        _check_order("finrange", self.lower, self.upper)
         if self.size < 2:
             raise ValueError(f"finrange: size must be at least 2, got {self.size!r}")
         if self.cast_int and self.size > self.upper - self.lower + 1:
@@ -362,7 +364,8 @@ class FinRange:
         return self._point(self._index(value))  # type: ignore[arg-type]  # called on what contains() accepts
 
 
-Domain: TypeAlias = Uniform | LogUniform | RandInt | LogRandInt | Choice | FinRange
+Bounded: TypeAlias = Uniform | LogUniform | RandInt | LogRandInt | FinRange
+Domain: TypeAlias = Bounded | Choice
 
 _DOMAINS: Mapping[str, type[Domain]] = {
     "uniform": Uniform,

@@ -13,16 +13,19 @@ An `Experiment` belongs to one thread.
 
 import difflib
 import os
+import platform
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..base.errors import RecordError
 from . import history as _history
 from .experiment_names import experiments_folder, list_experiments
 from .frames import results_frame, trials_frame
 from .history import Failure, History
+from .record_lock import is_held
 from .record_reading import FILE_NAME, iter_events, read_meta
 
 if TYPE_CHECKING:
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from ..plot.data import SearchData
+
+State = Literal["running", "finished", "broken-off", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +118,39 @@ class Experiment:
         The worker time is n_workers times the time from the first objective's beginning to the moment when trials were
         no longer started (in a running search: to the last event). Start-up and winding down are not part of it.
         """
-        return _history.utilisation(self.history(), int(self._meta["n_workers"]))
+        share = _history.utilisation(self.history(), int(self._meta["n_workers"]))
+        # An objective begins a moment before the tuner hears of it, so the sum may be a hair more than the whole.
+        return None if share is None else min(1.0, share)
 
     @property
     def finished(self) -> bool:
-        """Whether the search came to its end. False while it runs, and for ever if its tuner was killed."""
+        """Whether the search came to its end. False while it runs, and for ever if it was broken off; see `state`."""
         return self.history().finished
+
+    @property
+    def state(self) -> State:
+        """Whether the search still runs, and if not, whether it came to its end.
+
+        `"running"`: its tuner is at work. `"finished"`: it came to its end, by a limit, an error or Ctrl-C;
+        `end_reason` says which. `"broken-off"`: its tuner ended before it did: killed, crashed, or without a disk.
+        `"unknown"`: it has not finished, and nobody here can say whether its tuner lives: it runs on another machine
+        and a network file system, or the file system has no locks.
+
+        Told from a lock that the tuner holds, so a new process with the pid of a dead tuner is not taken for it.
+        """
+        if self.finished:
+            return "finished"
+        held = self._is_held()
+        if held:
+            return "running"
+        if self.finished:  # it came to its end between the two looks
+            return "finished"
+        return "unknown" if held is None else "broken-off"
+
+    @property
+    def end_reason(self) -> str | None:
+        """Why the search ended, e.g. "max_wallclock_time=60 s is over" or "interrupted"; None until it has finished."""
+        return self.history().end_reason
 
     def reason(self, trial_id: int) -> Failure | None:
         """Why a trial failed, with traceback and last output; None if it did not.
@@ -143,15 +175,19 @@ class Experiment:
         """Write `results` as CSV, all at once or not at all; missing values and NaN are written as `nan`.
 
         Raises:
-            OSError: the file cannot be written.
+            OSError: the file cannot be written: there is no such folder, it may not be written to, the disk is full.
         """
-        target = Path(path)
+        target = Path(os.path.abspath(path))  # "." has no name
         partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
         try:
-            self.results.to_csv(partial, index=False, na_rep="nan")
+            with partial.open("w", newline="", encoding="utf-8") as file:
+                self.results.to_csv(file, index=False, na_rep="nan")
             os.replace(partial, target)
+        except OSError as error:
+            raise type(error)(_not_exported(target, error)) from error
         finally:
-            partial.unlink(missing_ok=True)
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
 
     def search_data(self) -> "SearchData":
         """The search as the plain data that `fanwise.plot` draws. Reports without a number as metric are left out."""
@@ -173,7 +209,7 @@ class Experiment:
                 if counts and isinstance(value, (int, float))
             ],
             spans=[
-                Span(a.slot, trial.trial_id, a.started_s, a.ready_s, a.ended_s, a.free_s, a.status)
+                Span(a.slot, trial.trial_id, a.started_s, a.ready_s, a.ended_s, a.free_s, a.status, a.objective_s)
                 for trial, a in _history.spans(state)
             ],
             first_ready_s=state.first_ready_s,
@@ -198,6 +234,15 @@ class Experiment:
         from ..plot import figures
 
         return figures.workers(self.search_data())
+
+    def _is_held(self) -> bool | None:
+        """Whether a tuner holds the record open. On a network file system only its own machine can tell."""
+        live_file = self._meta.get("live_file")
+        if live_file is None:
+            return is_held(self.path / FILE_NAME)
+        if self._meta.get("live_host") != platform.node():
+            return None
+        return is_held(Path(str(live_file)))
 
     @property
     def _metric(self) -> str:
@@ -232,6 +277,15 @@ def load_experiment(name_or_path: str | os.PathLike[str]) -> Experiment:
     if place.exists():
         return Experiment(place)
     raise RecordError(f"There is no experiment {os.fspath(name_or_path)!r}: {_what_there_is(place.name)}")
+
+
+def _not_exported(target: Path, error: OSError) -> str:
+    what = f"The results cannot be written to {target}"
+    if target.is_dir():
+        return f"{what}: that is a folder. Name a file in it, such as {target / 'results.csv'}."
+    if not target.parent.is_dir():
+        return f"{what}: there is no folder {target.parent}. Make it first, or name another."
+    return f"{what}: {error.strerror or error}. Name a file in a folder that you may write to."
 
 
 def _what_there_is(name: str) -> str:

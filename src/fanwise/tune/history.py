@@ -139,6 +139,7 @@ class History:
     last_s: float = 0.0
     last_seq: int = 0
     finished: bool = False
+    end_reason: str | None = None
 
     def fold(self, events: Iterable[RecordedEvent]) -> None:
         """Take in events, which must follow those taken in before.
@@ -175,6 +176,7 @@ class History:
             self.stop_s = t_s
         elif kind == "finish":
             self.finished = True
+            self.end_reason = body.get("reason")
 
     def _report(self, trial: Trial, t_s: float, body: Mapping[str, Any]) -> None:  # Any: JSON
         attempt = trial.numbered(body["attempt"])

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ..pool.deaths import printable
+from ..base.text import printable
 from .orders import Best, Reason
 from .schedulers import Status
 from .stopping import Counts

@@ -4,6 +4,8 @@
                    commit                ONE transaction in the write-ahead log; then the answers may leave
     record_sync:   fdatasync, checkpoints, copies, in a thread of its own
 
+A lock beside the file (`record_lock`) is held while the record is open, so that readers see whether its writer lives.
+
 Promise: what was committed survives the death of the process, kill -9 included, at once; a power cut takes at most
 the last 50 ms. Readers (`record_reading`) may look at any time and never wait for the writer.
 
@@ -32,6 +34,7 @@ from typing import Any, Self
 from ..base.errors import ClosedError, RecordError
 from .experiment_names import check_name, experiments_folder, list_experiments, new_name
 from .filesystems import is_network
+from .record_lock import hold, release, remove
 from .record_reading import FILE_NAME, FORMAT, Event, iter_events, read_events, read_meta
 from .record_sync import RecordSync, never_free, publish, sync_data, sync_folder
 
@@ -81,6 +84,7 @@ class Record:
         self._cursor = connection.cursor()
         self._lock = lock
         self._sync: RecordSync | None = None
+        self._held: int | None = None
         self._ended: str | None = None
         self._next_seq = 1
         self._rows: list[tuple[int, float, str, int | None, str]] = []
@@ -135,8 +139,13 @@ class Record:
         fdatasync: Callable[[int], None],
     ) -> "Record":
         live, lock = live_folder / FILE_NAME, threading.Lock()
-        _make_file(live, meta)
-        connection = sqlite3.connect(live, isolation_level=None, check_same_thread=False, timeout=5.0)
+        held = hold(live_folder)  # before there is a record: whoever finds one finds it held
+        try:
+            _make_file(live, meta)
+            connection = sqlite3.connect(live, isolation_level=None, check_same_thread=False, timeout=5.0)
+        except BaseException:
+            release(held)
+            raise
         try:
             _set_pragmas(connection)
             record = cls(connection, folder, live, lock)
@@ -152,7 +161,9 @@ class Record:
             )
         except BaseException:
             connection.close()
+            release(held)
             raise
+        record._held = held
         _make_inert_after_fork(record)
         return record
 
@@ -196,12 +207,12 @@ class Record:
             return
         with self._lock:
             try:
-                cursor.execute("BEGIN IMMEDIATE")
                 if len(rows) == 1:
-                    cursor.execute(_INSERT, rows[0])
+                    cursor.execute(_INSERT, rows[0])  # a transaction by itself
                 else:
+                    cursor.execute("BEGIN IMMEDIATE")
                     cursor.executemany(_INSERT, rows)
-                cursor.execute("COMMIT")
+                    cursor.execute("COMMIT")
             except BaseException as error:
                 self._roll_back()
                 if isinstance(error, sqlite3.Error):
@@ -232,6 +243,10 @@ class Record:
         except (OSError, sqlite3.Error) as error:
             failure = failure or self._error(error)
             failure.__cause__ = failure.__cause__ or error
+        finally:
+            with suppress(OSError):  # a lock file that stays harms nobody
+                remove(self.file)
+            self._let_go()
         if failure is not None:
             raise failure
 
@@ -284,6 +299,11 @@ class Record:
         never_free(self._cursor)
         if self._sync is not None:
             self._sync.abandon()
+        self._let_go()  # of the child's descriptor only: the parent still holds the lock
+
+    def _let_go(self) -> None:
+        held, self._held = self._held, None
+        release(held)
 
 
 def _make_folder(folder: Path) -> None:

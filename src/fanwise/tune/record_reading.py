@@ -86,13 +86,13 @@ def _file_of(path: str | os.PathLike[str]) -> Path:
 
 def _connect(file: Path) -> sqlite3.Connection:
     try:
-        return _connect_as(file, "mode=ro&immutable=1" if _is_still(file) and is_network(file) else "mode=ro")
+        return _connect_as(file, "mode=ro&immutable=1" if is_still(file) and is_network(file) else "mode=ro")
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
             raise
         if not os.access(file, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
             raise RecordError(f"{file} cannot be read: permission denied. Ask its owner to allow it.") from None
-        if _is_still(file):  # nothing to take from a log, and no lock is needed on a file that nobody writes
+        if is_still(file):  # nothing to take from a log, and no lock is needed on a file that nobody writes
             return _connect_as(file, "mode=ro&immutable=1")
         raise RecordError(
             f"{file} was not closed by its writer, and what it wrote last is in {file.name}-wal. Only somebody who may "
@@ -111,7 +111,7 @@ def _connect_as(file: Path, how: str) -> sqlite3.Connection:
     return connection
 
 
-def _is_still(file: Path) -> bool:
+def is_still(file: Path) -> bool:
     """No write-ahead log lies beside the file: it is closed, or a published copy."""
     return not file.with_name(file.name + "-wal").exists()
 

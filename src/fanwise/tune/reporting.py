@@ -1,115 +1,45 @@
-"""`report`: what an objective calls to tell how well it is doing, from anywhere inside it.
+"""What a worker of a tuner really calls: the objective, whose returned number or dict is its last report.
 
-    report(epoch=3, validation_error=error) --> plain numbers --> the current job --> the tuner --> on, or TrialStopped
-
-Values may be Python, NumPy or torch scalars, or arrays and tensors of one element, on any device; nothing else is a
-metric. The call blocks until the tuner has written the report down and decided, usually well under a millisecond.
-
-Outside a tuner's worker - an objective run by hand, or in a test of one's own - the values are checked and nothing is
-sent. `run_objective` is what a worker really calls: a number or dict that the objective returns is its last report.
+`report` itself is `pool/reporting.py`'s, because everything that runs in a job may report.
 """
 
-import logging
 import math
 import numbers
 import reprlib
 from collections.abc import Callable, Mapping
-from typing import Any, TypeGuard
+from typing import Any
 
-from ..base.errors import TrialStopped
-from ..pool.current import STOP, current, in_job
-
-_log = logging.getLogger(__name__)
-
-# The result table has columns of these names.
-_RESERVED_PREFIXES = ("st_", "config_")
-_RESERVED = frozenset(("trial_id",))
-
-# Whole numbers up to here stay whole; tables and plots hold no larger ones.
-_LARGEST_INT = (1 << 63) - 1
-
-
-def report(**metrics: Any) -> None:  # Any: scalars of any library
-    """Report values of this trial and wait for the tuner's decision.
-
-    Args:
-        metrics: names and numbers, e.g. `report(epoch=3, validation_error=0.12)`. The scheduler's metric must be there.
-
-    Raises:
-        TrialStopped: the trial is to end. A BaseException: clean up if need be, and let it pass.
-        TypeError: a value is not a number. ValueError: nothing reported, a reserved name, or the metric is missing.
-        ClosedError: called in a fork of the worker, such as a DataLoader's worker.
-
-    >>> report(epoch=1, validation_error=0.25)
-    """
-    values = plain_metrics(metrics)
-    if not in_job():
-        _log.info("report outside a tuner: %s", values)
-        return
-    if current().report(values) == STOP:
-        raise TrialStopped("the tuner stopped this trial")
-
-
-def plain_metrics(metrics: Mapping[str, Any]) -> dict[str, float | int]:  # Any: scalars of any library
-    """The metrics as Python numbers. Raises TypeError and ValueError as `report` does."""
-    if not metrics:
-        raise ValueError("report() was called without values.\n  right:  report(validation_error=0.12)")
-    return {name: _plain(name, value) for name, value in metrics.items()}
-
-
-def _plain(name: str, value: Any) -> float | int:  # Any: a scalar of any library
-    if name in _RESERVED or name.startswith(_RESERVED_PREFIXES):
-        raise ValueError(
-            f"report({name}=...): names that begin with st_ or config_, and trial_id, are columns of the result "
-            f"table. Report it under another name."
-        )
-    if is_plain(value):
-        return value
-    number = _only_element(name, value) if _is_array(value) else value
-    if isinstance(number, numbers.Integral) and abs(int(number)) <= _LARGEST_INT:
-        return int(number)
-    if isinstance(number, numbers.Real):
-        return _as_float(name, number)
-    raise TypeError(
-        f"report({name}={reprlib.repr(value)}): a metric must be a number, got {type(value).__name__}.\n"
-        f"Report numbers only; print everything else, the output of each trial is kept."
-    )
-
-
-def is_plain(value: object) -> TypeGuard[float | int]:
-    """Whether a value is a number as the tuner takes it: Python's own, and not beyond 64 bits."""
-    kind = type(value)
-    return kind is float or (kind is int and -_LARGEST_INT <= value <= _LARGEST_INT)  # type: ignore[operator]  # an int
-
-
-def _as_float(name: str, number: numbers.Real) -> float:
-    try:
-        return float(number)
-    except OverflowError:
-        raise ValueError(f"report({name}=...): the number is too large for a float") from None
-
-
-def _is_array(value: object) -> bool:
-    """Arrays and tensors of any library, of any number of elements; also numpy's scalars that are not Python's."""
-    return not isinstance(value, numbers.Real) and hasattr(value, "item") and getattr(value, "shape", None) is not None
-
-
-def _only_element(name: str, value: Any) -> Any:  # Any: an array of any library
-    size = math.prod(value.shape)
-    if size != 1:
-        raise TypeError(
-            f"report({name}=...): a metric must be one number, got a {type(value).__name__} of shape "
-            f"{tuple(value.shape)}. Reduce it first, e.g. with .mean()."
-        )
-    return value.item()
+from ..pool.reporting import forget_reports, has_reported, is_array
+from ..pool.reporting import is_plain as is_plain
+from ..pool.reporting import plain_metrics as plain_metrics
+from ..pool.reporting import report as report
 
 
 def run_objective(objective: Callable[..., Any], metric: str, /, **config: Any) -> None:  # Any: the user's objective
-    """Call the objective in a worker. A number or dict that it returns becomes its last report."""
+    """Call the objective in a worker. A number or dict that it returns becomes its last report.
+
+    Anything else that it returns is let go if it has reported, as a model that it trained is.
+
+    Raises:
+        TypeError: it has not reported, and returned something that is no metric.
+    """
+    forget_reports()
     value = objective(**config)
     if value is None:
         return
     if isinstance(value, Mapping):
         report(**value)
-    elif isinstance(value, numbers.Real) or (_is_array(value) and math.prod(value.shape) == 1):
+    elif isinstance(value, numbers.Real) or (is_array(value) and math.prod(value.shape) == 1):
         report(**{metric: value})
+    elif not has_reported():
+        raise TypeError(
+            f"the objective reported nothing and returned {_described(value)}, which is not a metric.\n"
+            f"Return a number or a dict of numbers, e.g. {{{metric!r}: 0.12}}, or call report() before."
+        )
+
+
+def _described(value: Any) -> str:  # Any: whatever an objective returns
+    """The type and, on one line, the beginning of the value."""
+    if is_array(value):
+        return f"a {type(value).__name__} of shape {tuple(value.shape)}"
+    return f"{' '.join(reprlib.repr(value).split())}, a {type(value).__name__}"

@@ -12,16 +12,20 @@ Here: the Protocol that the tuner calls, FIFOScheduler (every trial runs to its 
 """
 
 import enum
+import functools
 import random
-from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol, TypeAlias, final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, final
 
-from .nearest import names_nearest_option
-from .searchers import Ask, RandomSearcher, Searcher
+from ..base.nearest import names_nearest_option
+from .searchers import Ask, RandomSearcher, Searcher, mark_used, refuse_used
 from .spaces import Space
 from .values import plain_json
 
 Mode: TypeAlias = Literal["min", "max"]
+
+_P = ParamSpec("_P")
+_Self = TypeVar("_Self")
 
 
 class Decision(enum.StrEnum):
@@ -52,7 +56,11 @@ class Scheduler(Protocol):
         """Whether a small ("min") or a large ("max") metric is good."""
 
     def start(self, space: Space, seed: int) -> None:
-        """Called once, before all else. Raises ValueError when its settings do not fit the space."""
+        """Begin afresh with this space and seed. Raises ValueError when its settings do not fit the space.
+
+        Called when a Tuner is made, so that what does not fit is refused there, and again when it runs; the last call
+        before the first `suggest` counts.
+        """
 
     def suggest(self, trial_id: int) -> dict[str, object] | None:
         """A complete configuration for a new trial. None: nothing now; with no trial running it means never."""
@@ -65,6 +73,23 @@ class Scheduler(Protocol):
 
     def describe(self) -> dict[str, object]:
         """Name and settings as JSON, for the record."""
+
+
+def _takes_no_space(init: Callable[Concatenate[_Self, _P], None]) -> Callable[Concatenate[_Self, _P], None]:
+    """Decorates an `__init__`: a space among its arguments, as in Syne Tune, is refused with the place it goes to."""
+
+    @functools.wraps(init)
+    def checked(self: _Self, /, *args: _P.args, **options: _P.kwargs) -> None:
+        if any(isinstance(value, Space | Mapping) for value in args) or options.keys() & {"config_space", "space"}:
+            name = type(self).__name__
+            right = "FIFOScheduler(searcher, metric=...)" if name == "FIFOScheduler" else f"{name}(metric=...)"
+            raise TypeError(
+                f"{name} got a space: the space goes to the Tuner, which tells it to the scheduler.\n"
+                f"  right:  Tuner(objective, space, {right}, stop)"
+            )
+        init(self, *args, **options)
+
+    return checked
 
 
 @final
@@ -88,6 +113,7 @@ class FIFOScheduler:
     {'depth': 3}
     """
 
+    @_takes_no_space
     @names_nearest_option
     def __init__(
         self,
@@ -123,10 +149,11 @@ class FIFOScheduler:
         """See `Scheduler`.
 
         Raises:
-            ValueError: points_to_evaluate do not fit the space, or the scheduler has served a search before.
+            ValueError: points_to_evaluate do not fit the space; the scheduler or its searcher has served a search.
         """
-        if self._space is not None:
-            raise ValueError("this scheduler has already served a search; make a new one, with a new searcher")
+        refuse_used(self, "Make a new scheduler for each Tuner, with a new searcher.")
+        searcher = type(self._searcher).__name__
+        refuse_used(self._searcher, f"Make a new searcher for each Tuner: FIFOScheduler({searcher}(...), metric=...).")
         for index, point in enumerate(self._points):
             try:
                 space.check_part(point)
@@ -142,6 +169,8 @@ class FIFOScheduler:
             TypeError, ValueError: the searcher returned no configuration of the space.
         """
         assert self._space is not None, "the tuner calls start() first"
+        mark_used(self)
+        mark_used(self._searcher)
         rng = random.Random(f"{self._seed}/suggest/{self._num_suggested}")
         if self._num_suggested < len(self._points):
             config: dict[str, object] | None = self._space.complete(self._points[self._num_suggested], rng)
@@ -180,6 +209,7 @@ class RandomSearch:
     TypeError: RandomSearch has no option 'metrics'; did you mean 'metric'?
     """
 
+    @_takes_no_space
     @names_nearest_option
     def __init__(
         self,

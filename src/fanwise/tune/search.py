@@ -287,7 +287,9 @@ class Search:
         answers, self._answers = self._answers, []
         for report, order in answers:
             if self.failure is not None:
-                report.refuse(RecordError(f"this report was not kept: {self.failure}"))
+                report.refuse(
+                    RecordError(f"this report was not kept: {getattr(self.failure, 'message', self.failure)}")
+                )
             elif isinstance(order, Answer):
                 report.answer(str(order.decision))
             else:

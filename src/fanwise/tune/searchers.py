@@ -10,12 +10,16 @@ drew.
 """
 
 import abc
+import contextlib
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
 from .spaces import Space
+
+# On the object itself, so that a copy of a used one counts as used too.
+_USED = "_fanwise_has_served_a_search"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,7 @@ class Ask:
 class Searcher(abc.ABC):
     """Base of searchers: implement both methods and hand an instance to `FIFOScheduler`.
 
-    One instance serves one search. The tuner calls it from one thread.
+    One instance serves one search; a second one is refused. The tuner calls it from one thread.
 
     >>> class Always(Searcher):
     ...     def suggest(self, ask):
@@ -56,6 +60,20 @@ class Searcher(abc.ABC):
     @abc.abstractmethod
     def observe(self, trial_id: int, config: Mapping[str, object], loss: float) -> None:
         """A trial reported. `loss` is the metric, with its sign changed when the mode is "max"; never NaN."""
+
+
+def mark_used(part: object) -> None:
+    """A search has begun to ask this scheduler or searcher: what it learns belongs to that search."""
+    with contextlib.suppress(AttributeError, TypeError):  # an object with slots has no place for the mark
+        object.__setattr__(part, _USED, True)
+
+
+def refuse_used(part: object, remedy: str) -> None:
+    """Raise ValueError if a search has asked `part` before. `remedy` says what to write instead."""
+    if getattr(part, _USED, False) is True:
+        raise ValueError(
+            f"this {type(part).__name__} has already served a search, and would go on where that one ended. {remedy}"
+        )
 
 
 @final

@@ -7,11 +7,15 @@ Invariants: a configuration that leaves here has every name of the space, in its
 caller's dicts are neither changed nor kept.
 """
 
+import itertools
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from random import Random
 from types import MappingProxyType
 from typing import final
 
+from ..base.nearest import did_you_mean
 from .domains import Domain as Domain
 from .domains import choice as choice
 from .domains import domain_from_json, domain_to_json
@@ -20,8 +24,31 @@ from .domains import lograndint as lograndint
 from .domains import loguniform as loguniform
 from .domains import randint as randint
 from .domains import uniform as uniform
-from .nearest import did_you_mean
 from .values import plain_json
+
+_MOST_SHOWN = 6
+
+
+@final
+@dataclass(frozen=True, slots=True, repr=False)
+class Constant:
+    """One value that every configuration carries, even if it is a list. Made by `constant`."""
+
+    value: object
+
+    def __repr__(self) -> str:
+        return f"constant({self.value!r})"
+
+
+def constant(value: object) -> Constant:
+    """`value` as it is in every configuration. Needed for lists only: a bare list in a space is refused.
+
+    Whoever writes `{"learning_rate": [0.1, 0.01]}` nearly always means two alternatives: `choice([0.1, 0.01])`.
+
+    >>> Space({"hidden_sizes": constant([128, 64])}).sample(Random(0))
+    {'hidden_sizes': [128, 64]}
+    """
+    return Constant(value)
 
 
 @final
@@ -29,10 +56,11 @@ class Space:
     """Names for domains and constants; draws, completes and checks configurations.
 
     Args:
-        mapping: name -> domain, or a constant (anything JSON keeps as it is) which every configuration carries.
+        mapping: name -> domain, or a constant (anything JSON keeps as it is) which every configuration carries; a
+            list as `constant([...])`.
 
     Raises:
-        TypeError: a name that is not text, or a constant that JSON cannot keep.
+        TypeError: a name that is not text, a bare list or tuple, or a constant that JSON cannot keep.
         ValueError: an empty name, or a constant NaN.
 
     >>> space = Space({"learning_rate": loguniform(1e-2, 1), "max_epochs": 10})
@@ -55,14 +83,18 @@ class Space:
             if isinstance(given, Domain):
                 domains[name] = given
             else:
-                constants[name] = plain_json(f"the constant {name!r}", given)
+                constants[name] = _constant_of(name, given)
         self._names = tuple(mapping)
         self._domains = domains
         self._constants = constants
 
     def __repr__(self) -> str:
-        inside = (f"{name!r}: {self._domains.get(name, self._constants.get(name))!r}" for name in self._names)
+        inside = (f"{name!r}: {self._shown(name)!r}" for name in self._names)
         return f"Space({{{', '.join(inside)}}})"
+
+    def _shown(self, name: str) -> object:
+        given = self._domains.get(name, self._constants.get(name))
+        return Constant(given) if isinstance(given, list) else given
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Space) and self.to_json() == other.to_json() and self._names == other._names
@@ -165,12 +197,26 @@ class Space:
         for name, entry in body.items():
             if not isinstance(entry, Mapping):
                 raise ValueError(f"{name!r} is {entry!r}, not the JSON form of a domain or a constant")
-            mapping[name] = entry["constant"] if set(entry) == {"constant"} else domain_from_json(entry)
+            mapping[name] = Constant(entry["constant"]) if set(entry) == {"constant"} else domain_from_json(entry)
         return cls(mapping)
 
 
-def _same(value: object, constant: object) -> bool:
+def _constant_of(name: str, given: object) -> object:
+    """The value of a constant, in plain Python values."""
+    if isinstance(given, list | tuple | range | AbstractSet):
+        few = list(itertools.islice(given, _MOST_SHOWN + 1))
+        values = repr(few) if len(few) <= _MOST_SHOWN else f"{repr(few[:_MOST_SHOWN])[:-1]}, ...]"
+        raise TypeError(
+            f"{name!r} is a bare {type(given).__name__}, which may mean two things:\n"
+            f"  one of these values for each trial:     {name!r}: choice({values})\n"
+            f"  all of them, the same for every trial:  {name!r}: constant({values})"
+        )
+    value = given.value if isinstance(given, Constant) else given
+    return plain_json(f"the constant {name!r}", value)
+
+
+def _same(value: object, fixed: object) -> bool:
     try:
-        return plain_json("value", value) == constant
+        return plain_json("value", value) == fixed
     except (TypeError, ValueError):
         return False

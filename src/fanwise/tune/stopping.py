@@ -11,6 +11,7 @@ import numbers
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 
+from ..base.nearest import names_nearest_option, nearest
 from .values import is_number
 
 
@@ -34,6 +35,8 @@ class Counts:
     Args:
         metric: the scheduler's metric, which a limit written as a number means.
         watched: the metrics whose extremes are kept; `StoppingCriterion.watched(metric)`.
+        unseen: those of them that no report has had.
+        last_names: what the last report had, as long as some are unseen.
         wallclock_s: seconds since the search began, at the last look before it was stopped.
     """
 
@@ -47,6 +50,11 @@ class Counts:
     num_evaluations: int = 0
     smallest: dict[str, float] = field(default_factory=dict)
     largest: dict[str, float] = field(default_factory=dict)
+    unseen: frozenset[str] = field(init=False)
+    last_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.unseen = self.watched
 
     @property
     def num_trials_finished(self) -> int:
@@ -56,11 +64,25 @@ class Counts:
     def add_report(self, values: Mapping[str, object]) -> None:
         """One more evaluation. Watched values that are NaN or no numbers leave the extremes as they were."""
         self.num_evaluations += 1
+        if self.unseen:
+            self.unseen -= values.keys()
+            self.last_names = tuple(values)
         for name in self.watched:
             value = values.get(name)
             if is_number(value) and not math.isnan(value):
                 self.smallest[name] = min(value, self.smallest.get(name, value))
                 self.largest[name] = max(value, self.largest.get(name, value))
+
+    def missing_metric(self) -> str | None:
+        """What to tell, when a trial has completed, of a watched metric that no report had; None: all were seen."""
+        if not self.unseen:
+            return None
+        name, reported = min(self.unseen), ", ".join(map(repr, self.last_names))
+        hint = nearest(name, self.last_names)
+        return (
+            f"the StoppingCriterion waits for the metric {name!r}, but a trial has completed without reporting it; "
+            f"it reported {reported}" + (f"; did you mean {hint!r}?" if hint else "")
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,9 +98,12 @@ class StoppingCriterion:
         min_metric_value: the metric is at or below this; likewise.
 
     Raises:
-        TypeError: a limit of the wrong type.
+        TypeError: a limit of the wrong type, or an unknown one (names the nearest).
         ValueError: no limit at all, or one that is NaN or not above 0 (metric values may be negative).
 
+    >>> StoppingCriterion(max_time=720)
+    Traceback (most recent call last):
+    TypeError: StoppingCriterion has no option 'max_time'; did you mean 'max_wallclock_time'?
     >>> criterion = StoppingCriterion(max_wallclock_time=720, min_metric_value={"validation_error": 0.1})
     >>> counts = Counts("validation_error", criterion.watched("validation_error"), wallclock_s=720.4)
     >>> criterion.verdict(counts)
@@ -132,6 +157,10 @@ class StoppingCriterion:
                 yield f"{name} {counts.smallest[name]:g} is at or below min_metric_value={limit:g}"
 
 
+# Below the class, because the dataclass writes this method itself.
+StoppingCriterion.__init__ = names_nearest_option(StoppingCriterion.__init__)  # type: ignore[assignment,method-assign]
+
+
 def _over(count: float, limit: float | None) -> bool:
     return limit is not None and count >= limit
 
@@ -177,6 +206,6 @@ def _metric_limit(name: str, limit: object) -> object:
 def _metric_value(name: str, value: object) -> float:
     if not is_number(value):
         raise TypeError(f"{name} must be a number or {{name of a metric: number}}, got {value!r}")
-    if not math.isfinite(value):
+    if not -math.inf < value < math.inf:
         raise ValueError(f"{name} must be finite, got {value!r}")
     return value

@@ -18,6 +18,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..base.text import printable_line
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -209,7 +211,7 @@ def _text(value: object) -> str:
 
 def _printable(text: str) -> str:
     """Text in one line that cannot steer a terminal, cut to 40 characters."""
-    shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+    shown = printable_line(text)
     return shown if len(shown) <= _MAX_TEXT else f"{shown[: _MAX_TEXT - 3]}..."
 
 

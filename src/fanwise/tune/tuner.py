@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ..base.errors import ClosedError, RecordError, SearchFailedError
+from ..base.nearest import names_nearest_option
 from ..base.version import VERSION
 from ..links import Hub
 from ..pool import Machine, Need, Pool
@@ -30,16 +31,16 @@ from ..pool.leases import Ledger
 from ..pool.preload import modules_needed
 from .experiment import Experiment
 from .experiment_names import check_name, experiments_folder, new_name
-from .nearest import names_nearest_option
 from .record import Record
 from .reporting import run_objective
 from .schedulers import Scheduler, check_seed
 from .screen import Screen, screen_for
 from .search import Plan, Search
+from .searchers import mark_used, refuse_used
 from .spaces import Space
 from .stopping import StoppingCriterion
 from .tuning import Tuning
-from .values import is_number
+from .values import check_switch, is_number
 from .watch import Interrupts, counting_interrupts, leave, look, watch
 
 
@@ -68,7 +69,9 @@ class Tuner:
         quiet: print nothing.
 
     Raises:
-        TypeError, ValueError: settings that make no sense, an objective whose arguments and the space do not match.
+        TypeError, ValueError: settings that make no sense; an objective whose arguments and the space do not match;
+            points_to_evaluate outside the space; a scheduler or searcher that has served a search.
+        FileExistsError: an experiment of this name exists.
         LeaseError: more devices for a trial than there are.
 
     Attributes:
@@ -101,6 +104,8 @@ class Tuner:
         self.space = space if isinstance(space, Space) else Space(space)
         _check_parts(objective, scheduler, stop)
         _check_settings(pool, name, print_update_interval)
+        for setting, value in (("asynchronous", asynchronous), ("reuse", reuse), ("quiet", quiet)):
+            check_switch(setting, value)
         check_signature(objective, self.space.names)
         machine = find_machine() if pool is None else pool.machine
         self._need = _need_of(machine, devices_per_trial)
@@ -128,6 +133,8 @@ class Tuner:
             retries=retries,
         )
         self._check_lease()
+        self._check_name_is_free()
+        self._start_scheduler()
 
     @property
     def path(self) -> Path:
@@ -145,7 +152,7 @@ class Tuner:
             SearchFailedError: the first trials all failed in the same way.
             ValueError: no trial reports the scheduler's metric; the message has the names that were reported.
             RecordError: the record can no longer be written.
-            FileExistsError: an experiment of this name exists.
+            FileExistsError: an experiment of this name has been made since the Tuner was.
             ClosedError: the pool is closed, or this is a job of a pool itself.
             KeyboardInterrupt: Ctrl-C was pressed more than once.
             Exception: what the scheduler raised, in its own type.
@@ -155,17 +162,15 @@ class Tuner:
         if self._pool is None and in_job():
             raise ClosedError("a search cannot be run inside a job or trial: its workers belong to the pool outside.")
         packed = self._packed()
-        if self.path.exists():
-            raise FileExistsError(
-                f"{self.path} exists already. Give the experiment another name, or remove the folder."
-            )
-        self.scheduler.start(self.space, self.seed)
+        self._check_name_is_free()
+        self._start_scheduler()
         with ExitStack() as stack:
             interrupts = stack.enter_context(counting_interrupts())
             pool = self._pool or stack.enter_context(Pool(seed=self.seed, cpus=self._cpus()))
             engine, hub = pool.engine, pool.hub  # before the record: a closed pool shall not leave a folder
             record = Record.create(self.path, self._meta())
             self._ran = True
+            mark_used(self.scheduler)
             search = Search(engine, hub, record, self._tuning, self._plan(packed))
             try:
                 (self.path / "output").mkdir(mode=0o700)
@@ -220,8 +225,18 @@ class Tuner:
 
     def _check_lease(self) -> None:
         """Raise LeaseError for a trial that would wait for ever."""
-        cpus = self._machine.cpus if self._pool is not None else self._cpus()
-        Ledger(replace(self._machine, cpus=cpus)).check(self._need)
+        Ledger(self._machine).check(self._need)
+
+    def _check_name_is_free(self) -> None:
+        if self.path.exists():
+            raise FileExistsError(
+                f"{self.path} exists already. Give the experiment another name, or remove the folder."
+            )
+
+    def _start_scheduler(self) -> None:
+        """Hand it the space, which it checks its settings against."""
+        refuse_used(self.scheduler, "Make a new scheduler for each Tuner, with a new searcher.")
+        self.scheduler.start(self.space, self.seed)
 
     # -- while it runs, and after ----------------------------------------------------------------------------------
 
@@ -248,7 +263,8 @@ class Tuner:
         yield f"experiment {self.name}: {how} search with {self.n_workers} workers, master random seed {self.seed}"
         asked = self.n_workers * self._need.cpus
         if asked > self._machine.cpus:
-            yield f"{self.n_workers} workers with {self._need.cpus} CPUs each share {self._machine.cpus} CPUs"
+            found = self._machine.cpus
+            yield f"CPUs: {asked} asked for by {self.n_workers} workers, {found} found; they share them and run slower"
         yield f"results are kept in {self.path}"
 
     def _last_lines(self, search: Search) -> Iterator[str]:

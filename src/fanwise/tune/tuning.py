@@ -20,9 +20,10 @@ import heapq
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple, final
 
-from .nearest import nearest
+from ..base.nearest import nearest
+from .failure_texts import equal_failures_text
 from .orders import Answer as Answer
 from .orders import Best as Best
 from .orders import Ended as Ended
@@ -38,7 +39,7 @@ from .orders import StopStarting as StopStarting
 from .orders import Terminate as Terminate
 from .schedulers import Decision, Scheduler, Status
 from .stopping import Counts, StoppingCriterion, Verdict
-from .values import is_number
+from .values import at_least, is_number, seconds
 
 # A crash may be bad luck; a time-out, a NaN or a missing report comes from the configuration or the program.
 _RETRIED = ("exception", "exit", "signal", "out-of-memory", "lost")
@@ -65,6 +66,14 @@ class Stage(enum.Enum):
     FINISHED = "finished"
 
 
+class Ranked(NamedTuple):
+    """A report and where it stands: the smallest is the best, of equals the first."""
+
+    loss: float
+    number: int
+    report: Best
+
+
 @dataclass(slots=True)
 class Trial:
     """A trial that holds a slot. `deadline_s`: its time-out when RUNNING, its Kill when STOPPING."""
@@ -78,6 +87,7 @@ class Trial:
     deadline_s: float | None = None
     fault: Reason | None = None
     will_retry: bool = False
+    best: Ranked | None = None
 
     @property
     def was_told(self) -> bool:
@@ -118,24 +128,24 @@ class Tuning:
         self._scheduler = scheduler
         self._criterion = criterion
         self._asynchronous = asynchronous
-        self._timeout_s = None if trial_timeout_s is None else _seconds("trial_timeout_s", trial_timeout_s)
+        self._timeout_s = None if trial_timeout_s is None else seconds("trial_timeout_s", trial_timeout_s)
         if self._timeout_s == 0.0:
             raise ValueError("trial_timeout_s must be above 0; None lets a trial take as long as it likes")
-        self._grace_s = _seconds("stop_grace_s", stop_grace_s)
+        self._grace_s = seconds("stop_grace_s", stop_grace_s)
         self._max_equal_failures = (
-            None if max_equal_failures is None else _at_least("max_equal_failures", max_equal_failures, 1)
+            None if max_equal_failures is None else at_least("max_equal_failures", max_equal_failures, 1)
         )
-        self._retries = _at_least("retries", retries, 0)
+        self._retries = at_least("retries", retries, 0)
         self._counts = Counts(scheduler.metric, criterion.watched(scheduler.metric))
         self._trials: dict[int, Trial] = {}
-        self._free_slots = list(range(_at_least("n_workers", n_workers, 1)))
+        self._free_slots = list(range(at_least("n_workers", n_workers, 1)))
         self._stage = Stage.OPEN
         self._started_s: float | None = None
         self._search_deadline_s: float | None = None
         self._interrupts = 0
         self._metric_seen = False
         self._first_failure: tuple[str, str] | None = None
-        self._best: Best | None = None
+        self._best: Ranked | None = None  # of the trials that hold no slot any more
         self._reason = ""
         self._error: str | None = None
         self._cause: Exception | None = None
@@ -144,8 +154,11 @@ class Tuning:
 
     @property
     def best(self) -> Best | None:
-        """The best report so far, of any trial; the earlier one of equals."""
-        return self._best
+        """The best finite report so far; the earlier one of equals. Attempts that were started again do not count."""
+        ranked = [trial.best for trial in self._trials.values() if trial.best is not None]
+        if self._best is not None:
+            ranked.append(self._best)
+        return min(ranked).report if ranked else None
 
     @property
     def counts(self) -> Counts:
@@ -187,13 +200,12 @@ class Tuning:
         if trial is None or trial.phase not in (Phase.STARTING, Phase.RUNNING):
             return [Answer(trial_id, Decision.STOP, late=True)]
         problem = self._problem_with(values)
-        reply: Order
         if problem is not None:
             self._refused(trial, values, problem, now_s)
-            reply = Reject(trial_id, problem)
-        else:
-            reply = Answer(trial_id, self._decide(trial, values, now_s))
-        return [reply, *self._settle(now_s)]
+            return [Reject(trial_id, problem), *self._settle(now_s)]
+        decision, verdict = self._decide(trial, values, now_s)
+        self._obey(verdict, now_s)
+        return [Answer(trial_id, decision), *self._ordered()]
 
     def on_ended(self, trial_id: int, attempt: int, outcome: Outcome, *, now_s: float) -> list[Order]:
         """The attempt's process ended. Its slot stays busy until on_free."""
@@ -250,6 +262,10 @@ class Tuning:
 
     def _settle(self, now_s: float) -> list[Order]:
         self._obey_criterion(now_s)
+        return self._ordered()
+
+    def _ordered(self) -> list[Order]:
+        """What is to be done, all of it; the last order of a search is that it is over."""
         if self._stage in (Stage.DRAINING, Stage.STOPPING) and not self._trials:
             self._stage = Stage.FINISHED
             self._orders.append(Finish(self._reason, self._error, self._cause, self._kind))
@@ -263,7 +279,9 @@ class Tuning:
         return self._criterion.verdict(self._counts)
 
     def _obey_criterion(self, now_s: float) -> None:
-        verdict = self._verdict(now_s)
+        self._obey(self._verdict(now_s), now_s)
+
+    def _obey(self, verdict: Verdict | None, now_s: float) -> None:
         if verdict is not None and verdict.lets_running_finish:
             self._stop_starting(verdict.reason)
         elif verdict is not None:
@@ -343,7 +361,8 @@ class Tuning:
             self._tell_to_stop(trial, now_s)
             self._fail_search("no-metric", "the metric was not reported", problem, now_s)
 
-    def _decide(self, trial: Trial, values: Mapping[str, object], now_s: float) -> Decision:
+    def _decide(self, trial: Trial, values: Mapping[str, object], now_s: float) -> tuple[Decision, Verdict | None]:
+        """What to answer, and what the stopping criterion says after this report."""
         metric = self._scheduler.metric
         value = float(values[metric])  # type: ignore[arg-type]  # _problem_with saw a number
         self._metric_seen = True
@@ -352,19 +371,20 @@ class Tuning:
         if math.isnan(value):
             trial.fault = Reason("nan", f"the objective reported {metric}=nan")
             self._tell_to_stop(trial, now_s)
-            return Decision.STOP
+            return Decision.STOP, self._verdict(now_s)
         self._keep_best(trial, value)
         decision = self._consult(trial, values, now_s)
         verdict = self._verdict(now_s)
         if decision == Decision.STOP or (verdict is not None and not verdict.lets_running_finish):
             self._tell_to_stop(trial, now_s)
-            return Decision.STOP
-        return Decision.CONTINUE
+            decision = Decision.STOP
+        return decision, verdict
 
     def _keep_best(self, trial: Trial, value: float) -> None:
-        sign = 1.0 if self._scheduler.mode == "min" else -1.0
-        if self._best is None or sign * value < sign * self._best.value:
-            self._best = Best(value, trial.trial_id, trial.config)
+        loss = value if self._scheduler.mode == "min" else -value
+        # An infinity says that something went wrong, not that it went well.
+        if math.isfinite(value) and (trial.best is None or loss < trial.best.loss):
+            trial.best = Ranked(loss, self._counts.num_evaluations, Best(value, trial.trial_id, trial.config))
 
     # Ends.
 
@@ -376,6 +396,7 @@ class Tuning:
         self._orders.append(Ended(trial.trial_id, trial.attempt, status, reason, trial.will_retry))
         if not trial.will_retry:
             self._count_end(trial, status, now_s)
+            self._watch_metrics(status, now_s)
             self._watch_failures(reason, now_s)
 
     def _judge(self, trial: Trial, outcome: Outcome) -> tuple[Status, Reason | None]:
@@ -403,6 +424,12 @@ class Tuning:
         except Exception as error:  # user code: whatever it raises ends the search, in order
             self._scheduler_failed(error, now_s)
 
+    def _watch_metrics(self, status: Status, now_s: float) -> None:
+        """Fails the search when a whole trial had no sign of a metric that the stopping criterion waits for."""
+        problem = self._counts.missing_metric() if status is Status.COMPLETED else None
+        if problem is not None and self._stage is not Stage.STOPPING:
+            self._fail_search("no-metric", "a metric of the stopping criterion was not reported", problem, now_s)
+
     def _watch_failures(self, reason: Reason | None, now_s: float) -> None:
         """Fails the search when the first max_equal_failures trials to finish all failed alike."""
         limit, finished = self._max_equal_failures, self._counts.num_trials_finished
@@ -414,7 +441,7 @@ class Tuning:
         elif failure != self._first_failure:
             self._first_failure = None
         if reason is not None and self._first_failure is not None and finished == limit:
-            text = _equal_failures_text(limit, reason)
+            text = equal_failures_text(limit, reason)
             self._fail_search("equal-failures", f"the first {limit} trials failed alike", text, now_s)
 
     def _start_again(self, trial: Trial) -> None:
@@ -424,6 +451,8 @@ class Tuning:
 
     def _release(self, trial: Trial, now_s: float) -> None:
         del self._trials[trial.trial_id]
+        if trial.best is not None and (self._best is None or trial.best < self._best):
+            self._best = trial.best
         heapq.heappush(self._free_slots, trial.slot)
         if trial.will_retry:  # promised, but the search has stopped in the meantime
             self._count_end(trial, Status.FAILED, now_s)
@@ -450,15 +479,6 @@ class Tuning:
         self._fail_search("scheduler", "the scheduler failed", text, now_s, cause=error)
 
 
-def _equal_failures_text(limit: int, reason: Reason) -> str:
-    text = f"the first {limit} trials to finish all failed alike ({reason.kind}): {reason.text}"
-    if reason.traceback:
-        text += f"\n{reason.traceback.rstrip()}"
-    if reason.last_output:
-        text += f"\nlast output:\n{reason.last_output.rstrip()}"
-    return text + "\nRepair the objective; or set max_equal_failures=None to go on whatever happens."
-
-
 def _first_moment(start_s: float, after_s: float | None) -> float | None:
     """The earliest time that is at least after_s later, also when the sum is rounded down."""
     if after_s is None or math.isinf(after_s):
@@ -467,19 +487,3 @@ def _first_moment(start_s: float, after_s: float | None) -> float | None:
     while moment_s - start_s < after_s:
         moment_s = math.nextafter(moment_s, math.inf)
     return moment_s
-
-
-def _at_least(name: str, value: int, smallest: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an int, got {value!r} of type {type(value).__name__}")
-    if value < smallest:
-        raise ValueError(f"{name} must be at least {smallest}, got {value!r}")
-    return value
-
-
-def _seconds(name: str, value: float) -> float:
-    if not is_number(value):
-        raise TypeError(f"{name} must be seconds, got {value!r} of type {type(value).__name__}")
-    if not 0 <= value < math.inf:
-        raise ValueError(f"{name} must be finite and at least 0 seconds, got {value!r}")
-    return float(value)

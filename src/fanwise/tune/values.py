@@ -13,6 +13,13 @@ def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
+def check_switch(name: str, value: object) -> bool:
+    """True or False, or TypeError: a text such as "no" would count as true."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {value!r} of type {type(value).__name__}")
+    return value
+
+
 def plain_json(what: str, value: object) -> object:
     """A deep copy of `value` in plain Python types that JSON keeps as they are.
 
@@ -40,3 +47,21 @@ def plain_json(what: str, value: object) -> object:
         f"{what} is {value!r} of type {type(value).__name__}, which the record cannot keep. "
         f"Use numbers, text, booleans, None, lists, or dicts with text keys, and make the object inside the objective"
     )
+
+
+def at_least(name: str, value: int, smallest: int) -> int:
+    """An int, `smallest` or more; or TypeError, ValueError with the setting's name."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int, got {value!r} of type {type(value).__name__}")
+    if value < smallest:
+        raise ValueError(f"{name} must be at least {smallest}, got {value!r}")
+    return value
+
+
+def seconds(name: str, value: float) -> float:
+    """Seconds, finite and not negative; or TypeError, ValueError with the setting's name."""
+    if not is_number(value):
+        raise TypeError(f"{name} must be seconds, got {value!r} of type {type(value).__name__}")
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{name} must be finite and at least 0 seconds, got {value!r}")
+    return float(value)

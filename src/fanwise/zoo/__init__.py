@@ -21,14 +21,20 @@ if TYPE_CHECKING:
     from .models import DropoutMLP as DropoutMLP
     from .models import LeNet as LeNet
     from .models import TwoConvNet as TwoConvNet
+    from .reinforce import discounted_returns as discounted_returns
+    from .reinforce import reinforce_loss as reinforce_loss
+    from .resnet import Residual as Residual
     from .training import error_rate as error_rate
     from .training import train_epoch as train_epoch
 
 _FILE_BY_NAME = {
     "DropoutMLP": "models",
     "LeNet": "models",
+    "Residual": "resnet",
     "TwoConvNet": "models",
+    "discounted_returns": "reinforce",
     "error_rate": "training",
+    "reinforce_loss": "reinforce",
     "train_epoch": "training",
 }
 

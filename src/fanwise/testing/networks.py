@@ -1,0 +1,120 @@
+"""Two hosts on one machine: network namespaces with a cable between them, which can be cut.
+
+    with two_hosts() as (a, b):
+        with a.entered():            # sockets that this thread opens now are the host's
+            listener = TcpListener(hub, a.address, 0, ...)
+        b.cut()                      # pull the cable out at b; `a` sees no carrier
+        b.mend()
+
+Linux, with iproute2 and the right to make namespaces (root). `why_not()` says what is missing. All that is made has a
+name of its own, and is removed at the end, or by the next who comes when this process was killed. Processes enter with
+`enter`, before they open sockets or start threads.
+"""
+
+import contextlib
+import ctypes
+import itertools
+import os
+import subprocess
+from collections.abc import Iterator
+
+_CLONE_NEWNET = 0x40000000
+_OWN = "/proc/thread-self/ns/net"
+_numbers = itertools.count()
+
+
+def _ip(*args: str) -> str:
+    done = subprocess.run(["ip", *args], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise OSError(f"ip {' '.join(args)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _remove_stale() -> None:
+    """What a killed process left: the names tell whose they are."""
+    for line in _ip("netns", "list").splitlines():
+        owner, *rest = line.split()[0].removeprefix("fanwise-").split("-")
+        if line.startswith("fanwise-") and rest and owner.isdecimal() and not os.path.exists(f"/proc/{owner}"):
+            with contextlib.suppress(OSError):  # another has just done so
+                _ip("netns", "delete", line.split()[0])
+
+
+def why_not() -> str:
+    """Why this machine cannot play two hosts; empty when it can."""
+    name = f"fanwise-{os.getpid()}-probe"
+    try:
+        _ip("netns", "add", name)
+    except OSError as error:  # no right to, or no `ip`
+        return f"no network namespaces here: {error}"
+    try:
+        _ip("-n", name, "link", "add", "c0", "type", "veth", "peer", "name", "c1")
+    except OSError as error:
+        return f"no virtual cables here: {error}"
+    finally:
+        _ip("netns", "delete", name)
+    return ""
+
+
+def _set_namespace(path: str) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open(path) as file:
+        if libc.setns(file.fileno(), _CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), f"cannot enter {path}")
+
+
+class PlayedHost:
+    """One of the two. `address` is its own, `name` that of its namespace."""
+
+    def __init__(self, name: str, address: str) -> None:
+        self.name = name
+        self.address = address
+
+    def enter(self) -> None:
+        """The calling thread, and what it starts, is on this host from now on."""
+        _set_namespace(f"/run/netns/{self.name}")
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        """Be on this host for a while; this thread only."""
+        before = os.open(_OWN, os.O_RDONLY)
+        try:
+            self.enter()
+            try:
+                yield
+            finally:
+                _set_namespace(f"/proc/self/fd/{before}")
+        finally:
+            os.close(before)
+
+    def ip(self, *args: str) -> None:
+        """Run `ip` with these arguments on this host. Raises OSError with what it said."""
+        _ip("-n", self.name, *args)
+
+    def cut(self) -> None:
+        """Pull the cable out here."""
+        self.ip("link", "set", "cable", "down")
+
+    def mend(self) -> None:
+        """Put it back."""
+        self.ip("link", "set", "cable", "up")
+
+
+@contextlib.contextmanager
+def two_hosts() -> Iterator[tuple[PlayedHost, PlayedHost]]:
+    """Two hosts with a cable between them. Raises OSError where `why_not` has an answer."""
+    number = f"fanwise-{os.getpid()}-{next(_numbers)}"
+    a, b = PlayedHost(f"{number}-a", "10.91.0.1"), PlayedHost(f"{number}-b", "10.91.0.2")
+    _remove_stale()
+    try:
+        for host in (a, b):
+            _ip("netns", "add", host.name)
+            host.ip("link", "set", "lo", "up")
+        a.ip("link", "add", "cable", "type", "veth", "peer", "name", "cable", "netns", b.name)
+        for host in (a, b):
+            host.ip("address", "add", f"{host.address}/24", "dev", "cable")
+            host.mend()
+        yield a, b
+    finally:
+        for host in (a, b):
+            with contextlib.suppress(OSError):  # the second one when the first could not be made
+                _ip("netns", "delete", host.name)

@@ -1,0 +1,271 @@
+"""Played workers for tests of reference counting: real tables (`rpc.refs`), a simulated network, programs without code.
+
+Each worker's program creates values on others, hands references on, drops them, crashes and comes back. The world sees
+everything, so it can say at each FreeValue whether somebody alive still held the value or was being sent it.
+
+Calls travel reliably, as on a link: they arrive once, late, or never because an end has died. Control messages get
+whatever the Sim does to messages.
+"""
+
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from ..rpc.ref_orders import (
+    Answer,
+    Batch,
+    FailRefs,
+    FailValue,
+    Fork,
+    FreeValue,
+    GlobalId,
+    Order,
+    Refused,
+    Send,
+    WorkerKey,
+)
+from ..rpc.refs import RefTable
+from .sim import Address, Sim
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call that carries a fork, or with `creates` makes a value on its receiver."""
+
+    fork: Fork
+    creates: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """The answer to a call that creates."""
+
+    fork_id: GlobalId
+
+
+@dataclass(frozen=True, slots=True)
+class UpTo:
+    """The answer to a batch."""
+
+    number: int
+
+
+class PlayedWorker:
+    """One life of one worker. `forks`: what its program holds; `values`: what it owns for others, freed or not."""
+
+    def __init__(self, world: "World", key: WorkerKey, table: RefTable) -> None:
+        self.world = world
+        self.key = key
+        self.table = table
+        self.forks: dict[GlobalId, Fork] = {}
+        self.own: set[GlobalId] = set()
+        self.begun: set[GlobalId] = set()
+        self.freed: Counter[GlobalId] = Counter()
+        self.refused: set[GlobalId] = set()
+        self.others: set[WorkerKey] = set()
+        self._numbers = itertools.count()
+
+    def new_id(self) -> GlobalId:
+        return GlobalId(self.key.id, self.key.incarnation, next(self._numbers))
+
+    # -- what the program does -------------------------------------------------------------------------------------
+
+    def remote(self, owner: WorkerKey, *, sent: bool = True) -> GlobalId:
+        """Create a value there; returns the fork. Not `sent`: the call fails before it leaves."""
+        fork = Fork(self.new_id(), self.new_id(), owner, self.key)
+        self.act(self.table.created(fork.rref_id, fork.fork_id, owner))
+        self.forks[fork.fork_id] = fork
+        if sent:
+            self.world.call(self.key, owner, Call(fork, creates=True))
+        else:
+            self.act(self.table.gave_up(fork.fork_id, was_sent=False))
+            self.refused.add(fork.fork_id)
+        return fork.fork_id
+
+    def give_up(self, fork_id: GlobalId) -> None:
+        """The call that created this took too long; nothing when it came from elsewhere."""
+        self.act(self.table.gave_up(fork_id, was_sent=True))
+
+    def share(self, fork_id: GlobalId, to: WorkerKey, *, sent: bool = True) -> None:
+        """Send a reference on. The program may drop its own at once. Not `sent`: the call fails before it leaves."""
+        held = self.forks[fork_id]
+        if fork_id not in self.table.held or self.table.is_lost(to):
+            return
+        fork = Fork(held.rref_id, self.new_id(), held.owner, self.key)
+        self.act(self.table.forked(fork_id, fork, to))
+        self._send(fork, to, sent)
+
+    def lend(self, to: WorkerKey, *, sent: bool = True) -> None:
+        """Send a reference to a new value of one's own."""
+        if self.table.is_lost(to):
+            return
+        fork = Fork(self.new_id(), self.new_id(), self.key, self.key)
+        self.own.add(fork.rref_id)
+        self.begun.add(fork.rref_id)
+        self.act(self.table.lent(fork, to))
+        self._send(fork, to, sent)
+
+    def drop(self, fork_id: GlobalId) -> None:
+        del self.forks[fork_id]
+        self.act(self.table.dropped(fork_id))
+
+    def _send(self, fork: Fork, to: WorkerKey, sent: bool) -> None:
+        if sent:
+            self.world.call(self.key, to, Call(fork))
+        else:
+            self.act(self.table.unsent(fork))
+
+    # -- what happens to it ----------------------------------------------------------------------------------------
+
+    def hear(self, sender: Address, message: object) -> None:
+        assert isinstance(sender, WorkerKey)
+        match message:
+            case Batch():
+                self.act(self.table.on_batch(message))
+            case UpTo(number):
+                self.act(self.table.on_answer(sender, number))
+            case Call(fork, creates=True):
+                self.world.landed(self.key, message)
+                if not self.table.is_lost(sender):  # else its value is let go of at once
+                    self.begun.add(fork.rref_id)
+                self.act(self.table.begun(fork.rref_id, fork.fork_id, sender))
+                self.world.sim.send(self.key, sender, Created(fork.fork_id), reliably=True)
+            case Call(fork):
+                self.world.landed(self.key, message)
+                if fork.owner != self.key:
+                    self.forks[fork.fork_id] = fork
+                self.act(self.table.received(fork))
+            case Created(fork_id):
+                self.act(self.table.confirmed(fork_id))
+
+    def learn_of_death(self, worker: WorkerKey) -> None:
+        self.others.discard(worker)
+        self.act(self.table.lost(worker, self.others))
+
+    def act(self, orders: list[Order]) -> None:
+        for order in orders:
+            match order:
+                case Send(batch):
+                    self.world.sim.send(self.key, batch.to, batch)
+                case Answer(to, up_to):
+                    self.world.sim.send(self.key, to, UpTo(up_to))
+                case FreeValue(rref_id) if rref_id in self.begun:
+                    self.freed[rref_id] += 1
+                    self.world.check_freed(self.key, rref_id)
+                case FailRefs(fork_ids):
+                    self.refused.update(fork_ids)
+                case Refused(fork_id):
+                    self.refused.add(fork_id)
+                case FailValue():
+                    self.world.sim.happened["value failed"] += 1
+
+
+class World:
+    """Workers 0 to `size - 1`, each in some life, and all calls that are on their way.
+
+    Args:
+        sim: the network.
+        table: makes the tables; tests of the tests pass a broken one.
+        death_s: a death becomes known to each of the others within this time.
+        tick_s: time between two ticks of a worker.
+    """
+
+    def __init__(
+        self,
+        sim: Sim,
+        size: int,
+        *,
+        table: Callable[[WorkerKey], RefTable] = RefTable,
+        death_s: float = 0.5,
+        tick_s: float = 1.0,
+    ) -> None:
+        self.sim = sim
+        self.workers: dict[WorkerKey, PlayedWorker] = {}
+        self.flying: Counter[tuple[WorkerKey, Call]] = Counter()
+        self._table = table
+        self._death_s = death_s
+        self._tick_s = tick_s
+        self._incarnations = itertools.count(1)
+        self._dead: list[WorkerKey] = []
+        for number in range(size):
+            self.join(number)
+
+    def join(self, number: int) -> WorkerKey:
+        """Worker `number` begins a life. It is told of all deaths before it."""
+        key = WorkerKey(number, next(self._incarnations))
+        worker = PlayedWorker(self, key, self._table(key))
+        for other in self.workers.values():
+            other.others.add(key)
+            worker.others.add(other.key)
+        for dead in self._dead:
+            worker.learn_of_death(dead)
+        self.workers[key] = worker
+        self.sim.join(key, worker.hear)
+        self._tick(key)
+        return key
+
+    def crash(self, key: WorkerKey) -> None:
+        """The worker is gone at once; the others hear of it one after another."""
+        del self.workers[key]
+        self._dead.append(key)
+        self.sim.crash(key)
+        for other in list(self.workers):
+            self.sim.after(self.sim.chance.uniform(0.0, self._death_s), partial(self._tell_death, other, key))
+
+    def _tell_death(self, to: WorkerKey, dead: WorkerKey) -> None:
+        if to in self.workers:
+            self.workers[to].learn_of_death(dead)
+
+    def _tick(self, key: WorkerKey) -> None:
+        if key in self.workers:
+            worker = self.workers[key]
+            worker.act(worker.table.tick())
+            self.sim.after(self._tick_s, lambda: self._tick(key))
+
+    def call(self, sender: WorkerKey, to: WorkerKey, call: Call) -> None:
+        self.flying[to, call] += 1
+        self.sim.send(sender, to, call, reliably=True)
+
+    def landed(self, to: WorkerKey, call: Call) -> None:
+        self.flying[to, call] -= 1
+        if not self.flying[to, call]:
+            del self.flying[to, call]
+
+    # -- what must hold --------------------------------------------------------------------------------------------
+
+    def check_freed(self, owner: WorkerKey, rref_id: GlobalId) -> None:
+        """Nobody alive holds it, and nobody alive will take a call that carries it."""
+        for worker in self.workers.values():
+            for fork in worker.forks.values():
+                assert fork.rref_id != rref_id or fork.fork_id in worker.refused, (
+                    f"{owner} freed {rref_id}, which {worker.key} holds as {fork.fork_id}"
+                )
+        for to, call in self.flying:
+            if call.fork.rref_id == rref_id and to in self.workers and not call.creates:
+                assert self.workers[to].table.is_lost(call.fork.parent), f"{owner} freed {rref_id} on its way to {to}"
+
+    def check_exactly(self) -> None:
+        """The whole state, when nothing is on its way: tables know what programs hold, and nothing else."""
+        for worker in self.workers.values():
+            table = worker.table
+            assert set(table.held) == set(worker.forks) - worker.refused
+            assert not any(held.children or held.dropped for held in table.held.values())
+            assert (table._parent_of, table._asked, table._inquiries, table._forgotten) == ({}, {}, {}, {})
+            assert table.num_unanswered == 0 and not any(inbox.ahead for inbox in table._inboxes.values())
+            assert self._forks_at(worker) == self._forks_of(worker)
+            assert all(owned.begun and owned.forks for owned in table.owned.values())
+            assert worker.freed == Counter(worker.begun - set(table.owned))
+
+    def _forks_at(self, owner: PlayedWorker) -> set[tuple[GlobalId, GlobalId, WorkerKey]]:
+        owned = owner.table.owned
+        return {(r, f, holder) for r in set(owned) & owner.begun for f, holder in owned[r].forks.items()}
+
+    def _forks_of(self, owner: PlayedWorker) -> set[tuple[GlobalId, GlobalId, WorkerKey]]:
+        return {
+            (fork.rref_id, fork_id, worker.key)
+            for worker in self.workers.values()
+            for fork_id, fork in worker.forks.items()
+            if fork.rref_id in owner.begun and fork_id not in worker.refused
+        }

@@ -1,0 +1,197 @@
+"""Simulated workers with distributed autograd: several in one process, each with threads of its own.
+
+    Worker.call:   tensors --on_send--> header, copies --on_receive--> function on a thread of the other --> and back
+    agent.tell:    arguments pickled and copied as a link would, read in order by one thread of the other worker
+
+What a real group adds (links, processes, time-outs) is left out; `kill` makes a worker lost, and `refuses` loses some.
+"""
+
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch.futures import Future
+
+from ..base.errors import WorkerLostError
+from ..links import codec
+from ..rpc.autograd.service import Header, Service
+from ..rpc.worker_info import WorkerInfo
+
+
+class FakeAgent:
+    """One worker. Messages to a worker are read in order by one thread; user code runs on others."""
+
+    def __init__(self, world: "World", id: int) -> None:
+        self.info = WorkerInfo(f"worker{id}", id)
+        self.incarnation = 77 + id
+        self.on_lost: list[Callable[[WorkerInfo, int], None]] = []
+        self.dead = False
+        self.told: list[tuple[int, str]] = []
+        self.refuses: dict[str, int] = {}  # how many messages of this name are lost on the way, before one is not
+        self._world = world
+        self._handlers: dict[str, Callable[..., Any]] = {}  # Any: what is answered
+        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read)
+        self._pool = ThreadPoolExecutor(8)
+        self._reader.start()
+
+    def worker(self, to: int) -> WorkerInfo:
+        return self._world.agents[to].info
+
+    def on(self, method: str, handler: Callable[..., Any]) -> None:  # Any: what is answered
+        self._handlers[method] = handler
+
+    def outside(self, job: Callable[[], None]) -> None:
+        if not self.dead:
+            self._pool.submit(job)
+
+    def blocking(self) -> None:
+        assert threading.current_thread() is not self._reader, "a reading thread must not wait"
+
+    def tell(self, to: int, method: str, *args: object) -> "Future[Any]":  # Any: what the handler returned
+        self.told.append((to, method))
+        future: Future[Any] = Future()
+        peer = self._world.agents[to]
+        if peer.dead:
+            future.set_exception(WorkerLostError(f"worker {to} is lost."))
+        elif self.refuses.get(method, 0):
+            self.refuses[method] -= 1
+            future.set_exception(self._world.refusal)
+        else:
+            head, buffers = codec.dumps(args)
+            copies = [memoryview(bytearray(buffer)) for buffer in buffers]
+            peer._inbox.put(lambda: peer._handle(self.info, method, codec.loads(head, copies), future))
+        return future
+
+    def _handle(
+        self,
+        sender: WorkerInfo,
+        method: str,
+        args: tuple[Any, ...],  # Any: the handler's
+        told: "Future[Any]",  # Any: as tell
+    ) -> None:
+        if self.dead:
+            told.set_exception(WorkerLostError(f"worker {self.info.id} is lost."))
+            return
+        answer = self._handlers[method](sender, *args)
+        if isinstance(answer, Future):
+            answer.add_done_callback(lambda done: told.set_result(_copied(done.value())))
+        else:
+            told.set_result(_copied(answer))
+
+    def _read(self) -> None:
+        while (step := self._inbox.get()) is not None:
+            step()
+
+    def close(self) -> None:
+        self._inbox.put(None)
+        self._reader.join()
+        self._pool.shutdown()
+
+
+def _copied(value: object) -> Any:  # Any: as it was
+    head, buffers = codec.dumps(value)
+    return codec.loads(head, [memoryview(bytearray(buffer)) for buffer in buffers])
+
+
+class Worker:
+    """A simulated worker: its agent and its autograd."""
+
+    def __init__(self, world: "World", id: int) -> None:
+        self.id = id
+        self.agent = world.agents[id] = FakeAgent(world, id)
+        self.autograd = Service(self.agent)
+        self._world = world
+
+    def call(self, to: int, function: Callable[..., Any], *args: Any) -> Any:  # Any: the test's
+        """As rpc_sync does it: the arguments' tensors travel, the function runs there, its tensors travel back."""
+        peer = self._world.workers[to]
+        header, sent = self._seal(args, to)
+        return self._world.in_thread(lambda: peer._serve(self, header, sent, function))
+
+    def _serve(
+        self,
+        caller: "Worker",
+        header: Header | None,
+        sent: list[Any],  # Any: the test's
+        function: Callable[..., Any],  # Any: the test's
+    ) -> Any:  # Any: the test's
+        args = self.opened(caller.id, header, sent)
+        with nullcontext() if header is None else self.autograd.entered(header):
+            value = function(*args)
+            back, answered = self._seal((value,), caller.id)
+        # Like the answer of an agent it is opened where the caller waits.
+        return caller.opened(self.id, back, answered)[0]
+
+    def _seal(self, values: Sequence[Any], to: int) -> tuple[Header | None, list[Any]]:  # Any: as call
+        tensors = [leaf for value in values for leaf in _tensors(value)]
+        header = self.autograd.on_send(to, tensors)
+        return header, [_bare(value) for value in values]
+
+    def opened(self, sender: int, header: Header | None, values: Sequence[Any]) -> list[Any]:  # Any: as call
+        tensors = [leaf for value in values for leaf in _tensors(value)]
+        if header is not None:
+            tensors = self.autograd.on_receive(sender, header, tensors)
+        left = iter(tensors)
+        return [_filled(value, left) for value in values]
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:  # Any: the test's
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            yield from _tensors(one)
+
+
+def _bare(value: Any) -> Any:  # Any: the test's
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone().requires_grad_(value.requires_grad)
+    return [_bare(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+
+def _filled(value: Any, tensors: Iterator[torch.Tensor]) -> Any:  # Any: the test's
+    if isinstance(value, torch.Tensor):
+        return next(tensors)
+    return [_filled(one, tensors) for one in value] if isinstance(value, list) else value
+
+
+class World:
+    """Four simulated workers."""
+
+    def __init__(self, size: int = 4) -> None:
+        self.refusal: Exception = RuntimeError("not told")
+        self.agents: dict[int, FakeAgent] = {}
+        self.workers = [Worker(self, id) for id in range(size)]
+
+    def __getitem__(self, id: int) -> Worker:
+        return self.workers[id]
+
+    def in_thread(self, job: Callable[[], Any]) -> Any:  # Any: the test's
+        """Each call runs on a thread of its own, as on another worker."""
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(job).result()
+
+    def send(self, context_id: int, source: int, to: int, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """One message in the context."""
+        sender, receiver = self.workers[source], self.workers[to]
+        with sender.autograd.entered((context_id, 0)):
+            header, bare = sender._seal(tensors, to)
+        received: list[torch.Tensor] = receiver.opened(source, header, bare)
+        return received
+
+    def kill(self, id: int) -> None:
+        """From now on worker `id` is lost to all others, who learn of it at once."""
+        self.agents[id].dead = True
+        for other in self.agents.values():
+            if not other.dead:
+                for callback in other.on_lost:
+                    callback(self.agents[id].info, self.agents[id].incarnation)
+
+    def close(self) -> None:
+        for agent in self.agents.values():
+            agent.close()

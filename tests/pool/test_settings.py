@@ -1,0 +1,116 @@
+"""What users may set: a wrong value is refused where it is given, with its name; an unknown name with the nearest."""
+
+import doctest
+import math
+from collections.abc import Callable
+
+import pytest
+
+from fanwise.base import nearest
+from fanwise.base.errors import LeaseError
+from fanwise.pool import Pool, settings
+from fanwise.testing.gates import Gate
+from fanwise.testing.jobs import submitted
+
+NAN = math.nan
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Pool(cpu=2), "Pool has no option 'cpu'; did you mean 'cpus'?"),  # type: ignore[call-arg]
+        (lambda: Pool(random_seed=2), "Pool has no option 'random_seed'; did you mean 'seed'?"),  # type: ignore[call-arg]
+        (lambda: Pool(x=2), "Pool has no option 'x'; known: 'seed', 'cpus'"),  # type: ignore[call-arg]
+        (lambda: Pool(cpus=True), "cpus must be an int or None, got True (bool)"),
+        (lambda: Pool(cpus=2.0), "cpus must be an int or None, got 2.0 (float)"),  # type: ignore[arg-type]
+        (lambda: Pool(cpus=-1), "cpus must be at least 1, got -1"),
+        (lambda: Pool(seed=NAN), "seed must be an int or None, got nan (float)"),  # type: ignore[arg-type]
+        (lambda: Pool(seed=False), "seed must be an int or None, got False (bool)"),
+    ],
+)
+def test_a_wrong_setting_of_a_pool_is_refused_with_its_name(make: Callable[[], object], message: str) -> None:
+    with pytest.raises((TypeError, ValueError)) as caught:
+        make()
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"cpu": 2}, "Pool.needs has no option 'cpu'; did you mean 'cpus'?"),
+        ({"retry": 2}, "Pool.needs has no option 'retry'; did you mean 'retries'?"),
+        ({"cpus": True}, "cpus must be an int, got True (bool)"),
+        ({"cpus": 0}, "cpus must be at least 1, got 0"),
+        ({"gpus": True}, "gpus must be an int, got True (bool)"),
+        ({"gpus": -1}, "gpus must be at least 0, got -1"),
+        ({"memory": -1}, "memory must be at least 0, got -1"),
+        ({"memory": 1e9}, "memory must be an int, got 1000000000.0 (float)"),
+        ({"retries": -1}, "retries must be at least 0, got -1"),
+        ({"retries": True}, "retries must be an int, got True (bool)"),
+        ({"retries": NAN}, "retries must be an int, got nan (float)"),
+        ({"number": -1}, "number must be at least 0, got -1"),
+        ({"number": 1.5}, "number must be an int or None, got 1.5 (float)"),
+        ({"reuse": 1}, "reuse must be True or False, got 1 (int)"),
+        ({"on_report": "print"}, "on_report must be a function or None, got 'print' (str)"),
+    ],
+)
+def test_a_wrong_need_is_refused_with_its_name(setting: dict[str, object], message: str) -> None:
+    with Pool(cpus=1) as pool, pytest.raises((TypeError, ValueError)) as caught:
+        pool.needs(**setting)  # type: ignore[arg-type]  # the mistake under test
+    assert str(caught.value) == message
+
+
+def test_a_share_of_a_gpu_that_is_no_number_is_refused() -> None:
+    with Pool(cpus=1) as pool, pytest.raises(ValueError, match=r"gpus must be a whole number of GPUs .* got nan"):
+        pool.needs(gpus=NAN)
+
+
+def test_times_that_make_no_sense_are_refused_and_the_job_goes_on(pool: Pool, gate: Gate) -> None:
+    handle = submitted(pool.submit(gate.wait))
+    for grace_s in (NAN, -1, math.inf, True, "5", None):
+        with pytest.raises((TypeError, ValueError), match="grace_s must be a number of seconds"):
+            handle.stop(grace_s)  # type: ignore[arg-type]  # the mistake under test
+    for within_s in (NAN, "5", True):
+        for wait in (handle.result, handle.outcome, handle.wait_began):
+            with pytest.raises((TypeError, ValueError), match="within_s must be a number of seconds or None"):
+                wait(within_s)  # type: ignore[arg-type]  # the mistake under test
+    gate.open()
+    assert handle.result(within_s=math.inf) is None
+    assert handle.result(within_s=-1) is None
+
+
+# -- more than there is ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("need", "message"),
+    [
+        ({"cpus": 3}, "3 CPUs asked for, this pool has 2."),
+        ({"cpus": 99, "gpus": 0}, "99 CPUs asked for, this pool has 2."),
+        ({"gpus": 100}, "100 GPUs asked for, this pool has "),
+        ({"memory": 1 << 60}, f"{1 << 60} bytes of memory asked for, this pool has "),
+    ],
+)
+def test_a_job_that_needs_more_than_the_pool_has_is_refused_with_what_there_is(
+    need: dict[str, int], message: str
+) -> None:
+    with Pool(cpus=2) as pool:
+        with pytest.raises(LeaseError) as caught:
+            pool.needs(**need)  # type: ignore[arg-type]  # numbers all
+        assert pool._life.engine is None  # no process was started for it
+    assert caught.value.message.startswith(message)
+    assert "The job would wait for ever, so it was refused" in caught.value.message
+
+
+def test_a_pool_that_counts_more_cpus_than_there_are_says_so_in_one_line() -> None:
+    there = Pool().machine.cpus
+    with Pool(cpus=there + 3) as pool:
+        note = pool.machine.notes[-1]
+        assert pool.needs(cpus=there + 3) is not None
+    assert note == f"The pool counts {there + 3} CPUs, and {there} were found: jobs share them and run slower."
+    assert Pool(cpus=there).machine.notes == Pool().machine.notes
+
+
+def test_the_examples_run() -> None:
+    for module in (settings, nearest):
+        assert doctest.testmod(module).failed == 0

@@ -1,0 +1,70 @@
+"""The chance that trials draw from: different for each trial, the same for the same seed, torch's too."""
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fanwise.base.errors import ClosedError
+from fanwise.pool import Pool, current
+from fanwise.testing.searches import search
+from fanwise.tune import (
+    report,
+)
+from fanwise.tune.record import read_events
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+# Chance.
+
+
+def draw(same: int) -> None:
+    report(loss=random.random(), numpy=np.random.rand(), seed=current().seed % 2**32)
+
+
+def test_trials_of_one_configuration_draw_different_numbers_and_a_repeated_search_the_same(pool: Pool) -> None:
+    columns = ["loss", "numpy", "seed"]
+    first, again = (search(draw, {"same": 1}, pool=pool, random_seed=5, trials=3) for _ in range(2))
+    drawn, drawn_again = (e.results.set_index("trial_id").sort_index()[columns] for e in (first, again))
+    assert drawn.equals(drawn_again)
+    for column in columns:
+        assert first.results[column].nunique() == 3
+    seeds = {event.trial_id: event.body["seed"] % 2**32 for event in read_events(first.path) if event.kind == "start"}
+    assert dict(zip(first.results["trial_id"], first.results["seed"], strict=True)) == seeds
+
+
+def use_torch(same: int) -> None:
+    """Torch's own chance, its scalars as metrics, and a DataLoader with processes of its own."""
+    import torch
+
+    class Numbers(torch.utils.data.Dataset[int]):
+        def __len__(self) -> int:
+            return 6
+
+        def __getitem__(self, index: int) -> int:
+            try:
+                report(loss=99.0)
+            except ClosedError:
+                return index
+            return 99
+
+    loader = torch.utils.data.DataLoader(Numbers(), batch_size=2, num_workers=2)
+    total = sum(int(batch.sum()) for batch in loader)
+    report(loss=torch.tensor(0.25), total=torch.tensor([total]), drawn=torch.rand(()), half=torch.tensor(1.5).half())
+
+
+def test_a_trial_may_use_torch_with_a_data_loader_whose_children_send_nothing(home: Path) -> None:
+    with Pool(cpus=2) as pool:
+        first, again = (search(use_torch, {"same": 1}, pool=pool, random_seed=5, trials=2) for _ in range(2))
+    assert list(first.results["loss"]) == [0.25, 0.25]
+    assert list(first.results["total"]) == [15, 15]
+    assert list(first.results["half"]) == [1.5, 1.5]
+    assert first.results["drawn"].nunique() == 2
+    drawn = [dict(zip(e.results["trial_id"], e.results["drawn"], strict=True)) for e in (first, again)]
+    assert drawn[0] == drawn[1]

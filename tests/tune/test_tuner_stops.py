@@ -1,0 +1,158 @@
+"""Batches, and trials that are told to stop: inside report, outside of it, and those that keep it off."""
+
+import signal
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from fanwise.pool import Pool, current
+from fanwise.testing.searches import search
+from fanwise.tune import (
+    Decision,
+    RandomSearch,
+    StoppingCriterion,
+    choice,
+    randint,
+    report,
+    uniform,
+)
+from fanwise.tune.schedulers import Status
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def spend_time(x: float, epochs: int) -> float:
+    """Some work that ends."""
+    for _ in range(epochs):
+        report(loss=x)
+    return x
+
+
+# Batches.
+
+
+def wait_for_trial_2(x: float, folder: str) -> float:
+    """Trial 0 ends only when trial 2 has begun."""
+    number = current().number
+    (Path(folder) / str(number)).touch()
+    while number == 0 and not (Path(folder) / "2").exists():
+        report(loss=1.0)
+    return x
+
+
+def test_asynchronous_trials_start_while_an_older_one_still_runs(pool: Pool, tmp_path: Path) -> None:
+    experiment = search(wait_for_trial_2, {"x": uniform(0, 1), "folder": str(tmp_path)}, pool=pool)
+    spans = {span.trial_id: span for span in experiment.search_data().spans}
+    assert spans[2].started_s < (spans[0].ended_s or 0.0)
+
+
+def test_a_synchronous_batch_waits_for_the_whole_last_one(pool: Pool) -> None:
+    points = [{"epochs": epochs} for epochs in (1, 400, 300, 1, 1, 200)]
+    space = {"x": uniform(0, 1), "epochs": randint(1, 400)}
+    experiment = search(spend_time, space, pool=pool, points=points, trials=6, asynchronous=False)
+    spans = {span.trial_id: span for span in experiment.search_data().spans}
+    for batch in (0, 2):
+        last_free_s = max(spans[number].free_s or float("inf") for number in (batch, batch + 1))
+        assert last_free_s <= min(spans[number].started_s for number in (batch + 2, batch + 3))
+    assert experiment.metadata["asynchronous"] is False
+
+
+# Being stopped.
+
+
+def be_stopped(way: str, folder: str) -> None:
+    """Begins, and does not end of its own; notes what ended it. The last one ends the search."""
+    begun = Path(folder) / f"{way}.begun"
+    begun.touch()
+    try:
+        if way == "ends all":
+            while len(list(Path(folder).glob("*.begun"))) < 5:
+                report(loss=1.0)
+            report(loss=0.0)
+        while way == "in report":
+            report(loss=1.0)
+        while way == "swallows exceptions":
+            try:
+                report(loss=1.0)
+            except Exception:
+                pass
+        while way == "outside":
+            signal.pause()
+        while way == "swallows all":
+            try:
+                report(loss=1.0)
+            except BaseException:
+                pass
+    except BaseException as error:
+        begun.with_suffix(".ended").write_text(type(error).__name__)
+        raise
+
+
+def test_a_stop_reaches_trials_inside_and_outside_of_report_and_those_that_keep_it_off_are_killed(
+    pool: Pool, tmp_path: Path
+) -> None:
+    ways = ["in report", "swallows exceptions", "outside", "swallows all", "ends all"]
+    with Pool(cpus=5) as wide:
+        experiment = search(
+            be_stopped,
+            {"way": choice(ways), "folder": str(tmp_path)},
+            points=[{"way": way} for way in ways],
+            stop=StoppingCriterion(min_metric_value=0.0),
+            n_workers=5,
+            stop_grace_s=0.5,
+            pool=wide,
+        )
+    assert dict(zip(experiment.trials["config_way"], experiment.trials["status"], strict=True)) == dict.fromkeys(
+        ways, "Stopped"
+    )
+    ended = {path.stem: path.read_text() for path in tmp_path.glob("*.ended")}
+    assert ended == {way: "TrialStopped" for way in ways if way != "swallows all"}
+
+
+class StopsAtOnce:
+    """A scheduler of one's own: every trial is stopped at its third report."""
+
+    def __init__(self) -> None:
+        self._random = RandomSearch(metric="loss")
+        self._seen: dict[int, int] = {}
+        self.ended: dict[int, Status] = {}
+        self.metric, self.mode = self._random.metric, self._random.mode
+        self.start, self.suggest, self.describe = self._random.start, self._random.suggest, self._random.describe
+
+    def on_report(self, trial_id: int, config: Mapping[str, object], values: Mapping[str, object]) -> Decision:
+        self._seen[trial_id] = self._seen.get(trial_id, 0) + 1
+        return Decision.STOP if self._seen[trial_id] == 3 else Decision.CONTINUE
+
+    def on_end(self, trial_id: int, status: Status) -> None:
+        self.ended[trial_id] = status
+
+
+def report_for_ever(x: float, where: str) -> None:
+    """Reports in a loop, here or in a thread."""
+
+    def loop() -> None:
+        while True:
+            report(loss=x)
+
+    if where == "here":
+        loop()
+    thread = threading.Thread(target=loop, daemon=True)
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("where", ["here", "in a thread"])
+def test_a_schedulers_stop_ends_the_trial_wherever_it_reports_from(pool: Pool, where: str) -> None:
+    scheduler = StopsAtOnce()
+    space = {"x": uniform(0, 1), "where": where}
+    experiment = search(report_for_ever, space, pool=pool, scheduler=scheduler, trials=3)
+    assert list(experiment.trials["status"]) == ["Stopped"] * 3
+    assert list(experiment.trials["iter"]) == [3] * 3
+    assert sorted(experiment.results["st_decision"]) == ["CONTINUE"] * 6 + ["STOP"] * 3
+    assert scheduler.ended == dict.fromkeys(range(3), Status.STOPPED)

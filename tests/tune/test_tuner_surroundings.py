@@ -1,0 +1,229 @@
+"""A search and what is around it: readers, other searches, the terminal, its pool, a user's tests."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import fanwise
+from fanwise.base.errors import ClosedError, RecordError
+from fanwise.pool import Pool
+from fanwise.testing import within
+from fanwise.testing.searches import quiet_tuner, search
+from fanwise.tune import (
+    Experiment,
+    choice,
+    load_experiment,
+    report,
+    uniform,
+)
+
+SOURCES = Path(fanwise.__file__).parents[1]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def return_x(x: float) -> float:
+    return x
+
+
+# Beside the search.
+
+
+def wait_for_a_file(x: float, file: str) -> float:
+    """Reports once, then waits until the other end of a pipe is opened."""
+    report(loss=x)
+    with open(file):
+        return x / 2
+
+
+def in_a_thread(run: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
+    """Run it beside this thread; what it returns or raises comes into the list."""
+    seen: list[object] = []
+
+    def call() -> None:
+        try:
+            seen.append(run())
+        except BaseException as error:
+            seen.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    return thread, seen
+
+
+def num_reports(name: str) -> int:
+    try:
+        return len(load_experiment(name).results)
+    except RecordError:  # its folder is just being made
+        return 0
+
+
+def test_an_experiment_can_be_loaded_while_it_runs(pool: Pool, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    space = {"x": uniform(0, 1), "file": str(pipe)}
+    tuner = quiet_tuner(wait_for_a_file, space, pool=pool, name="watched", trials=2)
+    thread, seen = in_a_thread(tuner.run)
+    within(30.0, lambda: num_reports("watched") == 2, "both trials have reported")
+    watched = load_experiment("watched")
+    assert not watched.finished
+    assert list(watched.trials["status"]) == ["InProgress"] * 2
+    assert watched.best is not None
+    assert watched.best.value == watched.results["loss"].min()
+    os.close(os.open(pipe, os.O_WRONLY))  # both readers go on
+    thread.join(30.0)
+    assert isinstance(seen[0], Experiment)
+    assert watched.finished
+    assert list(watched.trials["status"]) == ["Completed"] * 2
+    assert watched.results.equals(seen[0].results)
+
+
+def meet(x: float, mine: str, other: str, folder: str) -> float:
+    """Ends only when the other search has begun as well."""
+    (Path(folder) / mine).touch()
+    while not (Path(folder) / other).exists():
+        report(loss=x)
+    return x
+
+
+def test_two_searches_share_a_pool_at_the_same_time(pool: Pool, tmp_path: Path) -> None:
+    names = ["left", "right"]
+    tuners = [
+        quiet_tuner(meet, {"x": uniform(0, 1), "mine": a, "other": b, "folder": str(tmp_path)}, pool=pool, name=a)
+        for a, b in (names, reversed(names))
+    ]
+    running = [in_a_thread(tuner.run) for tuner in tuners]
+    for thread, _ in running:
+        thread.join(60.0)
+    for (_, seen), name in zip(running, names, strict=True):
+        (experiment,) = seen
+        assert isinstance(experiment, Experiment)
+        assert experiment.name == name
+        assert list(experiment.trials["status"]) == ["Completed"] * 4
+        assert set(experiment.trials["config_mine"]) == {name}
+
+
+def test_a_pool_that_is_closed_under_a_search_ends_it_with_closed_error(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    pool = Pool(cpus=2)
+    tuner = quiet_tuner(wait_for_a_file, {"x": uniform(0, 1), "file": str(pipe)}, pool=pool, name="cut", trials=9)
+    thread, seen = in_a_thread(tuner.run)
+    within(30.0, lambda: num_reports("cut") == 2, "both trials have reported")
+    pool.close()
+    thread.join(30.0)
+    assert isinstance(seen[0], ClosedError)
+    assert num_reports("cut") == 2
+
+
+def run_a_search_inside() -> str:
+    try:
+        search(return_x, {"x": uniform(0, 1)}, name="inside")
+    except ClosedError as error:
+        return str(error)
+    return "it ran"
+
+
+def test_a_search_inside_a_job_is_refused_and_leaves_nothing(pool: Pool, home: Path) -> None:
+    assert pool.submit(run_a_search_inside).result(within_s=30).startswith("a search cannot be run inside a job")
+    assert not home.exists()
+
+
+# What is shown.
+
+
+def test_a_quiet_search_prints_nothing_even_with_more_workers_than_cpus(capfd: pytest.CaptureFixture[str]) -> None:
+    search(return_x, {"x": uniform(0, 1)}, n_workers=17, trials=1)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_without_a_terminal_every_event_is_a_line_and_the_summary_is_that_of_the_book(
+    pool: Pool, capfd: pytest.CaptureFixture[str], home: Path
+) -> None:
+    search(return_x, {"x": choice([0.5])}, pool=pool, trials=1, n_workers=1, quiet=False, name="shown", random_seed=7)
+    out, err = capfd.readouterr()
+    assert err == ""
+    lines = out.splitlines()
+    assert lines[:2] == [
+        "experiment shown: asynchronous search with 1 workers, master random seed 7",
+        f"results are kept in {home / 'shown'}",
+    ]
+    assert set(lines[2:5]) >= {
+        "trial 0 scheduled: x=0.5",
+        "no more trials are started: max_num_trials_started=1 reached",
+    }
+    assert "Resource summary (last result is reported):" in lines
+    assert "loss: best 0.5 for trial-id 0" in lines
+    assert lines[-1] == "the search ended: max_num_trials_started=1 reached"
+
+
+def test_a_search_goes_on_when_nobody_can_see_it_any_more(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ours, theirs = os.pipe()
+    os.close(ours)
+    with open(theirs, "w", buffering=1) as broken, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", broken)
+        experiment = search(return_x, {"x": uniform(0, 1)}, pool=pool, quiet=False)
+        patch.undo()
+        with pytest.raises(BrokenPipeError):
+            broken.close()
+    assert len(experiment.results) == 4
+    assert caplog.messages == ["the search goes on, but can no longer be shown: [Errno 32] Broken pipe"]
+
+
+# What stays behind.
+
+
+def test_500_trials_leave_no_memory_of_their_own_in_the_engine() -> None:
+    with Pool(cpus=2) as pool:
+        experiment = search(return_x, {"x": uniform(0, 1)}, pool=pool, trials=500, reuse=True)
+        engine = pool.engine
+        for table in ("_jobs", "_backlog", "_unsettled"):
+            assert not getattr(engine, table), table
+        assert len(engine.ledger.leases) <= 2
+        assert len(pool.hub._turn_end) == 0
+    assert (experiment.trials["status"] == "Completed").sum() == 500
+    assert pool.stats().started_by_reuse >= 490
+
+
+USERS_TEST = """
+from fanwise.tune import RandomSearch, StoppingCriterion, Tuner, report, uniform
+
+OFFSET = 1.0
+
+class Model:
+    def loss(self, x):
+        return x + OFFSET
+
+def objective(x):
+    report(loss=Model().loss(x))
+
+def test_search(tmp_path, monkeypatch):
+    monkeypatch.setenv("FANWISE_HOME", str(tmp_path))
+    stop = StoppingCriterion(max_num_trials_started=2)
+    tuner = Tuner(objective, {"x": uniform(0, 1)}, RandomSearch(metric="loss"), stop, n_workers=1, quiet=True)
+    experiment = tuner.run()
+    assert list(experiment.trials["status"]) == ["Completed"] * 2
+"""
+
+
+@pytest.mark.parametrize("mode", ["importlib", "prepend"])
+def test_objectives_of_a_users_test_module_reach_the_workers(tmp_path: Path, mode: str) -> None:
+    folder = tmp_path / "project" / "tests"
+    folder.mkdir(parents=True)
+    (folder / "test_mine.py").write_text(USERS_TEST)
+    command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--import-mode={mode}"]
+    environment = {**os.environ, "PYTHONPATH": str(SOURCES)}
+    done = subprocess.run(command, cwd=folder.parent, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout

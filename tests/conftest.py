@@ -1,9 +1,13 @@
 """What all tests share: nothing is left behind, Hypothesis explores anew, a failing order can be repeated."""
 
+import gc
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from fanwise.testing.programs import LoadedInterpreter
 
 pytest_plugins = ["fanwise.testing.hygiene"]
 
@@ -26,6 +30,19 @@ def library(repository: Path) -> dict[str, str]:
     """The source of the library: text by path below src/fanwise."""
     folder = repository / "src" / "fanwise"
     return {path.relative_to(folder).as_posix(): path.read_text() for path in sorted(folder.rglob("*.py"))}
+
+
+@pytest.fixture(scope="session")
+def torch_loaded() -> Iterator[LoadedInterpreter]:
+    """Runs programs that use torch: loading it takes longer than most of them."""
+    with LoadedInterpreter("torch") as loaded:
+        yield loaded
+
+
+def pytest_collection_finish() -> None:
+    """Leave what is loaded by now out of all later garbage collections: with three engines each takes a second else."""
+    gc.collect()
+    #gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -1,20 +1,24 @@
-"""Every python block of the README and the docs runs as it stands, alone, in a fresh interpreter and an empty folder.
+"""Every python block of the README and the docs runs as it stands, alone, in an empty folder and a fresh interpreter.
 
+For a block that uses torch it is one that has loaded torch already, and nothing else: see `LoadedInterpreter`.
 A fragment that cannot run is no python block: it is marked `text`. There is no mark to leave a block out.
 Design notes are not run.
 """
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from fanwise.testing.programs import run_program
+from fanwise.testing.programs import LoadedInterpreter, run_program
 
 ROOT = Path(__file__).resolve().parents[2]
 
 # The opening fence with what follows it, the text, and a closing fence that is as far to the right.
 BLOCK = re.compile(r"^([ ]*)```([^\n`]*)\n(.*?)^\1```[ ]*$", re.MULTILINE | re.DOTALL)
+
+USES_TORCH = re.compile(r"\b(?:torch|fanwise\.rpc|fanwise\.tensor)\b")
 
 
 def blocks(text: str) -> list[tuple[int, str, str]]:
@@ -41,17 +45,25 @@ def labelled(language: str) -> list[tuple[str, str, str]]:
     ]
 
 
-def run_alone(code: str, folder: Path) -> tuple[int, str]:
+@pytest.fixture
+def run_alone(tmp_path: Path, torch_loaded: LoadedInterpreter) -> Callable[[str], tuple[int, str]]:
     """Exit status and output of a script with this text. Whatever it started ends with it."""
-    script = folder / "block.py"
-    script.write_text(code)
-    done = run_program(["-W", "error", script.name], folder=folder)
-    return done.status, done.said
+
+    def run(code: str) -> tuple[int, str]:
+        script = tmp_path / "block.py"
+        script.write_text(code)
+        if USES_TORCH.search(code):
+            done = torch_loaded.run(script, folder=tmp_path)
+        else:
+            done = run_program(["-W", "error", script.name], folder=tmp_path)
+        return done.status, done.said
+
+    return run
 
 
 @pytest.mark.parametrize(("place", "code"), [(place, code) for place, _, code in labelled("python")])
-def test_the_block_runs_as_it_stands(place: str, code: str, tmp_path: Path) -> None:
-    status, output = run_alone(code, tmp_path)
+def test_the_block_runs_as_it_stands(place: str, code: str, run_alone: Callable[[str], tuple[int, str]]) -> None:
+    status, output = run_alone(code)
     assert status == 0, f"the block at {place} failed:\n{output}"
 
 
@@ -73,12 +85,16 @@ def test_blocks_are_found_with_their_lines() -> None:
     ]
 
 
-def test_a_block_that_fails_is_seen(tmp_path: Path) -> None:
-    status, output = run_alone("x = 1\nassert x == 2, 'no'\n", tmp_path)
+@pytest.mark.parametrize("first", ["x = 1", "import torch"])
+def test_a_block_that_fails_is_seen(first: str, run_alone: Callable[[str], tuple[int, str]]) -> None:
+    status, output = run_alone(f"{first}\nassert 1 == 2, 'no'\n")
     assert status == 1
     assert "AssertionError: no" in output
 
 
-def test_a_block_finds_its_experiments_in_its_own_folder(tmp_path: Path) -> None:
-    status, output = run_alone("import os\nprint(os.environ['FANWISE_HOME'], os.getcwd())", tmp_path)
+@pytest.mark.parametrize("first", ["import sys", "import torch"])
+def test_a_block_finds_its_experiments_in_its_own_folder(
+    first: str, run_alone: Callable[[str], tuple[int, str]], tmp_path: Path
+) -> None:
+    status, output = run_alone(f"{first}, os\nprint(os.environ['FANWISE_HOME'], os.getcwd())")
     assert (status, output.split()) == (0, [f"{tmp_path}/home", str(tmp_path)])

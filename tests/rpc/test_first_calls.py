@@ -124,11 +124,19 @@ def test_who_does_not_wait_goes_on_while_the_link_is_made(real_workers: Workers,
     all_do(three, leave)
 
 
-def test_the_first_call_to_oneself_needs_no_thread_of_the_caller(real_workers: Workers) -> None:
+def begin_here(way: str) -> bool:
+    """Whether the first call to this worker itself has left when it returns."""
+    connections, me = agents.current().connections, agents.current().info
+    assert connections.ready(me.id) is None
+    begin(way, me.name, pid)
+    return connections.ready(me.id) is not None
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_first_call_to_oneself_waits_for_nothing(real_workers: Workers, way: str) -> None:
     two = real_workers.group(2)
-    for way in WAYS:
-        two[0].do(begin, way, "w0", pid)
-        assert two[0].do(end) == two[0].pid
+    assert two[0].do(begin_here, way)
+    assert two[0].do(end) == two[0].pid
 
 
 def change_after_the_call(to: str) -> Any:

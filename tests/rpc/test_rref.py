@@ -5,6 +5,7 @@ A played agent carries a call out at once, on the caller's thread, with the call
 
 import gc
 import pickle
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ import pytest
 import torch
 from torch.futures import Future
 
-from fanwise.base.errors import DeadlineExceeded, NotSendableError, OwnerLostError, WorkerLostError
+from fanwise.base.errors import ClosedError, DeadlineExceeded, NotSendableError, OwnerLostError, WorkerLostError
 from fanwise.rpc import agent as agents
 from fanwise.rpc.envelopes import Envelopes
 from fanwise.rpc.functions import async_execution
@@ -26,9 +27,15 @@ from fanwise.testing import within
 
 # Any throughout: what users' functions take and return.
 
+TIMED_OUT = r"RRef creation via rpc\.remote\(\) timed out"
+
 
 class PlayedAgent:
-    """What References asks of an agent. `late`: calls that create are kept back until `let_through`."""
+    """What References asks of an agent.
+
+    `late`: calls that create are kept back until the test makes them, and fail before. `creations`: what calls that
+    create return; none of them is made.
+    """
 
     def __init__(self, agents_by_id: dict[int, "PlayedAgent"], id: int, incarnation: int) -> None:
         self.info = WorkerInfo(f"worker{id}", id)
@@ -36,6 +43,7 @@ class PlayedAgent:
         self.envelopes = Envelopes()
         self.on_lost: list[Callable[[WorkerInfo, int], None]] = []
         self.late: list[Callable[[], object]] | None = None
+        self.creations: Future[Any] | None = None
         self.group = SimpleNamespace(on_left=[], members=self.members)
         self._all = agents_by_id
         self._handlers: dict[str, Callable[..., Any]] = {}
@@ -78,6 +86,8 @@ class PlayedAgent:
             raise
         except Exception as error:
             raise NotSendableError(str(error)) from None
+        if self.creations is not None and remote is not None:
+            return self.creations
         if self.late is not None and remote is not None:
             self.late.append(lambda: self._all[to.id].serve(self, sealed))
             return failed_with(DeadlineExceeded("RPC ran for more than set timeout"))
@@ -273,7 +283,7 @@ def test_a_creation_that_took_too_long_fails_each_use_and_is_forgotten(three: li
     rref = remote(1, make, 1)
     uses: list[Callable[[RRef[Any]], Any]] = [RRef.to_here, RRef._serialize, RRef._get_type, partial(ask, 2, hold)]
     for use in uses:
-        with pytest.raises(RuntimeError, match=r"RRef creation via rpc\.remote\(\) timed out"):
+        with pytest.raises(RuntimeError, match=TIMED_OUT):
             use(rref)
     del rref
     gc.collect()
@@ -282,6 +292,96 @@ def test_a_creation_that_took_too_long_fails_each_use_and_is_forgotten(three: li
     three[0].late[0]()
     three[0].late = None
     all_empty(three)
+
+
+@pytest.mark.parametrize("owner", [0, 1])
+def test_who_has_heard_that_a_creation_failed_can_use_the_reference_no_more(
+    three: list[PlayedAgent], owner: int
+) -> None:
+    """Those who wait for a future of torch's wake before its callbacks have run."""
+    made: Future[Any] = Future()
+    go_on = threading.Event()
+    made.add_done_callback(lambda _: go_on.wait())
+    three[0].creations = made
+    rref = remote(owner, make, 1)
+    failing = threading.Thread(target=made.set_exception, args=(DeadlineExceeded("RPC ran for more than that"),))
+    failing.start()
+    within(5.0, made.done, "the call has failed")
+    heard = rref._get_future().done()
+    go_on.set()
+    assert not heard, "the reference did not know yet"
+    with pytest.raises(DeadlineExceeded, match="RPC ran for more than"):
+        rref._get_future().wait()
+    with pytest.raises(DeadlineExceeded, match=TIMED_OUT):
+        rref.to_here()
+    failing.join()
+
+
+def test_a_value_whose_call_never_left_keeps_nobody_waiting(three: list[PlayedAgent]) -> None:
+    three[0].creations = made = Future()
+    rref = remote(0, make, 1)
+    asked = three[0].references.value_of(rref._rref_id)
+    made.set_exception(DeadlineExceeded("the call still waited for its link"))
+    assert asked.done()
+    with pytest.raises(DeadlineExceeded, match=TIMED_OUT):
+        asked.wait()
+    del rref
+    all_empty(three)
+
+
+def test_the_end_keeps_nobody_waiting(three: list[PlayedAgent]) -> None:
+    three[0].creations = Future()
+    rref = remote(0, make, 1)
+    asked = three[0].references.value_of(rref._rref_id)
+    three[0].references.destroy()
+    assert asked.done()
+    with pytest.raises(ClosedError, match="RPC was shut down in this process before the value was made"):
+        asked.wait()
+
+
+@pytest.fixture
+def during_the_start(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], None]:
+    """Something happens, on a thread of its own, while the thread of the references is started."""
+
+    def arrange(what: Callable[[], None]) -> None:
+        start = threading.Thread.start
+
+        def begin(thread: threading.Thread) -> None:
+            if thread.name == "fanwise-references":
+                monkeypatch.undo()
+                other = threading.Thread(target=what)
+                other.start()
+                other.join(0.2)  # it may have to wait for this one
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", begin)
+
+    return arrange
+
+
+def test_the_end_may_come_while_the_first_message_about_references_is_read(
+    three: list[PlayedAgent], during_the_start: Callable[[Callable[[], None]], None]
+) -> None:
+    ends: list[str] = []
+
+    def end() -> None:
+        three[2].references.destroy(ignore_leak=False)
+        ends.append("ended")
+
+    during_the_start(end)
+    assert three[2].references.debug_info()["num_owner_rrefs"] == "0"
+    within(5.0, lambda: ends == ["ended"], "the end came")
+    within(5.0, lambda: not reference_threads(), "and with it that of the thread")
+
+
+def test_references_that_are_first_heard_of_after_the_end_begin_nothing(three: list[PlayedAgent]) -> None:
+    three[2].references.destroy()
+    assert is_empty(three[2])
+    assert not reference_threads()
+
+
+def reference_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "fanwise-references"]
 
 
 def test_references_cannot_be_pickled_outside_of_calls(three: list[PlayedAgent]) -> None:

@@ -9,7 +9,6 @@ epoch, index), so that augmentation does not depend on who reads it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -27,23 +26,35 @@ Data = Dataset[Any] | Sequence[Any] | tuple[Tensor, ...] | Tensor  # Any: sample
 Collate = Callable[[list[Any]], Content]  # Any: samples
 
 
-@dataclass(frozen=True, slots=True)
 class Batch:
     """One global batch, in shards. Iterates like the list of tensors that a DataLoader gives: `x, y = batch`.
 
+    A shard is read when somebody asks for it, so a process reads only what it executes.
+
     Attributes:
-        shards: the content of each shard; None for one without samples.
         sizes: samples of each shard.
         last: whether no other batch comes in this pass.
     """
 
-    shards: tuple[Content | None, ...]
-    sizes: tuple[int, ...]
-    last: bool = False
+    __slots__ = ("_contents", "_read", "last", "sizes")
+
+    def __init__(self, sizes: tuple[int, ...], read: Callable[[int], Content], last: bool = False) -> None:
+        self.sizes = sizes
+        self.last = last
+        self._read = read
+        self._contents: dict[int, Content] = {}
+
+    def shard(self, index: int) -> Content | None:
+        """The content of a shard; None if it has no samples."""
+        if not self.sizes[index]:
+            return None
+        if index not in self._contents:
+            self._contents[index] = self._read(index)
+        return self._contents[index]
 
     def whole(self) -> Content:
         """The content of all shards as one."""
-        return joined([content for content in self.shards if content is not None])
+        return joined([self.shard(index) for index, size in enumerate(self.sizes) if size])
 
     def __len__(self) -> int:
         """Its number of samples."""
@@ -60,10 +71,10 @@ def batch_of(content: Content, shards: int) -> Batch:
     size = samples_in(content)
     if size == 0:
         raise ValueError("the batch has no samples")
-    ranges = cut(size, shards)
     if shards == 1:
-        return Batch((content,), (size,))
-    return Batch(tuple(part_of(content, each) if each else None for each in ranges), tuple(map(len, ranges)))
+        return Batch((size,), lambda index: content)
+    ranges = cut(size, shards)
+    return Batch(tuple(map(len, ranges)), lambda index: part_of(content, ranges[index]))
 
 
 class Reader(Protocol):
@@ -157,9 +168,11 @@ def batches(
                 f"the data set had {begun.length} samples when this pass began, and has {len(reader)} now.\n"
                 f"A pass shows every sample once, so its length must stay. Change it between two passes."
             )
-        contents, ranges = [], cut(len(places), shards())
-        for each in ranges:
-            indices = order_N[places.start + each.start : places.start + each.stop]
-            contents.append(reader.read(indices, reading) if each else None)
+        ranges = cut(len(places), shards())
+
+        def read(index: int, start: int = places.start, ranges: tuple[range, ...] = ranges) -> Content:
+            indices = order_N[start + ranges[index].start : start + ranges[index].stop]
+            return reader.read(indices, reading)
+
         last = begun.is_last(places, batch_size, drop_last)
-        yield Batch(tuple(contents), tuple(map(len, ranges)), last)
+        yield Batch(tuple(map(len, ranges)), read, last)

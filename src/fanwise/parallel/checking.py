@@ -1,11 +1,16 @@
 """What is wrong with a model, an optimizer or an option, said before the first step."""
 
 import operator
+import zlib
+from collections.abc import Sequence
 from typing import SupportsIndex
 
 import torch
 from torch import nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+
+from ..base.nearest import did_you_mean
+from .team import Team
 
 
 def check_model(model: nn.Module, device: torch.device) -> None:
@@ -58,6 +63,12 @@ def check_step(clip_norm: float | None, accumulate: int) -> None:
     whole_number("accumulate", accumulate, least=1)
 
 
+def check_name(setting: str, value: object, known: Sequence[str]) -> None:
+    """Raises ValueError for a value that is none of the known ones."""
+    if value not in known:
+        raise ValueError(f"unknown {setting}={value!r}{did_you_mean(str(value), known)}")
+
+
 def whole_number(name: str, value: SupportsIndex, *, least: int) -> int:
     """The value as an int. Raises TypeError for what is none, ValueError for one below `least`."""
     try:
@@ -67,3 +78,33 @@ def whole_number(name: str, value: SupportsIndex, *, least: int) -> int:
     if number < least:
         raise ValueError(f"{name} must be at least {least}, got {number}")
     return number
+
+
+def check_same(team: Team, model: nn.Module) -> None:
+    """Raises ValueError unless the model begins with the same parameters and buffers in all processes."""
+    if team.size == 1 or team.catching_up:
+        return
+    own = {name: _mark(tensor) for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
+    each = team.together(lambda: team.gather("makes a step of a model", own))
+    for place, other in enumerate(each):
+        different = [name for name in {**each[0], **other} if each[0].get(name) != other.get(name)]
+        if different:
+            raise ValueError(
+                f"the model differs between processes 0 and {place}, first in {different[0]!r}: "
+                f"{_said(each[0], different[0])} and {_said(other, different[0])}.\n"
+                f"Make it the same way in every process; what is random is the same when it is drawn from torch, numpy "
+                f"or random inside the training function."
+            )
+
+
+def _mark(tensor: torch.Tensor) -> tuple[str, tuple[int, ...], int]:
+    """Type, shape, and a checksum of the values."""
+    values = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return str(tensor.dtype), tuple(tensor.shape), zlib.crc32(values)
+
+
+def _said(marks: dict[str, tuple[str, tuple[int, ...], int]], name: str) -> str:
+    if name not in marks:
+        return "not there"
+    dtype, shape, checksum = marks[name]
+    return f"{dtype} {shape} with checksum {checksum:08x}"

@@ -18,20 +18,32 @@ from ..tensor.random.keys import Key
 from .batches import Reader
 from .chance import stream
 from .losses import check_rows
+from .shards import assign
 from .splitting import arguments
+from .team import Team
 
 Measure = Callable[..., Any]  # Any: called with the model and the members of a batch; returns values a sample
 
 
-def mean(fn: Measure, model: nn.Module, reader: Reader, *, batch_size: int, key: Key) -> float:
-    """The mean of what `fn` returns, the model in evaluation mode and without gradients."""
-    sums: list[tuple[float, float]] = []
-    with evaluating(model), torch.no_grad():
-        for start in range(0, len(reader), batch_size):
-            indices = torch.arange(start, min(start + batch_size, len(reader)))
-            content = reader.read(indices, key)
-            with stream(key.fold_in(start)):
-                sums.append(measured(fn(model, *arguments(content)), len(indices)))
+def mean(fn: Measure, model: nn.Module, reader: Reader, *, batch_size: int, key: Key, team: Team) -> float:
+    """The mean of what `fn` returns, the model in evaluation mode and without gradients.
+
+    Each process measures consecutive chunks; the sums of all are added in the order of the data.
+    """
+    chunks = range(0, len(reader), batch_size)
+
+    def measure() -> list[list[tuple[float, float]]]:
+        sums: list[tuple[float, float]] = []
+        own = assign(len(chunks), team.size)[team.place]
+        with evaluating(model), torch.no_grad():
+            for start in chunks[own.start : own.stop]:
+                indices = torch.arange(start, min(start + batch_size, len(reader)))
+                content = reader.read(indices, key)
+                with stream(key.fold_in(start)):
+                    sums.append(measured(fn(model, *arguments(content)), len(indices)))
+        return team.gather("takes a mean", sums)
+
+    sums = [each for theirs in team.together(measure) for each in theirs]
     total, count = sum(value for value, _ in sums), sum(count for _, count in sums)
     if not count > 0:
         raise ValueError(f"the counts that fn returned add up to {count}: there is nothing to take the mean of")

@@ -28,13 +28,14 @@ LossFn = Callable[..., Any]  # Any: called with the model and the members of a b
 
 @dataclass(frozen=True, slots=True)
 class ShardWork:
-    """One shard of a step. `content` is None when it has no samples: then it is not executed.
+    """One shard of a step. Without samples it is not executed.
 
-    `alone`: no other shard of the batch has samples, so what the model's buffers become is the result.
+    `read` gives its content. `alone`: no other shard of the batch has samples, so what the model's buffers become is
+    the result.
     """
 
     index: int
-    content: Content | None
+    read: Callable[[int], Content | None]
     samples: int
     alone: bool
 
@@ -64,10 +65,11 @@ class Replica:
 
     def differentiate(self, work: ShardWork, key: Key) -> Partial:
         """Forward and backward of one shard. The gradients are moved out of the parameters."""
-        assert work.content is not None, "a shard without samples is not executed"
+        content = work.read(work.index)
+        assert content is not None, "a shard without samples is not executed"
         with stream(key.fold_in(work.index)):
             with self._precision():
-                result = self.loss_fn(self.model, *arguments(work.content))
+                result = self.loss_fn(self.model, *arguments(content))
             loss, count = self.reader.read(result, work.samples)
             loss.backward()  # type: ignore[no-untyped-call]  # torch has not annotated it
         grads: list[Tensor | None] = []
@@ -92,7 +94,7 @@ class LocalDevice:
     def execute(self, work: Sequence[ShardWork], key: Key, shards: int) -> list[Node[Partial]]:
         tree: TreeSum[Partial] = TreeSum(shards, add)
         for each in work:
-            value = None if each.content is None else self._differentiate(each, key, shards)
+            value = self._differentiate(each, key, shards) if each.samples else None
             tree.put(Node(each.index, each.index + 1, value))
         return tree.nodes
 

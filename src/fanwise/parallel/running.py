@@ -3,30 +3,36 @@
     fanwise.run(train, devices=4)     train(run), with threads and random states of its own; both are put back after
     train(fanwise.here())             a plain loop, for a debugger or a notebook cell
 
-Whether on one device or many, the function is called once a process and the result is the same: it depends on seed,
-shards, threads and data, not on the number of devices.
+Several devices are several processes, each of which calls the function, or take turns in this one. The result is the
+same: it depends on seed, shards, threads and data, not on the number of devices or processes.
 """
 
+import os
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 import torch
 
-from ..base.nearest import did_you_mean
+from ..pool import Pool
 from ..pool.current import current, in_job
 from ..pool.seeds import seed_everything
-from .checking import whole_number
+from .checking import check_name, whole_number
 from .devices import Devices, devices_of
 from .order import Progress
 from .plans import Plan
+from .processes.pools import own_pool
+from .processes.supervisor import Settings, Supervisor
 from .runs import Run, StrPath
+from .shards import cut
 
 R = TypeVar("R")
 
 _REDUCTIONS = ("exact",)
+ON_LOSS = ("continue", "respawn", "stop")
 
 
 def run(
@@ -38,6 +44,9 @@ def run(
     threads: int | None = None,
     reduce: str = "exact",
     resume: StrPath | None = None,
+    processes: int | None = None,
+    on_loss: str = "continue",
+    pool: Pool | None = None,
 ) -> R:
     """Call `train(run)` so that its steps are spread over devices. Blocks until it returns.
 
@@ -45,32 +54,54 @@ def run(
 
     Args:
         train: gets a `Run`; its hyperparameters by functools.partial.
-        devices: how many CPU devices, or their names, as `["cpu"] * 4`; "auto" is one.
+        devices: how many CPU devices, or their names, as `["cpu"] * 4`; "auto" is all of the job's lease in a trial,
+            else one.
         shards: logical shards of each global batch; by default the number of devices, or those of the checkpoint.
             At least as many as the devices that a later run of the same training shall have.
         seed: of initial weights, order, augmentation and dropout; by default the job's in a pool, else 0.
         threads: of each device, 1 by default. More threads give other bits, as other shards do.
         reduce: "exact" adds gradients along one tree over the shards.
         resume: a checkpoint of `run.save` to go on from.
+        processes: that the devices are spread over; by default one for each. With 1, which is also what one device means,
+            everything runs here, and devices take turns. Else `train` runs in each of them, warm jobs of a pool.
+        on_loss: when a process dies, "continue" with those that are left, which take over its shards, "respawn" it too,
+            or "stop". The step in which it happened is made again from its beginning, so the result has the same bits.
+        pool: whose jobs the processes are; by default one of this library's own, or that of the job that this is.
 
     Returns:
-        What `train` returns.
+        What `train` returns; with several processes, in the first of them, sent back by value.
 
     Raises:
         ValueError: no such devices, shards, threads, seed or reduction; or the checkpoint does not fit to them.
-        FileNotFoundError: there is no file `resume`. What `train` raises, as it is.
+        FileNotFoundError: there is no file `resume`.
+        WorkerLostError: processes died, and the run cannot go on without them.
+        LeaseError: the pool, or the job, has not as many CPUs as devices times threads.
+        What `train` raises, in its own type; of several processes, the error of the one that failed first.
     """
     if not callable(train):
         raise TypeError(
             f"fanwise.run got a {type(train).__name__}, not a function.\n"
             f"  wrong:  fanwise.run(train(run))\n  right:  fanwise.run(train)"
         )
-    if reduce not in _REDUCTIONS:
-        raise ValueError(f"unknown reduce={reduce!r}{did_you_mean(reduce, _REDUCTIONS)}")
+    check_name("reduce", reduce, _REDUCTIONS)
     given = {"shards": shards, "seed": seed, "threads": threads}
     fixed = frozenset(name for name, value in given.items() if value is not None)
     found = devices_of(devices)
     plan = _plan(len(found) if shards is None else shards, 1 if threads is None else threads, seed)
+    check_name("on_loss", on_loss, ON_LOSS)
+    spread = cut(len(found), min(len(found), len(found) if processes is None else whole_number("processes", processes, least=1)))
+    if len(spread) > 1:
+        settings = Settings(
+            devices=tuple(tuple(str(device) for device in found[part.start : part.stop]) for part in spread),
+            shards=plan.shards,
+            threads=plan.threads,
+            seed=plan.seed,
+            fixed=fixed,
+            resume=None if resume is None else os.fspath(Path(resume).absolute()),
+            on_loss=on_loss,
+        )
+        result: R = Supervisor(own_pool() if pool is None else pool, train, settings).run()
+        return result
     with _surroundings(plan.threads):
         made = Run(plan, found, fixed=fixed)
         seed_everything(plan.seed)

@@ -22,11 +22,12 @@ from ..pool.reporting import plain_metrics, report
 from . import checkpoints, evaluation
 from .batches import Batch, Collate, Data, batches, reader_of
 from .buffers import Buffers
-from .checking import check_model, check_optimizer, check_precision, check_step, whole_number
+from .checking import check_model, check_optimizer, check_precision, check_same, check_step, whole_number
 from .losses import LossReader
 from .plans import Plan
 from .replicas import LocalDevice, LossFn, Replica
 from .stepping import Step
+from .team import Alone, Team
 
 _log = logging.getLogger(__name__)
 
@@ -45,13 +46,19 @@ class Run:
     """One training. Made by `fanwise.run` and `fanwise.here`.
 
     Attributes:
-        rank: of this process, from 0. world_size: number of processes.
         device: where the model has to be. devices: all of this process.
         rows: what was reported, oldest first.
     """
 
-    def __init__(self, plan: Plan, devices: tuple[torch.device, ...], *, fixed: frozenset[str] = frozenset()) -> None:
-        self.rank, self.world_size = 0, 1
+    def __init__(
+        self,
+        plan: Plan,
+        devices: tuple[torch.device, ...],
+        *,
+        team: Team | None = None,
+        fixed: frozenset[str] = frozenset(),
+    ) -> None:
+        self._team: Team = Alone() if team is None else team
         self.devices = devices
         self.device = devices[0]
         self.rows: list[dict[str, float | int]] = []
@@ -61,6 +68,16 @@ class Run:
         self._objects: dict[str, Stateful] = {}
         self._resumed: dict[str, Any] = {}  # Any: state_dicts that wait for their objects
         self._chance: torch.Tensor | None = None  # torch's random state at the place of the checkpoint
+
+    @property
+    def rank(self) -> int:
+        """Of this process among those that take part now, from 0."""
+        return self._team.place
+
+    @property
+    def world_size(self) -> int:
+        """How many processes take part now."""
+        return self._team.size
 
     @property
     def shards(self) -> int:
@@ -117,7 +134,18 @@ class Run:
         replica = Replica(model, list(model.parameters()), loss_fn, autocast, Buffers(model), LossReader())
         local = [LocalDevice(replica) for _ in self.devices]
         number = len(self._steps)
-        made = Step(self._plan, replica, optimizer, local, number=number, clip_norm=clip_norm, accumulate=accumulate)
+        check_same(self._team, model)
+        made = Step(
+            self._plan,
+            replica,
+            optimizer,
+            local,
+            self._team,
+            self._state_here,
+            number=number,
+            clip_norm=clip_norm,
+            accumulate=accumulate,
+        )
         self._steps.append(made)
         self._register(_free_name("step", self._objects, made), made)
         return made
@@ -201,7 +229,9 @@ class Run:
         whole_number("batch_size", batch_size, least=1)
         check_model(model, self.device)
         reader = reader_of(data, collate_fn)
-        return evaluation.mean(fn, model, reader, batch_size=batch_size, key=self._plan.key("mean"))
+        return evaluation.mean(
+            fn, model, reader, batch_size=batch_size, key=self._plan.key("mean"), team=self._team
+        )
 
     def report(self, **metrics: Any) -> None:  # Any: scalars of any library
         """Report values once for the whole run; they are kept in `run.rows`.
@@ -216,7 +246,7 @@ class Run:
 
     def print(self, *values: object, sep: str = " ", end: str = "\n") -> None:
         """Print once for the whole run, not once a process."""
-        if self.rank == 0:
+        if self.rank == 0 and not self._team.catching_up:
             sys.stdout.write(sep.join(map(str, values)) + end)
             sys.stdout.flush()
 
@@ -248,15 +278,25 @@ class Run:
         Called after a step it holds that step; called after the loop over the batches it goes on with the next
         epoch, so save last in an epoch. Returns the path.
         """
+        if self._team.place == 0 and not self._team.catching_up:
+            checkpoints.write(Path(path), self._state())
+        return Path(path)
+
+    def _state_here(self) -> dict[str, Any] | None:  # Any: as `_state`
+        """What a process needs that joins before the step that is about to begin.
+
+        It will run the training function up to the batch in hand, so there has to be one, which no step has used.
+        """
+        return self._state() if self._plan.progress.is_before_step else None
+
+    def _state(self) -> dict[str, Any]:  # Any: numbers, tensors and state_dicts
+        """What a checkpoint holds."""
         waiting = {**self._resumed, **{name: each.state_dict() for name, each in self._objects.items()}}
         kept = {name.removeprefix("kept "): state for name, state in waiting.items() if name.startswith("kept ")}
         parts = {name: state for name, state in waiting.items() if not name.startswith("kept ")}
         rows = [dict(row) for row in self.rows]
         chance = torch.get_rng_state() if self._chance is None else self._chance
-        content = {"run": self._plan.state(), **parts, "kept": kept, "rows": rows, "random": chance}
-        if self.rank == 0:
-            checkpoints.write(Path(path), content)
-        return Path(path)
+        return {"run": self._plan.state(), **parts, "kept": kept, "rows": rows, "random": chance}
 
     def restore(self, path: StrPath, *, weights_only: bool = True) -> None:
         """Go on from a checkpoint, on any number of devices. Call it before the first epoch and batch.
@@ -272,11 +312,13 @@ class Run:
         """
         if self._plan.progress.has_begun:
             raise ValueError("run.restore comes before the first run.epochs and run.batches of a training function")
-        content = checkpoints.read(Path(path), weights_only)
-        self._adopt(content.pop("run"), path)
+        self.restore_state(checkpoints.read(Path(path), weights_only), path)
+
+    def restore_state(self, content: dict[str, Any], source: StrPath) -> None:  # Any: as a checkpoint holds it
+        """As `restore`, from what a checkpoint holds; `source` names it in errors."""
+        self._adopt(content.pop("run"), source)
         self.rows[:] = content.pop("rows")
         self._chance = content.pop("random")
-        content.pop("format")
         self._resumed = {f"kept {name}": state for name, state in content.pop("kept").items()} | content
         for name, registered in self._objects.items():
             self._register(name, registered)

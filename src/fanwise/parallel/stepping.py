@@ -18,7 +18,8 @@ from .batches import Batch, batch_of
 from .gradients import Partial, add, add_grads
 from .plans import Plan
 from .replicas import Device, Replica, ShardWork
-from .shards import Node, assign, total
+from .shards import Node, TreeSum, assign
+from .team import StateHere, Team, divide
 
 
 @dataclass(slots=True)
@@ -45,6 +46,8 @@ class Step:
         replica: Replica,
         optimizer: torch.optim.Optimizer,
         devices: Sequence[Device],
+        team: Team,
+        state_here: StateHere,
         *,
         number: int,
         clip_norm: float | None,
@@ -55,6 +58,9 @@ class Step:
         self._replica = replica
         self._optimizer = optimizer
         self._devices = devices
+        self._team = team
+        self._state_here = state_here
+        self._sums = team.sums(replica.params)
         self._number = number
         self._clip_norm = clip_norm
         self._accumulate = accumulate
@@ -71,25 +77,26 @@ class Step:
             TypeError: a part of the batch cannot be cut into samples.
             What the model and `loss_fn` raise, with a note on the shard; the step has then changed nothing.
         """
+        self._team.step_begins(self._state_here)
         made = batch_of(batch, self._plan.shards)
-        done = self._execute(made)
+        closes = self._window is None and (self._accumulate == 1 or made.last)
+        done = self._team.together(lambda: self._execute(made, mean=closes))
         self.turns += 1
         self.executions += done.executed
-        loss = done.loss / done.count
-        self._gather(done)
-        if self._window is not None and (self._window.batches >= self._accumulate or made.last):
-            self._update(self._window)
+        if closes:
+            self._update(done.grads)
+        else:
+            self._gather(done, made.last)
+        self._sums.settle()
         self._plan.progress.used()
-        return loss
+        return done.loss / done.count
 
-    def _execute(self, batch: Batch) -> Partial:
+    def _execute(self, batch: Batch, *, mean: bool) -> Partial:
         buffers = self._replica.buffers
         self._forget_grads()
         buffers.keep()
         try:
-            done = total(self._nodes(batch), len(batch.shards), add)
-            if not done.count > 0:
-                raise ValueError(f"the losses of this batch, {len(batch)} samples, count {done.count}: nothing to mean")
+            done = self._sums.total(self._nodes(batch), len(batch.sizes), mean=mean)
             buffers.settle(done.buffers, done.samples)
         except BaseException:
             buffers.put_back()
@@ -98,28 +105,33 @@ class Step:
         return done
 
     def _nodes(self, batch: Batch) -> list[Node[Partial]]:
+        """What the devices of this process bring: those shards that are its own."""
         alone = sum(size > 0 for size in batch.sizes) == 1
-        both = zip(batch.shards, batch.sizes, strict=True)
-        work = [ShardWork(index, content, size, alone) for index, (content, size) in enumerate(both)]
+        work = [ShardWork(index, batch.shard, size, alone) for index, size in enumerate(batch.sizes)]
         key = self._plan.key("step").fold_in(self._number).fold_in(self.turns)
-        shares = zip(self._devices, assign(len(work), len(self._devices)), strict=True)
-        executed = [device.execute(work[share.start : share.stop], key, len(work)) for device, share in shares]
-        return [node for nodes in executed for node in nodes]
+        own = assign(len(work), self._team.size)[self._team.place]
+        executed: TreeSum[Partial] = TreeSum(len(work), add)
+        for device, share in zip(self._devices, assign(len(own), len(self._devices)), strict=True):
+            mine = own[share.start : share.stop]
+            for node in device.execute(work[mine.start : mine.stop], key, len(work)):
+                executed.put(node)
+        return executed.nodes
 
-    def _gather(self, done: Partial) -> None:
+    def _gather(self, done: Partial, last: bool) -> None:
+        """A batch of a window: the update comes with the last of its batches."""
         if self._window is None:
             self._window = Window(done.grads, done.count, 1)
-            return
-        add_grads(self._window.grads, done.grads)
-        self._window.count += done.count
-        self._window.batches += 1
+        else:
+            add_grads(self._window.grads, done.grads)
+            self._window.count += done.count
+            self._window.batches += 1
+        if self._window.batches >= self._accumulate or last:
+            window, self._window = self._window, None
+            divide(window.grads, window.count)
+            self._update(window.grads)
 
-    def _update(self, window: Window) -> None:
-        self._window = None
-        found = [grad for grad in window.grads if grad is not None]
-        if found:
-            torch._foreach_div_(found, window.count)
-        for param, grad in zip(self._replica.params, window.grads, strict=True):
+    def _update(self, grads: Sequence[Tensor | None]) -> None:
+        for param, grad in zip(self._replica.params, grads, strict=True):
             param.grad = grad
         if self._clip_norm is not None:
             clip_grad_norm_(self._replica.params, self._clip_norm)

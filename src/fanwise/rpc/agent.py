@@ -220,8 +220,9 @@ class Agent:
         limit_s = self._begin(timeout_s)
         link = self.connections.ready(to.id)
         if link is None:  # first: what is sealed must leave, or be taken back
-            error = self.connections.trouble(to.id)
-            if error is not None:
+            try:
+                link = self.connections.at_once(to.id)
+            except FanwiseError as error:
                 return _failed_future(failed(error, to, limit_s, closed=self.is_closed))
         sealed = self._seal_call(to, function, args, kwargs, remote, "async" if remote is None else "remote")
         if self._faults is not None and self._faults.drops_call(to.id, function, is_remote=remote is not None):

@@ -2,7 +2,7 @@
 
     to(id) --> the link there is, or: dial --> hello --> adopted; both sides use it for their calls
                between hosts, who cannot be dialled, as behind NAT, is asked through the coordinator to dial us
-    ready(id), queue(id, call)     for who does not wait: the call leaves when a link has been made, elsewhere
+    ready(id), at_once(id), queue(id, call)    for who does not wait: the call leaves when a link has been made, elsewhere
 
 Where two dial each other at the same time there are two links: calls of one worker stay on one, which keeps their
 order, and both end with the member. Somebody who is there and does not answer is dialled again as long as it is a
@@ -116,13 +116,13 @@ class Connections:
         finally:
             connecting.release()
 
-    def trouble(self, id: int) -> FanwiseError | None:
-        """Why there can be no link to worker `id`, where that is known without a try. Does not block."""
-        try:
-            self._member(id)
-        except FanwiseError as error:
-            return error
-        return None
+    def at_once(self, id: int) -> Link | None:
+        """The link for calls to worker `id` when there is one, or nobody has to be dialled for it: this worker itself.
+
+        Does not block. Raises what is known without a try: WorkerLostError, ClosedError.
+        """
+        self._member(id)
+        return self.to(id) if id == self._info.id else None
 
     def queue(self, id: int, call: Waiting) -> None:
         """`call` leaves over the link to worker `id`, after all that was queued before, when there is one.

@@ -33,7 +33,7 @@ from .ref_orders import (
     WorkerKey,
 )
 from .refs import RefTable
-from .rref import UserState, error_of, owner_lost
+from .rref import UserState, Value, error_of, owner_lost
 from .worker_info import WorkerInfo
 
 if TYPE_CHECKING:
@@ -50,13 +50,14 @@ class Keeper:
 
     def __init__(self, agent: "Agent", *, tick_s: float, clock: Clock | None = None) -> None:
         self.agent = agent
-        self.values: dict[GlobalId, Future[Any]] = {}  # Any: the user's
+        self.values: dict[GlobalId, Value] = {}
         self.users: dict[GlobalId, UserState] = {}
         self.changed = threading.Condition(threading.Lock())
         self._tick_s = tick_s
         self._clock = clock or SystemClock()
         self._numbers = itertools.count()
         self._made: RefTable | None = None
+        self._closed = False
         self._infos: dict[WorkerKey, WorkerInfo] = {}
         self._absent: dict[WorkerKey, int] = {}
         self._ended: queue.SimpleQueue[object] = queue.SimpleQueue()
@@ -72,14 +73,21 @@ class Keeper:
     @property
     def table(self) -> RefTable:
         """Made when it is first needed: only then this worker has an incarnation."""
-        if self._made is None:
-            with self.changed:
-                if self._made is None:
-                    self._thread = threading.Thread(target=self._run, name="fanwise-references", daemon=True)
-                    self.agent.group.on_left.append(self._on_left)
-                    self._made = RefTable(WorkerKey(self.agent.info.id, self.agent.incarnation))
-                    self._thread.start()
-        return self._made
+        made = self._made
+        return made if made is not None else self._make()
+
+    def _make(self) -> RefTable:
+        """By a message of another worker, too, while this one ends: then there is a table and no thread."""
+        on_left, me = self.agent.group.on_left, WorkerKey(self.agent.info.id, self.agent.incarnation)
+        with self.changed:
+            if self._made is None:
+                if not self._closed:
+                    thread = threading.Thread(target=self._run, name="fanwise-references", daemon=True)
+                    thread.start()
+                    self._thread = thread
+                on_left.append(self._on_left)
+                self._made = RefTable(me)
+            return self._made
 
     def new_id(self) -> GlobalId:
         """An id that nothing else has."""
@@ -102,8 +110,10 @@ class Keeper:
         return True
 
     def close(self) -> None:
-        """End the thread; what it had to do is done before."""
-        thread, self._thread = self._thread, None
+        """End the thread; what it had to do is done before. None is begun from now on."""
+        with self.changed:
+            self._closed = True
+            thread, self._thread = self._thread, None
         if thread is not None:
             self._ended.put(_STOP)
             thread.join()
@@ -134,11 +144,11 @@ class Keeper:
             self.changed.notify_all()
         return orders
 
-    def awaited(self, rref_id: GlobalId) -> "Future[Any] | None":  # Any: the user's
+    def awaited(self, rref_id: GlobalId) -> Value | None:
         """With the lock: the value, which may be yet to come; None: it is not ours any more, or never was."""
         if rref_id not in self.table.owned:
             return self.values.get(rref_id)
-        return self.values.setdefault(rref_id, Future())
+        return self.values.setdefault(rref_id, Value())
 
     def carry_out(self, orders: Sequence[Order]) -> None:
         for order in orders:
@@ -172,10 +182,8 @@ class Keeper:
     def _fail_value(self, rref_id: GlobalId, creator: WorkerKey) -> None:
         with self.changed:
             value = self.awaited(rref_id)
-        if value is not None and not value.done():
-            value.set_exception(
-                WorkerLostError(f"{self.name_of(creator)} died before its call made the value of {rref_id}.")
-            )
+        if value is not None:
+            value.settle(WorkerLostError(f"{self.name_of(creator)} died before its call made the value of {rref_id}."))
 
     def _send(self, batch: Batch) -> None:
         self.agent.tell(batch.to.id, "refs", batch).add_done_callback(partial(self._answered, batch.to))

@@ -24,13 +24,14 @@ import torch
 from torch.futures import Future
 
 from ..base.clocks import Clock
-from ..base.errors import DeadlineExceeded, OwnerLostError, WorkerLostError
+from ..base.errors import ClosedError, DeadlineExceeded, OwnerLostError, WorkerLostError
 from . import pickling
+from .call_future import CallFuture
 from .outcomes import wait_for
 from .ref_keeper import Keeper
 from .ref_orders import Fork, GlobalId, Order, Refused, WorkerKey
 from .ref_travel import Opening, Sealing, now
-from .rref import NOT_IN_A_CALL, RRef, UserState, afresh, error_of, gave_up, make, owner_lost
+from .rref import NOT_IN_A_CALL, Creation, RRef, UserState, Value, afresh, error_of, gave_up, make, owner_lost
 from .rref_proxy import hand_on
 from .serving import Later
 from .worker_info import WorkerInfo
@@ -85,8 +86,8 @@ class References:
             user.confirm()
             self._keeper.do(partial(self._keeper.table.gave_up, was_sent=False), fork.fork_id)
             raise
-        rref._creation = made
-        made.add_done_callback(partial(self._created, user))
+        rref._creation = creation = Creation(self.agent.blocking)
+        made.add_done_callback(partial(self._created, user, creation))
         return rref
 
     def _remote_here(
@@ -98,7 +99,7 @@ class References:
         timeout_s: float,
     ) -> RRef[Any]:  # Any: what the function returns
         rref_id = self.new_id()
-        value = self._keeper.values[rref_id] = Future()
+        value = self._keeper.values[rref_id] = Value()
         rref = make(self, rref_id, value, None)
         self._keeper.do(self._keeper.table.begun, rref_id, rref_id, self._keeper.table.me)
         try:
@@ -106,20 +107,28 @@ class References:
         except BaseException:
             self._keeper.do(self._keeper.table.value_ready, rref_id, rref_id)
             raise
-        rref._creation = made
+        rref._creation = creation = Creation(self.agent.blocking)
 
         def created(future: "Future[Any]") -> None:  # Any: of nothing
             error = error_of(future)
             if error is not None:
                 rref._error = gave_up if isinstance(error, DeadlineExceeded) else partial(afresh, error)
-                self._keeper.do(self._keeper.table.value_ready, rref_id, rref_id)
+                # A call that left is here, and brings the value in its time, to whoever still waits for that.
+                if not (isinstance(error, DeadlineExceeded) and isinstance(future, CallFuture)):
+                    value.settle(rref._error())
+                    self._keeper.do(self._keeper.table.value_ready, rref_id, rref_id)
+            _conclude(creation, error)
 
         made.add_done_callback(created)
         return rref
 
-    def _created(self, user: UserState, future: "Future[Any]") -> None:  # Any: of nothing
+    def _created(self, user: UserState, creation: Creation, future: "Future[Any]") -> None:  # Any: of nothing
         """The call that creates was answered, or not."""
         error = error_of(future)
+        self._note_created(user, error)
+        _conclude(creation, error)
+
+    def _note_created(self, user: UserState, error: Exception | None) -> None:
         fork_id = user.fork.fork_id
         if error is None:
             self._keeper.do(self._keeper.table.confirmed, fork_id)
@@ -203,7 +212,7 @@ class References:
     def _came_home(self, rref: RRef[Any], fork: Fork) -> list[Order]:  # Any: of any type
         value = self._keeper.values.get(fork.rref_id)
         orders = self._keeper.table.received(fork)
-        rref._value = value if value is not None else self._keeper.awaited(fork.rref_id) or Future()
+        rref._value = value if value is not None else self._keeper.awaited(fork.rref_id) or Value()
         return orders
 
     # -- for the server of calls -----------------------------------------------------------------------------------
@@ -232,20 +241,14 @@ class References:
         result.future.add_done_callback(settle)
         return Later(answer)
 
-    def _begin(self, rref_id: GlobalId, fork_id: GlobalId) -> "Future[Any]":  # Any: the user's
+    def _begin(self, rref_id: GlobalId, fork_id: GlobalId) -> Value:
         with self._keeper.changed:
-            value = self._keeper.values.setdefault(rref_id, Future())
+            value = self._keeper.values.setdefault(rref_id, Value())
         self._keeper.do(self._keeper.table.begun, rref_id, fork_id, rref_id.creator)
         return value
 
-    def _settle(
-        self, rref_id: GlobalId, value: "Future[Any]", error: Exception | None, result: Any
-    ) -> None:  # Any: user's
-        if not value.done():
-            if error is not None:
-                value.set_exception(error)
-            else:
-                value.set_result(result)
+    def _settle(self, rref_id: GlobalId, value: Value, error: Exception | None, result: object) -> None:
+        value.settle(error, result)
         if rref_id.creator == self._keeper.table.me:
             self._keeper.do(self._keeper.table.value_ready, rref_id, rref_id)
 
@@ -383,17 +386,20 @@ class References:
         Raises:
             RuntimeError: values of this worker are still held, unless `ignore_leak`; then it is logged.
         """
+        self._keeper.close()
         if not self._keeper.is_used:
             return
-        self._keeper.close()
         for user in list(self._keeper.users.values()):
             user.deleted = True
         self._keeper.users.clear()
-        self._keeper.values.clear()
-        leaks = [
-            f"Leaking RRef {rref_id} with {_forks(owned.forks)}" for rref_id, owned in self._keeper.table.owned.items()
-        ]
-        self._keeper.table.owned.clear()
+        owned = self._keeper.table.owned
+        with self._keeper.changed:  # a message of another worker may just be read
+            values = list(self._keeper.values.values())
+            self._keeper.values.clear()
+            leaks = [f"Leaking RRef {rref_id} with {_forks(of.forks)}" for rref_id, of in owned.items()]
+            owned.clear()
+        for value in values:
+            value.settle(ClosedError("RPC was shut down in this process before the value was made."))
         if leaks:
             text = "\n".join(
                 [*leaks, "Let references end before shutdown, or their values live until the process ends."]
@@ -401,6 +407,14 @@ class References:
             if not ignore_leak:
                 raise RuntimeError(text)
             _log.warning("%s", text)
+
+
+def _conclude(creation: Creation, error: Exception | None) -> None:
+    """Last, when the reference knows: who waits for this uses it next."""
+    if error is None:
+        creation.set_result(None)
+    else:
+        creation.set_exception(error)
 
 
 def _fork(plain: Sequence[Any]) -> Fork:  # Any: its parts

@@ -21,6 +21,7 @@ from .functions import async_execution
 from .outcomes import afresh as afresh
 from .outcomes import error_of as error_of
 from .outcomes import result_of as result_of
+from .outcomes import wait_for
 from .ref_orders import Fork, GlobalId
 from .rref_proxy import RRefProxy
 from .worker_info import WorkerInfo
@@ -69,6 +70,42 @@ class UserState:
         return f"UserRRef(rref_id={self.fork.rref_id}, fork_id={self.fork.fork_id})"
 
 
+class Value(Future[Any]):  # Any: the user's
+    """The value of a reference, on its owner; perhaps yet to be made. What comes first counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._unsettled = [True]
+
+    def settle(self, error: Exception | None, result: object = None) -> None:
+        """It is here, or will never be. By any thread; later ones change nothing."""
+        try:
+            self._unsettled.pop()
+        except IndexError:
+            return
+        if error is not None:
+            self.set_exception(error)
+        else:
+            self.set_result(result)
+
+
+class Creation(Future[Any]):  # Any: nothing
+    """Done when the call that makes a value was answered or has failed, and the reference knows of it."""
+
+    def __init__(self, blocking: Callable[[], None]) -> None:
+        super().__init__()
+        self._blocking = blocking
+
+    def wait(self) -> None:
+        """Block until it is done. Raises what the call failed with; what the function raised is the value's."""
+        if not self.done():
+            self._blocking()
+            wait_for(self)
+        error = error_of(self)
+        if error is not None:
+            raise afresh(error)
+
+
 class RRef(Generic[T]):
     """A reference to a value on some worker; of the value given when made directly.
 
@@ -100,19 +137,19 @@ class RRef(Generic[T]):
         if not _agent.is_set():
             raise RuntimeError("Current RPC agent is not set! Did you initialize the RPC framework with init_rpc?")
         references = _agent.current().references
-        future: Future[T] = Future()
-        future.set_result(value)
+        future = Value()
+        future.settle(None, value)
         self._set_up(references, references.new_id(), future, None)
 
     def _set_up(
-        self, references: "References", rref_id: GlobalId, value: "Future[T] | None", user: UserState | None
+        self, references: "References", rref_id: GlobalId, value: Value | None, user: UserState | None
     ) -> None:
         self._references = references
         self._rref_id = rref_id
         self._value = value
         self._user = user
         self._error: Callable[[], Exception] | None = None
-        self._creation: Future[Any] | None = None
+        self._creation: Creation | None = None
         self._kind: Future[type] | None = None
         self._profiled: Future[Any] | None = None
 
@@ -224,7 +261,7 @@ class RRef(Generic[T]):
         return result_of(kind)
 
     def _get_future(self) -> "Future[Any]":  # Any: of nothing
-        """Done when the owner has made the value; with an error when it has not heard of it in time."""
+        """Done when the owner has made the value; with an error when it has not heard of it in time, as each use then."""
         if self._creation is None:
             return done_with(None)
         return self._creation
@@ -261,7 +298,7 @@ NOT_IN_A_CALL = "Can not pickle rref in python pickler, rref can only be pickled
 
 
 def make(
-    references: "References", rref_id: GlobalId, value: "Future[Any] | None", user: UserState | None
+    references: "References", rref_id: GlobalId, value: Value | None, user: UserState | None
 ) -> RRef[Any]:  # Any: of any type
     """A reference that was made by `remote` or came in a call."""
     rref: RRef[Any] = RRef.__new__(RRef)

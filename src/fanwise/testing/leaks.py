@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from .processes import describe_process, end_process, running_processes
+from .processes import all_processes, describe_process, end_process, running_processes
 from .threads import describe_threads
 
 # pytest writes the phase of the running test here, so it differs before and after every test.
@@ -44,6 +44,8 @@ class Leak:
 class Snapshot:
     """What there was at one moment. Make one with `take()`, compare it with now by `leaks()`.
 
+    `processes` are all of the machine. Whose they are is asked only of new ones: to look at each takes milliseconds.
+
     >>> before = Snapshot.take()
     >>> before.leaks()
     []
@@ -64,7 +66,7 @@ class Snapshot:
         return cls(
             marker=marker,
             threads=frozenset(threading.enumerate()),
-            processes=frozenset(running_processes(marker)),
+            processes=frozenset(all_processes()),
             descriptors=_descriptors(),
             files=frozenset(_files()),
             environment={key: value for key, value in os.environ.items() if key != _OF_PYTEST},
@@ -99,7 +101,10 @@ class Snapshot:
 
     def _new(self, now: "Snapshot") -> list[Leak]:
         left = [Leak("thread", describe_threads([thread])) for thread in now.threads - self.threads]
-        left += [Leak("process", describe_process(pid), pid) for pid in sorted(now.processes - self.processes)]
+        started = now.processes - self.processes
+        if started:
+            started &= running_processes(self.marker)
+        left += [Leak("process", describe_process(pid), pid) for pid in sorted(started)]
         opened = now.descriptors - self.descriptors
         left += [Leak("file descriptor", f"{target} ({count} more)") for target, count in sorted(opened.items())]
         left += [Leak("file", path) for path in sorted(now.files - self.files)]

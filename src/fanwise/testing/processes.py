@@ -12,16 +12,20 @@ import signal
 MARKER = "FANWISE_TEST_ID"
 
 
+def all_processes() -> set[int]:
+    """The pids of all processes of the machine, zombies included. Opens none of them, so it is fast."""
+    return {int(name) for name in os.listdir("/proc") if name.isdecimal()}
+
+
 def running_processes(marker: str = "") -> set[int]:
     """The pids below this process, zombies included, and of all that carry `marker` in FANWISE_TEST_ID."""
     parents: dict[int, int] = {}
     found: set[int] = set()
     needle = f"\0{MARKER}={marker}\0".encode()
-    for name in os.listdir("/proc"):
-        if name.isdecimal():
-            parents[int(name)] = _parent(name)
-            if marker and needle in b"\0" + _read(name, "environ"):
-                found.add(int(name))
+    for pid in all_processes():
+        parents[pid] = _parent(pid)
+        if marker and needle in b"\0" + _read(pid, "environ"):
+            found.add(pid)
     return (found | _below(os.getpid(), parents)) - {os.getpid()}
 
 
@@ -51,7 +55,7 @@ def end_process(pid: int) -> None:
         os.waitpid(pid, 0)
 
 
-def _parent(pid: str) -> int:
+def _parent(pid: int) -> int:
     # The name in brackets may itself hold brackets and blanks; the state and the parent follow the last bracket.
     fields = _read(pid, "stat").rpartition(b")")[2].split()
     return int(fields[1]) if fields else 0
@@ -70,7 +74,7 @@ def _below(root: int, parents: dict[int, int]) -> set[int]:
     return found
 
 
-def _read(pid: int | str, name: str) -> bytes:
+def _read(pid: int, name: str) -> bytes:
     try:
         with open(f"/proc/{pid}/{name}", "rb", buffering=0) as file:
             return file.read()

@@ -6,6 +6,7 @@ What depends on shapes and types alone (which engine, which leaves, is anything 
 the first time. Invariant: all that is remembered hangs on the `Prepared` that the user holds.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -109,10 +110,21 @@ def derivative(
         function = f
         if arguments.engine == "torch" and jit:
             function = _compiled_in_torch(f, compiled_in_torch)
-        run = _differentiated(function, engine, arguments, wanted, has_aux)
+        # A partial: in the time of one frame of Python torch multiplies small matrices.
+        run: Run = functools.partial(engine.value_and_grad, _called(function, engine, arguments, has_aux), wanted)
         if arguments.engine != "torch" and jit is not False:
             run = compiler.runner(engine, leaves, run)
-        return _finished(run, _shaped(arguments, argnums), has_aux)
+        shaped = _shaped(arguments, argnums)
+
+        def runner(leaves: list[Leaf]) -> Any:
+            try:
+                (value, grads, aux), static = run(leaves)
+            except NoGradient:
+                check_differentiable(arguments, leaves, wanted)
+                raise
+            return ((value, put_together(aux, static)) if has_aux else value), shaped(grads)
+
+        return runner
 
     return prepare
 
@@ -131,42 +143,23 @@ def _compiled_in_torch(f: Callable[..., Any], kept: list[Callable[..., Any]]) ->
     return kept[0]
 
 
-def _differentiated(
-    f: Callable[..., Any], engine: GradientEngine, arguments: Arguments, wanted: Sequence[int], has_aux: bool
-) -> Run:
-    """Leaves to ((value, gradients), ...), by the engine. Traced when it is compiled."""
+def _called(f: Callable[..., Any], engine: GradientEngine, arguments: Arguments, has_aux: bool) -> Call:
+    """f as the engine differentiates it. Traced when it is compiled."""
     rebuild, name = arguments.rebuild, arguments.engine
-
     checked: type | None = None
-    is_scalar, is_differentiable, is_complex = engine.is_scalar, engine.is_differentiable, engine.is_complex
-
-    def check(value: Leaf) -> None:
-        nonlocal checked
-        if type(value) is not checked or not is_scalar(value) or not is_differentiable(value) or is_complex(value):
-            check_value(value, name)
-            checked = type(value)
+    is_real_scalar = engine.is_real_scalar
 
     def call(leaves: list[Leaf]) -> tuple[Leaf, list[Leaf], Static | None]:
+        nonlocal checked
         args, kwargs = rebuild(leaves)
         result = f(*args, **kwargs)
-        if not has_aux:
-            check(result)
-            return result, [], None
-        value, aux = split_pair(result)
-        check(value)
-        return value, *taken_apart(aux, name)
+        value, aux = split_pair(result) if has_aux else (result, None)
+        if type(value) is not checked or not is_real_scalar(value):
+            check_value(value, name)
+            checked = type(value)
+        return (value, *taken_apart(aux, name)) if has_aux else (value, [], None)
 
-    traced: Call = call
-
-    def run(leaves: list[Leaf]) -> tuple[Any, Static | None]:
-        try:
-            result, aux, static = engine.value_and_grad(traced, leaves, wanted)
-        except NoGradient:
-            check_differentiable(arguments, leaves, wanted)
-            raise
-        return (*result, aux) if has_aux else result, static
-
-    return run
+    return call
 
 
 def _shaped(arguments: Arguments, argnums: int | tuple[int, ...]) -> Callable[[list[Leaf]], Any]:
@@ -180,18 +173,6 @@ def _shaped(arguments: Arguments, argnums: int | tuple[int, ...]) -> Callable[[l
         return tuple(shape([next(each) for _ in range(size)]) for shape, size in parts)
 
     return shaped
-
-
-def _finished(run: Run, shaped: Callable[[list[Leaf]], Any], has_aux: bool) -> Runner:
-    def without_aux(leaves: list[Leaf]) -> tuple[Leaf, Any]:
-        (value, grads), _ = run(leaves)
-        return value, shaped(grads)
-
-    def with_aux(leaves: list[Leaf]) -> tuple[tuple[Leaf, Any], Any]:
-        (value, grads, aux), static = run(leaves)
-        return (value, put_together(aux, static)), shaped(grads)
-
-    return with_aux if has_aux else without_aux
 
 
 def without_value(

@@ -50,6 +50,11 @@ def is_scalar(x: jax.Array) -> bool:
     return x.ndim == 0
 
 
+def is_real_scalar(x: jax.Array) -> bool:
+    """Whether there is a gradient of x."""
+    return is_scalar(x) and is_differentiable(x) and not is_complex(x)
+
+
 def filled_like(x: jax.Array, number: complex) -> jax.Array:
     """An array like x, of one number."""
     return jnp.full_like(x, number)
@@ -60,8 +65,8 @@ def stop_gradient(x: jax.Array) -> jax.Array:
     return jax.lax.stop_gradient(x)
 
 
-def value_and_grad(call: Call, leaves: list[Leaf], wanted: Sequence[int]) -> tuple[Any, list[Leaf], Any]:
-    """(value, gradients), arrays beside the value, and what `call` passed through."""
+def value_and_grad(call: Call, wanted: Sequence[int], leaves: list[Leaf]) -> tuple[Any, Any]:
+    """(value, gradients, arrays beside the value), and what `call` passed through."""
 
     def of(inputs: list[Leaf]) -> tuple[Leaf, tuple[list[Leaf], _Passed]]:
         value, aux, passed = call(_with(leaves, wanted, inputs))
@@ -70,7 +75,7 @@ def value_and_grad(call: Call, leaves: list[Leaf], wanted: Sequence[int]) -> tup
     _check(leaves, wanted)
     differentiated = jax.value_and_grad(of, has_aux=True)
     (value, (aux, passed)), grads = differentiated([leaves[place] for place in wanted])
-    return (value, grads), aux, passed.inside
+    return (value, grads, aux), passed.inside
 
 
 def vjp(call: Call, leaves: list[Leaf], wanted: Sequence[int]) -> tuple[list[Leaf], Any, Pull]:

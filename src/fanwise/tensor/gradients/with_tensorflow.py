@@ -35,6 +35,11 @@ def is_scalar(x: Leaf) -> bool:
     return x.shape.rank in (0, None)
 
 
+def is_real_scalar(x: Leaf) -> bool:
+    """Whether there is a gradient of x."""
+    return is_scalar(x) and bool(x.dtype.is_floating)
+
+
 def filled_like(x: Leaf, number: complex) -> Leaf:
     """An array like x, of one number."""
     return tf.fill(tf.shape(x), tf.cast(number, x.dtype))
@@ -45,14 +50,14 @@ def stop_gradient(x: Leaf) -> Leaf:
     return tf.stop_gradient(x)
 
 
-def value_and_grad(call: Call, leaves: list[Leaf], wanted: Sequence[int]) -> tuple[Any, list[Leaf], Any]:
-    """(value, gradients), arrays beside the value, and what `call` passed through. Takes `leaves` over."""
+def value_and_grad(call: Call, wanted: Sequence[int], leaves: list[Leaf]) -> tuple[Any, Any]:
+    """(value, gradients, arrays beside the value), and what `call` passed through. Takes `leaves` over."""
     inputs = _inputs(leaves, wanted)
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(inputs)
         value, aux, passed = call(leaves)
     grads = tape.gradient(value, inputs, unconnected_gradients=_ZERO)
-    return (value, [_dense(grad) for grad in grads]), aux, passed
+    return (value, [_dense(grad) for grad in grads], aux), passed
 
 
 def vjp(call: Call, leaves: list[Leaf], wanted: Sequence[int]) -> tuple[list[Leaf], Any, Pull]:

@@ -44,6 +44,11 @@ def is_scalar(x: _Tensor) -> bool:
     return x.ndim == 0
 
 
+def is_real_scalar(x: _Tensor) -> bool:
+    """Whether there is a gradient of x."""
+    return x.ndim == 0 and x.is_floating_point()
+
+
 def filled_like(x: _Tensor, number: complex) -> _Tensor:
     """An array like x, of one number."""
     return torch.full_like(x, number, requires_grad=False)
@@ -54,30 +59,35 @@ def stop_gradient(x: _Tensor) -> _Tensor:
     return x.detach()
 
 
-def value_and_grad(call: Call, leaves: list[Leaf], wanted: Sequence[int]) -> tuple[Any, list[Leaf], Any]:
-    """(value, gradients), arrays beside the value, and what `call` passed through. Takes `leaves` over."""
+def value_and_grad(call: Call, wanted: Sequence[int], leaves: list[Leaf]) -> tuple[Any, Any]:
+    """(value, gradients, arrays beside the value), and what `call` passed through. Takes `leaves` over."""
     if torch.is_grad_enabled():
-        return _value_and_grad(call, leaves, wanted, _nesting.depth > 0)
+        return _value_and_grad(call, wanted, leaves, _nesting.depth > 0)
     with torch.inference_mode(False), torch.enable_grad():
-        return _value_and_grad(call, leaves, wanted, False)
+        return _value_and_grad(call, wanted, leaves, False)
 
 
-def _value_and_grad(
-    call: Call, leaves: list[Leaf], wanted: Sequence[int], connected: bool
-) -> tuple[Any, list[Leaf], Any]:
+def _value_and_grad(call: Call, wanted: Sequence[int], leaves: list[Leaf], connected: bool) -> tuple[Any, Any]:
     inputs = _inputs(leaves, wanted, connected)
     if inputs is None:
-        return _value_and_grad_in_func(call, leaves, wanted)
-    value, aux, passed = _nested(call, leaves)
-    if not value.requires_grad:
-        grads = [torch.zeros_like(x) for x in inputs]
-    else:
+        return _value_and_grad_in_func(call, wanted, leaves)
+    depth = _nesting.depth  # as in `_nested`, without a call of it
+    _nesting.depth = depth + 1
+    try:
+        value, aux, passed = call(leaves)
+    finally:
+        _nesting.depth = depth
+    grads: Sequence[Leaf | None] = (None,) * len(inputs)
+    if value.requires_grad:
         # Not materialize_grads: it costs 3 us, used or not.
-        found = torch.autograd.grad(value, inputs, create_graph=connected, allow_unused=True)
-        grads = [torch.zeros_like(x) if grad is None else grad for x, grad in zip(inputs, found, strict=True)]
+        grads = torch.autograd.grad(value, inputs, create_graph=connected, allow_unused=True)
+    for grad in grads:
+        if grad is None:
+            grads = [torch.zeros_like(x) if grad is None else grad for x, grad in zip(inputs, grads, strict=True)]
+            break
     if connected:
-        return (value, grads), aux, passed
-    return (value.detach(), grads), [x.detach() for x in aux], passed
+        return (value, grads, aux), passed
+    return (value.detach(), grads, [x.detach() for x in aux] if aux else aux), passed
 
 
 def vjp(call: Call, leaves: list[Leaf], wanted: Sequence[int]) -> tuple[list[Leaf], Any, Pull]:
@@ -150,7 +160,7 @@ def _nested(call: Call, leaves: list[Leaf]) -> tuple[Leaf, list[Leaf], Any]:  # 
 # -- inside a transform of torch.func ----------------------------------------------------------------------------------
 
 
-def _value_and_grad_in_func(call: Call, leaves: list[Leaf], wanted: Sequence[int]) -> tuple[Any, list[Leaf], Any]:
+def _value_and_grad_in_func(call: Call, wanted: Sequence[int], leaves: list[Leaf]) -> tuple[Any, Any]:
     def of(*inputs: _Tensor) -> tuple[_Tensor, list[_Tensor]]:
         value, aux, passed = call(_with(leaves, wanted, inputs))
         kept.append(passed)
@@ -158,7 +168,7 @@ def _value_and_grad_in_func(call: Call, leaves: list[Leaf], wanted: Sequence[int
 
     kept: list[Any] = []  # Any: passed through
     value, pull, *aux = torch.func.vjp(of, *[leaves[place] for place in wanted], has_aux=True)
-    return (value, list(pull(torch.ones_like(value)))), aux[0], kept[-1]
+    return (value, list(pull(torch.ones_like(value))), aux[0]), kept[-1]
 
 
 def _vjp_in_func(call: Call, leaves: list[Leaf], wanted: Sequence[int]) -> tuple[list[Leaf], Any, Pull]:

@@ -41,9 +41,13 @@ _BY_ARRAYS = """
 def {name}{signature}:
     kind = type({first}[0]) if {first} else None
     function = functions.get(kind)
-    for each in {first}:
-        if type(each) is not kind:
+    if len({first}) == 2:  # mostly; a loop costs as much as all the rest
+        if type({first}[1]) is not kind:
             function = None
+    else:
+        for each in {first}:
+            if type(each) is not kind:
+                function = None
     if function is None:
         function = choose(*{first})
     return function({arguments})

@@ -1,0 +1,76 @@
+"""The statistics of a channel, in parts that can be added: how many values, their mean, their squared deviations.
+
+    part a: n, m, s    part b: n, m, s    d = m_b - m_a    n = n_a + n_b
+    m = m_a + d n_b / n        s = s_a + s_b + d^2 n_a n_b / n
+
+(Chan, Golub, LeVeque: Updating Formulae and a Pairwise Algorithm for Computing Sample Variances, 1979.) Nothing
+cancels here when the mean is large against the deviation, as it does in sums of squares. All is in float64.
+"""
+
+# C: channels
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Of the values of each channel: their number, mean, and the sum of (value - mean)^2."""
+
+    count: int
+    mean_C: Tensor
+    squares_C: Tensor
+
+    @property
+    def variance_C(self) -> Tensor:
+        """What the values are normalised by."""
+        return self.squares_C / self.count
+
+    @property
+    def unbiased_variance_C(self) -> Tensor:
+        """What the running variance is made of."""
+        return self.squares_C / (self.count - 1)
+
+
+def moments_of(x: Tensor) -> Moments | None:
+    """Of a tensor whose second axis is the channel; None if it has no values."""
+    count = values_a_channel(x)
+    if count == 0:
+        return None
+    wide = widened(x)
+    mean_C = summed(wide) / count
+    # Deviations from the rounded mean cost no copy in float64; what the rounding moved them by is taken off again.
+    rounded_C = mean_C.to(wide.dtype)
+    squares_C = summed((wide - spread(rounded_C, x)).square_()) - count * (mean_C - rounded_C).square()
+    return Moments(count, mean_C, squares_C.clamp_(min=0))
+
+
+def merge(left: Moments, right: Moments) -> Moments:
+    """Of the values of both."""
+    count = left.count + right.count
+    between_C = right.mean_C - left.mean_C
+    mean_C = left.mean_C + between_C * (right.count / count)
+    squares_C = left.squares_C + right.squares_C + between_C.square() * (left.count * right.count / count)
+    return Moments(count, mean_C, squares_C)
+
+
+def values_a_channel(x: Tensor) -> int:
+    """How many values each channel has."""
+    return x.numel() // x.shape[1] if x.shape[1] else 0
+
+
+def summed(x: Tensor) -> Tensor:
+    """The sum of each channel, in float64."""
+    return x.sum([axis for axis in range(x.ndim) if axis != 1], dtype=torch.float64)
+
+
+def spread(values_C: Tensor, x: Tensor) -> Tensor:
+    """One value a channel, as an operand for `x`."""
+    return values_C.view([1, -1] + [1] * (x.ndim - 2))
+
+
+def widened(x: Tensor) -> Tensor:
+    """In float32 at least: what a 16-bit tensor is computed with."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

@@ -1,0 +1,82 @@
+"""The job of a rank, whether a pool of this process runs it or, inside a job, the pool of that job."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from ...base.errors import DeadlineExceeded, WorkerLostError
+from ...pool.current import NestedHandle
+from ...pool.handles import JobHandle
+
+# A handle inside a job learns of ends while it waits.
+_LOOK_S = 0.002
+_SAID_LINES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How it ended: `value` if it returned, else the error.
+
+    `is_lost`: its process died, and `text` tells how; `is_crash`: of its own doing, as far as can be told.
+    """
+
+    value: Any = None  # Any: the function's result
+    error: BaseException | None = None
+    text: str = ""
+    is_crash: bool = False
+
+    @property
+    def is_returned(self) -> bool:
+        return self.error is None
+
+    @property
+    def is_lost(self) -> bool:
+        return isinstance(self.error, WorkerLostError)
+
+
+class RankJob:
+    """See the module."""
+
+    def __init__(self, handle: JobHandle | NestedHandle) -> None:
+        self._handle = handle
+        self._ended: Ended | None = None
+
+    def is_over(self) -> bool:
+        """Whether its process is gone and the pool knows how it ended."""
+        if self._ended is None:
+            self._ended = self._look()
+        return self._ended is not None
+
+    def ended(self) -> Ended:
+        """How. Only when it is over."""
+        assert self._ended is not None, "asked before it is over"
+        return self._ended
+
+    def _look(self) -> Ended | None:
+        handle = self._handle
+        if isinstance(handle, JobHandle):
+            if not handle.done():
+                return None
+            outcome = handle.outcome(0)
+            is_crash = outcome.kind in ("signal", "exit") and not outcome.text.startswith("ended by SIGKILL")
+        else:
+            is_crash = False
+        try:
+            return Ended(handle.result(_LOOK_S))
+        except DeadlineExceeded:
+            return None
+        except Exception as error:
+            return Ended(error=error, text=str(error), is_crash=is_crash)
+
+    def kill(self) -> None:
+        """End it, before it has said where it is."""
+        if isinstance(self._handle, JobHandle):
+            self._handle.kill()
+        else:
+            self._handle.stop(0.0)
+
+    def said(self) -> str:
+        """The last lines of its output, for the note of an error; empty: none, or not known."""
+        if not isinstance(self._handle, JobHandle):
+            return ""
+        lines = "".join(self._handle.output()).rstrip().split("\n")[-_SAID_LINES:]
+        return "; its last output:\n" + "\n".join(lines) if lines != [""] else ""

@@ -1,0 +1,268 @@
+"""One of several processes of a run, at its board: who takes part, what all exchange, what is done again.
+
+    together(body) --gather, gather ...--> committed, or again from its beginning with those that are left
+
+Each exchange has a turn, a number that counts up alike in all processes. A process puts its content into a box, arrives
+at the turn, and waits until all members have. When one of them dies, the supervisor makes the view odd; everybody agrees
+as soon as it looks at the board, and from then on arrives nowhere. So the supervisor sees a picture that stands still:
+the last turn that all members of the view had arrived at is committed. Whoever had not yet noticed finishes it, for the
+boxes of the dead are still there; whatever comes after it is done again, in the next view.
+
+A box is used for every other turn. Whoever writes into it has seen all arrive at the turn between, and so leave it.
+"""
+
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from torch import nn
+
+from ...base.errors import TrialStopped
+from ...links.codec import dumps, loads
+from ..team import StateHere, Sums
+from .board import FAILED, STOPPED, SUPERVISOR, Board
+from .joining import write_state
+from .memory import SharedMemory
+from .pipes import Speaker
+from .sums import SharedSums
+
+T = TypeVar("T")
+
+
+class Again(BaseException):
+    """The view has changed: what was being done together begins again. No Exception, so that user code lets it pass."""
+
+
+class Over(BaseException):
+    """The run has failed elsewhere: this process has nothing more to say."""
+
+
+class Member:
+    """The team of a process that trains with others.
+
+    Args:
+        rank: its number for the whole run. ranks: how many numbers there are.
+        joins: it comes later, and takes part from the view on that has its rank.
+    """
+
+    def __init__(self, memory: SharedMemory, board: Board, rank: int, ranks: int, speaker: Speaker, *, joins: bool) -> None:
+        self.rank, self.ranks = rank, ranks
+        self.memory = memory
+        self.catching_up = joins
+        self._board = board
+        self._speaker = speaker
+        self._view = 0
+        self._members: tuple[int, ...] = ()
+        self._next: tuple[int, tuple[int, ...]] | None = None
+        self._turn = 0
+        self._is_within = False
+        self._admits = False
+        self._bytes_asked = 0
+        self._enter_first_view()
+
+    def _enter_first_view(self) -> None:
+        board = self._board
+        while True:
+            view, members, turn = board.view, board.members, board.committed
+            # Nothing here changes while a view is even that has this rank, for it would have to agree.
+            if view % 2 == 0 and self.rank in members and board.view == view:
+                break
+            self._look_for_the_end()
+            board.wait_view(view)
+        self._view, self._members, self._turn = view, members, turn
+        self._requests = board.answered
+
+    @property
+    def place(self) -> int:
+        return self._members.index(self.rank)
+
+    @property
+    def size(self) -> int:
+        return len(self._members)
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The ranks that take part, by place."""
+        return self._members
+
+    # -- together --------------------------------------------------------------------------------------------------
+
+    def together(self, body: Callable[[], T]) -> T:
+        if self.catching_up or self._is_within:
+            return body()
+        while True:
+            self._take_next_view()
+            before = self._turn
+            self._is_within = True
+            try:
+                return body()
+            except Again:
+                self._turn = before
+            finally:
+                self._is_within = False
+
+    def gather(self, what: str, content: Any) -> list[Any]:  # Any: anything that can be pickled
+        if self.catching_up:
+            return [content]
+        assert self._is_within, "exchanges are part of something that can be done again"
+        slot = (self._turn + 1) % 2
+        self._board.put(self.rank, slot, pack((what, content)))
+        self.barrier()
+        said = [_unpack(self._board.get(rank, slot)) for rank in self._members]
+        self._check_all_do(what, [its for its, _ in said])
+        return [content for _, content in said]
+
+    def _check_all_do(self, what: str, each: Sequence[str]) -> None:
+        for rank, its in zip(self._members, each, strict=True):
+            if its != what:
+                raise RuntimeError(
+                    f"the processes of the run do different things: rank {self.rank} {what}, rank {rank} {its}.\n"
+                    f"The training function must take the same way in every process; run.rank may decide only what is "
+                    f"printed or written."
+                )
+
+    def barrier(self) -> None:
+        """Block until all members have come here. What each wrote before can be read after."""
+        self._look_for_the_end()
+        if self._next is not None or self._board.view != self._view:
+            self._leave_view()
+            raise Again
+        self._turn += 1
+        self._board.arrive(self.rank, self._view, self._turn)
+        for rank in self._members:
+            if rank != self.rank and not self._wait_for(rank):
+                return
+
+    def _wait_for(self, rank: int) -> bool:
+        """Until this rank is at our turn, too. False: that needs no waiting any more, all had come when one died."""
+        board, turn = self._board, self._turn
+        while True:
+            view, its_turn = board.arrived(rank)
+            if view == self._view and its_turn >= turn:
+                return True
+            if board.view != self._view:
+                self._leave_view()
+                if board.committed >= turn:
+                    return False
+                raise Again
+            self._look_for_the_end()
+            board.wait_arrived(rank, its_turn)
+
+    def _leave_view(self) -> None:
+        """Agree to the change, and learn what comes next. It is entered when what is being done is over."""
+        if self._next is not None:
+            return
+        board = self._board
+        while (view := board.view) % 2:
+            if board.agreed(self.rank) != view:
+                board.agree(self.rank, view)
+                self._speaker.say("agreed", view)
+            self._look_for_the_end()
+            board.wait_view(view)
+        self._next = (board.view, board.members)
+
+    def _take_next_view(self) -> None:
+        if self._next is not None:
+            self._view, self._members = self._next
+            self._next = None
+
+    def _look_for_the_end(self) -> None:
+        ending = self._board.ending
+        if ending == FAILED:
+            raise Over
+        if ending == STOPPED:
+            raise TrialStopped("the run was stopped")
+
+    # -- steps -----------------------------------------------------------------------------------------------------
+
+    def sums(self, params: Sequence[nn.Parameter]) -> Sums:
+        made = SharedSums(self, params, self._bytes_asked)
+        self._bytes_asked += made.size_bytes
+        return made
+
+    @property
+    def joining(self) -> int:
+        """How many wait to be taken in; looked at by all together."""
+        return self._board.joining
+
+    def admit_soon(self) -> None:
+        """All members have seen that somebody wants to join: at the next place where that can be."""
+        self._admits = True
+
+    def step_begins(self, state_here: StateHere) -> None:
+        self.catching_up = False
+        if self._admits and (state := state_here()) is not None:
+            self._admits = False
+            self.together(lambda: self._admit(state))
+
+    def _admit(self, state: Mapping[str, Any]) -> None:  # Any: as a checkpoint holds it
+        """All stop here until the view has changed; the first tells where this is."""
+        self.barrier()
+        if self.place == 0:
+            write_state(self.memory, state)
+            self._speaker.say("admit", self._view)
+        while self._next is None:
+            self._look_for_the_end()
+            if self._board.view != self._view:
+                self._leave_view()
+            else:
+                self._board.wait_view(self._view)
+
+    # -- the end, and reports --------------------------------------------------------------------------------------
+
+    def report(self, values: Mapping[str, Any]) -> str | None:  # Any: numbers
+        if self.catching_up:
+            return "CONTINUE"  # it was reported before this process came
+        self._requests += 1
+        return self.together(lambda: self._report(values))
+
+    def _report(self, values: Mapping[str, Any]) -> str:  # Any: numbers
+        decision = None
+        if self.place == 0:
+            decision = self.ask("report", self._requests, dict(values))
+        found = self.gather("reports", decision)[0]
+        if isinstance(found, BaseException):
+            raise found
+        return str(found)
+
+    def ask(self, *message: Any) -> Any:  # Any: plain values
+        """Say something to the supervisor, its number second, and wait for the answer."""
+        board = self._board
+        self._speaker.say(*message)
+        while (seen := board.answered) < message[1]:
+            self._look_for_the_end()
+            if board.view != self._view:
+                self._leave_view()
+                raise Again
+            board.wait_answered(seen)
+        return _unpack(board.get(SUPERVISOR, message[1] % 2))
+
+    def done(self) -> bool:
+        """The training function has returned here. Whether this process is the one whose result counts."""
+        if self.catching_up:
+            return False  # it came too late
+        self.together(lambda: self.gather("has returned", None))
+        self._take_next_view()
+        return self.place == 0
+
+    def wait_for_end(self) -> None:
+        """Block until the result of another is there. Returns when it was lost: then this one may be the first."""
+        board = self._board
+        while not board.ending:
+            if board.view != self._view:
+                self._leave_view()
+                self._take_next_view()
+                return
+            board.wait_view(self._view)
+        raise Over
+
+
+def pack(content: Any) -> bytes:  # Any: anything that can be pickled
+    """For a box."""
+    head, buffers = dumps(content)
+    return pickle.dumps((head, [bytes(buffer) for buffer in buffers]), protocol=5)
+
+
+def _unpack(data: bytes) -> Any:  # Any: whatever was put in
+    head, buffers = pickle.loads(data)
+    return loads(head, [memoryview(bytearray(buffer)) for buffer in buffers])

@@ -1,0 +1,72 @@
+"""The memory that the processes of a run share: one file without a name, which ends with the last of them.
+
+    0           the board: a few numbers for each process            board.py
+    1 MiB ...   two boxes for each process, for messages             board.py
+    1 TiB ...   gradients, as the steps of the run ask for them      sums.py
+
+The file is 16 TiB long and empty: only what was written takes memory. It is made by the process that starts the others,
+and they open it through that process's entry in /proc, which the system allows to the same user only. There is no name
+that could be left behind, and nothing to clean up after a kill.
+"""
+
+import ctypes
+import mmap
+import os
+
+import torch
+from torch import Tensor
+
+PAGE_BYTES = mmap.PAGESIZE
+_SIZE_BYTES = 1 << 44
+
+
+class SharedMemory:
+    """See the module. `create` in the process that starts the others, `open` in these."""
+
+    def __init__(self, fd: int, path: str) -> None:
+        self.path = path
+        self._fd = fd
+
+    @classmethod
+    def create(cls) -> "SharedMemory":
+        fd = os.memfd_create("fanwise", os.MFD_CLOEXEC)
+        os.ftruncate(fd, _SIZE_BYTES)
+        return cls(fd, f"/proc/{os.getpid()}/fd/{fd}")
+
+    @classmethod
+    def open(cls, path: str) -> "SharedMemory":
+        """Raises OSError when the process that made it is gone."""
+        return cls(os.open(path, os.O_RDWR | os.O_CLOEXEC), path)
+
+    def read(self, offset: int, size: int) -> bytes:
+        return os.pread(self._fd, size, offset)
+
+    def write(self, offset: int, data: bytes) -> None:
+        view = memoryview(data)
+        while view:  # a write of more than 2 GiB comes in parts
+            written = os.pwrite(self._fd, view, offset)
+            offset, view = offset + written, view[written:]
+
+    def map(self, offset: int, size: int, *, private: bool = False) -> mmap.mmap:
+        """A mapping of a range; `offset` at a page. Private: what is written into it stays in this process."""
+        flags = mmap.MAP_PRIVATE if private else mmap.MAP_SHARED
+        return mmap.mmap(self._fd, size, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE, offset=offset)
+
+    def close(self) -> None:
+        """Mappings stay."""
+        os.close(self._fd)
+
+
+def bytes_of(mapping: mmap.mmap) -> Tensor:
+    """A mapping as a tensor of bytes, which holds it."""
+    return torch.frombuffer(mapping, dtype=torch.uint8)
+
+
+def address_of(mapping: mmap.mmap) -> int:
+    """Where it begins in this process."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+
+
+def pages(size: int) -> int:
+    """`size` rounded up to whole pages."""
+    return -(-size // PAGE_BYTES) * PAGE_BYTES

@@ -1,0 +1,144 @@
+"""A rank: what runs in each process of a run, as a job of a pool.
+
+    supervisor --job--> main: memory, board, pipe --> Run with this team --> train(run) --> result, from the first only
+
+What it prints goes to the user's terminal from the first process, and from the others into the output that the pool
+keeps. A report of the job is a report of the run: made once, and its decision is that of all processes.
+"""
+
+import io
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+import torch
+
+from ...base.errors import TrialStopped
+from ...links.codec import pack_error
+from ...pool.current import CurrentJob, current, enter
+from ...pool.seeds import seed_everything
+from ..order import Progress
+from ..plans import Plan
+from ..runs import Run
+from .board import Board
+from .joining import read_state
+from .member import Member, Over
+from .memory import SharedMemory
+from .pipes import Speaker
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What a rank is told when it starts.
+
+    Attributes:
+        memory, pipe: what it opens. rank, ranks: its number, and how many numbers there are.
+        joins: the run goes on already.
+        shards, threads, seed, fixed: the plan, and which of these the user asked for by name.
+        devices: names, of this process.
+        resume: a checkpoint, or None.
+    """
+
+    memory: str
+    pipe: str
+    rank: int
+    ranks: int
+    joins: bool
+    shards: int
+    threads: int
+    seed: int
+    fixed: frozenset[str]
+    devices: tuple[str, ...]
+    resume: str | None
+
+
+def main(train: Callable[[Run], Any], orders: Orders) -> Any:  # Any: what the user's function returns
+    """The life of a rank."""
+    speaker = Speaker(orders.pipe)
+    speaker.say("here", os.getpid())
+    try:
+        return _train(train, orders, speaker)
+    except Over:
+        return None
+    except TrialStopped:
+        speaker.say("stopped")
+        return None
+    except BaseException as error:
+        speaker.say("failed", time.monotonic(), pack_error(error))
+        return None
+
+
+def _train(train: Callable[[Run], Any], orders: Orders, speaker: Speaker) -> Any:  # Any: as the function returns
+    memory = SharedMemory.open(orders.memory)
+    torch.set_num_threads(orders.threads)
+    seed_everything(orders.seed)
+    member = Member(memory, Board(memory), orders.rank, orders.ranks, speaker, joins=orders.joins)
+    plan = Plan(orders.shards, orders.threads, Progress(orders.seed))
+    run = Run(plan, tuple(map(torch.device, orders.devices)), team=member, fixed=orders.fixed)
+    if orders.joins:
+        run.restore_state(read_state(memory), "the run that it joins")
+    elif orders.resume is not None:
+        run.restore(orders.resume)
+    enter(_ReportingJob(current(), member))
+    sys.stdout, sys.stderr = _Forwarding(sys.stdout, "out", member, speaker), _Forwarding(sys.stderr, "err", member, speaker)
+    try:
+        result = train(run)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    while not member.done():
+        member.wait_for_end()
+    speaker.say("returns")
+    return result
+
+
+class _ReportingJob(CurrentJob):
+    """The current job of a rank: what it reports is the run's, and is decided for all ranks together."""
+
+    def __init__(self, job: CurrentJob, member: Member) -> None:
+        self.__dict__.update(job.__dict__)
+        self._member = member
+
+    def report(self, values: object) -> str:
+        assert isinstance(values, Mapping), "metrics by name"
+        decision = self._member.report(values)
+        assert decision is not None, "others decide"
+        return decision
+
+
+class _Forwarding(io.TextIOBase):
+    """Standard output or error of a rank: to the supervisor while it is the first, else to where it went before."""
+
+    def __init__(self, before: TextIO, name: str, member: Member, speaker: Speaker) -> None:
+        self._before = before
+        self._name = name
+        self._member = member
+        self._speaker = speaker
+        self._line = ""
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._before.fileno()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]  # a plain attribute there
+        return self._before.encoding
+
+    def write(self, text: str) -> int:
+        if self._member.catching_up or self._member.place != 0:
+            return self._before.write(text)
+        self._line += text
+        if "\n" in text or len(self._line) > 4096:
+            self.flush()
+        return len(text)
+
+    def flush(self) -> None:
+        line, self._line = self._line, ""
+        if line:
+            self._speaker.say(self._name, line)
+        self._before.flush()

@@ -1,0 +1,326 @@
+"""The process that starts the others and outlives them: it sees deaths, changes views, and takes messages.
+
+    Supervisor(pool, train, settings).run() --> what train returns in the first process, or the error of the one that failed
+
+It does no training. Deaths come as the end of a process (pidfd), failures as a message on its pipe before the process
+ends, so the error that is raised is that of the rank that failed first, in its original type. Whatever happens, when
+`run` returns or raises, every process of the run is gone; the memory goes with the last of them.
+"""
+
+import logging
+import os
+import select
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from ...base.errors import TrialStopped, WorkerLostError
+from ...links.codec import unpack_error
+from ...pool import Pool
+from ...pool.reporting import report
+from ..runs import Run
+from .board import FAILED, STOPPED, SUPERVISOR, Board
+from .jobs import Ended, RankJob
+from .member import pack
+from .memory import SharedMemory
+from .pipes import Ear
+from .ranks import Orders, main
+from .views import Order, Pause, Views
+
+_log = logging.getLogger(__name__)
+
+_LOOK_S = 0.05
+# What the others get to say why they failed too, when one has: the earliest is the cause.
+_ECHO_S = 0.1
+# What a stopped training function gets for its `finally`.
+_GRACE_S = 2.0
+# What killed processes get to be gone.
+_DYING_S = 10.0
+# Deaths in one and the same place: by then the work, and not chance, kills.
+_MOST_DEATHS = {"crash": 2, "kill": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A run in processes. `devices`: names, for each process. `on_loss`: "continue", "respawn" or "stop"."""
+
+    devices: tuple[tuple[str, ...], ...]
+    shards: int
+    threads: int
+    seed: int
+    fixed: frozenset[str]
+    resume: str | None
+    on_loss: str
+
+
+@dataclass(slots=True, eq=False)
+class _Rank:
+    """One process. `pidfd`: -1 until it has said where it is."""
+
+    number: int
+    job: RankJob
+    ear: Ear
+    joins: bool
+    pidfd: int = -1
+    pid: int = 0
+    is_over: bool = False
+    returns: bool = False
+    stopped: bool = False
+    failed: tuple[float, bytes] | None = None
+
+    def is_gone(self) -> bool:
+        """Whether its process has ended, and the pool knows how."""
+        if self.pidfd >= 0:
+            looked = select.poll()
+            looked.register(self.pidfd, select.POLLIN)
+            if not looked.poll(0):
+                return False
+        return self.job.is_over()
+
+    def kill(self) -> None:
+        if self.pidfd >= 0:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+        else:
+            self.job.kill()
+
+    def close(self) -> None:
+        self.ear.close()
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+
+
+class _Result(Exception):
+    """The training function has returned in the first process."""
+
+    def __init__(self, value: Any) -> None:  # Any: what it returned
+        super().__init__()
+        self.value = value
+
+
+class Supervisor:
+    """See the module."""
+
+    def __init__(self, pool: Pool, train: Callable[[Run], Any], settings: Settings) -> None:  # Any: its result
+        self._pool = pool
+        self._train = train
+        self._settings = settings
+        self._count = len(settings.devices)
+        self._memory = SharedMemory.create()
+        self._board = Board(self._memory)
+        self._ranks: dict[int, _Rank] = {}
+        self._views = Views(tuple(range(self._count)), self._board.arrived)
+        self._deaths: Counter[tuple[str, int]] = Counter()
+        self._answered = 0
+        self._poll = select.poll()
+
+    def run(self) -> Any:  # Any: what the training function returns
+        """Block until the run is over.
+
+        Raises:
+            What the training function raised, in the rank where that happened first; WorkerLostError when processes died
+            and the run cannot go on; TrialStopped when it was stopped.
+        """
+        grace_s = 0.0
+        try:
+            self._board.decide(self._views.members, 0)
+            self._board.set_view(self._views.view)
+            for number in range(self._count):
+                self._start(number, joins=False)
+            self._until_over()
+        except _Result as result:
+            grace_s = _GRACE_S
+            return result.value
+        except TrialStopped:
+            self._board.end(STOPPED, self._count)
+            self._let_end(_GRACE_S)
+            raise
+        finally:
+            self._end_all(grace_s)
+
+    def _start(self, number: int, *, joins: bool) -> None:
+        settings, ear = self._settings, Ear()
+        orders = Orders(
+            memory=self._memory.path,
+            pipe=ear.path,
+            rank=number,
+            ranks=self._count,
+            joins=joins,
+            shards=settings.shards,
+            threads=settings.threads,
+            seed=settings.seed,
+            fixed=settings.fixed,
+            devices=settings.devices[number],
+            resume=None if joins else settings.resume,
+        )
+        handle = self._pool.needs(cpus=settings.threads).submit(main, self._train, orders)
+        if number in self._ranks:
+            self._ranks[number].close()  # of the dead
+        self._ranks[number] = _Rank(number, RankJob(handle), ear, joins)
+        self._poll.register(ear.fd, select.POLLIN)
+
+    # -- the loop --------------------------------------------------------------------------------------------------
+
+    def _until_over(self) -> NoReturn:
+        while True:
+            self._listen(_LOOK_S)
+            self._look_for_failures()
+            for rank in list(self._ranks.values()):
+                if not rank.is_over and rank.is_gone():
+                    self._listen_to(rank)
+                    self._look_for_failures()
+                    self._over(rank)
+
+    def _listen(self, within_s: float) -> None:
+        """Take what was said, and wait for it a little."""
+        fds = {fd for fd, _ in self._poll.poll(within_s * 1000)}
+        for rank in self._ranks.values():
+            if rank.ear.fd in fds:
+                self._listen_to(rank)
+
+    def _listen_to(self, rank: _Rank) -> None:
+        for name, *content in rank.ear.read():
+            match name:
+                case "here":
+                    self._is_here(rank, *content)
+                case "out" | "err":
+                    stream = sys.stdout if name == "out" else sys.stderr
+                    stream.write(content[0])
+                    stream.flush()
+                case "agreed":
+                    self._obey(self._views.agreed(rank.number, content[0]))
+                case "admit":
+                    self._obey(self._views.admits(content[0]))
+                case "report":
+                    self._report(*content)
+                case "failed":
+                    rank.failed = (content[0], content[1])
+                case "stopped":
+                    rank.stopped = True
+                case "returns":
+                    rank.returns = True
+
+    def _is_here(self, rank: _Rank, pid: int) -> None:
+        with suppress(ProcessLookupError):
+            rank.pidfd, rank.pid = os.pidfd_open(pid), pid
+            self._poll.register(rank.pidfd, select.POLLIN)
+        if rank.joins:
+            self._views.ready(rank.number)
+            self._board.set_joining(len(self._views.waiting))
+
+    def _report(self, request: int, values: dict[str, Any]) -> None:  # Any: numbers
+        """Report for all, once: a second request of the same number comes from one who asks for the dead."""
+        if request <= self._answered:
+            return
+        try:
+            report(**values)
+            answer: Any = "CONTINUE"
+        except TrialStopped:
+            answer = "STOP"
+        except Exception as error:
+            answer = error
+        self._board.put(SUPERVISOR, request % 2, pack(answer))
+        self._answered = request
+        self._board.set_answered(request)
+
+    # -- ends ------------------------------------------------------------------------------------------------------
+
+    def _look_for_failures(self) -> None:
+        """Raise what a rank has raised; of several, the first."""
+        if not any(rank.failed for rank in self._ranks.values()):
+            return
+        until_s = time.monotonic() + _ECHO_S
+        while (left_s := until_s - time.monotonic()) > 0:
+            self._listen(left_s)
+        failed = [rank for rank in self._ranks.values() if rank.failed is not None]
+        first = min(failed, key=lambda rank: rank.failed or (0.0, b""))
+        assert first.failed is not None, "only those"
+        error = unpack_error(first.failed[1])
+        error.add_note(self._where(first) + first.job.said())
+        raise error
+
+    def _where(self, rank: _Rank) -> str:
+        return f"in rank {rank.number} of {self._count} (pid {rank.pid})"
+
+    def _over(self, rank: _Rank) -> None:
+        """Its process is gone, and it was heard to the end."""
+        rank.is_over = True
+        self._silence(rank)
+        ended = rank.job.ended()
+        if rank.returns and ended.is_returned:
+            raise _Result(ended.value)
+        if ended.error is not None and not ended.is_lost:
+            ended.error.add_note(self._where(rank) + rank.job.said())
+            raise ended.error
+        if rank.stopped:
+            if all(other.is_over for other in self._ranks.values()):
+                raise TrialStopped("the run was stopped")
+            return
+        self._lost(rank, ended)
+
+    def _lost(self, rank: _Rank, ended: Ended) -> None:
+        text = f"rank {rank.number} of {self._count} (pid {rank.pid}) {ended.text or 'left the run before its end'}"
+        if self._settings.on_loss == "stop":
+            raise WorkerLostError(f"{text}\non_loss='stop' ends the run with it.")
+        self._check_place(text, ended)
+        self._obey(self._views.lost(rank.number))
+        self._board.set_joining(len(self._views.waiting))
+        if not self._views.living:
+            raise WorkerLostError(f"{text}\nNo other process of the run is left.")
+        left = len(self._views.living)
+        _log.warning("%s; %d %s over its shards", text, left, "process takes" if left == 1 else "processes take")
+        if self._settings.on_loss == "respawn":
+            self._start(rank.number, joins=True)
+
+    def _check_place(self, text: str, ended: Ended) -> None:
+        """What dies again and again in the same place would do so for ever."""
+        place = max(self._board.arrived(rank)[1] for rank in range(self._count))
+        kind = "crash" if ended.is_crash else "kill"
+        self._deaths[kind, place] += 1
+        if self._deaths[kind, place] >= _MOST_DEATHS[kind]:
+            raise WorkerLostError(
+                f"{text}\n{self._deaths[kind, place]} processes died without one finished step between them, so it is "
+                f"the work that kills. Run it on one device to see where: devices=1."
+            )
+
+    def _obey(self, orders: list[Order]) -> None:
+        for order in orders:
+            if isinstance(order, Pause):
+                self._board.set_view(order.view)
+            else:
+                self._board.set_joining(len(self._views.waiting))
+                self._board.decide(order.members, order.committed)
+                self._board.set_view(order.view)
+
+    def _let_end(self, within_s: float) -> None:
+        """Wait until all ranks are gone."""
+        until_s = time.monotonic() + within_s
+        while any(not rank.is_over for rank in self._ranks.values()) and time.monotonic() < until_s:
+            self._listen(_LOOK_S)
+            for rank in self._ranks.values():
+                if not rank.is_over and rank.is_gone():
+                    self._listen_to(rank)
+                    rank.is_over = True
+                    self._silence(rank)
+
+    def _end_all(self, grace_s: float) -> None:
+        """No process of the run is left after it."""
+        self._board.end(FAILED, self._count)
+        self._let_end(grace_s)
+        for rank in self._ranks.values():
+            if not rank.is_over:
+                rank.kill()
+        self._let_end(_DYING_S)
+        for rank in self._ranks.values():
+            rank.close()
+        self._memory.close()
+
+    def _silence(self, rank: _Rank) -> None:
+        for fd in (rank.ear.fd, rank.pidfd):
+            with suppress(KeyError):
+                self._poll.unregister(fd)

@@ -1,0 +1,132 @@
+"""The processes of a run, as a step sees them: what they exchange, and which share of the work is this one's.
+
+`Team` is all that steps, means and reports know of other processes. `Alone` is the team of one process. Everything
+that concerns all goes through `together`: it is done by all, in the same order, or by none; when a member is lost in
+the middle, those that are left do it again, with its share of the work.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from .gradients import Partial, add
+from .shards import Node, total
+
+T = TypeVar("T")
+
+# What somebody needs who joins here, as a checkpoint holds it; None where nobody can.
+StateHere = Callable[[], Mapping[str, Any] | None]  # Any: numbers, tensors and state_dicts
+
+
+class Sums(Protocol):
+    """Adds up what the shards of one step brought, over all processes."""
+
+    def total(self, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
+        """The sum over all shards, on every process. Blocks until all have theirs. Only inside `together`.
+
+        Args:
+            nodes: of the shards that this process executed; they are used up.
+            mean: the gradients are divided by the count. They may then be in memory that all processes see: good
+                until the next call, and what is written into them stays in this process.
+
+        Raises:
+            ValueError: the losses count nothing.
+        """
+        ...
+
+    def settle(self) -> None:
+        """The gradients of the last `total` are not needed any more."""
+        ...
+
+
+class Team(Protocol):
+    """See the module."""
+
+    @property
+    def place(self) -> int:
+        """Of this process among those that take part, from 0."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """How many processes take part."""
+        ...
+
+    @property
+    def catching_up(self) -> bool:
+        """Whether this process is still on its way to the place where the others are; it then works alone."""
+        ...
+
+    def together(self, body: Callable[[], T]) -> T:
+        """What `body` returns, which all processes call; again when one of them was lost meanwhile."""
+        ...
+
+    def gather(self, what: str, content: Any) -> list[Any]:  # Any: anything that can be pickled
+        """What all processes gave, by place. Blocks until all have. Only inside `together`.
+
+        Args:
+            what: this process does, as "makes a step"; all must do the same.
+        """
+        ...
+
+    def sums(self, params: Sequence[nn.Parameter]) -> Sums:
+        """For one step, of these parameters."""
+        ...
+
+    def step_begins(self, state_here: StateHere) -> None:
+        """A step is about to begin: the place where others may join."""
+        ...
+
+    def report(self, values: Mapping[str, Any]) -> str | None:  # Any: numbers
+        """Report once for all; the decision. None: it is this process's own job that reports."""
+        ...
+
+
+class Alone:
+    """The team of a process that trains by itself."""
+
+    place, size, catching_up = 0, 1, False
+
+    def together(self, body: Callable[[], T]) -> T:
+        return body()
+
+    def gather(self, what: str, content: Any) -> list[Any]:  # Any: as given
+        return [content]
+
+    def sums(self, params: Sequence[nn.Parameter]) -> Sums:
+        return OwnSums()
+
+    def step_begins(self, state_here: StateHere) -> None:
+        pass
+
+    def report(self, values: Mapping[str, Any]) -> None:  # Any: as given
+        return None
+
+
+class OwnSums:
+    """All shards were executed here."""
+
+    def total(self, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
+        done = total(nodes, shards, add)
+        check_count(done.count, done.samples)
+        if mean:
+            divide(done.grads, done.count)
+        return done
+
+    def settle(self) -> None:
+        pass
+
+
+def check_count(count: float, samples: int) -> None:
+    """Raises ValueError when there is nothing to divide by."""
+    if not count > 0:
+        raise ValueError(f"the losses of this batch, {samples} samples, count {count}: nothing to mean")
+
+
+def divide(grads: Sequence[Tensor | None], count: float) -> None:
+    """Each gradient by `count`, in place."""
+    found = [grad for grad in grads if grad is not None]
+    if found:
+        torch._foreach_div_(found, count)

@@ -1,0 +1,68 @@
+"""How the tests run an example: its text as it stands, with smaller constants."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import matplotlib.image
+import pytest
+
+from fanwise.testing.programs import LoadedInterpreter
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+# One row an example: its constants made small. A test sees that no example is without a row.
+SHRUNK: dict[str, dict[str, object]] = {
+    "async_random_search": {"SECONDS": 6.0, "MAX_EPOCHS": 2, "PRINT_INTERVAL_S": 2.0},
+    "autograd": {},
+    "data_parallel_scratch": {"EPOCHS": 1},
+    "data_parallel": {"EPOCHS": 1},
+    "local_searcher": {"SECONDS": 4.0, "MAX_EPOCHS": 1, "REPETITIONS": 1},
+    "parameter_server_batched": {"STEPS": 5},
+    "pipeline_resnet": {"EPOCHS": 1},
+    "rl_cartpole": {"SOLVED": 20.0},
+    "rl_cartpole_batched": {"EPISODES": 10},
+    "rnn_parameter_server": {"EPOCHS": 2},
+    "tensors": {},
+}
+
+
+def with_constants(text: str, constants: dict[str, object]) -> str:
+    """The source with other values; every constant has to be there, once."""
+    for name, value in constants.items():
+        text, count = re.subn(rf"^{name} = [^#\n]+", f"{name} = {value!r} ", text, flags=re.MULTILINE)
+        assert count == 1, f"{name} is defined {count} times"
+    return text
+
+
+@pytest.fixture(scope="session")
+def shrunk() -> set[str]:
+    """The examples that can be run."""
+    return set(SHRUNK)
+
+
+@pytest.fixture
+def run_example(torch_loaded: LoadedInterpreter, tmp_path: Path) -> Callable[[str], str]:
+    """Runs the shrunk example in `tmp_path`; returns what it printed. Whatever it started ends with it."""
+
+    def run(name: str) -> str:
+        script = tmp_path / f"{name}.py"
+        script.write_text(with_constants((EXAMPLES / script.name).read_text(), SHRUNK[name]))
+        done = torch_loaded.run(script, folder=tmp_path)
+        assert done.status == 0, done.said
+        return done.said
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def assert_is_picture() -> Callable[[Path], None]:
+    """That there is something to see in a file."""
+
+    def check(path: Path) -> None:
+        image = matplotlib.image.imread(path)
+        height, width = image.shape[:2]
+        assert width > 800 and height > 300
+        assert image[..., :3].std() > 0.02, "an empty picture"
+
+    return check

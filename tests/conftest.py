@@ -32,7 +32,7 @@ def library(repository: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): path.read_text() for path in sorted(folder.rglob("*.py"))}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def torch_loaded() -> Iterator[LoadedInterpreter]:
     """Runs programs that use torch: loading it takes longer than most of them."""
     with LoadedInterpreter("torch") as loaded:
@@ -42,7 +42,7 @@ def torch_loaded() -> Iterator[LoadedInterpreter]:
 def pytest_collection_finish() -> None:
     """Leave what is loaded by now out of all later garbage collections: with three engines each takes a second else."""
     gc.collect()
-    #gc.freeze()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

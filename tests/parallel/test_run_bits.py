@@ -54,7 +54,7 @@ def test_bits_and_executions_do_not_depend_on_the_number_of_devices(optimizer: s
     # Batches of 16, 16 and 16 have 8 shards with samples, the last one of 5 has 5.
     assert executed == EPOCHS * (8 + 8 + 8 + 5)
     for devices in (2, 3, 4, 8, 11):
-        found, executions = fanwise.run(training(optimizer), devices=devices, shards=8)
+        found, executions = fanwise.run(training(optimizer), devices=devices, shards=8, processes=1)
         assert same(one, found), f"{devices} devices"
         assert executions == executed
 
@@ -63,7 +63,7 @@ def test_bits_and_executions_do_not_depend_on_the_number_of_devices(optimizer: s
 @given(shards=st.integers(1, 9), devices=st.integers(1, 9))
 def test_bits_depend_on_the_shards_alone(shards: int, devices: int) -> None:
     one, _ = fanwise.run(training("momentum"), devices=1, shards=shards)
-    found, _ = fanwise.run(training("momentum"), devices=devices, shards=shards)
+    found, _ = fanwise.run(training("momentum"), devices=devices, shards=shards, processes=1)
     assert same(one, found)
 
 
@@ -74,13 +74,13 @@ def test_other_shards_and_another_seed_give_other_bits() -> None:
 
 
 def test_by_default_there_are_as_many_shards_as_devices() -> None:
-    assert fanwise.run(lambda run: (run.shards, run.threads, run.seed), devices=3) == (3, 1, 0)
+    assert fanwise.run(lambda run: (run.shards, run.threads, run.seed), devices=3, processes=1) == (3, 1, 0)
 
 
 @pytest.mark.parametrize("options", [{"clip_norm": 0.5}, {"accumulate": 2}], ids=["clipped", "accumulated"])
 def test_clipping_and_accumulation_do_not_depend_on_devices(options: dict[str, float]) -> None:
     one, _ = fanwise.run(training("momentum", **options), devices=1, shards=4)
-    assert same(one, fanwise.run(training("momentum", **options), devices=3, shards=4)[0])
+    assert same(one, fanwise.run(training("momentum", **options), devices=3, shards=4, processes=1)[0])
     assert not same(one, fanwise.run(training("momentum"), devices=1, shards=4)[0])
 
 

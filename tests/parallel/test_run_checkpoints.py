@@ -64,13 +64,13 @@ def test_a_training_goes_on_in_the_middle_of_an_epoch_on_other_devices(
 ) -> None:
     path = tmp_path / "run.pt"
     whole = functools.partial(train, path=path, accumulate=accumulate)
-    expected = fanwise.run(whole, devices=2, shards=4)
+    expected = fanwise.run(whole, devices=2, shards=4, processes=1)
     resume = None
     for devices, end in enumerate(ends, 1):
         with pytest.raises(Ended):
-            fanwise.run(functools.partial(whole, end_after=end), devices=devices, shards=4, resume=resume)
+            fanwise.run(functools.partial(whole, end_after=end), devices=devices, shards=4, resume=resume, processes=1)
         resume = path
-    assert same(expected, fanwise.run(whole, devices=3, resume=resume))
+    assert same(expected, fanwise.run(whole, devices=3, resume=resume, processes=1))
 
 
 @pytest.mark.parametrize("after", [1, 3, 4, 9])

@@ -23,12 +23,12 @@ def test_reports_outside_a_trial_are_kept_as_plain_numbers() -> None:
 
 
 def test_a_run_prints_once(capsys: pytest.CaptureFixture[str]) -> None:
-    fanwise.run(lambda run: run.print("epoch", 1, sep="=", end="!\n"), devices=3)
+    fanwise.run(lambda run: run.print("epoch", 1, sep="=", end="!\n"), devices=3, processes=1)
     assert capsys.readouterr().out == "epoch=1!\n"
 
 
 def test_one_process_is_rank_0_of_1() -> None:
-    found = fanwise.run(lambda run: (run.rank, run.world_size, run.device, len(run.devices)), devices=3)
+    found = fanwise.run(lambda run: (run.rank, run.world_size, run.device, len(run.devices)), devices=3, processes=1)
     assert found == (0, 1, torch.device("cpu"), 3)
 
 
@@ -44,7 +44,7 @@ def objective(lr: float) -> nn.Module:
             run.report(epoch=epoch, loss=loss, seed=run.seed % 1000)
         return model
 
-    return fanwise.run(train, devices=2)
+    return fanwise.run(train, devices=2, processes=1)
 
 
 def test_in_a_trial_a_report_is_the_tuners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

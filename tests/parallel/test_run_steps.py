@@ -287,7 +287,7 @@ def test_a_scheduler_is_stepped_by_the_program_once_on_any_number_of_devices() -
             rates += scheduler.get_last_lr()
         return [float(rate) for rate in rates]
 
-    assert fanwise.run(train, devices=4) == [0.5, 0.25, 0.125]
+    assert fanwise.run(train, devices=4, processes=1) == [0.5, 0.25, 0.125]
 
 
 def test_batches_may_be_dicts_and_nested() -> None:

@@ -14,6 +14,7 @@ import torch
 import fanwise.tensor as ft
 from fanwise.tensor.namespaces.standard import ABOUT_DTYPES, CREATION, PARTS
 
+Parameter = inspect.Parameter
 NAMES = [f"{part}.{name}" if part else name for part, names in PARTS.items() for name in names]
 
 
@@ -367,3 +368,52 @@ def test_nan_differs_from_nan_in_torch_too() -> None:
 
 def test_torch_gives_no_view_that_only_says_conjugate_me() -> None:
     assert not ft.namespace("torch").fft.ihfft(torch.ones(4)).is_conj()
+
+
+# What one function or another of the standard takes before its keywords.
+X = np.asarray([[3.0, 1.0], [1.0, 2.0]], np.float32)
+ARGUMENTS: list[Callable[[Any], tuple[Any, ...]]] = [  # Any: an array
+    lambda x: (x,),
+    lambda x: (x[0],),
+    lambda x: (x, x),
+    lambda x: ([x, x],),
+    lambda x: (x[0], 0 * x[0].astype("int64") if isinstance(x, np.ndarray) else 0 * x[0].long()),
+    lambda x: (x, (2, 2)),
+    lambda x: (x, 1),
+    lambda x: (2, 3),
+    lambda x: ((2, 2), 1.0),
+    lambda x: (x, x.dtype),
+]
+
+
+def results(function: Any, engine: str, keywords: dict[str, Any]) -> dict[int, list[Any]]:
+    """What a function gives for those arguments that it takes, as numpy's arrays."""
+    found = {}
+    for number, arguments in enumerate(ARGUMENTS):
+        try:
+            result = function(*arguments(ft.convert(X, engine)), **keywords)
+        except (TypeError, ValueError, RuntimeError, IndexError, AttributeError):
+            continue
+        found[number] = [np.asarray(each) for each in (result if isinstance(result, (tuple, list)) else [result])]
+    return found
+
+
+@pytest.mark.parametrize("engine", ["numpy", "torch"])
+def test_keywords_that_are_left_out_are_those_of_the_standard(engine: str) -> None:
+    seen = 0
+    for name in NAMES:
+        keywords = {key: default for key, kind, default in rows(function_of(name)) if kind is Parameter.KEYWORD_ONLY}
+        if not keywords or name in ("empty", "empty_like"):
+            continue
+        part, _, last = name.rpartition(".")
+        space = ft.namespace(engine)
+        with ft.use(engine):
+            wanted = results(getattr(getattr(space, part) if part else space, last), engine, keywords)
+            found = results(function_of(name), engine, {})
+            assert found and found.keys() == results(function_of(name), engine, keywords).keys(), name
+        for number, arrays in found.items():
+            for array, other in zip(arrays, wanted[number], strict=True):
+                assert array.dtype == other.dtype, name
+                np.testing.assert_array_equal(array, other, name)
+        seen += 1
+    assert seen > 60

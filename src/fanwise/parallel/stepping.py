@@ -60,7 +60,8 @@ class Step:
         self._devices = devices
         self._team = team
         self._state_here = state_here
-        self._sums = team.sums(replica.params)
+        # Clipping, and windows of several batches, need whole gradients in every process.
+        self._sums = team.sums(replica.params, optimizer if accumulate == 1 and clip_norm is None else None)
         self._number = number
         self._clip_norm = clip_norm
         self._accumulate = accumulate
@@ -83,7 +84,9 @@ class Step:
         done = self._team.together(lambda: self._execute(made, mean=closes))
         self.turns += 1
         self.executions += done.executed
-        if closes:
+        if closes and self._sums.updates:
+            self.updates += 1
+        elif closes:
             self._update(done.grads)
         else:
             self._gather(done, made.last)

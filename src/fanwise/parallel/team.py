@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from .gradients import Partial, add
 from .shards import Node, total
@@ -22,6 +23,11 @@ StateHere = Callable[[], Mapping[str, Any] | None]  # Any: numbers, tensors and 
 
 class Sums(Protocol):
     """Adds up what the shards of one step brought, over all processes."""
+
+    @property
+    def updates(self) -> bool:
+        """Whether a total with `mean` also updates the parameters; it then returns no gradients."""
+        ...
 
     def total(self, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
         """The sum over all shards, on every process. Blocks until all have theirs. Only inside `together`.
@@ -71,8 +77,8 @@ class Team(Protocol):
         """
         ...
 
-    def sums(self, params: Sequence[nn.Parameter]) -> Sums:
-        """For one step, of these parameters."""
+    def sums(self, params: Sequence[nn.Parameter], optimizer: Optimizer | None) -> Sums:
+        """For one step, of these parameters. `optimizer`: which may be done slice by slice; None: it may not."""
         ...
 
     def step_begins(self, state_here: StateHere) -> None:
@@ -95,7 +101,7 @@ class Alone:
     def gather(self, what: str, content: Any) -> list[Any]:  # Any: as given
         return [content]
 
-    def sums(self, params: Sequence[nn.Parameter]) -> Sums:
+    def sums(self, params: Sequence[nn.Parameter], optimizer: Optimizer | None) -> Sums:
         return OwnSums()
 
     def step_begins(self, state_here: StateHere) -> None:
@@ -107,6 +113,8 @@ class Alone:
 
 class OwnSums:
     """All shards were executed here."""
+
+    updates = False
 
     def total(self, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
         done = total(nodes, shards, add)

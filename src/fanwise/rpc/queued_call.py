@@ -18,7 +18,7 @@ from ..base.errors import FanwiseError
 from ..links import Link
 from .call_future import CallFuture, failed
 from .messages import Sealed
-from .outcomes import afresh
+from .outcomes import afresh, wait_for_event
 from .rref_proxy import hand_on
 from .worker_info import WorkerInfo
 
@@ -87,7 +87,7 @@ class QueuedCall(Future[Any]):  # Any: what the function returns
         """Block until the call is answered. Raises as `CallFuture.wait` does."""
         if not self.done():
             self._agent.blocking()
-            self._decided.wait()
+            wait_for_event(self._decided)
             self._wait_on()
         try:
             return super().wait()

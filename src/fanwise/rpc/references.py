@@ -125,8 +125,10 @@ class References:
     def _created(self, user: UserState, creation: Creation, future: "Future[Any]") -> None:  # Any: of nothing
         """The call that creates was answered, or not."""
         error = error_of(future)
-        self._note_created(user, error)
-        _conclude(creation, error)
+        try:
+            self._note_created(user, error)
+        finally:
+            _conclude(creation, error)
 
     def _note_created(self, user: UserState, error: Exception | None) -> None:
         fork_id = user.fork.fork_id

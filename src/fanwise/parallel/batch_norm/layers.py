@@ -65,18 +65,20 @@ class TogetherNormalised(TorchFunctionMode):
         momentum: float,
         eps: float,
     ) -> Tensor:
+        dtype = widened(x).dtype if weight is None else weight.dtype
         has_gradient = torch.is_grad_enabled() and x.requires_grad
         place = Place("forward", self._calls, x.shape[1], has_gradient)
         self._calls += 1
-        whole: Moments | None = self._meet(Brought(place, moments_of(x.detach()), merge))
+        brought = Brought(place, moments_of(x.detach()), merge, lambda whole: _Statistics(whole, eps, dtype))
+        whole: _Statistics | None = self._meet(brought)
         if whole is None:  # no shard has a value
             return F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
         if whole.count == 1:
             raise ValueError(f"Expected more than 1 value per channel when training, got input size {list(x.shape)}")
         if running_mean is not None:
-            _follow(running_mean, whole.mean_C, momentum)
+            running_mean.lerp_(whole.mean_C.to(running_mean.dtype), momentum)
         if running_var is not None:
-            _follow(running_var, whole.unbiased_variance_C, momentum)
+            running_var.lerp_(whole.unbiased_variance_C.to(running_var.dtype), momentum)
         apply: Callable[..., tuple[Tensor, Tensor]] = _Normalisation.apply  # torch has not annotated it
         y, end = apply(x, weight, bias, self.end, whole, eps, place, self._meet)
         if has_gradient:
@@ -84,8 +86,22 @@ class TogetherNormalised(TorchFunctionMode):
         return y
 
 
-def _follow(running_C: Tensor, found_C: Tensor, momentum: float) -> None:
-    running_C.copy_((1 - momentum) * running_C.double() + momentum * found_C)
+class _Statistics:
+    """Of all values in one call.
+
+    Attributes:
+        count: of the values of a channel. mean_C, variance_C: what they are normalised with.
+        unbiased_variance_C: what the running variance is made of.
+        inverse_C: r of the formulas, in float64.
+    """
+
+    def __init__(self, whole: Moments, eps: float, dtype: torch.dtype) -> None:
+        variance_C = whole.squares_C / whole.count
+        self.count = whole.count
+        self.mean_C = whole.mean_C.to(dtype)
+        self.variance_C = variance_C.to(dtype)
+        self.unbiased_variance_C = whole.squares_C / (whole.count - 1)
+        self.inverse_C = (variance_C + eps).rsqrt()
 
 
 class _Normalisation(Function):
@@ -98,48 +114,49 @@ class _Normalisation(Function):
         weight: Tensor | None,
         bias: Tensor | None,
         chain: Tensor | None,
-        whole: Moments,
+        whole: _Statistics,
         eps: float,
         place: Place,
         meet: Meet,
     ) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(x, weight)
-        ctx.whole, ctx.eps, ctx.place, ctx.meet = whole, eps, place, meet
-        dtype = widened(x).dtype if weight is None else weight.dtype
-        mean_C, variance_C = whole.mean_C.to(dtype), whole.variance_C.to(dtype)
-        y = F.batch_norm(x, mean_C, variance_C, weight, bias, training=False, eps=eps)
-        return y, whole.mean_C.new_zeros(())
+        ctx.whole, ctx.place, ctx.meet = whole, place, meet
+        y = F.batch_norm(x, whole.mean_C, whole.variance_C, weight, bias, training=False, eps=eps)
+        return y, whole.inverse_C.new_zeros(())
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor | None, _chain: Tensor | None) -> tuple[Tensor | None, ...]:  # Any: as above
         x, weight = ctx.saved_tensors
-        whole: Moments = ctx.whole
-        deviation = widened(x) - spread(whole.mean_C, x).to(widened(x).dtype)
-        own = None if dy is None else torch.stack([summed(dy), summed(widened(dy) * deviation)])
-        inverse_C = (whole.variance_C + ctx.eps).rsqrt()
+        whole: _Statistics = ctx.whole
+        deviation = widened(x) - spread(whole.mean_C, x)
+        own = None if dy is None else torch.stack([summed(dy), summed(dy * deviation)])
         dx = dw = db = None
         if ctx.needs_input_grad[0]:
             place = Place("backward", ctx.place.call, ctx.place.channels)
-            of_all = ctx.meet(Brought(place, own, torch.add))
-            dx = None if of_all is None else _input_grad(dy, deviation, of_all / whole.count, inverse_C, weight)
+            brought = Brought(place, own, torch.add, lambda sums: _factors(sums, whole, weight, deviation.dtype))
+            factors: tuple[Tensor, Tensor, Tensor] | None = ctx.meet(brought)
+            dx = None if factors is None else _input_grad(dy, deviation, factors).to(x.dtype)
         if own is not None and ctx.needs_input_grad[1]:
-            dw = (own[1] * inverse_C).to(weight.dtype)
+            dw = (own[1] * whole.inverse_C).to(weight.dtype)
         if own is not None and ctx.needs_input_grad[2]:
-            db = own[0].to(weight.dtype)
-        return (None if dx is None else dx.to(x.dtype)), dw, db, None, None, None, None, None
+            db = own[0].to(whole.mean_C.dtype)
+        return dx, dw, db, None, None, None, None, None
 
 
-def _input_grad(
-    dy: Tensor | None, deviation: Tensor, means: Tensor, inverse_C: Tensor, weight: Tensor | None
-) -> Tensor:
-    """dx of the formula above, in the memory of `deviation`. `means`: S1 / N and S2 / N."""
-    scale_C = inverse_C if weight is None else inverse_C * weight
-    deviation *= _as(-scale_C * inverse_C.square() * means[1], deviation)
-    deviation -= _as(scale_C * means[0], deviation)
-    return deviation if dy is None else deviation.addcmul_(widened(dy), _as(scale_C, deviation))
+def _factors(
+    sums: Tensor, whole: _Statistics, weight: Tensor | None, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What dx is made of: dy times the first, the deviation times the second, and the third."""
+    of_dy_C = whole.inverse_C if weight is None else whole.inverse_C * weight
+    means = of_dy_C * sums / whole.count
+    of_deviation_C = -means[1] * whole.inverse_C.square()
+    return of_dy_C.to(dtype), of_deviation_C.to(dtype), -means[0].to(dtype)
 
 
-def _as(values_C: Tensor, x: Tensor) -> Tensor:
-    return spread(values_C, x).to(x.dtype)
+def _input_grad(dy: Tensor | None, deviation: Tensor, factors: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+    """dx of the formulas, in the memory of `deviation`."""
+    of_dy, of_deviation, constant = (spread(each_C, deviation) for each_C in factors)
+    deviation.mul_(of_deviation).add_(constant)
+    return deviation if dy is None else deviation.addcmul_(dy, of_dy)

@@ -56,16 +56,20 @@ _END = Place("end")
 
 @dataclass(frozen=True, slots=True)
 class Brought:
-    """What a shard brings to a meeting; `value` is None where it has no part in the sum."""
+    """What a shard brings to a meeting; `value` is None where it has no part in the sum.
+
+    `finish`: called once in a process, with the sum, unless nobody brought a value; all its shards get the result.
+    """
 
     place: Place
     value: Any  # Any: moments or sums
     add: Callable[[Any, Any], Any]  # Any: two of these
+    finish: Callable[[Any], Any]  # Any: one of these; what is made of it
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a process brings: the place of its shards, None if it has none; their nodes; and who they are, for errors."""
+    """What a process brings: the place of its shards, None if it has none; their nodes; who they are, for errors."""
 
     place: Place | None
     nodes: list[Node[Any]]  # Any: as brought
@@ -85,7 +89,7 @@ class Meetings:
         self._shards = shards
         self._exchange = exchange
 
-    def meet(self, brought: Sequence[Brought | None]) -> Any:  # Any: the sum of what was brought; None for nothing
+    def meet(self, brought: Sequence[Brought | None]) -> Any:  # Any: what `finish` makes; None if nothing was brought
         """One for each shard that has samples; None for a shard that has ended.
 
         Raises:
@@ -96,7 +100,8 @@ class Meetings:
         first = brought[0]
         assert first is not None, "a meeting of shards that have all ended"
         values = {work.index: each.value for work, each in both if each is not None}
-        return self._sum(first.place, values, first.add)
+        whole = self._sum(first.place, values, first.add)
+        return None if whole is None else first.finish(whole)
 
     def end(self) -> None:
         """The shards of this process are done."""

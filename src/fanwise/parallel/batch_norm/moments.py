@@ -23,16 +23,6 @@ class Moments:
     mean_C: Tensor
     squares_C: Tensor
 
-    @property
-    def variance_C(self) -> Tensor:
-        """What the values are normalised by."""
-        return self.squares_C / self.count
-
-    @property
-    def unbiased_variance_C(self) -> Tensor:
-        """What the running variance is made of."""
-        return self.squares_C / (self.count - 1)
-
 
 def moments_of(x: Tensor) -> Moments | None:
     """Of a tensor whose second axis is the channel; None if it has no values."""

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from torch import nn
+from torch.optim import Optimizer
 
 from ...base.errors import TrialStopped
 from ...links.codec import dumps, loads
@@ -175,8 +176,8 @@ class Member:
 
     # -- steps -----------------------------------------------------------------------------------------------------
 
-    def sums(self, params: Sequence[nn.Parameter]) -> Sums:
-        made = SharedSums(self, params, self._bytes_asked)
+    def sums(self, params: Sequence[nn.Parameter], optimizer: Optimizer | None) -> Sums:
+        made = SharedSums(self, params, self._bytes_asked, optimizer)
         self._bytes_asked += made.size_bytes
         return made
 

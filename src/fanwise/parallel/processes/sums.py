@@ -13,36 +13,22 @@ own, and the others see nothing. Such pages are given up after the step.
 """
 
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from ..gradients import Partial, add
-from ..shards import Node, cut, total
+from ..shards import Node, total
 from ..team import check_count
-from .memory import bytes_of, pages
+from .areas import Areas, Piece, flat_gradient
+from .sharding import ShardedOptimizer, can_be_sharded
 
 if TYPE_CHECKING:
     from .member import Member
-
-_ALIGNED_BYTES = 64
-_SUMS = 1 << 40
-# Larger gradients are added in pieces, so that what was just added is still near when it is divided.
-_PIECE_BYTES = 1 << 22
-# Of the tree over the shards, for a range of them: two for each level, and there are no more than 1,024 shards' levels.
-_MOST_NODES = 22
-
-
-class _Piece(NamedTuple):
-    """Elements `start` to `stop` of a parameter, which lie at `offset` bytes of an area."""
-
-    param: int
-    start: int
-    stop: int
-    offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,44 +60,38 @@ _Flats = dict[int, list[Tensor | None]]
 
 
 class SharedSums:
-    """The sums of one step. `size_bytes`: of its part of the memory, mostly untouched."""
+    """The sums of one step. `updates`: with `mean` a total also updates the parameters, slice by slice.
 
-    def __init__(self, member: "Member", params: Sequence[nn.Parameter], offset: int) -> None:
+    Args:
+        offset: bytes that other steps have taken. optimizer: of the step; None if it needs whole gradients.
+    """
+
+    def __init__(
+        self, member: "Member", params: Sequence[nn.Parameter], offset: int, optimizer: Optimizer | None
+    ) -> None:
         self._member = member
-        self._params = list(params)
-        self._starts: list[int] = []
-        end = 0
-        for param in params:
-            self._starts.append(end)
-            end += -(-param.numel() * param.element_size() // _ALIGNED_BYTES) * _ALIGNED_BYTES
-        self._lines = end // _ALIGNED_BYTES
-        self._area_bytes = pages(max(end, 1))
-        self._offset = _SUMS + offset
-        self.size_bytes = self._area_bytes * (1 + _MOST_NODES * member.ranks)
-        self._areas: dict[int, Tensor] = {}
-        self._views: dict[tuple[int | None, int, _Piece], Tensor] = {}
-        self._slices: dict[tuple[int, int], list[_Piece]] = {}
-        self._read = member.memory.map(self._offset, self._area_bytes, private=True)
-        self._base = bytes_of(self._read)
-        self._version = self._base._version
-        self._sum_views = self._views_of_sums()
+        self._areas = areas = Areas(member.memory, params, member.ranks, offset)
+        self.size_bytes = areas.size_bytes
+        self._mapping, self._read, self._grads = areas.map_sum()
+        self._version = self._read._version
+        sharded = optimizer is not None and can_be_sharded(optimizer, params)
+        self._sharded = ShardedOptimizer(optimizer, areas, params) if optimizer is not None and sharded else None
 
-    def _views_of_sums(self) -> list[Tensor]:
-        """Each gradient of the sum, as it is read."""
-        views = []
-        for param, start in zip(self._params, self._starts, strict=True):
-            flat = self._base[start : start + param.numel() * param.element_size()].view(param.dtype)
-            views.append(flat.as_strided(param.shape, param.stride()) if _is_dense(param) else flat.view(param.shape))
-        return views
+    @property
+    def updates(self) -> bool:
+        return self._sharded is not None
 
     # -- one step --------------------------------------------------------------------------------------------------
 
     def total(self, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
         member, own = self._member, _Flats()
+        sharded = self._sharded if mean else None
+        if self._sharded is not None:
+            self._sharded.begin()
         for number, node in enumerate(nodes):
             if node.value is not None:
-                both = zip(self._params, node.value.grads, strict=True)
-                own[number] = [_flat(param, grad) for param, grad in both]
+                both = zip(self._areas.params, node.value.grads, strict=True)
+                own[number] = [flat_gradient(param, grad) for param, grad in both]
                 self._hand_out(number, own[number])
         said = member.gather("makes a step", (member.joining, [_brought(node) for node in nodes]))
         found = [
@@ -119,55 +99,54 @@ class SharedSums:
             for rank, (_, theirs) in zip(member.members, said, strict=True)
             for number, node in enumerate(theirs)
         ]
-        done = self._added(found, own, shards, mean)
+        done = total([Node(each.node.start, each.node.stop, _without_grads(each.node)) for each in found], shards, add)
+        check_count(done.count, done.samples)
+        reached = [any(flags) for flags in zip(*(each.node.reached for each in found if each.node.reached), strict=True)]
+        pieces = self._areas.slice(member.place, member.size)
+        for piece in pieces:
+            self._add_piece(piece, found, own, shards, done.count if mean else None)
+        if sharded is not None:
+            sharded.update(pieces, reached, self._areas.sum)
         member.barrier()
         if said[0][0]:
             member.admit_soon()
+        if sharded is not None:
+            sharded.commit(reached)
+            return done
         self.settle()  # also what a step that failed has left
-        if not mean:
-            done.grads = [None if grad is None else grad.clone() for grad in done.grads]
+        both_ = zip(self._grads, reached, strict=True)
+        done.grads = [(grad if mean else grad.clone()) if is_reached else None for grad, is_reached in both_]
         return done
 
     def settle(self) -> None:
-        if self._base._version != self._version:
-            self._read.madvise(mmap.MADV_DONTNEED)
-            self._version = self._base._version
+        if self._read._version != self._version:
+            self._mapping.madvise(mmap.MADV_DONTNEED)
+            self._version = self._read._version
 
     # -- step by step ----------------------------------------------------------------------------------------------
 
     def _hand_out(self, number: int, flats: Sequence[Tensor | None]) -> None:
         """What the others add, of one node of ours."""
-        member = self._member
+        member, areas = self._member, self._areas
         to: list[Tensor] = []
         of: list[Tensor] = []
         for place in range(member.size):
             if place != member.place:
-                for piece in self._slice(place):
+                for piece in areas.slice(place, member.size):
                     flat = flats[piece.param]
                     if flat is not None:
-                        to.append(self._view(member.rank, number, piece))
+                        to.append(areas.node(member.rank, number, piece))
                         of.append(flat[piece.start : piece.stop])
         if to:
             torch._foreach_copy_(to, of)
 
-    def _added(self, found: Sequence[_Found], own: _Flats, shards: int, mean: bool) -> Partial:
-        """Our slice of the sum goes into the memory; what the nodes hold besides is added for all, by everyone."""
-        done = total([Node(each.node.start, each.node.stop, _without_grads(each.node)) for each in found], shards, add)
-        check_count(done.count, done.samples)
-        for piece in self._slice(self._member.place):
-            self._add_piece(piece, found, own, shards, done.count if mean else None)
-        for place, view in enumerate(self._sum_views):
-            is_reached = any(each.node.reached[place] for each in found if each.node.reached)
-            done.grads.append(view if is_reached else None)
-        return done
-
-    def _add_piece(self, piece: _Piece, found: Sequence[_Found], own: _Flats, shards: int, count: float | None) -> None:
+    def _add_piece(self, piece: Piece, found: Sequence[_Found], own: _Flats, shards: int, count: float | None) -> None:
         """One piece of all nodes, along the tree; the last addition puts it where it is read."""
         nodes = [Node(each.node.start, each.node.stop, self._operand(each, own, piece)) for each in found]
         operands = sum(node.value is not None for node in nodes)
         if operands == 0:
             return
-        out = self._view(None, 0, piece)
+        out = self._areas.sum(piece)
         additions = 0
 
         def plus(left: Tensor, right: Tensor) -> Tensor:
@@ -181,79 +160,14 @@ class SharedSums:
         if count is not None:
             out.div_(count)
 
-    def _operand(self, each: _Found, own: _Flats, piece: _Piece) -> Tensor | None:
+    def _operand(self, each: _Found, own: _Flats, piece: Piece) -> Tensor | None:
         if not each.node.reached or not each.node.reached[piece.param]:
             return None
         if each.rank != self._member.rank:
-            return self._view(each.rank, each.number, piece)
+            return self._areas.node(each.rank, each.number, piece)
         flat = own[each.number][piece.param]
         assert flat is not None, "it was reached"
         return flat[piece.start : piece.stop]
-
-    # -- places in the memory --------------------------------------------------------------------------------------
-
-    def _slice(self, place: int) -> list[_Piece]:
-        """What the process at this place owns."""
-        size = self._member.size
-        if (place, size) not in self._slices:
-            lines = cut(self._lines, size)[place]
-            first, last = lines.start * _ALIGNED_BYTES, lines.stop * _ALIGNED_BYTES
-            self._slices[place, size] = list(self._pieces_of(first, last))
-        return self._slices[place, size]
-
-    def _pieces_of(self, first: int, last: int) -> Iterator[_Piece]:
-        for place, (param, begin) in enumerate(zip(self._params, self._starts, strict=True)):
-            each = param.element_size()
-            at, end = max(first, begin), min(last, begin + param.numel() * each)
-            while at < end:
-                stop = min(at + _PIECE_BYTES, end)
-                yield _Piece(place, (at - begin) // each, (stop - begin) // each, at)
-                at = stop
-
-    def _view(self, rank: int | None, number: int, piece: _Piece) -> Tensor:
-        """A piece of a node of a rank, or of the sum (None)."""
-        key = (rank, number, piece)
-        view = self._views.get(key)
-        if view is None:
-            param = self._params[piece.param]
-            stop = piece.offset + (piece.stop - piece.start) * param.element_size()
-            view = self._area(rank, number)[piece.offset : stop].view(param.dtype)
-            self._views[key] = view
-        return view
-
-    def _area(self, rank: int | None, number: int) -> Tensor:
-        place = 0 if rank is None else 1 + rank * _MOST_NODES + number
-        if place not in self._areas:
-            mapping = self._member.memory.map(self._offset + place * self._area_bytes, self._area_bytes)
-            self._areas[place] = bytes_of(mapping)
-        return self._areas[place]
-
-
-def _flat(param: nn.Parameter, grad: Tensor | None) -> Tensor | None:
-    """The elements of a gradient in the order in which those of the parameter lie in memory."""
-    if grad is None:
-        return None
-    if grad.layout != torch.strided:
-        raise TypeError(
-            f"a parameter of shape {tuple(param.shape)} got a {grad.layout} gradient, which several processes cannot "
-            f"add. Make the layer with sparse=False."
-        )
-    if not _is_dense(param):
-        return grad.reshape(-1)
-    if grad.stride() != param.stride() or grad.dtype != param.dtype:
-        grad = torch.empty_like(param, requires_grad=False).copy_(grad)
-    return grad.as_strided((grad.numel(),), (1,))
-
-
-def _is_dense(tensor: Tensor) -> bool:
-    """Whether its elements fill a range of memory, in whatever order of the axes."""
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size != 1:
-            if stride != expected:
-                return False
-            expected *= size
-    return True
 
 
 def _without_grads(node: _Brought) -> Partial | None:

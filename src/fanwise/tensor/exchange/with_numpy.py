@@ -95,7 +95,8 @@ class _Alias:
 
     def __init__(self, array: Array, told: dict[str, Any]) -> None:  # Any: what numpy's protocol says
         self.owner = array  # keeps the memory
-        self.__array_interface__ = {**told, "data": (told["data"][0], False)}
+        told["data"] = (told["data"][0], False)  # numpy makes this dict anew each time
+        self.__array_interface__ = told
 
 
 def writable_alias(array: Array) -> Array:

@@ -30,7 +30,7 @@ def {name}{signature}:
     function = functions.get(kind)
     if function is None{doubt}:
         function = choose({arrays})
-    return function({arguments})
+    {call}
 """
 _DOUBT = """ or (
         type({other}) is not kind
@@ -50,12 +50,17 @@ def {name}{signature}:
                 function = None
     if function is None:
         function = choose(*{first})
-    return function({arguments})
+    {call}
 """
 _BY_CURRENT = """
 def {name}{signature}:
-    return functions[current_engine()]({arguments})
+    function = functions[current_engine()]
+    {call}
 """
+# Engines take up to 0.9 us to read keywords, also those that say what they would do anyway.
+_CALL_WITH_KEYWORDS = """if {usual}:
+        return function({positional})
+    return function({positional}, {keywords})"""
 
 
 def dispatcher(name: str, part: str = "") -> Function:
@@ -83,7 +88,7 @@ def _made(template: str, name: str, part: str) -> Function:
         first=first,
         doubt="".join(_DOUBT.format(other=other) for other in others),
         arrays=", ".join([first, *others]),
-        arguments=", ".join(map(_passed_on, parameters)),
+        call=_call(parameters),
     )
     functions = _ByEngine(name, part)
     around: dict[str, Any] = {
@@ -103,10 +108,24 @@ def _signature_of(text: str) -> inspect.Signature:
     return inspect.signature(around["function"])
 
 
-def _passed_on(parameter: inspect.Parameter) -> str:
-    if parameter.kind is parameter.VAR_POSITIONAL:
-        return f"*{parameter.name}"
-    return f"{parameter.name}={parameter.name}" if parameter.kind is parameter.KEYWORD_ONLY else parameter.name
+def _call(parameters: list[inspect.Parameter]) -> str:
+    """The lines that call `function` with what came."""
+    keywords = [each for each in parameters if each.kind is each.KEYWORD_ONLY]
+    starred = (f"{'*' if each.kind is each.VAR_POSITIONAL else ''}{each.name}" for each in parameters)
+    positional = ", ".join(list(starred)[: len(parameters) - len(keywords)])
+    if not keywords:
+        return f"return function({positional})"
+    return _CALL_WITH_KEYWORDS.format(
+        usual=" and ".join(map(_is_default, keywords)),
+        positional=positional,
+        keywords=", ".join(f"{each.name}={each.name}" for each in keywords),
+    )
+
+
+def _is_default(parameter: inspect.Parameter) -> str:
+    default = parameter.default
+    same = "is" if default is None or isinstance(default, bool) else "=="
+    return f"{parameter.name} {same} {default!r}"
 
 
 def _named(function: Function, name: str, part: str) -> Function:

@@ -5,7 +5,7 @@ What is mended, and why:
 * finfo: its fields are NumPy scalars, the standard says Python floats;
 * repeat: refuses uint64 repeats;
 * clip: costs 5 us more than NumPy's own, and writes into array bounds that are out of range;
-* broadcast_shapes, isin: keep to the standard's arguments;
+* broadcast_shapes, isin: keep to the standard's arguments; diff: None is no number to prepend;
 * cross: refuses vectors of two elements.
 """
 
@@ -135,6 +135,11 @@ def isin(x1: Any, x2: Any, /, *, invert: bool = False) -> Array:
     return np.isin(x1, x2, invert=invert)
 
 
+def diff(x: Array, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None) -> Array:
+    ends = {name: end for name, end in (("prepend", prepend), ("append", append)) if end is not None}
+    return np.diff(x, n, axis, **ends)
+
+
 def finfo(type: Any, /) -> FloatInfo:
     found = np.finfo(_dtype_of(type))
     return float_info(found, np.dtype(found.dtype))
@@ -169,7 +174,7 @@ def _extra_dtypes() -> dict[str, Any]:
 
 
 _MENDED: tuple[Callable[..., Any], ...] = (
-    *(arange, asarray, broadcast_shapes, clip, empty, eye, finfo, full, iinfo, isin, linspace, ones, repeat, zeros),
+    *(arange, asarray, broadcast_shapes, clip, diff, empty, eye, finfo, full, iinfo, isin, linspace, ones, repeat, zeros),
     __array_namespace_info__,
 )
 _FIXED: dict[str, Any] = {

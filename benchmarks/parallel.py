@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from measuring import Spread, finish, machine, say, spread, table
+
 from rpc import Contestant, Running, left_out, run
 
 OWN, TORCH = "parallel_fanwise.py", "parallel_torch.py"

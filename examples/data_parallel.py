@@ -10,7 +10,7 @@ import fanwise as fw
 from fanwise.parallel import Run
 from fanwise.zoo import LeNet, digits
 
-DEVICES = (1, 2, 4)  # here CPU devices of one process, which take turns
+DEVICES = (1, 2, 4)  # each a process with one thread, on this machine; 4 share 2 CPUs if there are no more
 SHARDS = 4  # as many as the most devices that shall train it
 BATCH_SIZE, LR = 32, 0.5
 EPOCHS = 12
@@ -37,8 +37,8 @@ def train(run: Run) -> tuple[nn.Module, float]:
         seconds += time.perf_counter() - start_s
         run.report(epoch=epoch, accuracy=run.mean(is_right, model, (data.test_images, data.test_labels)))
     accuracy = run.rows[-1]["accuracy"]
-    devices = [str(device) for device in run.devices]
-    run.print(f"test acc: {accuracy:.2f}, {seconds / EPOCHS:.1f} sec/epoch, {run.executions} shards on {devices}")
+    done = f"{run.executions} shards in {run.world_size} processes"
+    run.print(f"test acc: {accuracy:.2f}, {seconds / EPOCHS:.1f} sec/epoch, {done}")
     return model, accuracy
 
 

@@ -72,7 +72,7 @@ def sum_ms(run: Run, cpus: list[int], name: str, quick: bool) -> float:
     """What steps use to add gradients, alone: a mean over the processes, back in the memory where the terms were."""
     with pinned(cpus[run.rank : run.rank + 1], run.threads):
         elements = torch.zeros(ELEMENTS[name])
-        sums = run._team.sums([nn.Parameter(elements)])
+        sums = run._team.sums([nn.Parameter(elements)], None)  # no optimizer: the sum itself
 
         def once() -> None:
             brought = Partial([elements], torch.zeros(()), 1, 1, {})

@@ -381,6 +381,9 @@ ARGUMENTS: list[Callable[[Any], tuple[Any, ...]]] = [  # Any: an array
     lambda x: (x, (2, 2)),
     lambda x: (x, 1),
     lambda x: (2, 3),
+    lambda x: (0, 1, 5),
+    lambda x: ((2, 2),),
+    lambda x: (4,),
     lambda x: ((2, 2), 1.0),
     lambda x: (x, x.dtype),
 ]

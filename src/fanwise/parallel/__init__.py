@@ -16,7 +16,10 @@ from .collectives import broadcast as broadcast
 from .collectives import reduce_scatter as reduce_scatter
 from .collectives import replicate as replicate
 from .collectives import split_batch as split_batch
+from .loss_scale import LossScale as LossScale
 from .running import here as here
 from .running import run as run
 from .runs import Run as Run
+from .scaling import scale_lr as scale_lr
+from .scaling import warm_up as warm_up
 from .stepping import Step as Step

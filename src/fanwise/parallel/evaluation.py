@@ -1,4 +1,4 @@
-"""`run.mean`: the mean of a measure over a data set, every sample counted once.
+"""`run.mean` and `run.sum`: a measure over a data set, every sample counted once.
 
     data set -> chunks of `batch_size`, in order -> fn(model, *chunk) -> sums and counts -> one division
 
@@ -25,26 +25,32 @@ from .team import Team
 Measure = Callable[..., Any]  # Any: called with the model and the members of a batch; returns values a sample
 
 
-def mean(fn: Measure, model: nn.Module, reader: Reader, *, batch_size: int, key: Key, team: Team) -> float:
-    """The mean of what `fn` returns, the model in evaluation mode and without gradients.
+def sums(
+    fn: Measure, model: nn.Module, reader: Reader, *, batch_size: int, key: Key, team: Team
+) -> tuple[float, float]:
+    """The sum of what `fn` returns, and its count, the model in evaluation mode and without gradients.
 
     Each process measures consecutive chunks; the sums of all are added in the order of the data.
     """
     chunks = range(0, len(reader), batch_size)
 
     def measure() -> list[list[tuple[float, float]]]:
-        sums: list[tuple[float, float]] = []
+        mine: list[tuple[float, float]] = []
         own = assign(len(chunks), team.size)[team.place]
         with evaluating(model), torch.no_grad():
             for start in chunks[own.start : own.stop]:
                 indices = torch.arange(start, min(start + batch_size, len(reader)))
                 content = reader.read(indices, key)
                 with stream(key.fold_in(start)):
-                    sums.append(measured(fn(model, *arguments(content)), len(indices)))
-        return team.gather("takes a mean", sums)
+                    mine.append(measured(fn(model, *arguments(content)), len(indices)))
+        return team.gather("measures", mine)
 
-    sums = [each for theirs in team.together(measure) for each in theirs]
-    total, count = sum(value for value, _ in sums), sum(count for _, count in sums)
+    each = [found for theirs in team.together(measure) for found in theirs]
+    return sum(value for value, _ in each), sum(count for _, count in each)
+
+
+def mean(total: float, count: float) -> float:
+    """Raises ValueError if nothing was counted."""
     if not count > 0:
         raise ValueError(f"the counts that fn returned add up to {count}: there is nothing to take the mean of")
     return total / count

@@ -22,6 +22,8 @@ from torch import Tensor
 
 _log = logging.getLogger(__name__)
 
+_LEAST = 2.0**-126  # a smaller scale, and zero, could not be taken off again
+
 
 class LossScale:
     """The scale of the losses of one step function.
@@ -53,7 +55,7 @@ class LossScale:
             raise ValueError(f"backoff_factor must be between 0 and 1, got {backoff_factor!r}")
         if growth_interval < 1:
             raise ValueError(f"growth_interval must be at least 1, got {growth_interval!r}")
-        self.scale = float(init_scale)
+        self.scale = _float32(init_scale)
         self.skipped = 0
         self._growth_factor = growth_factor
         self._backoff_factor = backoff_factor
@@ -80,7 +82,7 @@ class LossScale:
             self._finite_in_a_row = 0
             self.skipped += 1
             self._say_when_too_low(self.scale)
-            self.scale = _float32(self.scale * self._backoff_factor)
+            self.scale = max(_float32(self.scale * self._backoff_factor), _LEAST)
         return finite
 
     def _say_when_too_low(self, before: float) -> None:
@@ -122,9 +124,11 @@ def take_off(grads: Sequence[Tensor | None], factor: float) -> None:
 def are_finite(grads: Sequence[Tensor | None]) -> bool:
     """Whether no number in them is infinite or NaN; of sparse ones as well."""
     found = [grad.coalesce().values() if grad.is_sparse else grad for grad in grads if grad is not None]
-    # The largest magnitude of a tensor is not finite if one number is not, and needs no tensor of its size.
-    largest = torch._foreach_norm([grad for grad in found if grad.numel()], math.inf)
-    return all(bool(each) for each in [torch.stack([norm.isfinite() for norm in largest]).all()]) if largest else True
+    full = [grad for grad in found if grad.numel()]
+    if not full:
+        return True
+    # The largest magnitude in a tensor is not finite if one number is not, and needs no tensor of its size.
+    return bool(torch.stack(torch._foreach_norm(full, math.inf)).isfinite().all())
 
 
 def _float32(value: float) -> float:

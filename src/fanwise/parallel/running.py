@@ -8,13 +8,10 @@ same: it depends on seed, shards, threads and data, not on the number of devices
 """
 
 import os
-import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-import numpy as np
 import torch
 
 from ..pool import Pool
@@ -28,6 +25,7 @@ from .processes.pools import own_pool
 from .processes.supervisor import Settings, Supervisor
 from .runs import Run, StrPath
 from .shards import cut
+from .surroundings import surroundings
 
 R = TypeVar("R")
 
@@ -60,9 +58,10 @@ def run(
             At least as many as the devices that a later run of the same training shall have.
         seed: of initial weights, order, augmentation and dropout; by default the job's in a pool, else 0.
         threads: of each device, 1 by default. More threads give other bits, as other shards do.
-        reduce: "exact" adds gradients along one tree over the shards.
+        reduce: "exact" adds gradients along one tree over the shards, and operators that torch knows to be not
+            deterministic raise.
         resume: a checkpoint of `run.save` to go on from.
-        processes: that the devices are spread over; by default one for each. With 1, which is also what one device means,
+        processes: that the devices are spread over; by default one for each. With 1, as with one device,
             everything runs here, and devices take turns. Else `train` runs in each of them, warm jobs of a pool.
         on_loss: when a process dies, "continue" with those that are left, which take over its shards, "respawn" it too,
             or "stop". The step in which it happened is made again from its beginning, so the result has the same bits.
@@ -89,7 +88,9 @@ def run(
     found = devices_of(devices)
     plan = _plan(len(found) if shards is None else shards, 1 if threads is None else threads, seed)
     check_name("on_loss", on_loss, ON_LOSS)
-    spread = cut(len(found), min(len(found), len(found) if processes is None else whole_number("processes", processes, least=1)))
+    spread = cut(
+        len(found), min(len(found), len(found) if processes is None else whole_number("processes", processes, least=1))
+    )
     if len(spread) > 1:
         settings = Settings(
             devices=tuple(tuple(str(device) for device in found[part.start : part.stop]) for part in spread),
@@ -102,7 +103,7 @@ def run(
         )
         result: R = Supervisor(own_pool() if pool is None else pool, train, settings).run()
         return result
-    with _surroundings(plan.threads):
+    with surroundings(plan.threads):
         made = Run(plan, found, fixed=fixed)
         seed_everything(plan.seed)
         if resume is not None:
@@ -130,18 +131,3 @@ def _plan(shards: int, threads: int, seed: int | None) -> Plan:
     if seed >= 2**64:
         raise ValueError(f"seed must be below 2**64, got {seed}")
     return Plan(whole_number("shards", shards, least=1), whole_number("threads", threads, least=1), Progress(seed))
-
-
-@contextmanager
-def _surroundings(threads: int) -> Iterator[None]:
-    """Threads and random states for a run; those of the program come back after it."""
-    threads_before, torch_before = torch.get_num_threads(), torch.get_rng_state()
-    python_before, numpy_before = random.getstate(), np.random.get_state()
-    torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads_before)
-        torch.set_rng_state(torch_before)
-        random.setstate(python_before)
-        np.random.set_state(numpy_before)

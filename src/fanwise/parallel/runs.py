@@ -226,12 +226,28 @@ class Run:
         >>> x, y = torch.eye(2), torch.tensor([0, 1])
         >>> accuracy = run.mean(lambda m, x, y: m(x).argmax(1) == y, model, (x, y))
         """
+        return evaluation.mean(*self._sums(fn, model, data, batch_size, collate_fn))
+
+    def sum(
+        self,
+        fn: evaluation.Measure,
+        model: nn.Module,
+        data: Data,
+        *,
+        batch_size: int = 1024,
+        collate_fn: Collate | None = None,
+    ) -> float:
+        """As `mean`, not divided: how many are right, the summed losses. An int where the values are."""
+        return self._sums(fn, model, data, batch_size, collate_fn)[0]
+
+    def _sums(
+        self, fn: evaluation.Measure, model: nn.Module, data: Data, batch_size: int, collate_fn: Collate | None
+    ) -> tuple[float, float]:
         whole_number("batch_size", batch_size, least=1)
         check_model(model, self.device)
         reader = reader_of(data, collate_fn)
-        return evaluation.mean(
-            fn, model, reader, batch_size=batch_size, key=self._plan.key("mean"), team=self._team
-        )
+        key = self._plan.key("mean")
+        return evaluation.sums(fn, model, reader, batch_size=batch_size, key=key, team=self._team)
 
     def report(self, **metrics: Any) -> None:  # Any: scalars of any library
         """Report values once for the whole run; they are kept in `run.rows`.

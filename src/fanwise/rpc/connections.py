@@ -182,7 +182,7 @@ class Connections:
         """It cannot be reached. Wait for what the group says of it: who has its id now, if anybody has."""
         patience_s = self._hub.clock.now_s() + _NEXT_VIEW_S
         until_s = patience_s if until_s is None else min(until_s, patience_s)
-        while self._hub.clock.now_s() < until_s and self.group.fenced is None and not self.group.has_left:
+        while self._hub.clock.now_s() < until_s and not (self.group.ending.is_full or self.group.has_left):
             now = self.group.members().get(member.id)
             if now != member:
                 return now
@@ -229,7 +229,7 @@ class Connections:
             link = self._routes.link_to(member.id) if came.wait(_LOOK_AGAIN_S) else None
             if link is not None:
                 return link
-            if self.closed or self.group.fenced is not None or self.group.members().get(member.id) != member:
+            if self.closed or self.group.ending.is_full or self.group.members().get(member.id) != member:
                 raise error
         address = ":".join(self.group.me.address.split()[:2])
         raise WorkerLostError(

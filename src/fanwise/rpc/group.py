@@ -41,7 +41,7 @@ class Group:
     """See the module. Made by `join`; `close()` must be called before the hub is closed.
 
     Attributes:
-        me: this worker.
+        me: this worker. ending: is filled when the shutdown of all is over, or this worker was declared lost.
         on_joined, on_left, on_lost: called with the member, on the hub's thread.
         on_wanted: called with a member that cannot dial us and asks to be dialled, on the hub's thread.
         on_fenced: called with the reason, on the hub's thread, when the others have declared this worker lost: all that
@@ -64,7 +64,7 @@ class Group:
         self._office: Office | None = None
         self._link: Link | None = None
         self._answer = Mailbox()
-        self._ending = Mailbox()  # of the shutdown
+        self.ending = Mailbox()  # of the shutdown
         self._dismissed = Mailbox()
         self._open_calls: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self._joined = False
@@ -74,7 +74,7 @@ class Group:
         self._succession: threading.Thread | None = None
         self._heartbeat_s = heartbeat_s
         self._watch = CoordinatorWatch(hub, me, heartbeat_s, current=self._current, lost=self._give_up)
-        self._leaving = Leaving(hub, self, self._ending, self._dismissed, self._closed)
+        self._leaving = Leaving(hub, self, self.ending, self._dismissed, self._closed)
 
     # -- joining ---------------------------------------------------------------------------------------------------
 
@@ -352,7 +352,7 @@ class Group:
 
     def _over(self) -> None:
         self._answered(self._answer, "done")
-        self._ending.put("over")
+        self.ending.put("over")
 
     def _tell(self, method: str, *args: object) -> None:
         """To the coordinator. While there is none, nothing: whoever is next learns all from our hello."""
@@ -402,9 +402,9 @@ class Group:
         link.close("declared lost")
 
     def _fence(self, why: str) -> None:
-        first, self._seat.fenced = not self._closed.is_set() and not self._ending.is_full, why
+        first, self._seat.fenced = not self._closed.is_set() and not self.ending.is_full, why
         self._joined = False
-        self._ending.put("fenced", why)
+        self.ending.put("fenced", why)
         self._answer.put("fenced", why)
         self._dismissed.put("done")
         self._watch.end()

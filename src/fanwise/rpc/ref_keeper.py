@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from torch.futures import Future
 
 from ..base.clocks import Clock, SystemClock
-from ..base.errors import WorkerLostError
+from ..base.errors import ClosedError, WorkerLostError
 from .ref_orders import (
     Answer,
     Batch,
@@ -189,9 +189,12 @@ class Keeper:
         self.agent.tell(batch.to.id, "refs", batch).add_done_callback(partial(self._answered, batch.to))
 
     def _answered(self, peer: WorkerKey, future: "Future[Any]") -> None:  # Any: a number or None
-        up_to = future.value() if error_of(future) is None else None
+        error = error_of(future)
+        up_to = future.value() if error is None else None
         if up_to is not None:
             self.do_inline(self.table.on_answer, peer, up_to)
+        elif isinstance(error, (WorkerLostError, ClosedError)) and self.agent.group.ending.is_full:
+            self.do_inline(self.table.left, peer)
 
     def _on_batch(self, sender: WorkerInfo, batch: Batch) -> int | None:
         orders = self.do_inline(self.table.on_batch, batch)

@@ -236,6 +236,13 @@ class RefTable:
             self._handle(batch.sender, message)
         return [Answer(batch.sender, inbox.up_to), *self._done()]
 
+    def left(self, worker: WorkerKey) -> list[Order]:
+        """The shutdown of all is over, and `worker` has gone already: what it has not answered it needs no more."""
+        box = self._outboxes.get(worker)
+        if box is not None:
+            box.unanswered.clear()
+        return self._done()
+
     def on_answer(self, peer: WorkerKey, up_to: int) -> list[Order]:
         """`peer` has our messages up to this number."""
         box = self._outboxes.get(peer)

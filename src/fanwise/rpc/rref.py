@@ -141,9 +141,7 @@ class RRef(Generic[T]):
         future.settle(None, value)
         self._set_up(references, references.new_id(), future, None)
 
-    def _set_up(
-        self, references: "References", rref_id: GlobalId, value: Value | None, user: UserState | None
-    ) -> None:
+    def _set_up(self, references: "References", rref_id: GlobalId, value: Value | None, user: UserState | None) -> None:
         self._references = references
         self._rref_id = rref_id
         self._value = value

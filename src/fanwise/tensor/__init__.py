@@ -14,7 +14,7 @@ all functions, constants and dtypes of the standard 2025.12, `linalg` and `fft`,
 `dir()` lists. The byte layout of the wire format is written down in docs/design/wire-format.md.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .buffers import aligned_buffer as aligned_buffer
 from .engines import current_engine as current_engine
@@ -56,10 +56,13 @@ from .wire import is_array as is_array
 from .wire import read_header as read_header
 from .wire import to_wire as to_wire
 
+if TYPE_CHECKING:
+    from .namespaces.typed import *  # noqa: F403  # the standard's names, which are made when they are first used
+else:
 
-def __getattr__(name: str) -> Any:  # Any: functions, numbers and dtypes of the standard, made when first asked for
-    return _attribute(name, globals())
+    def __getattr__(name: str) -> Any:  # Any: functions, numbers and dtypes
+        return _attribute(name, globals())
 
 
 def __dir__() -> list[str]:
-    return sorted({name for name in globals() if name[0] != "_" and name != "Any"} | _NAMES)
+    return sorted({name for name in globals() if name[0] != "_"} - {"Any", "TYPE_CHECKING"} | _NAMES)

@@ -35,7 +35,7 @@ class Baggage(Protocol):
         ...
 
     def leave(self) -> None:
-        """Its turn ends."""
+        """Its turn ends. Not called for the caller when it has failed."""
         ...
 
 

@@ -4,8 +4,8 @@
     state        of a sharded optimizer, each key in two versions
     nodes        what the shards of each rank brought, a few for each rank
 
-In an area the parameters follow each other, each at a multiple of 64 bytes, its elements in the order in which they lie in
-the memory of the parameter. A slice of an area begins and ends at such multiples, and is a list of pieces. Areas are
+In an area the parameters follow each other, each at a multiple of 64 bytes, its elements in the order in which they lie
+in the memory of the parameter. A slice of an area begins and ends at such multiples, and is a list of pieces. Areas are
 mapped when they are first used; a part that nobody writes takes no memory.
 """
 
@@ -67,9 +67,7 @@ class Areas:
         """What the process at this place of so many owns."""
         if (place, size) not in self._slices:
             lines = cut(self._lines, size)[place]
-            self._slices[place, size] = list(
-                self._pieces(lines.start * _ALIGNED_BYTES, lines.stop * _ALIGNED_BYTES)
-            )
+            self._slices[place, size] = list(self._pieces(lines.start * _ALIGNED_BYTES, lines.stop * _ALIGNED_BYTES))
         return self._slices[place, size]
 
     def _pieces(self, first: int, last: int) -> Iterator[Piece]:
@@ -125,7 +123,7 @@ class Areas:
         torch._foreach_copy_([self.params[place] for place in places], [self._whole(new, place) for place in places])
 
     def map_sum(self) -> tuple[mmap.mmap, Tensor, list[Tensor]]:
-        """The sum through a private mapping: the mapping, its bytes, and each gradient in the shape of its parameter."""
+        """The sum through a private mapping: the mapping, its bytes, and each gradient, shaped as its parameter."""
         mapping = self._memory.map(self._offset + _SUM, self._area_bytes, private=True)
         whole = bytes_of(mapping)
         return mapping, whole, [self._whole(whole, place) for place in range(len(self.params))]

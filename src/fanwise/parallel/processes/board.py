@@ -1,7 +1,8 @@
 """What the processes of a run tell each other without a message: numbers on a board, and boxes for longer things.
 
     view        who takes part: even, and one more than that (odd) while it is being changed
-    committed   the turn that all members of the last view had arrived at when it ended
+    decided     the last even view, whose are the next two; 0 while they are written
+    committed   the turn that all members of the view before had arrived at when it ended
     members     the ranks of the view, ascending
     ending      0, or why everybody is to end
     joining     ranks that wait to be taken in
@@ -21,7 +22,7 @@ from .memory import SharedMemory, address_of
 MAX_RANKS = 1024
 NOT_ENDING, FAILED, STOPPED = 0, 1, 2
 
-_VIEW, _COMMITTED, _COUNT, _ENDING, _JOINING, _ANSWERED = range(6)
+_VIEW, _COMMITTED, _COUNT, _ENDING, _JOINING, _ANSWERED, _DECIDED = range(7)
 _MEMBERS = 8
 _LINES = _MEMBERS + MAX_RANKS
 _LINE = 8  # numbers of a rank: 64 bytes, a cache line of its own
@@ -62,12 +63,19 @@ class Board:
     def members(self) -> tuple[int, ...]:
         return tuple(self._numbers[_MEMBERS : _MEMBERS + self._numbers[_COUNT]])
 
-    def decide(self, members: tuple[int, ...], committed: int) -> None:
-        """Write down the next view, before its number: nobody reads it yet."""
+    @property
+    def decided(self) -> int:
+        """The view that `members` and `committed` are of, for who is not in it yet: they are whole if it stays."""
+        return self._numbers[_DECIDED]
+
+    def decide(self, view: int, members: tuple[int, ...], committed: int) -> None:
+        """Write down the next view, before it is shown: no member reads it yet."""
+        self._numbers[_DECIDED] = 0
         for place, rank in enumerate(members):
             self._numbers[_MEMBERS + place] = rank
         self._numbers[_COUNT] = len(members)
         self._numbers[_COMMITTED] = committed
+        self._numbers[_DECIDED] = view
 
     @property
     def ending(self) -> int:

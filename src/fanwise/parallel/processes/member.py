@@ -3,8 +3,8 @@
     together(body) --gather, gather ...--> committed, or again from its beginning with those that are left
 
 Each exchange has a turn, a number that counts up alike in all processes. A process puts its content into a box, arrives
-at the turn, and waits until all members have. When one of them dies, the supervisor makes the view odd; everybody agrees
-as soon as it looks at the board, and from then on arrives nowhere. So the supervisor sees a picture that stands still:
+at the turn, and waits until all members have. When one of them dies, the supervisor makes the view odd; everybody
+agrees as soon as it looks at the board, and from then on arrives nowhere. So the supervisor sees a picture that stands still:
 the last turn that all members of the view had arrived at is committed. Whoever had not yet noticed finishes it, for the
 boxes of the dead are still there; whatever comes after it is done again, in the next view.
 
@@ -46,7 +46,9 @@ class Member:
         joins: it comes later, and takes part from the view on that has its rank.
     """
 
-    def __init__(self, memory: SharedMemory, board: Board, rank: int, ranks: int, speaker: Speaker, *, joins: bool) -> None:
+    def __init__(
+        self, memory: SharedMemory, board: Board, rank: int, ranks: int, speaker: Speaker, *, joins: bool
+    ) -> None:
         self.rank, self.ranks = rank, ranks
         self.memory = memory
         self.catching_up = joins

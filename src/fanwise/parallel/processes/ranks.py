@@ -23,6 +23,7 @@ from ...pool.seeds import seed_everything
 from ..order import Progress
 from ..plans import Plan
 from ..runs import Run
+from ..surroundings import surroundings
 from .board import Board
 from .joining import read_state
 from .member import Member, Over
@@ -60,7 +61,8 @@ def main(train: Callable[[Run], Any], orders: Orders) -> Any:  # Any: what the u
     speaker = Speaker(orders.pipe)
     speaker.say("here", os.getpid())
     try:
-        return _train(train, orders, speaker)
+        with surroundings(orders.threads):
+            return _train(train, orders, speaker)
     except Over:
         return None
     except TrialStopped:
@@ -73,7 +75,6 @@ def main(train: Callable[[Run], Any], orders: Orders) -> Any:  # Any: what the u
 
 def _train(train: Callable[[Run], Any], orders: Orders, speaker: Speaker) -> Any:  # Any: as the function returns
     memory = SharedMemory.open(orders.memory)
-    torch.set_num_threads(orders.threads)
     seed_everything(orders.seed)
     member = Member(memory, Board(memory), orders.rank, orders.ranks, speaker, joins=orders.joins)
     plan = Plan(orders.shards, orders.threads, Progress(orders.seed))
@@ -83,7 +84,10 @@ def _train(train: Callable[[Run], Any], orders: Orders, speaker: Speaker) -> Any
     elif orders.resume is not None:
         run.restore(orders.resume)
     enter(_ReportingJob(current(), member))
-    sys.stdout, sys.stderr = _Forwarding(sys.stdout, "out", member, speaker), _Forwarding(sys.stderr, "err", member, speaker)
+    sys.stdout, sys.stderr = (
+        _Forwarding(sys.stdout, "out", member, speaker),
+        _Forwarding(sys.stderr, "err", member, speaker),
+    )
     try:
         result = train(run)
     finally:

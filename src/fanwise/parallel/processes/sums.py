@@ -101,7 +101,9 @@ class SharedSums:
         ]
         done = total([Node(each.node.start, each.node.stop, _without_grads(each.node)) for each in found], shards, add)
         check_count(done.count, done.samples)
-        reached = [any(flags) for flags in zip(*(each.node.reached for each in found if each.node.reached), strict=True)]
+        reached = [
+            any(flags) for flags in zip(*(each.node.reached for each in found if each.node.reached), strict=True)
+        ]
         pieces = self._areas.slice(member.place, member.size)
         for piece in pieces:
             self._add_piece(piece, found, own, shards, done.count if mean else None)

@@ -1,6 +1,6 @@
 """The process that starts the others and outlives them: it sees deaths, changes views, and takes messages.
 
-    Supervisor(pool, train, settings).run() --> what train returns in the first process, or the error of the one that failed
+    Supervisor(pool, train, settings).run() --> what train returns in the first process, or the error that came first
 
 It does no training. Deaths come as the end of a process (pidfd), failures as a message on its pipe before the process
 ends, so the error that is raised is that of the rank that failed first, in its original type. Whatever happens, when
@@ -123,8 +123,8 @@ class Supervisor:
         """Block until the run is over.
 
         Raises:
-            What the training function raised, in the rank where that happened first; WorkerLostError when processes died
-            and the run cannot go on; TrialStopped when it was stopped.
+            What the training function raised, in the rank where that happened first; WorkerLostError when processes
+            died and the run cannot go on; TrialStopped when it was stopped.
         """
         grace_s = 0.0
         try:

@@ -6,8 +6,8 @@
              Decide(view, members, committed)     all have: the next view begins
 
 A view ends when a member is lost, or when the members let others in. It ends in two steps, because a member that has
-not yet seen the end may still arrive somewhere: only when all that live have agreed does nothing move any more, and what
-all members of the old view had arrived at, the dead included, is what is committed.
+not yet seen the end may still arrive somewhere: only when all that live have agreed does nothing move any more, and
+what all members of the old view had arrived at, the dead included, is what is committed.
 """
 
 from collections.abc import Callable

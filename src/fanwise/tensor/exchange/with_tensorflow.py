@@ -29,6 +29,7 @@ from .with_numpy import (
 with tf.init_scope():  # this file may be loaded while TensorFlow traces a function
     _EagerTensor = type(tf.constant(0))
 _BY_DLPACK = frozenset(np.dtype(code) for code in "?bhilqBHILQefdFD")
+_NEVER_QUANTIZED = frozenset(np.dtype(code) for code in "?lqLQefdFD")
 _BFLOAT16: Dtype = np.dtype(tf.bfloat16.as_numpy_dtype)
 _known: set[Dtype] = {*_BY_DLPACK, _BFLOAT16}  # and what was asked for since: TensorFlow takes long to tell
 # By number: to look up a type of TensorFlow takes as long as all the rest.
@@ -117,9 +118,8 @@ def _seen(x: Any) -> Array:
         array = np.asarray(x)
     except ValueError:  # a single number of a type that numpy lacks comes as no array
         array = np.asarray(tf.reshape(x, (1,))).reshape(())
-    dtype = array.dtype
     # TensorFlow takes half a microsecond to tell its own type.
-    if dtype not in _BY_DLPACK and (dtype.hasobject or x.dtype.as_datatype_enum in _QUANTIZED):
+    if array.dtype not in _NEVER_QUANTIZED and (array.dtype.hasobject or x.dtype.as_datatype_enum in _QUANTIZED):
         raise TypeError(f"A TensorFlow tensor of type {x.dtype.name} has no form in other engines. {_way_out(x.dtype)}")
     # What numpy itself has no type for comes as an array that can be written to.
     return locked(array) if array.flags.writeable else array

@@ -174,7 +174,23 @@ def _extra_dtypes() -> dict[str, Any]:
 
 
 _MENDED: tuple[Callable[..., Any], ...] = (
-    *(arange, asarray, broadcast_shapes, clip, diff, empty, eye, finfo, full, iinfo, isin, linspace, ones, repeat, zeros),
+    *(
+        arange,
+        asarray,
+        broadcast_shapes,
+        clip,
+        diff,
+        empty,
+        eye,
+        finfo,
+        full,
+        iinfo,
+        isin,
+        linspace,
+        ones,
+        repeat,
+        zeros,
+    ),
     __array_namespace_info__,
 )
 _FIXED: dict[str, Any] = {

@@ -1,0 +1,42 @@
+"""What a run changes in its process, and puts back: threads, random states, how operators are chosen.
+
+Results that are the same again need operators that are: where torch has a deterministic one it is taken, and where it
+has none the call raises. What torch adds to that, filling what `torch.empty` gives, is left out: it costs time in every
+operator, and a run reads nothing that it has not written.
+"""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+import torch.utils.deterministic
+
+
+_filling: Any = torch.utils.deterministic  # Any: torch sets this module's attributes behind its types
+
+
+@contextmanager
+def surroundings(threads: int) -> Iterator[None]:
+    """As a run needs them, in this block. The random states are for the block to set; what was is put back."""
+    threads_before, torch_before = torch.get_num_threads(), torch.get_rng_state()
+    python_before, numpy_before = random.getstate(), np.random.get_state()
+    was_exact, only_warned = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    filled = _filling.fill_uninitialized_memory
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(True)
+    _filling.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        _filling.fill_uninitialized_memory = filled
+        torch.use_deterministic_algorithms(was_exact, warn_only=only_warned)
+        torch.set_num_threads(threads_before)
+        torch.set_rng_state(torch_before)
+        random.setstate(python_before)
+        np.random.set_state(numpy_before)

@@ -1,0 +1,192 @@
+"""Workers in one process that have references and no links: real tables, keepers and envelopes on played agents.
+
+    with played_workers(3) as three:        # this process is worker 0
+        rref = remote(1, make, 40)          # made at once, on this thread, with worker 1 as this process's meanwhile
+
+What the agents play: calls are carried out when they are made, messages when they are sent. `lose` and
+`leave_with_all` end workers.
+"""
+
+import contextlib
+import gc
+import pickle
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+from torch.futures import Future
+
+from ..base.errors import DeadlineExceeded, NotSendableError, WorkerLostError
+from ..rpc import agent as agents
+from ..rpc.envelopes import Envelopes
+from ..rpc.references import References
+from ..rpc.rref import RRef, done_with, result_of
+from ..rpc.serving import Later
+from ..rpc.worker_info import WorkerInfo
+from .within import within
+
+# Any throughout: what users' functions take and return.
+
+
+class PlayedAgent:
+    """What `References` asks of an agent.
+
+    `late`: calls that create are kept back until the test makes them, and fail before. `creations`: what calls that
+    create return; none of them is made.
+    """
+
+    def __init__(self, agents_by_id: dict[int, "PlayedAgent"], id: int, incarnation: int) -> None:
+        self.info = WorkerInfo(f"worker{id}", id)
+        self.incarnation = incarnation
+        self.envelopes = Envelopes()
+        self.on_lost: list[Callable[[WorkerInfo, int], None]] = []
+        self.late: list[Callable[[], object]] | None = None
+        self.creations: Future[Any] | None = None
+        self.group = SimpleNamespace(on_left=[], members=self.members, ending=SimpleNamespace(is_full=False))
+        self._all = agents_by_id
+        self._handlers: dict[str, Callable[..., Any]] = {}
+        agents_by_id[id] = self
+
+    def members(self) -> dict[int, Any]:
+        return {
+            id: SimpleNamespace(name=agent.info.name, id=id, incarnation=agent.incarnation)
+            for id, agent in self._all.items()
+        }
+
+    def workers(self) -> list[WorkerInfo]:
+        return [agent.info for agent in self._all.values()]
+
+    def worker(self, to: Any) -> WorkerInfo:
+        return to if isinstance(to, WorkerInfo) else next(i for i in self.workers() if to in (i.name, i.id))
+
+    def attach(self, references: References) -> None:
+        self.references = references
+        self.envelopes.references = references
+
+    def on(self, method: str, handler: Callable[..., Any]) -> None:
+        self._handlers[method] = handler
+
+    def blocking(self) -> None: ...
+
+    def tell(self, to: int, method: str, *args: object) -> "Future[Any]":
+        if to not in self._all:
+            return failed_with(WorkerLostError(f"worker {to} is gone."))
+        return done_with(self._all[to]._handlers[method](self.info, *pickle.loads(pickle.dumps(args))))
+
+    def call(
+        self, to: WorkerInfo, function: Any, args: Any, kwargs: Any, *, timeout_s: float, remote: object = None
+    ) -> "Future[Any]":
+        if to.id not in self._all:
+            return failed_with(WorkerLostError(f"worker {to.id} is gone."))
+        try:
+            sealed = self.envelopes.seal((function, tuple(args), kwargs), to.id, call="call", remote=remote)
+        except RuntimeError:
+            raise
+        except Exception as error:
+            raise NotSendableError(str(error)) from None
+        if self.creations is not None and remote is not None:
+            return self.creations
+        if self.late is not None and remote is not None:
+            self.late.append(lambda: self._all[to.id].serve(self, sealed))
+            return failed_with(DeadlineExceeded("RPC ran for more than set timeout"))
+        return self._all[to.id].serve(self, sealed)
+
+    def call_sync(self, to: WorkerInfo, function: Any, args: Any, kwargs: Any, *, timeout_s: float) -> Any:
+        return result_of(self.call(to, function, args, kwargs, timeout_s=timeout_s))
+
+    def serve(self, caller: "PlayedAgent", sealed: Any) -> "Future[Any]":
+        before = agents.current()
+        be(self)
+        try:
+            opened = self.envelopes.open(sealed, caller.info.id)
+            unconfirmed = self.references.confirmed()
+            if unconfirmed is not None:
+                unconfirmed.wait()
+
+            def run() -> Any:
+                function, args, kwargs = opened.value
+                value = function(*args, **kwargs)
+                return Later(value) if hasattr(function, "_wrapped_async_rpc_function") else value
+
+            answer = run() if opened.remote is None else self.references.keep(caller.info, opened.remote, run)
+            answer = answer.future.wait() if type(answer) is Later else answer
+            back = self.envelopes.seal(answer, caller.info.id)
+        except Exception as error:
+            return failed_with(error.with_traceback(None))  # as it comes over a link
+        finally:
+            be(before)
+        return done_with(caller.envelopes.open(back, self.info.id).value)
+
+
+def failed_with(error: Exception) -> "Future[Any]":
+    """A future that has failed."""
+    future: Future[Any] = Future()
+    future.set_exception(error)
+    return future
+
+
+def be(agent: Any) -> None:
+    """This process is that worker from now on, or none."""
+    agents.set_current(agent)
+
+
+@contextlib.contextmanager
+def played_workers(count: int) -> Iterator[list[PlayedAgent]]:
+    """Workers 0, 1, ...; this process is worker 0."""
+    everybody: dict[int, PlayedAgent] = {}
+    played = [PlayedAgent(everybody, id, id + 100) for id in range(count)]
+    for agent in played:
+        References(agent, tick_s=0.05)  # type: ignore[arg-type]  # played
+    be(played[0])
+    try:
+        yield played
+    finally:
+        gc.collect()
+        for agent in played:
+            agent.references.destroy()
+        be(None)
+
+
+def lose(workers: list[PlayedAgent], id: int) -> None:
+    """A worker dies, and all others hear of it."""
+    dead = workers[id]._all.pop(id)
+    for agent in workers[id]._all.values():
+        for callback in agent.on_lost:
+            callback(dead.info, dead.incarnation)
+
+
+def leave_with_all(workers: list[PlayedAgent], id: int) -> None:
+    """All are about to leave, and a worker has gone."""
+    for agent in workers:
+        agent.group.ending.is_full = True
+    del workers[id]._all[id]
+
+
+def is_empty(agent: PlayedAgent) -> bool:
+    """Whether nothing is left of any reference."""
+    return set(agent.references.debug_info().values()) == {"0"}
+
+
+def all_empty(workers: list[PlayedAgent]) -> None:
+    """Soon nothing is left of any reference."""
+    gc.collect()
+    within(5.0, lambda: all(is_empty(agent) for agent in workers), "no worker has a reference")
+    keepers = [agent.references._keeper for agent in workers]
+    within(5.0, lambda: not any(keeper.values or keeper.users for keeper in keepers), "no keeper has one")
+
+
+def remote(to: int, function: Callable[..., Any], *args: object) -> RRef[Any]:
+    """As `rpc.remote`."""
+    agent = agents.current()
+    return agent.references.remote(agent.worker(to), function, args, {}, timeout_s=-1)
+
+
+def ask(to: int, function: Callable[..., Any], *args: object) -> Any:
+    """As `rpc.rpc_sync`."""
+    agent = agents.current()
+    return agent.call_sync(agent.worker(to), function, args, {}, timeout_s=-1)
+
+
+def make(value: Any) -> Any:
+    """What workers are asked to do."""
+    return value

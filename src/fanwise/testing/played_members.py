@@ -1,0 +1,278 @@
+"""Played runs: the real `Member`, `Views` and `Board` of a run in several processes, each member an actor on a `Stage`.
+
+    run = PlayedRun(seed, members=4, kills=3, respawns=True); run.play()
+
+Between any two looks at the board, and in the middle of a message, another actor may go on, or be killed. What stands
+for the training is a list of transactions: each member brings its share of the shards, and all must see each shard
+once. The supervisor is played: it hears what was said, sees deaths late, and does what `Views` orders.
+"""
+
+import mmap
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..parallel.processes.board import FAILED, SUPERVISOR, Board
+from ..parallel.processes.joining import read_state
+from ..parallel.processes.member import Member, Over, pack
+from ..parallel.processes.memory import SharedMemory
+from ..parallel.processes.pipes import Speaker
+from ..parallel.processes.views import Order, Pause, Views
+from ..parallel.shards import assign
+from .stages import Stage
+
+SHARDS = 6
+KINDS = ("step", "mean", "report")
+
+
+class PlayedMemory(SharedMemory):
+    """Memory of one process. A write is seen in two halves."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.path = ""
+        self._stage = stage
+        self._parts: dict[int, bytearray] = {}
+
+    def map(self, offset: int, size: int, *, private: bool = False) -> mmap.mmap:
+        return mmap.mmap(-1, size)
+
+    def write(self, offset: int, data: bytes) -> None:
+        part = self._parts.setdefault(offset, bytearray())
+        part.extend(bytes(max(0, len(data) - len(part))))
+        half = len(data) // 2
+        part[:half] = data[:half]
+        self._stage.changed()
+        self._stage.step()
+        part[half : len(data)] = data[half:]
+        self._stage.step()
+
+    def read(self, offset: int, size: int) -> bytes:
+        self._stage.step()
+        start = offset if offset in self._parts else offset - 8
+        part = self._parts.get(start, bytearray())
+        return bytes(part[offset - start : offset - start + size])
+
+
+class PlayedBoard(Board):
+    """The real board, on which others may do something between any two looks."""
+
+    def __init__(self, memory: PlayedMemory, stage: Stage) -> None:
+        super().__init__(memory)
+        self._stage = stage
+        self._numbers: Any = _Numbers(self._numbers, stage)  # Any: in the place of a memoryview
+
+    def _wait(self, place: int, seen: int) -> None:
+        self._stage.wait()
+
+
+class _Numbers:
+    """Numbers of a board."""
+
+    def __init__(self, numbers: memoryview, stage: Stage) -> None:
+        self._numbers = numbers
+        self._stage = stage
+
+    def __getitem__(self, place: int | slice) -> Any:  # Any: a number, or several
+        self._stage.step()
+        found = self._numbers[place]
+        return found if isinstance(place, int) else list(found)
+
+    def __setitem__(self, place: int, number: int) -> None:
+        self._stage.step()
+        if self._numbers[place] != number:
+            self._stage.changed()
+        self._numbers[place] = number
+
+
+class PlayedSpeaker(Speaker):
+    """Messages in a list."""
+
+    def __init__(self, stage: Stage, said: list[tuple[Any, ...]]) -> None:  # Any: what was said
+        self._stage = stage
+        self._said = said
+
+    def say(self, *message: Any) -> None:  # Any: what can be pickled
+        self._stage.step()
+        self._said.append(message)
+        self._stage.changed()
+        self._stage.step()
+
+
+@dataclass
+class Life:
+    """One process: what it has said, and which transactions it has done, from `first` on."""
+
+    rank: int
+    name: str
+    said: list[tuple[Any, ...]] = field(default_factory=list)  # Any: what was said
+    heard: int = 0
+    first: int | None = None
+    done: list[object] = field(default_factory=list)
+    returns: bool = False
+    is_heard_out: bool = False
+
+
+class PlayedRun:
+    """See the module.
+
+    Attributes:
+        lives: all processes there were. reports: what the supervisor was told, in order.
+        killed: how many were killed in the middle. joined: how many came later and took part.
+        places: the turn at which each transaction ended, as each member has it.
+    """
+
+    def __init__(
+        self, seed: int, *, members: int, transactions: int, kills: int, respawns: bool, calm: float = 0.5
+    ) -> None:
+        self.stage = Stage(seed, calm=calm)
+        self.lives: list[Life] = []
+        self.reports: list[int] = []
+        self.killed = self.joined = 0
+        self.places: dict[int, set[int]] = {}
+        self.result: list[object] | None = None
+        self.is_lost = False
+        chance = self.stage.chance
+        self.kinds = [chance.choice(KINDS) for _ in range(transactions)]
+        self.barriers = [chance.randrange(3) for _ in range(transactions)]
+        self._moments = sorted(int(chance.expovariate(1 / 300)) for _ in range(kills))
+        self._respawns = respawns
+        self._ranks = members
+        self._memory = PlayedMemory(self.stage)
+        self._board = PlayedBoard(self._memory, self.stage)
+        self._views = Views(tuple(range(members)), self._board.arrived)
+        self._answered = 0
+        self.stage.before_step = self._perhaps_kill
+
+    def play(self) -> None:
+        """Raises AssertionError when nobody gets on, or what a member raised."""
+        self.stage.enter("supervisor", self._supervise)
+        self.stage.play(until=lambda: self.result is not None or self.is_lost)
+        for name in ["supervisor", *(life.name for life in self.lives)]:
+            if (error := self.stage.error_of(name)) is not None:
+                raise error
+
+    def living(self) -> list[Life]:
+        """Processes that were not killed."""
+        return [life for life in self.lives if not self.stage.is_over(life.name) or life.returns]
+
+    def _perhaps_kill(self) -> None:
+        if not self._moments or self.stage.steps < self._moments[0]:
+            return
+        del self._moments[0]
+        living = [life for life in self.lives if not self.stage.is_over(life.name)]
+        if len(living) > 1:
+            self.killed += 1
+            self.stage.kill(self.stage.chance.choice(living).name)
+
+    # -- the supervisor --------------------------------------------------------------------------------------------
+
+    def _supervise(self) -> None:
+        self._board.decide(self._views.members, 0)
+        self._board.set_view(self._views.view)
+        for rank in range(self._ranks):
+            self._start(rank, joins=False)
+        while self.result is None and not self.is_lost:
+            for life in list(self.lives):
+                is_over = self.stage.is_over(life.name)
+                self._listen(life)
+                if is_over and not life.is_heard_out:
+                    life.is_heard_out = True
+                    self._over(life)
+            self.stage.wait()
+
+    def _start(self, rank: int, *, joins: bool) -> None:
+        life = Life(rank, f"rank {rank}, life {len(self.lives)}")
+        self.lives.append(life)
+        self.stage.enter(life.name, lambda: self._live(life, joins))
+
+    def _listen(self, life: Life) -> None:
+        while life.heard < len(life.said):
+            name, *content = life.said[life.heard]
+            life.heard += 1
+            match name:
+                case "here":
+                    if content[0]:
+                        self._views.ready(life.rank)
+                        self._board.set_joining(len(self._views.waiting))
+                case "agreed":
+                    self._obey(self._views.agreed(life.rank, content[0]))
+                case "admit":
+                    self._obey(self._views.admits(content[0]))
+                case "report":
+                    self._report(*content)
+
+    def _report(self, request: int, values: dict[str, Any]) -> None:  # Any: numbers
+        if request > self._answered:
+            self.reports.append(values["number"])
+            self._board.put(SUPERVISOR, request % 2, pack("CONTINUE"))
+            self._answered = request
+            self._board.set_answered(request)
+
+    def _over(self, life: Life) -> None:
+        if life.returns:
+            self.result = life.done
+            self._board.end(FAILED, self._ranks)
+            return
+        self._obey(self._views.lost(life.rank))
+        self._board.set_joining(len(self._views.waiting))
+        self.is_lost = not self._views.living
+        if self._respawns:
+            self._start(life.rank, joins=True)
+
+    def _obey(self, orders: list[Order]) -> None:
+        for order in orders:
+            if isinstance(order, Pause):
+                self._board.set_view(order.view)
+            else:
+                self._board.set_joining(len(self._views.waiting))
+                self._board.decide(order.members, order.committed)
+                self._board.set_view(order.view)
+
+    # -- a member --------------------------------------------------------------------------------------------------
+
+    def _live(self, life: Life, joins: bool) -> None:
+        try:
+            self._train(life, joins)
+        except Over:
+            return
+
+    def _train(self, life: Life, joins: bool) -> None:
+        speaker = PlayedSpeaker(self.stage, life.said)
+        speaker.say("here", joins)
+        member = Member(self._memory, self._board, life.rank, self._ranks, speaker, joins=joins)
+        life.first = int(read_state(self._memory)["done"]) if joins else 0
+        self.joined += joins
+        for number in range(life.first, len(self.kinds)):
+            self._transact(member, number, life)
+            life.done.append(number)
+            self.places.setdefault(number, set()).add(self._board.arrived(life.rank)[1])
+        while not member.done():
+            member.wait_for_end()
+        speaker.say("returns")
+        life.returns = True
+
+    def _transact(self, member: Member, number: int, life: Life) -> None:
+        match self.kinds[number]:
+            case "step":
+                member.step_begins(lambda: {"done": number})
+                member.together(lambda: self._step(member, number))
+            case "mean":
+                brought = member.together(lambda: member.gather("takes a mean", self._share(member, number)))
+                _check([shard for share in brought for shard in share], number)
+            case "report":
+                assert member.report({"number": number}) == "CONTINUE"
+
+    def _step(self, member: Member, number: int) -> None:
+        said = member.gather("makes a step", (member.joining, self._share(member, number)))
+        _check([shard for _, share in said for shard in share], number)
+        for _ in range(self.barriers[number]):
+            member.barrier()
+        if said[0][0]:
+            member.admit_soon()
+
+    def _share(self, member: Member, number: int) -> list[tuple[int, int]]:
+        return [(number, shard) for shard in assign(SHARDS, member.size)[member.place]]
+
+
+def _check(found: list[tuple[int, int]], number: int) -> None:
+    """As a sum over the tree of shards does, which cannot be made of others."""
+    assert found == [(number, shard) for shard in range(SHARDS)], f"transaction {number} saw {found}"

@@ -1,0 +1,207 @@
+"""Scaled losses: the rule of torch's GradScaler, decided from gradients that are whole."""
+
+import logging
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo  # the first optimizer loads it, which changes the environment
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from fanwise.parallel.loss_scale import LossScale, are_finite, take_off
+
+FINITE = [torch.ones(3), None]
+INFINITE = [torch.ones(3), torch.tensor([[1.0, math.inf]])]
+
+
+class Torchs:
+    """torch's own scaler, driven by an optimizer of one number."""
+
+    def __init__(self, **settings: Any) -> None:  # Any: numbers
+        self.scaler = torch.amp.GradScaler("cpu", **settings)
+        self.optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(()))], 1.0)
+
+    def update(self, finite: bool) -> float:
+        param = self.optimizer.param_groups[0]["params"][0]
+        param.grad = torch.tensor(1.0 if finite else math.nan)
+        self.scaler.scale(torch.zeros(()))
+        self.scaler.unscale_(self.optimizer)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        return self.scaler.get_scale()
+
+
+@given(
+    finite=st.lists(st.booleans(), max_size=60),
+    init_scale=st.sampled_from([2.0**16, 3.0, 2.0**126, 1e-3]),
+    growth_factor=st.sampled_from([2.0, 1.5]),
+    backoff_factor=st.sampled_from([0.5, 0.3]),
+    growth_interval=st.integers(1, 4),
+)
+def test_the_scale_is_that_of_torch_after_any_updates(finite: list[bool], **settings: Any) -> None:  # Any: numbers
+    ours, theirs = LossScale(**settings), Torchs(**settings)
+    for each in finite:
+        assert ours.update(FINITE if each else INFINITE) == each
+        assert ours.scale == theirs.update(each)
+    assert ours.skipped == finite.count(False)
+    if finite:
+        state = theirs.scaler.state_dict()
+        assert {name: ours.state_dict()[name] for name in state} == state
+
+
+def test_the_state_can_be_exchanged_with_a_grad_scaler() -> None:
+    settings: dict[str, Any] = {"init_scale": 8.0, "growth_interval": 3}  # Any: numbers
+    theirs = Torchs(**settings)
+    theirs.update(True)
+    theirs.update(True)
+    ours = LossScale()
+    ours.load_state_dict(theirs.scaler.state_dict())
+    again = LossScale()
+    again.load_state_dict(ours.state_dict())
+    assert again.update(FINITE)
+    assert again.scale == 16.0
+    back = Torchs()
+    back.scaler.load_state_dict(ours.state_dict())
+    assert back.update(True) == 16.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"init_scale": 0.0}, "init_scale must be above 0 and finite, got 0.0"),
+        ({"init_scale": math.inf}, "got inf"),
+        ({"growth_factor": 1.0}, "growth_factor must be above 1, got 1.0"),
+        ({"backoff_factor": 1.0}, "backoff_factor must be between 0 and 1, got 1.0"),
+        ({"backoff_factor": 0.0}, "got 0.0"),
+        ({"growth_interval": 0}, "growth_interval must be at least 1, got 0"),
+    ],
+    ids=str,
+)
+def test_settings_out_of_range_are_refused(settings: dict[str, Any], said: str) -> None:  # Any: wrong
+    with pytest.raises(ValueError, match=said):
+        LossScale(**settings)
+
+
+@pytest.mark.parametrize("samples", [1, 2, 3, 63, 64, 100])
+def test_the_factor_of_a_batch_is_the_scale_of_its_mean_within_a_power_of_two(samples: int) -> None:
+    scale = LossScale()
+    assert scale.scale / samples <= scale.factor(samples) < 2 * scale.scale / samples
+    assert math.frexp(scale.factor(samples))[0] == 0.5  # a power of two
+
+
+def test_taking_the_factor_off_is_exact_and_leaves_what_is_none() -> None:
+    before = torch.randn(100, generator=torch.Generator().manual_seed(0))
+    factor = LossScale().factor(100)
+    grads = [before * factor, None]
+    take_off(grads, factor)
+    assert grads[0] is not None and torch.equal(grads[0], before)
+    take_off([None], factor)
+
+
+def sparse(value: float) -> Tensor:
+    with torch.sparse.check_sparse_tensor_invariants():
+        return torch.sparse_coo_tensor(torch.tensor([[0, 0]]), torch.tensor([1.0, value]), (2,))
+
+
+@pytest.mark.parametrize(
+    ("grads", "finite"),
+    [
+        ([], True),
+        ([None], True),
+        ([torch.empty(0)], True),
+        ([torch.zeros(2), torch.full((2, 2), 3e38)], True),
+        ([torch.zeros(2), torch.tensor([0.0, math.nan])], False),
+        ([torch.tensor([0.0, -math.inf]), torch.zeros(2)], False),
+        ([torch.zeros(2, dtype=torch.float64), torch.tensor([math.inf], dtype=torch.complex64)], False),
+        ([sparse(1.0)], True),
+        ([sparse(math.inf)], False),
+    ],
+    ids=["nothing", "none", "empty", "large", "nan", "infinite", "complex", "sparse", "infinite-sparse"],
+)
+def test_one_number_that_is_not_finite_is_seen(grads: list[Tensor | None], finite: bool) -> None:
+    assert are_finite(grads) == finite
+
+
+def test_a_scale_that_falls_below_one_is_said_once_and_stays_above_zero(caplog: pytest.LogCaptureFixture) -> None:
+    scale = LossScale(init_scale=2.0)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(200):
+            scale.update(INFINITE)
+    assert [record.getMessage()[:70] for record in caplog.records] == [
+        "the scale of the loss falls below 1, after 2 updates that were not mad"
+    ]
+    assert 0 < scale.scale < 1e-30
+    assert math.isfinite(1 / scale.factor(1))
+
+
+# B: samples, D: features
+B, D = 24, 8
+GENERATOR = torch.Generator().manual_seed(4)
+X = torch.randn(B, D, generator=GENERATOR)
+Y = torch.randint(0, 3, (B,), generator=GENERATOR)
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(D, 16), nn.ReLU(), nn.Linear(16, 3))
+
+
+def forward(model: nn.Module) -> Tensor:
+    with torch.autocast("cpu", torch.float16):
+        return cross_entropy(model(X), Y, reduction="none")
+
+
+def grads_of(model: nn.Module) -> list[Tensor | None]:
+    found = [param.grad for param in model.parameters()]
+    model.zero_grad()
+    return found
+
+
+def test_a_training_in_float16_follows_that_of_a_grad_scaler_with_its_skipped_steps() -> None:
+    """The loss of some steps is so large that float16 overflows until the scale is lower."""
+    loud = {3: 3e4, 4: 3e4}
+    settings: dict[str, Any] = {"init_scale": 2.0**12, "growth_interval": 3}  # Any: numbers
+    model, ours = network(), LossScale(**settings)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    theirs, scaler = network(), torch.amp.GradScaler("cpu", **settings)
+    their_optimizer = torch.optim.SGD(theirs.parameters(), 0.1)
+    made = []
+    for step in range(10):
+        factor = ours.factor(B)
+        (forward(model).sum() * loud.get(step, 1.0) * factor).backward()  # type: ignore[no-untyped-call]  # torch's
+        grads = grads_of(model)
+        take_off(grads, factor)
+        made.append(ours.update(grads))
+        if made[-1]:
+            for param, grad in zip(model.parameters(), grads, strict=True):
+                param.grad = None if grad is None else grad / B
+            optimizer.step()
+        model.zero_grad()
+        scaler.scale(forward(theirs).mean() * loud.get(step, 1.0)).backward()
+        scaler.step(their_optimizer)
+        scaler.update()
+        theirs.zero_grad()
+    assert made == [step not in loud for step in range(10)]
+    assert ours.scale == scaler.get_scale() == 2.0**12
+    for mine, other in zip(model.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-4)
+
+
+def test_a_small_gradient_that_float16_loses_is_kept() -> None:
+    """Gradients of 1e-8 are zero in float16; times the scale they are not."""
+    model = network()
+    lost, kept = [], []
+    for factor, found in ((1.0, lost), (LossScale().factor(B), kept)):
+        (forward(model).sum() * 1e-7 * factor).backward()  # type: ignore[no-untyped-call]  # torch's
+        found += grads_of(model)
+        take_off(found, factor)
+    exact = network()
+    (cross_entropy(exact(X), Y, reduction="sum") * 1e-7).backward()  # type: ignore[no-untyped-call]  # torch's
+    weight = exact[0].weight.grad
+    assert weight is not None and kept[0] is not None and lost[0] is not None
+    torch.testing.assert_close(kept[0], weight, rtol=0.02, atol=1e-9)
+    assert (lost[0] - weight).abs().max() > 10 * (kept[0] - weight).abs().max()

@@ -1,0 +1,129 @@
+"""References whose values never come, and the end of a worker: nobody waits for ever, and nothing is left."""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from torch.futures import Future
+
+from fanwise.base.errors import ClosedError, DeadlineExceeded
+from fanwise.testing import within
+from fanwise.testing.played_agents import (
+    PlayedAgent,
+    all_empty,
+    is_empty,
+    leave_with_all,
+    make,
+    played_workers,
+    remote,
+)
+
+# Any throughout: what users' functions take and return.
+
+TIMED_OUT = r"RRef creation via rpc\.remote\(\) timed out"
+
+
+@pytest.fixture
+def three() -> Iterator[list[PlayedAgent]]:
+    with played_workers(3) as played:
+        yield played
+
+
+@pytest.mark.parametrize("owner", [0, 1])
+def test_who_has_heard_that_a_creation_failed_can_use_the_reference_no_more(
+    three: list[PlayedAgent], owner: int
+) -> None:
+    """Those who wait for a future of torch's wake before its callbacks have run."""
+    made: Future[Any] = Future()
+    go_on = threading.Event()
+    made.add_done_callback(lambda _: go_on.wait())
+    three[0].creations = made
+    rref = remote(owner, make, 1)
+    failing = threading.Thread(target=made.set_exception, args=(DeadlineExceeded("RPC ran for more than that"),))
+    failing.start()
+    within(5.0, made.done, "the call has failed")
+    heard = rref._get_future().done()
+    go_on.set()
+    assert not heard, "the reference did not know yet"
+    with pytest.raises(DeadlineExceeded, match="RPC ran for more than"):
+        rref._get_future().wait()
+    with pytest.raises(DeadlineExceeded, match=TIMED_OUT):
+        rref.to_here()
+    failing.join()
+
+
+def test_a_value_whose_call_never_left_keeps_nobody_waiting(three: list[PlayedAgent]) -> None:
+    three[0].creations = made = Future()
+    rref = remote(0, make, 1)
+    asked = three[0].references.value_of(rref._rref_id)
+    made.set_exception(DeadlineExceeded("the call still waited for its link"))
+    assert asked.done()
+    with pytest.raises(DeadlineExceeded, match=TIMED_OUT):
+        asked.wait()
+    del rref
+    all_empty(three)
+
+
+def test_the_end_keeps_nobody_waiting(three: list[PlayedAgent]) -> None:
+    three[0].creations = Future()
+    rref = remote(0, make, 1)
+    asked = three[0].references.value_of(rref._rref_id)
+    three[0].references.destroy()
+    assert asked.done()
+    with pytest.raises(ClosedError, match="RPC was shut down in this process before the value was made"):
+        asked.wait()
+
+
+@pytest.fixture
+def during_the_start(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], None]:
+    """Something happens, on a thread of its own, while the thread of the references is started."""
+
+    def arrange(what: Callable[[], None]) -> None:
+        start = threading.Thread.start
+
+        def begin(thread: threading.Thread) -> None:
+            if thread.name == "fanwise-references":
+                monkeypatch.undo()
+                other = threading.Thread(target=what)
+                other.start()
+                other.join(0.2)  # it may have to wait for this one
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", begin)
+
+    return arrange
+
+
+def test_the_end_may_come_while_the_first_message_about_references_is_read(
+    three: list[PlayedAgent], during_the_start: Callable[[Callable[[], None]], None]
+) -> None:
+    ends: list[str] = []
+
+    def end() -> None:
+        three[2].references.destroy(ignore_leak=False)
+        ends.append("ended")
+
+    during_the_start(end)
+    assert three[2].references.debug_info()["num_owner_rrefs"] == "0"
+    within(5.0, lambda: ends == ["ended"], "the end came")
+    within(5.0, lambda: not reference_threads(), "and with it that of the thread")
+
+
+def test_references_that_are_first_heard_of_after_the_end_begin_nothing(three: list[PlayedAgent]) -> None:
+    three[2].references.destroy()
+    assert is_empty(three[2])
+    assert not reference_threads()
+
+
+def reference_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "fanwise-references"]
+
+
+def test_who_has_left_with_all_others_keeps_nobody_waiting(three: list[PlayedAgent]) -> None:
+    three[0].late = []
+    rref = remote(1, make, 1)
+    leave_with_all(three, 1)
+    three[0].references.delete_all_user_and_unforked_owner_rrefs(5.0)
+    assert is_empty(three[0]), "that it gave up its creation needs no answer"
+    assert not rref.confirmed_by_owner()

@@ -25,9 +25,11 @@ help: ## print the targets
 demo: $(VENV)/run.stamp ## install what is needed, then search LeNet's learning rate and batch size for a minute
 	$(BIN)/fanwise demo $(ARGS)
 
-# Three at a time, also on two cores: many tests wait for processes, clocks and cables.
+# Three at a time, also on two cores: many tests wait for processes, clocks and cables. tests/conftest.py says which files
+# begin. Where Python is told to keep no bytecode, each of the hundreds of interpreters would compile the library anew.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: $(VENV)/dev.stamp ## run all tests but the long ones (4 minutes on two cores)
-	$(BIN)/python -m pytest -n 3 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-torch-suite: $(VENV)/dev.stamp ## run torch's own RPC tests against fanwise.rpc (2 minutes; needs torch 2.13)
 	$(BIN)/python tests/torch_suite/run.py --impl fanwise.rpc --groups generic,tensorpipe,faulty --tags core,compat \

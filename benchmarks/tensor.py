@@ -50,20 +50,20 @@ TITLES = {
 WIRE_BYTES = 64_000_000
 
 
-def quickest_us(call: Call, calls: int = 200) -> float:
-    """Microseconds a call, of one block."""
+def block_us(call: Call, calls: int) -> float:
+    """Microseconds a call, of one block: short, so that many end before another program gets the core."""
     begun = time.perf_counter()
     for _ in range(calls):
         call()
     return (time.perf_counter() - begun) / calls * 1e6
 
 
-def measured(call: Call, rounds: int, *, over: Call | None = None, calls: int = 200) -> Spread:
+def measured(call: Call, rounds: int, *, over: Call | None = None, calls: int = 20, blocks: int = 150) -> Spread:
     """A call's microseconds, or what it takes more than `over`."""
     call()
     samples = []
     for _ in range(rounds):
-        pairs = [(quickest_us(over, calls) if over else 0.0, quickest_us(call, calls)) for _ in range(15)]
+        pairs = [(block_us(over, calls) if over else 0.0, block_us(call, calls)) for _ in range(blocks)]
         samples.append(min(wrapped for _, wrapped in pairs) - min(raw for raw, _ in pairs))
     return spread(samples)
 
@@ -131,18 +131,18 @@ def of_gradients(rounds: int) -> list[list[str]]:
         return value, tape.gradient(value, params)
 
     by_hand_tf = tf.function(in_tensorflow)
-    ways: list[tuple[str, Call, Call, int]] = [
-        ("torch", lambda: ours(params, features, labels), by_hand_torch, 200),
-        ("jax", lambda: ours(*jax_arguments), lambda: by_hand_jax(*jax_arguments), 200),
-        ("tensorflow", lambda: ours(*tf_arguments), lambda: by_hand_tf(*tf_arguments), 50),
+    ways: list[tuple[str, Call, Call]] = [
+        ("torch", lambda: ours(params, features, labels), by_hand_torch),
+        ("jax", lambda: ours(*jax_arguments), lambda: by_hand_jax(*jax_arguments)),
+        ("tensorflow", lambda: ours(*tf_arguments), lambda: by_hand_tf(*tf_arguments)),
     ]
     return [
         [
             f"value_and_grad, {engine}",
-            f"by hand, compiled where the engine does, {measured(by_hand, 1, calls=calls).shown(0)} us",
-            measured(call, rounds, over=by_hand, calls=calls).shown(2),
+            f"by hand, compiled where the engine does, {measured(by_hand, 1).shown(0)} us",
+            measured(call, rounds, over=by_hand).shown(2),
         ]
-        for engine, call, by_hand, calls in ways
+        for engine, call, by_hand in ways
     ]
 
 
@@ -166,17 +166,27 @@ def of_calls(rounds: int) -> list[list[str]]:
     def write_state() -> None:
         state[3] = 1.0
 
+    def concat() -> Any:
+        return pool.concat([x, x])
+
+    def million() -> Any:
+        return ft.normal(key, (1_000_000,))
+
     def convert(source: str, target: str) -> Call:
         return lambda: ft.convert(arrays[source], target)
 
     rows: list[Row] = [
         ("engine_of", "an empty call", measured(lambda: ft.engine_of(x), rounds, over=lambda: None)),
         ("namespace.exp", "torch.exp", measured(lambda: pool.exp(x), rounds, over=lambda: torch.exp(x))),
+        ("ft.exp(x)", "namespace.exp", measured(lambda: ft.exp(x), rounds, over=lambda: pool.exp(x))),
+        ("ft.add(x, x)", "namespace.add", measured(lambda: ft.add(x, x), rounds, over=lambda: pool.add(x, x))),
+        ("ft.concat([x, x])", "namespace.concat", measured(lambda: ft.concat([x, x]), rounds, over=concat)),
+        ("ft.zeros(16)", "namespace.zeros", measured(lambda: ft.zeros(16), rounds, over=lambda: pool.zeros(16))),
         ("at(x)[3].set(1.0)", "x.clone(), then x[3] = 1.0", measured(set_ours, rounds, over=set_raw)),
         ("State: s[3] = 1.0", "x[3] = 1.0", measured(write_state, rounds, over=write_raw)),
         ("Key.fold_in", "", measured(lambda: key.fold_in(7), rounds)),
         ("16 normals", "", measured(lambda: ft.normal(key, (16,)), rounds)),
-        ("1,000,000 normals, ms", "", _in_ms(measured(lambda: ft.normal(key, (1_000_000,)), rounds, calls=1))),
+        ("1,000,000 normals, ms", "", _in_ms(measured(million, rounds, calls=1, blocks=15))),
     ]
     pairs = [(source, target) for source in ENGINES for target in ENGINES if source != target]
     rows += [(f"convert 4 kB, {one} to {other}", "", measured(convert(one, other), rounds)) for one, other in pairs]
@@ -194,8 +204,8 @@ def of_wire(rounds: int) -> list[list[str]]:
         x = ft.convert(ft.empty_aligned((WIRE_BYTES // 4,), "float32"), engine, copy=True)
         header, (memory,) = ft.to_wire(x)
         received = ft.aligned_buffer(memory.nbytes)
-        found = measured(functools.partial(ft.to_wire, x), rounds, calls=20)
-        back = measured(functools.partial(ft.from_wire, header, [received]), rounds, calls=20)
+        found = measured(functools.partial(ft.to_wire, x), rounds)
+        back = measured(functools.partial(ft.from_wire, header, [received]), rounds)
         shares = np.shares_memory(np.frombuffer(memory, np.uint8), ft.to_numpy(x).reshape(-1).view(np.uint8))
         copied = (
             0

@@ -13,6 +13,17 @@ pytest_plugins = ["fanwise.testing.hygiene"]
 
 ROOT = Path(__file__).resolve().parent.parent
 
+# What takes longest begins first, so that no process is left with one of these when the others have ended.
+LONG = (
+    "tests/docs/",
+    "tests/examples/",
+    "tests/pool/test_orphans.py",
+    "tests/rpc/test_group_processes.py",
+    "tests/rpc/test_two_hosts.py",
+    "tests/tensor/test_standard_values.py",
+    "tests/tensor/test_tensor_exchange.py",
+)
+
 # No deadline: speed is measured in benchmarks/. Not derandomised, in CI neither: a new example is worth finding
 # wherever it turns up, and the printed blob repeats it. What failed is kept in .hypothesis and tried first next time.
 settings.register_profile("fanwise", deadline=None, print_blob=True)
@@ -37,6 +48,12 @@ def torch_loaded() -> Iterator[LoadedInterpreter]:
     """Runs programs that use torch: loading it takes longer than most of them."""
     with LoadedInterpreter("torch") as loaded:
         yield loaded
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The long files first. All else stays in the random order that it has by now."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
 
 
 def pytest_collection_finish() -> None:

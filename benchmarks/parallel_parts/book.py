@@ -52,7 +52,9 @@ class Resident:
         self._labels = labels
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for chosen in torch.randperm(len(self._labels), device=self._labels.device).split(BATCH_SIZE):
+        order = torch.randperm(len(self._labels), device=self._labels.device)
+        for start in range(0, len(order), BATCH_SIZE):
+            chosen = order[start : start + BATCH_SIZE]
             yield self._features[chosen], self._labels[chosen]
 
 

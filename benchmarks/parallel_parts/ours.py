@@ -17,7 +17,8 @@ def losses(model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
 
 
 def is_right(model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
-    return model(features).argmax(1) == labels
+    right: Tensor = model(features).argmax(1) == labels
+    return right
 
 
 @dataclass(frozen=True, slots=True)

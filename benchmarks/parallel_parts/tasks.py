@@ -1,5 +1,6 @@
 """What the programs of benchmarks/parallel_gpu.py train, and what they answer. B: samples of a batch."""
 
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -72,7 +73,7 @@ def resnet18() -> nn.Module:
     """The ResNet-18 of 13.6: for small images, so without stride and pooling at its beginning. 11.2 M parameters."""
     widths = (64, 64, 128, 256, 512)
     blocks = []
-    for number, (before, after) in enumerate(zip(widths, widths[1:], strict=False)):
+    for number, (before, after) in enumerate(itertools.pairwise(widths)):
         blocks += [Residual(before, after, stride=1 if number == 0 else 2), Residual(after, after)]
     net = nn.Sequential(
         *(nn.Conv2d(1, widths[0], kernel_size=3, padding=1), nn.BatchNorm2d(widths[0]), nn.ReLU()),

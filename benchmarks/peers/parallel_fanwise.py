@@ -1,7 +1,7 @@
 """Training with fanwise.run; sums alone; launches; and a process that is killed.
 
     python parallel_fanwise.py --cpus 0                                one device
-    python parallel_fanwise.py --cpus 0,1 [--shards 8] [--reduce fast]     a process a CPU
+    python parallel_fanwise.py --cpus 0,1 [--shards 8] [--reduce fast] [--shared]     a process a CPU
 
 Each block is a run of its own, in processes that are kept warm. The first run, before anything is measured, says
 whether what was asked for can be had.
@@ -68,8 +68,11 @@ def seconds(run: Run, cpus: list[int], name: str, steps: int) -> float:
         return time.perf_counter() - begun
 
 
-def sum_ms(run: Run, cpus: list[int], name: str, quick: bool) -> float:
-    """What steps use to add gradients, alone: a mean over the processes, back in the memory where the terms were."""
+def sum_ms(run: Run, cpus: list[int], name: str, quick: bool, is_shared: bool) -> float:
+    """What steps use to add gradients, alone: a mean over the processes, back in the memory where the terms were.
+
+    With `is_shared` it is left in the memory that the processes share, where an optimizer of a step reads it.
+    """
     with pinned(cpus[run.rank : run.rank + 1], run.threads):
         elements = torch.zeros(ELEMENTS[name])
         sums = run._team.sums([nn.Parameter(elements)], None)  # no optimizer: the sum itself
@@ -80,7 +83,8 @@ def sum_ms(run: Run, cpus: list[int], name: str, quick: bool) -> float:
             done = run._team.together(lambda: sums.total([node], run.world_size, mean=True))
             [mean] = done.grads
             assert mean is not None, "every process brought a term"
-            elements.copy_(mean)
+            if not is_shared:
+                elements.copy_(mean)
 
         return median_ms(once, quick)
 
@@ -118,18 +122,19 @@ def ends_after_kill(run: Run, cpus: list[int], note: Path) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """A way to run. `cold_s`: of its first launch."""
+    """A way to run. `is_shared`: sums alone stay where they are made."""
 
     cpus: list[int]
     shards: int | None
     reduce: str
+    is_shared: bool
 
     def seconds(self, name: str, steps: int) -> float:
         train = partial(seconds, cpus=self.cpus, name=name, steps=steps)
         return fanwise.run(train, devices=len(self.cpus), shards=self.shards, reduce=self.reduce)
 
     def allreduce(self, name: str, quick: bool) -> Figures:
-        train = partial(sum_ms, cpus=self.cpus, name=name, quick=quick)
+        train = partial(sum_ms, cpus=self.cpus, name=name, quick=quick, is_shared=self.is_shared)
         return {"ms": fanwise.run(train, devices=len(self.cpus), reduce=self.reduce)}
 
     def launch(self) -> Figures:
@@ -151,8 +156,9 @@ def main() -> None:
     parser.add_argument("--cpus", required=True)
     parser.add_argument("--shards", type=int)
     parser.add_argument("--reduce", default="exact")
+    parser.add_argument("--shared", action="store_true", help="a sum alone is not copied back")
     args = parser.parse_args()
-    contestant = Contestant([int(each) for each in args.cpus.split(",")], args.shards, args.reduce)
+    contestant = Contestant([int(each) for each in args.cpus.split(",")], args.shards, args.reduce, args.shared)
     try:
         cold = contestant.launch()
     except Exception as reason:

@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 from fanwise.base.errors import NotInstalled
-from fanwise.links import Hub, Link, Request, UnixListener, codec, dial, memory_links, new_key
+from fanwise.links import Hub, Link, Request, UnixListener, codec, memory_links, new_key
 from fanwise.tensor import engine_of, same_memory, to_numpy
 from fanwise.testing import within
 
@@ -66,15 +66,6 @@ def server(tmp_path: Path) -> Iterator[Server]:
     server = Server(tmp_path)
     yield server
     server.hub.close()
-
-
-@pytest.fixture
-def near(server: Server) -> Iterator[Link]:
-    hub = Hub(name="near")
-    link = dial(hub, server.path, server.key)
-    link.open()
-    yield link
-    hub.close()
 
 
 @pytest.mark.parametrize("engine", MAKE)

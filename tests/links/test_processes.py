@@ -301,16 +301,6 @@ def sigchld() -> Iterator[None]:
     signal.signal(signal.SIGCHLD, before)
 
 
-@pytest.fixture
-def near(server: Server) -> Iterator[Link]:
-    """Our end of a link to the server, on an undriven hub of its own."""
-    hub = Hub(name="near")
-    link = dial(hub, server.path, server.key)
-    link.open()
-    yield link
-    hub.close()
-
-
 def test_a_link_is_inert_in_a_fork_and_goes_on_in_the_parent(server: Server, near: Link) -> None:
     reply, far_reply = near.call("later"), server.link().call("never")
     said = in_fork(lambda: (uses_of(near, reply), uses_of(server.link(), far_reply)))

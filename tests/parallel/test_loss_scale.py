@@ -103,8 +103,8 @@ def test_taking_the_factor_off_is_exact_and_leaves_what_is_none() -> None:
 
 
 def sparse(value: float) -> Tensor:
-    with torch.sparse.check_sparse_tensor_invariants():
-        return torch.sparse_coo_tensor(torch.tensor([[0, 0]]), torch.tensor([1.0, value]), (2,))
+    places = torch.tensor([[0, 0]])
+    return torch.sparse_coo_tensor(places, torch.tensor([1.0, value]), (2,), check_invariants=True)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,8 @@ def test_a_training_in_float16_follows_that_of_a_grad_scaler_with_its_skipped_st
                 param.grad = None if grad is None else grad / B
             optimizer.step()
         model.zero_grad()
-        scaler.scale(forward(theirs).mean() * loud.get(step, 1.0)).backward()
+        scaled = scaler.scale(forward(theirs).mean() * loud.get(step, 1.0))
+        scaled.backward()  # type: ignore[no-untyped-call]  # torch's
         scaler.step(their_optimizer)
         scaler.update()
         theirs.zero_grad()
@@ -194,14 +195,15 @@ def test_a_training_in_float16_follows_that_of_a_grad_scaler_with_its_skipped_st
 def test_a_small_gradient_that_float16_loses_is_kept() -> None:
     """Gradients of 1e-8 are zero in float16; times the scale they are not."""
     model = network()
-    lost, kept = [], []
-    for factor, found in ((1.0, lost), (LossScale().factor(B), kept)):
+    found = []
+    for factor in (1.0, LossScale().factor(B)):
         (forward(model).sum() * 1e-7 * factor).backward()  # type: ignore[no-untyped-call]  # torch's
-        found += grads_of(model)
-        take_off(found, factor)
+        found.append(grads_of(model))
+        take_off(found[-1], factor)
+    lost, kept = found
     exact = network()
     (cross_entropy(exact(X), Y, reduction="sum") * 1e-7).backward()  # type: ignore[no-untyped-call]  # torch's
-    weight = exact[0].weight.grad
+    weight = next(exact.parameters()).grad
     assert weight is not None and kept[0] is not None and lost[0] is not None
     torch.testing.assert_close(kept[0], weight, rtol=0.02, atol=1e-9)
     assert (lost[0] - weight).abs().max() > 10 * (kept[0] - weight).abs().max()

@@ -57,7 +57,7 @@ def test_devices_are_numbers_or_names() -> None:
         ({"seed": -1}, ValueError, "seed must be at least 0, got -1"),
         ({"seed": 2**64}, ValueError, "seed must be below"),
         ({"reduce": "exacts"}, ValueError, "unknown reduce='exacts'; did you mean 'exact'?"),
-        ({"reduce": "fast"}, ValueError, "unknown reduce='fast'; known: 'exact'"),
+        ({"reduce": "sum"}, ValueError, "unknown reduce='sum'; known: 'exact', 'fast'"),
     ],
     ids=str,
 )

@@ -53,7 +53,7 @@ def test_numbers_that_make_no_rate_are_refused(arguments: Any, error: type[Excep
 
 
 def test_a_misspelt_rule_is_named_with_the_nearest() -> None:
-    with pytest.raises(ValueError, match="unknown rule='liner'; did you mean 'linear'?"):
+    with pytest.raises(ValueError, match="unknown rule='liner'; did you mean 'linear'"):
         scale_lr(0.1, 2, 1, rule="liner")  # type: ignore[arg-type]  # wrong on purpose
 
 

@@ -6,7 +6,6 @@ the test lets it go.
 
 import contextlib
 import ctypes
-import gc
 import os
 import sys
 import threading
@@ -22,7 +21,7 @@ from fanwise.base.errors import ClosedError, DeadlineExceeded, OwnerLostError, W
 from fanwise.rpc import agent as agents
 from fanwise.rpc import autograd
 from fanwise.testing import within
-from fanwise.testing.rpc_workers import LIMIT_S, Worker, Workers, all_do
+from fanwise.testing.rpc_workers import LIMIT_S, Worker, Workers, all_do, leave, names, num_owned
 
 # Any throughout: what users' functions take and return.
 KEPT: list[Any] = []
@@ -61,19 +60,6 @@ def begin(way: str, to: str, function: Any, *args: object, timeout_s: float = 0)
 def end() -> Any:
     last = KEPT.pop()
     return last.to_here(timeout=0) if isinstance(last, rpc.RRef) else last.wait()
-
-
-def num_kept_values() -> int:
-    gc.collect()
-    return int(agents.current().references.debug_info()["num_owner_rrefs"])
-
-
-def names() -> list[str]:
-    return [worker.name for worker in agents.current().workers()]
-
-
-def leave() -> None:
-    rpc.shutdown(timeout=LIMIT_S)
 
 
 # -- the test's side -----------------------------------------------------------------------------------------------
@@ -297,7 +283,7 @@ def test_a_reference_in_a_call_that_left_later_arrives_and_is_given_back(real_wo
     two[0].do(begin_with_a_reference, "w1", 0)
     busy.go_on()
     assert two[0].do(end) == 3.0
-    within(LIMIT_S, lambda: two[0].do(num_kept_values) == 0, "the value was freed")
+    within(LIMIT_S, lambda: two[0].do(num_owned) == 0, "the value was freed")
     all_do(two, leave)
 
 
@@ -307,7 +293,7 @@ def test_a_reference_in_a_call_that_never_left_is_given_back(real_workers: Worke
     two[0].do(begin_with_a_reference, "w1", 0.2)
     with pytest.raises(DeadlineExceeded):
         two[0].do(end)
-    within(LIMIT_S, lambda: two[0].do(num_kept_values) == 0, "the value was freed")
+    within(LIMIT_S, lambda: two[0].do(num_owned) == 0, "the value was freed")
     busy.go_on()
 
 

@@ -13,6 +13,7 @@ from fanwise.rpc.connections import Connections
 from fanwise.rpc.members import Member
 from fanwise.rpc.messages import dumps, loads
 from fanwise.rpc.routes import Routes
+from fanwise.rpc.waiting import Mailbox
 from fanwise.rpc.worker_info import WorkerInfo
 from fanwise.testing import within
 
@@ -194,6 +195,7 @@ class PlayedGroup:
         self.me = member("w0", 0, 10)
         self.fenced: str | None = None
         self.has_left = False
+        self.ending = Mailbox()
         self.dialled: list[int] = []
         self._hub = hub
         self._views = views
@@ -249,6 +251,15 @@ def test_who_has_left_the_group_waits_for_no_word_of_it(hub: Hub, monkeypatch: p
     group.has_left = True
     with pytest.raises(WorkerLostError, match="nobody listens there"):
         connections(hub, group).to(1)
+
+
+def test_when_all_have_agreed_to_leave_who_is_gone_is_not_waited_for(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_NEXT_VIEW_S", float("inf"))
+    group = PlayedGroup(hub, [OLD])
+    group.ending.put("over")
+    with pytest.raises(WorkerLostError, match="nobody listens there"):
+        connections(hub, group).to(1)
+    assert group.dialled == [11]
 
 
 def test_the_word_of_the_group_is_not_waited_for_above_the_time_of_a_call(

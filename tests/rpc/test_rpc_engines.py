@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import fanwise.rpc as rpc
-from fanwise.base.errors import NotInstalled
+from fanwise.base.errors import NotInstalled, NotSendableError
 from fanwise.testing.rpc_workers import Workers
 
 # Any throughout: arrays of JAX, which the process of the tests does not load.
@@ -116,6 +116,12 @@ def send(to: str, dtype: str = "float32") -> Any:
         return rpc.rpc_sync(to, echo, (numbers(5000, dtype),))
 
 
+def send_deleted(to: str) -> Any:
+    x = numbers(3)
+    x.delete()
+    return rpc.rpc_sync(to, echo, ([x],))
+
+
 def ask_for_jax(to: str) -> Any:
     return rpc.rpc_sync(to, numbers, (5,))
 
@@ -136,6 +142,8 @@ def test_arrays_of_jax_travel_between_workers_and_to_oneself(real_workers: Worke
     assert one.do(num_copies, "w1") == [0, 1]
     with pytest.raises(TypeError, match=r"float64 in silence.*jax_enable_x64"):
         one.do(send, "w1", "float64")
+    with pytest.raises(NotSendableError, match=r"^argument 0 \(a builtins.list\) .* on w1 cannot be sent: .*donated"):
+        one.do(send_deleted, "w1")
     assert two.do(has_jax)
 
 

@@ -23,7 +23,7 @@ from fanwise.rpc import agent as agents
 from fanwise.rpc import autograd
 from fanwise.testing import within
 from fanwise.testing.gates import Gate
-from fanwise.testing.rpc_workers import LIMIT_S, Worker, Workers, all_do
+from fanwise.testing.rpc_workers import LIMIT_S, Worker, Workers, all_do, leave, names, num_owned
 
 NOBODY = 65534  # a user id that is neither ours nor root's
 
@@ -75,19 +75,6 @@ def keep_remote(to: str) -> None:
 
 def kept_value() -> Any:
     return KEPT[-1].to_here()
-
-
-def num_owned() -> int:
-    gc.collect()
-    return int(agents.current().references.debug_info()["num_owner_rrefs"])
-
-
-def names() -> list[str]:
-    return [worker.name for worker in agents.current().workers()]
-
-
-def leave() -> None:
-    rpc.shutdown(timeout=LIMIT_S)
 
 
 def hold_the_interpreter(milliseconds: int) -> str:

@@ -1,5 +1,6 @@
 """References whose values never come, and the end of a worker: nobody waits for ever, and nothing is left."""
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 from torch.futures import Future
 
 from fanwise.base.errors import ClosedError, DeadlineExceeded
+from fanwise.rpc.rref import RRef
 from fanwise.testing import within
 from fanwise.testing.played_agents import (
     PlayedAgent,
@@ -37,9 +39,15 @@ def test_who_has_heard_that_a_creation_failed_can_use_the_reference_no_more(
     """Those who wait for a future of torch's wake before its callbacks have run."""
     made: Future[Any] = Future()
     go_on = threading.Event()
-    made.add_done_callback(lambda _: go_on.wait())
+    said: list[str] = []
+
+    def stop(_: "Future[Any]") -> None:
+        go_on.wait()
+
+    made.add_done_callback(stop)
     three[0].creations = made
     rref = remote(owner, make, 1)
+    rref._get_future().add_done_callback(lambda _: said.append(what_it_says(rref)))
     failing = threading.Thread(target=made.set_exception, args=(DeadlineExceeded("RPC ran for more than that"),))
     failing.start()
     within(5.0, made.done, "the call has failed")
@@ -50,11 +58,21 @@ def test_who_has_heard_that_a_creation_failed_can_use_the_reference_no_more(
         rref._get_future().wait()
     with pytest.raises(DeadlineExceeded, match=TIMED_OUT):
         rref.to_here()
+    within(5.0, lambda: len(said) == 1, "who asked to be told has been")
+    assert re.match(TIMED_OUT, said[0])
     failing.join()
 
 
+def what_it_says(rref: RRef[Any]) -> str:
+    """The error of a use that waits for nothing."""
+    with pytest.raises(RuntimeError) as caught:
+        rref._serialize()
+    return str(caught.value)
+
+
 def test_a_value_whose_call_never_left_keeps_nobody_waiting(three: list[PlayedAgent]) -> None:
-    three[0].creations = made = Future()
+    made: Future[Any] = Future()
+    three[0].creations = made
     rref = remote(0, make, 1)
     asked = three[0].references.value_of(rref._rref_id)
     made.set_exception(DeadlineExceeded("the call still waited for its link"))

@@ -1,6 +1,7 @@
 """What gradients promise of TensorFlow alone, and one backward pass through parts in three engines."""
 
 import logging
+import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -189,6 +190,21 @@ def test_creation_functions_inside_make_arrays_of_the_part(engine: str) -> None:
 
     assert torch.equal(as_torch_function(f, engine)(torch.ones(2)), torch.full((2,), 2.0))
     assert ft.current_engine() == "torch"
+
+
+def squared(x: Array) -> Array:
+    return x * x
+
+
+def test_a_part_can_be_pickled_if_its_function_can(engine: str) -> None:
+    layer = as_torch_function(squared, engine, jit=False)
+    x = torch.tensor(3.0, requires_grad=True)
+    layer(x)  # what a call leaves behind stays behind
+    again = pickle.loads(pickle.dumps(layer))
+    again(x).backward()
+    assert x.grad == 6.0 and repr(again) == repr(layer) == f"<squared of {engine} as a function of torch tensors>"
+    with pytest.raises((pickle.PicklingError, AttributeError), match="lambda"):
+        pickle.dumps(as_torch_function(lambda x: x, engine))
 
 
 def test_control_flow_on_values_works_in_a_part(engine: str) -> None:

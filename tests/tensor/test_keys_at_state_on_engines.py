@@ -267,6 +267,15 @@ def test_what_does_not_fit_is_refused_alike(engine: str) -> None:
             write()
     with pytest.raises(TypeError, match=r"the float 1.5 does not fit into an array of int"):
         at(whole)[0].set(1.5)
+    bytes_ = make(np.zeros(3, np.uint8))
+    for number, write in (
+        (-1, lambda: at(bytes_)[0].set(-1)),
+        (256, lambda: at(bytes_)[[0, 0]].add(256)),
+        (-2, lambda: State(bytes_).__setitem__(0, -2)),
+    ):
+        with pytest.raises(OverflowError, match=f"^{number} does not fit into an array of uint8, which holds 0 to 255"):
+            write()
+    assert np.asarray(at(bytes_)[[0, 0]].subtract(1)).tolist() == [254, 0, 0]
     with pytest.raises(TypeError, match=r"an array of float32 does not fit into an array of int"):
         State(whole)[0] = make(np.float32(1.0))
     with pytest.raises(TypeError, match=r"divide has no meaning for an array of int"):
@@ -275,6 +284,8 @@ def test_what_does_not_fit_is_refused_alike(engine: str) -> None:
         at(make(np.array([True])))[0].add(True)
     with pytest.raises(TypeError, match="must be a number or an array of"):
         at(x)[0].set("1")
+    with pytest.raises(AttributeError, match=r"at\(x\) has no 'set'; index it first: at\(x\)\[\.\.\.\]\.set\("):
+        at(x).set(1.0)  # type: ignore[attr-defined]
     foreign = MAKE["numpy" if engine == "torch" else "torch"](START)
     with pytest.raises(TypeError, match=r"convert one of them, for example fanwise.tensor.convert\(value, '"):
         at(x)[...].set(foreign)

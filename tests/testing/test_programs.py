@@ -1,10 +1,14 @@
 """Programs that tests run: what they leave is told, and none outlives its test."""
 
+import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from fanwise.testing.programs import run_program
+from fanwise.testing import Snapshot
+from fanwise.testing.programs import LoadedInterpreter, run_program
 
 
 def test_status_and_both_outputs_are_told(tmp_path: Path) -> None:
@@ -40,3 +44,83 @@ except KeyboardInterrupt:
 def test_a_program_that_never_prints_the_text_is_killed_and_told(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=r"not within 0\.2 s: it prints 'ready'"):
         run_program(["-c", "import signal; signal.pause()"], folder=tmp_path, limit_s=0.2, interrupt_after="ready")
+
+
+# -- forked from an interpreter that has loaded something --------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def loaded() -> Iterator[LoadedInterpreter]:
+    with LoadedInterpreter("decimal") as loaded:
+        yield loaded
+
+
+def script(folder: Path, code: str) -> Path:
+    path = folder / "program.py"
+    path.write_text(code)
+    return path
+
+
+def test_a_forked_program_is_as_in_a_fresh_interpreter_but_for_what_is_loaded(
+    loaded: LoadedInterpreter, tmp_path: Path
+) -> None:
+    (tmp_path / "beside.py").write_text("here = __file__")
+    code = """
+import os, sys
+loaded = {"decimal", "fanwise"} & set(sys.modules)
+import __main__, beside, warnings
+print(loaded, __name__, __file__ == __main__.__file__ == sys.argv[0], vars(__main__) is globals())
+print(os.getcwd(), os.environ["FANWISE_HOME"], os.environ["ONE"], sys.argv[1:], os.getsid(0) == os.getpid())
+print(sys.stdin.read() == "", beside.here, sorted(os.listdir("/proc/self/fd")), file=sys.stderr)
+try:
+    warnings.warn("an error")
+except UserWarning:
+    sys.exit(3)
+"""
+    done = loaded.run(script(tmp_path, code), folder=tmp_path, environment={"ONE": "1"})
+    assert done.status == 3, done.said
+    assert done.out.splitlines() == [
+        "{'decimal'} __main__ True True",
+        f"{tmp_path} {tmp_path}/home 1 [] True",
+    ]
+    assert done.err == f"True {tmp_path}/beside.py ['0', '1', '2', '3']\n"
+
+
+def test_each_forked_program_starts_anew(loaded: LoadedInterpreter, tmp_path: Path) -> None:
+    code = "import decimal\nprint(hasattr(decimal, 'mine'))\ndecimal.mine = 1"
+    assert [loaded.run(script(tmp_path, code), folder=tmp_path).out for _ in range(2)] == ["False\n"] * 2
+
+
+def test_how_a_forked_program_ends_is_told(loaded: LoadedInterpreter, tmp_path: Path) -> None:
+    done = loaded.run(script(tmp_path, "print('out', end='')\n1 / 0"), folder=tmp_path)
+    assert (done.status, done.out) == (1, "out") and done.err.endswith("ZeroDivisionError: division by zero\n")
+    ends = (
+        "import atexit\natexit.register(print, 'at the end')\nclass A:\n    def __del__(self): print('gone')\na = A()"
+    )
+    assert loaded.run(script(tmp_path, ends), folder=tmp_path).out == "at the end\ngone\n"
+    assert loaded.run(script(tmp_path, "import os; os.kill(os.getpid(), 15)"), folder=tmp_path).status == -15
+
+
+def test_a_forked_program_that_takes_too_long_is_killed_with_what_it_started(
+    loaded: LoadedInterpreter, tmp_path: Path
+) -> None:
+    code = "import os, signal; print('begun', flush=True); os.fork(); signal.pause()"
+    done = loaded.run(script(tmp_path, code), folder=tmp_path, limit_s=0.5)
+    assert done.status == -9
+    assert done.err.endswith("still running after 0.5 s")
+
+
+def test_what_a_forked_program_leaves_stays_below_the_test(loaded: LoadedInterpreter, tmp_path: Path) -> None:
+    before = Snapshot.take()
+    code = """
+import os, signal
+pid = os.fork()
+if pid == 0:
+    os.setsid()
+    signal.pause()
+print(pid)
+"""
+    left = int(loaded.run(script(tmp_path, code), folder=tmp_path).out)
+    assert [leak.pid for leak in before.leaks()] == [left]
+    os.kill(left, signal.SIGKILL)
+    assert before.leaks(patience_s=60.0) == [], "it is reaped"

@@ -1,4 +1,4 @@
-"""What a process tells the others about a node of the tree: everything but its gradients, which travel by themselves."""
+"""What a process tells the others about a node of the tree: all but its gradients, which travel by themselves."""
 
 from dataclasses import dataclass, field
 

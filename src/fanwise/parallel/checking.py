@@ -100,7 +100,7 @@ def check_same(team: Team, model: nn.Module) -> None:
 def _mark(tensor: torch.Tensor) -> tuple[str, tuple[int, ...], int]:
     """Type, shape, and a checksum of the values."""
     values = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-    return str(tensor.dtype), tuple(tensor.shape), zlib.crc32(memoryview(values))
+    return str(tensor.dtype), tuple(tensor.shape), zlib.crc32(values.data)
 
 
 def _said(marks: dict[str, tuple[str, tuple[int, ...], int]], name: str) -> str:

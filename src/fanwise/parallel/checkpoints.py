@@ -171,7 +171,7 @@ class Writer:
 
     def _join(self) -> None:
         thread = self._thread
-        if thread is not None and os.getpid() == self._pid:
+        if thread is not None:  # in a fork it counts as ended
             thread.join()
 
     def _check_process(self) -> None:

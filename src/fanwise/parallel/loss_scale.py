@@ -3,9 +3,9 @@
     summed loss --x factor--> backward --> shards added --/ factor--> gradients, finite? --yes--> clip, update, count
                                                                                          --no---> no update, lower scale
 
-The scale follows the rule of `torch.amp.GradScaler`, with its settings and its state_dict: halved when a gradient is not
-finite, doubled after 2000 updates in a row without one. GradScaler itself looks at the gradients of an optimizer that it
-is given; here they are looked at when they are whole, whoever holds them, and the scale changes from that alone.
+The scale follows the rule of `torch.amp.GradScaler`, with its settings and its state_dict: halved when a gradient is
+not finite, doubled after 2000 updates in a row that were. GradScaler itself looks at the gradients of an optimizer that
+it is given; here they are looked at when they are whole, whoever holds them, and the scale changes from that alone.
 
 A step's loss is a sum over samples, GradScaler's usually a mean. So the factor of a batch is the scale over the batch
 size, rounded to a power of two: what gets into float16 is then what it would be there. With powers of two, taking the
@@ -64,7 +64,7 @@ class LossScale:
 
     def factor(self, samples: int) -> float:
         """What the summed losses of a batch of so many samples, over all shards, are multiplied by."""
-        return self.scale / 2 ** (samples.bit_length() - 1)
+        return self.scale / float(1 << (samples.bit_length() - 1))
 
     def update(self, grads: Sequence[Tensor | None]) -> bool:
         """Whether the gradients of an update, whole and without their factor, are finite, so that it is to be made.

@@ -61,6 +61,7 @@ class Pace:
         self._ahead: int | None = None  # samples of all its passes, as announced
         self._whole: int | None = None  # samples of the epoch before
         self._busy_until_s: float | None = None  # what is before that is counted
+        self._has_worked = False
         self._between_s = 0.0  # in this epoch
         self._between_before_s = 0.0  # in the whole epoch before
         self._recent_samples = self._recent_s = 0.0
@@ -89,9 +90,12 @@ class Pace:
         self._busy_until_s = now_s
 
     def worked(self, samples: int, now_s: float) -> None:
-        """So many samples since the last call, up to now."""
+        """So many samples since the last call, up to now. The first call of a run is not rated.
+
+        Much is loaded and prepared in the first step, which the others do not do again.
+        """
         self._done += samples
-        if self._busy_until_s is not None:  # else nobody knows since when
+        if self._busy_until_s is not None and self._has_worked:
             seconds = now_s - self._busy_until_s
             kept = math.exp(-seconds / _MEMORY_S)
             self._recent_samples = kept * self._recent_samples + samples
@@ -99,6 +103,7 @@ class Pace:
             self._all_samples += samples
             self._all_s += seconds
         self._busy_until_s = now_s
+        self._has_worked = True
 
     def snapshot(
         self, name: str, devices: Sequence[str], loss: float | None, now_s: float, *, is_over: bool = False

@@ -74,8 +74,9 @@ class ProgressLine:
         self._samples = 0  # since the pace was told
         self._stepped_s = began_s
         self._losses: deque[SupportsFloat] = deque(maxlen=_LOSSES)
-        self._due_s = began_s + screen.first_s
-        self._has_shown = False
+        self._first_s = began_s + screen.first_s
+        self._due_s = -math.inf  # the first step is looked at in any case, but not shown
+        self._has_stepped = self._has_shown = False
 
     def epoch(self, number: int, count: int) -> None:
         """Epoch `number`, from 0, of `count` begins."""
@@ -117,14 +118,20 @@ class ProgressLine:
         self._screen.close()
 
     def _look(self) -> None:
+        if not self._has_stepped:
+            self._has_stepped = True
+            self._tell()
+            self._due_s = self._first_s
+            return
         loss = self._loss()  # waits for the device, so before the clock is read
         self._stepped_s = self._clock()
         self._tell()
         began_s = self._clock()
         self._show(loss, is_over=False)
-        self._has_shown = True
         now_s = self._clock()
-        self._due_s = next_look_s(now_s, self._screen.every_s, now_s - began_s)
+        took_s = now_s - began_s if self._has_shown else 0.0  # the first time rich is loaded
+        self._has_shown = True
+        self._due_s = next_look_s(now_s, self._screen.every_s, took_s)
 
     def _show(self, loss: float | None, is_over: bool) -> None:
         self._screen.show(self._pace.snapshot(self._name, self._devices(), loss, self._clock(), is_over=is_over))
@@ -311,9 +318,9 @@ class LiveScreen:
 class Tap:
     """Takes the place of `write` on one stream object, so that also those notice who hold the object, as loggers do."""
 
-    def __init__(self, stream: TextIO, screen: LiveScreen) -> None:
-        self._stream: Any = stream  # Any: its method is replaced
-        self.write: Callable[[str], int] = self._stream.write
+    def __init__(self, stream: Any, screen: LiveScreen) -> None:  # Any: a TextIO, one method of which is replaced
+        self._stream = stream
+        self.write: Callable[[str], int] = stream.write
         self._before = vars(stream).get("write")
         self._screen: LiveScreen | None = screen
         self._stream.write = self._written

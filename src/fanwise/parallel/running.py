@@ -19,6 +19,8 @@ from ..pool.current import current, in_job
 from ..pool.seeds import seed_everything
 from .checking import check_name, whole_number
 from .devices import Devices, devices_of
+from .guest.guest_team import entered
+from .guest.launcher import check_fits, device_of, launched
 from .order import Progress
 from .plans import Plan
 from .processes.pools import own_pool
@@ -29,7 +31,7 @@ from .surroundings import surroundings
 
 R = TypeVar("R")
 
-_REDUCTIONS = ("exact",)
+_REDUCTIONS = ("exact", "fast")
 ON_LOSS = ("continue", "respawn", "stop")
 
 
@@ -83,11 +85,18 @@ def run(
             f"  wrong:  fanwise.run(train(run))\n  right:  fanwise.run(train)"
         )
     check_name("reduce", reduce, _REDUCTIONS)
+    check_name("on_loss", on_loss, ON_LOSS)
     given = {"shards": shards, "seed": seed, "threads": threads}
     fixed = frozenset(name for name, value in given.items() if value is not None)
+    if (others := launched()) is not None:
+        check_fits(others, devices, processes, has_pool=pool is not None)
+        own = device_of(others, devices)
+        plan = _plan(others.size if shards is None else shards, 1 if threads is None else threads, seed)
+        with entered(others, own, reduce=reduce) as team:
+            team.agree_on(plan, fixed)
+            return _train_here(train, Run(plan, (own,), team=team, fixed=fixed), resume)
     found = devices_of(devices)
     plan = _plan(len(found) if shards is None else shards, 1 if threads is None else threads, seed)
-    check_name("on_loss", on_loss, ON_LOSS)
     spread = cut(
         len(found), min(len(found), len(found) if processes is None else whole_number("processes", processes, least=1))
     )
@@ -103,9 +112,12 @@ def run(
         )
         result: R = Supervisor(own_pool() if pool is None else pool, train, settings).run()
         return result
-    with surroundings(plan.threads):
-        made = Run(plan, found, fixed=fixed)
-        seed_everything(plan.seed)
+    return _train_here(train, Run(plan, found, fixed=fixed), resume)
+
+
+def _train_here(train: Callable[[Run], R], made: Run, resume: StrPath | None) -> R:
+    with surroundings(made.threads):
+        seed_everything(made.seed)
         if resume is not None:
             made.restore(resume)
         return train(made)

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 import torch.utils.deterministic
 
-
 _filling: Any = torch.utils.deterministic  # Any: torch sets this module's attributes behind its types
 
 

@@ -2,7 +2,8 @@
 
     to(id) --> the link there is, or: dial --> hello --> adopted; both sides use it for their calls
                between hosts, who cannot be dialled, as behind NAT, is asked through the coordinator to dial us
-    ready(id), at_once(id), queue(id, call)    for who does not wait: the call leaves when a link has been made, elsewhere
+    ready(id), at_once(id)  for who does not wait: the link there is, or the one to this worker itself
+    queue(id, call)         the call leaves when a link has been made, elsewhere
 
 Where two dial each other at the same time there are two links: calls of one worker stay on one, which keeps their
 order, and both end with the member. Somebody who is there and does not answer is dialled again as long as it is a

@@ -222,10 +222,13 @@ def explained(
     if isinstance(error, RuntimeError):  # a reference, a future: their texts are known to users
         return error
     what = culprit(function, args, kwargs, to.id) or "something"
-    return NotSendableError(
-        f"{what} of the call of {name} on {to.name} cannot be sent: {type(error).__name__}: {error}\n"
+    why = (
+        error.message  # it says what to do
+        if isinstance(error, NotSendableError)
+        else f"{type(error).__name__}: {error}\n"
         f"Functions and classes travel by name: define them at the top of a module that both workers import."
     )
+    return NotSendableError(f"{what} of the call of {name} on {to.name} cannot be sent: {why}")
 
 
 def _dispatch_table() -> dict[type, Reducer]:

@@ -259,7 +259,7 @@ class RRef(Generic[T]):
         return result_of(kind)
 
     def _get_future(self) -> "Future[Any]":  # Any: of nothing
-        """Done when the owner has made the value; with an error when it has not heard of it in time, as each use then."""
+        """Done when the owner has made the value; with an error when it has not heard of it in time: so is each use."""
         if self._creation is None:
             return done_with(None)
         return self._creation

@@ -1,5 +1,6 @@
 """What a dtype is called and holds, whichever engine it comes from: torch.float32 and numpy.float32 are "float32"."""
 
+import functools
 from typing import Any
 
 BOOL, INTEGER, FLOAT, COMPLEX = range(4)
@@ -42,6 +43,17 @@ def dtype_rank(dtype: Any, /) -> int:  # Any: a dtype of any engine, or its name
         if name.startswith(starts):
             return _ranks.setdefault((type(dtype), dtype), rank)
     raise TypeError(f"expected an array of booleans or numbers, got one of {name}")
+
+
+@functools.cache
+def limits(name: str, /) -> tuple[int, int]:
+    """The least and the greatest number of an integer dtype, by its name.
+
+    >>> limits("int8")
+    (-128, 127)
+    """
+    bits = int(name.lstrip("uint"))
+    return (0, 2**bits - 1) if name.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
 
 def _look_up(dtype: Any) -> str:

@@ -42,6 +42,7 @@ class PlayedAgent:
         self.on_lost: list[Callable[[WorkerInfo, int], None]] = []
         self.late: list[Callable[[], object]] | None = None
         self.creations: Future[Any] | None = None
+        self.has_left = False
         self.group = SimpleNamespace(on_left=[], members=self.members, ending=SimpleNamespace(is_full=False))
         self._all = agents_by_id
         self._handlers: dict[str, Callable[..., Any]] = {}
@@ -69,7 +70,7 @@ class PlayedAgent:
     def blocking(self) -> None: ...
 
     def tell(self, to: int, method: str, *args: object) -> "Future[Any]":
-        if to not in self._all:
+        if to not in self._all or self._all[to].has_left:
             return failed_with(WorkerLostError(f"worker {to} is gone."))
         return done_with(self._all[to]._handlers[method](self.info, *pickle.loads(pickle.dumps(args))))
 
@@ -156,10 +157,10 @@ def lose(workers: list[PlayedAgent], id: int) -> None:
 
 
 def leave_with_all(workers: list[PlayedAgent], id: int) -> None:
-    """All are about to leave, and a worker has gone."""
+    """All are about to leave, and a worker has gone: who is a member is not told any more."""
     for agent in workers:
         agent.group.ending.is_full = True
-    del workers[id]._all[id]
+    workers[id].has_left = True
 
 
 def is_empty(agent: PlayedAgent) -> bool:

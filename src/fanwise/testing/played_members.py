@@ -166,7 +166,7 @@ class PlayedRun:
     # -- the supervisor --------------------------------------------------------------------------------------------
 
     def _supervise(self) -> None:
-        self._board.decide(self._views.members, 0)
+        self._board.decide(self._views.view, self._views.members, 0)
         self._board.set_view(self._views.view)
         for rank in range(self._ranks):
             self._start(rank, joins=False)
@@ -182,7 +182,8 @@ class PlayedRun:
     def _start(self, rank: int, *, joins: bool) -> None:
         life = Life(rank, f"rank {rank}, life {len(self.lives)}")
         self.lives.append(life)
-        self.stage.enter(life.name, lambda: self._live(life, joins))
+        since = self._views.view
+        self.stage.enter(life.name, lambda: self._live(life, since, joins))
 
     def _listen(self, life: Life) -> None:
         while life.heard < len(life.said):
@@ -224,21 +225,21 @@ class PlayedRun:
                 self._board.set_view(order.view)
             else:
                 self._board.set_joining(len(self._views.waiting))
-                self._board.decide(order.members, order.committed)
+                self._board.decide(order.view, order.members, order.committed)
                 self._board.set_view(order.view)
 
     # -- a member --------------------------------------------------------------------------------------------------
 
-    def _live(self, life: Life, joins: bool) -> None:
+    def _live(self, life: Life, since: int, joins: bool) -> None:
         try:
-            self._train(life, joins)
+            self._train(life, since, joins)
         except Over:
             return
 
-    def _train(self, life: Life, joins: bool) -> None:
+    def _train(self, life: Life, since: int, joins: bool) -> None:
         speaker = PlayedSpeaker(self.stage, life.said)
         speaker.say("here", joins)
-        member = Member(self._memory, self._board, life.rank, self._ranks, speaker, joins=joins)
+        member = Member(self._memory, self._board, life.rank, self._ranks, speaker, since=since, joins=joins)
         life.first = int(read_state(self._memory)["done"]) if joins else 0
         self.joined += joins
         for number in range(life.first, len(self.kinds)):

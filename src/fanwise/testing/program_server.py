@@ -69,7 +69,7 @@ def _become(script: Path, folder: Path, environment: dict[str, str], outputs: li
     sys.argv[:] = [str(script)]
     sys.path.insert(0, str(script.parent))
     module = sys.modules["__main__"] = types.ModuleType("__main__")
-    vars(module).update(__file__=str(script), __builtins__=__builtins__)
+    vars(module).update(__file__=str(script), __cached__=None, __builtins__=__builtins__, __annotations__={})
 
 
 def _reap(codes: dict[int, int]) -> None:

@@ -16,6 +16,7 @@ nursery, and the nursery with the test.
 
 import contextlib
 import ctypes
+import gc
 import os
 import pickle
 import signal
@@ -215,6 +216,28 @@ def join(name: str, rank: int, world_size: int | None, url: str, **options: Any)
 
     options = {"rpc_timeout": LIMIT_S, "init_method": url, **options}
     init_rpc(name, rank=rank, world_size=world_size, rpc_backend_options=TensorPipeRpcBackendOptions(**options))
+
+
+def leave() -> None:
+    """In a worker: `shutdown`, of all."""
+    from ..rpc import shutdown
+
+    shutdown(timeout=LIMIT_S)
+
+
+def names() -> list[str]:
+    """In a worker: whom it sees in its group, itself too."""
+    from ..rpc import agent
+
+    return [worker.name for worker in agent.current().workers()]
+
+
+def num_owned() -> int:
+    """In a worker: how many values it keeps that references are to."""
+    from ..rpc import agent
+
+    gc.collect()
+    return int(agent.current().references.debug_info()["num_owner_rrefs"])
 
 
 # -- in the nursery ------------------------------------------------------------------------------------------------

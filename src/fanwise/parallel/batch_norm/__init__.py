@@ -9,7 +9,7 @@ moments         counts, means and squared deviations, and their sum
 """
 
 from .meetings import Exchange as Exchange
-from .meetings import OwnProcess as OwnProcess
+from .together import BatchNorm as BatchNorm
 from .together import TogetherDevice as TogetherDevice
-from .together import check_layers as check_layers
+from .together import check_batch_norm as check_batch_norm
 from .together import differentiate_together as differentiate_together

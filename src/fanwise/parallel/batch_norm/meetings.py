@@ -15,18 +15,11 @@ from ..shards import Node, TreeSum
 
 
 class Exchange(Protocol):
-    """The processes of a run."""
+    """The processes of a run: what a meeting needs of a `Team`."""
 
-    def gather(self, content: Any) -> list[Any]:  # Any: can be pickled
-        """What every process has given, in the same order everywhere. Blocks until all have."""
+    def gather(self, what: str, content: Any) -> list[Any]:  # Any: can be pickled
+        """What every process has given. Blocks until all have. `what`: this process does."""
         ...
-
-
-class OwnProcess:
-    """The exchange of a process that executes all shards."""
-
-    def gather(self, content: Any) -> list[Any]:  # Any: as given
-        return [content]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +123,7 @@ class Meetings:
 
     def _gather(self, place: Place | None, nodes: list[Node[Any]]) -> list[Content]:  # Any: as brought
         who = f"shard {self._full[0].index}" if self._full else "nobody"
-        contents: list[Content] = self._exchange.gather(Content(place, nodes, who))
+        contents: list[Content] = self._exchange.gather("normalises a batch", Content(place, nodes, who))
         _check_places([(content.who, content.place) for content in contents if content.place is not None])
         return contents
 

@@ -93,6 +93,8 @@ class Relay(Generic[B, J, R]):
                 raise self._cause from None
             raise
         self._unwind(threads)
+        if self._cause is not None:
+            raise self._cause
         return [self._results[member] for member in range(self._last + 1)]
 
     def meet(self, brought: B) -> J:
@@ -108,7 +110,11 @@ class Relay(Generic[B, J, R]):
 
     def _meet_here(self) -> None:
         brought, self._brought = self._brought, [None] * len(self._brought)
-        self._joined = [self._join(brought)]
+        try:
+            self._joined = [self._join(brought)]
+        except BaseException as error:
+            self._cause, self._is_over = error, True
+            raise _Unwound from None  # the work of the caller is to let it pass, as that of the others
 
     def _pass_on(self) -> None:
         """End the turn of the member at work, and wait until it comes again."""

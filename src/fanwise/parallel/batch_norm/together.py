@@ -6,14 +6,17 @@
 All shards of a process are under way at once, so their activations are in memory at once.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from types import MethodType
+from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from ...base.nearest import did_you_mean
 from ...tensor.random.keys import Key
 from ..chance import stream
 from ..gradients import Partial, add
@@ -21,18 +24,21 @@ from ..replicas import Replica, ShardWork
 from ..shards import Node, TreeSum
 from ..splitting import arguments
 from .layers import TogetherNormalised
-from .meetings import Exchange, Meetings, OwnProcess
+from .meetings import Exchange, Meetings
 from .own import Gradients, apart
 from .relay import Relay
 from .surroundings import Surroundings
+
+BatchNorm = Literal["shard", "global"]
+_WAYS = ("shard", "global")
 
 
 class TogetherDevice:
     """All shards of this process, normalised together, and with those of the other processes of `exchange`."""
 
-    def __init__(self, replica: Replica, exchange: Exchange | None = None) -> None:
+    def __init__(self, replica: Replica, exchange: Exchange) -> None:
         self._replica = replica
-        self._exchange = OwnProcess() if exchange is None else exchange
+        self._exchange = exchange
 
     def execute(self, work: Sequence[ShardWork], key: Key, shards: int) -> list[Node[Partial]]:
         return differentiate_together(self._replica, work, key, shards, self._exchange)
@@ -77,16 +83,17 @@ class _Shards:
         self._meetings = meetings
 
     def partials(self) -> list[Partial]:
-        if self._works[0].alone:  # nobody to be normalised with: the bits of torch's own layers
+        if self._shards == 1:  # nobody to be normalised with: the bits of torch's own layers
             with _noted(self._works[0], self._shards):
                 return [self._replica.differentiate(self._works[0], self._key)]
         with ExitStack() as stack:
-            stack.enter_context(_without_groups(self._replica.model))
+            stack.enter_context(_entering(self._replica.model, lambda: self._modes[self._relay.turn]))
             several = len(self._works) > 1
             baggage = stack.enter_context(apart(self._replica.model, len(self._works))) if several else [_Nothing()]
             self._relay = Relay(baggage, self._partial, self._meetings.meet)
             self._gradients = Gradients(self._replica.params, len(self._works), lambda: self._relay.turn)
             stack.enter_context(self._gradients.taken())
+            self._modes = [TogetherNormalised(self._relay.meet) for _ in self._works]
             self._surroundings = Surroundings(self._replica.params[0].device)
             return self._relay.run()
 
@@ -94,14 +101,11 @@ class _Shards:
         """All of one shard, by its own thread."""
         work, replica = self._works[member], self._replica
         with _noted(work, self._shards), self._surroundings.entered(), stream(self._key.fold_in(work.index)):
-            with TogetherNormalised(self._relay.meet) as together:
-                with replica._precision():
-                    result = replica.loss_fn(replica.model, *arguments(work.read(work.index)))
-                loss, count = replica.reader.read(result, work.samples)
-                roots = [loss] if together.end is None else [loss, together.end]
-                seeds = [None] if together.end is None else [None, torch.zeros_like(together.end)]
-                # Not loss.backward(): a method of tensors switches the mode off, which a recomputation still needs.
-                torch.autograd.backward(roots, seeds)
+            with self._modes[member], replica._precision():
+                result = replica.loss_fn(replica.model, *arguments(work.read(work.index)))
+            loss, count = replica.reader.read(result, work.samples)
+            end = self._modes[member].end
+            torch.autograd.backward([loss] if end is None else [loss, end], [None] if end is None else [None, end * 0])
         changed = replica.buffers.take(work.samples)
         return Partial(self._gradients.of[member], loss.detach(), count, work.samples, changed)
 
@@ -126,20 +130,40 @@ def _noted(work: ShardWork, shards: int) -> Iterator[None]:
 
 
 @contextmanager
-def _without_groups(model: nn.Module) -> Iterator[None]:
-    """SyncBatchNorm does what the other layers do, also where there is a process group that it would ask."""
-    layers = [module for module in model.modules() if type(module).forward is nn.SyncBatchNorm.forward]
+def _entering(model: nn.Module, mode: Callable[[], TogetherNormalised]) -> Iterator[None]:
+    """In this block each batch-norm layer enters the mode by itself.
+
+    torch switches modes off in a backward pass, where layers are called again when activations are recomputed. And what
+    SyncBatchNorm does is what the other layers do, also where there is a process group that it would ask.
+    """
+    layers = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    before = [layer.__dict__.get("forward") for layer in layers]
     for layer in layers:
-        layer.__dict__["forward"] = MethodType(_BatchNorm.forward, layer)
+        is_sync = type(layer).forward is nn.SyncBatchNorm.forward
+        forward = MethodType(_BatchNorm.forward, layer) if is_sync else layer.forward
+        layer.__dict__["forward"] = partial(_entered, mode, forward)
     try:
         yield
     finally:
-        for layer in layers:
+        for layer, own in zip(layers, before, strict=True):
             del layer.__dict__["forward"]
+            if own is not None:
+                layer.__dict__["forward"] = own
 
 
-def check_layers(model: nn.Module) -> None:
-    """Raises ValueError for a model whose batch normalisation cannot be replaced: compiled or scripted code."""
+def _entered(
+    mode: Callable[[], TogetherNormalised], forward: Callable[..., Tensor], *args: Any, **kwargs: Any
+) -> Tensor:  # Any: of the layer
+    with mode():
+        return forward(*args, **kwargs)
+
+
+def check_batch_norm(batch_norm: BatchNorm, model: nn.Module) -> None:
+    """Raises ValueError for an unknown way, and for "global" where layers cannot wait: compiled or scripted code."""
+    if batch_norm not in _WAYS:
+        raise ValueError(f"unknown batch_norm={batch_norm!r}{did_you_mean(batch_norm, _WAYS)}")
+    if batch_norm == "shard":
+        return
     for name, module in model.named_modules():
         is_compiled = hasattr(module, "_orig_mod") or module._compiled_call_impl is not None
         if is_compiled or isinstance(module, torch.jit.ScriptModule):

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from ...tensor import device_of, to_device
+from ...tensor.with_tensorflow import tf
 from .engines import Span
 
 _Tensor = Any  # TensorFlow has no types.

@@ -1,9 +1,9 @@
 """Whether somebody else has started several processes for this program, and which of them this one is.
 
-    torch.distributed is initialised                      -> its world
-    RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT are set    -> the launcher's, as torchrun sets them
-    neither, or a world of one process                    -> None: `fanwise.run` starts what it needs
-    a job of a pool                                       -> None: it may have inherited these variables from elsewhere
+torch.distributed is initialised                      -> its world
+RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT are set    -> the launcher's, as torchrun sets them
+neither, or a world of one process                    -> None: `fanwise.run` starts what it needs
+a job of a pool                                       -> None: it may have inherited these variables from elsewhere
 """
 
 import os
@@ -21,9 +21,9 @@ _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """This process among those that were started: `rank` of `size`, of those of its machine `local_rank` (None: not said).
+    """This process among those that were started: `rank` of `size`.
 
-    `is_joined`: torch.distributed was initialised by somebody else.
+    `local_rank`: of those on its machine; None: not known. `is_joined`: torch.distributed is initialised already.
     """
 
     rank: int
@@ -77,9 +77,9 @@ def check_fits(launched: Launched, devices: Devices, processes: int | None, *, h
     """Raises ValueError when the user asks for other processes than were started."""
     named = _count_of(devices)
     if named not in (None, launched.size):
-        _contradict(f"devices={devices!r} asks for {named}", launched)
+        _contradict(f"devices={devices!r} asks for {named} of them", launched)
     if processes not in (None, launched.size):
-        _contradict(f"processes={processes!r} asks for {processes}", launched)
+        _contradict(f"processes={processes!r} asks for another number", launched)
     if has_pool:
         _contradict("pool= asks for jobs of a pool", launched)
 

@@ -3,7 +3,7 @@
     | param 0     | param 1   | param 2             |      each at a multiple of 64 bytes
     | owner 0           | owner 1           | owner 2 |    parts of the same length, a multiple of 64 bytes
 
-64 bytes are 16 elements of float32: kernels that add several elements at once treat those of a part as they do in the whole.
+64 bytes are 16 elements of float32: kernels that add several elements at once treat those of a part as in the whole.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from ..processes.areas import is_dense
 
 _ALIGNED_BYTES = 64
-# Larger parts are added in runs of this size, so that what was just added is still near when it is divided.
-_RUN_BYTES = 1 << 22
+# More is added piece by piece, so that what was just added is still near when it is divided.
+_STRETCH_BYTES = 1 << 22
 
 
 class Piece(NamedTuple):
@@ -29,7 +29,7 @@ class Piece(NamedTuple):
     last: int
 
 
-class Run(NamedTuple):
+class Stretch(NamedTuple):
     """Bytes `first` to `last` of the part of an owner, of one type, in which the nodes `operands` have gradients."""
 
     dtype: torch.dtype
@@ -42,46 +42,49 @@ class Layout:
     """See the module. `part_bytes`: of each owner."""
 
     def __init__(self, params: Sequence[nn.Parameter], owners: int) -> None:
-        self.params = list(params)
-        self.owners = owners
+        self._params = list(params)
         self._starts: list[int] = []
         end = 0
         for param in params:
             self._starts.append(end)
             end += _aligned(param.numel() * param.element_size())
         self.part_bytes = _aligned(-(-end // owners))
-        self.pieces = [list(self._pieces_of(owner)) for owner in range(owners)]
+        self._pieces = [list(self._pieces_of(owner)) for owner in range(owners)]
+
+    def pieces(self, owner: int) -> Sequence[Piece]:
+        """What lies in the part of an owner, in order."""
+        return self._pieces[owner]
 
     def _pieces_of(self, owner: int) -> Iterator[Piece]:
         begin, end = owner * self.part_bytes, (owner + 1) * self.part_bytes
-        for place, (param, at) in enumerate(zip(self.params, self._starts, strict=True)):
+        for place, (param, at) in enumerate(zip(self._params, self._starts, strict=True)):
             each = param.element_size()
             first, last = max(begin, at), min(end, at + param.numel() * each)
             if first < last:
                 yield Piece(place, (first - at) // each, (last - at) // each, first - begin, last - begin)
 
-    def runs(self, owner: int, reached: Sequence[bytes]) -> list[Run]:
+    def stretches(self, owner: int, reached: Sequence[Sequence[int]]) -> list[Stretch]:
         """What can be added at once: neighbours of one type for which the same nodes have gradients.
 
         The gaps between parameters are added too; nobody reads them.
 
         Args:
-            reached: for each node with samples, of which parameters it has a gradient.
+            reached: for each node with samples and each parameter, whether it has a gradient.
         """
-        found: list[Run] = []
-        for piece in self.pieces[owner]:
-            dtype = self.params[piece.param].dtype
+        found: list[Stretch] = []
+        for piece in self._pieces[owner]:
+            dtype = self._params[piece.param].dtype
             operands = tuple(number for number, flags in enumerate(reached) if flags[piece.param])
             before = found[-1] if found else None
             if before is None or (before.dtype, before.operands) != (dtype, operands):
-                found.append(Run(dtype, operands, piece.first, piece.last))
+                found.append(Stretch(dtype, operands, piece.first, piece.last))
             else:
                 found[-1] = before._replace(last=piece.last)
-        return [cut for run in found if run.operands for cut in _cut(run)]
+        return [part for stretch in found if stretch.operands for part in _parts(stretch)]
 
     def whole(self, memory: Tensor, place: int) -> Tensor:
-        """A parameter's part of flat memory, in its shape."""
-        param, start = self.params[place], self._starts[place]
+        """What lies in flat memory where a parameter lies, in its shape."""
+        param, start = self._params[place], self._starts[place]
         flat = memory[start : start + param.numel() * param.element_size()].view(param.dtype)
         return flat.as_strided(param.shape, param.stride()) if is_dense(param) else flat.view(param.shape)
 
@@ -90,6 +93,6 @@ def _aligned(size_bytes: int) -> int:
     return -(-size_bytes // _ALIGNED_BYTES) * _ALIGNED_BYTES
 
 
-def _cut(run: Run) -> Iterator[Run]:
-    for first in range(run.first, run.last, _RUN_BYTES):
-        yield run._replace(first=first, last=min(first + _RUN_BYTES, run.last))
+def _parts(stretch: Stretch) -> Iterator[Stretch]:
+    for first in range(stretch.first, stretch.last, _STRETCH_BYTES):
+        yield stretch._replace(first=first, last=min(first + _STRETCH_BYTES, stretch.last))

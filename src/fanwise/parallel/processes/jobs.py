@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from ...base.errors import DeadlineExceeded, WorkerLostError
+from ...base.errors import DeadlineExceeded, TrialStopped, WorkerLostError
 from ...pool.current import NestedHandle
 from ...pool.handles import JobHandle
 
@@ -39,6 +39,7 @@ class RankJob:
     def __init__(self, handle: JobHandle | NestedHandle) -> None:
         self._handle = handle
         self._ended: Ended | None = None
+        self._is_killed = False
 
     def is_over(self) -> bool:
         """Whether its process is gone and the pool knows how it ended."""
@@ -64,11 +65,17 @@ class RankJob:
             return Ended(handle.result(_LOOK_S))
         except DeadlineExceeded:
             return None
+        except TrialStopped as stopped:
+            # What a job that has not begun comes to when it is killed; else it is this process that is to stop.
+            if not (self._is_killed and handle.done()):
+                raise
+            return Ended(error=stopped, text=str(stopped))
         except Exception as error:
             return Ended(error=error, text=str(error), is_crash=is_crash)
 
     def kill(self) -> None:
         """End it, before it has said where it is."""
+        self._is_killed = True
         if isinstance(self._handle, JobHandle):
             self._handle.kill()
         else:

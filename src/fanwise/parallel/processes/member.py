@@ -43,11 +43,21 @@ class Member:
 
     Args:
         rank: its number for the whole run. ranks: how many numbers there are.
-        joins: it comes later, and takes part from the view on that has its rank.
+        since: a view that the run had come to when this process was started. It takes part from the first view on that
+            has its rank; in an older one that was another process.
+        joins: it comes later.
     """
 
     def __init__(
-        self, memory: SharedMemory, board: Board, rank: int, ranks: int, speaker: Speaker, *, joins: bool
+        self,
+        memory: SharedMemory,
+        board: Board,
+        rank: int,
+        ranks: int,
+        speaker: Speaker,
+        *,
+        since: int,
+        joins: bool,
     ) -> None:
         self.rank, self.ranks = rank, ranks
         self.memory = memory
@@ -61,17 +71,17 @@ class Member:
         self._is_within = False
         self._admits = False
         self._bytes_asked = 0
-        self._enter_first_view()
+        self._enter_first_view(since)
 
-    def _enter_first_view(self) -> None:
+    def _enter_first_view(self, since: int) -> None:
         board = self._board
         while True:
-            view, members, turn = board.view, board.members, board.committed
-            # Nothing here changes while a view is even that has this rank, for it would have to agree.
-            if view % 2 == 0 and self.rank in members and board.view == view:
+            shown, view, members, turn = board.view, board.decided, board.members, board.committed
+            # It may be over already, and then waits for this process to agree: until then nothing here changes.
+            if view >= since and self.rank in members and board.decided == view:
                 break
             self._look_for_the_end()
-            board.wait_view(view)
+            board.wait_view(shown)
         self._view, self._members, self._turn = view, members, turn
         self._requests = board.answered
 
@@ -95,12 +105,12 @@ class Member:
             return body()
         while True:
             self._take_next_view()
-            before = self._turn
             self._is_within = True
             try:
                 return body()
             except Again:
-                self._turn = before
+                # Not further back: somebody may still read what was said at the last turn that all had come to.
+                self._turn = self._board.committed
             finally:
                 self._is_within = False
 
@@ -162,7 +172,7 @@ class Member:
                 self._speaker.say("agreed", view)
             self._look_for_the_end()
             board.wait_view(view)
-        self._next = (board.view, board.members)
+        self._next = (view, board.members)  # this view, though it may be over by now: then all agree to that, too
 
     def _take_next_view(self) -> None:
         if self._next is not None:
@@ -242,8 +252,7 @@ class Member:
 
     def done(self) -> bool:
         """The training function has returned here. Whether this process is the one whose result counts."""
-        if self.catching_up:
-            return False  # it came too late
+        self.catching_up = False  # without a step since it joined: the others say that they do something else
         self.together(lambda: self.gather("has returned", None))
         self._take_next_view()
         return self.place == 0

@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import threading
 
 from ...pool import Pool
 from ...pool.current import in_job
@@ -11,6 +12,7 @@ _PLACES = 1 << 16
 
 _pool: Pool | None = None
 _pid = 0
+_making = threading.Lock()
 
 
 def own_pool() -> Pool:
@@ -18,7 +20,18 @@ def own_pool() -> Pool:
     global _pool, _pid
     if in_job():
         return Pool()
-    if _pool is None or _pid != os.getpid():
-        _pool, _pid = Pool(seed=0, cpus=_PLACES), os.getpid()
-        atexit.register(_pool.close)
-    return _pool
+    with _making:
+        if _pool is None or _pid != os.getpid():
+            _pool, _pid = Pool(seed=0, cpus=_PLACES), os.getpid()
+            atexit.register(close_own_pool)
+        return _pool
+
+
+def close_own_pool() -> None:
+    """End the processes that this one keeps warm for its runs; the next run starts others. Blocks until they are gone."""
+    global _pool
+    with _making:
+        if _pool is not None and _pid == os.getpid():
+            _pool.close()
+        _pool = None
+    atexit.unregister(close_own_pool)

@@ -37,7 +37,7 @@ class Orders:
 
     Attributes:
         memory, pipe: what it opens. rank, ranks: its number, and how many numbers there are.
-        joins: the run goes on already.
+        since: the view of the run when it was started. joins: the run goes on already.
         shards, threads, seed, fixed: the plan, and which of these the user asked for by name.
         devices: names, of this process.
         resume: a checkpoint, or None.
@@ -47,6 +47,7 @@ class Orders:
     pipe: str
     rank: int
     ranks: int
+    since: int
     joins: bool
     shards: int
     threads: int
@@ -76,7 +77,8 @@ def main(train: Callable[[Run], Any], orders: Orders) -> Any:  # Any: what the u
 def _train(train: Callable[[Run], Any], orders: Orders, speaker: Speaker) -> Any:  # Any: as the function returns
     memory = SharedMemory.open(orders.memory)
     seed_everything(orders.seed)
-    member = Member(memory, Board(memory), orders.rank, orders.ranks, speaker, joins=orders.joins)
+    board = Board(memory)
+    member = Member(memory, board, orders.rank, orders.ranks, speaker, since=orders.since, joins=orders.joins)
     plan = Plan(orders.shards, orders.threads, Progress(orders.seed))
     run = Run(plan, tuple(map(torch.device, orders.devices)), team=member, fixed=orders.fixed)
     if orders.joins:

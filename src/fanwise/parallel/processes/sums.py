@@ -14,13 +14,13 @@ own, and the others see nothing. Such pages are given up after the step.
 
 import mmap
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ..brought import Brought, brought
 from ..gradients import Partial, add
 from ..shards import Node, total
 from ..team import check_count
@@ -31,29 +31,12 @@ if TYPE_CHECKING:
     from .member import Member
 
 
-@dataclass(frozen=True, slots=True)
-class _Brought:
-    """What a node holds besides its gradients.
-
-    `reached`: of which parameters it has a gradient; empty: none of its shards had samples.
-    """
-
-    start: int
-    stop: int
-    reached: bytes = b""
-    loss: Tensor | None = None
-    count: float = 0
-    samples: int = 0
-    buffers: dict[int, tuple[Tensor, int]] = field(default_factory=dict)
-    executed: int = 0
-
-
 class _Found(NamedTuple):
     """A node, and where its gradients are."""
 
     rank: int
     number: int
-    node: _Brought
+    node: Brought
 
 
 _Flats = dict[int, list[Tensor | None]]
@@ -93,13 +76,13 @@ class SharedSums:
                 both = zip(self._areas.params, node.value.grads, strict=True)
                 own[number] = [flat_gradient(param, grad) for param, grad in both]
                 self._hand_out(number, own[number])
-        said = member.gather("makes a step", (member.joining, [_brought(node) for node in nodes]))
+        said = member.gather("makes a step", (member.joining, [brought(node) for node in nodes]))
         found = [
             _Found(rank, number, node)
             for rank, (_, theirs) in zip(member.members, said, strict=True)
             for number, node in enumerate(theirs)
         ]
-        done = total([Node(each.node.start, each.node.stop, _without_grads(each.node)) for each in found], shards, add)
+        done = total([each.node.node() for each in found], shards, add)
         check_count(done.count, done.samples)
         reached = [
             any(flags) for flags in zip(*(each.node.reached for each in found if each.node.reached), strict=True)
@@ -170,20 +153,3 @@ class SharedSums:
         flat = own[each.number][piece.param]
         assert flat is not None, "it was reached"
         return flat[piece.start : piece.stop]
-
-
-def _without_grads(node: _Brought) -> Partial | None:
-    if not node.reached:
-        return None
-    assert node.loss is not None, "it has samples"
-    return Partial([], node.loss, node.count, node.samples, node.buffers, node.executed)
-
-
-def _brought(node: Node[Partial]) -> _Brought:
-    if node.value is None:
-        return _Brought(node.start, node.stop)
-    value = node.value
-    reached = bytes(grad is not None for grad in value.grads)
-    return _Brought(
-        node.start, node.stop, reached, value.loss, value.count, value.samples, value.buffers, value.executed
-    )

@@ -128,7 +128,7 @@ class Supervisor:
         """
         grace_s = 0.0
         try:
-            self._board.decide(self._views.members, 0)
+            self._board.decide(self._views.view, self._views.members, 0)
             self._board.set_view(self._views.view)
             for number in range(self._count):
                 self._start(number, joins=False)
@@ -150,6 +150,7 @@ class Supervisor:
             pipe=ear.path,
             rank=number,
             ranks=self._count,
+            since=self._views.view,
             joins=joins,
             shards=settings.shards,
             threads=settings.threads,
@@ -202,6 +203,7 @@ class Supervisor:
                     rank.failed = (content[0], content[1])
                 case "stopped":
                     rank.stopped = True
+                    self._board.end(STOPPED, self._count)  # so the others are, too, wherever they wait
                 case "returns":
                     rank.returns = True
 
@@ -257,7 +259,7 @@ class Supervisor:
         if ended.error is not None and not ended.is_lost:
             ended.error.add_note(self._where(rank) + rank.job.said())
             raise ended.error
-        if rank.stopped:
+        if any(other.stopped for other in self._ranks.values()):
             if all(other.is_over for other in self._ranks.values()):
                 raise TrialStopped("the run was stopped")
             return
@@ -294,7 +296,7 @@ class Supervisor:
                 self._board.set_view(order.view)
             else:
                 self._board.set_joining(len(self._views.waiting))
-                self._board.decide(order.members, order.committed)
+                self._board.decide(order.view, order.members, order.committed)
                 self._board.set_view(order.view)
 
     def _let_end(self, within_s: float) -> None:
@@ -321,6 +323,6 @@ class Supervisor:
         self._memory.close()
 
     def _silence(self, rank: _Rank) -> None:
-        for fd in (rank.ear.fd, rank.pidfd):
-            with suppress(KeyError):
-                self._poll.unregister(fd)
+        self._poll.unregister(rank.ear.fd)
+        if rank.pidfd >= 0:
+            self._poll.unregister(rank.pidfd)

@@ -7,7 +7,8 @@
 
 A view ends when a member is lost, or when the members let others in. It ends in two steps, because a member that has
 not yet seen the end may still arrive somewhere: only when all that live have agreed does nothing move any more, and
-what all members of the old view had arrived at, the dead included, is what is committed.
+what all members of the old view had arrived at, the dead included, is what is committed. It stays so in the views after,
+for a member may see only the last of several changes.
 """
 
 from collections.abc import Callable
@@ -45,6 +46,7 @@ class Views:
     members: tuple[int, ...]
     arrived: Callable[[int], tuple[int, int]]
     view: int = 2
+    committed: int = 0
     living: set[int] = field(default_factory=set)
     waiting: set[int] = field(default_factory=set)
     _agreed: set[int] = field(default_factory=set)
@@ -91,16 +93,16 @@ class Views:
     def _decided(self) -> list[Order]:
         if not self.living or not self._agreed >= self.living:
             return []
-        committed = self._committed()
+        self.committed = max(self.committed, self._committed())
         if self._admitting:
             self.living |= self.waiting
             self.waiting.clear()
         self._admitting = False
         self.members = tuple(sorted(self.living))
         self.view += 1
-        return [Decide(self.view, self.members, committed)]
+        return [Decide(self.view, self.members, self.committed)]
 
     def _committed(self) -> int:
-        """The last turn that all members of the view that ends had arrived at."""
+        """The last turn that all members of the view that ends had arrived at; 0: none, in this view."""
         places = (self.arrived(rank) for rank in self.members)
         return min(turn if view == self.view - 1 else 0 for view, turn in places)

@@ -115,25 +115,36 @@ def _why_not_torch(array: Array) -> str:
 
 def _checked(x: torch.Tensor, *, may_want_grad: bool = False) -> torch.Tensor:
     """A plain tensor on the same memory. Raises TypeError for what has none, or a history that would be lost."""
-    what = f"a torch tensor of type {x.dtype}, layout {x.layout} on {x.device}"
     if torch.nn.parameter.is_lazy(x):
         raise TypeError(f"{type(x).__name__} has no data yet: run the module once on an input")
-    if x.is_nested:
-        raise TypeError(f"{what} is nested and has no one piece of memory. Convert the parts, x.unbind()")
-    if x.is_quantized:
-        raise TypeError(f"{what} is quantized. Convert x.dequantize(), or x.int_repr() and its scale")
-    if x.layout is not _STRIDED:
-        raise TypeError(f"{what} is not dense. Convert x.to_dense(), or its indices and values")
+    if why := why_not_one_piece(x):
+        raise TypeError(f"{described(x)} {why}")
     if x.is_meta and not may_want_grad:
-        raise TypeError(f"{what} has no data")
+        raise TypeError(f"{described(x)} has no data")
     if type(x) not in _PLAIN_TYPES:
         x = _as_plain(x)
     if x.requires_grad and not may_want_grad:
         raise TypeError(
-            f"{what} requires grad, and its history cannot follow it into another engine. "
+            f"{described(x)} requires grad, and its history cannot follow it into another engine. "
             f"Convert x.detach() (or fanwise.tensor.stop_gradient(x)) if you do not need it there"
         )
     return x.detach() if may_want_grad else x
+
+
+def described(x: torch.Tensor) -> str:
+    """The tensor, for messages. Not its elements: printing them may fetch them from a device, or fail."""
+    return f"A torch tensor of type {x.dtype}, layout {x.layout} on {x.device}"
+
+
+def why_not_one_piece(x: torch.Tensor) -> str:
+    """What x is other than one piece of memory that means its elements, and what to take; empty if it is one."""
+    if x.is_nested:
+        return "is nested and has no one piece of memory. Take its parts, x.unbind()"
+    if x.is_quantized:
+        return "is quantized. Take x.dequantize(), or x.int_repr() and its scale"
+    if x.layout is not _STRIDED:
+        return "is not dense. Take x.to_dense(), or its indices and values"
+    return ""
 
 
 def _as_plain(x: torch.Tensor) -> torch.Tensor:

@@ -29,26 +29,41 @@ _There = Callable[[list[Leaf]], tuple[list[Leaf], Static, Pull]]
 
 def crossing(f: Callable[..., Any], engine: str, jit: bool | None) -> Callable[..., Any]:
     """What `as_torch_function` returns."""
-    if engine == "torch":
-        return f
-    load(engine)
-    compiler = Compiler(name_of(f), jit)
-    parts: dict[object, _Part] = {}
+    return f if engine == "torch" else _TorchFunction(f, engine, jit)
 
-    def function(*args: Any, **kwargs: Any) -> Any:
+
+class _TorchFunction:
+    """f as a function of torch tensors. It can be pickled if f can: what is compiled stays behind."""
+
+    def __init__(self, f: Callable[..., Any], engine: str, jit: bool | None) -> None:
+        load(engine)
+        self.__wrapped__ = f
+        self.__name__ = name_of(f)
+        self.__doc__ = f.__doc__
+        self._engine = engine
+        self._jit = jit
+        self._compiler = Compiler(self.__name__, jit)
+        self._parts: dict[object, _Part] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves, spec = flatten((args, kwargs))
         places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
         smooth = [place for place in places if leaves[place].dtype.is_floating_point or leaves[place].is_complex()]
         key = (spec, *map(type, leaves), *smooth)
-        part = parts.get(key)
+        part = self._parts.get(key)
         if part is None:
             _check(Arguments.of(leaves, spec))
-            if len(parts) >= MAX_RUNNERS:
-                parts.clear()
-            part = parts[key] = _Part.of(f, engine, spec, places, smooth, compiler, jit)
+            if len(self._parts) >= MAX_RUNNERS:
+                self._parts.clear()
+            f, engine, jit = self.__wrapped__, self._engine, self._jit
+            part = self._parts[key] = _Part.of(f, engine, spec, places, smooth, self._compiler, jit)
         return part.applied(leaves)
 
-    return function
+    def __repr__(self) -> str:
+        return f"<{self.__name__} of {self._engine} as a function of torch tensors>"
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Callable[..., Any], str, bool | None]]:
+        return crossing, (self.__wrapped__, self._engine, self._jit)
 
 
 def _check(arguments: Arguments) -> None:
@@ -103,7 +118,7 @@ class _Part:
         """The result, with a history in torch if an input has one."""
         tensors = [leaves[place] for place in self.places]
         if torch.is_grad_enabled() and any(leaves[place].requires_grad for place in self.smooth):
-            crossed = _Crossed(self, leaves)
+            crossed = _OneCall(self, leaves)
             outputs = _Crossing.apply(crossed, *tensors)  # type: ignore[no-untyped-call]  # torch's
             assert crossed.static is not None, "torch did not run forward"
             return put_together(outputs, crossed.static)
@@ -170,7 +185,7 @@ def _pulled(
     return pulled
 
 
-class _Crossed:
+class _OneCall:
     """One call of a part, between its forward and its backward."""
 
     def __init__(self, part: _Part, leaves: list[Leaf]) -> None:
@@ -185,7 +200,7 @@ class _Crossing(torch.autograd.Function):
     """torch's view of a part."""
 
     @staticmethod
-    def forward(crossed: _Crossed, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(crossed: _OneCall, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         part = crossed.part
         arrays, crossed.static, crossed.pull = part.vjp(part.arrays(crossed.leaves, tensors))
         return tuple(convert(y, "torch") for y in arrays)
@@ -201,7 +216,7 @@ class _Crossing(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         tensors = ctx.saved_tensors  # raises when one was written to, or all were let go
-        crossed: _Crossed = ctx.crossed
+        crossed: _OneCall = ctx.crossed
         part = crossed.part
         if torch.is_grad_enabled():
             leaves = list(crossed.leaves)

@@ -140,7 +140,11 @@ class Arguments:
         """
         args = self.spec.child(0)
         if not -args.num_children <= argnum < args.num_children:
-            raise ValueError(f"argnums names argument {argnum}, and f got {args.num_children} positional arguments.")
+            named = self.spec.num_leaves - args.num_leaves
+            raise ValueError(
+                f"argnums names argument {argnum}, and f got {args.num_children} positional arguments"
+                f"{'; give what is to be differentiated by position, not by name' if named else ''}."
+            )
         begin = sum(args.child(number).num_leaves for number in range(argnum % args.num_children))
         return range(begin, begin + args.child(argnum).num_leaves)
 

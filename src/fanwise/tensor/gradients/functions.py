@@ -190,7 +190,7 @@ def as_torch_function(f: Callable[..., Any], engine: str, *, jit: bool | None = 
 
     Returns:
         A function of the same arguments with torch tensors in place of arrays. Integer tensors have no gradient.
-        The results of f that are no floating-point arrays are constants for torch.
+        The results of f that are no floating-point arrays are constants for torch. It can be pickled if f can.
 
     Raises:
         ValueError: the engine is unknown.

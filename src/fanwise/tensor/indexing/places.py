@@ -11,9 +11,9 @@ engine; only an index that is itself traced, and so not known yet, is left to th
 """
 
 import importlib
-from typing import Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, cast
 
-from ..dtype_names import BOOL, COMPLEX, FLOAT, INTEGER, dtype_name, dtype_rank
+from ..dtype_names import BOOL, COMPLEX, FLOAT, INTEGER, dtype_name, dtype_rank, limits
 from ..engines import engine_of, is_array_type
 
 _Array = Any  # An array of whichever engine x is of; they have no type in common.
@@ -41,16 +41,24 @@ class At:
     def __getitem__(self, index: Any) -> "Place":  # Any: an index, as `at` lists them
         return Place(self._x, index)
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            hint = f"; index it first: at(x)[...].{name}(...)" if hasattr(Place, name) and name[0] != "_" else ""
+            raise AttributeError(f"at(x) has no {name!r}{hint}")
+
 
 class Place:
     """A place in an array; made by `at(x)[index]`. Its methods, but for `get`, return the whole array, changed there.
 
     `get` reads. The others take a number, or an array of x's engine that broadcasts to the shape of `x[index]` and
-    is converted to x's dtype. `copy` None or True: a new array. False: x itself, changed in place.
+    is converted to x's dtype as `astype` does (integers that are out of range wrap around). `copy` None or True: a
+    new array. False: x itself, changed in place.
 
     Raises (all methods):
         IndexError: the index is out of range, has too many parts, or a mask of another shape.
         ValueError: the value does not broadcast; or copy=False, and arrays of this engine cannot be changed.
+        OverflowError: the value is a Python integer that x's dtype does not hold.
         TypeError: the value is of another engine or of a kind that x does not hold (a float for integers); or the
             operation has no meaning for x's dtype.
     """
@@ -121,6 +129,7 @@ def check_value(x: _Array, value: Any, how: How) -> None:  # Any: what a caller 
 
     Raises:
         TypeError: another engine's array, a kind that x does not hold, or an operation that x's dtype does not have.
+        OverflowError: a Python integer that x's dtype does not hold. torch would wrap it around.
     """
     held = dtype_rank(x.dtype)
     kind = type(value)
@@ -130,6 +139,8 @@ def check_value(x: _Array, value: Any, how: How) -> None:  # Any: what a caller 
         rank = _rank_of_array(x, value)
     if rank > held:
         raise TypeError(f"{_described(value)} does not fit into an array of {dtype_name(x.dtype)}; convert it first")
+    if rank == held == INTEGER and not hasattr(value, "dtype"):
+        _check_fits(dtype_name(x.dtype), value)
     if how != "set" and not _LEAST[how] <= held <= _MOST[how]:
         raise TypeError(f"{how} has no meaning for an array of {dtype_name(x.dtype)}")
 
@@ -162,6 +173,15 @@ def _rank_of_array(x: _Array, value: Any) -> int:
             f"convert one of them, for example fanwise.tensor.convert(value, {engine!r})"
         )
     return dtype_rank(value.dtype)
+
+
+def _check_fits(dtype: str, number: int) -> None:
+    least, most = limits(dtype)
+    if not least <= number <= most:
+        raise OverflowError(
+            f"{number} does not fit into an array of {dtype}, which holds {least} to {most}; "
+            f"convert the array first, for example with fanwise.tensor.astype"
+        )
 
 
 def _described(value: Any) -> str:

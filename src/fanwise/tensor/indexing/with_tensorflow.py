@@ -76,8 +76,10 @@ def on_host(index: Index) -> tuple[Index] | None:
 
 def _scattered(flat: _Tensor, places: _Tensor, value: _Tensor, how: How, unique: bool) -> _Tensor:
     column = places[:, None]
-    if how in ("add", "subtract"):
-        return tf.tensor_scatter_nd_add(flat, column, value if how == "add" else -value)
+    if how == "add":
+        return tf.tensor_scatter_nd_add(flat, column, value)
+    if how == "subtract":
+        return tf.tensor_scatter_nd_sub(flat, column, value)
     if how == "set" or unique:
         new = value if how == "set" else _OPS[how](tf.gather(flat, places), value)
         return tf.tensor_scatter_nd_update(flat, column, new)

@@ -11,10 +11,12 @@ What is mended, and why:
 * clip, isin, searchsorted: Python integers above 2**63 - 1;
 * linspace: integers at whole distances;
 * pow: a Python number as base takes the dtype of the exponent;
+* take, take_along_axis: IndexError where an index is seen to be out of range: on a CPU, and not while tracing;
 * special values: see special_values/with_jax.py.
 """
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -256,6 +258,27 @@ def _taken(x: Any) -> Any:
     return np.uint64(x) if type(x) is int and x >= 2**63 else x
 
 
+def take(x: jax.Array, indices: jax.Array, /, *, axis: int | None = None) -> jax.Array:
+    _check_range(indices, x.shape, axis)
+    return jnp.take(x, indices, axis=axis)
+
+
+def take_along_axis(x: jax.Array, indices: jax.Array, /, *, axis: int = -1) -> jax.Array:
+    _check_range(indices, x.shape, axis)
+    return jnp.take_along_axis(x, indices, axis=axis)
+
+
+def _check_range(indices: jax.Array, shape: tuple[int, ...], axis: int | None) -> None:
+    """JAX gives NaN for what is not there. To look costs nothing on a CPU, and a wait for an accelerator."""
+    if isinstance(indices, jax.core.Tracer) or next(iter(indices.devices())).platform != "cpu":
+        return
+    length = math.prod(shape) if axis is None else shape[axis]
+    found = np.asarray(indices)
+    if found.size and (found.min() < -length or found.max() >= length):
+        wrong = found[(found < -length) | (found >= length)].flat[0]
+        raise IndexError(f"index {wrong} is out of range for axis {axis or 0} with {length} elements")
+
+
 def expand_dims(x: jax.Array, /, axis: int | tuple[int, ...]) -> jax.Array:
     for each in (axis,) if isinstance(axis, int) else axis:
         ndim = x.ndim + (1 if isinstance(axis, int) else len(axis))
@@ -308,7 +331,8 @@ def __array_namespace_info__() -> Info:
 _MENDED: tuple[_Function, ...] = (
     *(all, any, arange, asarray, astype, broadcast_arrays, broadcast_shapes, clip, empty, expand_dims, eye, finfo),
     from_dlpack,
-    *(full, iinfo, isin, linspace, meshgrid, ones, pow, searchsorted, zeros, __array_namespace_info__),
+    *(full, iinfo, isin, linspace, meshgrid, ones, pow, searchsorted, take, take_along_axis, zeros),
+    __array_namespace_info__,
 )
 _GUARDED = ("empty_like", "full_like", "ones_like", "prod", "sum", "zeros_like")
 

@@ -53,8 +53,11 @@ def _reduce_scalar(x: Any) -> Any:  # Any: a scalar of numpy; what its own pickl
 def _reduce(x: Any) -> Any:  # Any: an array; what its own pickling returns
     try:
         header, (buffer,) = to_wire(x)
-    except NotSendableError:  # strings, types of half a byte: its own pickling may know a way
-        return x.__reduce_ex__(5)
+    except NotSendableError as refusal:  # strings, types of half a byte: its own pickling may know a way
+        try:
+            return x.__reduce_ex__(5)
+        except Exception:  # any: it is the library's; a deleted array of JAX has none either
+            raise refusal from None
     from ..exchange.with_numpy import shown_writable
 
     # A read-only buffer would arrive read-only, and so be copied: but what arrives is the receiver's own memory.

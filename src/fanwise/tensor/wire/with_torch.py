@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from ...base.errors import NotSendableError
+from ..exchange.with_torch import described, why_not_one_piece
 from . import dtypes
 from .header import ENGINE_CODES, MAX_NDIM, PARAMETER, REQUIRES_GRAD, WireHeader, pack_header
 from .with_numpy import array_over, bytes_of
@@ -74,14 +75,9 @@ def _in_numpy(x: torch.Tensor, dtype: torch.dtype) -> "np.ndarray[Any, Any]":  #
 
 
 def _refused(x: torch.Tensor) -> NotSendableError:
-    # Not the tensor itself in the message: printing it may fetch it from a device, or fail.
-    what = f"A torch tensor of type {x.dtype}, layout {x.layout} on {x.device}"
-    if x.is_nested:
-        return NotSendableError(f"{what} is nested. Send the list of its parts, x.unbind().")
-    if x.is_quantized:
-        return NotSendableError(f"{what} is quantized. Send x.dequantize(), or x.int_repr() and its scale.")
-    if x.layout is not _STRIDED:
-        return NotSendableError(f"{what} is not dense. Send its indices and values as tensors, or x.to_dense().")
+    what = described(x)
+    if why := why_not_one_piece(x):
+        return NotSendableError(f"{what} {why}.")
     if x.is_meta:
         return NotSendableError(f"{what} has no data. Send its shape and type, or a tensor with data.")
     if x.ndim > MAX_NDIM:

@@ -1,0 +1,155 @@
+"""The team of a process that somebody else has started: all take the same way, and nothing is done again.
+
+    entered(launched, ...)  groups -> agree on the plan -> train -> "has returned", or what was raised -> groups closed
+
+A death is the launcher's matter. An error is told: a process whose training function raises takes part in one more
+exchange, in which the others learn of it, and raise the same error in its original type.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ...base.errors import TrialStopped, WorkerLostError
+from ...links.codec import pack_error, unpack_error
+from ...pool.current import CONTINUE, STOP
+from ...pool.reporting import report
+from ..gradients import Partial
+from ..plans import Plan
+from ..team import StateHere, Sums
+from .all_reduce import AllReducedSums
+from .groups import Groups
+from .launcher import Launched
+from .sums import ExactSums
+
+T = TypeVar("T")
+
+# How long a process whose function has raised waits for the others to hear it, before it raises the error itself.
+_TELL_S = 10.0
+
+_FAILS = "has failed"
+_RETURNS = "has returned"
+
+
+class GuestTeam:
+    """See the module. `device`: of this process. `reduce`: "exact" or "fast"."""
+
+    catching_up = False
+
+    def __init__(self, groups: Groups, device: torch.device, reduce: str) -> None:
+        self.device = device
+        self.place, self.size = groups.place, groups.size
+        self.exchange, self.spread, self.all_reduce = groups.exchange, groups.spread, groups.all_reduce
+        self._groups = groups
+        self._reduce = reduce
+        self._end: BaseException | None = None
+
+    def together(self, body: Callable[[], T]) -> T:
+        return body()
+
+    def gather(self, what: str, content: Any) -> list[Any]:  # Any: anything that can be pickled
+        if self._end is not None:
+            raise self._end
+        said = self._groups.gather((what, content))
+        failed = [(place, theirs) for place, (its, theirs) in enumerate(said) if its == _FAILS]
+        for place, packed in failed:
+            self._end = unpack_error(packed)
+            self._end.add_note(f"raised in process {place} of {self.size}")
+            raise self._end
+        self._check_all_do(what, [its for its, _ in said])
+        return [theirs for _, theirs in said]
+
+    def _check_all_do(self, what: str, each: Sequence[str]) -> None:
+        for place, its in enumerate(each):
+            if its != what:
+                # All of them see this, so nobody needs to be told.
+                self._end = RuntimeError(
+                    f"the processes of the run do different things: rank {self.place} {what}, rank {place} {its}.\n"
+                    f"The training function must take the same way in every process; run.rank may decide only what is "
+                    f"printed or written."
+                )
+                raise self._end
+
+    def sums(self, params: Sequence[nn.Parameter], optimizer: Optimizer | None) -> Sums:
+        return AllReducedSums(self, params) if self._reduce == "fast" else ExactSums(self, params)
+
+    def to_device(self, done: Partial) -> Partial:
+        """What was gathered comes back from main memory."""
+        done.loss = done.loss.to(self.device)
+        done.buffers = {place: (self._moved(value), samples) for place, (value, samples) in done.buffers.items()}
+        return done
+
+    def _moved(self, value: Tensor) -> Tensor:
+        return value.to(self.device)
+
+    def step_begins(self, state_here: StateHere) -> None:
+        pass
+
+    def report(self, values: Mapping[str, Any]) -> str:  # Any: numbers
+        """The process at place 0 reports to its own job, if it runs one; what comes of it is the same for all."""
+        outcome: str | bytes = CONTINUE
+        if self.place == 0:
+            try:
+                report(**values)
+            except TrialStopped:
+                outcome = STOP
+            except Exception as error:
+                outcome = pack_error(error)
+        decided: str | bytes = self.gather("reports", outcome)[0]
+        if isinstance(decided, bytes):
+            raise unpack_error(decided)
+        return decided
+
+    # -- beginning and end -----------------------------------------------------------------------------------------
+
+    def agree_on(self, plan: Plan, fixed: frozenset[str]) -> None:
+        """Raises ValueError unless all processes were given the same. A seed that nobody gave is that of place 0."""
+        given = {name: getattr(plan, name) for name in sorted({"shards", "threads"} | fixed)}
+        each = self.gather("begins a run", (given | {"reduce": self._reduce}, plan.seed))
+        first = each[0][0]
+        for place, (other, _) in enumerate(each):
+            different = [name for name in {**first, **other} if first.get(name) != other.get(name)]
+            if different:
+                name = different[0]
+                raise ValueError(
+                    f"the processes were given different runs: {name}={first.get(name)!r} in process 0 and "
+                    f"{name}={other.get(name)!r} in process {place}.\nCall fanwise.run with the same arguments in all."
+                )
+        plan.progress.seed = each[0][1]
+
+    def done(self) -> None:
+        """The training function has returned here, and in all others when this returns."""
+        self.gather(_RETURNS, None)
+
+    def tell(self, error: BaseException, within_s: float) -> None:
+        """The training function has raised this here. Blocks until the others know, or for this time."""
+        if self._end is None and not self._groups.is_broken:
+            with suppress(WorkerLostError):
+                self._groups.gather((_FAILS, pack_error(error)), within_s)
+
+
+@contextmanager
+def entered(launched: Launched, device: torch.device, *, reduce: str, tell_s: float = _TELL_S) -> Iterator[GuestTeam]:
+    """A team for one run, which ends with the block.
+
+    Args:
+        tell_s: how long an error waits here for the others to hear of it.
+
+    Raises:
+        WorkerLostError: not all processes came.
+    """
+    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+        groups = Groups(launched, device)
+        team = GuestTeam(groups, device, reduce)
+        try:
+            yield team
+            team.done()
+        except (Exception, TrialStopped) as error:
+            team.tell(error, tell_s)
+            raise
+        finally:
+            groups.close()

@@ -1,0 +1,160 @@
+"""In several processes: the same bits as on one device, each shard executed once, whatever the model and the options."""
+
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import fanwise
+from fanwise.parallel import Run
+from fanwise.pool import Pool
+
+# N: samples, B: samples of a global batch
+N, B, EPOCHS, SHARDS = 53, 16, 2, 8
+GENERATOR = torch.Generator().manual_seed(1)
+X = torch.randn(N, 1, 6, 6, generator=GENERATOR)
+Y = torch.randint(0, 3, (N,), generator=GENERATOR)
+# Batches of 16, 16 and 16 have 8 shards with samples, the last one of 5 has 5.
+EXECUTIONS = EPOCHS * (8 + 8 + 8 + 5)
+
+
+class Net(nn.Module):
+    """What depends on who executes a shard if it is not taken care of; and parameters without gradients."""
+
+    def __init__(self, layout: torch.memory_format) -> None:
+        super().__init__()
+        conv: Callable[[int, int], nn.Module] = functools.partial(nn.Conv2d, kernel_size=3)
+        self.body = nn.Sequential(conv(1, 4), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.3), conv(4, 4))
+        self.head = nn.Linear(16, 3)
+        self.frozen = nn.Linear(3, 3)
+        self.unused = nn.Linear(3, 3)
+        self.frozen.requires_grad_(False)
+        self.to(memory_format=layout)  # type: ignore[call-overload]  # torch's stub forgets this form
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.frozen(self.head(self.body(x).flatten(1)))
+        return found
+
+
+def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return cross_entropy(model(x).float(), y, reduction="none")
+
+
+def counted_losses(path: Path, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Writes down that a shard was executed, by whom and with which samples."""
+    line = f"{os.getpid()} {len(x)}\n".encode()
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.write(fd, line)
+    os.close(fd)
+    return losses(model, x, y)
+
+
+def momentum(model: Net) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=0.01)
+
+
+def adamw(model: Net) -> torch.optim.Optimizer:
+    groups = [{"params": model.body.parameters(), "lr": 0.02}, {"params": model.head.parameters(), "weight_decay": 0.0}]
+    return torch.optim.AdamW([*groups, {"params": model.unused.parameters()}], 0.01)
+
+
+def right(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return model(x).argmax(1) == y
+
+
+def train(
+    optimizer: Callable[[Net], torch.optim.Optimizer],
+    path: Path,
+    layout: torch.memory_format,
+    options: dict[str, Any],  # Any: of run.step
+    run: Run,
+) -> tuple[dict[str, Tensor], list[Tensor], float, int]:
+    model = Net(layout)
+    step = run.step(model, optimizer(model), functools.partial(counted_losses, path), **options)
+    seen = [step(batch) for _ in run.epochs(EPOCHS) for batch in run.batches((X, Y), B)]
+    accuracy = run.mean(right, model, (X, Y), batch_size=7)
+    return dict(model.state_dict()), seen, accuracy, run.executions
+
+
+def same(some: dict[str, Tensor], others: dict[str, Tensor]) -> bool:
+    assert some.keys() == others.keys()
+    return all(torch.equal(some[name], others[name]) for name in some)
+
+
+CASES: dict[str, tuple[Callable[[Net], torch.optim.Optimizer], torch.memory_format, dict[str, Any]]] = {  # Any: options
+    "momentum": (momentum, torch.contiguous_format, {}),
+    "adamw, groups": (adamw, torch.contiguous_format, {}),
+    "clipped, accumulated": (momentum, torch.contiguous_format, {"clip_norm": 0.5, "accumulate": 3}),
+    "channels last, adamw, clipped": (adamw, torch.channels_last, {"clip_norm": 0.5}),
+    "bfloat16, accumulated": (adamw, torch.contiguous_format, {"autocast": torch.bfloat16, "accumulate": 3}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bits_executions_and_accuracy_do_not_depend_on_the_processes(case: str, pool: Pool, tmp_path: Path) -> None:
+    optimizer, layout, options = CASES[case]
+
+    def run(name: str, **spread: Any) -> tuple[Any, set[str]]:  # Any: options of fanwise.run, and what train returns
+        path = tmp_path / name
+        training = functools.partial(train, optimizer, path, layout, options)
+        found = fanwise.run(training, shards=SHARDS, pool=pool, **spread)
+        lines = path.read_text().split("\n")[:-1]
+        assert len(lines) == EXECUTIONS
+        assert sum(int(line.split()[1]) for line in lines) == EPOCHS * N
+        return found, {line.split()[0] for line in lines}
+
+    (params, seen, accuracy, executed), _ = run("1", devices=1)
+    assert executed == EXECUTIONS
+    assert round(accuracy * N) / N == accuracy
+    several = [(2, 2), (3, 3), (8, 3)] if case != "momentum" else [(2, 2), (3, 3), (4, 4), (8, 8), (8, 3), (5, 2)]
+    for devices, processes in several:
+        found, pids = run(f"{devices} in {processes}", devices=devices, processes=processes)
+        assert len(pids) == processes and str(os.getpid()) not in pids
+        assert same(params, found[0]), f"{devices} devices in {processes} processes"
+        assert torch.equal(torch.stack(seen), torch.stack(found[1]))
+        assert found[2:] == (accuracy, executed)
+
+
+class Stop(Exception):
+    """Where a first run ends."""
+
+
+def interrupted(path: Path, at: int | None, run: Run) -> dict[str, Tensor]:
+    """Saves in the middle of the second epoch, and ends there if `at` says so."""
+    model = Net(torch.contiguous_format)
+    updates = momentum(model)
+    step = run.step(model, updates, losses, accumulate=2)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(updates, 0.5)
+    run.keep(schedule=schedule)
+    for _ in run.epochs(3):
+        for batch in run.batches((X, Y), B):
+            step(batch)
+            if step.turns == at:
+                run.save(path)
+                raise Stop
+        schedule.step()
+    return dict(model.state_dict())
+
+
+@pytest.mark.parametrize(("first", "second"), [(1, 3), (3, 2), (2, 1), (4, 8)])
+def test_a_run_resumes_in_mid_epoch_on_other_processes(first: int, second: int, pool: Pool, tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    expected = fanwise.run(functools.partial(interrupted, path, None), shards=SHARDS)
+    with pytest.raises(Stop):
+        fanwise.run(functools.partial(interrupted, path, 6), devices=first, shards=SHARDS, pool=pool)
+    assert torch.load(path)["run"]["shards"] == SHARDS
+    resumed = functools.partial(interrupted, path, None)
+    assert same(expected, fanwise.run(resumed, devices=second, resume=path, pool=pool))
+
+
+def test_the_random_state_of_the_program_is_the_same_in_all_processes_and_put_back(pool: Pool) -> None:
+    before = torch.get_rng_state()
+    drawn = fanwise.run(lambda run: torch.rand(3), devices=2, seed=5, pool=pool)
+    assert torch.equal(drawn, fanwise.run(lambda run: torch.rand(3), devices=1, seed=5))
+    assert torch.equal(before, torch.get_rng_state())

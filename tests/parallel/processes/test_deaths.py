@@ -1,0 +1,312 @@
+"""Processes of a run die, at any moment and place: same bits, each sample once, or one clear error; nothing is left."""
+
+import ast
+import functools
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fanwise
+from fanwise.base.errors import WorkerLostError
+from fanwise.parallel import Run
+from fanwise.pool import Pool
+from fanwise.testing import within
+from fanwise.testing.programs import LoadedInterpreter
+
+# N: samples, B: samples of a global batch
+N, B, SHARDS = 40, 12, 6
+X = torch.randn(N, 5, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(autouse=True)
+def no_shared_memory_with_a_name() -> Iterator[None]:
+    before = set(os.listdir("/dev/shm"))
+    yield
+    assert not [name for name in set(os.listdir("/dev/shm")) - before if "fanwise" in name]
+
+
+def kill(number: int = signal.SIGKILL) -> None:
+    os.kill(os.getpid(), number)
+
+
+def once(path: Path) -> bool:
+    """True for the first that asks, of all processes."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+
+def write(path: Path, *what: object) -> None:
+    """A line, whole, from whichever process."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.write(fd, f"{what}\n".encode())
+    os.close(fd)
+
+
+def lines(path: Path) -> list[Any]:  # Any: what was written
+    return [ast.literal_eval(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def losses(folder: Path, model: nn.Module, x: Tensor, indices: Tensor) -> Tensor:
+    write(folder / "executed", os.getpid())
+    return model(x).square().mean(1)
+
+
+def train(folder: Path, epochs: int, full: int, clip_norm: float | None, run: Run) -> tuple[list[Tensor], int]:
+    """Writes down what each process sees of each finished step. Waits a little while there are less than `full`."""
+    model = nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.2), nn.Linear(8, 4))
+    step = run.step(model, torch.optim.Adam(model.parameters(), 0.01), functools.partial(losses, folder), clip_norm=clip_norm)
+    data = (X, torch.arange(N))
+    for epoch in run.epochs(epochs):
+        for batch in run.batches(data, B):
+            step(batch)
+            write(folder / "steps", os.getpid(), epoch, step.turns, batch.whole()[1].tolist())
+            if run.world_size < full:
+                time.sleep(0.01)
+    return list(model.state_dict().values()), run.world_size
+
+
+def killer(folder: Path, seed: int, kills: int, most: int, *, least: int) -> threading.Thread:
+    """SIGKILL for one that works, at moments counted in executed shards, as long as `least` others work, too."""
+    chance = random.Random(seed)
+    moments = sorted(chance.randrange(most) for _ in range(kills))
+
+    def work() -> None:
+        dead: set[int] = set()
+        for moment in moments:
+            at = max(moment, len(lines(folder / "executed")) + 1) if dead else moment
+            within(60, lambda at=at: len(lines(folder / "executed")) > at or (folder / "over").exists(), "they work")
+            late = [pid for (pid,) in lines(folder / "executed")[-6 * SHARDS :]]
+            working = sorted(set(late) - dead)
+            if len(working) <= least or (folder / "over").exists():
+                continue
+            victim = chance.choice(working)
+            dead.add(victim)
+            write(folder / "killed", victim)
+            os.kill(victim, signal.SIGKILL)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def check_steps(folder: Path, epochs: int) -> None:
+    """All that finished a step saw the same samples, and each epoch shows each sample once."""
+    seen: dict[tuple[int, int], list[int]] = {}
+    for _, epoch, turn, indices in lines(folder / "steps"):
+        assert seen.setdefault((epoch, turn), indices) == indices
+    for epoch in range(epochs):
+        assert sorted(i for (its, _), indices in seen.items() if its == epoch for i in indices) == list(range(N))
+
+
+def killed_run(
+    folder: Path, pool: Pool, seed: int, kills: int, epochs: int, clip_norm: float | None = None, **options: Any
+) -> int:  # Any: of fanwise.run
+    """How many processes there are in the end."""
+    folder.mkdir()
+    devices = options["devices"]
+    full = devices if options.get("on_loss") == "respawn" else 0
+    thread = killer(folder, seed, kills, epochs * SHARDS * 2, least=1)
+    try:
+        found, size = fanwise.run(functools.partial(train, folder, epochs, full, clip_norm), shards=SHARDS, pool=pool, **options)
+    finally:
+        write(folder / "over")
+        thread.join()
+    alone = folder / "alone"
+    alone.mkdir()
+    expected, _ = fanwise.run(functools.partial(train, alone, epochs, 0, clip_norm), shards=SHARDS)
+    assert all(map(torch.equal, expected, found))
+    check_steps(folder, epochs)
+    return size
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_shrinking_under_kills_keeps_the_bits_and_shows_each_sample_once(
+    seed: int, pool: Pool, tmp_path: Path
+) -> None:
+    size = killed_run(tmp_path / "run", pool, seed, 2, 6, devices=4)
+    killed = len(lines(tmp_path / "run" / "killed"))
+    assert killed >= 1 and size >= 4 - killed
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.1], ids=["state in slices", "whole state"])
+def test_a_run_grows_again(clip_norm: float | None, pool: Pool, tmp_path: Path) -> None:
+    # Many steps, as a new process takes as long to start as a hundred of them.
+    size = killed_run(tmp_path / "run", pool, 1, 2, 120, clip_norm, devices=4, on_loss="respawn")
+    assert len(lines(tmp_path / "run" / "killed")) == 2 and size == 4
+    assert len({pid for pid, *_ in lines(tmp_path / "run" / "steps")}) == 6
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("on_loss", ["continue", "respawn"])
+def test_a_hundred_kills(seed: int, on_loss: str, pool: Pool, tmp_path: Path) -> None:
+    respawns = on_loss == "respawn"
+    epochs, kills = (150, 3) if respawns else (12, 3)
+    killed_run(tmp_path / "run", pool, seed, kills, epochs, devices=4, on_loss=on_loss)
+
+
+# -- at a place ----------------------------------------------------------------------------------------------------
+
+
+def dies_at(place: str, victims: tuple[int, ...], folder: Path, run: Run) -> tuple[list[Tensor], float, list[Any]]:
+    """One process of each number in `victims` is killed at the place, as others go on."""
+
+    def here(now: str) -> None:
+        if now == place and run.world_size > 1 and any(run.rank == each and once(folder / f"{each}") for each in victims):
+            kill()
+
+    def measure(model: nn.Module, x: Tensor, indices: Tensor) -> Tensor:
+        here("mean")
+        return model(x).sum(1)
+
+    def loss(model: nn.Module, x: Tensor, indices: Tensor) -> Tensor:
+        if step.turns == 2:
+            here("step")
+        return losses(folder, model, x, indices)
+
+    here("begin")
+    model = nn.Linear(5, 4)
+    here("model")
+    step = run.step(model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), loss)
+    means = []
+    for _ in run.epochs(2):
+        for batch in run.batches((X, torch.arange(N)), B):
+            step(batch)
+            here("between")
+        means.append(run.mean(measure, model, (X, torch.arange(N)), batch_size=3))
+        here("before report")
+        run.report(mean=means[-1])
+    here("end")
+    return list(model.state_dict().values()), means[-1], run.rows
+
+
+PLACES = ["begin", "model", "step", "between", "mean", "before report", "end"]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_death_at_any_place_changes_no_result(place: str, pool: Pool, tmp_path: Path) -> None:
+    expected = fanwise.run(functools.partial(dies_at, "", (), tmp_path), shards=SHARDS)
+    for victims in [(0,), (1, 2)]:
+        folder = tmp_path / f"{victims}"
+        folder.mkdir()
+        found = fanwise.run(functools.partial(dies_at, place, victims, folder), devices=3, shards=SHARDS, pool=pool)
+        assert sum((folder / f"{victim}").exists() for victim in victims) >= 1
+        assert all(map(torch.equal, expected[0], found[0]))
+        assert found[1:] == expected[1:]
+
+
+class Deadly:
+    """Kills the first process that unpickles it, and, if `goes_too`, the first that pickles it outside this one."""
+
+    def __init__(self, folder: Path, home: int) -> None:
+        self.folder = folder
+        self.home = home
+
+    def __getstate__(self) -> dict[str, Any]:  # Any: as it is
+        if os.getpid() != self.home and once(self.folder / "pickled"):
+            kill()
+        return self.__dict__
+
+    def __setstate__(self, state: dict[str, Any]) -> None:  # Any: as it was
+        self.__dict__.update(state)
+        if os.getpid() != self.home and once(self.folder / "unpickled"):
+            kill()
+
+    def __call__(self, run: Run) -> "tuple[Deadly, float]":
+        return self, run.mean(lambda model, x: model(x).sum(1), nn.Linear(5, 1), X)
+
+
+def test_deaths_before_the_function_has_begun_and_while_the_result_is_sent(pool: Pool, tmp_path: Path) -> None:
+    deadly = Deadly(tmp_path, os.getpid())
+    _, found = fanwise.run(deadly, devices=3, pool=pool)
+    assert (tmp_path / "unpickled").exists() and (tmp_path / "pickled").exists()
+    assert found == fanwise.run(deadly, devices=1)[1]
+
+
+def ends_by_itself(how: Callable[[], object], only: int | None, folder: Path, run: Run) -> str:
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        if only is None or (run.rank == only and once(folder / "once")):
+            how()
+        return model(x).square()
+
+    model = nn.Linear(5, 1)
+    step = run.step(model, torch.optim.SGD(model.parameters(), 0.1), loss)
+    for batch in run.batches(X, B):
+        step(batch)
+    return "trained"
+
+
+ENDS = {
+    "segfault": (functools.partial(kill, signal.SIGSEGV), "ended by SIGSEGV"),
+    "os._exit": (functools.partial(os._exit, 3), "3"),
+    "kill": (kill, "ended by SIGKILL"),
+}
+
+
+@pytest.mark.parametrize("on_loss", ["continue", "respawn"])
+@pytest.mark.parametrize("end", ENDS)
+def test_what_always_kills_ends_with_one_error(end: str, on_loss: str, pool: Pool, tmp_path: Path) -> None:
+    how, said = ENDS[end]
+    with pytest.raises(WorkerLostError) as raised:
+        always = functools.partial(ends_by_itself, how, None, tmp_path)
+        fanwise.run(always, devices=5, shards=5, on_loss=on_loss, pool=pool)
+    assert said in str(raised.value)
+    assert "processes died without one finished step between them" in str(raised.value)
+    assert "devices=1" in str(raised.value)
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_one_death_of_any_kind_is_survived_or_stops_the_run_if_so_wished(end: str, pool: Pool, tmp_path: Path) -> None:
+    how, said = ENDS[end]
+    dies = functools.partial(ends_by_itself, how, 1, tmp_path)
+    assert fanwise.run(dies, devices=3, pool=pool) == "trained"
+    (tmp_path / "once").unlink()
+    with pytest.raises(WorkerLostError, match=r"rank 1 of 3 \(pid \d+\) (.|\n)*on_loss='stop' ends the run") as raised:
+        fanwise.run(dies, devices=3, on_loss="stop", pool=pool)
+    assert said in str(raised.value)
+
+
+ORPHANS = """
+import functools, os, signal, sys, threading
+import fanwise
+from fanwise.testing import within
+
+def train(run):
+    with open("pids", "a") as file:
+        file.write(f"{os.getpid()}\\n")
+    if run.rank == 0:
+        threading.Event().wait()
+    run.mean(lambda model, x: 1 / 0, None, None) if run.rank < 0 else None
+    threading.Event().wait()
+
+def end():
+    within(60, lambda: os.path.exists("pids") and len(open("pids").read().splitlines()) == 3, "they are there")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+threading.Thread(target=end).start()
+fanwise.run(train, devices=3)
+"""
+
+
+def test_a_killed_program_takes_its_processes_along(torch_loaded: LoadedInterpreter, tmp_path: Path) -> None:
+    script = tmp_path / "orphans.py"
+    script.write_text(ORPHANS)
+    finished = torch_loaded.run(script, folder=tmp_path)
+    assert finished.status == -signal.SIGKILL, finished.said
+    pids = [int(line) for line in (tmp_path / "pids").read_text().splitlines()]
+    assert len(pids) == 3
+    began_s = time.monotonic()
+    within(10, lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids), "all processes of the run are gone")
+    (tmp_path / "gone").write_text(f"{time.monotonic() - began_s}")

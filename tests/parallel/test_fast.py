@@ -1,0 +1,36 @@
+"""`reduce="fast"`: a process adds its own shards first."""
+
+import torch
+
+from fanwise.parallel.fast import FastSums, one_node
+from fanwise.parallel.gradients import Partial
+from fanwise.parallel.shards import Node
+from fanwise.parallel.team import Alone, OwnSums
+
+
+def partial(*values: float | None, samples: int = 2) -> Partial:
+    """The sums of a shard with these gradients."""
+    grads = [None if value is None else torch.tensor([value]) for value in values]
+    return Partial(grads, torch.tensor(1.0), samples, samples, {})
+
+
+def test_the_shards_of_a_process_become_one_node() -> None:
+    nodes = [Node(2, 3, partial(1.0, None)), Node(3, 4, None), Node(4, 6, partial(2.0, 5.0, samples=3))]
+    found = one_node(nodes, place=1)
+    assert (found.start, found.stop) == (1, 2)
+    assert found.value is not None
+    assert [None if grad is None else grad.item() for grad in found.value.grads] == [3.0, 5.0]
+    assert (found.value.count, found.value.samples, found.value.executed) == (5, 5, 2)
+    assert one_node([Node(3, 4, None)], place=1) == Node(1, 2, None)
+    assert one_node([], place=0) == Node(0, 1, None)
+
+
+def test_a_sum_is_made_over_the_processes_and_not_over_the_shards() -> None:
+    # Of these a tree over 4 shards makes (1 + 2**-24) + (2**-24 + 2**-24) = 1 + 2**-23, from left to right it is 1.
+    small = 2.0**-24
+    nodes = [Node(index, index + 1, partial(value)) for index, value in enumerate([1.0, small, small, small])]
+    done = FastSums(Alone(), OwnSums()).total(nodes, 4, mean=False)
+    assert done.grads[0] is not None and done.grads[0].item() == 1.0
+    again = [Node(index, index + 1, partial(value)) for index, value in enumerate([1.0, small, small, small])]
+    exact = OwnSums().total(again, 4, mean=False)
+    assert exact.grads[0] is not None and exact.grads[0].item() == 1.0 + 2.0**-23

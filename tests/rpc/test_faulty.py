@@ -137,3 +137,14 @@ def late_value_of_ones_own() -> int:
 def test_a_value_of_ones_own_that_is_late_comes_to_whoever_waits_for_it(real_workers: Workers) -> None:
     (one,) = group(real_workers, 1, messages_to_delay={"PYTHON_REMOTE_CALL": 0.5, "SCRIPT_REMOTE_CALL": 0.5})
     assert one.do(late_value_of_ones_own) == 3
+
+
+def linked() -> list[bool]:
+    agent = agents.current()
+    return [agent.connections.ready(worker.id) is not None for worker in agent.workers()]
+
+
+def test_the_first_call_is_late_or_lost_on_purpose_only(real_workers: Workers) -> None:
+    """Links are there from the beginning: a call that waits for one may run out of time before it has left."""
+    for worker in group(real_workers, 3):
+        assert worker.do(linked) == [True, True, True]

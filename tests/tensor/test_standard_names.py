@@ -298,3 +298,25 @@ def test_functions_beside_the_standard_do_the_same_everywhere(xp: Namespace) -> 
     assert np.asarray(ft.isclose(nan, nan, equal_nan=True)).tolist() == [True, True]
     assert ft.one_hot(xp.asarray([0, 1]), 2).dtype == xp.float32
     assert ft.engine_of(ft.kron(x, x)) == xp.engine
+
+
+@pytest.mark.parametrize("wrong", [3, -4])
+def test_an_index_that_is_out_of_range_is_an_error(xp: Namespace, wrong: int) -> None:
+    x = xp.asarray([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    inside, outside = (ft.from_numpy(np.asarray(places, np.int32), xp.engine) for places in ([0, -1], [0, wrong]))
+    assert np.asarray(xp.take(x, inside, axis=1)).tolist() == [[1.0, 3.0], [4.0, 6.0]]
+    assert np.asarray(xp.take_along_axis(x, inside[None, :], axis=1)).tolist() == [[1.0, 3.0], [4.0, 6.0]]
+    assert np.asarray(xp.take_along_axis(x, inside[:, None], axis=-1)).tolist() == [[1.0], [6.0]]
+    # TensorFlow has an exception of its own for it.
+    with pytest.raises(Exception, match=r"out of (range|bounds)|is not in \[0, 3\)"):
+        xp.take(x, outside, axis=1)
+    with pytest.raises(Exception, match=r"out of (range|bounds)|is not in \[0, 3\)"):
+        xp.take_along_axis(x, outside[None, :], axis=-1)
+
+
+def test_while_jax_traces_an_index_is_not_looked_at() -> None:
+    jax = pytest.importorskip("jax")
+    xp = namespace("jax")
+    x = xp.asarray([1.0, 2.0])
+    taken = jax.jit(lambda places: xp.take(x, places))(xp.asarray([0, 5]))
+    assert float(taken[0]) == 1.0 and math.isnan(float(taken[1]))

@@ -393,6 +393,10 @@ ARGUMENTS: list[Callable[[Any], tuple[Any, ...]]] = [  # Any: an array
 ]
 
 
+def in_numpy(result: Any) -> Any:
+    return np.asarray(result.resolve_conj() if isinstance(result, torch.Tensor) else result)
+
+
 def results(function: Any, engine: str, keywords: dict[str, Any]) -> dict[int, list[Any]]:
     """What a function gives for those arguments that it takes, as numpy's arrays."""
     found = {}
@@ -401,7 +405,7 @@ def results(function: Any, engine: str, keywords: dict[str, Any]) -> dict[int, l
             result = function(*arguments(ft.convert(X, engine)), **keywords)
         except (TypeError, ValueError, RuntimeError, IndexError, AttributeError):
             continue
-        found[number] = [np.asarray(each) for each in (result if isinstance(result, (tuple, list)) else [result])]
+        found[number] = [in_numpy(each) for each in (result if isinstance(result, (tuple, list)) else [result])]
     return found
 
 

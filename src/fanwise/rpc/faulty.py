@@ -6,9 +6,10 @@
 
 For tests of programs that must live with a bad network. What carries several of torch's messages at once, as the
 batches of references do, is dropped when one of them is to fail. Of each kind the first `num_fail_sends` to each worker
-are lost.
+are lost. The links to all who are there are made by `init_rpc`: a call leaves at once, or does not on purpose.
 """
 
+import contextlib
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -16,7 +17,9 @@ from typing import Any
 
 import torch
 
+from ..base.errors import FanwiseError
 from . import backend_registry, constants
+from .agent import Agent
 from .options import TensorPipeRpcBackendOptions
 from .ref_orders import Batch, ChildAccepted, ForkRequest, Release
 from .rref import value_on_owner
@@ -106,5 +109,19 @@ def _options(rpc_timeout: float, init_method: str, **kwargs: Any) -> FaultyTenso
     return FaultyTensorPipeRpcBackendOptions(rpc_timeout=rpc_timeout, init_method=init_method, **kwargs)
 
 
+def _start(
+    store: Any,  # Any: torch's; not used
+    name: str,
+    rank: int,
+    world_size: int | None,
+    rpc_backend_options: FaultyTensorPipeRpcBackendOptions,
+) -> Agent:
+    agent = start(store, name, rank, world_size, rpc_backend_options)
+    for worker in agent.workers():
+        with contextlib.suppress(FanwiseError):  # it is lost: whoever calls it is told
+            agent.connections.to(worker.id)
+    return agent
+
+
 if not backend_registry.backend_registered("FAULTY_TENSORPIPE"):
-    backend_registry.register_backend("FAULTY_TENSORPIPE", _options, start)
+    backend_registry.register_backend("FAULTY_TENSORPIPE", _options, _start)

@@ -41,7 +41,7 @@ def wait_for_event(event: threading.Event) -> None:
 
 def result_of(future: "Future[Any]") -> Any:  # Any: of any type
     """Wait for a future and return its result; its error as a copy, so that the future does not hold our frames."""
-    if type(future) is Future:  # that of a call waits in its own way
+    if type(future).wait is Future.wait:  # that of a call waits in its own way
         wait_for(future)
     try:
         return future.wait()

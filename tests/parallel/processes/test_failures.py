@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import fanwise
+from fanwise.base.errors import RemoteError
 from fanwise.parallel import Run
 from fanwise.pool import Pool
 from fanwise.testing import within
@@ -67,7 +68,7 @@ FAILURES: dict[str, tuple[Callable[[], NoReturn], type[BaseException], str]] = {
     "value": (fail_value, ValueError, "a bad value"),
     "particular": (fail_particular, Particular, "trouble in 7"),
     "unpicklable": (fail_unpicklable, RuntimeError, "holds a lock"),
-    "local": (fail_local, LookupError, "nowhere else"),
+    "local": (fail_local, RemoteError, "nowhere else"),
     "torch": (fail_in_torch, RuntimeError, "size"),
     "cause": (fail_with_cause, KeyError, "made of it"),
     "exit": (functools.partial(sys.exit, 3), SystemExit, "3"),

@@ -25,6 +25,7 @@ from ..plans import Plan
 from ..runs import Run
 from ..surroundings import surroundings
 from .board import Board
+from .heap import keep_freed_memory
 from .joining import read_state
 from .member import Member, Over
 from .memory import SharedMemory
@@ -61,6 +62,7 @@ def main(train: Callable[[Run], Any], orders: Orders) -> Any:  # Any: what the u
     """The life of a rank."""
     speaker = Speaker(orders.pipe)
     speaker.say("here", os.getpid())
+    keep_freed_memory()
     try:
         with surroundings(orders.threads):
             return _train(train, orders, speaker)

@@ -320,6 +320,7 @@ class Supervisor:
         self._let_end(_DYING_S)
         for rank in self._ranks.values():
             rank.close()
+        self._board.clear()  # an error that somebody keeps would hold the memory else
         self._memory.close()
 
     def _silence(self, rank: _Rank) -> None:

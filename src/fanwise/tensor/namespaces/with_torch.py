@@ -18,7 +18,8 @@ What is mended, and why:
 * repeat: repeats of any integer dtype;
 * searchsorted: any two real dtypes, any layout, any integer dtype for `sorter`;
 * stack: torch takes 0.3 us to read `axis` by name;
-* take_along_axis: torch takes an index that is out of range modulo the length, and says nothing.
+* take, take_along_axis: IndexError for an index that is out of range; torch's take_along_dim takes it modulo the
+  length, and says nothing.
 """
 
 from collections.abc import Callable
@@ -235,6 +236,13 @@ def stack(arrays: Any, /, *, axis: int = 0) -> torch.Tensor:
     return torch.stack(arrays, axis)
 
 
+def take(x: torch.Tensor, indices: torch.Tensor, /, *, axis: int | None = None) -> torch.Tensor:
+    if axis is None and x.ndim != 1:
+        raise ValueError(f"take needs an axis for an array of {x.ndim} axes")
+    axis = axis or 0
+    return _in_range(torch.index_select, x, axis, _from_front(indices, x.shape[axis]))
+
+
 def take_along_axis(x: torch.Tensor, indices: torch.Tensor, /, *, axis: int = -1) -> torch.Tensor:
     length = x.shape[axis]
     here = list(x.shape)
@@ -244,13 +252,24 @@ def take_along_axis(x: torch.Tensor, indices: torch.Tensor, /, *, axis: int = -1
     outer = list(broadcast_shapes(tuple(here), tuple(there)))
     whole, wanted = [*outer], [*outer]
     whole[axis], wanted[axis] = length, indices.shape[axis]
-    places = torch.where(indices < 0, indices + length, indices).to(torch.int64)
+    return _in_range(torch.gather, x.expand(whole), axis, _from_front(indices, length).expand(wanted))
+
+
+def _from_front(indices: torch.Tensor, length: int) -> torch.Tensor:
+    if indices.dtype.is_floating_point or indices.dtype.is_complex or indices.dtype is torch.bool:
+        raise TypeError(f"indices must be integers, got an array of {indices.dtype}")
+    indices = indices.to(torch.int64)
+    return torch.where(indices < 0, indices + length, indices)
+
+
+def _in_range(select: _Function, x: torch.Tensor, axis: int, places: torch.Tensor) -> torch.Tensor:
     try:
-        return torch.gather(x.expand(whole), axis, places.expand(wanted))
-    except RuntimeError as error:
-        if "out of bounds" not in str(error):
-            raise
-        raise IndexError(f"an index is out of range for axis {axis} with {length} elements") from error
+        found: torch.Tensor = select(x, axis, places)
+        return found
+    except (RuntimeError, IndexError) as error:  # torch has three texts for it; on a GPU it does not come here
+        if "out of range" in str(error) or "out of bounds" in str(error) or "out of DATA bounds" in str(error):
+            raise IndexError(f"an index is out of range for axis {axis} with {x.shape[axis]} elements") from error
+        raise
 
 
 def can_cast(from_: Any, to: Any, /) -> bool:
@@ -310,6 +329,7 @@ _MENDED: tuple[_Function, ...] = (
         sign,
         stack,
         std,
+        take,
         take_along_axis,
     ),
     *(unique_all, unique_counts, unique_inverse, unique_values, var, __array_namespace_info__),

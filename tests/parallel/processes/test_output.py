@@ -1,0 +1,173 @@
+"""What the processes of a run print and report: the first speaks for all, and a trial is stopped as one."""
+
+import functools
+import logging
+import sys
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fanwise
+from fanwise.base.errors import TrialStopped
+from fanwise.parallel import Run
+from fanwise.pool import Pool
+from fanwise.testing.searches import search
+from fanwise.tune import Decision, RandomSearch, uniform
+from fanwise.tune.schedulers import Status
+
+X = torch.randn(24, 3, generator=torch.Generator().manual_seed(1))
+
+
+def speaks(run: Run) -> int:
+    print(f"print of {run.rank}")
+    print("no end of line", end="")
+    sys.stdout.write(f", written by {run.rank}\n")
+    run.print("run.print of", run.rank)
+    print(f"error of {run.rank}", file=sys.stderr)
+    warnings.warn(f"warning of {run.rank}", stacklevel=1)
+    logging.getLogger("test").warning("logged by %d", run.rank)
+    print("a last word", end="")
+    return run.rank
+
+
+def test_what_the_first_process_prints_is_the_programs_output(pool: Pool, capfd: pytest.CaptureFixture[str]) -> None:
+    assert fanwise.run(speaks, devices=3, pool=pool) == 0
+    out, err = capfd.readouterr()
+    assert out == "print of 0\nno end of line, written by 0\nrun.print of 0\na last word"
+    assert err.count("error of 0\n") == err.count("UserWarning: warning of 0") == err.count("logged by 0") == 1
+    assert " of 1" not in err and " of 2" not in err and "by 1" not in err
+
+
+def fails_speaking(run: Run) -> None:
+    print(f"said by {run.rank} before")
+    if run.rank == 1:
+        raise ValueError("after some words")
+    threading.Event().wait()
+
+
+def test_what_another_process_said_comes_with_its_error(pool: Pool, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError) as raised:
+        fanwise.run(fails_speaking, devices=2, pool=pool)
+    assert "said by 1 before" in "\n".join(raised.value.__notes__)
+    assert "said by 1" not in capfd.readouterr().out
+
+
+def warns(run: Run) -> None:
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        return model(x).square().mean()
+
+    model = nn.Linear(3, 1)
+    step = run.step(model, torch.optim.SGD(model.parameters(), 0.1), loss)
+    for batch in run.batches(X, 8):
+        step(batch)
+
+
+def test_what_the_library_says_once_is_said_once(pool: Pool, capfd: pytest.CaptureFixture[str]) -> None:
+    fanwise.run(warns, devices=3, pool=pool)
+    assert capfd.readouterr().err.count("loss_fn returned one number") == 1
+
+
+def trains(folder: Path, x: float, run: Run) -> float:
+    """Reports each epoch, from all processes; writes down how each of them ended."""
+    model = nn.Linear(3, 1)
+    step = run.step(model, torch.optim.SGD(model.parameters(), 0.01), lambda m, x: m(x).square())
+    reported = 0
+    try:
+        for epoch in run.epochs(4):
+            for batch in run.batches(X, 8):
+                loss = step(batch)
+            run.report(epoch=epoch, loss=loss, x=x, processes=run.world_size)
+            reported += 1
+    except TrialStopped:
+        (folder / f"{x}-{run.rank}-stopped").write_text(str(reported))
+        raise
+    (folder / f"{x}-{run.rank}-returned").write_text(str(reported))
+    return float(loss)
+
+
+def objective(folder: str, x: float) -> None:
+    fanwise.run(functools.partial(trains, Path(folder), x), devices=2)
+
+
+class StopsTheLowerHalf:
+    """Trials of x below 0.5 are stopped at their second report."""
+
+    def __init__(self) -> None:
+        points = [{"x": 0.25}, {"x": 0.75}]
+        self._random = RandomSearch(metric="loss", points_to_evaluate=points)
+        self._seen: Counter[int] = Counter()
+        self.metric, self.mode = self._random.metric, self._random.mode
+        self.start, self.suggest, self.describe = self._random.start, self._random.suggest, self._random.describe
+
+    def on_report(self, trial_id: int, config: Mapping[str, object], values: Mapping[str, object]) -> Decision:
+        self._seen[trial_id] += 1
+        is_low = values["x"] == 0.25
+        return Decision.STOP if is_low and self._seen[trial_id] == 2 else Decision.CONTINUE
+
+    def on_end(self, trial_id: int, status: Status) -> None:
+        pass
+
+
+def test_a_trial_of_several_processes_reports_once_and_is_stopped_as_one(
+    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
+    space = {"x": uniform(0, 1), "folder": str(tmp_path)}
+    experiment = search(
+        objective, space, pool=pool, scheduler=StopsTheLowerHalf(), trials=2, devices_per_trial=2, stop_grace_s=60.0
+    )
+    assert list(experiment.trials["status"]) == ["Stopped", "Completed"], experiment.trials.to_string()
+    results = experiment.results.sort_values(["trial_id", "epoch"])
+    assert list(zip(results["trial_id"], results["epoch"], results["processes"], strict=True)) == [
+        *((0, epoch, 2) for epoch in range(2)),
+        *((1, epoch, 2) for epoch in range(4)),
+    ]
+    ended = {path.name: int(path.read_text()) for path in tmp_path.glob("0.*")}
+    assert ended == {"0.25-0-stopped": 1, "0.25-1-stopped": 1, "0.75-0-returned": 4, "0.75-1-returned": 4}
+
+
+def too_many(folder: str, x: float) -> None:
+    fanwise.run(functools.partial(trains, Path(folder), x), devices=3)
+
+
+def test_a_trial_cannot_have_more_processes_than_its_lease(
+    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
+    space = {"x": uniform(0, 1), "folder": str(tmp_path)}
+    experiment = search(too_many, space, pool=pool, trials=1, n_workers=1, devices_per_trial=2)
+    assert list(experiment.trials["status"]) == ["Failed"]
+    assert "LeaseError" in experiment.trials["error"][0]
+
+
+def stops_alone(folder: Path, run: Run) -> None:
+    """One process is told to stop by somebody else; the others are busy, or wait for it."""
+    try:
+        if run.rank == 1:
+            raise TrialStopped("by hand")
+        run.mean(lambda model, x: model(x)[:, 0], nn.Linear(3, 1), X)
+    except TrialStopped:
+        (folder / f"{run.rank}").touch()
+        raise
+
+
+def test_when_one_process_stops_all_do(pool: Pool, tmp_path: Path) -> None:
+    with pytest.raises(TrialStopped):
+        fanwise.run(functools.partial(stops_alone, tmp_path), devices=3, pool=pool)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "2"]
+
+
+def refuses(run: Run) -> None:
+    run.report(loss="low")
+
+
+def test_what_is_no_metric_is_refused_where_it_was_reported(pool: Pool) -> None:
+    with pytest.raises(TypeError, match="must be a number") as raised:
+        fanwise.run(refuses, devices=2, pool=pool)
+    assert "run.report(loss=" in "\n".join(raised.value.__notes__)

@@ -40,6 +40,7 @@ QUIET = [
     "links/glances.py",
     "links/segment_table.py",
     "parallel/order.py",
+    "parallel/pace.py",
     "parallel/plans.py",
     "parallel/shards.py",
     "parallel/collectives/hops.py",

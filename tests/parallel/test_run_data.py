@@ -59,7 +59,7 @@ def test_every_sample_comes_once(length: int, batch_size: int, shards: int, drop
     else:
         assert sorted(seen) == list(range(length))
         assert [len(batch) for batch in batches[:-1]] == [batch_size] * (len(batches) - 1)
-    assert all(len(batch.shards) == shards for batch in batches)
+    assert all(len(batch.sizes) == shards for batch in batches)
     assert [batch.last for batch in batches] == [False] * (len(batches) - 1) + [True] * bool(batches)
 
 

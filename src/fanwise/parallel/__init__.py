@@ -6,6 +6,8 @@ stepping, replicas, gradients     one step; a device at work; what a shard bring
 buffers, losses, chance           what a shard may change, return and draw
 batches, splitting, evaluation    data in shards; means over data
 checkpoints, checking, devices    files; wrong input; which devices there are
+scaling, loss_scale               rates for larger batches; float16
+batch_norm                        batch normalisation with the statistics of the whole batch
 collectives                       replicate, split_batch, allreduce ...: the primitives, on lists of arrays
 """
 

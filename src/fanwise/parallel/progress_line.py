@@ -155,6 +155,11 @@ _taken = threading.Lock()  # by the screen that is shown: one line, also when ru
 _live: "LiveScreen | None" = None
 
 
+def name_of(train: Callable[..., object]) -> str:
+    """What a training function is called; empty where it has no name."""
+    return getattr(getattr(train, "func", train), "__name__", "")
+
+
 def screen_for(wanted: bool, *, print_every_s: float = PRINT_EVERY_S) -> Screen:
     """The screen that fits standard error; in a job of a pool, or beside a run that shows its line, none. Close it.
 

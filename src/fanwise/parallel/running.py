@@ -25,6 +25,7 @@ from .order import Progress
 from .plans import Plan
 from .processes.pools import own_pool
 from .processes.supervisor import Settings, Supervisor
+from .progress_line import name_of, screen_for
 from .runs import Run, StrPath
 from .shards import cut
 from .surroundings import surroundings
@@ -47,6 +48,7 @@ def run(
     processes: int | None = None,
     on_loss: str = "continue",
     pool: Pool | None = None,
+    progress: bool = True,
 ) -> R:
     """Call `train(run)` so that its steps are spread over devices. Blocks until it returns.
 
@@ -68,6 +70,7 @@ def run(
         on_loss: when a process dies, "continue" with those that are left, which take over its shards, "respawn" it too,
             or "stop". The step in which it happened is made again from its beginning, so the result has the same bits.
         pool: whose jobs the processes are; by default one of this library's own, or that of the job that this is.
+        progress: show a line on standard error; redrawn in a terminal, every 10 s in a log, and not at all in a job.
 
     Returns:
         What `train` returns; with several processes, in the first of them, sent back by value.
@@ -94,7 +97,7 @@ def run(
         plan = _plan(others.size if shards is None else shards, 1 if threads is None else threads, seed)
         with entered(others, own, reduce=reduce) as team:
             team.agree_on(plan, fixed)
-            return _train_here(train, Run(plan, (own,), team=team, fixed=fixed), resume)
+            return _train_here(train, Run(plan, (own,), team=team, fixed=fixed), resume, progress and team.place == 0)
     found = devices_of(devices)
     plan = _plan(len(found) if shards is None else shards, 1 if threads is None else threads, seed)
     spread = cut(
@@ -109,18 +112,20 @@ def run(
             fixed=fixed,
             resume=None if resume is None else os.fspath(Path(resume).absolute()),
             on_loss=on_loss,
+            progress=progress,
         )
         result: R = Supervisor(own_pool() if pool is None else pool, train, settings).run()
         return result
-    return _train_here(train, Run(plan, found, fixed=fixed), resume)
+    return _train_here(train, Run(plan, found, fixed=fixed), resume, progress)
 
 
-def _train_here(train: Callable[[Run], R], made: Run, resume: StrPath | None) -> R:
+def _train_here(train: Callable[[Run], R], made: Run, resume: StrPath | None, progress: bool) -> R:
     with surroundings(made.threads):
         seed_everything(made.seed)
         if resume is not None:
             made.restore(resume)
-        return train(made)
+        with made.shown(screen_for(progress), name_of(train)), made.writer:
+            return train(made)
 
 
 def here(*, shards: int = 1, seed: int | None = None) -> Run:

@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,8 +24,10 @@ from . import checkpoints, evaluation
 from .batches import Batch, Collate, Data, batches, reader_of
 from .buffers import Buffers
 from .checking import check_model, check_optimizer, check_precision, check_same, check_step, whole_number
+from .checkpoints import Writer
 from .losses import LossReader
 from .plans import Plan
+from .progress_line import NoScreen, ProgressLine, Screen
 from .replicas import LocalDevice, LossFn, Replica
 from .stepping import Step
 from .team import Alone, Team
@@ -67,7 +70,19 @@ class Run:
         self._steps: list[Step] = []
         self._objects: dict[str, Stateful] = {}
         self._resumed: dict[str, Any] = {}  # Any: state_dicts that wait for their objects
+        self.writer = Writer()
+        self._line = ProgressLine(NoScreen())
         self._chance: torch.Tensor | None = None  # torch's random state at the place of the checkpoint
+
+    @contextmanager
+    def shown(self, screen: Screen, name: str) -> Iterator[None]:
+        """Its progress is shown on this screen while the block lasts; `name` is that of the training function."""
+        self._line = ProgressLine(screen, name=name, devices=self._device_names)
+        with closing(self._line):
+            yield
+
+    def _device_names(self) -> list[str]:
+        return [str(device) for device in self.devices] * self._team.size
 
     @property
     def rank(self) -> int:
@@ -145,6 +160,7 @@ class Run:
             number=number,
             clip_norm=clip_norm,
             accumulate=accumulate,
+            line=self._line,
         )
         self._steps.append(made)
         self._register(_free_name("step", self._objects, made), made)
@@ -157,6 +173,7 @@ class Run:
     def _epochs(self, count: int) -> Iterator[int]:
         for epoch in self._plan.progress.epochs(count):
             self._reach(in_pass=False)
+            self._line.epoch(epoch, count)
             yield epoch
 
     def batches(
@@ -185,6 +202,7 @@ class Run:
         whole_number("batch_size", batch_size, least=1)
         reader = reader_of(data, collate_fn)
         begun = self._plan.progress.begin_pass(len(reader))
+        self._line.begin_pass(begun.length, begun.length if begun.finished else begun.done)
         made = batches(
             reader, begun, batch_size, shards=lambda: self._plan.shards, shuffle=shuffle, drop_last=drop_last
         )
@@ -288,14 +306,17 @@ class Run:
         if name in self._resumed:
             registered.load_state_dict(self._resumed.pop(name))
 
-    def save(self, path: StrPath) -> Path:
-        """Write a checkpoint: the file is replaced as a whole. Blocks until it is on the disk.
+    def save(self, path: StrPath, *, wait: bool = False) -> Path:
+        """Write a checkpoint: the file is replaced as a whole, in the background.
+
+        What it holds is copied before this returns. `fanwise.run` returns, and a program ends, when it is on the disk;
+        an error there is raised by the next `save` or at the end. With `wait` this call blocks until then.
 
         Called after a step it holds that step; called after the loop over the batches it goes on with the next
         epoch, so save last in an epoch. Returns the path.
         """
         if self._team.place == 0 and not self._team.catching_up:
-            checkpoints.write(Path(path), self._state())
+            (self.writer.write_now if wait else self.writer.write)(Path(path), self._state())
         return Path(path)
 
     def _state_here(self) -> dict[str, Any] | None:  # Any: as `_state`

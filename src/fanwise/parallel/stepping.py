@@ -17,6 +17,7 @@ from torch.nn.utils import clip_grad_norm_
 from .batches import Batch, batch_of
 from .gradients import Partial, add, add_grads
 from .plans import Plan
+from .progress_line import ProgressLine
 from .replicas import Device, Replica, ShardWork
 from .shards import Node, TreeSum, assign
 from .team import StateHere, Team, divide
@@ -52,6 +53,7 @@ class Step:
         number: int,
         clip_norm: float | None,
         accumulate: int,
+        line: ProgressLine,
     ) -> None:
         self.turns = self.updates = self.executions = 0
         self._plan = plan
@@ -65,6 +67,7 @@ class Step:
         self._number = number
         self._clip_norm = clip_norm
         self._accumulate = accumulate
+        self._line = line
         self._window: Window | None = None
 
     def __call__(self, batch: Any) -> Tensor:  # Any: a Batch, or a tree of tensors
@@ -92,7 +95,9 @@ class Step:
             self._gather(done, made.last)
         self._sums.settle()
         self._plan.progress.used()
-        return done.loss / done.count
+        loss = done.loss / done.count
+        self._line.stepped(self._number, len(made), loss)
+        return loss
 
     def _execute(self, batch: Batch, *, mean: bool) -> Partial:
         buffers = self._replica.buffers

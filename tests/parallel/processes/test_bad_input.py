@@ -43,7 +43,7 @@ def of_another_shape(run: Run) -> list[Tensor]:
 
 
 def with_another_layer(run: Run) -> list[Tensor]:
-    return trained(run, nn.Sequential(*([nn.Linear(3, 3)] * (1 + run.rank))))
+    return trained(run, nn.Sequential(*(nn.Linear(3, 3) for _ in range(1 + run.rank))))
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def some_report(run: Run) -> None:
 @pytest.mark.parametrize(
     ("train", "one", "other"),
     [
-        (some_evaluate, "takes a mean", "makes a step"),
+        (some_evaluate, "measures", "makes a step"),
         (some_step_more, "has returned", "makes a step"),
         (some_report, "has returned", "reports"),
     ],
@@ -140,13 +140,6 @@ def shrinking(run: Run) -> None:
         step(batch)
 
 
-def of_own_length(run: Run) -> None:
-    model = nn.Linear(3, 1)
-    step = run.step(model, torch.optim.SGD(model.parameters(), 0.1), square)
-    for batch in run.batches(X[: 24 - run.rank], 8, shuffle=False):
-        step(batch)
-
-
 def test_a_data_set_that_changes_its_length_is_refused(pool: Pool) -> None:
     with pytest.raises(ValueError, match="the data set had 24 samples when this pass began, and has 23 now"):
         fanwise.run(shrinking, devices=2, pool=pool)
@@ -188,8 +181,10 @@ def test_one_device_is_this_process_whatever_the_processes() -> None:
 
 
 def test_more_processes_than_a_pool_has_cpus_is_refused_and_leaves_nothing() -> None:
-    with Pool(cpus=2, seed=0) as small, pytest.raises(LeaseError):
-        fanwise.run(where, devices=2, threads=3, pool=small)
+    with Pool(cpus=5, seed=0) as small:
+        with pytest.raises(LeaseError, match="2 processes, threads=3, need 6 CPUs at once, and the pool has 5") as raised:
+            fanwise.run(where, devices=2, threads=3, pool=small)
+        assert "processes=1" in str(raised.value)
 
 
 def test_a_missing_checkpoint_is_an_error_of_the_caller(pool: Pool, tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_a_trial_cannot_have_more_processes_than_its_lease(
     space = {"x": uniform(0, 1), "folder": str(tmp_path)}
     experiment = search(too_many, space, pool=pool, trials=1, n_workers=1, devices_per_trial=2)
     assert list(experiment.trials["status"]) == ["Failed"]
-    assert "LeaseError" in experiment.trials["error"][0]
+    assert "3 processes, threads=1, need 3 CPUs at once, and this job has 2" in str(experiment.trials["error"][0])
 
 
 def stops_alone(folder: Path, run: Run) -> None:

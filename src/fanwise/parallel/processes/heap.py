@@ -1,7 +1,7 @@
 """Memory that a rank frees stays with it.
 
-The C library gives large blocks back to the system at once, and the gradients of every step are such blocks: with 35 MB of
-them each step had 8,700 page faults, some 15 % of its time (measured). A rank needs the same memory again in the
+The C library gives large blocks back to the system at once, and the gradients of every step are such blocks: with 35 MB
+of them each step had 8,700 page faults, some 15 % of its time (measured). A rank needs the same memory again in the
 next step, so it keeps it. Only for processes that live for one run.
 """
 

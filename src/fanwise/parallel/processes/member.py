@@ -4,9 +4,9 @@
 
 Each exchange has a turn, a number that counts up alike in all processes. A process puts its content into a box, arrives
 at the turn, and waits until all members have. When one of them dies, the supervisor makes the view odd; everybody
-agrees as soon as it looks at the board, and from then on arrives nowhere. So the supervisor sees a picture that stands still:
-the last turn that all members of the view had arrived at is committed. Whoever had not yet noticed finishes it, for the
-boxes of the dead are still there; whatever comes after it is done again, in the next view.
+agrees as soon as it looks at the board, and from then on arrives nowhere. So the supervisor sees a picture that stands
+still: the last turn that all members of the view had arrived at is committed. Whoever had not yet noticed finishes it,
+for the boxes of the dead are still there; whatever comes after it is done again, in the next view.
 
 A box is used for every other turn. Whoever writes into it has seen all arrive at the turn between, and so leave it.
 """

@@ -28,7 +28,7 @@ def own_pool() -> Pool:
 
 
 def close_own_pool() -> None:
-    """End the processes that this one keeps warm for its runs; the next run starts others. Blocks until they are gone."""
+    """End the processes that this one keeps warm for its runs; the next run starts others. Blocks until it is done."""
     global _pool
     with _making:
         if _pool is not None and _pid == os.getpid():

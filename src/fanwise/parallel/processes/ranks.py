@@ -21,7 +21,9 @@ from ...links.codec import pack_error
 from ...pool.current import CurrentJob, current, enter
 from ...pool.seeds import seed_everything
 from ..order import Progress
+from ..pace import RunSnapshot
 from ..plans import Plan
+from ..progress_line import FarScreen
 from ..runs import Run
 from ..surroundings import surroundings
 from .board import Board
@@ -42,6 +44,7 @@ class Orders:
         shards, threads, seed, fixed: the plan, and which of these the user asked for by name.
         devices: names, of this process.
         resume: a checkpoint, or None.
+        drawn: seconds until the progress is first shown, and between two times. name: of the training function.
     """
 
     memory: str
@@ -56,6 +59,8 @@ class Orders:
     fixed: frozenset[str]
     devices: tuple[str, ...]
     resume: str | None
+    drawn: tuple[float, float]
+    name: str
 
 
 def main(train: Callable[[Run], Any], orders: Orders) -> Any:  # Any: what the user's function returns
@@ -92,8 +97,15 @@ def _train(train: Callable[[Run], Any], orders: Orders, speaker: Speaker) -> Any
         _Forwarding(sys.stdout, "out", member, speaker),
         _Forwarding(sys.stderr, "err", member, speaker),
     )
+
+    def show(snapshot: RunSnapshot) -> None:
+        if member.place == 0 and not member.catching_up:
+            speaker.say("progress", snapshot)
+
     try:
-        result = train(run)
+        first_s, every_s = orders.drawn
+        with run.shown(FarScreen(show, first_s=first_s, every_s=every_s), orders.name), run.writer:
+            result = train(run)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

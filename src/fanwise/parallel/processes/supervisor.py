@@ -19,10 +19,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from ...base.errors import TrialStopped, WorkerLostError
+from ...base.errors import LeaseError, TrialStopped, WorkerLostError
 from ...links.codec import unpack_error
 from ...pool import Pool
+from ...pool.current import in_job
 from ...pool.reporting import report
+from ..progress_line import name_of, screen_for
 from ..runs import Run
 from .board import FAILED, STOPPED, SUPERVISOR, Board
 from .jobs import Ended, RankJob
@@ -56,6 +58,7 @@ class Settings:
     fixed: frozenset[str]
     resume: str | None
     on_loss: str
+    progress: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -111,6 +114,7 @@ class Supervisor:
         self._train = train
         self._settings = settings
         self._count = len(settings.devices)
+        self._check_lease()
         self._memory = SharedMemory.create()
         self._board = Board(self._memory)
         self._ranks: dict[int, _Rank] = {}
@@ -118,6 +122,17 @@ class Supervisor:
         self._deaths: Counter[tuple[str, int]] = Counter()
         self._answered = 0
         self._poll = select.poll()
+        self._screen = screen_for(settings.progress)
+
+    def _check_lease(self) -> None:
+        """Raises LeaseError when the processes could never all be there: those that are would wait for ever."""
+        threads, cpus = self._settings.threads, self._pool.machine.cpus
+        if self._count * threads > cpus:
+            raise LeaseError(
+                f"{self._count} processes, threads={threads}, need {self._count * threads} CPUs at once, and "
+                f"{'this job' if in_job() else 'the pool'} has {cpus}.\n"
+                f"Give fewer devices, or let several share a process: processes={max(1, cpus // threads)}."
+            )
 
     def run(self) -> Any:  # Any: what the training function returns
         """Block until the run is over.
@@ -158,8 +173,14 @@ class Supervisor:
             fixed=settings.fixed,
             devices=settings.devices[number],
             resume=None if joins else settings.resume,
+            drawn=(self._screen.first_s, self._screen.every_s),
+            name=name_of(self._train),
         )
-        handle = self._pool.needs(cpus=settings.threads).submit(main, self._train, orders)
+        try:
+            handle = self._pool.needs(cpus=settings.threads).submit(main, self._train, orders)
+        except BaseException:
+            ear.close()
+            raise
         if number in self._ranks:
             self._ranks[number].close()  # of the dead
         self._ranks[number] = _Rank(number, RankJob(handle), ear, joins)
@@ -193,6 +214,8 @@ class Supervisor:
                     stream = sys.stdout if name == "out" else sys.stderr
                     stream.write(content[0])
                     stream.flush()
+                case "progress":
+                    self._screen.show(content[0])
                 case "agreed":
                     self._obey(self._views.agreed(rank.number, content[0]))
                 case "admit":
@@ -322,6 +345,7 @@ class Supervisor:
             rank.close()
         self._board.clear()  # an error that somebody keeps would hold the memory else
         self._memory.close()
+        self._screen.close()
 
     def _silence(self, rank: _Rank) -> None:
         self._poll.unregister(rank.ear.fd)

@@ -7,8 +7,8 @@
 
 A view ends when a member is lost, or when the members let others in. It ends in two steps, because a member that has
 not yet seen the end may still arrive somewhere: only when all that live have agreed does nothing move any more, and
-what all members of the old view had arrived at, the dead included, is what is committed. It stays so in the views after,
-for a member may see only the last of several changes.
+what all members of the old view had arrived at, the dead included, is what is committed. It stays so in the views
+after, for a member may see only the last of several changes.
 """
 
 from collections.abc import Callable
@@ -73,7 +73,7 @@ class Views:
 
     def admits(self, view: int) -> list[Order]:
         """All members of `view` stand at a place where others can join."""
-        if view != self.view:
+        if view != self.view or self.is_changing:
             return []  # it has ended meanwhile, and they have left that place
         self._admitting = True
         return self._pause()

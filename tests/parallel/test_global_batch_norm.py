@@ -2,7 +2,7 @@
 
 import copy
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch._dynamo  # the first optimizer loads it, which changes the environm
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.distributed import HashStore  # type: ignore[attr-defined]  # not in its list of names
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
@@ -188,6 +189,23 @@ def test_options_of_a_layer_mean_what_they_mean(options: Any) -> None:  # Any: o
 )
 def test_every_kind_of_layer_is_normalised(layer: Callable[[int], nn.Module], x: Tensor) -> None:
     assert_like_the_whole_batch(lambda: made(layer(C), nn.Tanh(), layer(C), example=x), 3, (x, Y))
+
+
+@pytest.fixture
+def process_group() -> Iterator[None]:
+    """The group of torch that a program may have made for itself."""
+    torch.distributed.init_process_group("fake", store=HashStore(), rank=0, world_size=2)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("process_group")
+def test_a_sync_layer_does_not_ask_a_process_group() -> None:
+    layer = nn.SyncBatchNorm(C)
+    with pytest.raises(ValueError, match="SyncBatchNorm expected input tensor to be on GPU"):
+        layer(X)
+    Trainer(seeded(lambda: made(nn.SyncBatchNorm(C)))).step((X, Y), 3)
+    assert "forward" not in vars(layer)
 
 
 class Branches(nn.Module):

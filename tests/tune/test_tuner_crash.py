@@ -63,7 +63,7 @@ def kill_a_tuner_and_look(folder: Path, seed: int) -> None:
         if num_reports:
             within(60.0, lambda: sum(map(len, acknowledged(folder).values())) >= num_reports, "trials have reported")
         process.send_signal(signal.SIGKILL)
-    within(2.0, lambda: not running_processes(os.environ[MARKER]), "every process of the search has ended")
+    within(10.0, lambda: not running_processes(os.environ[MARKER]), "every process of the search has ended")
     assert set(Path(tempfile.gettempdir()).glob("fanwise-*")) <= there
     if num_reports:
         everything_acknowledged_is_kept(folder)

@@ -112,6 +112,7 @@ def run(
             fixed=fixed,
             resume=None if resume is None else os.fspath(Path(resume).absolute()),
             on_loss=on_loss,
+            reduce=reduce,
             progress=progress,
         )
         result: R = Supervisor(own_pool() if pool is None else pool, train, settings).run()

@@ -19,6 +19,8 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from ..base.errors import TrialStopped
+from ..pool.current import STOP
 from ..pool.reporting import plain_metrics, report
 from . import checkpoints, evaluation
 from .batches import Batch, Collate, Data, batches, reader_of
@@ -275,8 +277,13 @@ class Run:
         Raises:
             TrialStopped: the trial is to end. TypeError, ValueError: a value is no number, or there are none.
         """
-        self.rows.append(plain_metrics(metrics))
-        report(**metrics)
+        values = plain_metrics(metrics)
+        self.rows.append(values)
+        decision = self._team.report(values)
+        if decision is None:
+            report(**values)
+        elif decision == STOP:
+            raise TrialStopped("the tuner stopped this trial")
 
     def print(self, *values: object, sep: str = " ", end: str = "\n") -> None:
         """Print once for the whole run, not once a process."""

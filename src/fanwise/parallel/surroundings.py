@@ -22,19 +22,17 @@ def surroundings(threads: int) -> Iterator[None]:
     """As a run needs them, in this block. The random states are for the block to set; what was is put back."""
     threads_before, torch_before = torch.get_num_threads(), torch.get_rng_state()
     python_before, numpy_before = random.getstate(), np.random.get_state()
-    was_exact, only_warned = (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-    )
+    mode_before = torch.get_deterministic_debug_mode()
     filled = _filling.fill_uninitialized_memory
     torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(True)
+    # As use_deterministic_algorithms(True), which would first load the compiler.
+    torch.set_deterministic_debug_mode("error")
     _filling.fill_uninitialized_memory = False
     try:
         yield
     finally:
         _filling.fill_uninitialized_memory = filled
-        torch.use_deterministic_algorithms(was_exact, warn_only=only_warned)
+        torch.set_deterministic_debug_mode(mode_before)
         torch.set_num_threads(threads_before)
         torch.set_rng_state(torch_before)
         random.setstate(python_before)

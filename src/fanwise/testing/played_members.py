@@ -73,8 +73,7 @@ class _Numbers:
 
     def __getitem__(self, place: int | slice) -> Any:  # Any: a number, or several
         self._stage.step()
-        found = self._numbers[place]
-        return found if isinstance(place, int) else list(found)
+        return self._numbers[place] if isinstance(place, int) else list(self._numbers[place])
 
     def __setitem__(self, place: int, number: int) -> None:
         self._stage.step()
@@ -114,14 +113,28 @@ class Life:
 class PlayedRun:
     """See the module.
 
+    Args:
+        seed: of everything. calm: how often the same process goes on, 0 to 1.
+        member, views: broken ones, to see that they are caught.
+
     Attributes:
-        lives: all processes there were. reports: what the supervisor was told, in order.
+        lives: all processes there were. reports: the transactions that were reported, in order.
         killed: how many were killed in the middle. joined: how many came later and took part.
-        places: the turn at which each transaction ended, as each member has it.
+        kinds: of the transactions. places: the turns at which each of them ended, as its members have it.
+        result: the transactions that the first process did; None if all were lost.
     """
 
     def __init__(
-        self, seed: int, *, members: int, transactions: int, kills: int, respawns: bool, calm: float = 0.5
+        self,
+        seed: int,
+        *,
+        members: int,
+        transactions: int,
+        kills: int,
+        respawns: bool,
+        calm: float = 0.5,
+        member: type[Member] = Member,
+        views: type[Views] = Views,
     ) -> None:
         self.stage = Stage(seed, calm=calm)
         self.lives: list[Life] = []
@@ -129,7 +142,7 @@ class PlayedRun:
         self.killed = self.joined = 0
         self.places: dict[int, set[int]] = {}
         self.result: list[object] | None = None
-        self.is_lost = False
+        self.is_lost = False  # all members were killed
         chance = self.stage.chance
         self.kinds = [chance.choice(KINDS) for _ in range(transactions)]
         self.barriers = [chance.randrange(3) for _ in range(transactions)]
@@ -138,7 +151,8 @@ class PlayedRun:
         self._ranks = members
         self._memory = PlayedMemory(self.stage)
         self._board = PlayedBoard(self._memory, self.stage)
-        self._views = Views(tuple(range(members)), self._board.arrived)
+        self._make_member = member
+        self._views = views(tuple(range(members)), self._board.arrived)
         self._answered = 0
         self.stage.before_step = self._perhaps_kill
 
@@ -149,10 +163,6 @@ class PlayedRun:
         for name in ["supervisor", *(life.name for life in self.lives)]:
             if (error := self.stage.error_of(name)) is not None:
                 raise error
-
-    def living(self) -> list[Life]:
-        """Processes that were not killed."""
-        return [life for life in self.lives if not self.stage.is_over(life.name) or life.returns]
 
     def _perhaps_kill(self) -> None:
         if not self._moments or self.stage.steps < self._moments[0]:
@@ -239,13 +249,14 @@ class PlayedRun:
     def _train(self, life: Life, since: int, joins: bool) -> None:
         speaker = PlayedSpeaker(self.stage, life.said)
         speaker.say("here", joins)
-        member = Member(self._memory, self._board, life.rank, self._ranks, speaker, since=since, joins=joins)
+        member = self._make_member(self._memory, self._board, life.rank, self._ranks, speaker, since=since, joins=joins)
         life.first = int(read_state(self._memory)["done"]) if joins else 0
         self.joined += joins
         for number in range(life.first, len(self.kinds)):
             self._transact(member, number, life)
             life.done.append(number)
-            self.places.setdefault(number, set()).add(self._board.arrived(life.rank)[1])
+            _, turn = self._board.arrived(life.rank)
+            self.places.setdefault(number, set()).add(turn)
         while not member.done():
             member.wait_for_end()
         speaker.say("returns")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 import fanwise
 from fanwise.base.errors import LeaseError, NotSendableError
@@ -21,7 +22,8 @@ X = torch.randn(24, 3, generator=torch.Generator().manual_seed(1))
 
 
 def square(model: nn.Module, x: Tensor) -> Tensor:
-    return model(x).square()
+    found: Tensor = model(x).square()
+    return found
 
 
 def trained(run: Run, model: nn.Module, batch_size: int = 8) -> list[Tensor]:
@@ -32,10 +34,10 @@ def trained(run: Run, model: nn.Module, batch_size: int = 8) -> list[Tensor]:
 
 
 def of_rank(run: Run) -> list[Tensor]:
-    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
+    last = nn.Linear(3, 1)
     if run.rank == 1:
-        nn.init.ones_(model[1].weight)
-    return trained(run, model)
+        nn.init.ones_(last.weight)
+    return trained(run, nn.Sequential(nn.Linear(3, 3), last))
 
 
 def of_another_shape(run: Run) -> list[Tensor]:
@@ -117,7 +119,7 @@ def test_a_batch_smaller_than_the_shards_leaves_processes_without_work(pool: Poo
     assert all(map(torch.equal, expected, fanwise.run(small_batches, devices=4, shards=2, pool=pool)))
 
 
-class Shrinks:
+class Shrinks(Dataset[Tensor]):
     """A data set that is one sample shorter from its 12th look on."""
 
     def __init__(self) -> None:
@@ -167,7 +169,7 @@ def test_a_wrong_option_names_the_nearest() -> None:
         fanwise.run(small_batches, devices=2, on_loss="respwan")
     with pytest.raises(ValueError, match="processes must be at least 1, got 0"):
         fanwise.run(small_batches, devices=2, processes=0)
-    with pytest.raises(TypeError, match="processes must be a whole number, got 1.5"):
+    with pytest.raises(TypeError, match=r"processes must be a whole number, got 1\.5"):
         fanwise.run(small_batches, devices=2, processes=1.5)  # type: ignore[arg-type]  # wrong on purpose
 
 
@@ -182,7 +184,9 @@ def test_one_device_is_this_process_whatever_the_processes() -> None:
 
 def test_more_processes_than_a_pool_has_cpus_is_refused_and_leaves_nothing() -> None:
     with Pool(cpus=5, seed=0) as small:
-        with pytest.raises(LeaseError, match="2 processes, threads=3, need 6 CPUs at once, and the pool has 5") as raised:
+        with pytest.raises(
+            LeaseError, match="2 processes, threads=3, need 6 CPUs at once, and the pool has 5"
+        ) as raised:
             fanwise.run(where, devices=2, threads=3, pool=small)
         assert "processes=1" in str(raised.value)
 

@@ -1,4 +1,4 @@
-"""In several processes: the same bits as on one device, each shard executed once, whatever the model and the options."""
+"""In several processes: the same bits as on one device, each shard executed once, whatever model and options."""
 
 import functools
 import os
@@ -60,12 +60,16 @@ def momentum(model: Net) -> torch.optim.Optimizer:
 
 
 def adamw(model: Net) -> torch.optim.Optimizer:
-    groups = [{"params": model.body.parameters(), "lr": 0.02}, {"params": model.head.parameters(), "weight_decay": 0.0}]
+    groups: list[dict[str, Any]] = [  # Any: settings
+        {"params": model.body.parameters(), "lr": 0.02},
+        {"params": model.head.parameters(), "weight_decay": 0.0},
+    ]
     return torch.optim.AdamW([*groups, {"params": model.unused.parameters()}], 0.01)
 
 
 def right(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return model(x).argmax(1) == y
+    found: Tensor = model(x).argmax(1) == y
+    return found
 
 
 def train(

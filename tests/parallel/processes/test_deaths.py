@@ -60,13 +60,16 @@ def lines(path: Path) -> list[Any]:  # Any: what was written
 
 def losses(folder: Path, model: nn.Module, x: Tensor, indices: Tensor) -> Tensor:
     write(folder / "executed", os.getpid())
-    return model(x).square().mean(1)
+    found: Tensor = model(x).square().mean(1)
+    return found
 
 
 def train(folder: Path, epochs: int, full: int, clip_norm: float | None, run: Run) -> tuple[list[Tensor], int]:
     """Writes down what each process sees of each finished step. Waits a little while there are less than `full`."""
     model = nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.2), nn.Linear(8, 4))
-    step = run.step(model, torch.optim.Adam(model.parameters(), 0.01), functools.partial(losses, folder), clip_norm=clip_norm)
+    step = run.step(
+        model, torch.optim.Adam(model.parameters(), 0.01), functools.partial(losses, folder), clip_norm=clip_norm
+    )
     data = (X, torch.arange(N))
     for epoch in run.epochs(epochs):
         for batch in run.batches(data, B):
@@ -75,6 +78,10 @@ def train(folder: Path, epochs: int, full: int, clip_norm: float | None, run: Ru
             if run.world_size < full:
                 time.sleep(0.01)
     return list(model.state_dict().values()), run.world_size
+
+
+def come_to(folder: Path, executions: int) -> bool:
+    return len(lines(folder / "executed")) > executions or (folder / "over").exists()
 
 
 def killer(folder: Path, seed: int, kills: int, most: int, *, least: int) -> threading.Thread:
@@ -86,7 +93,7 @@ def killer(folder: Path, seed: int, kills: int, most: int, *, least: int) -> thr
         dead: set[int] = set()
         for moment in moments:
             at = max(moment, len(lines(folder / "executed")) + 1) if dead else moment
-            within(60, lambda at=at: len(lines(folder / "executed")) > at or (folder / "over").exists(), "they work")
+            within(60, functools.partial(come_to, folder, at), "they work")
             late = [pid for (pid,) in lines(folder / "executed")[-6 * SHARDS :]]
             working = sorted(set(late) - dead)
             if len(working) <= least or (folder / "over").exists():
@@ -119,7 +126,9 @@ def killed_run(
     full = devices if options.get("on_loss") == "respawn" else 0
     thread = killer(folder, seed, kills, epochs * SHARDS * 2, least=1)
     try:
-        found, size = fanwise.run(functools.partial(train, folder, epochs, full, clip_norm), shards=SHARDS, pool=pool, **options)
+        found, size = fanwise.run(
+            functools.partial(train, folder, epochs, full, clip_norm), shards=SHARDS, pool=pool, **options
+        )
     finally:
         write(folder / "over")
         thread.join()
@@ -132,9 +141,7 @@ def killed_run(
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_shrinking_under_kills_keeps_the_bits_and_shows_each_sample_once(
-    seed: int, pool: Pool, tmp_path: Path
-) -> None:
+def test_shrinking_under_kills_keeps_the_bits_and_shows_each_sample_once(seed: int, pool: Pool, tmp_path: Path) -> None:
     size = killed_run(tmp_path / "run", pool, seed, 2, 6, devices=4)
     killed = len(lines(tmp_path / "run" / "killed"))
     assert killed >= 1 and size >= 4 - killed
@@ -164,12 +171,17 @@ def dies_at(place: str, victims: tuple[int, ...], folder: Path, run: Run) -> tup
     """One process of each number in `victims` is killed at the place, as others go on."""
 
     def here(now: str) -> None:
-        if now == place and run.world_size > 1 and any(run.rank == each and once(folder / f"{each}") for each in victims):
+        if (
+            now == place
+            and run.world_size > 1
+            and any(run.rank == each and once(folder / f"{each}") for each in victims)
+        ):
             kill()
 
     def measure(model: nn.Module, x: Tensor, indices: Tensor) -> Tensor:
         here("mean")
-        return model(x).sum(1)
+        found: Tensor = model(x).sum(1)
+        return found
 
     def loss(model: nn.Module, x: Tensor, indices: Tensor) -> Tensor:
         if step.turns == 2:
@@ -208,7 +220,7 @@ def test_a_death_at_any_place_changes_no_result(place: str, pool: Pool, tmp_path
 
 
 class Deadly:
-    """Kills the first process that unpickles it, and, if `goes_too`, the first that pickles it outside this one."""
+    """Kills the first process that unpickles it, and the first that pickles it, other than this one."""
 
     def __init__(self, folder: Path, home: int) -> None:
         self.folder = folder
@@ -239,7 +251,8 @@ def ends_by_itself(how: Callable[[], object], only: int | None, folder: Path, ru
     def loss(model: nn.Module, x: Tensor) -> Tensor:
         if only is None or (run.rank == only and once(folder / "once")):
             how()
-        return model(x).square()
+        found: Tensor = model(x).square()
+        return found
 
     model = nn.Linear(5, 1)
     step = run.step(model, torch.optim.SGD(model.parameters(), 0.1), loss)
@@ -248,7 +261,7 @@ def ends_by_itself(how: Callable[[], object], only: int | None, folder: Path, ru
     return "trained"
 
 
-ENDS = {
+ENDS: dict[str, tuple[Callable[[], object], str]] = {
     "segfault": (functools.partial(kill, signal.SIGSEGV), "ended by SIGSEGV"),
     "os._exit": (functools.partial(os._exit, 3), "3"),
     "kill": (kill, "ended by SIGKILL"),
@@ -259,8 +272,8 @@ ENDS = {
 @pytest.mark.parametrize("end", ENDS)
 def test_what_always_kills_ends_with_one_error(end: str, on_loss: str, pool: Pool, tmp_path: Path) -> None:
     how, said = ENDS[end]
+    always = functools.partial(ends_by_itself, how, None, tmp_path)
     with pytest.raises(WorkerLostError) as raised:
-        always = functools.partial(ends_by_itself, how, None, tmp_path)
         fanwise.run(always, devices=5, shards=5, on_loss=on_loss, pool=pool)
     assert said in str(raised.value)
     assert "processes died without one finished step between them" in str(raised.value)

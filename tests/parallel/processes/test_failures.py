@@ -89,11 +89,13 @@ def train(failure: str, place: str, ranks: tuple[int, ...], times: Path, run: Ru
     def loss(model: nn.Module, x: Tensor) -> Tensor:
         if step.turns == 1:
             here("step")
-        return model(x).square()
+        found: Tensor = model(x).square()
+        return found
 
     def measure(model: nn.Module, x: Tensor) -> Tensor:
         here("mean")
-        return model(x)[:, 0]
+        found: Tensor = model(x)[:, 0]
+        return found
 
     here("begin")
     model = nn.Linear(3, 1)
@@ -189,12 +191,13 @@ def test_ctrl_c_in_the_program_ends_all(pool: Pool, tmp_path: Path) -> None:
 
 def catches(run: Run) -> list[str]:
     """Goes on after a failed step, as a training on one device may."""
-    said = []
+    said: list[str] = []
 
     def loss(model: nn.Module, x: Tensor) -> Tensor:
         if step.turns == len(said) == 1 and run.rank == 0:
             raise ValueError("a bad sample")
-        return model(x).square()
+        found: Tensor = model(x).square()
+        return found
 
     model = nn.Linear(3, 1)
     step = run.step(model, torch.optim.SGD(model.parameters(), 0.1), loss)
@@ -209,7 +212,7 @@ def catches(run: Run) -> list[str]:
 
 def test_a_failed_step_that_one_process_lets_pass_is_an_error(pool: Pool) -> None:
     assert fanwise.run(catches, devices=1) == ["step", "a bad sample", "step"]
-    with pytest.raises((RuntimeError, ValueError), match="different things|a bad sample"):
+    with pytest.raises((RuntimeError, ValueError), match=r"different things|a bad sample"):
         fanwise.run(catches, devices=2, pool=pool)
 
 

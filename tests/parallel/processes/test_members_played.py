@@ -1,14 +1,123 @@
-"""The protocol of a run in several processes, played: real members and views, random order, kills and joins, one seed."""
+"""The protocol of a run in several processes, played: real members and views, random order, kills, joins, one seed."""
 
 import pytest
 
+from fanwise.parallel.processes.member import Member
+from fanwise.parallel.processes.views import Order, Views
 from fanwise.testing.played_members import PlayedRun
+from fanwise.testing.stages import Stage
+
+TRANSACTIONS = 8
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_what_is_left_of_a_run_does_every_transaction_once(seed: int) -> None:
-    run = PlayedRun(seed, members=2 + seed % 3, transactions=8, kills=seed % 5, respawns=seed % 2 == 1)
+def played(seed: int, member: type[Member] = Member, views: type[Views] = Views) -> PlayedRun:
+    """A run that was played, all of whose processes saw the same."""
+    run = PlayedRun(
+        seed,
+        members=2 + seed % 3,
+        transactions=TRANSACTIONS,
+        kills=seed % 5,
+        respawns=seed % 2 == 1,
+        calm=(0.3, 0.6, 0.9)[seed // 5 % 3],
+        member=member,
+        views=views,
+    )
     run.play()
-    numbers = list(range(8))
-    if not run.is_lost:
-        assert run.result == numbers
+    for life in run.lives:
+        first = life.first or 0
+        assert life.done == list(range(first, first + len(life.done)))
+    assert all(len(places) == 1 for places in run.places.values()), run.places
+    reports = [number for number, kind in enumerate(run.kinds) if kind == "report"]
+    assert run.reports == reports[: len(run.reports)]
+    if run.result is not None:
+        assert run.result == list(range(TRANSACTIONS))[TRANSACTIONS - len(run.result) :]
+        assert run.reports == reports
+        assert set(run.places) == set(range(TRANSACTIONS))
+    assert run.is_lost == (run.result is None)
+    return run
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_what_is_left_of_a_run_does_every_transaction_once(part: int) -> None:
+    runs = [played(seed) for seed in range(15 * part, 15 * part + 15)]
+    assert sum(run.killed for run in runs) > 10 and sum(run.joined for run in runs) > 1
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("part", range(20))
+def test_ten_thousand_played_runs(part: int) -> None:
+    for seed in range(500 * part, 500 * part + 500):
+        played(seed)
+
+
+class LooksTwice(Member):
+    """Enters the view that is shown when it has read which one it is."""
+
+    def _leave_view(self) -> None:
+        was_known = self._next is not None
+        super()._leave_view()
+        if not was_known:
+            self._next = (self._board.view, self._board.members)
+
+
+class Deaf(Member):
+    """Looks for a change only where it begins to wait."""
+
+    def barrier(self) -> None:
+        if self._next is not None:
+            self._view, self._members = self._next
+        super().barrier()
+
+
+class Forgetful(Views):
+    """Forgets what was committed before a view in which nobody has come anywhere."""
+
+    def _decided(self) -> list[Order]:
+        before, self.committed = self.committed, 0
+        orders = super()._decided()
+        if not orders:
+            self.committed = before
+        return orders
+
+
+class Hasty(Views):
+    """Does not wait until all have agreed."""
+
+    def _pause(self) -> list[Order]:
+        orders = super()._pause()
+        self._agreed = set(self.living)
+        return orders + self._decided()
+
+
+@pytest.mark.parametrize("broken", [LooksTwice, Deaf])
+def test_broken_members_are_caught(broken: type[Member]) -> None:
+    with pytest.raises((AssertionError, KeyError, ValueError, RuntimeError)):
+        all(played(seed, member=broken) for seed in range(2000))
+
+
+@pytest.mark.parametrize("broken", [Forgetful, Hasty])
+def test_broken_views_are_caught(broken: type[Views]) -> None:
+    with pytest.raises((AssertionError, KeyError, ValueError, RuntimeError)):
+        all(played(seed, views=broken) for seed in range(2000))
+
+
+def test_the_same_seed_plays_the_same() -> None:
+    one, other = played(14), played(14)
+    assert (one.stage.steps, one.places, [life.name for life in one.lives]) == (
+        other.stage.steps,
+        other.places,
+        [life.name for life in other.lives],
+    )
+
+
+def test_a_stage_on_which_nobody_gets_on_says_who_waits() -> None:
+    stage = Stage(0)
+
+    def wait() -> None:
+        while True:
+            stage.wait()
+
+    stage.enter("one", wait)
+    stage.enter("other", lambda: None)
+    with pytest.raises(AssertionError, match=r"nobody gets on after \d+ steps; waiting: \['one'\]"):
+        stage.play(until=lambda: False)

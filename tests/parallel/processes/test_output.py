@@ -60,7 +60,8 @@ def test_what_another_process_said_comes_with_its_error(pool: Pool, capfd: pytes
 
 def warns(run: Run) -> None:
     def loss(model: nn.Module, x: Tensor) -> Tensor:
-        return model(x).square().mean()
+        found: Tensor = model(x).square().mean()
+        return found
 
     model = nn.Linear(3, 1)
     step = run.step(model, torch.optim.SGD(model.parameters(), 0.1), loss)
@@ -143,7 +144,7 @@ def test_a_trial_cannot_have_more_processes_than_its_lease(
     space = {"x": uniform(0, 1), "folder": str(tmp_path)}
     experiment = search(too_many, space, pool=pool, trials=1, n_workers=1, devices_per_trial=2)
     assert list(experiment.trials["status"]) == ["Failed"]
-    assert "3 processes, threads=1, need 3 CPUs at once, and this job has 2" in str(experiment.trials["error"][0])
+    assert "3 processes, threads=1, need 3 CPUs at once, and this job has 2" in str(experiment.reason(0))
 
 
 def stops_alone(folder: Path, run: Run) -> None:

@@ -64,26 +64,22 @@ def test_when_nobody_lives_nothing_is_decided() -> None:
 
 
 class ViewsMachine(RuleBasedStateMachine):
-    """The model keeps facts only: who was lost, who waits, who has agreed to what, where each has arrived."""
+    """The model keeps facts only: who lives, who waits, who has agreed to what, where each has arrived."""
 
     make: type[Views] = Views
 
     def __init__(self) -> None:
         super().__init__()
         self.places: Places = {}
-        self.members = (0, 1, 2)
+        self.members: tuple[int, ...] = (0, 1, 2)
         self.views = self.make(self.members, lambda rank: self.places.get(rank, (0, 0)))
         self.view = 2
         self.committed = 0
-        self.dead: set[int] = set()
+        self.living = {0, 1, 2}
         self.agreed: set[tuple[int, int]] = set()
         self.waiting: set[int] = set()
         self.admitting = False
         self.next_rank = 3
-
-    @property
-    def living(self) -> set[int]:
-        return set(self.members) - self.dead
 
     def expect(self, orders: list[Order], *, may_pause: bool) -> None:
         expected: list[Order] = []
@@ -94,7 +90,8 @@ class ViewsMachine(RuleBasedStateMachine):
             here = [turn if view == self.view - 1 else 0 for view, turn in map(self.place, self.members)]
             self.committed = max(self.committed, min(here))
             taken = self.waiting if self.admitting else set()
-            self.members = tuple(sorted(self.living | taken))
+            self.living |= taken
+            self.members = tuple(sorted(self.living))
             self.waiting = self.waiting - taken
             self.admitting = False
             self.view += 1
@@ -108,7 +105,7 @@ class ViewsMachine(RuleBasedStateMachine):
     def lost(self, data: st.DataObject) -> None:
         rank = data.draw(st.integers(0, self.next_rank))
         was_member = rank in self.living
-        self.dead.add(rank)
+        self.living.discard(rank)
         self.waiting.discard(rank)
         orders = self.views.lost(rank)
         if was_member:
@@ -116,11 +113,14 @@ class ViewsMachine(RuleBasedStateMachine):
         else:
             assert orders == []
 
-    @rule()
-    def ready(self) -> None:
-        self.waiting.add(self.next_rank)
-        self.views.ready(self.next_rank)
-        self.next_rank += 1
+    @rule(data=st.data())
+    def ready(self, data: st.DataObject) -> None:
+        """A new rank, or another process of one that was lost."""
+        rank = data.draw(st.integers(0, self.next_rank))
+        if rank not in self.living:
+            self.waiting.add(rank)
+            self.views.ready(rank)
+            self.next_rank = max(self.next_rank, rank + 1)
 
     @rule(late=st.booleans())
     def admits(self, late: bool) -> None:
@@ -193,6 +193,6 @@ def test_the_machine_catches_broken_views(broken: type[Views]) -> None:
         make = broken
 
     with pytest.raises(AssertionError):
-        run_state_machine_as_test(  # type: ignore[no-untyped-call]  # of Hypothesis
+        run_state_machine_as_test(
             Machine, settings=settings(max_examples=500, phases=[Phase.generate], derandomize=True, database=None)
         )

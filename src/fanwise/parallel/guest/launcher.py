@@ -100,28 +100,13 @@ def _contradict(wish: str, launched: Launched) -> None:
 
 
 def device_of(launched: Launched, devices: Devices) -> torch.device:
-    """The device of this process: its GPU where there are GPUs, else the CPU; or what `devices` names.
+    """The device of this process: the CPU, or what `devices` names for it.
 
     Raises:
-        ValueError: there are fewer GPUs on this machine than processes, or no device of that name.
+        ValueError: no device of that name.
     """
     if isinstance(devices, str) and devices != "auto":
         return devices_of(devices)[0]
     if not isinstance(devices, int | str):
         return devices_of([devices[launched.rank]])[0]
-    if not torch.cuda.is_available():
-        return torch.device("cpu")
-    count = torch.cuda.device_count()
-    if count == 1:
-        return torch.device("cuda", 0)  # the launcher shows each process a GPU of its own
-    if launched.local_rank is None:
-        # Who initialised torch.distributed has chosen the GPU, too.
-        index = torch.cuda.current_device() if launched.is_joined else launched.rank % count
-    else:
-        index = launched.local_rank
-    if index >= count:
-        raise ValueError(
-            f"LOCAL_RANK={index}, and this machine has {count} GPUs: each process needs one of its own.\n"
-            f'Start as many processes on a machine as it has GPUs, or give devices="cpu".'
-        )
-    return torch.device("cuda", index)
+    return torch.device("cpu")

@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 
 from ...base.errors import TrialStopped
 from ...links.codec import dumps, loads
+from ..fast import FastSums
 from ..team import StateHere, Sums
 from .board import FAILED, STOPPED, SUPERVISOR, Board
 from .joining import write_state
@@ -45,7 +46,7 @@ class Member:
         rank: its number for the whole run. ranks: how many numbers there are.
         since: a view that the run had come to when this process was started. It takes part from the first view on that
             has its rank; in an older one that was another process.
-        joins: it comes later.
+        joins: it comes later. reduce: "exact", or "fast" for one operand a process.
     """
 
     def __init__(
@@ -58,10 +59,12 @@ class Member:
         *,
         since: int,
         joins: bool,
+        reduce: str = "exact",
     ) -> None:
         self.rank, self.ranks = rank, ranks
         self.memory = memory
         self.catching_up = joins
+        self._reduce = reduce
         self._board = board
         self._speaker = speaker
         self._view = 0
@@ -191,7 +194,7 @@ class Member:
     def sums(self, params: Sequence[nn.Parameter], optimizer: Optimizer | None) -> Sums:
         made = SharedSums(self, params, self._bytes_asked, optimizer)
         self._bytes_asked += made.size_bytes
-        return made
+        return FastSums(self, made) if self._reduce == "fast" else made
 
     @property
     def joining(self) -> int:

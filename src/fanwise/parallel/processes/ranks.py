@@ -44,6 +44,7 @@ class Orders:
         shards, threads, seed, fixed: the plan, and which of these the user asked for by name.
         devices: names, of this process.
         resume: a checkpoint, or None.
+        reduce: "exact" or "fast".
         drawn: seconds until the progress is first shown, and between two times. name: of the training function.
     """
 
@@ -59,6 +60,7 @@ class Orders:
     fixed: frozenset[str]
     devices: tuple[str, ...]
     resume: str | None
+    reduce: str
     drawn: tuple[float, float]
     name: str
 
@@ -85,7 +87,9 @@ def _train(train: Callable[[Run], Any], orders: Orders, speaker: Speaker) -> Any
     memory = SharedMemory.open(orders.memory)
     seed_everything(orders.seed)
     board = Board(memory)
-    member = Member(memory, board, orders.rank, orders.ranks, speaker, since=orders.since, joins=orders.joins)
+    member = Member(
+        memory, board, orders.rank, orders.ranks, speaker, since=orders.since, joins=orders.joins, reduce=orders.reduce
+    )
     plan = Plan(orders.shards, orders.threads, Progress(orders.seed))
     run = Run(plan, tuple(map(torch.device, orders.devices)), team=member, fixed=orders.fixed)
     if orders.joins:

@@ -58,6 +58,7 @@ class Settings:
     fixed: frozenset[str]
     resume: str | None
     on_loss: str
+    reduce: str
     progress: bool
 
 
@@ -173,6 +174,7 @@ class Supervisor:
             fixed=settings.fixed,
             devices=settings.devices[number],
             resume=None if joins else settings.resume,
+            reduce=settings.reduce,
             drawn=(self._screen.first_s, self._screen.every_s),
             name=name_of(self._train),
         )

@@ -15,11 +15,9 @@ if TYPE_CHECKING:
 Kind = Literal["mutable", "immutable", "private"]
 
 
-class Hold(NamedTuple):
-    """A numpy array over an array's elements, and what may happen to its memory."""
-
-    array: "numpy.ndarray[Any, Any]"  # Any: shape and element type are known only when it runs
-    kind: Kind
+# A numpy array over an array's elements, and what may happen to its memory. A bare pair: a NamedTuple of the two
+# takes 0.2 us to make. Any: shape and element type are known only when it runs.
+Hold = tuple["numpy.ndarray[Any, Any]", Kind]
 
 
 class Place(NamedTuple):

@@ -48,7 +48,7 @@ def handed_out(x: Any, copy: bool | None) -> Hold:  # Any: jax.Array, or a trace
     array = _seen(x)
     if copy is False and array.size and array.ctypes.data != _address_of(x):
         raise cannot_share(f"This JAX array of type {array.dtype}", "its elements are not one piece of memory on a CPU")
-    return Hold(array, "immutable")
+    return array, "immutable"
 
 
 def taken_in(hold: Hold, copy: bool | None) -> jax.Array:

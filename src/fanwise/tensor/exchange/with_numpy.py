@@ -28,21 +28,20 @@ def handed_out(x: Any, copy: bool | None) -> Hold:  # Any: an ndarray, or a nump
     array = x if type(x) is np.ndarray else _plain(x)
     dtype = array.dtype
     if dtype in _PLAIN:
-        return Hold(array, "mutable")
+        return array, "mutable"
     if dtype.kind in "OSUTMm" or dtype.names is not None or dtype.hasobject:
         raise TypeError(f"A numpy array of dtype {dtype} has no form in other engines. {_way_out(dtype)}")
     if not dtype.isnative:
         if copy is False:
             raise cannot_share(f"A numpy array of dtype {dtype}", "its bytes are in another order than this machine's")
-        return Hold(aligned_copy(array), "private")
-    return Hold(array, "mutable")
+        return aligned_copy(array), "private"
+    return array, "mutable"
 
 
 def taken_in(hold: Hold, copy: bool | None) -> Array:
     """The array itself; read-only when its memory must not change."""
-    if copy and hold.kind != "private":
-        return aligned_copy(hold.array)
-    return hold.array
+    array, kind = hold
+    return aligned_copy(array) if copy and kind != "private" else array
 
 
 def copied(x: Any) -> Any:  # Any: an ndarray, one of a subclass, or a numpy scalar

@@ -43,7 +43,7 @@ def handed_out(x: Any, copy: bool | None) -> Hold:
         x = _value_of(x)
     if copy is False and "CPU" not in x.device:
         raise cannot_share("This TensorFlow tensor", f"its memory is on {x.device}")
-    return Hold(_seen(x), "immutable")
+    return _seen(x), "immutable"
 
 
 def taken_in(hold: Hold, copy: bool | None) -> Any:

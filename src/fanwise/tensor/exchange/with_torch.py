@@ -29,7 +29,7 @@ def handed_out(x: torch.Tensor, copy: bool | None) -> Hold:
     """The tensor's memory, when it is one plain piece on a CPU; else a copy that is."""
     if type(x) in _PLAIN_TYPES and x.dtype not in _NUMPY_BY_TORCH:
         try:
-            return Hold(x.numpy(), "mutable")
+            return x.numpy(), "mutable"
         except (TypeError, RuntimeError):
             pass  # why is found out below
     bare = _checked(x)
@@ -39,7 +39,7 @@ def handed_out(x: torch.Tensor, copy: bool | None) -> Hold:
     if copy is False and plain is not bare:
         raise cannot_share("This torch tensor", _why_not(bare))
     try:
-        return Hold(_in_numpy(plain), "mutable" if plain is bare else "private")
+        return _in_numpy(plain), "mutable" if plain is bare else "private"
     except (TypeError, RuntimeError) as error:
         raise TypeError(
             f"A torch tensor of type {x.dtype} and shape {tuple(x.shape)} does not give out its memory: {error}. "

@@ -59,20 +59,23 @@ def stop_gradient(x: _Tensor) -> _Tensor:
     return x.detach()
 
 
-def value_and_grad(call: Call, wanted: Sequence[int], leaves: list[Leaf]) -> tuple[Any, Any]:
-    """(value, gradients, arrays beside the value), and what `call` passed through. Takes `leaves` over."""
-    if torch.is_grad_enabled():
-        return _value_and_grad(call, wanted, leaves, _nesting.depth > 0)
-    with torch.inference_mode(False), torch.enable_grad():
-        return _value_and_grad(call, wanted, leaves, False)
+def value_and_grad(
+    call: Call, wanted: Sequence[int], leaves: list[Leaf], connected: bool | None = None
+) -> tuple[Any, Any]:
+    """(value, gradients, arrays beside the value), and what `call` passed through. Takes `leaves` over.
 
-
-def _value_and_grad(call: Call, wanted: Sequence[int], leaves: list[Leaf], connected: bool) -> tuple[Any, Any]:
+    connected: to an outer differentiation; None: found out here.
+    """
+    depth = _nesting.depth
+    if connected is None:
+        if not torch.is_grad_enabled():
+            with torch.inference_mode(False), torch.enable_grad():
+                return value_and_grad(call, wanted, leaves, connected=False)
+        connected = depth > 0
     inputs = _inputs(leaves, wanted, connected)
     if inputs is None:
         return _value_and_grad_in_func(call, wanted, leaves)
-    depth = _nesting.depth  # as in `_nested`, without a call of it
-    _nesting.depth = depth + 1
+    _nesting.depth = depth + 1  # as in `_nested`, without a call of it
     try:
         value, aux, passed = call(leaves)
     finally:

@@ -48,7 +48,7 @@ def encode(x: _Array) -> tuple[bytes, memoryview]:
 def encode_constant(x: Any, engine: str, hand_out: Callable[[Any, None], Hold]) -> tuple[bytes, memoryview]:
     """Header and memory of an array that cannot change, of another engine: `hand_out` shows it as numpy's."""
     try:
-        array = hand_out(x, None).array
+        array, _ = hand_out(x, None)
     except (TypeError, ValueError) as error:
         raise NotSendableError(str(error)) from error
     code = CODE_BY_DTYPE.get(array.dtype)

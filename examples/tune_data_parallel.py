@@ -1,4 +1,4 @@
-"""Takes about a minute: a search whose trials train on two devices each.
+"""Takes about 1 minute: a search whose trials train on two devices each.
 
 A trial is an ordinary data-parallel run: its processes are jobs inside the trial's lease, `run.report` is the report of
 the trial, and when the tuner stops it, all its processes leave together after the same step. The result of a trial does

@@ -24,6 +24,7 @@ SHRUNK: dict[str, dict[str, object]] = {
     "rl_cartpole_batched": {"EPISODES": 10},
     "rnn_parameter_server": {"EPOCHS": 2},
     "tensors": {},
+    "tune_data_parallel": {"TRIALS": 2, "EPOCHS": 1},
 }
 
 

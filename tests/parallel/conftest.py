@@ -1,3 +1,3 @@
-"""torch's first optimizer loads its compiler, which leaves a variable in the environment: not the first test's doing."""
+"""torch's first optimizer loads its compiler, which leaves a variable in the environment: no test's doing."""
 
 import torch._dynamo  # noqa: F401  # for what it leaves

@@ -48,11 +48,17 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
         )
 
 
-def check_precision(autocast: object) -> None:
-    """Raises ValueError for float16, which would need a scaled loss, and for what is no 16-bit type."""
-    if autocast not in (None, torch.bfloat16):
+def check_precision(autocast: object, loss_scale: object, model: nn.Module) -> None:
+    """Raises ValueError for what is no 16-bit type, a scale without float16, and float16 of a float16 model."""
+    if autocast not in (None, torch.bfloat16, torch.float16):
+        raise ValueError(f"autocast must be torch.bfloat16, torch.float16 or None, got {autocast!r}")
+    if loss_scale is not None and autocast is not torch.float16:
+        raise ValueError(f"loss_scale= is for autocast=torch.float16, and autocast is {autocast!r}; leave it out")
+    halves = [name for name, param in model.named_parameters() if param.dtype == torch.float16]
+    if autocast is torch.float16 and halves:
         raise ValueError(
-            f"autocast must be torch.bfloat16 or None, got {autocast!r}; float16 would need a scaled loss as well"
+            f"{halves[0]!r} of the model is float16: its gradient would overflow when the loss is scaled.\n"
+            f"Leave the model in float32, model.float(); autocast=torch.float16 computes in float16 where that is safe."
         )
 
 

@@ -7,8 +7,8 @@ all CPU devices of one process do, share the model too and take turns: a copy wo
 not be shared - gradients, buffers that change, the stream of random numbers - begins anew with each shard.
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -31,13 +31,14 @@ class ShardWork:
     """One shard of a step. Without samples it is not executed.
 
     `read` gives its content. `alone`: no other shard of the batch has samples, so what the model's buffers become is
-    the result.
+    the result. `factor`: what the summed loss is multiplied by before it is differentiated.
     """
 
     index: int
     read: Callable[[int], Content | None]
     samples: int
     alone: bool
+    factor: float = 1.0
 
 
 class Device(Protocol):
@@ -65,19 +66,23 @@ class Replica:
 
     def differentiate(self, work: ShardWork, key: Key) -> Partial:
         """Forward and backward of one shard. The gradients are moved out of the parameters."""
-        content = work.read(work.index)
-        assert content is not None, "a shard without samples is not executed"
         with stream(key.fold_in(work.index)):
-            with self._precision():
-                result = self.loss_fn(self.model, *arguments(content))
-            loss, count = self.reader.read(result, work.samples)
-            loss.backward()  # type: ignore[no-untyped-call]  # torch has not annotated it
+            loss, count = self.loss(work)
+            scaled(loss, work).backward()  # type: ignore[no-untyped-call]  # torch has not annotated it
         grads: list[Tensor | None] = []
         for param in self.params:
             grads.append(param.grad)
             param.grad = None
         changed = {} if work.alone else self.buffers.take(work.samples)
         return Partial(grads, loss.detach(), count, work.samples, changed)
+
+    def loss(self, work: ShardWork) -> tuple[Tensor, float]:
+        """The summed loss of one shard, with its graph, and what it counts."""
+        content = work.read(work.index)
+        assert content is not None, "a shard without samples is not executed"
+        with self._precision():
+            result = self.loss_fn(self.model, *arguments(content))
+        return self.reader.read(result, work.samples)
 
     def _precision(self) -> "torch.autocast | nullcontext[None]":
         if self.autocast is None:
@@ -94,13 +99,22 @@ class LocalDevice:
     def execute(self, work: Sequence[ShardWork], key: Key, shards: int) -> list[Node[Partial]]:
         tree: TreeSum[Partial] = TreeSum(shards, add)
         for each in work:
-            value = self._differentiate(each, key, shards) if each.samples else None
+            with noted(each, shards):
+                value = self._replica.differentiate(each, key) if each.samples else None
             tree.put(Node(each.index, each.index + 1, value))
         return tree.nodes
 
-    def _differentiate(self, work: ShardWork, key: Key, shards: int) -> Partial:
-        try:
-            return self._replica.differentiate(work, key)
-        except Exception as error:
-            error.add_note(f"in shard {work.index} of {shards}, which has {work.samples} samples of the batch")
-            raise
+
+def scaled(loss: Tensor, work: ShardWork) -> Tensor:
+    """What is differentiated. Without a factor the loss itself: its graph stays what it was."""
+    return loss if work.factor == 1 else loss * work.factor
+
+
+@contextmanager
+def noted(work: ShardWork, shards: int) -> Iterator[None]:
+    """What is raised in this block says which shard it was."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"in shard {work.index} of {shards}, which has {work.samples} samples of the batch")
+        raise

@@ -23,14 +23,16 @@ from ..base.errors import TrialStopped
 from ..pool.current import STOP
 from ..pool.reporting import plain_metrics, report
 from . import checkpoints, evaluation
+from .batch_norm import BatchNorm, TogetherDevice, check_batch_norm
 from .batches import Batch, Collate, Data, batches, reader_of
 from .buffers import Buffers
 from .checking import check_model, check_optimizer, check_precision, check_same, check_step, whole_number
 from .checkpoints import Writer
+from .loss_scale import LossScale
 from .losses import LossReader
 from .plans import Plan
 from .progress_line import NoScreen, ProgressLine, Screen
-from .replicas import LocalDevice, LossFn, Replica
+from .replicas import Device, LocalDevice, LossFn, Replica
 from .stepping import Step
 from .team import Alone, Team
 
@@ -70,6 +72,7 @@ class Run:
         self._plan = plan
         self._fixed = fixed  # what the user asked for by name, so that a checkpoint must agree
         self._steps: list[Step] = []
+        self._settings: dict[int, list[dict[str, Any]]] = {}  # Any: of optimizers, by id, as a checkpoint has them
         self._objects: dict[str, Stateful] = {}
         self._resumed: dict[str, Any] = {}  # Any: state_dicts that wait for their objects
         self.writer = Writer()
@@ -125,6 +128,8 @@ class Run:
         clip_norm: float | None = None,
         accumulate: int = 1,
         autocast: torch.dtype | None = None,
+        loss_scale: LossScale | None = None,
+        batch_norm: BatchNorm = "shard",
     ) -> Step:
         """How to make one step of training; call what it returns with each batch.
 
@@ -136,20 +141,32 @@ class Run:
                 global generator only.
             clip_norm: the gradient of the whole batch is scaled down to this 2-norm.
             accumulate: batches to one update. The last batch of a pass of `run.batches` always ends with one.
-            autocast: torch.bfloat16 for mixed precision.
+            autocast: torch.bfloat16 or torch.float16 for mixed precision. float16 differentiates a scaled loss, and
+                leaves an update out when a gradient is not finite.
+            loss_scale: of float16, with other settings than those of `LossScale()`.
+            batch_norm: "shard" normalises each shard by itself. "global" takes the statistics of the whole batch, in
+                the forward and the backward pass: what one pass over it would give. Two exchanges a layer, and the
+                activations of all shards of a process in memory at once.
 
         Raises:
             ValueError: a parameter is elsewhere, not the model's, or not made yet; a model in a wrapper; an
-                optimizer that calls the loss itself; `clip_norm` or `accumulate` not positive; float16.
+                optimizer that calls the loss itself; `clip_norm` or `accumulate` not positive; a `loss_scale` without
+                float16; an unknown `batch_norm`, or "global" for a compiled model.
         """
         check_model(model, self.device)
         check_optimizer(optimizer, model)
-        check_precision(autocast)
+        check_precision(autocast, loss_scale, model)
+        check_batch_norm(batch_norm, model)
         check_step(clip_norm, accumulate)
         self._register(_free_name("model", self._objects, model), model)
         self._register(_free_name("optimizer", self._objects, optimizer), optimizer)
         replica = Replica(model, list(model.parameters()), loss_fn, autocast, Buffers(model), LossReader())
-        local = [LocalDevice(replica) for _ in self.devices]
+        # Shards that are normalised together are one device's: they are all under way at once.
+        local: list[Device] = (
+            [TogetherDevice(replica, self._team)]
+            if batch_norm == "global"
+            else [LocalDevice(replica) for _ in self.devices]
+        )
         number = len(self._steps)
         check_same(self._team, model)
         made = Step(
@@ -162,6 +179,7 @@ class Run:
             number=number,
             clip_norm=clip_norm,
             accumulate=accumulate,
+            loss_scale=(loss_scale or LossScale()) if autocast is torch.float16 else None,
             line=self._line,
         )
         self._steps.append(made)
@@ -311,7 +329,19 @@ class Run:
             return
         self._objects[name] = registered
         if name in self._resumed:
-            registered.load_state_dict(self._resumed.pop(name))
+            state = self._resumed.pop(name)
+            registered.load_state_dict(state)
+            if isinstance(registered, torch.optim.Optimizer):
+                settings = [
+                    {key: value for key, value in group.items() if key != "params"} for group in state["param_groups"]
+                ]
+                self._settings[id(registered)] = settings
+        # A scheduler that is made after its optimizer was loaded has set the rates of its first step.
+        optimizer = getattr(registered, "optimizer", None)
+        for group, stored in zip(
+            getattr(optimizer, "param_groups", []), self._settings.get(id(optimizer), []), strict=False
+        ):
+            group.update(stored)
 
     def save(self, path: StrPath, *, wait: bool = False) -> Path:
         """Write a checkpoint: the file is replaced as a whole, in the background.

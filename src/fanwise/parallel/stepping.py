@@ -16,6 +16,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from .batches import Batch, batch_of
 from .gradients import Partial, add, add_grads
+from .loss_scale import LossScale, take_off
 from .plans import Plan
 from .progress_line import ProgressLine
 from .replicas import Device, Replica, ShardWork
@@ -54,6 +55,7 @@ class Step:
         clip_norm: float | None,
         accumulate: int,
         line: ProgressLine,
+        loss_scale: LossScale | None = None,
     ) -> None:
         self.turns = self.updates = self.executions = 0
         self._plan = plan
@@ -62,8 +64,10 @@ class Step:
         self._devices = devices
         self._team = team
         self._state_here = state_here
-        # Clipping, and windows of several batches, need whole gradients in every process.
-        self._sums = team.sums(replica.params, optimizer if accumulate == 1 and clip_norm is None else None)
+        # Clipping, windows of several batches and a scaled loss need whole gradients in every process.
+        whole = accumulate > 1 or clip_norm is not None or loss_scale is not None
+        self._sums = team.sums(replica.params, None if whole else optimizer)
+        self._loss_scale = loss_scale
         self._number = number
         self._clip_norm = clip_norm
         self._accumulate = accumulate
@@ -84,7 +88,10 @@ class Step:
         self._team.step_begins(self._state_here)
         made = batch_of(batch, self._plan.shards)
         closes = self._window is None and (self._accumulate == 1 or made.last)
-        done = self._team.together(lambda: self._execute(made, mean=closes))
+        factor = 1.0 if self._loss_scale is None else self._loss_scale.factor(len(made))
+        done = self._team.together(lambda: self._execute(made, factor, mean=closes))
+        if self._loss_scale is not None:
+            take_off(done.grads, factor)
         self.turns += 1
         self.executions += done.executed
         if closes and self._sums.updates:
@@ -99,12 +106,12 @@ class Step:
         self._line.stepped(self._number, len(made), loss)
         return loss
 
-    def _execute(self, batch: Batch, *, mean: bool) -> Partial:
+    def _execute(self, batch: Batch, factor: float, *, mean: bool) -> Partial:
         buffers = self._replica.buffers
         self._forget_grads()
         buffers.keep()
         try:
-            done = self._sums.total(self._nodes(batch), len(batch.sizes), mean=mean)
+            done = self._sums.total(self._nodes(batch, factor), len(batch.sizes), mean=mean)
             buffers.settle(done.buffers, done.samples)
         except BaseException:
             buffers.put_back()
@@ -112,10 +119,11 @@ class Step:
             raise
         return done
 
-    def _nodes(self, batch: Batch) -> list[Node[Partial]]:
+    def _nodes(self, batch: Batch, factor: float) -> list[Node[Partial]]:
         """What the devices of this process bring: those shards that are its own."""
-        alone = sum(size > 0 for size in batch.sizes) == 1
-        work = [ShardWork(index, batch.shard, size, alone) for index, size in enumerate(batch.sizes)]
+        # Where there are other processes, they need what its buffers become.
+        alone = sum(size > 0 for size in batch.sizes) == 1 and self._team.size == 1
+        work = [ShardWork(index, batch.shard, size, alone, factor) for index, size in enumerate(batch.sizes)]
         key = self._plan.key("step").fold_in(self._number).fold_in(self.turns)
         own = assign(len(work), self._team.size)[self._team.place]
         executed: TreeSum[Partial] = TreeSum(len(work), add)
@@ -139,6 +147,8 @@ class Step:
             self._update(window.grads)
 
     def _update(self, grads: Sequence[Tensor | None]) -> None:
+        if self._loss_scale is not None and not self._loss_scale.update(grads):
+            return
         for param, grad in zip(self._replica.params, grads, strict=True):
             param.grad = grad
         if self._clip_norm is not None:
@@ -157,9 +167,12 @@ class Step:
         open_window = (
             None if window is None else {"grads": window.grads, "count": window.count, "batches": window.batches}
         )
-        return {"turns": self.turns, "updates": self.updates, "executions": self.executions, "window": open_window}
+        counts = {"turns": self.turns, "updates": self.updates, "executions": self.executions, "window": open_window}
+        return counts if self._loss_scale is None else counts | {"loss_scale": self._loss_scale.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:  # Any: numbers and tensors
         """Go on from what `state_dict` gave."""
         self.turns, self.updates, self.executions = state["turns"], state["updates"], state["executions"]
         self._window = None if state["window"] is None else Window(**state["window"])
+        if self._loss_scale is not None and "loss_scale" in state:
+            self._loss_scale.load_state_dict(state["loss_scale"])

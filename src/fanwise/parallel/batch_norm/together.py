@@ -20,9 +20,8 @@ from ...base.nearest import did_you_mean
 from ...tensor.random.keys import Key
 from ..chance import stream
 from ..gradients import Partial, add
-from ..replicas import Replica, ShardWork
+from ..replicas import Replica, ShardWork, noted, scaled
 from ..shards import Node, TreeSum
-from ..splitting import arguments
 from .layers import TogetherNormalised
 from .meetings import Exchange, Meetings
 from .own import Gradients, apart
@@ -84,7 +83,7 @@ class _Shards:
 
     def partials(self) -> list[Partial]:
         if self._shards == 1:  # nobody to be normalised with: the bits of torch's own layers
-            with _noted(self._works[0], self._shards):
+            with noted(self._works[0], self._shards):
                 return [self._replica.differentiate(self._works[0], self._key)]
         with ExitStack() as stack:
             stack.enter_context(_entering(self._replica.model, lambda: self._modes[self._relay.turn]))
@@ -100,12 +99,11 @@ class _Shards:
     def _partial(self, member: int) -> Partial:
         """All of one shard, by its own thread."""
         work, replica = self._works[member], self._replica
-        with _noted(work, self._shards), self._surroundings.entered(), stream(self._key.fold_in(work.index)):
-            with self._modes[member], replica._precision():
-                result = replica.loss_fn(replica.model, *arguments(work.read(work.index)))
-            loss, count = replica.reader.read(result, work.samples)
-            end = self._modes[member].end
-            torch.autograd.backward([loss] if end is None else [loss, end], [None] if end is None else [None, end * 0])
+        with noted(work, self._shards), self._surroundings.entered(), stream(self._key.fold_in(work.index)):
+            with self._modes[member]:
+                loss, count = replica.loss(work)
+            roots, end = [scaled(loss, work)], self._modes[member].end
+            torch.autograd.backward(roots if end is None else [*roots, end], [None] if end is None else [None, end * 0])
         changed = replica.buffers.take(work.samples)
         return Partial(self._gradients.of[member], loss.detach(), count, work.samples, changed)
 
@@ -118,15 +116,6 @@ class _Nothing:
 
     def leave(self) -> None:
         pass
-
-
-@contextmanager
-def _noted(work: ShardWork, shards: int) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        error.add_note(f"in shard {work.index} of {shards}, which has {work.samples} samples of the batch")
-        raise
 
 
 @contextmanager

@@ -1,0 +1,186 @@
+"""`run.step(batch_norm="global")` and `autocast=torch.float16`: the same on any devices; what checkpoints hold."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo  # the first optimizer loads it, which changes the environment
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
+
+import fanwise
+from fanwise.parallel import LossScale, Run, warm_up
+
+# N: samples, B: samples of a global batch
+N, B, EPOCHS, SHARDS = 37, 16, 2, 8
+GENERATOR = torch.Generator().manual_seed(1)
+X = torch.randn(N, 1, 6, 6, generator=GENERATOR)
+Y = torch.randint(0, 3, (N,), generator=GENERATOR)
+
+
+def network() -> nn.Module:
+    conv, linear = nn.Conv2d(1, 4, 3), nn.Linear(64, 3)
+    return nn.Sequential(conv, nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.3), nn.Flatten(), linear)
+
+
+def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return cross_entropy(model(x).float(), y, reduction="none")
+
+
+def loud(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """So large for some batches that float16 overflows."""
+    return losses(model, x, y) * (1e4 if bool((y[0] == 0) & (len(y) == 2)) else 1.0)
+
+
+def training(**options: Any) -> Callable[[Run], list[Tensor]]:
+    loss_fn = options.pop("loss_fn", losses)
+
+    def train(run: Run) -> list[Tensor]:
+        model = network()
+        step = run.step(model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), loss_fn, **options)
+        seen = [step(batch) for _ in run.epochs(EPOCHS) for batch in run.batches((X, Y), B)]
+        return [*model.state_dict().values(), *seen, torch.tensor([step.updates, step.executions])]
+
+    return train
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {"batch_norm": "global"},
+    {"batch_norm": "global", "autocast": torch.bfloat16, "accumulate": 2},
+    {"autocast": torch.float16},
+    {"autocast": torch.float16, "loss_fn": loud, "accumulate": 2, "clip_norm": 1.0},
+    {"batch_norm": "global", "autocast": torch.float16, "loss_fn": loud},
+]
+
+
+def same(some: list[Tensor], others: list[Tensor]) -> bool:
+    return all(torch.equal(one, other) for one, other in zip(some, others, strict=True))
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(map(str, options)))
+def test_bits_do_not_depend_on_the_devices(options: dict[str, Any]) -> None:
+    one = fanwise.run(training(**options), devices=1, shards=SHARDS)
+    for devices in (2, 4):
+        assert same(one, fanwise.run(training(**options), devices=devices, shards=SHARDS, processes=1))
+    assert all(bool(value.isfinite().all()) for value in one)
+
+
+def test_global_and_shard_are_different_and_global_is_the_whole_batch() -> None:
+    def no_dropout(run: Run, **options: Any) -> list[Tensor]:
+        model = network()
+        model[3].p = 0.0  # type: ignore[index, union-attr]  # a Sequential
+        step = run.step(model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), losses, **options)
+        for batch in run.batches((X, Y), B):
+            step(batch)
+        return list(model.state_dict().values())
+
+    whole = no_dropout(fanwise.here())
+    together = no_dropout(fanwise.here(shards=SHARDS), batch_norm="global")
+    apart = no_dropout(fanwise.here(shards=SHARDS))
+    for one, other in zip(whole, together, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+    assert any((one - other).abs().max() > 1e-2 for one, other in zip(whole, apart, strict=True))
+
+
+def test_updates_with_gradients_that_are_not_finite_are_left_out() -> None:
+    def train(run: Run) -> tuple[int, int, list[Tensor], float]:
+        model, scale = network(), LossScale(init_scale=2.0**16, growth_interval=1000)
+        step = run.step(model, torch.optim.SGD(model.parameters(), 0.0), loud, autocast=torch.float16, loss_scale=scale)
+        for _ in run.epochs(4):
+            for batch in run.batches((X, Y), B):
+                step(batch)
+        return step.turns, step.updates, list(model.parameters()), scale.scale
+
+    turns, updates, params, scale = train(fanwise.here(shards=SHARDS))
+    assert updates < turns
+    assert scale == 2.0**16 / 2 ** (turns - updates)
+    assert all(bool(param.isfinite().all()) for param in params)
+
+
+def test_a_checkpoint_holds_the_scale(tmp_path: Path) -> None:
+    def train(run: Run) -> list[Tensor]:
+        model = network()
+        step = run.step(
+            model,
+            torch.optim.SGD(model.parameters(), 0.1),
+            loud,
+            autocast=torch.float16,
+            loss_scale=LossScale(growth_interval=2),
+        )
+        seen = []
+        for epoch in run.epochs(4):
+            for batch in run.batches((X, Y), B):
+                seen.append(step(batch))
+            if epoch == 1 and run.seed == 0:
+                run.save(tmp_path / "checkpoint.pt")
+        return [*model.state_dict().values(), *seen[-6:], torch.tensor(step.updates)]
+
+    whole = fanwise.run(train, shards=SHARDS)
+    assert same(fanwise.run(train, resume=tmp_path / "checkpoint.pt"), whole)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"autocast": torch.float32}, "autocast must be torch.bfloat16, torch.float16 or None, got torch.float32"),
+        ({"loss_scale": LossScale()}, "loss_scale= is for autocast=torch.float16, and autocast is None"),
+        ({"batch_norm": "sync"}, "unknown batch_norm='sync'; known: 'global', 'shard'|unknown batch_norm='sync'"),
+    ],
+    ids=str,
+)
+def test_options_that_do_not_fit_are_refused(options: dict[str, Any], said: str) -> None:
+    model = network()
+    with pytest.raises(ValueError, match=said):
+        fanwise.here().step(model, torch.optim.SGD(model.parameters(), 0.1), losses, **options)
+
+
+def test_a_float16_model_is_refused_for_a_scaled_loss() -> None:
+    model = network().half()
+    with pytest.raises(ValueError, match=r"'0.weight' of the model is float16"):
+        fanwise.here().step(model, torch.optim.SGD(model.parameters(), 0.1), losses, autocast=torch.float16)
+
+
+def warming(optimizer: torch.optim.Optimizer) -> LRScheduler:
+    return warm_up(optimizer, 4, start_factor=0.25)
+
+
+def one_cycle(optimizer: torch.optim.Optimizer) -> LRScheduler:
+    return OneCycleLR(optimizer, 0.8, total_steps=10)
+
+
+@pytest.mark.parametrize("make", [warming, one_cycle])
+@pytest.mark.parametrize("made_last", [False, True], ids=["first", "last"])
+def test_a_resumed_scheduler_goes_on_wherever_it_is_made(
+    make: Callable[[torch.optim.Optimizer], LRScheduler], made_last: bool, tmp_path: Path
+) -> None:
+    def train(run: Run) -> list[tuple[float, float]]:
+        model = nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(model.parameters(), 0.8, momentum=0.9)
+        scheduler = None if made_last else make(optimizer)
+        step = run.step(model, optimizer, lambda m, x: m(x).square().sum(1))
+        scheduler = scheduler or make(optimizer)
+        run.keep(scheduler=scheduler)
+        found = []
+        for epoch in run.epochs(8):
+            for batch in run.batches(torch.ones(2, 2), 2):
+                found.append((optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["momentum"]))
+                step(batch)
+                scheduler.step()
+            if epoch == 2:
+                run.save(tmp_path / "checkpoint.pt")
+        return found
+
+    whole = train(fanwise.here())
+    resumed = fanwise.here()
+    resumed.restore(tmp_path / "checkpoint.pt")
+    assert train(resumed) == whole[3:]
+
+
+def test_nothing_is_said_of_a_training_that_goes_well(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        fanwise.run(training(autocast=torch.float16), shards=2)
+    assert not caplog.records

@@ -83,6 +83,14 @@ def rebuilder(tree: Any) -> Callable[[list[Leaf]], Any]:
     return made
 
 
+def caller(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[Callable[..., Any], list[Leaf]], Any]:
+    """What calls a function with what `rebuilder` would make of each tree: one expression again."""
+    keys: dict[str, Any] = {}
+    given = [_expression(tree, keys) for tree in args] + ([f"**{_expression(kwargs, keys)}"] if kwargs else [])
+    made: Callable[[Callable[..., Any], list[Leaf]], Any] = eval(f"lambda f, leaves: f({', '.join(given)})", keys)
+    return made
+
+
 def _expression(tree: Any, keys: dict[str, Any]) -> str:
     """The tree as Python writes it, leaves by their number; what dicts have as keys is put into `keys`, by a name."""
     if type(tree) is dict:

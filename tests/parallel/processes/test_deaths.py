@@ -76,7 +76,7 @@ def train(folder: Path, epochs: int, full: int, clip_norm: float | None, run: Ru
             step(batch)
             write(folder / "steps", os.getpid(), epoch, step.turns, batch.whole()[1].tolist())
             if run.world_size < full:
-                time.sleep(0.01)
+                threading.Event().wait(0.01)  # work that takes a while
     return list(model.state_dict().values()), run.world_size
 
 

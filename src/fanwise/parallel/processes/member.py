@@ -86,7 +86,8 @@ class Member:
             self._look_for_the_end()
             board.wait_view(shown)
         self._view, self._members, self._turn = view, members, turn
-        self._requests = board.answered
+        # From the start on all count alike: the first of them may have reported before this one came so far.
+        self._requests = board.answered if self.catching_up else 0
 
     @property
     def place(self) -> int:

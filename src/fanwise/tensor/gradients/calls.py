@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..engines import ENGINES, engine_of, is_array_type
-from ..trees import Leaf, TreeSpec, flatten, numbered, path_of, rebuilder
+from ..trees import Leaf, TreeSpec, caller, flatten, numbered, path_of, rebuilder
 
 # What f gave beside its value, in pieces an engine can pass through: arrays, and all else unseen.
 Call = Callable[[list[Leaf]], tuple[Leaf, list[Leaf], Any]]  # Any: passed through
@@ -100,14 +100,14 @@ class Arguments:
     Args:
         spec: of (args, kwargs).
         engine: of the arrays; empty when there is none.
-        rebuild: from leaves to (args, kwargs).
+        apply: calls a function with the arguments that leaves make.
         rank: where in the order of `spec` each leaf is.
         plain: args as a plain tree of numbers; None if they are not plain, and the leaves are in the order of `spec`.
     """
 
     spec: TreeSpec
     engine: str
-    rebuild: Callable[[list[Leaf]], tuple[tuple[Any, ...], dict[str, Any]]]  # Any: the caller's
+    apply: Callable[[Callable[..., Any], list[Leaf]], Any]  # Any: the user's
     rank: Sequence[int]
     plain: tuple[Any, ...] | None  # Any: a tree
 
@@ -118,8 +118,13 @@ class Arguments:
         Raises:
             TypeError: there are arrays of two engines. A single number of numpy goes with all of them.
         """
+
+        def apply(f: Callable[..., Any], leaves: list[Leaf]) -> Any:
+            args, kwargs = spec.unflatten(leaves)
+            return f(*args, **kwargs)
+
         rank = range(len(leaves))
-        return cls(spec, _engine(leaves, spec, rank), spec.unflatten, rank, None)  # type: ignore[arg-type]  # a pair
+        return cls(spec, _engine(leaves, spec, rank), apply, rank, None)
 
     @classmethod
     def of_walk(cls, args: tuple[Any, ...], kwargs: dict[str, Any], walked: Sequence[Leaf]) -> "Arguments | None":
@@ -130,7 +135,7 @@ class Arguments:
         if len(leaves) != len(walked) or any(x is not walked[place] for x, place in zip(leaves, order, strict=True)):
             return None
         rank = sorted(range(len(order)), key=order.__getitem__)
-        return cls(spec, _engine(walked, spec, rank), rebuilder(tree), rank, tree[0])
+        return cls(spec, _engine(walked, spec, rank), caller(*tree), rank, tree[0])
 
     def places(self, argnum: int) -> range:
         """Where the leaves of one positional argument are.

@@ -145,14 +145,13 @@ def _compiled_in_torch(f: Callable[..., Any], kept: list[Callable[..., Any]]) ->
 
 def _called(f: Callable[..., Any], engine: GradientEngine, arguments: Arguments, has_aux: bool) -> Call:
     """f as the engine differentiates it. Traced when it is compiled."""
-    rebuild, name = arguments.rebuild, arguments.engine
+    apply, name = arguments.apply, arguments.engine
     checked: type | None = None
     is_real_scalar = engine.is_real_scalar
 
     def call(leaves: list[Leaf]) -> tuple[Leaf, list[Leaf], Static | None]:
         nonlocal checked
-        args, kwargs = rebuild(leaves)
-        result = f(*args, **kwargs)
+        result = apply(f, leaves)
         value, aux = split_pair(result) if has_aux else (result, None)
         if type(value) is not checked or not is_real_scalar(value):
             check_value(value, name)
@@ -216,16 +215,11 @@ def jitted(f: Callable[..., Any], compile_torch: bool) -> Callable[[Arguments, l
 
 
 def _as_it_is(f: Callable[..., Any], arguments: Arguments) -> Runner:
-    def runner(leaves: list[Leaf]) -> Any:
-        args, kwargs = arguments.rebuild(leaves)
-        return f(*args, **kwargs)
-
-    return runner
+    return functools.partial(arguments.apply, f)
 
 
 def _applied(f: Callable[..., Any], arguments: Arguments) -> Run:
     def run(leaves: list[Leaf]) -> tuple[list[Leaf], Static]:
-        args, kwargs = arguments.rebuild(leaves)
-        return taken_apart(f(*args, **kwargs), arguments.engine)
+        return taken_apart(arguments.apply(f, leaves), arguments.engine)
 
     return run

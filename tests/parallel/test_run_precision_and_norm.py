@@ -72,7 +72,7 @@ def test_bits_do_not_depend_on_the_devices(options: dict[str, Any]) -> None:
 def test_global_and_shard_are_different_and_global_is_the_whole_batch() -> None:
     def no_dropout(run: Run, **options: Any) -> list[Tensor]:
         model = network()
-        model[3].p = 0.0  # type: ignore[index, union-attr]  # a Sequential
+        model[3].p = 0.0  # type: ignore[index]  # a Sequential
         step = run.step(model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), losses, **options)
         for batch in run.batches((X, Y), B):
             step(batch)

@@ -257,7 +257,7 @@ class PlayedRun:
             life.done.append(number)
             _, turn = self._board.arrived(life.rank)
             self.places.setdefault(number, set()).add(turn)
-        while not member.done():
+        if not member.done():
             member.wait_for_end()
         speaker.say("returns")
         life.returns = True

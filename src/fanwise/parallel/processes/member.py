@@ -262,15 +262,19 @@ class Member:
         return self.place == 0
 
     def wait_for_end(self) -> None:
-        """Block until the result of another is there. Returns when it was lost: then this one may be the first."""
+        """Block until the result of another is there: raises Over. Returns when this one has become the first.
+
+        All have returned by now, so no more is exchanged: some may know of a change that others have not yet seen.
+        """
         board = self._board
-        while not board.ending:
+        while self.place != 0:
+            if board.ending:
+                raise Over
             if board.view != self._view:
                 self._leave_view()
                 self._take_next_view()
-                return
-            board.wait_view(self._view)
-        raise Over
+            else:
+                board.wait_view(self._view)
 
 
 def pack(content: Any) -> bytes:  # Any: anything that can be pickled

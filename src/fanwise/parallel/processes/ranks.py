@@ -113,7 +113,7 @@ def _train(train: Callable[[Run], Any], orders: Orders, speaker: Speaker) -> Any
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-    while not member.done():
+    if not member.done():
         member.wait_for_end()
     speaker.say("returns")
     return result

@@ -130,7 +130,7 @@ def test_a_checkpoint_holds_the_scale(tmp_path: Path) -> None:
         ({"loss_scale": LossScale()}, "loss_scale= is for autocast=torch.float16, and autocast is None"),
         ({"batch_norm": "sync"}, "unknown batch_norm='sync'; known: 'global', 'shard'|unknown batch_norm='sync'"),
     ],
-    ids=str,
+    ids=["autocast", "loss_scale", "batch_norm"],
 )
 def test_options_that_do_not_fit_are_refused(options: dict[str, Any], said: str) -> None:
     model = network()

@@ -29,8 +29,8 @@ def test_a_sum_is_made_over_the_processes_and_not_over_the_shards() -> None:
     # Of these a tree over 4 shards makes (1 + 2**-24) + (2**-24 + 2**-24) = 1 + 2**-23, from left to right it is 1.
     small = 2.0**-24
     nodes = [Node(index, index + 1, partial(value)) for index, value in enumerate([1.0, small, small, small])]
-    done = FastSums(Alone(), OwnSums()).total(nodes, 4, mean=False)
+    done = FastSums(Alone(), OwnSums()).total("adds", nodes, 4, mean=False)
     assert done.grads[0] is not None and done.grads[0].item() == 1.0
     again = [Node(index, index + 1, partial(value)) for index, value in enumerate([1.0, small, small, small])]
-    exact = OwnSums().total(again, 4, mean=False)
+    exact = OwnSums().total("adds", again, 4, mean=False)
     assert exact.grads[0] is not None and exact.grads[0].item() == 1.0 + 2.0**-23

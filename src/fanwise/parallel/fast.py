@@ -26,9 +26,9 @@ class FastSums:
     def updates(self) -> bool:
         return self._sums.updates
 
-    def total(self, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
+    def total(self, what: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
         own = one_node(nodes, self._team.place)
-        return self._sums.total([own], self._team.size, mean=mean)
+        return self._sums.total(what, [own], self._team.size, mean=mean)
 
     def settle(self) -> None:
         self._sums.settle()

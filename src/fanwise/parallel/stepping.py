@@ -108,10 +108,11 @@ class Step:
 
     def _execute(self, batch: Batch, factor: float, *, mean: bool) -> Partial:
         buffers = self._replica.buffers
+        what = f"makes step {self._number} of batch {self.turns}"
         self._forget_grads()
         buffers.keep()
         try:
-            done = self._sums.total(self._nodes(batch, factor), len(batch.sizes), mean=mean)
+            done = self._sums.total(what, self._nodes(batch, factor), len(batch.sizes), mean=mean)
             buffers.settle(done.buffers, done.samples)
         except BaseException:
             buffers.put_back()

@@ -29,10 +29,11 @@ class Sums(Protocol):
         """Whether a total with `mean` also updates the parameters; it then returns no gradients."""
         ...
 
-    def total(self, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
+    def total(self, what: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
         """The sum over all shards, on every process. Blocks until all have theirs. Only inside `together`.
 
         Args:
+            what: this process adds up, as "makes step 0 the 17th time"; all must do the same.
             nodes: of the shards that this process executed; they are used up.
             mean: the gradients are divided by the count. They may then be in memory that all processes see: good
                 until the next call, and what is written into them stays in this process.
@@ -73,7 +74,7 @@ class Team(Protocol):
         """What all processes gave, by place. Blocks until all have. Only inside `together`.
 
         Args:
-            what: this process does, as "makes a step"; all must do the same.
+            what: this process does, as "measures"; all must do the same.
         """
         ...
 
@@ -116,7 +117,7 @@ class OwnSums:
 
     updates = False
 
-    def total(self, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
+    def total(self, what: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
         done = total(nodes, shards, add)
         check_count(done.count, done.samples)
         if mean:

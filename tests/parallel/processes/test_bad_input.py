@@ -92,8 +92,8 @@ def some_report(run: Run) -> None:
 @pytest.mark.parametrize(
     ("train", "one", "other"),
     [
-        (some_evaluate, "measures", "makes a step"),
-        (some_step_more, "has returned", "makes a step"),
+        (some_evaluate, "measures", "makes step 0"),
+        (some_step_more, "has returned", "makes step 0"),
         (some_report, "has returned", "reports"),
     ],
     ids=["mean", "step", "report"],

@@ -34,11 +34,11 @@ class AllReducedSums:
         self._buckets: list[Bucket] = []
         self._places: tuple[int, ...] = ()
 
-    def total(self, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
+    def total(self, what: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
         team = self._team
         own = one_node(nodes, team.place)
         flats = flat_gradients(self._params, own.value) if own.value is not None else [None] * len(self._params)
-        said = team.gather("makes a step", brought(own))
+        said = team.gather(what, brought(own))
         done = total([each.node() for each in said], team.size, add)
         check_count(done.count, done.samples)
         self._make_buckets(reached_places(said))

@@ -37,10 +37,10 @@ class ExactSums:
         self._params = list(params)
         self._exchange = Exchange(team, self._params, ())
 
-    def total(self, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
+    def total(self, what: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
         team = self._team
         flats = [flat_gradients(self._params, node.value) for node in nodes if node.value is not None]
-        said = team.gather("makes a step", [brought(node) for node in nodes])
+        said = team.gather(what, [brought(node) for node in nodes])
         found = [each for theirs in said for each in theirs]
         done = total([each.node() for each in found], shards, add)
         check_count(done.count, done.samples)

@@ -85,10 +85,16 @@ class ShardedOptimizer:
 
     # -- one update ------------------------------------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """What was loaded meanwhile goes into the memory. All do this, before anybody updates."""
+    @property
+    def version(self) -> int | None:
+        """Where the state lies in the memory; None: what was loaded is not there yet."""
+        return None if self._is_stale else self._version
+
+    def begin(self, versions: Sequence[int | None]) -> None:
+        """What was loaded meanwhile goes into the memory, to where the others have it. Before anybody updates."""
         if self._is_stale:
             self._is_stale = False
+            self._version = next((version for version in versions if version is not None), self._version)
             self._take_in()
             self._optimizer.state.clear()
 

@@ -66,20 +66,21 @@ class SharedSums:
 
     # -- one step --------------------------------------------------------------------------------------------------
 
-    def total(self, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
+    def total(self, what: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
         member, own = self._member, _Flats()
         sharded = self._sharded if mean else None
-        if self._sharded is not None:
-            self._sharded.begin()
         for number, node in enumerate(nodes):
             if node.value is not None:
                 both = zip(self._areas.params, node.value.grads, strict=True)
                 own[number] = [flat_gradient(param, grad) for param, grad in both]
                 self._hand_out(number, own[number])
-        said = member.gather("makes a step", (member.joining, [brought(node) for node in nodes]))
+        version = None if self._sharded is None else self._sharded.version
+        said = member.gather(what, (member.joining, version, [brought(node) for node in nodes]))
+        if self._sharded is not None:
+            self._sharded.begin([its for _, its, _ in said])
         found = [
             _Found(rank, number, node)
-            for rank, (_, theirs) in zip(member.members, said, strict=True)
+            for rank, (_, _, theirs) in zip(member.members, said, strict=True)
             for number, node in enumerate(theirs)
         ]
         done = total([each.node.node() for each in found], shards, add)

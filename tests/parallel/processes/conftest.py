@@ -9,9 +9,9 @@ import fanwise
 from fanwise.pool import Pool
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def pool() -> Iterator[Pool]:
-    """For all tests of a session. They leave it as they found it: what they start in it is a job that ends."""
+    """For all tests of a file. They leave it as they found it: what they start in it is a job that ends."""
     importlib.import_module("torch._dynamo")  # the first optimizer loads it, which changes the environment
     with Pool(seed=0, cpus=64) as pool:
         fanwise.run(lambda run: None, devices=2, pool=pool)  # its processes are there before the test begins

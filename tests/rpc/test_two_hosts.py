@@ -12,6 +12,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -268,6 +269,8 @@ def started() -> Iterator[Cluster]:
         finally:
             for worker in workers:
                 worker.end()
+            # Spawning has started it, and it would stay until this process ends: a child that later tests do not expect.
+            resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ demo: $(VENV)/run.stamp ## install what is needed, then search LeNet's learning 
 # Three at a time, also on two cores: many tests wait for processes, clocks and cables. tests/conftest.py says which files
 # begin. Where Python is told to keep no bytecode, each of the hundreds of interpreters would compile the library anew.
 test: export PYTHONDONTWRITEBYTECODE :=
-test: $(VENV)/dev.stamp ## run all tests but the long ones (4 minutes on two cores)
+test: $(VENV)/dev.stamp ## run all tests but the long ones (10 minutes on two cores)
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-torch-suite: $(VENV)/dev.stamp ## run torch's own RPC tests against fanwise.rpc (2 minutes; needs torch 2.13)

@@ -269,7 +269,7 @@ def started() -> Iterator[Cluster]:
         finally:
             for worker in workers:
                 worker.end()
-            # Spawning has started it, and it would stay until this process ends: a child that later tests do not expect.
+            # Spawning has started it, and it would stay: a child of this process that later tests do not expect.
             resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]
 
 

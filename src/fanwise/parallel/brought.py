@@ -1,8 +1,10 @@
 """What a process tells the others about a node of the tree: all but its gradients, which travel by themselves."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
-from torch import Tensor
+import numpy.typing as npt
+import torch
 
 from .gradients import Partial
 from .shards import Node
@@ -18,18 +20,20 @@ class Brought:
     start: int
     stop: int
     reached: bytes = b""
-    loss: Tensor | None = None
+    loss: float = 0.0
+    loss_type: torch.dtype = torch.float32
     count: float = 0
     samples: int = 0
-    buffers: dict[int, tuple[Tensor, int]] = field(default_factory=dict)
+    buffers: dict[int, tuple[npt.NDArray[Any], int]] = field(default_factory=dict)
     executed: int = 0
 
     def node(self) -> Node[Partial]:
         """The node, without gradients."""
         if not self.reached:
             return Node(self.start, self.stop, None)
-        assert self.loss is not None, "it has samples"
-        value = Partial([], self.loss, self.count, self.samples, self.buffers, self.executed)
+        loss = torch.tensor(self.loss, dtype=self.loss_type)
+        buffers = {place: (torch.from_numpy(buffer), samples) for place, (buffer, samples) in self.buffers.items()}
+        value = Partial([], loss, self.count, self.samples, buffers, self.executed)
         return Node(self.start, self.stop, value)
 
 
@@ -39,7 +43,8 @@ def brought(node: Node[Partial]) -> Brought:
     if value is None:
         return Brought(node.start, node.stop)
     reached = bytes(grad is not None for grad in value.grads)
-    buffers = {place: (buffer.cpu(), samples) for place, (buffer, samples) in value.buffers.items()}
+    buffers = {place: (buffer.cpu().numpy(), samples) for place, (buffer, samples) in value.buffers.items()}
+    loss, samples = value.loss, value.samples
     return Brought(
-        node.start, node.stop, reached, value.loss.cpu(), value.count, value.samples, buffers, value.executed
+        node.start, node.stop, reached, loss.item(), loss.dtype, value.count, samples, buffers, value.executed
     )

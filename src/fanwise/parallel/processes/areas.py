@@ -147,6 +147,8 @@ def flat_gradient(param: nn.Parameter, grad: Tensor | None) -> Tensor | None:
             f"a parameter of shape {tuple(param.shape)} got a {grad.layout} gradient, which several processes cannot "
             f"add. Make the layer with sparse=False."
         )
+    if grad.is_contiguous() and param.is_contiguous() and grad.dtype == param.dtype:
+        return grad.view(-1)
     if is_dense(param) and (grad.stride() != param.stride() or grad.dtype != param.dtype):
         grad = torch.empty_like(param, requires_grad=False).copy_(grad)
     return _in_order(grad) if is_dense(param) else grad.reshape(-1)

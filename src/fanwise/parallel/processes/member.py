@@ -11,6 +11,7 @@ for the boxes of the dead are still there; whatever comes after it is done again
 A box is used for every other turn. Whoever writes into it has seen all arrive at the turn between, and so leave it.
 """
 
+import os
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -19,7 +20,6 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ...base.errors import TrialStopped
-from ...links.codec import dumps, loads
 from ..fast import FastSums
 from ..team import StateHere, Sums
 from .board import FAILED, STOPPED, SUPERVISOR, Board
@@ -29,6 +29,10 @@ from .pipes import Speaker
 from .sums import SharedSums
 
 T = TypeVar("T")
+
+# Before a process sleeps it looks this often, some 20 us, where each has a CPU: to be woken takes longer.
+_LOOKS = 40
+_CPUS = os.cpu_count() or 1
 
 
 class Again(BaseException):
@@ -125,7 +129,7 @@ class Member:
         slot = (self._turn + 1) % 2
         self._board.put(self.rank, slot, pack((what, content)))
         self.barrier()
-        said = [_unpack(self._board.get(rank, slot)) for rank in self._members]
+        said = [pickle.loads(self._board.get(rank, slot)) for rank in self._members]
         self._check_all_do(what, [its for its, _ in said])
         return [content for _, content in said]
 
@@ -153,10 +157,14 @@ class Member:
     def _wait_for(self, rank: int) -> bool:
         """Until this rank is at our turn, too. False: that needs no waiting any more, all had come when one died."""
         board, turn = self._board, self._turn
+        looks = _LOOKS if self.size <= _CPUS else 0
         while True:
             view, its_turn = board.arrived(rank)
             if view == self._view and its_turn >= turn:
                 return True
+            if looks:
+                looks -= 1
+                continue
             if board.view != self._view:
                 self._leave_view()
                 if board.committed >= turn:
@@ -252,7 +260,7 @@ class Member:
                 self._leave_view()
                 raise Again
             board.wait_answered(seen)
-        return _unpack(board.get(SUPERVISOR, message[1] % 2))
+        return pickle.loads(board.get(SUPERVISOR, message[1] % 2))
 
     def done(self) -> bool:
         """The training function has returned here. Whether this process is the one whose result counts."""
@@ -279,10 +287,4 @@ class Member:
 
 def pack(content: Any) -> bytes:  # Any: anything that can be pickled
     """For a box."""
-    head, buffers = dumps(content)
-    return pickle.dumps((head, [bytes(buffer) for buffer in buffers]), protocol=5)
-
-
-def _unpack(data: bytes) -> Any:  # Any: whatever was put in
-    head, buffers = pickle.loads(data)
-    return loads(head, [memoryview(bytearray(buffer)) for buffer in buffers])
+    return pickle.dumps(content, protocol=5)

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..brought import Brought, brought
-from ..gradients import Partial, add
+from ..gradients import Partial, add, add_grads
 from ..shards import Node, total
-from ..team import check_count
+from ..team import check_count, divide
 from .areas import Areas, Piece, flat_gradient
 from .sharding import ShardedOptimizer, can_be_sharded
 
@@ -89,8 +89,7 @@ class SharedSums:
             any(flags) for flags in zip(*(each.node.reached for each in found if each.node.reached), strict=True)
         ]
         pieces = self._areas.slice(member.place, member.size)
-        for piece in pieces:
-            self._add_piece(piece, found, own, shards, done.count if mean else None)
+        self._add(pieces, found, own, shards, done.count if mean else None)
         if sharded is not None:
             sharded.update(pieces, reached, self._areas.sum)
         member.barrier()
@@ -126,31 +125,44 @@ class SharedSums:
         if to:
             torch._foreach_copy_(to, of)
 
-    def _add_piece(self, piece: Piece, found: Sequence[_Found], own: _Flats, shards: int, count: float | None) -> None:
-        """One piece of all nodes, along the tree; the last addition puts it where it is read."""
-        nodes = [Node(each.node.start, each.node.stop, self._operand(each, own, piece)) for each in found]
+    def _add(
+        self, pieces: Sequence[Piece], found: Sequence[_Found], own: _Flats, shards: int, count: float | None
+    ) -> None:
+        """Our slice of all nodes, along the tree; the last addition puts it where it is read."""
+        nodes = [Node(each.node.start, each.node.stop, self._operands(each, own, pieces)) for each in found]
         operands = sum(node.value is not None for node in nodes)
-        if operands == 0:
-            return
-        out = self._areas.sum(piece)
+        sums = [self._areas.sum(piece) for piece in pieces]
         additions = 0
 
-        def plus(left: Tensor, right: Tensor) -> Tensor:
+        def plus(left: list[Tensor | None], right: list[Tensor | None]) -> list[Tensor | None]:
             nonlocal additions
             additions += 1
-            return torch.add(left, right, out=out) if additions == operands - 1 else left.add_(right)
+            if additions < operands - 1:
+                add_grads(left, right)
+                return left
+            return [_put(out, mine, other) for out, mine, other in zip(sums, left, right, strict=True)]
 
         result = total(nodes, shards, plus)
         if operands == 1:
-            out.copy_(result)
+            result = [_put(out, mine, None) for out, mine in zip(sums, result, strict=True)]
         if count is not None:
-            out.div_(count)
+            divide(result, count)
 
-    def _operand(self, each: _Found, own: _Flats, piece: Piece) -> Tensor | None:
-        if not each.node.reached or not each.node.reached[piece.param]:
+    def _operands(self, each: _Found, own: _Flats, pieces: Sequence[Piece]) -> list[Tensor | None] | None:
+        """A node's gradients of our slice, piece by piece. None: it has no samples."""
+        reached, rank, number = each.node.reached, each.rank, each.number
+        if not reached:
             return None
-        if each.rank != self._member.rank:
-            return self._areas.node(each.rank, each.number, piece)
-        flat = own[each.number][piece.param]
-        assert flat is not None, "it was reached"
-        return flat[piece.start : piece.stop]
+        if rank != self._member.rank:
+            node = self._areas.node
+            return [node(rank, number, piece) if reached[piece.param] else None for piece in pieces]
+        flats = own[number]
+        return [None if (flat := flats[place]) is None else flat[start:stop] for place, start, stop, _ in pieces]
+
+
+def _put(out: Tensor, left: Tensor | None, right: Tensor | None) -> Tensor | None:
+    """The sum of two, in `out`."""
+    if left is not None and right is not None:
+        return torch.add(left, right, out=out)
+    only = left if right is None else right
+    return None if only is None else out.copy_(only)

@@ -31,7 +31,7 @@ def test_a_gpu_that_is_not_there_is_refused_with_what_is(devices: Any) -> None: 
         (5000, ValueError, "at most 1024, got 5000"),
         ([], ValueError, r'a run needs at least one, as \["cpu"\]'),
         ("gpu", ValueError, "there is no device 'gpu'; this machine has: cpu"),
-        ("meta", ValueError, "devices='meta': data-parallel runs execute on CPU devices of one process"),
+        ("meta", ValueError, "devices='meta': data-parallel runs execute on CPU devices"),
         (True, TypeError, "devices must be a number"),
         (1.5, TypeError, "got 1.5"),
         ([1], TypeError, "a device is named by text"),

@@ -1,7 +1,6 @@
 """Which devices a run is given: names and numbers, checked against what there is.
 
-What there is now: CPU devices of one process. They take turns, so more of them bring no speed here; they show that a
-program does not depend on their number, and what it will do on as many.
+What there is now: CPU devices. Each is a process of its own, or several take turns in one, as `fanwise.run` is told.
 """
 
 from collections.abc import Sequence
@@ -45,7 +44,7 @@ def _device(name: object) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ValueError(f"there is no device {str(name)!r}; {_what_there_is()}")
     raise ValueError(
-        f'devices={str(name)!r}: data-parallel runs execute on CPU devices of one process: devices=2, or ["cpu"] * 2.'
+        f'devices={str(name)!r}: data-parallel runs execute on CPU devices: devices=2, or ["cpu"] * 2.'
     )
 
 

@@ -56,8 +56,7 @@ def run(
 
     Args:
         train: gets a `Run`; its hyperparameters by functools.partial.
-        devices: how many CPU devices, or their names, as `["cpu"] * 4`; "auto" is all of the job's lease in a trial,
-            else one.
+        devices: how many CPU devices, or their names, as `["cpu"] * 4`; "auto" is one.
         shards: logical shards of each global batch; by default the number of devices, or those of the checkpoint.
             At least as many as the devices that a later run of the same training shall have.
         seed: of initial weights, order, augmentation and dropout; by default the job's in a pool, else 0.

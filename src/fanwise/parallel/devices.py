@@ -43,9 +43,7 @@ def _device(name: object) -> torch.device:
         return torch.device("cpu")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ValueError(f"there is no device {str(name)!r}; {_what_there_is()}")
-    raise ValueError(
-        f'devices={str(name)!r}: data-parallel runs execute on CPU devices: devices=2, or ["cpu"] * 2.'
-    )
+    raise ValueError(f'devices={str(name)!r}: data-parallel runs execute on CPU devices: devices=2, or ["cpu"] * 2.')
 
 
 def _what_there_is() -> str:

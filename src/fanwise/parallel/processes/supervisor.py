@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -45,6 +46,10 @@ _GRACE_S = 2.0
 _DYING_S = 10.0
 # Deaths in one and the same place: by then the work, and not chance, kills.
 _MOST_DEATHS = {"crash": 2, "kill": 4}
+
+# A pool serves first who comes first. So the jobs of one run come one after another: two runs that each had some of
+# their processes, and waited for the places of the other, would wait for ever.
+_starting = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +151,9 @@ class Supervisor:
         try:
             self._board.decide(self._views.view, self._views.members, 0)
             self._board.set_view(self._views.view)
-            for number in range(self._count):
-                self._start(number, joins=False)
+            with _starting:
+                for number in range(self._count):
+                    self._start(number, joins=False)
             self._until_over()
         except _Result as result:
             grace_s = _GRACE_S

@@ -1,7 +1,7 @@
 """Remote calls: fanwise.rpc beside torch.distributed.rpc in one run, and beside other libraries where they are there.
 
     for each round, for each measure: fanwise, torch, one after the other --JSON lines--> tables
-    then the same with fanwise, fanwise in TLS, Ray, gRPC, and with many workers that call one
+    then the same with fanwise, fanwise in TLS, Ray, gRPC, Monarch, and with many workers that call one
 
 All contestants of a table are alive while it is measured, each with a worker that is called, and take turns within a
 second, so that a slow minute of the machine hits all of them. torch's workers use half a core each when nobody calls
@@ -54,6 +54,7 @@ OTHERS = (
     Contestant("fanwise, TLS", "rpc_group.py", ("--library", "fanwise", "--tls")),
     Contestant("Ray", "rpc_ray.py", environment="ray"),
     Contestant("gRPC", "rpc_grpc.py", environment="grpc"),
+    Contestant("Monarch", "rpc_monarch.py", environment="monarch"),
 )
 WITH_OBSERVERS = (
     Contestant("fanwise", "rpc_group.py", ("--library", "fanwise", *MANY)),

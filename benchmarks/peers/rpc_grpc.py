@@ -16,7 +16,13 @@ import grpc
 import torch
 from rpc_measures import serve
 
-UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+UNLIMITED = [
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # Else the server cancels calls of which more than some thousand wait.
+    ("grpc.server.max_pending_requests", 1 << 20),
+    ("grpc.server.max_pending_requests_hard_limit", 1 << 20),
+]
 
 
 def run(request, _context):

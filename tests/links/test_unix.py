@@ -380,7 +380,7 @@ def hub() -> Iterator[Hub]:
 
 
 def test_dialling_where_nobody_listens_says_so(hub: Hub, tmp_path: Path) -> None:
-    with pytest.raises(WorkerLostError, match=r"nobody listens at .*/hub: .*No such file.*Its pool may have ended"):
+    with pytest.raises(WorkerLostError, match=r"nobody listens at .*/hub: .*No such file.*Its process may have ended"):
         dial(hub, tmp_path / "hub", new_key())
 
 

@@ -10,6 +10,7 @@ import pytest
 from fanwise.base.errors import JoinError
 from fanwise.rpc import claims
 from fanwise.rpc.claims import claim_path, holder_of, host_key, runtime_folder, try_claim
+from fanwise.testing.claim_holders import WITH_CLAIMS
 
 
 @pytest.fixture
@@ -50,10 +51,9 @@ def test_a_frozen_holder_is_replaced_by_name_and_learns_it(path: Path) -> None:
     new.close()
 
 
-HOLD_AND_DIE = """
-import os, subprocess, sys
-from pathlib import Path
-from fanwise.rpc import claims
+HOLD_AND_DIE = (
+    WITH_CLAIMS
+    + """
 claim = claims.try_claim(Path(sys.argv[1]), 1)
 Path(claim.socket).touch()
 child = None
@@ -62,6 +62,7 @@ if sys.argv[2] == "leaving a child":
     child = subprocess.Popen(["cat"], close_fds=False, stdin=sys.stdin, stdout=subprocess.DEVNULL)
 os._exit(0)
 """
+)
 
 
 @pytest.mark.parametrize("how", ["alone", "leaving a child"])

@@ -208,9 +208,10 @@ def test_rank_0_that_comes_back_finds_those_who_are_left_also_when_it_is_quicker
     assert again.do("names") == ["w0", "w1", "w2"]
 
 
-def test_sixty_four_members_join_and_leave(workers: Workers) -> None:
-    many = workers.group(64)
-    assert len(many[63].do("names")) == 64
+@pytest.mark.parametrize("size", [16, pytest.param(64, marks=pytest.mark.soak)])
+def test_many_members_join_and_leave(workers: Workers, size: int) -> None:
+    many = workers.group(size)
+    assert len(many[-1].do("names")) == size
     all_together(many, "shutdown")
 
 

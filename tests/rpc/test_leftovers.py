@@ -6,7 +6,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from fanwise.rpc.claims import claim_path, has_survivors, holder_of, try_claim
 from fanwise.rpc.entrance import LocalMeeting
 from fanwise.rpc.leftovers import sweep
 from fanwise.rpc.rendezvous import Rendezvous
+from fanwise.testing.claim_holders import die_holding
 
 NOBODY = 65534  # a user id that is neither ours nor root's
 OLD = "w-00000000000000aa"
@@ -139,25 +139,11 @@ def test_a_folder_that_is_gone_is_no_error(folder: Path) -> None:
 
 # -- claims --------------------------------------------------------------------------------------------------------
 
-HOLD_AND_DIE = """
-import json, os, sys
-from pathlib import Path
-from fanwise.rpc import claims
-claim = claims.try_claim(Path(sys.argv[1]), 1)
-claim.note([tuple(member) for member in json.loads(sys.argv[2])])
-os._exit(0)
-"""
-
-
-def die_holding(path: Path, *members: tuple[int, int]) -> None:
-    """A process takes the claim, notes these processes of its group, and ends."""
-    subprocess.run([sys.executable, "-c", HOLD_AND_DIE, path, json.dumps(members)], check=True)
-    due(path.parent)
-
 
 def test_a_claim_whose_holder_has_died_is_removed_with_its_socket(folder: Path) -> None:
     path = claim_path(folder, "port:1")
     die_holding(path)
+    due(folder)
     name = json.loads(path.read_bytes().splitlines()[0])[4]
     dead_socket(folder / name)
     sweep(folder)
@@ -204,6 +190,7 @@ def test_the_claim_of_a_dead_holder_stays_for_its_survivors_as_long_as_one_lives
     with process_that_lives() as other:
         alive = (other.pid, look_at(other.pid).started_ticks)
         die_holding(path, (other.pid, alive[1] - 1), alive)
+        due(folder)
         sweep(folder)
         assert has_survivors(path) and names(folder) == [path.name]
         other.communicate()

@@ -209,6 +209,14 @@ def test_who_dies_in_the_barrier_is_no_longer_waited_for() -> None:
     assert counted(played, {100: (0, 1)})[-1] == Over(100)
 
 
+def test_who_says_that_calls_are_open_is_known_for_a_message() -> None:
+    played = static(2)
+    arrive(played, 100, 101)
+    assert played.machine.busy() == []
+    counted(played, {101: (2, 5)})
+    assert [member.id for member in played.machine.busy()] == [1]
+
+
 def test_the_numbers_of_another_round_are_not_taken() -> None:
     played = static(2)
     arrive(played, 100, 101)

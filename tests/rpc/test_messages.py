@@ -16,7 +16,7 @@ from fanwise.rpc.envelopes import Envelopes
 from fanwise.rpc.messages import Sealed, dumps, is_answer, loads, seal, unseal
 
 
-def through(tensors: Sequence[torch.Tensor], extra: bytes = b"", call: str | None = "f") -> messages.Opened:
+def through(tensors: Sequence[torch.Tensor], extra: bytes = b"", call: str | None = "f") -> messages.Parts:
     """As a link takes it: the head in one piece, the buffers in memory of their own."""
     head, buffers = dumps(seal(extra, tensors, b"pickle", [memoryview(b"array")], call))
     came = loads(memoryview(bytes(head)), [memoryview(bytearray(buffer)) for buffer in buffers])

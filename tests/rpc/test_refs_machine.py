@@ -51,6 +51,17 @@ class RefMachine(RuleBasedStateMachine):
         if who != on and not self.worker(who).table.is_lost(owner):
             self.worker(who).remote(owner, sent=sent > 0)
 
+    @rule(who=WHO, on=WHO)
+    def create_by_a_call_that_waits(self, who: int, on: int) -> None:
+        owner = self.worker(on).key
+        if who != on and not self.worker(who).table.is_lost(owner):
+            self.worker(who).queue(owner)
+
+    @rule(who=WHO, sent=st.booleans())
+    def end_of_queue(self, who: int, sent: bool) -> None:
+        if self.worker(who).queued:
+            self.worker(who).end_of_queue(sent=sent)
+
     @rule(who=WHO, which=WHICH, to=WHO, drop=st.booleans(), sent=st.integers(0, 7))
     def hand_on(self, who: int, which: int, to: int, drop: bool, sent: int) -> None:
         worker = self.worker(who)
@@ -88,6 +99,9 @@ class RefMachine(RuleBasedStateMachine):
 
     @rule()
     def all_is_quiet(self) -> None:
+        for worker in self.world.workers.values():
+            while worker.queued:
+                worker.end_of_queue(sent=len(worker.queued) % 2 == 0)
         for _ in range(100):
             self.sim.run(self.sim.clock.now_s() + 3.0)
             if not any(worker.table.waiting_for() for worker in self.world.workers.values()):
@@ -139,7 +153,12 @@ def forgets_who_died_with_a_fork(self: Any, lost: WorkerKey) -> bool:
     return False
 
 
+def says_nothing_of_calls_that_were_not_sent(self: Any, fork_id: GlobalId, *, timed_out: bool) -> list[Any]:
+    return RefTable.gave_up(self, fork_id)
+
+
 BROKEN = {
+    "not_sent": says_nothing_of_calls_that_were_not_sent,
     "_drop_fork": frees_with_the_first_fork,
     "forked": lets_a_parent_go_before_its_child_is_known,
     "on_answer": takes_one_answer_for_all,

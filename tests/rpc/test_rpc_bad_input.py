@@ -19,7 +19,7 @@ import fanwise.rpc as rpc
 from fanwise.base.errors import DeadlineExceeded, JoinError
 from fanwise.rpc import agent as agents
 from fanwise.testing import within
-from fanwise.testing.rpc_workers import LIMIT_S, Workers, all_do
+from fanwise.testing.rpc_workers import LIMIT_S, Nursery, Workers, all_do, leave
 
 # Any throughout: what users' functions take and return.
 KEPT: list[Any] = []
@@ -37,10 +37,6 @@ def echo(value: Any) -> Any:
 
 def call(to: Any, function: Any, *args: object, **kwargs: Any) -> Any:
     return rpc.rpc_sync(to, function, args, **kwargs)
-
-
-def leave() -> None:
-    rpc.shutdown(timeout=LIMIT_S)
 
 
 def in_each_way(to: Any, function: Any, *args: object) -> list[str]:
@@ -61,9 +57,29 @@ def error_of(way: Callable[[], object]) -> str:
     return "no error"
 
 
+@pytest.fixture(scope="module")
+def pair(nursery: Nursery, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Two workers of many tests, which leave in order when these are over."""
+    nursery.learn(request.module.__name__, request.module.__file__)
+    workers = Workers(nursery, tmp_path_factory.mktemp("pair"))
+    pair = workers.group(2)
+    yield pair
+    try:
+        all_do(pair, leave)
+    finally:
+        workers.close()
+
+
 @pytest.fixture
-def two(real_workers: Workers) -> Any:
-    """Two workers, which still work and leave in order when the test is over."""
+def two(pair: Any) -> Any:
+    """Two workers, which still work when the test is over."""
+    yield pair
+    assert pair[0].do(call, "w1", pid) == pair[1].pid and pair[1].do(call, "w0", pid) == pair[0].pid
+
+
+@pytest.fixture
+def new_two(real_workers: Workers) -> Any:
+    """Two workers of this test alone, which still work and leave in order when it is over."""
     two = real_workers.group(2)
     yield two
     assert two[0].do(call, "w1", pid) == two[1].pid and two[1].do(call, "w0", pid) == two[0].pid
@@ -422,12 +438,12 @@ def mark_and_wait(mark: Path, go: Path) -> None:
 
 
 @pytest.mark.parametrize("way", ["sync", "async", "reference"])
-def test_control_c_ends_the_wait_at_once_and_breaks_nothing(two: Any, tmp_path: Path, way: str) -> None:
-    two[0].begin(wait_until_interrupted, way, "w1", tmp_path / "mark", tmp_path / "go")
+def test_control_c_ends_the_wait_at_once_and_breaks_nothing(new_two: Any, tmp_path: Path, way: str) -> None:
+    new_two[0].begin(wait_until_interrupted, way, "w1", tmp_path / "mark", tmp_path / "go")
     within(LIMIT_S, (tmp_path / "mark").exists, "the function has begun")
-    two[0].send(signal.SIGINT)
-    assert two[0].result() == "interrupted"
-    assert two[0].do(call, "w1", echo, 5) == 5
+    new_two[0].send(signal.SIGINT)
+    assert new_two[0].result() == "interrupted"
+    assert new_two[0].do(call, "w1", echo, 5) == 5
     (tmp_path / "go").touch()
 
 
@@ -568,9 +584,9 @@ def load(num_workers: int) -> list[int]:
 
 
 @pytest.mark.parametrize("to", ["w0", "w1"])
-def test_a_data_loader_may_have_processes_inside_a_remote_function(two: Any, to: str) -> None:
+def test_a_data_loader_may_have_processes_inside_a_remote_function(new_two: Any, to: str) -> None:
     for _ in range(2):
-        assert two[0].do(call, to, load, 2) == [0, 1, 4, 9, 16, 25]
+        assert new_two[0].do(call, to, load, 2) == [0, 1, 4, 9, 16, 25]
 
 
 def calls_in_a_fork(to: str) -> list[str]:
@@ -598,14 +614,14 @@ def calls_in_a_fork(to: str) -> list[str]:
 
 @pytest.mark.parametrize("inside", [False, True])
 @pytest.mark.parametrize("to", ["w0", "w1"])
-def test_a_fork_of_a_worker_is_no_worker_and_is_told_so(two: Any, to: str, inside: bool) -> None:
-    errors = two[0].do(call, "w1", calls_in_a_fork, to) if inside else two[0].do(calls_in_a_fork, to)
+def test_a_fork_of_a_worker_is_no_worker_and_is_told_so(new_two: Any, to: str, inside: bool) -> None:
+    errors = new_two[0].do(call, "w1", calls_in_a_fork, to) if inside else new_two[0].do(calls_in_a_fork, to)
     own = to == ("w1" if inside else "w0")
     assert errors.pop() == "no error" if own else len(errors) == 4  # what is its own is in its memory
     for error in errors:
         assert error.startswith("ClosedError") and "was forked from worker" in error
     if not inside:
-        assert two[0].do(kept_value).sum() == 3  # the fork has released nothing
+        assert new_two[0].do(kept_value).sum() == 3  # the fork has released nothing
 
 
 def kept_value() -> Any:
@@ -628,8 +644,8 @@ def fork_while_the_hub_is_woken() -> None:
         raise
 
 
-def test_a_fork_needs_no_lock_that_the_worker_holds(two: Any) -> None:
-    two[0].do(fork_while_the_hub_is_woken)
+def test_a_fork_needs_no_lock_that_the_worker_holds(new_two: Any) -> None:
+    new_two[0].do(fork_while_the_hub_is_woken)
 
 
 def be_a_worker_in_a_fork(url: str) -> int:
@@ -647,5 +663,5 @@ def be_a_worker_in_a_fork(url: str) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def test_a_fork_of_a_worker_may_become_a_worker_itself(two: Any, real_workers: Workers) -> None:
-    assert two[0].do(be_a_worker_in_a_fork, real_workers.url + "-child") == 0, two[0].printed
+def test_a_fork_of_a_worker_may_become_a_worker_itself(new_two: Any, real_workers: Workers) -> None:
+    assert new_two[0].do(be_a_worker_in_a_fork, real_workers.url + "-child") == 0, new_two[0].printed

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import fanwise.rpc as rpc
-from fanwise.testing.rpc_workers import LIMIT_S, Workers, all_do
+from fanwise.testing.rpc_workers import Workers, all_do, leave
 
 # Any throughout: what users' functions take and return.
 
@@ -91,10 +91,6 @@ def double(x: int) -> int:
 
 def double_in_each_way(to: str) -> tuple[int, int]:
     return rpc.rpc_sync(to, double, (2,)), rpc.rpc_async(to, double, (2,)).then(lambda done: done.wait()).wait()
-
-
-def leave() -> None:
-    rpc.shutdown(timeout=LIMIT_S)
 
 
 @pytest.mark.parametrize(

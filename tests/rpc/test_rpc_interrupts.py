@@ -13,13 +13,9 @@ import torch
 import fanwise.rpc as rpc
 from fanwise.rpc import autograd
 from fanwise.testing import within
-from fanwise.testing.rpc_workers import LIMIT_S, Workers, all_do
+from fanwise.testing.rpc_workers import LIMIT_S, Workers, all_do, leave
 
 # Any throughout: what users' functions take and return.
-
-
-def leave() -> None:
-    rpc.shutdown(timeout=LIMIT_S)
 
 
 def mark_and_wait(mark: Path, go: Path) -> str:

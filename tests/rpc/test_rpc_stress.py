@@ -12,7 +12,7 @@ from torch.futures import Future
 
 import fanwise.rpc as rpc
 from fanwise.base.errors import DeadlineExceeded
-from fanwise.testing.rpc_workers import LIMIT_S, Worker, Workers, all_do
+from fanwise.testing.rpc_workers import LIMIT_S, Worker, Workers, all_do, leave
 
 SIZE, THREADS, STEPS = 3, 4, 40
 _STACKS_AFTER_S = LIMIT_S - 5.0
@@ -187,10 +187,6 @@ def run_threads(seed: int) -> int:
     if errors:
         raise errors[0]
     return sum(made)
-
-
-def leave() -> None:
-    rpc.shutdown(timeout=LIMIT_S)
 
 
 def group(real_workers: Workers, num_worker_threads: int) -> list[Worker]:

@@ -96,6 +96,17 @@ def test_a_remote_value_comes_as_a_copy(three: list[PlayedAgent]) -> None:
     all_empty(three)
 
 
+def test_whoever_takes_a_reference_for_its_value_is_told_how_to_reach_that(three: list[PlayedAgent]) -> None:
+    rref: Any = remote(1, Counter, 40)
+    with pytest.raises(
+        AttributeError, match=r"'RRef' object has no attribute 'add'. It is a reference: rref\.rpc_sync\(\)\.add"
+    ):
+        rref.add(1)
+    with pytest.raises(AttributeError, match=r"has no attribute '_add'$"):
+        rref._add(1)
+    assert not hasattr(rref, "add")
+
+
 def test_local_value_of_a_user_names_ids_and_owner(three: list[PlayedAgent]) -> None:
     with pytest.raises(RuntimeError) as caught:
         remote(1, make, 1).local_value()

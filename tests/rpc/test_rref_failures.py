@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from torch.futures import Future
 
-from fanwise.base.errors import ClosedError, DeadlineExceeded
-from fanwise.rpc.rref import RRef
+from fanwise.base.errors import ClosedError, DeadlineExceeded, OwnerLostError, WorkerLostError
+from fanwise.rpc.rref import RRef, result_of
 from fanwise.testing import within
 from fanwise.testing.played_agents import (
     PlayedAgent,
     all_empty,
+    ask,
     is_empty,
     leave_with_all,
     make,
@@ -24,6 +25,13 @@ from fanwise.testing.played_agents import (
 # Any throughout: what users' functions take and return.
 
 TIMED_OUT = r"RRef creation via rpc\.remote\(\) timed out"
+
+
+KEPT: list[RRef[Any]] = []
+
+
+def keep(rref: RRef[Any]) -> None:
+    KEPT.append(rref)
 
 
 @pytest.fixture
@@ -79,6 +87,55 @@ def test_a_value_whose_call_never_left_keeps_nobody_waiting(three: list[PlayedAg
     assert asked.done()
     with pytest.raises(DeadlineExceeded, match=TIMED_OUT):
         asked.wait()
+    del rref
+    all_empty(three)
+
+
+@pytest.mark.parametrize(
+    ("error", "mine", "theirs"),
+    [
+        (DeadlineExceeded("it waited"), DeadlineExceeded, DeadlineExceeded),
+        (WorkerLostError("no way"), OwnerLostError, WorkerLostError),
+        (ValueError("refused"), ValueError, WorkerLostError),
+    ],
+    ids=["late", "lost", "refused"],
+)
+def test_a_third_party_does_not_wait_for_a_value_whose_call_never_left(
+    three: list[PlayedAgent], error: Exception, mine: type[Exception], theirs: type[Exception]
+) -> None:
+    made: Future[Any] = Future()
+    three[0].creations = made
+    rref = remote(1, make, 1)
+    ask(2, keep, rref)
+    handed_on = KEPT.pop()
+    asked = three[1].references.value_of(rref._rref_id)
+    within(5.0, handed_on.confirmed_by_owner, "the owner knows of it")
+    assert not asked.done()
+    made.set_exception(error)
+    within(5.0, asked.done, "who waits for it is told")
+    told = "waited for its link until its time ran out" if theirs is DeadlineExceeded else "could not send the call"
+    for future in (asked, three[1].references.value_of(rref._rref_id)):  # who comes later too
+        with pytest.raises(theirs, match=f"worker0 {told}"):
+            result_of(future)
+    with pytest.raises(mine):
+        rref.to_here()
+    del rref, handed_on, asked
+    all_empty(three)
+
+
+def test_a_reference_whose_creation_fails_while_it_is_handed_on_is_not_handed_on(three: list[PlayedAgent]) -> None:
+    made: Future[Any] = Future()
+    three[0].creations = made
+    rref = remote(1, make, 1)
+    new_id = three[0].references.new_id
+
+    def just_then() -> Any:
+        made.set_exception(DeadlineExceeded("the call still waited for its link"))
+        return new_id()
+
+    three[0].references.new_id = just_then  # between the look at the reference and the table's
+    with pytest.raises(DeadlineExceeded, match=TIMED_OUT):
+        ask(2, make, rref)
     del rref
     all_empty(three)
 

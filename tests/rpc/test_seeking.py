@@ -1,8 +1,6 @@
 """Who opens a group after the death of its coordinator: those who are left, before anybody who comes."""
 
-import json
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,19 +15,11 @@ from fanwise.rpc.claims import claim_path
 from fanwise.rpc.entrance import LocalMeeting
 from fanwise.rpc.group import Group
 from fanwise.rpc.rendezvous import Rendezvous
+from fanwise.testing.claim_holders import die_holding
 
 WHERE = Rendezvous("tcp://127.0.0.1:1", "port:1", "127.0.0.1", 1)
 LIMIT_S = 20.0
 SHORT_S = 0.2
-
-OPEN_AND_DIE = """
-import json, os, sys
-from pathlib import Path
-from fanwise.rpc import claims
-claim = claims.try_claim(Path(sys.argv[1]), 1)
-claim.note([tuple(member) for member in json.loads(sys.argv[2])])
-os._exit(0)
-"""
 
 
 @pytest.fixture
@@ -48,8 +38,7 @@ def hub() -> Iterator[Hub]:
 
 def coordinator_dies(meeting: LocalMeeting, *members: tuple[int, int]) -> None:
     """It had these members besides itself."""
-    path = claim_path(meeting._folder, WHERE.name)
-    subprocess.run([sys.executable, "-c", OPEN_AND_DIE, path, json.dumps(members)], check=True)
+    die_holding(claim_path(meeting._folder, WHERE.name), *members)
 
 
 def join(hub: Hub, meeting: LocalMeeting, rank: int, within_s: float, world_size: int | None = None) -> Group:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from fanwise.base.errors import RemoteError
+from fanwise.base.errors import NotSendableError, RemoteError
 from fanwise.links import Request
 from fanwise.links.drivers import Drivers
 from fanwise.rpc.envelopes import Envelopes
@@ -93,3 +93,16 @@ def test_coroutines_that_still_run_are_cancelled_when_the_server_closes_and_thei
         future.wait()
     assert server._loop is not None and server._loop.is_closed()
     server.close()
+
+
+def make_lock(_: int) -> object:
+    return threading.Lock()
+
+
+def test_a_result_that_cannot_be_sent_is_named_with_its_function() -> None:
+    _server, jobs, asked = served(make_lock)
+    jobs.begun[0]()
+    (error,) = asked[0].answers
+    assert isinstance(error, NotSendableError) and isinstance(error, TypeError)
+    assert "what make_lock returned (a _thread.lock) cannot be sent: TypeError: cannot pickle" in str(error)
+    assert "leave it where it is, with rpc.remote" in str(error)

@@ -2,18 +2,15 @@
 
     host a: w0, rank 0        host b: w1, w2
 
-Each worker is a process that does what it is told through a pipe; the processes serve all tests, the groups one each.
-The hosts are network namespaces; where they cannot be made the tests are skipped.
+Each worker is a process that does what it is told through a pipe. The hosts are network namespaces, which serve all
+tests; where they cannot be made the tests are skipped.
 """
 
 import contextlib
 import logging
-import multiprocessing
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection
 from typing import Any
 
 import pytest
@@ -31,11 +28,11 @@ from fanwise.rpc.optim import DistributedOptimizer
 from fanwise.rpc.rendezvous import parse
 from fanwise.testing import within
 from fanwise.testing.networks import PlayedHost, two_hosts, why_not
+from fanwise.testing.rpc_workers import Worker, Workers, all_do
 
 LIMIT_S = 60.0
 PORTS = "29600-29619"
 SECRET = new_secret()
-context = multiprocessing.get_context("spawn")
 
 # Any throughout: what users' functions take and return.
 
@@ -43,19 +40,10 @@ context = multiprocessing.get_context("spawn")
 # -- what the workers do -----------------------------------------------------------------------------------------------
 
 
-def serve(pipe: Connection, host: PlayedHost) -> None:
-    """The life of a worker process."""
+def begin_on(host: PlayedHost) -> None:
+    """The first that a worker does."""
     host.enter()
     torch.set_num_threads(1)
-    while True:
-        try:
-            number, function, args = pipe.recv()
-        except (EOFError, ConnectionResetError):
-            os._exit(0)
-        try:
-            pipe.send((number, function(*args), None))
-        except Exception as error:
-            pipe.send((number, None, error))
 
 
 def join(name: str, rank: int, size: int | None, secret: str, within_s: float = LIMIT_S) -> int:
@@ -67,10 +55,13 @@ def join(name: str, rank: int, size: int | None, secret: str, within_s: float = 
     return agents.current().incarnation
 
 
-def leave(graceful: bool = True) -> None:
-    if agents.is_set():
-        with contextlib.suppress(*() if graceful else (WorkerLostError,)):  # who was cut off learns that here
-            rpc.shutdown(graceful=graceful)
+def leave() -> None:
+    rpc.shutdown()
+
+
+def leave_at_once() -> None:
+    with contextlib.suppress(WorkerLostError):  # who was cut off learns that here
+        rpc.shutdown(graceful=False)
 
 
 def where_it_listens() -> str:
@@ -147,17 +138,31 @@ def gradients(first: str, second: str) -> list[list[float]]:
         return [gradient.tolist() for gradient in autograd.get_gradients(context_id).values()]
 
 
+class Descent:
+    """As torch.optim.SGD, which takes seconds to load."""
+
+    def __init__(self, params: list[torch.Tensor], *, lr: float) -> None:
+        self.params = params
+        self.lr = lr
+
+    def step(self) -> None:
+        with torch.no_grad():
+            for param in self.params:
+                assert param.grad is not None
+                param -= self.lr * param.grad
+
+
 def parameter() -> torch.Tensor:
     return torch.tensor([1.0, 1.0], requires_grad=True)
 
 
 def train(on: str) -> list[float]:
-    """One step of SGD on a parameter that lives there: p - 0.5 * 2p."""
+    """One step down the gradient, on a parameter that lives there: p - 0.5 * 2p."""
     rref = rpc.remote(on, parameter)
     with autograd.context() as context_id:
         loss = (rref.to_here() ** 2).sum()
         autograd.backward(context_id, [loss])
-        DistributedOptimizer(torch.optim.SGD, [rref], lr=0.25).step(context_id)
+        DistributedOptimizer(Descent, [rref], lr=0.25).step(context_id)
     values: list[float] = rref.to_here().tolist()
     return values
 
@@ -198,85 +203,45 @@ _warnings: list[str] = []
 # -- the test's side of them -------------------------------------------------------------------------------------------
 
 
-class Worker:
-    """A process on one of the hosts."""
-
-    def __init__(self, name: str, host: PlayedHost) -> None:
-        self.name = name
-        self.host = host
-        self.number = 0
-        self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=serve, args=(theirs, host), daemon=True)
-        self.process.start()
-        theirs.close()
-
-    def begin(self, function: Callable[..., object], *args: object) -> "Worker":
-        self.number += 1
-        self.pipe.send((self.number, function, args))
-        return self
-
-    def result(self) -> Any:
-        number, value, error = 0, None, None
-        while number < self.number:  # what a failed test did not wait for comes first
-            assert self.pipe.poll(LIMIT_S), f"{self.name} did not answer"
-            number, value, error = self.pipe.recv()
-        if error is not None:
-            raise error
-        return value
-
-    def do(self, function: Callable[..., object], *args: object) -> Any:
-        return self.begin(function, *args).result()
-
-    def end(self) -> None:
-        self.pipe.close()
-        self.process.kill()
-        self.process.join()
-        self.process.close()
-
-
 @dataclass
 class Cluster:
-    """Two hosts, and the workers on them."""
+    """Two hosts, and three workers on them."""
 
     a: PlayedHost
     b: PlayedHost
-    workers: list[Worker]
+    workers: Workers
 
-    def join(self, size: int | None = 3, secrets: tuple[str, ...] = (SECRET,) * 3) -> list[Worker]:
-        joining = self.workers[: len(secrets)]
-        for rank, (worker, secret) in enumerate(zip(joining, secrets, strict=True)):
-            worker.begin(join, worker.name, rank, size, secret)
+    def start(self, name: str, host: PlayedHost) -> Worker:
+        worker = self.workers.start(name)
+        worker.do(begin_on, host)
+        return worker
+
+    def three(self) -> list[Worker]:
+        """They have not joined yet."""
+        return [self.start("w0", self.a), self.start("w1", self.b), self.start("w2", self.b)]
+
+    def join(self, size: int | None = 3, *, number: int = 3) -> list[Worker]:
+        """The first `number` of them, as members of a group."""
+        joining = self.three()[:number]
+        for rank, worker in enumerate(joining):
+            worker.begin(join, worker.name, rank, size, SECRET)
         for worker in joining:
             worker.result()
         return joining
 
-    def leave(self, *, graceful: bool) -> None:
-        for worker in self.workers:
-            worker.begin(leave, graceful)
-        for worker in self.workers:
-            worker.result()
-
 
 @pytest.fixture(scope="module")
-def started() -> Iterator[Cluster]:
+def hosts() -> Iterator[tuple[PlayedHost, PlayedHost]]:
     missing = why_not()
     if missing:
         pytest.skip(missing)
-    with two_hosts() as (a, b):
-        workers = [Worker("w0", a), Worker("w1", b), Worker("w2", b)]
-        try:
-            yield Cluster(a, b, workers)
-        finally:
-            for worker in workers:
-                worker.end()
-            # Spawning has started it, and it would stay: a child of this process that later tests do not expect.
-            resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]
+    with two_hosts() as both:
+        yield both
 
 
 @pytest.fixture
-def cluster(started: Cluster) -> Iterator[Cluster]:
-    yield started
-    started.leave(graceful=False)
+def cluster(hosts: tuple[PlayedHost, PlayedHost], real_workers: Workers) -> Cluster:
+    return Cluster(*hosts, real_workers)
 
 
 def refuse_newcomers(host: PlayedHost) -> None:
@@ -303,9 +268,9 @@ def test_workers_of_two_hosts_join_by_secret_and_call_each_other(cluster: Cluste
             assert caller.do(call, to, name_of_this) == to
     assert workers[0].do(call_async, "w2", 100) == [i**2 for i in range(100)]
     for worker, to in ((workers[0], "w1"), (workers[1], "w0")):
-        back, here = worker.do(sum_there, to, 64)
+        back, here = worker.do(sum_there, to, 16)
         assert back == here
-    cluster.leave(graceful=True)
+    all_do(workers, leave)
 
 
 def test_references_gradients_and_optimizers_work_between_hosts(cluster: Cluster) -> None:
@@ -315,26 +280,26 @@ def test_references_gradients_and_optimizers_work_between_hosts(cluster: Cluster
     assert workers[0].do(gradients, "w1", "w2") == [[12.0, 24.0]]
     assert workers[1].do(gradients, "w0", "w2") == [[12.0, 24.0]]
     assert workers[2].do(train, "w0") == [0.5, 0.5]
-    cluster.leave(graceful=True)
+    all_do(workers, leave)
 
 
 def test_neighbours_share_memory_and_hosts_do_not_though_they_share_a_folder(cluster: Cluster) -> None:
     w0, w1, w2 = cluster.join()
     paths = {worker.do(where_it_listens).split(" ", 2)[2].rpartition("/")[0] for worker in (w0, w1, w2)}
     assert len(paths) == 1, "all could reach each other's sockets there"
-    assert w1.do(process_linked, "w2") == w2.process.pid and w2.do(process_linked, "w1") == w1.process.pid
+    assert w1.do(process_linked, "w2") == w2.pid and w2.do(process_linked, "w1") == w1.pid
     assert w0.do(process_linked, "w1") == 0 and w1.do(process_linked, "w0") == 0
     for _ in range(2):
-        back, here = w1.do(sum_there, "w2", 64)
+        back, here = w1.do(sum_there, "w2", 16)
         assert back == here
     assert w1.do(has_shared_memory, "w2") and not w1.do(has_shared_memory, "w0")
-    cluster.leave(graceful=True)
+    all_do([w0, w1, w2], leave)
 
 
 def test_another_secret_is_refused_and_both_sides_say_so(cluster: Cluster) -> None:
-    w0, w1 = cluster.workers[:2]
+    w0, w1, _ = cluster.three()
     w0.do(keep_warnings)
-    w0.begin(join, "w0", 0, 2, SECRET, 6.0)
+    w0.begin(join, "w0", 0, 2, SECRET, 4.0)
     with pytest.raises(AuthenticationError, match=r"10\.91\.0\.1:29500 does not hold our secret .*\n.*FANWISE_SECRET"):
         w1.do(join, "w1", 1, 2, new_secret(), 20.0)
     with pytest.raises(DeadlineExceeded, match=r"missing: rank 1; connections that were refused: not-authentic: 1"):
@@ -345,18 +310,18 @@ def test_another_secret_is_refused_and_both_sides_say_so(cluster: Cluster) -> No
 
 def test_without_a_secret_nobody_joins_another_host(cluster: Cluster) -> None:
     with pytest.raises(SecretError, match="address of another host, and there is no secret"):
-        cluster.workers[1].do(join, "w1", 1, 2, "", 5.0)
+        cluster.start("w1", cluster.b).do(join, "w1", 1, 2, "", 5.0)
 
 
 def test_a_worker_that_cannot_be_dialled_is_called_over_a_link_it_makes_itself(cluster: Cluster) -> None:
     refuse_newcomers(cluster.b)
     try:
-        w0, _, w2 = cluster.join()
+        w0, w1, w2 = cluster.join()
         w0.do(wait_to_connect, LIMIT_S, 0.5)
         assert w0.do(call, "w1", name_of_this) == "w1"
         assert w0.do(call_async, "w2", 20) == [i**2 for i in range(20)]
         assert w2.do(call, "w0", name_of_this) == "w0" and w2.do(call, "w1", name_of_this) == "w1"
-        cluster.leave(graceful=True)
+        all_do([w0, w1, w2], leave)
     finally:
         admit_newcomers(cluster.b)
 
@@ -365,13 +330,13 @@ def test_two_that_cannot_reach_each_other_at_all_are_told_so(cluster: Cluster) -
     for host in (cluster.a, cluster.b):
         refuse_newcomers(host)
     try:
-        w0, w1 = cluster.join(2, (SECRET, SECRET))
+        w0, w1 = cluster.join(2, number=2)
         for worker, to in ((w0, "w1"), (w1, "w0")):
             worker.do(wait_to_connect, 1.0, 0.5)
             with pytest.raises(WorkerLostError, match=rf"'{to}' .* cannot reach each other.*\n.*their firewalls"):
                 worker.do(call, to, name_of_this)
             worker.do(wait_to_connect, 10.0, 2.0)
-        cluster.leave(graceful=True)
+        all_do([w0, w1], leave)
     finally:
         for host in (cluster.a, cluster.b):
             admit_newcomers(host)
@@ -379,7 +344,7 @@ def test_two_that_cannot_reach_each_other_at_all_are_told_so(cluster: Cluster) -
 
 @pytest.mark.parametrize("end", ["a", "b"])
 def test_a_cut_cable_loses_the_other_host_and_who_is_back_joins_again(cluster: Cluster, end: str) -> None:
-    w0, w1 = cluster.join(None, (SECRET, SECRET))
+    w0, w1 = cluster.join(None, number=2)
     before = w1.do(agents_incarnation)
     w0.do(begin_endless_call, "w1")
     w1.do(begin_endless_call, "w0")
@@ -394,7 +359,7 @@ def test_a_cut_cable_loses_the_other_host_and_who_is_back_joins_again(cluster: C
             w0.do(call, "w1", name_of_this)
     finally:
         host.mend()
-    w1.do(leave, False)
+    w1.do(leave_at_once)
     assert w1.do(join, "w1", 1, None, SECRET) != before
     within(LIMIT_S, lambda: w0.do(others) == ["w1"], "it is back")
     for caller, to in ((w0, "w1"), (w1, "w0")):
@@ -419,60 +384,46 @@ def test_most_of_a_group_go_on_when_a_cut_takes_rank_0_which_ends(cluster: Clust
         cluster.a.mend()
     with pytest.raises(WorkerLostError, match=r"declared lost.*side of a cut that has 1 of 3 workers"):
         w0.do(leave)
-    for worker in (w1, w2):
-        worker.begin(leave)
-    for worker in (w1, w2):
-        worker.result()
+    all_do([w1, w2], leave)
 
 
 def test_the_others_go_on_when_the_process_of_rank_0_dies_and_a_newcomer_is_told_why_it_finds_nobody(
     cluster: Cluster,
 ) -> None:
-    first = Worker("w0", cluster.a)
-    _, w1, w2 = cluster.workers
-    try:
-        for rank, worker in enumerate((first, w1, w2)):
-            worker.begin(join, worker.name, rank, None, SECRET)
-            worker.result()
-        for worker in (w1, w2):
-            worker.do(note_losses)
-        first.process.kill()
-        for worker, other in ((w1, "w2"), (w2, "w1")):
-            within(LIMIT_S, lambda worker=worker: worker.do(losses) == ["w0"], "both are told")  # type: ignore[misc]
-            assert worker.do(call, other, name_of_this) == other
-        newcomer = cluster.workers[0]
-        with pytest.raises(DeadlineExceeded, match=r"MASTER_ADDR=10\.91\.0\.1.*\n.*\n.*nobody new can find it"):
-            w2.do(join_as_well, 3, 4.0)
-        assert newcomer.do(join, "w0", 0, None, SECRET)
-        assert newcomer.do(others) == [] and w1.do(others) == ["w2"], "who is started anew there opens another group"
-        w2.do(leave, False)
-        within(LIMIT_S, lambda: w1.do(others) == [], "goodbyes are heard")
-    finally:
-        first.end()
+    w0, w1, w2 = cluster.three()
+    for rank, worker in enumerate((w0, w1, w2)):
+        worker.do(join, worker.name, rank, None, SECRET)
+    for worker in (w1, w2):
+        worker.do(note_losses)
+    w0.kill()
+    for worker, other in ((w1, "w2"), (w2, "w1")):
+        within(LIMIT_S, lambda worker=worker: worker.do(losses) == ["w0"], "both are told")  # type: ignore[misc]
+        assert worker.do(call, other, name_of_this) == other
+    newcomer = cluster.start("w0", cluster.a)
+    with pytest.raises(DeadlineExceeded, match=r"MASTER_ADDR=10\.91\.0\.1.*\n.*\n.*nobody new can find it"):
+        w2.do(join_as_well, 3, 4.0)
+    assert newcomer.do(join, "w0", 0, None, SECRET)
+    assert newcomer.do(others) == [] and w1.do(others) == ["w2"], "who is started anew there opens another group"
+    w2.do(leave_at_once)
+    within(LIMIT_S, lambda: w1.do(others) == [], "goodbyes are heard")
 
 
 def test_half_of_a_group_ends_when_it_is_cut_off_from_rank_0(cluster: Cluster) -> None:
-    other = Worker("w3", cluster.a)
-    w0, w1, w2 = cluster.workers
+    w0, w1, w2 = cluster.three()
+    w3 = cluster.start("w3", cluster.a)
+    for rank, worker in enumerate((w0, w1, w2, w3)):
+        worker.do(join, worker.name, rank, None, SECRET)
+    for worker in (w1, w2):
+        worker.do(succeed_within, 8.0)
+        worker.do(note_losses)
+    cluster.b.cut()
     try:
-        for rank, worker in enumerate((w0, w1, w2, other)):
-            worker.begin(join, worker.name, rank, None, SECRET)
-            worker.result()
         for worker in (w1, w2):
-            worker.do(succeed_within, 12.0)
-            worker.do(note_losses)
-        cluster.b.cut()
-        try:
-            for worker in (w1, w2):
-                within(LIMIT_S, lambda worker=worker: len(worker.do(losses)) == 3, "it has ended")  # type: ignore[misc]
-            within(LIMIT_S, lambda: w0.do(others) == ["w3"], "the half of rank 0 goes on")
-            assert other.do(call, "w0", name_of_this) == "w0"
-        finally:
-            cluster.b.mend()
-        for worker in (w1, w2):
-            worker.do(succeed_within, 60.0)
+            within(LIMIT_S, lambda worker=worker: len(worker.do(losses)) == 3, "it has ended")  # type: ignore[misc]
+        within(LIMIT_S, lambda: w0.do(others) == ["w3"], "the half of rank 0 goes on")
+        assert w3.do(call, "w0", name_of_this) == "w0"
     finally:
-        other.end()
+        cluster.b.mend()
 
 
 def agents_incarnation() -> int:

@@ -56,18 +56,17 @@ class Link:
         self.on_malformed: Callable[[WireError], None] = lambda error: None
         # How values become bytes; a layer above may set its own, on both sides, before the first call.
         self.dumps, self.loads = dumps, loads
+        self.on_late: Callable[[Buffer, Sequence[memoryview]], None] | None = None  # for answers nobody waits for
         self._hub, self._wire = hub, wire
         self._pid, self._fd = os.getpid(), wire.fileno()
         self._watch = PeerWatch(hub, peer, self._peer_ended)
         self._death: Ending | None = None
         self._over = self._told = False
         self._endings: list[Callable[[Link, Ending], None]] = []
-        self._lock = threading.Lock()
+        self._lock, self._reading, self._reader_id = threading.Lock(), threading.Lock(), 0
         self._calls: Calls[Reply] = Calls()
         self._alarm = Alarm(hub, self._expire)
-        self._reading, self._reader_id = threading.Lock(), 0
-        self._reader = FrameReader(limits)
-        self._unhandled: deque[Frame] = deque()
+        self._reader, self._unhandled = FrameReader(limits), deque[Frame]()
         self._sender = Sender(hub, wire)
         self._sharing = sharing
         if sharing is not None:
@@ -310,6 +309,8 @@ class Link:
                 reply = self._calls.answered(frame.call_id)
             if reply is not None:
                 self._resolve(reply, frame)
+            elif kind == frames.REPLY and self.on_late is not None:
+                self.on_late(frame.head, frame.buffers)
         elif kind == frames.GOODBYE:
             self._end(Ending(True, bytes(frame.head).decode(errors="replace")))
         elif kind > frames.GOODBYE:

@@ -199,7 +199,7 @@ def _connect(connection: socket.socket, path: Path, within_s: float) -> None:
     except BlockingIOError as error:
         raise TimeoutError from error
     except OSError as error:
-        raise WorkerLostError(f"nobody listens at {path}: {error}. Its pool may have ended.") from error
+        raise WorkerLostError(f"nobody listens at {path}: {error}. Its process may have ended.") from error
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(0))
 
 

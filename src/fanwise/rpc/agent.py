@@ -26,10 +26,12 @@ from ..links.drivers import Drivers
 from . import pickling
 from .call_future import CallFuture, failed
 from .connections import Connections
+from .cuda_memory import CudaMemory
 from .devices import DeviceMaps, about_here
 from .envelopes import Envelopes
 from .group import Group
 from .interpreter import ShorterSwitches
+from .lending import Lending
 from .members import Member
 from .messages import Sealed
 from .options import TensorPipeRpcBackendOptions
@@ -76,6 +78,8 @@ class Agent:
         self.devices = self.envelopes.devices = DeviceMaps(options.device_maps, options.devices)
         self.envelopes.allowed = options.allowed
         self.envelopes.name_of = self._name_of
+        self.lending = self.envelopes.lending = Lending(self, hub, options.memory or CudaMemory())
+        self.connections.arrived = self.lending.arrived
         self.on("devices", lambda sender: about_here(self.devices))
         self.outside = drivers.outside
         self.blocking = drivers.blocking
@@ -151,12 +155,14 @@ class Agent:
         self._forget(member)
         self.connections.lost(member)
         info = WorkerInfo(member.name, member.id)
+        self.lending.gone(info, member.incarnation)
         for callback in self.on_lost:
             callback(info, member.incarnation)
 
     def _member_left(self, member: Member) -> None:
         self._forget(member)
         self.connections.left(member)
+        self.lending.gone(WorkerInfo(member.name, member.id), member.incarnation)
 
     # -- tell ------------------------------------------------------------------------------------------------------
 
@@ -234,6 +240,7 @@ class Agent:
         try:
             reply = link.call(cast(str, sealed), deadline_s=limit_s)  # `dumps` knows it
         except FanwiseError as error:
+            self.lending.take_back(sealed.loans, to.id)
             return _failed_future(failed(error, to, limit_s, closed=self.is_closed))
         return CallFuture(self, reply, to, limit_s)
 
@@ -318,12 +325,14 @@ class Agent:
         return self.connections.closed
 
     def open_calls(self) -> tuple[int, int]:
-        """How many calls are open now, out and in, and how many were begun ever."""
-        return self.connections.num_open + self.server.num_open, self.server.num_begun
+        """How many calls are open now, out and in, or have left tensors to be copied; how many were begun ever."""
+        num_open = self.connections.num_open + self.server.num_open + self.lending.num_lent
+        return num_open, self.server.num_begun
 
     def close(self) -> None:
         """End the links and the threads. What waits fails; a job that still runs is left alone."""
         self.connections.close()
+        self.lending.close()
         self._switches.end()
         self._drivers.close()
         self.server.close()

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 class CallFuture(Future[Any]):  # Any: what the function returns
     """See the module. Made by `Agent.call`."""
 
+    has_left = True  # it was sent
+
     def __init__(self, agent: "Agent", reply: Reply, to: WorkerInfo, limit_s: float | None) -> None:
         super().__init__()
         self._agent = agent

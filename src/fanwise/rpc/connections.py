@@ -22,8 +22,9 @@ from typing import Any
 from ..base.errors import ClosedError, DeadlineExceeded, FanwiseError, WorkerLostError
 from ..links import Hub, Link, Request, memory_links
 from .group import Group
+from .lending import Claim
 from .members import Member
-from .messages import dumps, loads
+from .messages import dumps, late, loads
 from .routes import Routes, Waiting
 from .worker_info import WorkerInfo
 
@@ -63,6 +64,8 @@ class Connections:
         self._handle = handle
         self._blocking = blocking
         self._outside = outside
+        # Makes the claim of a message that came with loans; set by the agent.
+        self.arrived: Callable[[WorkerInfo, tuple[int, ...]], Claim] | None = None
         self._group: Group | None = None
         self._closing = threading.Event()
         self._routes = Routes(hub)
@@ -272,6 +275,9 @@ class Connections:
 
     def _serve_on(self, link: Link, peer: WorkerInfo) -> None:
         link.dumps, link.loads = dumps, loads
+        if self.arrived is not None:
+            arrived = partial(self.arrived, peer)
+            link.loads, link.on_late = partial(loads, arrived=arrived), partial(late, arrived=arrived)
         link.handler = partial(self._handle, peer)
         link.open()
 

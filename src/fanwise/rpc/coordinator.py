@@ -205,6 +205,11 @@ class Coordinator:
         """Who has not called its graceful shutdown yet."""
         return [member for member in self.view.members if member.incarnation not in self.barrier.arrived]
 
+    def busy(self) -> list[Member]:
+        """Who said in the last round of the shutdown that calls were open there."""
+        counts = self.barrier.before | self.barrier.counts
+        return [member for member in self.view.members if counts.get(member.incarnation, (0, 0))[0]]
+
     # -- facts -----------------------------------------------------------------------------------------------------
 
     def hello(self, hello: Hello) -> list[Order]:

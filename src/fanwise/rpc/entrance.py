@@ -23,7 +23,7 @@ from ..links.shared_secret import read_secret
 from .claims import Claim, claim_path, has_survivors, holder_of, host_key, runtime_folder, try_claim
 from .leftovers import sweep
 from .members import Member
-from .rendezvous import Rendezvous
+from .rendezvous import Rendezvous, is_known
 
 OnLink = Callable[[Link], None]
 
@@ -94,12 +94,19 @@ def meeting_at(where: Rendezvous, *, environment: Mapping[str, str] = os.environ
         from .entrance_tls import TlsMeeting
 
         return TlsMeeting(where, secret, ports=environment.get("FANWISE_PORTS", 0))
-    if where.is_here:
+    if where.are_all_here:
         return LocalMeeting(where)
+    unknown = [place.host for place in where.places if not is_known(place.host)]
+    if unknown:
+        raise SecretError(
+            f"{where.url} is taken for an address of another host, which needs a secret: no host of the name "
+            f"{', '.join(unknown)} is known here. Is it spelled as it should be?"
+        )
+    has = "has" if where.others else "is"
     raise SecretError(
-        f"{where.url} is an address of another host, and there is no secret. Without one anybody who reaches that port "
-        f"could run code here.\nMake one with `fanwise secret`, and give it to all workers in FANWISE_SECRET, or in a "
-        f"file named by FANWISE_SECRET_FILE; or, when all workers run on this host, use 127.0.0.1."
+        f"{where.url} {has} an address of another host, and there is no secret. Without one anybody who reaches that "
+        f"port could run code here.\nMake one with `fanwise secret`, and give it to all workers in FANWISE_SECRET, or "
+        f"in a file named by FANWISE_SECRET_FILE; or, when all workers run on this host, use 127.0.0.1."
     )
 
 

@@ -2,7 +2,8 @@
 
 The holder of the entrance is whoever listens on that port, so only a worker of that host can hold it; when its process
 has ended, another of that host takes the port. A process that is frozen keeps it, and a host that is gone takes it
-along: then nobody new can come in. The members find each other without it (`doors`).
+along: then nobody new can come in, unless more addresses than one were given: the coordinator holds the one of its
+host, and newcomers try all. The members find each other without it (`doors`).
 
 Each member listens on a port of its own, on the address by which its host reaches rank 0's; and, for those of the same
 host, network and user, at a Unix socket in the user's folder, where big buffers go through shared memory:
@@ -23,7 +24,7 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..base.errors import AuthenticationError, FanwiseError, WorkerLostError
+from ..base.errors import AuthenticationError, DeadlineExceeded, FanwiseError, WorkerLostError
 from ..links import Hub, Link, UnixListener, dial
 from ..links.certificates import Identity
 from ..links.frozen import this_host
@@ -32,7 +33,7 @@ from .claims import runtime_folder
 from .entrance import Listener, OnLink, is_open, refused_text
 from .leftovers import sweep
 from .members import Member
-from .rendezvous import Rendezvous
+from .rendezvous import Place, Rendezvous
 
 _UNIX_KEY = b"fanwise: key of Unix sockets within one host, 1"
 
@@ -60,10 +61,11 @@ class TlsMeeting:
     def try_open(
         self, hub: Hub, incarnation: int, on_link: OnLink, *, instead_of: int | None = None
     ) -> "TlsEntrance | None":
-        if not self.where.is_here:
+        here = next((place for place in self.where.places if place.is_here), None)
+        if here is None:
             return None
         try:
-            listener = TcpListener(hub, self.where.host, self.where.port, self._identity, on_link=on_link)
+            listener = TcpListener(hub, here.host, here.port, self._identity, on_link=on_link)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
@@ -73,10 +75,19 @@ class TlsMeeting:
     def dial(self, hub: Hub, *, within_s: float, but_not: int | None = None) -> Link | None:
         if but_not is not None:
             return None
-        try:
-            return dial_tcp(hub, self.where.host, self.where.port, self._identity, within_s=within_s)
-        except WorkerLostError:  # nobody listens, or it is just closing
-            return None
+        until_s = hub.clock.now_s() + within_s
+        silent: DeadlineExceeded | None = None
+        for number, place in enumerate(self.where.places):
+            left_s = max(0.001, until_s - hub.clock.now_s()) / (len(self.where.places) - number)
+            try:
+                return dial_tcp(hub, place.host, place.port, self._identity, within_s=left_s)
+            except WorkerLostError:  # nobody listens, or it is just closing
+                continue
+            except DeadlineExceeded as error:
+                silent = error
+        if silent is not None:
+            raise silent
+        return None
 
     def listen(self, hub: Hub, on_link: OnLink) -> tuple["Listeners", str]:
         listener = TcpListener(hub, _own_address(self.where), self._ports, self._identity, on_link=on_link)
@@ -144,8 +155,19 @@ class TlsEntrance:
 
 
 def _own_address(where: Rendezvous) -> str:
-    """This host's address on the way to rank 0's. Asks the routing table; sends nothing."""
-    family, kind, protocol, _name, address = socket.getaddrinfo(where.host, where.port or 1, type=socket.SOCK_DGRAM)[0]
+    """This host's address on the way to rank 0's, or to the first that is known. Sends nothing."""
+    failed: OSError | None = None
+    for place in where.places:
+        try:
+            return _address_towards(place)
+        except OSError as error:  # that host has no name any more, or no way leads there
+            failed = failed or error
+    assert failed is not None, "there is a place"
+    raise failed
+
+
+def _address_towards(place: Place) -> str:
+    family, kind, protocol, _name, address = socket.getaddrinfo(place.host, place.port or 1, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as probe:
         probe.connect(address)
         return str(probe.getsockname()[0])

@@ -10,14 +10,21 @@ import pickle
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 
 from . import pickling
 from .allowing import Allowed
 from .devices import DeviceMaps
-from .messages import Sealed, extra_of, is_answer, seal, unseal
+from .messages import Parts, Sealed, extra_of, is_answer, seal, unseal
+from .worker_info import WorkerInfo
+
+if TYPE_CHECKING:
+    from .lending import Lending
+
+# What goes along with a message that says nothing: autograd's, remote's, forks, places.
+_NOTHING: tuple[Any, ...] = (None, None, (), None)  # Any: each its own
 
 
 class Autograd(Protocol):
@@ -64,6 +71,7 @@ class Envelopes:
     def __init__(self) -> None:
         self.autograd: Autograd | None = None
         self.references: References | None = None
+        self.lending: Lending | None = None
         self.allowed: Allowed | None = None
         self.devices = DeviceMaps({}, ())
         self.name_of: Callable[[int], str] = str
@@ -79,11 +87,20 @@ class Envelopes:
         data, tensors, buffers = pickling.encode(value, to) if call is None else pickling.encode_call(value, to)
         header = None if self.autograd is None else self.autograd.on_send(to, tensors)
         places = self._places(tensors, to, is_call=call is not None) if tensors else None
+        lender = None
+        if tensors and self.lending is not None:
+            targets = None if call is None else places or ["cpu"] * len(tensors)
+            lender = self.lending.lender(tensors, to, targets)
         extra = b""
         if forks or header is not None or remote is not None or places is not None:
             plain = [tuple(tuple(part) for part in fork) for fork in forks]
             extra = pickle.dumps((header, remote, plain, places), protocol=5)
-        return seal(extra, tensors, data, buffers, call)
+        try:
+            return seal(extra, tensors, data, buffers, call, lender)
+        except BaseException:
+            if lender is not None:
+                lender.take_back()
+            raise
 
     def _places(self, tensors: Sequence[torch.Tensor], to: int, *, is_call: bool) -> list[str] | None:
         """Where tensors of a call shall be there; where those of an answer are here. None: all on the CPU."""
@@ -94,19 +111,39 @@ class Envelopes:
             return None
         return [str(tensor.device) for tensor in tensors]
 
-    def _placed(self, tensors: list[torch.Tensor], places: list[str] | None, sealed: Sealed, sender: int) -> list[Any]:
-        devices = [torch.device(place) for place in places or ["cpu"] * len(tensors)]
-        if is_answer(sealed):
-            name = self.name_of(sender)
-            devices = [self.devices.here(name, device) for device in devices]
-        return [_on(tensor, device) for tensor, device in zip(tensors, devices, strict=True)]
+    def _borrowed(self, sealed: Sealed, sender: int) -> tuple[tuple[Any, ...], Parts]:  # Any: plain
+        """What went along with a message with loans, and the rest of it: its tensors are copies of our own."""
+        assert self.lending is not None and sealed.claim is not None, "it made the claim"
+        extra = extra_of(sealed)
+        along = pickle.loads(extra) if extra else _NOTHING
+        place = self._place(along[3], sealed, sender)
+        with self.lending.borrowing(sealed.claim, WorkerInfo(self.name_of(sender), sender), place) as borrow:
+            parts = unseal(sealed, borrow)
+        return along, parts._replace(tensors=self._placed(parts.tensors, along[3], sealed, sender))
+
+    def _placed(self, tensors: list[Any], places: list[str] | None, sealed: Sealed, sender: int) -> list[Any]:
+        place = self._place(places, sealed, sender)
+        return [_on(tensor, place(number)) for number, tensor in enumerate(tensors)]
+
+    def _place(self, places: list[str] | None, sealed: Sealed, sender: int) -> Callable[[int], torch.device]:
+        """Where the tensors of a message shall be, by their numbers."""
+        name = self.name_of(sender) if is_answer(sealed) else None
+
+        def place(number: int) -> torch.device:
+            device = torch.device("cpu" if places is None else places[number])
+            return device if name is None else self.devices.here(name, device)
+
+        return place
 
     def open(self, sealed: Sealed, sender: int) -> Opened:
         """Open a message of worker `sender`. Runs what unpickling the user's values runs."""
-        extra, tensors, data, buffers = unseal(sealed)
-        header, remote, forks, places = pickle.loads(extra) if extra else (None, None, (), None)
-        if tensors and (places is not None or self.devices.maps):
-            tensors = self._placed(tensors, places, sealed, sender)
+        if sealed.claim is None:
+            extra, tensors, data, buffers = unseal(sealed)
+            header, remote, forks, places = pickle.loads(extra) if extra else _NOTHING
+            if tensors and (places is not None or self.devices.maps):
+                tensors = self._placed(tensors, places, sealed, sender)
+        else:
+            (header, remote, forks, _), (_, tensors, data, buffers) = self._borrowed(sealed, sender)
         if header is not None and self.autograd is not None:
             tensors = self.autograd.on_receive(sender, header, tensors)
         try:
@@ -121,10 +158,15 @@ class Envelopes:
             return Opened((partial(_fail, error), (), {}), header, remote, has_references=bool(forks))
         return Opened(value, header, remote, has_references=True)
 
-    def take_back(self, sealed: Sealed) -> None:
-        """A message that was closed here never left: its references are given back. Not on a reading thread."""
+    def take_back(self, sealed: Sealed, to: int) -> None:
+        """A message that was closed here never left: what it holds is given back. Not on a reading thread.
+
+        `to`: the worker that it was for.
+        """
+        if sealed.loans and self.lending is not None:
+            self.lending.take_back(sealed.loans, to)
         extra = extra_of(sealed)
-        header, _remote, forks, _places = pickle.loads(extra) if extra else (None, None, (), None)
+        header, _remote, forks, _places = pickle.loads(extra) if extra else _NOTHING
         if header is not None and self.autograd is not None:
             self.autograd.unsent(header)
         if forks and self.references is not None:

@@ -158,7 +158,7 @@ class Group:
             heartbeat_s=self._heartbeat_s,
         )
         is_open = office.open(instead_of=gone.incarnation if gone is not None and gone.frozen else None)
-        if not is_open and (exclusive or gone is None or (self._meeting.where.is_here and not gone.frozen)):
+        if not is_open and (exclusive or gone is None or (self._meeting.where.is_any_here and not gone.frozen)):
             office.close("somebody else is the coordinator")
             return False
         self._office = office

@@ -3,19 +3,22 @@
     plain     0, then the pickle of links.codec                     book-keeping; its handler runs where it is read
     sealed    1 a call or 2 an answer, counts, extra, table of tensors, pickle; buffers of big tensors and arrays beside
               3 a call or 4 an answer, pickle; buffers of arrays beside: one without tensors and without extra
+              5 a call or 6 an answer with loans: how many, their numbers, then as 1 and 2
                                                                     the user's; opened outside the reading thread
 
     seal: (extra, tensors, pickle, buffers) --> Sealed --link--> Sealed --> unseal
 
 The table has for each tensor its header (`to_wire`) and, when it is small, its bytes: a buffer of its own costs the
-receiver more than the copy. A sparse tensor goes as the dense ones it is made of. A dense one that is not contiguous
-keeps its strides: it goes in the order of its memory, without what lies between. Knows no agent, call or user's type.
+receiver more than the copy. One in a device's memory that is lent (`lending`) is a handle there. A sparse tensor goes
+as the dense ones it is made of. A dense one that is not contiguous keeps its strides: it goes in the order of its
+memory, without what lies between. Knows no agent, call or user's type.
 """
 
 import pickle as _pickle
 import struct
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -23,29 +26,41 @@ from ..base.errors import WireError
 from ..links import codec
 from ..tensor import from_wire, to_wire
 
-Buffer = bytes | bytearray | memoryview
+if TYPE_CHECKING:
+    from .lending import Claim, Lender
 
-_PLAIN, _CALL, _ANSWER, _BARE_CALL, _BARE_ANSWER = range(5)
-_KINDS = [bytes([kind]) for kind in range(5)]
+Buffer = bytes | bytearray | memoryview
+Lend = Callable[[torch.Tensor], bytes | None]
+Borrow = Callable[[int, memoryview], torch.Tensor]
+
+_PLAIN, _CALL, _ANSWER, _BARE_CALL, _BARE_ANSWER, _LENT_CALL, _LENT_ANSWER = range(7)
+_KINDS = [bytes([kind]) for kind in range(7)]
 _CALLS, _ANSWERS = (_BARE_CALL, _CALL), (_BARE_ANSWER, _ANSWER)
+_BARE = (_BARE_CALL, _BARE_ANSWER)
 _COUNTS = struct.Struct("<HIII")  # tensors, size of extra, size of the table, buffers that belong to tensors
 _ENTRY = struct.Struct("<HI")  # size of the header, size of the bytes that follow it, or _BESIDE
-_BESIDE, _PARTS = 0xFFFFFFFF, 0xFFFFFFFE
+_BESIDE, _PARTS, _HANDLE = 0xFFFFFFFF, 0xFFFFFFFE, 0xFFFFFFFD
+_LOAN, _NUM_LOANS = struct.Struct("<Q"), struct.Struct("<H")
 _IN_TABLE_BYTES = 4096
 
 
 class Sealed(NamedTuple):
-    """A call or an answer, closed: bytes, and what lies beside them. `name` is for messages to people."""
+    """A call or an answer, closed: bytes, and what lies beside them. `name` is for messages to people.
+
+    `loans`: what was lent to make it. `claim`: what came of them here; the one who opens it closes that.
+    """
 
     head: Buffer
     buffers: Sequence[memoryview]
     name: str
+    loans: tuple[int, ...] = ()
+    claim: "Claim | None" = None
 
     def __repr__(self) -> str:
         return self.name
 
 
-class Opened(NamedTuple):
+class Parts(NamedTuple):
     """What was in a `Sealed`, nothing of it unpickled."""
 
     extra: Buffer
@@ -64,68 +79,119 @@ def dumps(value: object) -> tuple[bytes, list[memoryview]]:
     return _KINDS[_PLAIN] + head, buffers
 
 
-def loads(head: Buffer, buffers: Sequence[memoryview] = ()) -> Any:  # Any: what the peer sent
-    """For a link. A request that is `Sealed` comes as (Sealed, ())."""
+def loads(
+    head: Buffer,
+    buffers: Sequence[memoryview] = (),
+    arrived: "Callable[[tuple[int, ...]], Claim] | None" = None,
+) -> Any:  # Any: what the peer sent
+    """For a link. A request that is `Sealed` comes as (Sealed, ()). `arrived` makes the claim of those with loans."""
     kind = head[0] if head else -1
     if kind in _CALLS:
         return Sealed(head, buffers, "a call"), ()
     if kind in _ANSWERS:
         return Sealed(head, buffers, "an answer")
+    if kind == _LENT_CALL:
+        return Sealed(head, buffers, "a call", claim=_claim(head, arrived)), ()
+    if kind == _LENT_ANSWER:
+        return Sealed(head, buffers, "an answer", claim=_claim(head, arrived))
     if kind == _PLAIN:
         return codec.loads(memoryview(head)[1:], buffers)
     raise WireError(f"a message of kind {kind}; both sides must run the same version.")
 
 
+def late(head: Buffer, buffers: Sequence[memoryview], arrived: "Callable[[tuple[int, ...]], Claim]") -> None:
+    """For a link: an answer that nobody waits for any more. Its loans are returned."""
+    if head and head[0] == _LENT_ANSWER:
+        _claim(head, arrived)
+
+
+def _claim(head: Buffer, arrived: "Callable[[tuple[int, ...]], Claim] | None") -> "Claim":
+    if arrived is None:
+        raise WireError("a message with loans came where none can be taken.")
+    try:
+        return arrived(_loans_of(memoryview(head))[0])
+    except struct.error as error:
+        raise WireError(f"a message of {len(head)} bytes is cut short: {error}.") from error
+
+
+def _loans_of(view: memoryview) -> tuple[tuple[int, ...], int]:
+    """The loans of a message, and where the rest of it begins."""
+    if view[0] < _LENT_CALL:
+        return (), 1
+    (count,) = _NUM_LOANS.unpack_from(view, 1)
+    at = 1 + _NUM_LOANS.size
+    return struct.unpack_from(f"<{count}Q", view, at), at + count * _LOAN.size
+
+
 def seal(
-    extra: bytes, tensors: Sequence[torch.Tensor], pickle: bytes, buffers: Sequence[memoryview], call: str | None
+    extra: bytes,
+    tensors: Sequence[torch.Tensor],
+    pickle: bytes,
+    buffers: Sequence[memoryview],
+    call: str | None,
+    lender: "Lender | None" = None,
 ) -> Sealed:
-    """Close a message: a call, by its name, or an answer. Big tensors are not copied: do not change them meanwhile."""
+    """Close a message: a call, by its name, or an answer. Big tensors are not copied: do not change them meanwhile.
+
+    `lender` decides which tensors are lent. When this raises, its loans are the caller's to take back.
+    """
     name = "an answer" if call is None else call
     if not tensors and not extra:
         return Sealed(_KINDS[_BARE_ANSWER if call is None else _BARE_CALL] + pickle, buffers, name)
     table: list[Buffer] = []
     beside: list[memoryview] = []
-    for tensor in tensors:
-        _put(tensor, table, beside)
+    for number, tensor in enumerate(tensors):
+        _put(tensor, table, beside, None if lender is None else partial(lender, number))
     body = b"".join(table)
     counts = _COUNTS.pack(len(tensors), len(extra), len(body), len(beside))
-    kind = _KINDS[_ANSWER if call is None else _CALL]
-    return Sealed(b"".join((kind, counts, extra, body, pickle)), [*beside, *buffers], name)
+    loans = () if lender is None else tuple(lender.loans)
+    if not loans:
+        kind = _KINDS[_ANSWER if call is None else _CALL]
+        return Sealed(b"".join((kind, counts, extra, body, pickle)), [*beside, *buffers], name)
+    kind = _KINDS[_LENT_ANSWER if call is None else _LENT_CALL]
+    lent = _NUM_LOANS.pack(len(loans)) + struct.pack(f"<{len(loans)}Q", *loans)
+    return Sealed(b"".join((kind, lent, counts, extra, body, pickle)), [*beside, *buffers], name, loans)
 
 
 def is_answer(sealed: Sealed) -> bool:
     """Whether this is an answer; else it is a call."""
-    return sealed.head[0] in _ANSWERS
+    return sealed.head[0] in _ANSWERS or sealed.head[0] == _LENT_ANSWER
 
 
 def extra_of(sealed: Sealed) -> Buffer:
     """What goes along with a message that was sealed here."""
-    if sealed.head[0] >= _BARE_CALL:
-        return b""
-    _num_tensors, extra_size, _table_size, _num_beside = _COUNTS.unpack_from(sealed.head, 1)
-    at = 1 + _COUNTS.size
-    return memoryview(sealed.head)[at : at + extra_size]
-
-
-def unseal(sealed: Sealed) -> Opened:
-    """Open a message: the tensors are made, the pickle is left as it is. Raises `WireError` for what is cut short."""
     view = memoryview(sealed.head)
-    if view[0] >= _BARE_CALL:
-        return Opened(b"", [], view[1:], sealed.buffers)
+    if view[0] in _BARE:
+        return b""
+    at = _loans_of(view)[1]
+    _num_tensors, extra_size, _table_size, _num_beside = _COUNTS.unpack_from(view, at)
+    at += _COUNTS.size
+    return view[at : at + extra_size]
+
+
+def unseal(sealed: Sealed, borrow: Borrow | None = None) -> Parts:
+    """Open a message: the tensors are made, the pickle is left as it is. Raises `WireError` for what is cut short.
+
+    `borrow` makes what was lent: (number of the tensor that it is, or is part of; what the message says) -> a copy.
+    """
+    view = memoryview(sealed.head)
+    if view[0] in _BARE:
+        return Parts(b"", [], view[1:], sealed.buffers)
     try:
-        num_tensors, extra_size, table_size, num_beside = _COUNTS.unpack_from(view, 1)
-        at = 1 + _COUNTS.size
+        at = _loans_of(view)[1]
+        num_tensors, extra_size, table_size, num_beside = _COUNTS.unpack_from(view, at)
+        at += _COUNTS.size
         extra = view[at : at + extra_size]
         at += extra_size
         end = at + table_size
         buffers = sealed.buffers
         if not num_tensors:
-            return Opened(extra, [], view[end:], buffers)
-        table = _Table(view[at:end], iter(buffers[:num_beside]))
-        tensors = [table.take() for _ in range(num_tensors)]
+            return Parts(extra, [], view[end:], buffers)
+        table = _Table(view[at:end], iter(buffers[:num_beside]), borrow)
+        tensors = [table.take_next() for _ in range(num_tensors)]
     except (struct.error, StopIteration) as error:
         raise WireError(f"a call of {len(view)} bytes is cut short: {error}.") from error
-    return Opened(extra, tensors, view[end:], buffers[num_beside:])
+    return Parts(extra, tensors, view[end:], buffers[num_beside:])
 
 
 # -- the table of tensors ------------------------------------------------------------------------------------------
@@ -143,17 +209,21 @@ _STRIDED = -1
 _GAPS_MAX = 16
 
 
-def _put(tensor: torch.Tensor, table: list[Buffer], beside: list[memoryview]) -> None:
+def _put(tensor: torch.Tensor, table: list[Buffer], beside: list[memoryview], lend: Lend | None) -> None:
     if tensor.layout in _SPARSE:
         bare = tensor.detach()
         coalesced = tensor.layout is torch.sparse_coo and bare.is_coalesced()
         about = _pickle.dumps((_LAYOUTS.index(tensor.layout), tuple(tensor.shape), coalesced, tensor.requires_grad))
         table += (_ENTRY.pack(len(about), _PARTS), about)
         for part in _SPARSE[tensor.layout]:
-            _put(getattr(bare, part)(), table, beside)
+            _put(getattr(bare, part)(), table, beside, lend)
         return
     if not tensor.is_contiguous() and tensor.layout is torch.strided and not tensor.is_nested:
-        _put_strided(tensor, table, beside)
+        _put_strided(tensor, table, beside, lend)
+        return
+    lent = None if lend is None or tensor.layout is not torch.strided or tensor.is_nested else lend(tensor)
+    if lent is not None:
+        table += (_ENTRY.pack(len(lent), _HANDLE), lent)
         return
     header, (memory,) = to_wire(tensor)
     if memory.nbytes <= _IN_TABLE_BYTES:
@@ -163,7 +233,7 @@ def _put(tensor: torch.Tensor, table: list[Buffer], beside: list[memoryview]) ->
         beside.append(memory)
 
 
-def _put_strided(tensor: torch.Tensor, table: list[Buffer], beside: list[memoryview]) -> None:
+def _put_strided(tensor: torch.Tensor, table: list[Buffer], beside: list[memoryview], lend: Lend | None) -> None:
     """Its memory without repetitions and gaps, in order; the strides say how it lay."""
     bare = tensor.detach().resolve_conj().resolve_neg()
     for dim, stride in enumerate(bare.stride()):
@@ -172,14 +242,14 @@ def _put_strided(tensor: torch.Tensor, table: list[Buffer], beside: list[memoryv
     order = sorted(range(bare.ndim), key=lambda dim: bare.stride(dim), reverse=True)
     about = _pickle.dumps((_STRIDED, tuple(tensor.shape), tuple(tensor.stride()), order, tensor.requires_grad))
     table += (_ENTRY.pack(len(about), _PARTS), about)
-    _put(bare.permute(order).contiguous(), table, beside)
+    _put(bare.permute(order).contiguous(), table, beside, lend)
 
 
 def _strided(part: torch.Tensor, shape: Sequence[int], strides: Sequence[int], order: Sequence[int]) -> torch.Tensor:
     """The other way. Strides that nothing but a view has, such as overlapping windows, become plain ones."""
     dense = part.permute(sorted(range(len(order)), key=order.__getitem__))  # a permutation's inverse
     if dense.stride() != tuple(strides) and _is_free_of_overlaps(dense.shape, strides):
-        spread = torch.empty_strided(dense.shape, strides, dtype=dense.dtype)
+        spread = torch.empty_strided(dense.shape, strides, dtype=dense.dtype, device=dense.device)
         dense = spread.copy_(dense) if _size(dense.shape, strides) <= _GAPS_MAX * max(1, dense.numel()) else dense
     return dense.expand(shape)
 
@@ -200,16 +270,27 @@ def _size(shape: Sequence[int], strides: Sequence[int]) -> int:
 class _Table:
     """Reads the table of tensors, one after another."""
 
-    def __init__(self, view: memoryview, beside: Iterator[memoryview]) -> None:
+    def __init__(self, view: memoryview, beside: Iterator[memoryview], borrow: Borrow | None) -> None:
         self._view = view
         self._beside = beside
+        self._borrow = borrow
         self._at = 0
+        self._number = -1
+
+    def take_next(self) -> torch.Tensor:
+        """The next of the message; `take` is for parts of it too."""
+        self._number += 1
+        return self.take()
 
     def take(self) -> torch.Tensor:
         header_size, size = _ENTRY.unpack_from(self._view, self._at)
         header = self._bytes(_ENTRY.size, header_size)
         if size == _PARTS:
             return self._take_parts(header)
+        if size == _HANDLE:
+            if self._borrow is None:
+                raise WireError("a handle of memory came in a message without loans.")
+            return self._borrow(self._number, header)
         if size == _BESIDE:
             return from_wire(header, [next(self._beside)])  # type: ignore[no-any-return]  # torch's tensors only
         # A copy of its own: the bytes of a frame are shared by all that lies in it, and not aligned.

@@ -209,7 +209,10 @@ class Office:
             return f"these have not called shutdown: {', '.join(map(str, waiting))}"
         unseen = {m: n for m, n in self.machine.seen_number.items() if n < self.machine.number}
         slow = [str(member) for member in self.machine.members.values() if member.incarnation in unseen]
-        return f"these have not answered yet: {', '.join(slow)}" if slow else "calls were still open"
+        if slow:
+            return f"these have not answered yet: {', '.join(slow)}"
+        busy = [str(member) for member in self.machine.busy()]
+        return f"calls were still open{': made by, or running on, ' if busy else ''}{', '.join(busy)}"
 
     # -- death -----------------------------------------------------------------------------------------------------
 

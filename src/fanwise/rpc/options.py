@@ -13,6 +13,7 @@ import torch
 
 from . import constants
 from .allowing import Allow, Allowed
+from .device_memory import DeviceMemory
 from .faults import Faults
 
 Device = int | str | torch.device
@@ -81,6 +82,7 @@ class TensorPipeRpcBackendOptions(RpcBackendOptions):
         self.devices = [_gpu(device) for device in devices or ()]
         self.allowed = None if allow is None else Allowed(allow)
         self.faults: Faults | None = None  # for tests: what goes wrong
+        self.memory: DeviceMemory | None = None  # whose memory is lent; None: that of CUDA devices
 
     def set_device_map(self, to: str, device_map: Mapping[Device, Device]) -> None:
         """Add to the map for worker `to`. ValueError when a device of mine would go to two of theirs."""

@@ -50,6 +50,11 @@ class QueuedCall(Future[Any]):  # Any: what the function returns
         self._error: Exception | None = None
         self._unfinished = [True]
 
+    @property
+    def has_left(self) -> bool:
+        """Whether it comes to the other worker, or that is lost."""
+        return self._inner is not None
+
     def send(self, link: Link) -> None:
         """The link is there: leave."""
         left_s = None if self.due_s is None else max(0.0, self.due_s - self._now_s())
@@ -79,7 +84,7 @@ class QueuedCall(Future[Any]):  # Any: what the function returns
             return
         assert self._error is not None, "set before it was decided"
         try:
-            self._agent.envelopes.take_back(self._sealed)
+            self._agent.envelopes.take_back(self._sealed, self._to.id)
         finally:
             self.set_exception(self._error)
 

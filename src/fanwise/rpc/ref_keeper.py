@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from torch.futures import Future
 
 from ..base.clocks import Clock, SystemClock
-from ..base.errors import ClosedError, WorkerLostError
+from ..base.errors import ClosedError, DeadlineExceeded, WorkerLostError
 from .ref_orders import (
     Answer,
     Batch,
@@ -33,7 +33,7 @@ from .ref_orders import (
     WorkerKey,
 )
 from .refs import RefTable
-from .rref import UserState, Value, error_of, owner_lost
+from .rref import TIMED_OUT, UserState, Value, error_of, owner_lost
 from .worker_info import WorkerInfo
 
 if TYPE_CHECKING:
@@ -162,8 +162,8 @@ class Keeper:
                         self._fail(fork_id, owner)
                 case Refused(fork_id, lost):
                     self._fail(fork_id, lost)
-                case FailValue(rref_id, creator):
-                    self._fail_value(rref_id, creator)
+                case FailValue(rref_id, creator, why):
+                    self._fail_value(rref_id, creator, why)
                 case FreeValue() | Answer():
                     pass
 
@@ -179,11 +179,20 @@ class Keeper:
         if user is not None:
             user.fail(partial(owner_lost, user.fork, self.name_of(lost)))
 
-    def _fail_value(self, rref_id: GlobalId, creator: WorkerKey) -> None:
+    def _fail_value(self, rref_id: GlobalId, creator: WorkerKey, why: str) -> None:
         with self.changed:
             value = self.awaited(rref_id)
-        if value is not None:
-            value.settle(WorkerLostError(f"{self.name_of(creator)} died before its call made the value of {rref_id}."))
+        name = self.name_of(creator)
+        if value is None:
+            return
+        if why == "timed out":
+            value.settle(
+                DeadlineExceeded(f"{TIMED_OUT} The call of {name} waited for its link until its time ran out.")
+            )
+        elif why == "died":
+            value.settle(WorkerLostError(f"{name} died before its call made the value of {rref_id}."))
+        else:
+            value.settle(WorkerLostError(f"{name} could not send the call that was to make the value of {rref_id}."))
 
     def _send(self, batch: Batch) -> None:
         self.agent.tell(batch.to.id, "refs", batch).add_done_callback(partial(self._answered, batch.to))
@@ -224,7 +233,10 @@ class Keeper:
         return WorkerKey(id, member.incarnation)
 
     def no_member(self, id: int) -> WorkerLostError:
-        return WorkerLostError(f"worker {id} is not, or no longer, in the group; there are {self.agent.workers()}.")
+        known = next((info.name for info in self._infos.values() if info.id == id), "")
+        there = ", ".join(f"{worker.name} ({worker.id})" for worker in self.agent.workers())
+        who = f"{known} (rank {id})" if known else f"{id}"
+        return WorkerLostError(f"worker {who} is not, or no longer, in the group; there are {there}.")
 
     def name_of(self, key: WorkerKey) -> str:
         return f"worker {self.info_of(key).name}"

@@ -1,14 +1,14 @@
 """What the reference table of one worker is told and says: ids, messages between tables, orders to its own worker.
 
     ids       GlobalId for references and for forks; WorkerKey: one life of one worker
-    messages  ForkRequest, ChildAccepted, Release, Forget, Fence, Fenced; they travel in numbered batches
+    messages  ForkRequest, ChildAccepted, Release, Forget, Unmade, Fence, Fenced; they travel in numbered batches
     orders    Send, Answer, FreeValue, FailValue, Confirmed, FailRefs, Refused
 
 A reference (RRef) is a value at its owner; a fork is one worker's share in it. Plain values; knows nothing else.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 
 class WorkerKey(NamedTuple):
@@ -78,6 +78,18 @@ class Forget:
 
 
 @dataclass(frozen=True, slots=True)
+class Unmade:
+    """Creator to owner: the call that creates this will never come. Its value is an error, which this fork holds.
+
+    `timed_out`: it waited too long for its link; else it could not be sent.
+    """
+
+    rref_id: GlobalId
+    fork_id: GlobalId
+    timed_out: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Fence:
     """To everybody: take nothing more from `lost` and those before, and say when all you had from them is confirmed."""
 
@@ -92,7 +104,7 @@ class Fenced:
     lost: WorkerKey
 
 
-Message = ForkRequest | ChildAccepted | Release | Forget | Fence | Fenced
+Message = ForkRequest | ChildAccepted | Release | Forget | Unmade | Fence | Fenced
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +144,11 @@ class FreeValue:
 
 @dataclass(frozen=True, slots=True)
 class FailValue:
-    """`creator` died before its call brought the value: whoever waits for it gets an error."""
+    """The call of `creator` will never bring the value: whoever waits for it gets an error."""
 
     rref_id: GlobalId
     creator: WorkerKey
+    why: Literal["died", "timed out", "could not send it"] = "died"
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,6 @@ from torch.futures import Future
 from ..base.clocks import Clock
 from ..base.errors import ClosedError, DeadlineExceeded, OwnerLostError, WorkerLostError
 from . import pickling
-from .call_future import CallFuture
 from .outcomes import wait_for
 from .ref_keeper import Keeper
 from .ref_orders import Fork, GlobalId, Order, Refused, WorkerKey
@@ -84,7 +83,7 @@ class References:
             made = self.agent.call(to, function, args, kwargs, timeout_s=timeout_s, remote=(fork.rref_id, fork.fork_id))
         except BaseException:
             user.confirm()
-            self._keeper.do(partial(self._keeper.table.gave_up, was_sent=False), fork.fork_id)
+            self._keeper.do(partial(self._keeper.table.not_sent, timed_out=False), fork.fork_id)
             raise
         rref._creation = creation = Creation(self.agent.blocking)
         made.add_done_callback(partial(self._created, user, creation))
@@ -114,7 +113,7 @@ class References:
             if error is not None:
                 rref._error = gave_up if isinstance(error, DeadlineExceeded) else partial(afresh, error)
                 # A call that left is here, and brings the value in its time, to whoever still waits for that.
-                if not (isinstance(error, DeadlineExceeded) and isinstance(future, CallFuture)):
+                if not (isinstance(error, DeadlineExceeded) and _has_left(future)):
                     value.settle(rref._error())
                     self._keeper.do(self._keeper.table.value_ready, rref_id, rref_id)
             _conclude(creation, error)
@@ -126,22 +125,27 @@ class References:
         """The call that creates was answered, or not."""
         error = error_of(future)
         try:
-            self._note_created(user, error)
+            self._note_created(user, error, may_come=_has_left(future))
         finally:
             _conclude(creation, error)
 
-    def _note_created(self, user: UserState, error: Exception | None) -> None:
-        fork_id = user.fork.fork_id
+    def _note_created(self, user: UserState, error: Exception | None, *, may_come: bool) -> None:
+        """`may_come`: the call has left this worker."""
+        fork_id, table = user.fork.fork_id, self._keeper.table
         if error is None:
-            self._keeper.do(self._keeper.table.confirmed, fork_id)
-        elif isinstance(error, DeadlineExceeded):
+            self._keeper.do(table.confirmed, fork_id)
+            return
+        is_late, is_lost = isinstance(error, DeadlineExceeded), isinstance(error, WorkerLostError)
+        if is_late:
             user.fail(gave_up)
-            self._keeper.do(partial(self._keeper.table.gave_up, was_sent=True), fork_id)
-        elif isinstance(error, WorkerLostError):
+        elif is_lost:
             user.fail(partial(owner_lost, user.fork, self._keeper.name_of(user.fork.owner)))
         else:
             user.fail(partial(afresh, error))
-            self._keeper.do(partial(self._keeper.table.gave_up, was_sent=False), fork_id)
+        if is_late and may_come:
+            self._keeper.do(table.gave_up, fork_id)
+        elif not (is_lost and may_come):  # else it came there or not, and the table hears of the loss
+            self._keeper.do(partial(table.not_sent, timed_out=is_late), fork_id)
 
     def sealing(self, to: int) -> Sealing:
         """Around the pickling of a message for worker `to`: the forks to send with it."""
@@ -184,9 +188,17 @@ class References:
         if rref._user is None:
             self._keeper.do(self._lend, rref, fork, to)
         else:
-            self._keeper.do(table.forked, rref._user.fork.fork_id, fork, to)
+            self._fork_for(rref._user, fork, to)
         sealing.forks.append(fork)
         return (len(sealing.forks) - 1,)
+
+    def _fork_for(self, user: UserState, fork: Fork, to: WorkerKey) -> None:
+        self._keeper.do(self._keeper.table.forked, user.fork.fork_id, fork, to)
+        try:
+            user.check("call fork an UserRRef")  # its creation may just have failed: whoever gets it now never hears
+        except Exception:
+            self.unsent([fork])
+            raise
 
     def received(self, plain: Sequence[Any]) -> RRef[Any]:  # Any: parts of a Fork, and of any type
         """A fork has come. Not on a reading thread: it may connect to the owner."""
@@ -417,6 +429,11 @@ def _conclude(creation: Creation, error: Exception | None) -> None:
         creation.set_result(None)
     else:
         creation.set_exception(error)
+
+
+def _has_left(future: "Future[Any]") -> bool:  # Any: of any type
+    """Whether the call of this future was sent. One that failed before has a plain future."""
+    return getattr(future, "has_left", False)
 
 
 def _fork(plain: Sequence[Any]) -> Fork:  # Any: its parts

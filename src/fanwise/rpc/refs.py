@@ -1,7 +1,7 @@
 """The reference table of one worker: who holds which remote value. Facts in, orders out.
 
     user of a reference                                     owner
-      created, confirmed, gave_up, dropped                    begun, value_ready, expect
+      created, confirmed, gave_up, not_sent, dropped          begun, value_ready, expect
       forked, unsent, received                                lent, unsent, received
     everybody: lost, tick, on_batch, on_answer
 
@@ -43,6 +43,7 @@ from .ref_orders import (
     Refused,
     Release,
     Send,
+    Unmade,
     WorkerKey,
 )
 from .ref_streams import Inbox, Outbox
@@ -50,7 +51,10 @@ from .ref_streams import Inbox, Outbox
 
 @dataclass(slots=True)
 class Held:
-    """A fork that this worker holds of another's value. `parent`: who must hear that it is confirmed."""
+    """A fork that this worker holds of another's value. `parent`: who must hear that it is confirmed.
+
+    `was_shared`: others may have it from here.
+    """
 
     rref_id: GlobalId
     owner: WorkerKey
@@ -58,6 +62,7 @@ class Held:
     confirmed: bool = False
     given_up: bool = False
     dropped: bool = False
+    was_shared: bool = False
     children: dict[GlobalId, WorkerKey] = field(default_factory=dict)
 
 
@@ -127,20 +132,29 @@ class RefTable:
         self._confirm(fork_id)
         return self._done()
 
-    def gave_up(self, fork_id: GlobalId, *, was_sent: bool) -> list[Order]:
-        """The call that creates this failed or ran out of time. When it was sent it may still come to the owner."""
+    def gave_up(self, fork_id: GlobalId) -> list[Order]:
+        """The call that creates this was sent and ran out of time. It may still come to the owner."""
         held = self.held.get(fork_id)
         if held is not None and not held.confirmed and held.parent is None:
             held.given_up = True
-            if not was_sent:
-                del self.held[fork_id]
             self._settle(fork_id)
+        return self._done()
+
+    def not_sent(self, fork_id: GlobalId, *, timed_out: bool) -> list[Order]:
+        """The call that creates this will never come to the owner, who may have been asked for the value by others."""
+        held = self.held.get(fork_id)
+        if held is not None and not held.confirmed and held.parent is None:
+            if held.was_shared:
+                self._post(held.owner, Unmade(held.rref_id, fork_id, timed_out))
+            else:
+                del self.held[fork_id]
         return self._done()
 
     def forked(self, source: GlobalId, fork: Fork, child: WorkerKey) -> list[Order]:
         """`source`, a fork held here, is being sent to `child` as `fork`."""
         held = self.held.get(source)
         if held is not None and child not in self._fenced:
+            held.was_shared = True
             held.children[fork.fork_id] = child
             self._parent_of[fork.fork_id] = source
         return self._done()
@@ -247,7 +261,7 @@ class RefTable:
         """`peer` has our messages up to this number."""
         box = self._outboxes.get(peer)
         for message in box.answered(up_to) if box is not None else ():
-            if type(message) is ForkRequest:
+            if isinstance(message, ForkRequest | Unmade):
                 self._confirm(message.fork_id)
         return self._done()
 
@@ -278,6 +292,8 @@ class RefTable:
                 self._drop_fork(rref_id, fork_id)
             case Forget(rref_id, fork_id):
                 self._forget(rref_id, fork_id, sender)
+            case Unmade(rref_id, fork_id, timed_out):
+                self._make_error(rref_id, fork_id, sender, timed_out)
             case Fence(lost, lost_before):
                 self._fenced.update({lost, *lost_before} - {self.me})
                 self._asked.setdefault(lost, set()).add(sender)
@@ -342,6 +358,14 @@ class RefTable:
             self._drop_fork(rref_id, fork_id)
         else:
             self._forgotten[fork_id] = creator
+
+    def _make_error(self, rref_id: GlobalId, fork_id: GlobalId, creator: WorkerKey, timed_out: bool) -> None:
+        """As if the call had come, and its function had failed: whoever has the reference from there learns it."""
+        owned = self.owned.setdefault(rref_id, Owned(begun=False))
+        owned.forks[fork_id] = creator
+        if not owned.begun:
+            owned.begun = True
+            self._orders.append(FailValue(rref_id, creator, "timed out" if timed_out else "could not send it"))
 
     def _drop_fork(self, rref_id: GlobalId, fork_id: GlobalId) -> None:
         owned = self.owned.get(rref_id)

@@ -2,6 +2,8 @@
 
     env://                             MASTER_ADDR, MASTER_PORT, and where not given: RANK, WORLD_SIZE
     tcp://host:port?rank=&world_size=
+    tcp://host:port,other:port         several: newcomers find the group while a worker on one of these hosts lives
+                                       (MASTER_ADDR=host,other does the same, with one port for all)
     file:///path?rank=&world_size=     this host only; nothing is written to the path
 
 An address of this host without a secret is a Unix socket that only this user can reach (`entrance.py`), named after the
@@ -11,7 +13,7 @@ Parses and names; opens nothing.
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
@@ -20,14 +22,24 @@ _PORT_MAX = 65535
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """An address, and whether it is one of this host."""
+
+    host: str
+    port: int
+    is_here: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """A place to meet.
+    """A place to meet, or several.
 
     Attributes:
         url: as the user wrote it, with the address where that came from the environment; for messages.
         name: the same text for all who mean the same place on this host.
         host, port: where rank 0 listens between hosts; "" and 0 for `file://`.
         is_here: whether the address is one of this host.
+        others: where the group may be found too, in this order.
     """
 
     url: str
@@ -35,6 +47,22 @@ class Rendezvous:
     host: str = ""
     port: int = 0
     is_here: bool = True
+    others: tuple[Place, ...] = ()
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """All addresses, in their order."""
+        return (Place(self.host, self.port, self.is_here), *self.others)
+
+    @property
+    def is_any_here(self) -> bool:
+        """Whether a worker of this host may let others in."""
+        return any(place.is_here for place in self.places)
+
+    @property
+    def are_all_here(self) -> bool:
+        """Whether no other host is named."""
+        return all(place.is_here for place in self.places)
 
 
 def parse(
@@ -60,11 +88,12 @@ def parse(
     if parts.scheme == "file":
         return _file(url, parts.netloc + parts.path), rank, size
     if parts.scheme == "tcp":
-        return _tcp(url, parts.hostname, parts.port), rank, size
+        return _tcp(url, [_split(url, address) for address in parts.netloc.split(",")]), rank, size
     host, port = (_variable(name, environment) for name in ("MASTER_ADDR", "MASTER_PORT"))
     if not port.isdecimal():
         raise _wrong("env", f"environment variable MASTER_PORT must be a port number, got {port!r}")
-    return _tcp(f"env:// (MASTER_ADDR={host}, MASTER_PORT={port})", host, int(port)), rank, size
+    where = f"env:// (MASTER_ADDR={host}, MASTER_PORT={port})"
+    return _tcp(where, [(one.strip(), int(port)) for one in host.split(",")]), rank, size
 
 
 def _said(scheme: str, query: str, environment: Mapping[str, str]) -> dict[str, int]:
@@ -113,14 +142,34 @@ def _file(url: str, path: str) -> Rendezvous:
     return Rendezvous(url, f"file:{Path(path).resolve()}")
 
 
-def _tcp(url: str, host: str | None, port: int | None) -> Rendezvous:
+def _split(url: str, address: str) -> tuple[str | None, int | None]:
+    try:
+        parts = urlsplit(f"//{address}")
+        return parts.hostname, parts.port
+    except ValueError as error:
+        raise _wrong("tcp", f"{address!r} in {url!r} is no host:port: {error}") from None
+
+
+def _tcp(url: str, addresses: Sequence[tuple[str | None, int | None]]) -> Rendezvous:
     scheme = url.partition(":")[0]
-    if not host:
-        raise _wrong(scheme, f"host name missing in {url!r}")
-    if port is None or not 0 <= port <= _PORT_MAX:
-        raise _wrong(scheme, f"port number missing in {url!r}")
-    is_here = is_address_of_this_host(host)
-    return Rendezvous(url, f"port:{port}" if is_here else f"{host}:{port}", host, port, is_here)
+    places = []
+    for host, port in addresses:
+        if not host:
+            raise _wrong(scheme, f"host name missing in {url!r}")
+        if port is None or not 0 <= port <= _PORT_MAX:
+            raise _wrong(scheme, f"port number missing in {url!r}")
+        places.append(Place(host, port, is_address_of_this_host(host)))
+    first, *others = places
+    name = f"port:{first.port}" if first.is_here else f"{first.host}:{first.port}"
+    return Rendezvous(url, name, first.host, first.port, first.is_here, tuple(others))
+
+
+def is_known(host: str) -> bool:
+    """Whether the name `host` has an address at all. May ask a name server."""
+    try:
+        return bool(socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM))
+    except OSError:
+        return False
 
 
 def is_address_of_this_host(host: str) -> bool:

@@ -291,6 +291,19 @@ class RRef(Generic[T]):
 
     __repr__ = __str__
 
+    if not TYPE_CHECKING:  # it would allow every name
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Only for what a reference does not have. Looks at nothing of its own: it may not be made yet."""
+            hint = "" if name.startswith("_") else f". {_OF_THE_VALUE.format(name)}"
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
+
+
+# For whoever takes a reference for its value.
+_OF_THE_VALUE = (
+    "It is a reference: rref.rpc_sync().{0}(...) calls that method of its value, where it lives, and rref.to_here() "
+    "brings a copy of the value"
+)
 
 NOT_IN_A_CALL = "Can not pickle rref in python pickler, rref can only be pickled when using RPC"
 

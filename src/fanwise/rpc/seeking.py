@@ -132,11 +132,14 @@ class Seeker:
             return float("inf")  # a static group is opened by rank 0
         if self._seat.view is None and self._meeting.has_survivors():
             return _SURVIVORS_S  # else this member would be alone, and the others would not know it yet
+        if self._seat.view is None and self._meeting.where.others:
+            # The group may be at another address by now, and two may be opened at two.
+            return _ALONE_S if me.id == 0 else float("inf")
         if self._seat.view is None and me.id != 0:
             # A dynamic group may outlive rank 0, or have closed before we came.
             return 0.0 if reason else _ALONE_S
         candidates = [m.incarnation for m in self._seat.successors(gone.incarnation if gone else 0)]
-        away_s = 0.0 if self._meeting.is_exclusive or self._meeting.where.is_here else _AWAY_S
+        away_s = 0.0 if self._meeting.is_exclusive or self._meeting.where.is_any_here else _AWAY_S
         return away_s + _TURN_S * (candidates.index(me.incarnation) if me.incarnation in candidates else 0)
 
     def _enter(self, answer: Mailbox, until_s: float, gone: Gone | None, *, my_turn: bool) -> bool:
@@ -168,19 +171,36 @@ class Seeker:
     def _nobody(self, within_s: float, reason: str) -> str:
         where = self._meeting.where
         again = f" The last answer was: {reason.rstrip('.')}." if reason else ""
+        here = "on this host " if where.are_all_here else ""
         return (
-            f"nobody opened the group at {where.url} {'on this host ' if where.is_here else ''}within {within_s} s; "
-            f"{self._seat.me} came in vain.\n"
-            f"Rank 0 opens it: was it started, by the same user, with the same address?{again}{_elsewhere(where)}"
+            f"nobody opened the group at {where.url} {here}within {within_s} s; {self._seat.me} came in vain.\n"
+            f"{_who_opens(where)}{again}{_elsewhere(where)}"
         )
 
 
-def _elsewhere(where: Rendezvous) -> str:
-    if where.is_here or not where.port:
-        return ""
+def _who_opens(where: Rendezvous) -> str:
+    if not where.others:
+        return "Rank 0 opens it: was it started, by the same user, with the same address?"
     return (
-        "\nA group that was opened there goes on without that host when it fails, but nobody new can find it then: "
-        "end it, and start all workers anew."
+        "Of several addresses rank 0 opens the first of its own host, and whoever follows it that of theirs: was it "
+        "started, with the same addresses?"
+    )
+
+
+def _elsewhere(where: Rendezvous) -> str:
+    if where.are_all_here or not where.port:
+        return ""
+    if where.others:
+        return (
+            "\nA group goes on without these hosts when they fail, but nobody new can find it then: end it, and start "
+            "all workers anew."
+        )
+    host, port = where.host, where.port
+    return (
+        "\nA group that was opened there goes on when the last worker of that host has left or died, but nobody new "
+        "can find it then: end it, and start all workers anew.\n"
+        f"Give all workers more than one address, tcp://{host}:{port},another-host:{port} or "
+        f"MASTER_ADDR={host},another-host: then newcomers find it while a worker on one of those hosts lives."
     )
 
 

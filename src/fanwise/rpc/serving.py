@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch.futures import Future
 
-from ..base.errors import ClosedError, FanwiseError, RemoteError, WorkerLostError
+from ..base.errors import ClosedError, FanwiseError, NotSendableError, RemoteError, WorkerLostError
 from ..links import Request
 from ..links.drivers import Drivers
 from .envelopes import Envelopes, Opened
@@ -180,6 +180,7 @@ class _Call:
         self._sender = sender
         self._request = request
         self._header: Any = None  # Any: autograd's own
+        self._name = ""
 
     def __call__(self) -> None:
         """Open it, and run it. The job that a driver is given."""
@@ -198,7 +199,7 @@ class _Call:
     def run(self, opened: Opened) -> None:
         """Run the function and answer, now or when its future is done."""
         function, args, kwargs = opened.value
-        self._header = opened.autograd
+        self._header, self._name = opened.autograd, getattr(function, "__qualname__", "")
         try:
             if opened.remote is None:
                 value = self._begin(function, args, kwargs)
@@ -254,7 +255,7 @@ class _Call:
                 with server._envelopes.entered(self._header):
                     sealed = server._envelopes.seal(value, self._sender.id)
         except BaseException as error:
-            self.fail(error)
+            self.fail(_about_result(error, value, self._name))
             return
         server.ended()
         try:
@@ -280,6 +281,19 @@ class _Call:
 
 # Somebody else has ended: where that was noticed tells nothing.
 _ENDINGS = (WorkerLostError, ClosedError, KeyboardInterrupt)
+
+
+def _about_result(error: BaseException, value: object, name: str) -> BaseException:
+    """The error to answer with when a result cannot be pickled: its own when it says all, else one that names that."""
+    if not isinstance(error, (TypeError, AttributeError, pickle.PicklingError)) or isinstance(error, FanwiseError):
+        return error
+    told = NotSendableError(
+        f"what {name} returned (a {type(value).__module__}.{type(value).__qualname__}) cannot be sent: "
+        f"{type(error).__name__}: {error}\n"
+        f"Return plain values or tensors; or leave it where it is, with rpc.remote, and call its methods there."
+    )
+    told.__cause__ = error
+    return told
 
 
 def _traceback(error: BaseException) -> str:

@@ -89,7 +89,9 @@ class PlayedAgent:
             return self.creations
         if self.late is not None and remote is not None:
             self.late.append(lambda: self._all[to.id].serve(self, sealed))
-            return failed_with(DeadlineExceeded("RPC ran for more than set timeout"))
+            late = Late()
+            late.set_exception(DeadlineExceeded("RPC ran for more than set timeout"))
+            return late
         return self._all[to.id].serve(self, sealed)
 
     def call_sync(self, to: WorkerInfo, function: Any, args: Any, kwargs: Any, *, timeout_s: float) -> Any:
@@ -117,6 +119,12 @@ class PlayedAgent:
         finally:
             be(before)
         return done_with(caller.envelopes.open(back, self.info.id).value)
+
+
+class Late(Future[Any]):
+    """Of a call that was sent, and is not answered in time."""
+
+    has_left = True
 
 
 def failed_with(error: Exception) -> "Future[Any]":

@@ -60,6 +60,7 @@ class PlayedWorker:
         self.key = key
         self.table = table
         self.forks: dict[GlobalId, Fork] = {}
+        self.queued: list[Fork] = []
         self.own: set[GlobalId] = set()
         self.begun: set[GlobalId] = set()
         self.freed: Counter[GlobalId] = Counter()
@@ -80,13 +81,34 @@ class PlayedWorker:
         if sent:
             self.world.call(self.key, owner, Call(fork, creates=True))
         else:
-            self.act(self.table.gave_up(fork.fork_id, was_sent=False))
+            self.act(self.table.not_sent(fork.fork_id, timed_out=False))
             self.refused.add(fork.fork_id)
         return fork.fork_id
 
+    def queue(self, owner: WorkerKey) -> GlobalId:
+        """Create a value there by a call that waits for its link, until `end_of_queue`; returns the fork."""
+        fork = Fork(self.new_id(), self.new_id(), owner, self.key)
+        self.act(self.table.created(fork.rref_id, fork.fork_id, owner))
+        self.forks[fork.fork_id] = fork
+        self.queued.append(fork)
+        return fork.fork_id
+
+    def end_of_queue(self, *, sent: bool) -> None:
+        """The call that waits for the longest time leaves, or never will."""
+        fork = self.queued.pop(0)
+        if sent:
+            if not self.table.is_lost(fork.owner):
+                self.world.call(self.key, fork.owner, Call(fork, creates=True))
+            return
+        was_held = fork.fork_id in self.table.held
+        self.act(self.table.not_sent(fork.fork_id, timed_out=True))
+        if was_held and fork.fork_id not in self.table.held:  # nobody else has it
+            self.refused.add(fork.fork_id)
+
     def give_up(self, fork_id: GlobalId) -> None:
         """The call that created this took too long; nothing when it came from elsewhere."""
-        self.act(self.table.gave_up(fork_id, was_sent=True))
+        if not any(fork.fork_id == fork_id for fork in self.queued):
+            self.act(self.table.gave_up(fork_id))
 
     def share(self, fork_id: GlobalId, to: WorkerKey, *, sent: bool = True) -> None:
         """Send a reference on. The program may drop its own at once. Not `sent`: the call fails before it leaves."""
@@ -158,8 +180,10 @@ class PlayedWorker:
                     self.refused.update(fork_ids)
                 case Refused(fork_id):
                     self.refused.add(fork_id)
-                case FailValue():
-                    self.world.sim.happened["value failed"] += 1
+                case FailValue(rref_id, why=why):
+                    self.world.sim.happened[f"value failed: {why}"] += 1
+                    if why != "died":  # there is an error in the value's place
+                        self.begun.add(rref_id)
 
 
 class World:
@@ -250,7 +274,7 @@ class World:
         """The whole state, when nothing is on its way: tables know what programs hold, and nothing else."""
         for worker in self.workers.values():
             table = worker.table
-            assert set(table.held) == set(worker.forks) - worker.refused
+            assert set(table.held) == set(worker.forks) - worker.refused and not worker.queued
             assert not any(held.children or held.dropped for held in table.held.values())
             assert (table._parent_of, table._asked, table._inquiries, table._forgotten) == ({}, {}, {}, {})
             assert table.num_unanswered == 0 and not any(inbox.ahead for inbox in table._inboxes.values())

@@ -244,9 +244,12 @@ def num_owned() -> int:
 
 
 def main(descriptor: int) -> None:
-    """The nursery's program. Returns in the nursery when the test has gone, and in a worker when that is told to."""
+    """The nursery's program: ends when the test has gone. Returns in a worker, when that is told to come to its end."""
+    gc.disable()  # nothing of what is loaded is garbage, and looking through it again and again takes long
     from ..rpc import init_rpc  # noqa: F401  # loads torch, for all workers
 
+    gc.freeze()  # a process that collects all this, at its end at the latest, works for half a second and copies it
+    gc.enable()
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what a dead worker leaves stays below the test, which sees it
     its = socket.socket(fileno=descriptor)
     pipe = Connection(os.dup(descriptor))
@@ -257,7 +260,7 @@ def main(descriptor: int) -> None:
         try:
             method, args = pipe.recv()
         except EOFError:
-            return
+            os._exit(0)  # nothing here waits for a clean end of the interpreter, which takes as long as a test
         if method == "learn":
             _learn(*args)
             pipe.send(None)
@@ -285,6 +288,7 @@ def _learn(name: str, path: str) -> None:
         assert spec is not None and spec.loader is not None
         module = sys.modules[name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
+        gc.freeze()
 
 
 def _reap(codes: dict[int, int]) -> None:

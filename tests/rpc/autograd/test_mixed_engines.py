@@ -1,9 +1,13 @@
-"""One distributed backward pass through parts in torch, JAX and TensorFlow, each in a process of its own."""
+"""One distributed backward pass through parts in torch, JAX and TensorFlow, each in a process of its own.
+
+TensorFlow's is that of the test: it has TensorFlow, which takes very long to load, for other tests anyway.
+"""
 
 import functools
 import importlib.util
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pytest
@@ -12,7 +16,7 @@ import torch
 import fanwise.rpc as rpc
 from fanwise.rpc import autograd
 from fanwise.tensor import as_torch_function
-from fanwise.testing.rpc_workers import Workers
+from fanwise.testing.rpc_workers import Worker, Workers, join, leave
 
 # No engine is imported up here: the interpreter that all workers are forked from reads this file too.
 Part = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -61,19 +65,38 @@ def loaded_engines() -> set[str]:
     return {"jax", "tensorflow"} & set(sys.modules)
 
 
+@pytest.fixture(scope="module")
+def tensorflow_is_loaded() -> None:
+    load("tensorflow")
+
+
+@pytest.fixture
+def two(real_workers: Workers, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Worker]]:
+    """Processes of w0 and w1; this one is w2."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", tempfile.gettempdir())  # as they have it
+    two = [real_workers.begin(rank, 3) for rank in range(2)]
+    join("w2", 2, 3, real_workers.url)
+    for worker in two:
+        worker.result()
+    yield two
+    for worker in two:
+        worker.begin(leave)
+    leave()
+    for worker in two:
+        worker.result()
+
+
+@pytest.mark.usefixtures("tensorflow_is_loaded")
 @pytest.mark.skipif(
     not all(importlib.util.find_spec(engine) for engine in ("jax", "tensorflow")), reason="needs jax and tensorflow"
 )
-def test_a_chain_over_three_engines_in_three_processes_agrees_with_torch_alone(real_workers: Workers) -> None:
-    torch_worker, jax_worker, tensorflow_worker = real_workers.group(3)
-    tensorflow_worker.begin(load, "tensorflow")
+def test_a_chain_over_three_engines_in_three_processes_agrees_with_torch_alone(two: list[Worker]) -> None:
+    torch_worker, jax_worker = two
     jax_worker.do(load, "jax")
-    tensorflow_worker.result()
     found = cast(list[torch.Tensor], torch_worker.do(gradients_over_workers))
     x, u, v, w = each = leaves()
     layer = functools.partial(tanh_layer, torch.tanh)
     out = layer(layer(layer(x, u), v), w)
     for got, want in zip(found, torch.autograd.grad((out * out).sum(), each), strict=True):
         assert torch.allclose(got, want, rtol=1e-5, atol=1e-5)
-    # TensorFlow itself looks for JAX, so nothing is said of its worker.
-    assert [worker.do(loaded_engines) for worker in (torch_worker, jax_worker)] == [set(), {"jax"}]
+    assert [worker.do(loaded_engines) for worker in two] == [set(), {"jax"}]

@@ -1,0 +1,129 @@
+"""Which way a tensor in a device's memory goes to another worker, and what is lent meanwhile. Quiet: opens nothing.
+
+    why_staged   facts --> None: its memory is lent, and a handle travels; else why its bytes go through main memory
+    Loans        lend --> id    give_back, take, lose --> what may be let go of
+
+A loan belongs to its holder, one life of one worker, until that returns it by its id, which is never used again; so a
+return that comes twice, late, or for another's loan changes nothing but a counter. Who is lost holds nothing.
+"""
+
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+# What is smaller goes with the message: to open a handle takes longer than such a copy. Not measured on a GPU yet.
+LENT_FROM_BYTES = 192 << 10
+# More than this is not lent to all others together, one tensor excepted: each is a copy in the device's memory.
+LENT_BYTES_MAX = 1 << 30
+
+NOT_KNOWN = "it is not known yet which devices the other worker sees"
+
+Thing = TypeVar("Thing")
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a worker sees of devices, each known by a number that all processes of the host agree on (its UUID).
+
+    Attributes:
+        devices: UUIDs by the worker's own names, such as "cuda:0", which CUDA_VISIBLE_DEVICES changes.
+        reach: (one, other): a program on the one reads the memory of the other.
+    """
+
+    devices: Mapping[str, str] = field(default_factory=dict)
+    reach: frozenset[tuple[str, str]] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """About one tensor, and the worker it goes to.
+
+    Attributes:
+        uuid: of the device it lies on; "" when nothing there can be lent.
+        target: where it shall be, by the receiver's name; None: the receiver decides, as for answers.
+        sight: the receiver's; None while it is not known.
+        lent_bytes: what is lent to all others now.
+        refused: whether lending from this device, or opening it there, has failed before.
+    """
+
+    size_bytes: int
+    uuid: str
+    target: str | None
+    sight: Sight | None
+    is_on_this_host: bool
+    is_this_worker: bool = False
+    lent_bytes: int = 0
+    refused: bool = False
+
+
+def why_staged(facts: Facts) -> str | None:
+    """Why the bytes go through main memory, for people; None: the memory is lent."""
+    if not facts.uuid:
+        return "it lies where nothing can be lent"
+    if facts.is_this_worker:
+        return "a process cannot open its own handle"
+    if not facts.is_on_this_host:
+        return "the other worker is on another host"
+    if facts.size_bytes < LENT_FROM_BYTES:
+        return "it is small"
+    if facts.refused:
+        return "that failed before"
+    if facts.sight is None:
+        return NOT_KNOWN
+    if facts.uuid not in facts.sight.devices.values():
+        return "the other worker does not see the device"
+    if facts.target is not None and not _reaches(facts.sight, facts.target, facts.uuid):
+        return "the device where it shall be does not reach the one where it is"
+    if facts.lent_bytes and facts.lent_bytes + facts.size_bytes > LENT_BYTES_MAX:
+        return "too much is lent already"
+    return None
+
+
+def _reaches(sight: Sight, target: str, uuid: str) -> bool:
+    there = sight.devices.get(target)
+    return there is not None and (there == uuid or (there, uuid) in sight.reach)
+
+
+@dataclass(slots=True)
+class Loans(Generic[Thing]):
+    """What one worker has lent: to whom, and how much. The things are opaque."""
+
+    total_bytes: int = 0
+    unknown_returns: int = 0
+    _lent: dict[int, tuple[Hashable, Thing, int]] = field(default_factory=dict)
+    _last_id: int = 0
+
+    def __len__(self) -> int:
+        return len(self._lent)
+
+    def lend(self, thing: Thing, holder: Hashable, size_bytes: int) -> int:
+        """A new loan; its id."""
+        self._last_id += 1
+        self._lent[self._last_id] = holder, thing, size_bytes
+        self.total_bytes += size_bytes
+        return self._last_id
+
+    def give_back(self, ids: Iterable[int], holder: Hashable) -> list[Thing]:
+        """`holder` has let go of these, or never got them: what is lent no more."""
+        return [thing for loan in ids if (thing := self.take(loan, holder)) is not None]
+
+    def take(self, loan: int, holder: Hashable) -> Thing | None:
+        """As `give_back`, one. None: it is not lent to `holder`."""
+        lent_to, thing, size_bytes = self._lent.get(loan, (None, None, 0))
+        if thing is None or lent_to != holder:
+            self.unknown_returns += 1
+            return None
+        del self._lent[loan]
+        self.total_bytes -= size_bytes
+        return thing
+
+    def lose(self, holder: Hashable) -> list[Thing]:
+        """`holder` is gone: what it let go of or not."""
+        return self.give_back([loan for loan, (lent_to, *_) in self._lent.items() if lent_to == holder], holder)
+
+    def end(self) -> list[Thing]:
+        """All that is lent, to anybody."""
+        things = [thing for _, thing, _ in self._lent.values()]
+        self._lent.clear()
+        self.total_bytes = 0
+        return things

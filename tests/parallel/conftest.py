@@ -1,3 +1,23 @@
-"""torch's first optimizer loads its compiler, which leaves a variable in the environment: no test's doing."""
+"""What tests of runs share: torch's compiler is loaded, and devices are CPUs unless a test says otherwise."""
 
-import torch._dynamo  # noqa: F401  # for what it leaves
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch._dynamo  # the first optimizer loads it, which leaves a variable in the environment
+
+
+@pytest.fixture(autouse=True)
+def no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number of devices is one of GPUs where there are any; gpus/ has the tests that are for them."""
+    if torch.cuda.is_available():
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Arrays are small here: more threads do nothing but wait for each other, at the cost of a whole CPU each."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

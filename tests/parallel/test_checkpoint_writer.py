@@ -5,12 +5,11 @@ import itertools
 import logging
 import os
 import random
-import subprocess
 import sys
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from fanwise.base.errors import ClosedError
 from fanwise.parallel import checkpoints
 from fanwise.parallel.checkpoints import MOST_WAITING, Writer
 from fanwise.parallel.snapshots import snapshot
+from fanwise.testing.programs import Finished, LoadedInterpreter
 from fanwise.testing.within import within
 
 
@@ -380,29 +380,38 @@ print("half", half, "names", sorted(os.listdir(path.parent)), flush=True)
 """
 
 
-def program(text: str, *arguments: object) -> "subprocess.CompletedProcess[str]":
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-c", text, *map(str, arguments)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+@pytest.fixture(scope="module")
+def loaded() -> Iterator[LoadedInterpreter]:
+    """Runs the programs; what they are about is loaded, which takes longer than they do."""
+    with LoadedInterpreter("torch", "fanwise.parallel") as loaded:
+        yield loaded
 
 
-def kill_writers_and_look(folder: Path, first: int, last: int) -> None:
-    folder.mkdir()
-    done = program(KILLED, folder / "run.pt", first, last)
-    assert done.returncode == 0, done.stderr
-    words = done.stdout.split(maxsplit=3)
+def program(loaded: LoadedInterpreter, folder: Path, text: str, *arguments: object) -> Finished:
+    """Run it in the folder, with these arguments."""
+    script = folder / "program.py"
+    script.write_text(f"import sys\nsys.argv[1:] = {list(map(str, arguments))!r}\n{text}")
+    return loaded.run(script, folder=folder, limit_s=600.0)
+
+
+def kill_writers_and_look(loaded: LoadedInterpreter, folder: Path, first: int, last: int) -> None:
+    (folder / "killed").mkdir()
+    done = program(loaded, folder, KILLED, folder / "killed" / "run.pt", first, last)
+    assert done.status == 0, done.err
+    words = done.out.split(maxsplit=3)
     assert int(words[1]) >= (last - first) // 3, "many were killed in the middle of a file"
     assert set(eval(words[3])) <= {"run.pt", ".run.pt.unfinished"}
 
 
-def test_a_writer_that_is_killed_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
-    kill_writers_and_look(tmp_path / "killed", 0, 40)
+def test_a_writer_that_is_killed_leaves_the_old_file_or_the_new_one(loaded: LoadedInterpreter, tmp_path: Path) -> None:
+    kill_writers_and_look(loaded, tmp_path, 0, 40)
 
 
 @pytest.mark.soak
-def test_hundreds_of_killed_writers_leave_whole_files(tmp_path: Path) -> None:
+def test_hundreds_of_killed_writers_leave_whole_files(loaded: LoadedInterpreter, tmp_path: Path) -> None:
     first = random.randrange(10**6)
-    kill_writers_and_look(tmp_path / f"from{first}", first, first + 1000)
+    (tmp_path / f"from{first}").mkdir()
+    kill_writers_and_look(loaded, tmp_path / f"from{first}", first, first + 1000)
 
 
 LEAVING = """
@@ -430,16 +439,16 @@ if "exit" in sys.argv:
 
 
 @pytest.mark.parametrize(("how", "status"), [("raise", 1), ("exit", 3)])
-def test_a_process_that_ends_has_written_all(how: str, status: int, tmp_path: Path) -> None:
-    done = program(LEAVING, tmp_path / "run.pt", how)
-    assert done.returncode == status, done.stderr
+def test_a_process_that_ends_has_written_all(how: str, status: int, loaded: LoadedInterpreter, tmp_path: Path) -> None:
+    done = program(loaded, tmp_path, LEAVING, tmp_path / "run.pt", how)
+    assert done.status == status, done.err
     assert number_in(tmp_path / "run.pt") == 3
 
 
-def test_an_error_at_the_very_end_is_not_lost(tmp_path: Path) -> None:
-    done = program(LEAVING, tmp_path / "run.pt", "fail")
+def test_an_error_at_the_very_end_is_not_lost(loaded: LoadedInterpreter, tmp_path: Path) -> None:
+    done = program(loaded, tmp_path, LEAVING, tmp_path / "run.pt", "fail")
     assert number_in(tmp_path / "run.pt") == 3
-    assert "a checkpoint could not be written: OSError: no space left; when the checkpoint" in done.stderr
+    assert "a checkpoint could not be written: OSError: no space left; when the checkpoint" in done.err
 
 
 def test_a_fork_writes_nothing_and_waits_for_nothing(tmp_path: Path) -> None:

@@ -4,24 +4,17 @@ import io
 import math
 import os
 import pickle
-import pty
 import re
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import fanwise
 from fanwise.base.clocks import VirtualClock
 from fanwise.parallel import progress_line
 from fanwise.parallel.pace import Pace, Piece, RunSnapshot, duration, fitting, next_look_s, pieces, plain
 from fanwise.parallel.progress_line import FarScreen, LiveScreen, LogScreen, NoScreen, ProgressLine, screen_for
-from fanwise.pool import Pool
-
-SOURCES = Path(fanwise.__file__).parents[1]
 
 # -- the quiet part, beside a model that keeps all that happened and computes everything anew
 
@@ -396,15 +389,6 @@ def test_one_line_at_a_time_and_none_if_it_is_not_wanted() -> None:
     third.close()
 
 
-def kind_of_screen() -> str:
-    return type(screen_for(True)).__name__
-
-
-def test_a_job_of_a_pool_shows_no_line() -> None:
-    with Pool() as pool:
-        assert pool.submit(kind_of_screen).result() == "NoScreen"
-
-
 def test_a_terminal_that_has_gone_ends_the_line_and_not_the_run(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -458,87 +442,3 @@ def test_a_fork_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         assert pipe.read().decode() == repr(("x\n", True))
     os.waitpid(child, 0)
     screen.close()
-
-
-# -- a real terminal
-
-PROGRAM = """
-import logging, sys
-from fanwise.parallel.pace import RunSnapshot
-from fanwise.parallel.progress_line import screen_for
-
-logging.basicConfig(format="%(message)s")      # holds the stream itself
-out = sys.stdout                               # so does this
-def at(done):
-    return RunSnapshot("train", ("cpu",), 0, 3, done, 1000, 100.0, 0.5, 20.0, 5.0)
-
-print("before")
-screen = screen_for(True)
-screen.show(at(100))
-print("printed", 1)
-out.write("held\\n")
-logging.warning("logged")
-print("asked: ", end="", flush=True)
-screen.show(at(200))
-print("answered")
-screen.show(at(300))
-sys.stdout.writelines(["two\\n", "lines\\n"])
-screen.show(RunSnapshot("train", ("cpu",), 2, 3, 1000, 1000, 99.0, 0.25, None, 9.0, is_over=True))
-screen.close()
-print("after", "write" in vars(sys.stdout), "write" in vars(sys.stderr))
-"""
-
-
-def output_in_a_terminal(program: str, columns: int) -> str:
-    """What a program writes to a terminal, with all that steers it."""
-    ours, theirs = pty.openpty()
-    environment = {**os.environ, "PYTHONPATH": str(SOURCES), "TERM": "xterm", "COLUMNS": str(columns), "LINES": "24"}
-    with subprocess.Popen([sys.executable, "-c", program], stdin=theirs, stdout=theirs, stderr=theirs, env=environment):
-        os.close(theirs)
-        text = b""
-        try:
-            while block := os.read(ours, 65536):
-                text += block
-        except OSError:  # Linux says so when the last writer has closed a terminal
-            pass
-    os.close(ours)
-    return text.decode()
-
-
-def screen_of(text: str) -> list[str]:
-    """The lines that a terminal shows after this text: knows line ends, going back, wiping and colours."""
-    lines, column = [""], 0
-    for token in re.findall(r"\x1b\[[0-9;]*[A-Za-z]|\r|\n|[^\x1b\r\n]+", text):
-        if token == "\n":
-            lines.append("")
-            column = 0
-        elif token == "\r":
-            column = 0
-        elif token == "\x1b[K":
-            lines[-1] = lines[-1][:column]
-        elif token.startswith("\x1b"):
-            assert token.endswith("m"), f"only colours: {token!r}"
-        else:
-            lines[-1] = lines[-1][:column].ljust(column) + token + lines[-1][column + len(token) :]
-            column += len(token)
-    return lines
-
-
-def test_in_a_terminal_nothing_that_is_printed_is_torn_and_the_last_line_stays() -> None:
-    text = output_in_a_terminal(PROGRAM, 100)
-    printed = ["before", "printed 1", "held", "logged", "asked: answered", "two", "lines"]
-    last = "train  epoch 3/3  loss 0.25  99 samples/s  in 0:09  cpu"
-    assert screen_of(text) == [*printed, last, "after False False", ""]
-    first = "train  epoch 1/3  100/1,000 samples  loss 0.5  100 samples/s  0:20 left  cpu"
-    assert screen_of(text[: text.index("printed")])[-1] == ""
-    assert screen_of(text[: text.index("held")])[:2] == ["before", "printed 1"]
-    colourless = re.sub(r"\x1b\[[0-9;]*m", "", text)
-    assert colourless.count(first) == 4  # drawn, and again below each of three texts
-    assert "200/1,000" in colourless[colourless.index("answered") :]
-    assert "200/1,000" not in colourless[: colourless.index("answered")]
-
-
-def test_a_narrow_terminal_gets_what_fits() -> None:
-    text = output_in_a_terminal(PROGRAM, 40)
-    shown = [line for line in screen_of(text) if line.startswith(("train", "epoch"))]
-    assert shown == ["epoch 3/3  loss 0.25  in 0:09  cpu"]

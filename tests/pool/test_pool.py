@@ -125,6 +125,14 @@ def test_needs_that_can_never_be_met_are_refused_at_the_submit(pool: Pool) -> No
         Pool(cpus=0)
 
 
+def test_a_pool_leases_the_gpus_that_it_was_given_and_no_others() -> None:
+    with Pool(cpus=2, seed=0, gpus=["GPU-b", "GPU-a"]) as chosen:
+        jobs = [chosen.needs(gpus=1).submit(os.getenv, "CUDA_VISIBLE_DEVICES") for _ in range(2)]
+        assert sorted(job.result(60) for job in jobs) == ["GPU-a", "GPU-b"]
+        with pytest.raises(LeaseError, match=r"3 GPUs asked for, this pool has 2"):
+            chosen.needs(gpus=3).submit(int)
+
+
 # -- order, retries, reports -----------------------------------------------------------------------------------------
 
 

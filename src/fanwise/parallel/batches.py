@@ -20,7 +20,7 @@ from ..tensor.random.keys import Key
 from .chance import sample_streams
 from .order import Pass
 from .shards import cut
-from .splitting import Content, arguments, joined, part_of, samples_in
+from .splitting import Content, arguments, joined, moved, part_of, samples_in
 
 Data = Dataset[Any] | Sequence[Any] | tuple[Tensor, ...] | Tensor  # Any: samples of the user's making
 Collate = Callable[[list[Any]], Content]  # Any: samples
@@ -29,7 +29,7 @@ Collate = Callable[[list[Any]], Content]  # Any: samples
 class Batch:
     """One global batch, in shards. Iterates like the list of tensors that a DataLoader gives: `x, y = batch`.
 
-    A shard is read when somebody asks for it, so a process reads only what it executes.
+    A shard is read when somebody asks for it, so a process reads only what it executes; it is then on the device.
 
     Attributes:
         sizes: samples of each shard.
@@ -64,7 +64,7 @@ class Batch:
         return iter(arguments(self.whole()))
 
 
-def batch_of(content: Content, shards: int) -> Batch:
+def batch_of(content: Content, shards: int, device: torch.device) -> Batch:
     """A batch that the user made, cut into shards. Raises as `samples_in`, and ValueError if it has no samples."""
     if isinstance(content, Batch):
         return content
@@ -72,9 +72,9 @@ def batch_of(content: Content, shards: int) -> Batch:
     if size == 0:
         raise ValueError("the batch has no samples")
     if shards == 1:
-        return Batch((size,), lambda index: content)
+        return Batch((size,), lambda index: moved(content, device))
     ranges = cut(size, shards)
-    return Batch(tuple(map(len, ranges)), lambda index: part_of(content, ranges[index]))
+    return Batch(tuple(map(len, ranges)), lambda index: moved(part_of(content, ranges[index]), device))
 
 
 class Reader(Protocol):
@@ -84,6 +84,10 @@ class Reader(Protocol):
 
     def read(self, indices: Tensor, key: Key) -> Content:
         """These samples as the content of one shard. What is random in it comes from `key` and the indices."""
+        ...
+
+    def order(self, indices: Tensor) -> Tensor:
+        """An order of the samples, where `read` wants its parts to be."""
         ...
 
 
@@ -100,6 +104,11 @@ class TensorReader:
     def read(self, indices: Tensor, key: Key) -> Content:
         rows = tuple(tensor[indices] for tensor in self._tensors)
         return rows[0] if self._single else rows
+
+    def order(self, indices: Tensor) -> Tensor:
+        # Tensors of a GPU that are asked for with indices of the host would wait for it, batch by batch.
+        devices = {tensor.device for tensor in self._tensors}
+        return indices.to(devices.pop()) if len(devices) == 1 else indices
 
 
 class SampleReader:
@@ -121,9 +130,29 @@ class SampleReader:
             begin(key.fold_in("collate").fold_in(int(indices[0])))
             return self._collate(samples)
 
+    def order(self, indices: Tensor) -> Tensor:
+        return indices
 
-def reader_of(data: Data, collate_fn: Collate | None) -> Reader:
-    """How to read `data`.
+
+class MovingReader:
+    """What another reader reads, on an accelerator."""
+
+    def __init__(self, reader: Reader, device: torch.device) -> None:
+        self._reader = reader
+        self._device = device
+
+    def __len__(self) -> int:
+        return len(self._reader)
+
+    def read(self, indices: Tensor, key: Key) -> Content:
+        return moved(self._reader.read(indices, key), self._device)
+
+    def order(self, indices: Tensor) -> Tensor:
+        return self._reader.order(indices)
+
+
+def reader_of(data: Data, collate_fn: Collate | None, device: torch.device) -> Reader:
+    """How to read `data`, for this device.
 
     Raises:
         TypeError: it has no length or cannot be indexed. ValueError: tensors of different lengths.
@@ -136,7 +165,7 @@ def reader_of(data: Data, collate_fn: Collate | None) -> Reader:
     reader = _reader_of(data, collate_fn)
     if len(reader) == 0:
         raise ValueError("the data set has no samples")
-    return reader
+    return reader if device.type == "cpu" else MovingReader(reader, device)
 
 
 def _reader_of(data: Any, collate_fn: Collate | None) -> Reader:  # Any: whatever has a length and can be indexed
@@ -161,6 +190,7 @@ def batches(
     """
     # In the order of the data set nothing is drawn; reading by slices of arange is as fast.
     order_N = permutation(begun.key, begun.length, engine="torch") if shuffle else torch.arange(begun.length)
+    order_N = reader.order(order_N)
     reading = begun.key.fold_in("reading")
     for places in begun.batches(batch_size, drop_last):
         if len(reader) != begun.length:

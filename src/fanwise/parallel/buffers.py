@@ -12,6 +12,8 @@ not change keeps its bits. Whether it did is seen from its values: batch normali
 torch's version counters.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -41,15 +43,19 @@ class Buffers:
     def take(self, samples: int) -> dict[int, tuple[Tensor, int]]:
         """What a shard of so many samples has changed, times that number; and put back what was before."""
         taken = {}
-        for place in self._changed():
+        changed = self._changed()
+        for place in changed:
             buffer = self._buffer(place).detach()
             taken[place] = (_wide(buffer) * samples if is_averaged(buffer) else buffer.clone(), samples)
-        self.put_back()
+        self._put_back(changed)
         return taken
 
     def put_back(self) -> None:
         """All buffers are as at the beginning of the step."""
-        for place in self._changed():
+        self._put_back(self._changed())
+
+    def _put_back(self, changed: Sequence[int]) -> None:
+        for place in changed:
             module, name = self._homes[place]
             module._buffers[name] = self._before[place]
             with torch.no_grad():
@@ -65,12 +71,24 @@ class Buffers:
                 self._before[place].copy_(value)
 
     def _changed(self) -> list[int]:
-        return [place for place, kept in enumerate(self._kept) if not torch.equal(self._buffer(place), kept)]
+        now = [self._buffer(place) for place in range(len(self._kept))]
+        return [place for place, is_same in enumerate(_are_equal(now, self._kept)) if not is_same]
 
     def _buffer(self, place: int) -> Tensor:
         module, name = self._homes[place]
         buffer = module._buffers[name]
         return _NOTHING if buffer is None else buffer
+
+
+def _are_equal(some: Sequence[Tensor], others: Sequence[Tensor]) -> list[bool]:
+    """As torch.equal for each pair. An accelerator is waited for once, not for each."""
+    if all(tensor.device.type == "cpu" for tensor in others):
+        return list(map(torch.equal, some, others))
+    found = [
+        (one == other).all() if (one.shape, one.device) == (other.shape, other.device) else other.new_zeros(()).bool()
+        for one, other in zip(some, others, strict=True)
+    ]
+    return torch.stack(found).cpu().tolist()
 
 
 def _wide(buffer: Tensor) -> Tensor:

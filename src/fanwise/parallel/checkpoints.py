@@ -5,6 +5,7 @@ torch.load(path)["model"]             the state_dict of the model, without prefi
                 ["step"]              its counts, and gradients of a window that is open
                 ["kept"][name]        of what run.keep registered
                 ["run"], ["rows"], ["random"]   the plan and the place in the data; reports; torch's random state
+                ["random_of_device"]  and that of a GPU, where the training was on one
 
 `Writer` does it in the background:
 

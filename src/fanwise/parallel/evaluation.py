@@ -7,7 +7,7 @@ accuracy is the exact count over the exact number; floats are added in float64, 
 on `batch_size` alone, and so do the bits of the result.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,22 +26,30 @@ Measure = Callable[..., Any]  # Any: called with the model and the members of a 
 
 
 def sums(
-    fn: Measure, model: nn.Module, reader: Reader, *, batch_size: int, key: Key, team: Team
+    fn: Measure,
+    model: nn.Module,
+    reader: Reader,
+    *,
+    batch_size: int,
+    key: Key,
+    team: Team,
+    generators: Sequence[torch.Generator],
 ) -> tuple[float, float]:
     """The sum of what `fn` returns, and its count, the model in evaluation mode and without gradients.
 
     Each process measures consecutive chunks; the sums of all are added in the order of the data.
     """
     chunks = range(0, len(reader), batch_size)
+    order = reader.order(torch.arange(len(reader)))
 
     def measure() -> list[list[tuple[float, float]]]:
         mine: list[tuple[float, float]] = []
         own = assign(len(chunks), team.size)[team.place]
         with evaluating(model), torch.no_grad():
             for start in chunks[own.start : own.stop]:
-                indices = torch.arange(start, min(start + batch_size, len(reader)))
+                indices = order[start : start + batch_size]
                 content = reader.read(indices, key)
-                with stream(key.fold_in(start)):
+                with stream(key.fold_in(start), generators):
                     mine.append(measured(fn(model, *arguments(content)), len(indices)))
         return team.gather("measures", mine)
 

@@ -3,13 +3,14 @@
     ShardWork (index, content, samples) --forward, loss, backward--> Partial --tree--> nodes for the shards it executed
 
 `Device` is all that a step knows of devices. `LocalDevice` is a device of this process. Devices that share a memory, as
-all CPU devices of one process do, share the model too and take turns: a copy would hold the same numbers. What must
-not be shared - gradients, buffers that change, the stream of random numbers - begins anew with each shard.
+all CPU devices of one process do, share the model too and take turns: a copy would hold the same numbers. A GPU is the
+only device of its process; what it is asked for is queued, and no step of one process waits for it. What must not be
+shared - gradients, buffers that change, the stream of random numbers - begins anew with each shard.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -17,11 +18,13 @@ from torch import Tensor, nn
 
 from ..tensor.random.keys import Key
 from .buffers import Buffers
-from .chance import stream
+from .chance import generators_of, stream
 from .gradients import Partial, add
 from .losses import LossReader
 from .shards import Node, TreeSum
 from .splitting import Content, arguments
+
+_CPU = torch.device("cpu")
 
 LossFn = Callable[..., Any]  # Any: called with the model and the members of a batch; see losses.py for the result
 
@@ -55,7 +58,10 @@ class Device(Protocol):
 
 @dataclass(slots=True)
 class Replica:
-    """The model of one memory, and what is needed to differentiate its loss."""
+    """The model of one memory, and what is needed to differentiate its loss.
+
+    `generators`: that a shard draws from, those of the model's device.
+    """
 
     model: nn.Module
     params: list[nn.Parameter]
@@ -63,10 +69,15 @@ class Replica:
     autocast: torch.dtype | None
     buffers: Buffers
     reader: LossReader
+    device: torch.device = _CPU
+    generators: tuple[torch.Generator, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.generators = generators_of(self.device)
 
     def differentiate(self, work: ShardWork, key: Key) -> Partial:
         """Forward and backward of one shard. The gradients are moved out of the parameters."""
-        with stream(key.fold_in(work.index)):
+        with stream(key.fold_in(work.index), self.generators):
             loss, count = self.loss(work)
             scaled(loss, work).backward()  # type: ignore[no-untyped-call]  # torch has not annotated it
         grads: list[Tensor | None] = []
@@ -87,7 +98,7 @@ class Replica:
     def _precision(self) -> "torch.autocast | nullcontext[None]":
         if self.autocast is None:
             return nullcontext()
-        return torch.autocast(self.params[0].device.type, self.autocast)
+        return torch.autocast(self.device.type, self.autocast)
 
 
 class LocalDevice:

@@ -8,7 +8,7 @@ same: it depends on seed, shards, threads and data, not on the number of devices
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,7 +23,7 @@ from .guest.guest_team import entered
 from .guest.launcher import check_fits, device_of, launched
 from .order import Progress
 from .plans import Plan
-from .processes.pools import own_pool
+from .processes.gpus import places_for
 from .processes.supervisor import Settings, Supervisor
 from .progress_line import name_of, screen_for
 from .runs import Run, StrPath
@@ -56,7 +56,9 @@ def run(
 
     Args:
         train: gets a `Run`; its hyperparameters by functools.partial.
-        devices: how many CPU devices, or their names, as `["cpu"] * 4`; "auto" is one.
+        devices: how many: GPUs where there are any, else CPU devices. Or names of one kind, as `"cuda:1"`,
+            `["cuda:0", "cuda:1"]`, `["cpu"] * 4`. "auto" is all GPUs of this job or machine, else one CPU device.
+            Numbers of GPUs are those of nvidia-smi, or places in CUDA_VISIBLE_DEVICES.
         shards: logical shards of each global batch; by default the number of devices, or those of the checkpoint.
             At least as many as the devices that a later run of the same training shall have.
         seed: of initial weights, order, augmentation and dropout; by default the job's in a pool, else 0.
@@ -66,19 +68,21 @@ def run(
         resume: a checkpoint of `run.save` to go on from.
         processes: that the devices are spread over; by default one for each. With 1, as with one device,
             everything runs here, and devices take turns. Else `train` runs in each of them, warm jobs of a pool.
+            Each of several GPUs has a process of its own, in which it is `run.device`, cuda:0.
         on_loss: when a process dies, "continue" with those that are left, which take over its shards, "respawn" it too,
             or "stop". The step in which it happened is made again from its beginning, so the result has the same bits.
         pool: whose jobs the processes are; by default one of this library's own, or that of the job that this is.
         progress: show a line on standard error; redrawn in a terminal, every 10 s in a log, and not at all in a job.
 
     Returns:
-        What `train` returns; with several processes, in the first of them, sent back by value.
+        What `train` returns; with several processes, in the first of them, sent back by value: what is on a GPU there
+        arrives on cuda:0 here.
 
     Raises:
         ValueError: no such devices, shards, threads, seed or reduction; or the checkpoint does not fit to them.
         FileNotFoundError: there is no file `resume`.
         WorkerLostError: processes died, and the run cannot go on without them.
-        LeaseError: the pool, or the job, has not as many CPUs as devices times threads.
+        LeaseError: the pool, or the job, has not as many CPUs as devices times threads, or not as many GPUs.
         What `train` raises, in its own type; of several processes, the error of the one that failed first.
     """
     if not callable(train):
@@ -96,15 +100,17 @@ def run(
         plan = _plan(others.size if shards is None else shards, 1 if threads is None else threads, seed)
         with entered(others, own, reduce=reduce) as team:
             team.agree_on(plan, fixed)
-            return _train_here(train, Run(plan, (own,), team=team, fixed=fixed), resume, progress and team.place == 0)
+            made = Run(plan, (own,), team=team, fixed=fixed)
+            return _train_here(train, made, resume, progress and team.place == 0, exact=reduce == "exact")
     found = devices_of(devices)
     plan = _plan(len(found) if shards is None else shards, 1 if threads is None else threads, seed)
-    spread = cut(
-        len(found), min(len(found), len(found) if processes is None else whole_number("processes", processes, least=1))
-    )
+    spread = _spread(found, processes)
     if len(spread) > 1:
+        places = places_for(found, is_named=not isinstance(devices, int | str), pool=pool)
         settings = Settings(
-            devices=tuple(tuple(str(device) for device in found[part.start : part.stop]) for part in spread),
+            devices=tuple(places.names[part.start : part.stop] for part in spread),
+            gpus=places.gpus,
+            called=places.called,
             shards=plan.shards,
             threads=plan.threads,
             seed=plan.seed,
@@ -114,13 +120,24 @@ def run(
             reduce=reduce,
             progress=progress,
         )
-        result: R = Supervisor(own_pool() if pool is None else pool, train, settings).run()
+        result: R = Supervisor(places.pool, train, settings).run()
         return result
-    return _train_here(train, Run(plan, found, fixed=fixed), resume, progress)
+    return _train_here(train, Run(plan, found, fixed=fixed), resume, progress, exact=reduce == "exact")
 
 
-def _train_here(train: Callable[[Run], R], made: Run, resume: StrPath | None, progress: bool) -> R:
-    with surroundings(made.threads):
+def _spread(devices: Sequence[torch.device], processes: int | None) -> tuple[range, ...]:
+    """The devices of each process."""
+    count = len(devices) if processes is None else whole_number("processes", processes, least=1)
+    if devices[0].type == "cuda" and count < len(devices):
+        raise ValueError(
+            f"processes={processes} for {len(devices)} GPUs: each GPU of a run has a process of its own.\n"
+            f"Leave processes= out, or give one GPU: devices={str(devices[0])!r}, shards={len(devices)}."
+        )
+    return cut(len(devices), min(len(devices), count))
+
+
+def _train_here(train: Callable[[Run], R], made: Run, resume: StrPath | None, progress: bool, *, exact: bool) -> R:
+    with surroundings(made.threads, made.device, exact=exact):
         seed_everything(made.seed)
         if resume is not None:
             made.restore(resume)
@@ -138,7 +155,7 @@ def here(*, shards: int = 1, seed: int | None = None) -> Run:
     """
     plan = _plan(shards, torch.get_num_threads(), seed)
     seed_everything(plan.seed)
-    return Run(plan, devices_of(1), fixed=frozenset() if seed is None else frozenset(["seed"]))
+    return Run(plan, devices_of("cpu"), fixed=frozenset() if seed is None else frozenset(["seed"]))
 
 
 def _plan(shards: int, threads: int, seed: int | None) -> Plan:

@@ -11,7 +11,7 @@ Model, optimizer and what `run.keep` registers get what a checkpoint holds of th
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,6 +26,7 @@ from . import checkpoints, evaluation
 from .batch_norm import BatchNorm, TogetherDevice, check_batch_norm
 from .batches import Batch, Collate, Data, batches, reader_of
 from .buffers import Buffers
+from .chance import generators_of
 from .checking import check_model, check_optimizer, check_precision, check_same, check_step, whole_number
 from .checkpoints import Writer
 from .loss_scale import LossScale
@@ -33,6 +34,7 @@ from .losses import LossReader
 from .plans import Plan
 from .progress_line import NoScreen, ProgressLine, Screen
 from .replicas import Device, LocalDevice, LossFn, Replica
+from .snapshots import snapshot
 from .stepping import Step
 from .team import Alone, Team
 
@@ -53,7 +55,7 @@ class Run:
     """One training. Made by `fanwise.run` and `fanwise.here`.
 
     Attributes:
-        device: where the model has to be. devices: all of this process.
+        device: where the model has to be; batches come there by themselves. devices: all of this process.
         rows: what was reported, oldest first.
     """
 
@@ -64,6 +66,7 @@ class Run:
         *,
         team: Team | None = None,
         fixed: frozenset[str] = frozenset(),
+        names: Callable[[], Sequence[str]] | None = None,
     ) -> None:
         self._team: Team = Alone() if team is None else team
         self.devices = devices
@@ -77,7 +80,8 @@ class Run:
         self._resumed: dict[str, Any] = {}  # Any: state_dicts that wait for their objects
         self.writer = Writer()
         self._line = ProgressLine(NoScreen())
-        self._chance: torch.Tensor | None = None  # torch's random state at the place of the checkpoint
+        self._names = names  # of the devices of all processes, where there are others
+        self._chance: list[torch.Tensor] = []  # torch's random states at the place of the checkpoint
 
     @contextmanager
     def shown(self, screen: Screen, name: str) -> Iterator[None]:
@@ -87,6 +91,8 @@ class Run:
             yield
 
     def _device_names(self) -> list[str]:
+        if self._names is not None:
+            return list(self._names())
         return [str(device) for device in self.devices] * self._team.size
 
     @property
@@ -160,7 +166,7 @@ class Run:
         check_step(clip_norm, accumulate)
         self._register(_free_name("model", self._objects, model), model)
         self._register(_free_name("optimizer", self._objects, optimizer), optimizer)
-        replica = Replica(model, list(model.parameters()), loss_fn, autocast, Buffers(model), LossReader())
+        replica = Replica(model, list(model.parameters()), loss_fn, autocast, Buffers(model), LossReader(), self.device)
         # Shards that are normalised together are one device's: they are all under way at once.
         local: list[Device] = (
             [TogetherDevice(replica, self._team)]
@@ -220,7 +226,7 @@ class Run:
                 length than when the checkpoint was made, or the pass began.
         """
         whole_number("batch_size", batch_size, least=1)
-        reader = reader_of(data, collate_fn)
+        reader = reader_of(data, collate_fn, self.device)
         begun = self._plan.progress.begin_pass(len(reader))
         self._line.begin_pass(begun.length, begun.length if begun.finished else begun.done)
         made = batches(
@@ -240,9 +246,11 @@ class Run:
         """
         resumed = self._plan.progress.resumed
         is_in_pass = resumed is not None and not all(each["finished"] for each in resumed["passes"])
-        if self._chance is not None and (in_pass or not is_in_pass):
-            torch.set_rng_state(self._chance)
-            self._chance = None
+        if self._chance and (in_pass or not is_in_pass):
+            # A checkpoint of a CPU device has no state for a GPU, and the other way round.
+            for generator, state in zip(generators_of(self.device), self._chance, strict=False):
+                generator.set_state(state)
+            self._chance = []
 
     def mean(
         self,
@@ -283,9 +291,16 @@ class Run:
     ) -> tuple[float, float]:
         whole_number("batch_size", batch_size, least=1)
         check_model(model, self.device)
-        reader = reader_of(data, collate_fn)
-        key = self._plan.key("mean")
-        return evaluation.sums(fn, model, reader, batch_size=batch_size, key=key, team=self._team)
+        reader = reader_of(data, collate_fn, self.device)
+        return evaluation.sums(
+            fn,
+            model,
+            reader,
+            batch_size=batch_size,
+            key=self._plan.key("mean"),
+            team=self._team,
+            generators=generators_of(self.device),
+        )
 
     def report(self, **metrics: Any) -> None:  # Any: scalars of any library
         """Report values once for the whole run; they are kept in `run.rows`.
@@ -353,7 +368,11 @@ class Run:
         epoch, so save last in an epoch. Returns the path.
         """
         if self._team.place == 0 and not self._team.catching_up:
-            (self.writer.write_now if wait else self.writer.write)(Path(path), self._state())
+            state = self._state()
+            if not wait:
+                self.writer.write(Path(path), state)
+            else:  # the other way copies, to main memory: a file shall be readable where there is no GPU
+                self.writer.write_now(Path(path), state if self.device.type == "cpu" else snapshot(state))
         return Path(path)
 
     def _state_here(self) -> dict[str, Any] | None:  # Any: as `_state`
@@ -369,8 +388,9 @@ class Run:
         kept = {name.removeprefix("kept "): state for name, state in waiting.items() if name.startswith("kept ")}
         parts = {name: state for name, state in waiting.items() if not name.startswith("kept ")}
         rows = [dict(row) for row in self.rows]
-        chance = torch.get_rng_state() if self._chance is None else self._chance
-        return {"run": self._plan.state(), **parts, "kept": kept, "rows": rows, "random": chance}
+        chance = self._chance or [generator.get_state() for generator in generators_of(self.device)]
+        of_device = {"random_of_device": chance[1]} if len(chance) > 1 else {}
+        return {"run": self._plan.state(), **parts, "kept": kept, "rows": rows, "random": chance[0], **of_device}
 
     def restore(self, path: StrPath, *, weights_only: bool = True) -> None:
         """Go on from a checkpoint, on any number of devices. Call it before the first epoch and batch.
@@ -392,7 +412,7 @@ class Run:
         """As `restore`, from what a checkpoint holds; `source` names it in errors."""
         self._adopt(content.pop("run"), source)
         self.rows[:] = content.pop("rows")
-        self._chance = content.pop("random")
+        self._chance = [content.pop(name) for name in ("random", "random_of_device") if name in content]
         self._resumed = {f"kept {name}": state for name, state in content.pop("kept").items()} | content
         for name, registered in self._objects.items():
             self._register(name, registered)

@@ -44,6 +44,26 @@ def part_of(content: Content, samples: range) -> Content:
     return tuple(part_of(value, samples) for value in content)
 
 
+def moved(content: Content, device: torch.device) -> Content:
+    """The content on an accelerator, by way of pinned memory, so that nobody waits; for a CPU device as it is."""
+    if device.type == "cpu":
+        return content
+    if isinstance(content, Tensor):
+        return _moved(content, device)
+    if isinstance(content, Mapping):
+        return {name: moved(value, device) for name, value in content.items()}
+    if isinstance(content, list | tuple) and not _is_column(content):
+        return tuple(moved(value, device) for value in content)
+    return content.to(device) if hasattr(content, "to") else content  # what a collate_fn has made
+
+
+def _moved(tensor: Tensor, device: torch.device) -> Tensor:
+    if device.type == "cuda" and tensor.device.type == "cpu" and tensor.layout == torch.strided:
+        # torch keeps this memory until the copy is done, and then for the next one.
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
+
+
 def joined(parts: Sequence[Content]) -> Content:
     """The whole batch, from the contents of its shards in order."""
     first = parts[0]

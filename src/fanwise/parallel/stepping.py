@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 from .batches import Batch, batch_of
+from .blocked import BlockedStep, pays
 from .gradients import Partial, add, add_grads
 from .loss_scale import LossScale, take_off
 from .plans import Plan
@@ -67,6 +68,7 @@ class Step:
         # Clipping, windows of several batches and a scaled loss need whole gradients in every process.
         whole = accumulate > 1 or clip_norm is not None or loss_scale is not None
         self._sums = team.sums(replica.params, None if whole else optimizer)
+        self._in_blocks = BlockedStep(optimizer) if pays(optimizer, replica.params) else None
         self._loss_scale = loss_scale
         self._number = number
         self._clip_norm = clip_norm
@@ -86,7 +88,7 @@ class Step:
             What the model and `loss_fn` raise, with a note on the shard; the step has then changed nothing.
         """
         self._team.step_begins(self._state_here)
-        made = batch_of(batch, self._plan.shards)
+        made = batch_of(batch, self._plan.shards, self._replica.device)
         closes = self._window is None and (self._accumulate == 1 or made.last)
         factor = 1.0 if self._loss_scale is None else self._loss_scale.factor(len(made))
         done = self._team.together(lambda: self._execute(made, factor, mean=closes))
@@ -154,7 +156,7 @@ class Step:
             param.grad = grad
         if self._clip_norm is not None:
             clip_grad_norm_(self._replica.params, self._clip_norm)
-        self._optimizer.step()
+        (self._in_blocks or self._optimizer).step()
         self._forget_grads()
         self.updates += 1
 
@@ -175,5 +177,8 @@ class Step:
         """Go on from what `state_dict` gave."""
         self.turns, self.updates, self.executions = state["turns"], state["updates"], state["executions"]
         self._window = None if state["window"] is None else Window(**state["window"])
+        if self._window is not None:  # a checkpoint is read into main memory
+            device = self._replica.device
+            self._window.grads = [None if grad is None else grad.to(device) for grad in self._window.grads]
         if self._loss_scale is not None and "loss_scale" in state:
             self._loss_scale.load_state_dict(state["loss_scale"])

@@ -10,7 +10,7 @@ Everything that happens to jobs happens on the pool's hub thread; methods here m
 
 import secrets
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -23,7 +23,7 @@ from .devices import find_machine
 from .engine import Engine
 from .functions import pack
 from .handles import Call, JobHandle, Options, hand_in
-from .leases import Ledger, Machine, Need
+from .leases import Gpu, Ledger, Machine, Need
 from .lifetime import Lifetime, closed_error
 from .settings import require_int, require_int_or_none
 from .specs import How
@@ -62,6 +62,7 @@ class Pool:
     Args:
         seed: all jobs' seeds are made from it and the number of the job; None draws one (see `seed`).
         cpus: count this many CPUs, fewer or more than there are; None: all this process may use.
+        gpus: count these GPUs, each as CUDA_VISIBLE_DEVICES names it, and no others; None: all this process may use.
 
     Attributes:
         seed: the seed in use, so that a run can be repeated.
@@ -78,12 +79,14 @@ class Pool:
     """
 
     @names_nearest_option
-    def __init__(self, *, seed: int | None = None, cpus: int | None = None) -> None:
+    def __init__(self, *, seed: int | None = None, cpus: int | None = None, gpus: Sequence[str] | None = None) -> None:
         require_int_or_none("seed", seed)
         require_int_or_none("cpus", cpus, least=1)
+        if gpus is not None and (isinstance(gpus, str) or not all(isinstance(each, str) for each in gpus)):
+            raise TypeError(f'gpus is a list of names, as ["0", "1"] or their UUIDs, got {gpus!r}')
         self._job = current() if in_job() else None
         self.seed = secrets.randbits(32) if seed is None else seed
-        self.machine = Machine(self._job.cpus, 0) if self._job is not None else _counting(find_machine(), cpus)
+        self.machine = Machine(self._job.cpus, 0) if self._job is not None else _counting(find_machine(), cpus, gpus)
         self._life = Lifetime(self.machine, self.seed)
 
     # -- submitting ------------------------------------------------------------------------------------------------
@@ -236,14 +239,16 @@ class Pool:
         return self._life.start()
 
 
-def _counting(machine: Machine, cpus: int | None) -> Machine:
-    """The machine as if it had so many CPUs."""
-    if cpus is None:
-        return machine
+def _counting(machine: Machine, cpus: int | None, gpus: Sequence[str] | None) -> Machine:
+    """The machine as if it had so many CPUs, and these GPUs. One that NVML does not know is taken as it is named."""
     notes = machine.notes
-    if cpus > machine.cpus:
+    if cpus is not None and cpus > machine.cpus:
         notes = (*notes, f"The pool counts {cpus} CPUs, and {machine.cpus} were found: jobs share them and run slower.")
-    return Machine(cpus, machine.memory_bytes, machine.gpus, notes)
+    known = {gpu.visible: gpu for gpu in machine.gpus}
+    chosen = machine.gpus
+    if gpus is not None:
+        chosen = tuple(known.get(name, Gpu(index, name, "", 0, name)) for index, name in enumerate(gpus))
+    return Machine(machine.cpus if cpus is None else cpus, machine.memory_bytes, chosen, notes)
 
 
 def _count(number: int, noun: str) -> str:

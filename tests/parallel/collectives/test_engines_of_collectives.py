@@ -1,16 +1,20 @@
 """JAX and TensorFlow in the collectives: on several CPU devices, which both can pretend to have.
 
-How many must be said before an engine starts, so each test is a program in a process of its own.
+How many must be said before an engine starts, so the tests are programs in a process of their own. It is one for all:
+TensorFlow takes many seconds to load.
 """
 
-from pathlib import Path
+import importlib.util
+import json
+from collections.abc import Mapping
 
 import pytest
 
 from fanwise.testing.programs import run_program
 
-pytest.importorskip("jax", reason="jax is not installed")
-pytest.importorskip("tensorflow", reason="tensorflow is not installed")
+pytestmark = pytest.mark.skipif(
+    not all(importlib.util.find_spec(engine) for engine in ("jax", "tensorflow")), reason="needs jax and tensorflow"
+)
 
 JAX = """
 import jax.numpy as xp
@@ -21,8 +25,6 @@ def make(values, number):
 """
 TENSORFLOW = """
 import tensorflow as xp
-cpus = xp.config.list_physical_devices("CPU")
-xp.config.set_logical_device_configuration(cpus[0], [xp.config.LogicalDeviceConfiguration()] * 3)
 
 def make(values, number):
     return to_device(xp.constant(values), DEVICES[number])
@@ -99,16 +101,49 @@ except ValueError as error:
 """
 
 
-@pytest.mark.parametrize(
-    ("engine", "in_place"), [(JAX, False), (TENSORFLOW, False), (VARIABLES, True)], ids=["jax", "tf", "tf-variables"]
-)
-def test_arrays_on_three_devices_are_summed_as_numpy_sums_them(engine: str, in_place: bool, tmp_path: Path) -> None:
-    environment = {"XLA_FLAGS": "--xla_force_host_platform_device_count=3", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    program = PROGRAM.format(engine=engine, in_place=in_place)
-    done = run_program(["-c", program], folder=tmp_path, environment=environment)
-    assert done.status == 0 and done.out == "done\n", done.said
+PROGRAMS = {
+    "jax": PROGRAM.format(engine=JAX, in_place=False),
+    "tf": PROGRAM.format(engine=TENSORFLOW, in_place=False),
+    "tf-variables": PROGRAM.format(engine=VARIABLES, in_place=True),
+    "traced": TRACED,
+}
+ALL = """
+import contextlib, io, json, sys, traceback
+import tensorflow as tf
+
+(cpu,) = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 3)
+said = {}
+for name, program in json.loads(sys.argv[1]).items():
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        try:
+            exec(program, {})
+        except Exception:
+            traceback.print_exc(file=out)
+    said[name] = out.getvalue()
+print(json.dumps(said))
+"""
 
 
-def test_what_is_traced_and_a_variable_given_twice_are_refused(tmp_path: Path) -> None:
-    done = run_program(["-c", TRACED], folder=tmp_path, environment={"TF_CPP_MIN_LOG_LEVEL": "3"})
-    assert done.status == 0 and done.out == "refused\n" * 3, done.said
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
+    """What each of the programs has printed, or how it failed."""
+    environment = {
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=3",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "OMP_NUM_THREADS": "1",
+    }
+    arguments = ["-c", ALL, json.dumps(PROGRAMS)]
+    done = run_program(arguments, folder=tmp_path_factory.mktemp("engines"), environment=environment)
+    assert done.status == 0, done.said
+    found: Mapping[str, str] = json.loads(done.out)
+    return found
+
+
+@pytest.mark.parametrize("engine", ["jax", "tf", "tf-variables"])
+def test_arrays_on_three_devices_are_summed_as_numpy_sums_them(engine: str, said: Mapping[str, str]) -> None:
+    assert said[engine] == "done\n"
+
+
+def test_what_is_traced_and_a_variable_given_twice_are_refused(said: Mapping[str, str]) -> None:
+    assert said["traced"] == "refused\n" * 3

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -30,6 +30,7 @@ MAKE: dict[str, Callable[[Sequence[float]], Any]] = {  # Any: arrays of two engi
     "numpy-backwards": lambda values: np.array(values, np.float32)[::-1].copy()[::-1],
 }
 every_kind = pytest.mark.parametrize("kind", MAKE)
+some = settings(max_examples=25)  # for each kind, and each way: hundreds in all
 
 
 @st.composite
@@ -73,6 +74,7 @@ def transposed(rows: Lists) -> Lists:
 
 @every_how
 @every_kind
+@some
 @given(rows=lists())
 def test_every_device_has_the_sum_in_place_with_the_bits_of_the_documented_order(
     kind: str, how: How, rows: Lists
@@ -97,6 +99,7 @@ def test_the_orders_differ_where_rounding_shows_it() -> None:
 
 
 @every_kind
+@some
 @given(rows=lists())
 def test_scattered_sums_gathered_are_the_allreduce_by_owner(kind: str, rows: Lists) -> None:
     arrays = [MAKE[kind](row) for row in rows]
@@ -114,6 +117,7 @@ def test_scattered_sums_gathered_are_the_allreduce_by_owner(kind: str, rows: Lis
 
 
 @every_kind
+@some
 @given(rows=lists(), data=st.data())
 def test_all_get_what_the_root_has(kind: str, rows: Lists, data: st.DataObject) -> None:
     root = data.draw(st.integers(0, len(rows) - 1))

@@ -3,8 +3,8 @@
     GUEST_SIZE processes --GUEST_PROGRAMS--> GUEST_OUT/<rank>: a dict, by name, of what each returned or raised
     one process alone    --GUEST_ALONE-----> GUEST_OUT/alone
 
-They find each other at an address that this process serves, as torchrun's agent does; with GUEST_JOINED they have
-initialised torch.distributed by a file before they begin.
+All that they use was loaded before this began. They find each other at an address that this process serves, as
+torchrun's agent does; with GUEST_JOINED they have initialised torch.distributed by a file before they begin.
 """
 
 import importlib.util
@@ -15,10 +15,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
-import torch._dynamo  # once here, and not in every process that makes its first optimizer
 from torch import distributed
-
-import fanwise.parallel.running  # noqa: F401  # as above
 
 ENVIRONMENT = os.environ
 OUT = Path(ENVIRONMENT["GUEST_OUT"])

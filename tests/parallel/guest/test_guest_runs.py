@@ -1,17 +1,17 @@
 """A run in processes that somebody else has started. One start of processes serves many tests: it takes seconds."""
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 
-from fanwise.testing.programs import LoadedInterpreter, run_program
+from fanwise.testing.programs import LoadedInterpreter
 
 STARTED = Path(__file__).with_name("started.py")
-PROGRAMS = Path(__file__).with_name("programs.py")
+BY_TORCHRUN = Path(__file__).with_name("by_torchrun.py")
 ERRORS = ("error_of_the_last", "different_ways", "different_arguments", "different_models", "too_many_devices")
 
 
@@ -40,13 +40,20 @@ class Start(Protocol):
 
 
 @pytest.fixture(scope="module")
-def start(torch_loaded: LoadedInterpreter) -> Start:
+def loaded() -> Iterator[LoadedInterpreter]:
+    """Has loaded what all the processes use: that takes longer than all that they do."""
+    with LoadedInterpreter("torch", "torch._dynamo", "fanwise.parallel.running") as loaded:
+        yield loaded
+
+
+@pytest.fixture(scope="module")
+def start(loaded: LoadedInterpreter) -> Start:
     """See `Start`. `joined`: the processes have initialised torch.distributed themselves."""
 
     def run(folder: Path, size: int, *programs: str, alone: Sequence[str] = (), joined: bool = False) -> Said:
         told = {"GUEST_OUT": str(folder), "GUEST_SIZE": str(size), **({"GUEST_JOINED": "yes"} if joined else {})}
         environment = {**told, "GUEST_PROGRAMS": ",".join(programs), "GUEST_ALONE": ",".join(alone)}
-        done = torch_loaded.run(STARTED, folder=folder, environment=environment)
+        done = loaded.run(STARTED, folder=folder, environment=environment)
         assert done.status == 0, done.said
         by_rank = [_said(folder / str(rank)) for rank in range(size)]
         return Said(by_rank, _said(folder / "alone"), done.out)
@@ -164,19 +171,8 @@ def test_a_death_is_an_error_in_those_that_are_left(two: Said) -> None:
     assert list(second) == list(first)[:-1], "the second one has died of it"
 
 
-TRAINING = f"""
-import os, runpy
-os.environ["GUEST_OUT"] = "."
-programs = runpy.run_path({str(PROGRAMS)!r})
-said = programs["fanwise"].run(programs["training"], shards=8)
-open("said" + os.environ["RANK"], "w").write(repr(said))
-"""
-
-
-def test_torchrun_is_a_launcher(three: Said, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(TRAINING)
-    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", f"--log-dir={tmp_path / 'logs'}"]
-    done = run_program([*torchrun, "train.py"], folder=tmp_path, environment={"OMP_NUM_THREADS": "1"})
+def test_torchrun_is_a_launcher(loaded: LoadedInterpreter, three: Said, tmp_path: Path) -> None:
+    done = loaded.run(BY_TORCHRUN, folder=tmp_path, environment={"GUEST_OUT": str(tmp_path)})
     assert done.status == 0, done.said
-    said: list[Any] = [(tmp_path / f"said{rank}").read_text() for rank in range(2)]
+    said = [(tmp_path / f"said{rank}").read_text() for rank in range(2)]
     assert said == [repr(three.alone["bits"]["momentum"])] * 2

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -162,3 +163,43 @@ def test_the_random_state_of_the_program_is_the_same_in_all_processes_and_put_ba
     drawn = fanwise.run(lambda run: torch.rand(3), devices=2, seed=5, pool=pool)
     assert torch.equal(drawn, fanwise.run(lambda run: torch.rand(3), devices=1, seed=5))
     assert torch.equal(before, torch.get_rng_state())
+
+
+def loads(run: Run) -> list[str]:
+    before = set(sys.modules)
+    train(momentum, Path(os.devnull), torch.contiguous_format, {}, run)
+    return [name for name in sys.modules if name.startswith("fanwise") and name not in before]
+
+
+def test_a_process_finds_all_that_a_training_needs_loaded(pool: Pool) -> None:
+    assert fanwise.run(loads, devices=2, shards=SHARDS, pool=pool) == []
+
+
+# -- batch normalisation over the whole batch, and float16 ------------------------------------------------------------
+
+M = 49  # samples
+
+
+def training(**options: Any) -> Any:  # Any: what run takes
+    def train(run: Run) -> list[Tensor]:
+        torch.manual_seed(0)
+        layers = [nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.3), nn.Flatten(), nn.Linear(64, 3)]
+        model = nn.Sequential(*layers)
+        step = run.step(model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), losses, **options)
+        # The last batch has one sample: a single shard is executed, by one process.
+        seen = [step(batch) for _ in run.epochs(EPOCHS) for batch in run.batches((X[:M], Y[:M]), B)]
+        return [*model.state_dict().values(), *seen]
+
+    return train
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"batch_norm": "global"}, {"autocast": torch.float16}, {"batch_norm": "global", "autocast": torch.float16}],
+    ids=lambda options: "-".join(options) or "plain",
+)
+def test_bits_of_other_steps_do_not_depend_on_the_processes(options: dict[str, Any], pool: Pool) -> None:
+    one = fanwise.run(training(**options), devices=1, shards=SHARDS)
+    for devices in (2, 3):
+        found = fanwise.run(training(**options), devices=devices, shards=SHARDS, pool=pool)
+        assert all(torch.equal(first, other) for first, other in zip(one, found, strict=True)), devices

@@ -132,13 +132,11 @@ class ViewsMachine(RuleBasedStateMachine):
             self.admitting = True
             self.expect(orders, may_pause=True)
 
-    @precondition(lambda self: self.living)
+    @precondition(lambda self: self.living and self.view % 2)
     @rule(data=st.data(), late=st.booleans())
     def agrees(self, data: st.DataObject, late: bool) -> None:
         rank = data.draw(st.sampled_from(sorted(set(self.members) | self.waiting)))
         view = self.view - 2 * late
-        if view % 2 == 0:
-            return
         orders = self.views.agreed(rank, view)
         if late or rank not in self.living:
             assert orders == []
@@ -146,10 +144,29 @@ class ViewsMachine(RuleBasedStateMachine):
             self.agreed.add((rank, view))
             self.expect(orders, may_pause=False)
 
+    @precondition(lambda self: self.living and self.view % 2)
+    @rule()
+    def all_agree(self) -> None:
+        """As a rule they do."""
+        view = self.view
+        for rank in sorted(self.living):
+            if self.view == view:
+                orders = self.views.agreed(rank, view)
+                self.agreed.add((rank, view))
+                self.expect(orders, may_pause=False)
+
     @precondition(lambda self: self.living)
     @rule(data=st.data(), turns=st.integers(1, 3))
     def arrives(self, data: st.DataObject, turns: int) -> None:
-        rank = data.draw(st.sampled_from(sorted(self.living)))
+        self.arrive(data.draw(st.sampled_from(sorted(self.living))), turns)
+
+    @precondition(lambda self: self.living)
+    @rule(turns=st.integers(1, 3))
+    def all_arrive(self, turns: int) -> None:
+        for rank in sorted(self.living):
+            self.arrive(rank, turns)
+
+    def arrive(self, rank: int, turns: int) -> None:
         if (rank, self.view) not in self.agreed:
             self.places[rank] = (self.view - self.view % 2, max(self.place(rank)[1], self.committed) + turns)
 

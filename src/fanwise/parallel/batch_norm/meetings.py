@@ -2,16 +2,21 @@
 
     shards of this process --tree--> nodes --gather--> nodes of all processes --tree--> one value for all
 
-The tree is that over the shards, as for gradients, so the value has the same bits whoever executed which of them.
-A process without shards of its own follows the others: it gathers as often as they do.
+The tree is that over the shards, as for gradients, so the value has the same bits whoever executed which of them. It is
+added on the device of the shards; what is pickled for other processes is in main memory. A process without shards of
+its own follows the others: it gathers as often as they do.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+import torch
+from torch import Tensor
+
 from ..replicas import ShardWork
 from ..shards import Node, TreeSum
+from .moments import Moments
 
 
 class Exchange(Protocol):
@@ -68,19 +73,25 @@ class Content:
     nodes: list[Node[Any]]  # Any: as brought
     who: str
 
+    def __reduce__(self) -> tuple[Any, ...]:  # Any: as pickle has it
+        cpu = torch.device("cpu")
+        return Content, (self.place, [_placed(node, cpu) for node in self.nodes], self.who)
+
 
 class Meetings:
     """The meetings of one step.
 
     Args:
         works: the shards of this process in their order, those without samples too. shards: of the whole batch.
+        device: where they are executed.
     """
 
-    def __init__(self, works: Sequence[ShardWork], shards: int, exchange: Exchange) -> None:
+    def __init__(self, works: Sequence[ShardWork], shards: int, exchange: Exchange, device: torch.device) -> None:
         self._works = works
         self._full = [work for work in works if work.samples]
         self._shards = shards
         self._exchange = exchange
+        self._device = device
 
     def meet(self, brought: Sequence[Brought | None]) -> Any:  # Any: what `finish` makes; None if nothing was brought
         """One for each shard that has samples; None for a shard that has ended.
@@ -117,7 +128,7 @@ class Meetings:
         whole = TreeSum(self._shards, add)
         nodes = [node for content in self._gather(place, tree.nodes) for node in content.nodes]
         for node in sorted(nodes, key=lambda node: node.start):
-            whole.put(node)
+            whole.put(_placed(node, self._device))
         assert [node.stop for node in whole.nodes] == [self._shards], f"a shard is missing: {whole.nodes}"
         return whole.nodes[0].value
 
@@ -126,6 +137,16 @@ class Meetings:
         contents: list[Content] = self._exchange.gather("normalises a batch", Content(place, nodes, who))
         _check_places([(content.who, content.place) for content in contents if content.place is not None])
         return contents
+
+
+def _placed(node: Node[Any], device: torch.device) -> Node[Any]:  # Any: as brought
+    """The node with its value on this device, itself where it is there already."""
+    value = node.value
+    if isinstance(value, Moments) and value.mean_C.device != device:
+        value = Moments(value.count, value.mean_C.to(device), value.squares_C.to(device))
+    elif isinstance(value, Tensor) and value.device != device:
+        value = value.to(device)
+    return node if value is node.value else Node(node.start, node.stop, value)
 
 
 def _check_places(found: Sequence[tuple[str, Place]]) -> None:

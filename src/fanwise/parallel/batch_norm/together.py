@@ -58,7 +58,7 @@ def differentiate_together(
         ValueError: the shards do not call the same layers; or one value a channel in the whole batch.
         What a shard raises, with a note on it. What the exchange raises.
     """
-    meetings = Meetings(works, shards, exchange)
+    meetings = Meetings(works, shards, exchange, replica.device)
     full = [work for work in works if work.samples]
     partials = iter(_Shards(replica, full, key, shards, meetings).partials() if full else [])
     if full:
@@ -93,13 +93,17 @@ class _Shards:
             self._gradients = Gradients(self._replica.params, len(self._works), lambda: self._relay.turn)
             stack.enter_context(self._gradients.taken())
             self._modes = [TogetherNormalised(self._relay.meet) for _ in self._works]
-            self._surroundings = Surroundings(self._replica.params[0].device)
+            self._surroundings = Surroundings(self._replica.device)
             return self._relay.run()
 
     def _partial(self, member: int) -> Partial:
         """All of one shard, by its own thread."""
         work, replica = self._works[member], self._replica
-        with noted(work, self._shards), self._surroundings.entered(), stream(self._key.fold_in(work.index)):
+        with (
+            noted(work, self._shards),
+            self._surroundings.entered(),
+            stream(self._key.fold_in(work.index), replica.generators),
+        ):
             with self._modes[member]:
                 loss, count = replica.loss(work)
             roots, end = [scaled(loss, work)], self._modes[member].end

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from ..brought import brought
+from ..brought import brought, to_device
 from ..fast import one_node
 from ..gradients import Partial, add
 from ..shards import Node, total
@@ -51,7 +51,7 @@ class AllReducedSums:
         for bucket in self._buckets:
             for place, grad in bucket.grads.items():
                 done.grads[place] = grad if mean else grad.clone()
-        return team.to_device(done)
+        return to_device(done, team.device)
 
     def settle(self) -> None:
         pass

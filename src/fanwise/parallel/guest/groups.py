@@ -3,6 +3,9 @@
     control   Gloo, in main memory: bytes of each process to all
     data      of the device: slices of gradients; on a GPU NCCL, else the same group
 
+Over NCCL a call returns when it is queued, and what waits for its result is the stream of the program, not the program.
+On GPUs this has not run yet.
+
 The program may use torch.distributed beside it, in its own groups. If nobody has initialised it, it is done here, and
 undone in the end. What the back end says when a process is gone, or does not come within its time-out (torch's, 30
 minutes for Gloo and 10 for NCCL), becomes a `WorkerLostError`.
@@ -10,12 +13,14 @@ minutes for Gloo and 10 for NCCL), becomes a `WorkerLostError`.
 
 import datetime
 import pickle
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, distributed
+from torch.distributed import ProcessGroup
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
@@ -46,10 +51,19 @@ class Groups:
                 _initialise(launched, device)
             try:
                 self._control = distributed.new_group(backend="gloo")
-                self._data = self._control if device.type == "cpu" else distributed.new_group(backend="nccl")
+                self._data = self._control if device.type == "cpu" else self._group_of_gpus(device)
             except BaseException:
                 self._undo()
                 raise
+
+    def _group_of_gpus(self, device: torch.device) -> ProcessGroup:
+        """Over NCCL. Raises ValueError, in all processes, when two have the same GPU, which NCCL refuses late."""
+        uuid = str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
+        check_gpus(self.gather((socket.gethostname(), uuid or str(device))))
+        group: ProcessGroup = distributed.new_group(backend="nccl")
+        # Messages from one to another are allowed for some of the processes only after a first exchange of all.
+        distributed.all_reduce(torch.zeros(1, device=device), group=group)
+        return group
 
     def close(self) -> None:
         """Others that still wait for this process learn at once that it is gone."""
@@ -149,6 +163,18 @@ class Groups:
                 f"not come within the time-out of the process group."
             ) from error
         self.is_broken = before
+
+
+def check_gpus(each: Sequence[tuple[str, str]]) -> None:
+    """Raises ValueError when two processes, by place, are on the same machine and GPU."""
+    seen: dict[tuple[str, str], int] = {}
+    for place, where in enumerate(each):
+        first = seen.setdefault(where, place)
+        if first != place:
+            raise ValueError(
+                f"processes {first} and {place} of {len(each)} are on the same GPU, {where[1]} of {where[0]}; "
+                f"each needs one of its own.\nStart one for each GPU, or train on CPUs: devices='cpu'."
+            )
 
 
 def _initialise(launched: Launched, device: torch.device) -> None:

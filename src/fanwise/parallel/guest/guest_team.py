@@ -11,14 +11,13 @@ from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from ...base.errors import TrialStopped, WorkerLostError
 from ...links.codec import pack_error, unpack_error
 from ...pool.current import CONTINUE, STOP
 from ...pool.reporting import report
-from ..gradients import Partial
 from ..plans import Plan
 from ..team import StateHere, Sums
 from .all_reduce import AllReducedSums
@@ -76,15 +75,6 @@ class GuestTeam:
 
     def sums(self, params: Sequence[nn.Parameter], optimizer: Optimizer | None) -> Sums:
         return AllReducedSums(self, params) if self._reduce == "fast" else ExactSums(self, params)
-
-    def to_device(self, done: Partial) -> Partial:
-        """What was gathered comes back from main memory."""
-        done.loss = done.loss.to(self.device)
-        done.buffers = {place: (self._moved(value), samples) for place, (value, samples) in done.buffers.items()}
-        return done
-
-    def _moved(self, value: Tensor) -> Tensor:
-        return value.to(self.device)
 
     def step_begins(self, state_here: StateHere) -> None:
         pass

@@ -14,7 +14,7 @@ import torch
 from torch import distributed
 
 from ...pool.current import in_job
-from ..devices import Devices, devices_of
+from ..devices import Devices, devices_of, gpus_here
 
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -99,14 +99,33 @@ def _contradict(wish: str, launched: Launched) -> None:
     )
 
 
-def device_of(launched: Launched, devices: Devices) -> torch.device:
-    """The device of this process: the CPU, or what `devices` names for it.
+def device_of(launched: Launched, devices: Devices, gpus: int | None = None) -> torch.device:
+    """The device of this process: what `devices` names for it, else a GPU of its own, or the CPU where there is none.
+
+    Args:
+        gpus: how many this process sees; None: look.
 
     Raises:
-        ValueError: no device of that name.
+        ValueError: no device of that name; or more processes than GPUs.
     """
-    if isinstance(devices, str) and devices != "auto":
-        return devices_of(devices)[0]
+    gpus = len(gpus_here()) if gpus is None else gpus
+    if isinstance(devices, str) and devices not in ("auto", "cuda"):
+        return devices_of(devices, gpus)[0]
     if not isinstance(devices, int | str):
-        return devices_of([devices[launched.rank]])[0]
+        return devices_of([devices[launched.rank]], gpus)[0]
+    if devices == "cuda" or gpus:
+        return devices_of([f"cuda:{_own_gpu(launched, gpus)}"], gpus)[0]
     return torch.device("cpu")
+
+
+def _own_gpu(launched: Launched, gpus: int) -> int:
+    """The number of the GPU of this process, of those that it sees."""
+    if gpus <= 1:
+        return 0  # a batch system has shown each process its own
+    number = launched.rank % gpus if launched.local_rank is None else launched.local_rank
+    if number >= gpus:
+        raise ValueError(
+            f"LOCAL_RANK={number} and {gpus} GPUs: each process of a run needs a GPU of its own.\n"
+            f"Start {gpus} processes on this machine, or train on its CPUs: devices='cpu'."
+        )
+    return number

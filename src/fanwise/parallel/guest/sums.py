@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from ..brought import Brought, brought
+from ..brought import Brought, brought, to_device
 from ..gradients import Partial, add
 from ..processes.areas import flat_gradient
 from ..shards import Node, total
@@ -51,7 +51,7 @@ class ExactSums:
         done.grads = [None] * len(self._params)
         for place, grad in zip(places, grads, strict=True):
             done.grads[place] = grad if mean else grad.clone()
-        return team.to_device(done)
+        return to_device(done, team.device)
 
     def settle(self) -> None:
         pass

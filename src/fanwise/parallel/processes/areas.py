@@ -40,7 +40,7 @@ class Piece(NamedTuple):
 
 
 class Areas:
-    """See the module. `size_bytes`: of all areas, mostly untouched.
+    """See the module. `area_bytes`: of one area. `size_bytes`: of all, mostly untouched.
 
     Args:
         ranks: how many bring nodes. offset: bytes that the areas of other steps take.
@@ -55,9 +55,9 @@ class Areas:
             self._starts.append(end)
             end += -(-param.numel() * param.element_size() // _ALIGNED_BYTES) * _ALIGNED_BYTES
         self._lines = end // _ALIGNED_BYTES
-        self._area_bytes = pages(max(end, 1))
+        self.area_bytes = pages(max(end, 1))
         self._offset = _FIRST + offset
-        self.size_bytes = self._area_bytes * (_NODES + _MOST_NODES * ranks)
+        self.size_bytes = self.area_bytes * (_NODES + _MOST_NODES * ranks)
         self._areas: dict[int, Tensor] = {}
         self._views: dict[tuple[int, Piece], Tensor] = {}
         self._slices: dict[tuple[int, int], list[Piece]] = {}
@@ -78,6 +78,16 @@ class Areas:
                 stop = min(at + _PIECE_BYTES, end)
                 yield Piece(place, (at - begin) // each, (stop - begin) // each, at)
                 at = stop
+
+    def extent(self, pieces: Sequence[Piece]) -> range:
+        """The bytes of an area from the first of these pieces to the last; nothing for none."""
+        if not pieces:
+            return range(0)
+        last = pieces[-1]
+        return range(pieces[0].offset, last.offset + self._size_of(last))
+
+    def _size_of(self, piece: Piece) -> int:
+        return (piece.stop - piece.start) * self.params[piece.param].element_size()
 
     # -- pieces of areas -------------------------------------------------------------------------------------------
 
@@ -100,16 +110,25 @@ class Areas:
     def _view(self, area: int, piece: Piece) -> Tensor:
         view = self._views.get((area, piece))
         if view is None:
-            param = self.params[piece.param]
-            stop = piece.offset + (piece.stop - piece.start) * param.element_size()
-            view = self._views[area, piece] = self._bytes(area)[piece.offset : stop].view(param.dtype)
+            view = self._views[area, piece] = self.piece_of(self._bytes(area), piece)
         return view
+
+    def piece_of(self, memory: Tensor, piece: Piece, first: int = 0) -> Tensor:
+        """A piece in memory that is laid out as an area is, from its byte `first` on."""
+        begin = piece.offset - first
+        return memory[begin : begin + self._size_of(piece)].view(self.params[piece.param].dtype)
 
     def _bytes(self, area: int) -> Tensor:
         if area not in self._areas:
-            mapping = self._memory.map(self._offset + area * self._area_bytes, self._area_bytes)
+            mapping = self._memory.map(self._offset + area * self.area_bytes, self.area_bytes)
             self._areas[area] = bytes_of(mapping)
         return self._areas[area]
+
+    def bytes_of_sum(self) -> Tensor:
+        return self._bytes(_SUM)
+
+    def bytes_of_node(self, rank: int, number: int) -> Tensor:
+        return self._bytes(_NODES + rank * _MOST_NODES + number)
 
     # -- whole parameters of areas ---------------------------------------------------------------------------------
 
@@ -124,9 +143,20 @@ class Areas:
 
     def map_sum(self) -> tuple[mmap.mmap, Tensor, list[Tensor]]:
         """The sum through a private mapping: the mapping, its bytes, and each gradient, shaped as its parameter."""
-        mapping = self._memory.map(self._offset + _SUM, self._area_bytes, private=True)
+        mapping = self._memory.map(self._offset + _SUM, self.area_bytes, private=True)
         whole = bytes_of(mapping)
-        return mapping, whole, [self._whole(whole, place) for place in range(len(self.params))]
+        return mapping, whole, self.shaped(whole)
+
+    def flat_in(self, memory: Tensor) -> list[Tensor]:
+        """The elements of each parameter in memory that is laid out as an area is."""
+        starts = zip(self.params, self._starts, strict=True)
+        return [
+            memory[start : start + param.numel() * param.element_size()].view(param.dtype) for param, start in starts
+        ]
+
+    def shaped(self, memory: Tensor) -> list[Tensor]:
+        """The same, each in the shape of its parameter."""
+        return [self._whole(memory, place) for place in range(len(self.params))]
 
     def _whole(self, area: Tensor, place: int) -> Tensor:
         param, start = self.params[place], self._starts[place]

@@ -21,10 +21,15 @@ _SIZE_BYTES = 1 << 44
 
 
 class SharedMemory:
-    """See the module. `create` in the process that starts the others, `open` in these."""
+    """See the module. `create` in the process that starts the others, `open` in these.
 
-    def __init__(self, fd: int, path: str) -> None:
+    Attributes:
+        staged: what is added is copied out of this memory and back, also where it could be used in place. For tests.
+    """
+
+    def __init__(self, fd: int, path: str, *, staged: bool = False) -> None:
         self.path = path
+        self.staged = staged
         self._fd = fd
 
     @classmethod
@@ -34,9 +39,9 @@ class SharedMemory:
         return cls(fd, f"/proc/{os.getpid()}/fd/{fd}")
 
     @classmethod
-    def open(cls, path: str) -> "SharedMemory":
+    def open(cls, path: str, *, staged: bool = False) -> "SharedMemory":
         """Raises OSError when the process that made it is gone."""
-        return cls(os.open(path, os.O_RDWR | os.O_CLOEXEC), path)
+        return cls(os.open(path, os.O_RDWR | os.O_CLOEXEC), path, staged=staged)
 
     def read(self, offset: int, size: int) -> bytes:
         return os.pread(self._fd, size, offset)

@@ -20,6 +20,7 @@ from ...base.errors import TrialStopped
 from ...links.codec import pack_error
 from ...pool.current import CurrentJob, current, enter
 from ...pool.seeds import seed_everything
+from ...tensor.random import with_torch  # noqa: F401  # once, before the fork; each rank's first batch would load it
 from ..order import Progress
 from ..pace import RunSnapshot
 from ..plans import Plan
@@ -42,9 +43,10 @@ class Orders:
         memory, pipe: what it opens. rank, ranks: its number, and how many numbers there are.
         since: the view of the run when it was started. joins: the run goes on already.
         shards, threads, seed, fixed: the plan, and which of these the user asked for by name.
-        devices: names, of this process.
+        devices: names, of this process. names: of the devices of each rank, as the user calls them.
         resume: a checkpoint, or None.
         reduce: "exact" or "fast".
+        staged: gradients are exchanged as those of a GPU are, also on the CPU.
         drawn: seconds until the progress is first shown, and between two times. name: of the training function.
     """
 
@@ -59,19 +61,21 @@ class Orders:
     seed: int
     fixed: frozenset[str]
     devices: tuple[str, ...]
+    names: tuple[tuple[str, ...], ...]
     resume: str | None
     reduce: str
     drawn: tuple[float, float]
     name: str
+    staged: bool
 
 
 def main(train: Callable[[Run], Any], orders: Orders) -> Any:  # Any: what the user's function returns
     """The life of a rank."""
     speaker = Speaker(orders.pipe)
-    speaker.say("here", os.getpid())
+    speaker.say("here", os.getpid(), current().gpus)
     keep_freed_memory()
     try:
-        with surroundings(orders.threads):
+        with surroundings(orders.threads, torch.device(orders.devices[0]), exact=orders.reduce == "exact"):
             return _train(train, orders, speaker)
     except Over:
         return None
@@ -84,14 +88,20 @@ def main(train: Callable[[Run], Any], orders: Orders) -> Any:  # Any: what the u
 
 
 def _train(train: Callable[[Run], Any], orders: Orders, speaker: Speaker) -> Any:  # Any: as the function returns
-    memory = SharedMemory.open(orders.memory)
+    memory = SharedMemory.open(orders.memory, staged=orders.staged)
     seed_everything(orders.seed)
     board = Board(memory)
     member = Member(
         memory, board, orders.rank, orders.ranks, speaker, since=orders.since, joins=orders.joins, reduce=orders.reduce
     )
     plan = Plan(orders.shards, orders.threads, Progress(orders.seed))
-    run = Run(plan, tuple(map(torch.device, orders.devices)), team=member, fixed=orders.fixed)
+    run = Run(
+        plan,
+        tuple(map(torch.device, orders.devices)),
+        team=member,
+        fixed=orders.fixed,
+        names=lambda: [name for rank in member.members for name in orders.names[rank]],
+    )
     if orders.joins:
         run.restore_state(read_state(memory), "the run that it joins")
     elif orders.resume is not None:

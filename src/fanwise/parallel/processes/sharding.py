@@ -7,57 +7,18 @@ The state lies in the shared memory in two versions, of which the update writes 
 passed the barrier nothing has happened: when an owner dies, whoever owns its slice next finds the old state there, also
 that of the dead. So the memory and the time of the state are divided by the number of processes.
 
-Only for optimizers that treat every element by itself, the same in a slice as in the whole tensor: those of `_KEYS`.
+Only for optimizers that treat every element by itself, the same in a slice as in the whole tensor.
 """
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
+from torch.optim import Optimizer
 
+from ..elementwise import COUNTED, KEYS, another
 from .areas import Areas, Piece
-
-_Group = Mapping[str, Any]  # Any: settings of an optimizer
-
-
-def _sgd(group: _Group) -> list[str]:
-    return ["momentum_buffer"] if group["momentum"] else []
-
-
-def _adam(group: _Group) -> list[str]:
-    return ["exp_avg", "exp_avg_sq"] + ["max_exp_avg_sq"] * bool(group["amsgrad"])
-
-
-def _rmsprop(group: _Group) -> list[str]:
-    return ["square_avg"] + ["momentum_buffer"] * bool(group["momentum"]) + ["grad_avg"] * bool(group["centered"])
-
-
-def _adagrad(group: _Group) -> list[str]:
-    return ["sum"]
-
-
-# What each keeps for every element of a parameter. All but SGD also count their steps.
-_KEYS: dict[type[Optimizer], Callable[[_Group], list[str]]] = {
-    SGD: _sgd,
-    Adam: _adam,
-    AdamW: _adam,
-    RMSprop: _rmsprop,
-    Adagrad: _adagrad,
-}
-_COUNTED = (Adam, AdamW, RMSprop, Adagrad)
-
-
-def can_be_sharded(optimizer: Optimizer, params: Sequence[nn.Parameter]) -> bool:
-    """Whether a slice of its parameters can be updated by itself, and there is state that makes it worth while."""
-    keys = _KEYS.get(type(optimizer))
-    if keys is None or not all(param.is_floating_point() for param in params):
-        return False
-    plain = not any(group.get("capturable") or group.get("differentiable") for group in optimizer.param_groups)
-    watched = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
-    return plain and not watched and any(keys(group) for group in optimizer.param_groups)
 
 
 class ShardedOptimizer:
@@ -70,7 +31,7 @@ class ShardedOptimizer:
 
     def __init__(self, optimizer: Optimizer, areas: Areas, params: Sequence[nn.Parameter]) -> None:
         self._optimizer = optimizer
-        self._keys = _KEYS[type(optimizer)]
+        self._keys = KEYS[type(optimizer)]
         self._areas = areas
         self._params = list(params)
         self._version = 0
@@ -149,8 +110,7 @@ class ShardedOptimizer:
             its = {self._places[param] for param in group["params"]}
             tensors = [self._areas.new_params(piece) for piece in pieces if piece.param in its]
             groups.append({**group, "params": tensors})
-        kind: Callable[..., Optimizer] = type(self._optimizer)
-        return kind(groups, **{name: self._optimizer.defaults[name] for name in _settings_of(self._optimizer)})
+        return another(self._optimizer, groups)
 
     def _set_state(self, own: Optimizer, tensor: Tensor, piece: Piece, target: int) -> None:
         """The old state of a piece, copied to where the new one is to be."""
@@ -163,7 +123,7 @@ class ShardedOptimizer:
                 new = self._areas.state(number, target, piece)
                 new.copy_(self._areas.state(number, self._version, piece))
                 state[key] = new
-        if type(own) in _COUNTED:
+        if type(own) in COUNTED:
             state["step"] = torch.tensor(float(count))
 
     def _keep_state(self, own: Optimizer, tensor: Tensor, piece: Piece, target: int) -> None:
@@ -219,10 +179,4 @@ class ShardedOptimizer:
 
     @property
     def _is_counted(self) -> bool:
-        return type(self._optimizer) in _COUNTED
-
-
-def _settings_of(optimizer: Optimizer) -> list[str]:
-    """The names that its constructor takes, of those that are its defaults."""
-    taken = inspect.signature(type(optimizer).__init__).parameters
-    return [name for name in optimizer.defaults if name in taken]
+        return type(self._optimizer) in COUNTED

@@ -8,24 +8,26 @@ So a process reads and adds 1/k of what there is, whatever the number of shards,
 traffic of a ring (D2L 13.5, exercise 3). Slices begin at multiples of 64 bytes. The tree is that of `shards`, and every
 element is added in its order, so the bits do not depend on who owns it.
 
-The sum is read through a private mapping: an optimizer, or clipping, that writes into its gradients gets pages of its
-own, and the others see nothing. Such pages are given up after the step.
+How a process comes at this memory is its `Carrier`'s matter: CPU ranks add in it (direct.py), GPU ranks on the device,
+to and from which they copy (staging.py).
 """
 
-import mmap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..brought import Brought, brought
+from ..brought import Brought, brought, to_device
+from ..elementwise import is_elementwise
 from ..gradients import Partial, add, add_grads
 from ..shards import Node, total
 from ..team import check_count, divide
 from .areas import Areas, Piece, flat_gradient
-from .sharding import ShardedOptimizer, can_be_sharded
+from .direct import Direct
+from .sharding import ShardedOptimizer
+from .staging import Staged
 
 if TYPE_CHECKING:
     from .member import Member
@@ -42,6 +44,42 @@ class _Found(NamedTuple):
 _Flats = dict[int, list[Tensor | None]]
 
 
+class Carrier(Protocol):
+    """Where one process has what is added, and how it comes there."""
+
+    def hand_out(self, number: int, flats: Sequence[Tensor | None], slices: Sequence[Sequence[Piece]]) -> None:
+        """Write these slices of one own node, by its number, where the others find it."""
+        ...
+
+    def wait(self) -> None:
+        """Block until what was handed out is there."""
+        ...
+
+    def bring(self, rank: int, nodes: Sequence[Brought], pieces: Sequence[Piece]) -> None:
+        """Our slice of the nodes that another rank has handed out is wanted."""
+        ...
+
+    def others_node(self, rank: int, number: int, piece: Piece) -> Tensor:
+        """A piece of one of those."""
+        ...
+
+    def sum(self, piece: Piece) -> Tensor:
+        """Where a piece of our slice is to be added."""
+        ...
+
+    def publish(self, pieces: Sequence[Piece]) -> None:
+        """Our slice has been added: others are to find it. Blocks until they do."""
+        ...
+
+    def collect(self, slices: Sequence[Sequence[Piece]]) -> list[Tensor]:
+        """All have published: the whole sum, of which these slices are those of others."""
+        ...
+
+    def settle(self) -> None:
+        """The sum is not needed any more."""
+        ...
+
+
 class SharedSums:
     """The sums of one step. `updates`: with `mean` a total also updates the parameters, slice by slice.
 
@@ -55,9 +93,10 @@ class SharedSums:
         self._member = member
         self._areas = areas = Areas(member.memory, params, member.ranks, offset)
         self.size_bytes = areas.size_bytes
-        self._mapping, self._read, self._grads = areas.map_sum()
-        self._version = self._read._version
-        sharded = optimizer is not None and can_be_sharded(optimizer, params)
+        self._device = params[0].device if params else torch.device("cpu")
+        is_direct = self._device.type == "cpu" and not member.memory.staged
+        self._carrier: Carrier = Direct(areas, member.rank) if is_direct else Staged(areas, member.rank, self._device)
+        sharded = optimizer is not None and is_direct and is_elementwise(optimizer, params)
         self._sharded = ShardedOptimizer(optimizer, areas, params) if optimizer is not None and sharded else None
 
     @property
@@ -67,13 +106,16 @@ class SharedSums:
     # -- one step --------------------------------------------------------------------------------------------------
 
     def total(self, what: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
-        member, own = self._member, _Flats()
+        member, carrier, own = self._member, self._carrier, _Flats()
         sharded = self._sharded if mean else None
+        slices = [self._areas.slice(place, member.size) for place in range(member.size)]
+        pieces = slices.pop(member.place)
         for number, node in enumerate(nodes):
             if node.value is not None:
                 both = zip(self._areas.params, node.value.grads, strict=True)
                 own[number] = [flat_gradient(param, grad) for param, grad in both]
-                self._hand_out(number, own[number])
+                carrier.hand_out(number, own[number], slices)
+        carrier.wait()
         version = None if self._sharded is None else self._sharded.version
         said = member.gather(what, (member.joining, version, [brought(node) for node in nodes]))
         if self._sharded is not None:
@@ -88,8 +130,11 @@ class SharedSums:
         reached = [
             any(flags) for flags in zip(*(each.node.reached for each in found if each.node.reached), strict=True)
         ]
-        pieces = self._areas.slice(member.place, member.size)
+        for rank, (_, _, theirs) in zip(member.members, said, strict=True):
+            if rank != member.rank:
+                carrier.bring(rank, theirs, pieces)
         self._add(pieces, found, own, shards, done.count if mean else None)
+        carrier.publish(pieces)
         if sharded is not None:
             sharded.update(pieces, reached, self._areas.sum)
         member.barrier()
@@ -98,32 +143,14 @@ class SharedSums:
         if sharded is not None:
             sharded.commit(reached)
             return done
-        self.settle()  # also what a step that failed has left
-        both_ = zip(self._grads, reached, strict=True)
+        both_ = zip(carrier.collect(slices), reached, strict=True)
         done.grads = [(grad if mean else grad.clone()) if is_reached else None for grad, is_reached in both_]
-        return done
+        return to_device(done, self._device)
 
     def settle(self) -> None:
-        if self._read._version != self._version:
-            self._mapping.madvise(mmap.MADV_DONTNEED)
-            self._version = self._read._version
+        self._carrier.settle()
 
     # -- step by step ----------------------------------------------------------------------------------------------
-
-    def _hand_out(self, number: int, flats: Sequence[Tensor | None]) -> None:
-        """What the others add, of one node of ours."""
-        member, areas = self._member, self._areas
-        to: list[Tensor] = []
-        of: list[Tensor] = []
-        for place in range(member.size):
-            if place != member.place:
-                for piece in areas.slice(place, member.size):
-                    flat = flats[piece.param]
-                    if flat is not None:
-                        to.append(areas.node(member.rank, number, piece))
-                        of.append(flat[piece.start : piece.stop])
-        if to:
-            torch._foreach_copy_(to, of)
 
     def _add(
         self, pieces: Sequence[Piece], found: Sequence[_Found], own: _Flats, shards: int, count: float | None
@@ -131,7 +158,7 @@ class SharedSums:
         """Our slice of all nodes, along the tree; the last addition puts it where it is read."""
         nodes = [Node(each.node.start, each.node.stop, self._operands(each, own, pieces)) for each in found]
         operands = sum(node.value is not None for node in nodes)
-        sums = [self._areas.sum(piece) for piece in pieces]
+        sums = [self._carrier.sum(piece) for piece in pieces]
         additions = 0
 
         def plus(left: list[Tensor | None], right: list[Tensor | None]) -> list[Tensor | None]:
@@ -154,7 +181,7 @@ class SharedSums:
         if not reached:
             return None
         if rank != self._member.rank:
-            node = self._areas.node
+            node = self._carrier.others_node
             return [node(rank, number, piece) if reached[piece.param] else None for piece in pieces]
         flats = own[number]
         return [None if (flat := flats[place]) is None else flat[start:stop] for place, start, stop, _ in pieces]

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -54,7 +54,12 @@ _starting = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """A run in processes. `devices`: names, for each process. `on_loss`: "continue", "respawn" or "stop"."""
+    """A run in processes.
+
+    `devices`: names, for each process; a GPU is cuda:0 in its process. `on_loss`: "continue", "respawn" or "stop".
+    `gpus`: that each process leases. `called`: names of GPUs, by what CUDA_VISIBLE_DEVICES calls them. `staged`:
+    gradients are exchanged as those of a GPU are, also on the CPU.
+    """
 
     devices: tuple[tuple[str, ...], ...]
     shards: int
@@ -65,11 +70,14 @@ class Settings:
     on_loss: str
     reduce: str
     progress: bool
+    gpus: int | float = 0
+    called: tuple[tuple[str, str], ...] = ()
+    staged: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class _Rank:
-    """One process. `pidfd`: -1 until it has said where it is."""
+    """One process. `pidfd`: -1 until it has said where it is. `gpu`: which, for people; empty on CPUs."""
 
     number: int
     job: RankJob
@@ -77,6 +85,7 @@ class _Rank:
     joins: bool
     pidfd: int = -1
     pid: int = 0
+    gpu: str = ""
     is_over: bool = False
     returns: bool = False
     stopped: bool = False
@@ -178,14 +187,17 @@ class Supervisor:
             threads=settings.threads,
             seed=settings.seed,
             fixed=settings.fixed,
-            devices=settings.devices[number],
+            devices=("cuda:0",) if settings.devices[number][0].startswith("cuda") else settings.devices[number],
+            names=settings.devices,
             resume=None if joins else settings.resume,
             reduce=settings.reduce,
             drawn=(self._screen.first_s, self._screen.every_s),
             name=name_of(self._train),
+            staged=settings.staged,
         )
         try:
-            handle = self._pool.needs(cpus=settings.threads).submit(main, self._train, orders)
+            needs = self._pool.needs(cpus=settings.threads, gpus=settings.gpus)
+            handle = needs.submit(main, self._train, orders)
         except BaseException:
             ear.close()
             raise
@@ -238,7 +250,9 @@ class Supervisor:
                 case "returns":
                     rank.returns = True
 
-    def _is_here(self, rank: _Rank, pid: int) -> None:
+    def _is_here(self, rank: _Rank, pid: int, gpus: Sequence[str]) -> None:
+        called = dict(self._settings.called)
+        rank.gpu = " ".join(called.get(visible, visible) for visible in gpus)
         with suppress(ProcessLookupError):
             rank.pidfd, rank.pid = os.pidfd_open(pid), pid
             self._poll.register(rank.pidfd, select.POLLIN)
@@ -278,7 +292,11 @@ class Supervisor:
         raise error
 
     def _where(self, rank: _Rank) -> str:
-        return f"in rank {rank.number} of {self._count} (pid {rank.pid})"
+        return f"in {self._called(rank)}"
+
+    def _called(self, rank: _Rank) -> str:
+        on = f" on {rank.gpu}" if rank.gpu else ""
+        return f"rank {rank.number} of {self._count} (pid {rank.pid}){on}"
 
     def _over(self, rank: _Rank) -> None:
         """Its process is gone, and it was heard to the end."""
@@ -297,7 +315,7 @@ class Supervisor:
         self._lost(rank, ended)
 
     def _lost(self, rank: _Rank, ended: Ended) -> None:
-        text = f"rank {rank.number} of {self._count} (pid {rank.pid}) {ended.text or 'left the run before its end'}"
+        text = f"{self._called(rank)} {ended.text or 'left the run before its end'}"
         if self._settings.on_loss == "stop":
             raise WorkerLostError(f"{text}\non_loss='stop' ends the run with it.")
         self._check_place(text, ended)

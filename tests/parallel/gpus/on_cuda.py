@@ -1,0 +1,191 @@
+"""A program: runs on real GPUs, and what came of them, as JSON. `python on_cuda.py cpu` shows on CPUs that it works.
+
+In a process of its own, because one that has used CUDA keeps it. On one GPU several ranks share it: that is slow, and
+the same exchange as with a GPU for each.
+"""
+
+import functools
+import importlib
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import fanwise
+from fanwise.parallel import Run
+from fanwise.parallel.devices import gpus_here
+from fanwise.parallel.processes.memory import SharedMemory, bytes_of
+from fanwise.parallel.processes.pools import own_pool
+from fanwise.parallel.processes.staging import _register, _unregister
+from fanwise.parallel.processes.supervisor import Settings, Supervisor
+
+# N: samples, B: samples of a global batch
+N, B, SHARDS = 200, 48, 4
+X = torch.randn(N, 1, 12, 12, generator=torch.Generator().manual_seed(1))
+Y = torch.randint(0, 3, (N,), generator=torch.Generator().manual_seed(2))
+
+
+def network() -> nn.Module:
+    conv = nn.Conv2d(1, 8, 3)
+    return nn.Sequential(conv, nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(0.3), nn.Flatten(), nn.Linear(800, 3))
+
+
+def plain() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(144, 64), nn.ReLU(), nn.Linear(64, 3))
+
+
+def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return cross_entropy(model(x).float(), y, reduction="none")
+
+
+def right(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    found: Tensor = model(x).argmax(1) == y
+    return found
+
+
+def nothing(run: Run, turn: int) -> None:
+    """Nobody dies."""
+
+
+def dies_once(path: Path, victim: int, run: Run, turn: int) -> None:
+    if run.world_size > 1 and run.rank == victim and turn == 3 and not path.exists():
+        path.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def train(
+    make: Callable[[], nn.Module],
+    options: dict[str, Any],  # Any: of run.step
+    before: Callable[[Run, int], None],
+    run: Run,
+) -> tuple[list[Tensor], float]:
+    """The state and the accuracy after two epochs, in main memory."""
+    model = make().to(run.device)
+    optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+    step = run.step(model, optimizer, losses, **options)
+    for _ in run.epochs(2):
+        for batch in run.batches((X, Y), B):
+            before(run, step.turns)
+            step(batch)
+    return [value.cpu() for value in model.state_dict().values()], run.mean(right, model, (X, Y), batch_size=64)
+
+
+def by_hand(run: Run) -> list[Tensor]:
+    """As `train` of the plain network with one shard, without `run.step`."""
+    model = plain().to(run.device)
+    optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+    for _ in run.epochs(2):
+        for x, y in run.batches((X, Y), B):
+            assert x.device == y.device == run.device
+            loss = losses(model, x, y).sum()
+            loss.backward()  # type: ignore[no-untyped-call]  # torch's
+            torch._foreach_div_([param.grad for param in model.parameters() if param.grad is not None], float(len(x)))
+            optimizer.step()
+            optimizer.zero_grad()
+    return [value.cpu() for value in model.state_dict().values()]
+
+
+def without_waiting(is_resident: bool, run: Run) -> None:
+    """torch raises where a step would wait for the GPU."""
+    model = plain().to(run.device)
+    step = run.step(model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), losses, clip_norm=1.0)
+    data = (X.to(run.device), Y.to(run.device)) if is_resident else (X, Y)
+    for turn, batch in enumerate(run.batches(data, B)):
+        if turn > 0:  # the first step makes what is kept
+            torch.cuda.set_sync_debug_mode("error")
+        try:
+            step(batch)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
+def in_ranks(device: str, training: Callable[[Run], Any], count: int, on_loss: str = "continue") -> Any:
+    """A GPU for each rank, where there are as many; else they share the first one."""
+    gpus = gpus_here()
+    is_shared = 0 < len(gpus) < count
+    settings = Settings(
+        devices=((device,),) * count,
+        gpus=0 if not gpus else 1 / count if is_shared else 1,
+        shards=SHARDS,
+        threads=1,
+        seed=0,
+        fixed=frozenset(),
+        resume=None,
+        on_loss=on_loss,
+        reduce="exact",
+        progress=False,
+        staged=True,
+    )
+    return Supervisor(own_pool(gpus[:1] if is_shared else gpus), training, settings).run()
+
+
+def same(found: Any, expected: Any) -> bool:  # Any: what `train` returns
+    pairs = list(zip(found[0], expected[0], strict=True))
+    return all(torch.equal(one, other) for one, other in pairs) and bool(found[1] == expected[1])
+
+
+def streams_are_put_back(device: str) -> bool:
+    torch.cuda.init()  # type: ignore[no-untyped-call]  # torch's
+    before = torch.cuda.get_rng_state_all()
+    fanwise.run(lambda run: torch.rand(3, device=run.device).cpu(), devices=device)
+    return all(map(torch.equal, before, torch.cuda.get_rng_state_all()))
+
+
+def shared_memory_is_pinned(device: str) -> bool:
+    """By the driver, and no more at the end."""
+    memory = SharedMemory.create()
+    area = bytes_of(memory.map(0, 1 << 20))
+    _register(area, torch.device(device))
+    was_pinned = area.is_pinned()
+    _unregister({area.data_ptr(): area})
+    memory.close()
+    return was_pinned and not area.is_pinned()
+
+
+CASES: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {  # Any: options of run.step
+    "batch norm and dropout": (network, {}),
+    "clipped, accumulated": (network, {"clip_norm": 0.1, "accumulate": 2}),
+    "global batch norm": (network, {"batch_norm": "global"}),
+    "bfloat16": (network, {"autocast": torch.bfloat16}),
+}
+
+
+def main() -> None:
+    device = "cpu" if sys.argv[1:] == ["cpu"] else "cuda:0"
+    found: dict[str, bool] = {}
+    folder = Path(tempfile.mkdtemp(dir="."))
+    for name, (make, options) in CASES.items():
+        training = functools.partial(train, make, options)
+        alone = functools.partial(training, nothing)
+        expected = fanwise.run(alone, devices=device, shards=SHARDS)
+        found[f"{name}: again"] = same(fanwise.run(alone, devices=device, shards=SHARDS), expected)
+        for count in (2, 3):
+            found[f"{name}: {count} ranks"] = same(in_ranks(device, alone, count), expected)
+        for on_loss, victim in (("continue", 1), ("respawn", 0)):
+            dies = functools.partial(dies_once, folder / f"{name} {on_loss}", victim)
+            survived = in_ranks(device, functools.partial(training, dies), 3, on_loss)
+            found[f"{name}: {on_loss}"] = same(survived, expected)
+        for count in range(2, len(gpus_here()) + 1):
+            found[f"{name}: {count} GPUs"] = same(fanwise.run(alone, devices=count, shards=SHARDS), expected)
+    one_shard = fanwise.run(functools.partial(train, plain, {}, nothing), devices=device)
+    by_itself = fanwise.run(by_hand, devices=device)
+    found["a plain loop"] = all(map(torch.equal, one_shard[0], by_itself))
+    if device != "cpu":
+        found["streams are put back"] = streams_are_put_back(device)
+        found["shared memory is pinned"] = shared_memory_is_pinned(device)
+        for is_resident in (False, True):
+            fanwise.run(functools.partial(without_waiting, is_resident), devices=device, shards=2)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    # By its name, so that workers import what is in it, too.
+    importlib.import_module("on_cuda").main()

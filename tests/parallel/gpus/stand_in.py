@@ -1,0 +1,354 @@
+"""A program: runs on an accelerator that does not exist, and what came of them, as JSON.
+
+torch lets Python stand for an accelerator. Here it keeps its data in CPU tensors, so it gives the bits of the CPU; an
+operator that gets tensors of it and of the CPU fails, as on a GPU; what would wait for a GPU is counted. The
+registration holds for a whole process, so the tests run this file in one of its own.
+"""
+
+import functools
+import importlib
+import json
+import os
+import pickle
+import signal
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.utils import _pytree as trees
+from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
+
+import fanwise
+from fanwise.parallel import Run
+from fanwise.parallel.batches import Data
+from fanwise.parallel.guest.guest_team import GuestTeam
+from fanwise.parallel.order import Progress
+from fanwise.parallel.plans import Plan
+from fanwise.parallel.processes.pools import own_pool
+from fanwise.parallel.processes.supervisor import Settings, Supervisor
+from fanwise.parallel.surroundings import surroundings
+
+_ATEN = torch.ops.aten
+_library: Any = torch.library  # Any: torch has not annotated it
+# N: samples, B: samples of a global batch
+N, B, SHARDS = 26, 8, 4
+X = torch.randn(N, 1, 6, 6, generator=torch.Generator().manual_seed(1))
+Y = torch.randint(0, 3, (N,), generator=torch.Generator().manual_seed(2))
+
+waits: Counter[str] = Counter()
+moves: Counter[str] = Counter()
+late: list[tuple[Tensor, Tensor]] = []
+_libraries: list[Any] = []  # Any: what is registered, as long as it is held
+
+
+class Far(Tensor):
+    """A tensor on the device "far:0"."""
+
+    held: Tensor
+
+    @staticmethod
+    def __new__(cls, held: Tensor) -> "Far":
+        made: Far = Tensor._make_wrapper_subclass(
+            cls,
+            held.shape,
+            strides=held.stride(),
+            storage_offset=int(held.storage_offset()),
+            dtype=held.dtype,
+            device=torch.device("far:0"),
+        )
+        made.held = held
+        return made
+
+    def data_ptr(self) -> int:
+        return self.held.data_ptr()
+
+    # The stub of torch has another signature than its documentation.
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:  # Any: as torch's
+        return done(func, args, kwargs or {})
+
+
+def done(func: Any, args: Any, kwargs: Any) -> Any:
+    """One operator on tensors of the device."""
+    if func is _ATEN.copy_.default:
+        return copied(*args)
+    if func is _ATEN._to_copy.default and torch.device(kwargs.get("device", "far")).type == "cpu":
+        waits["a copy to the CPU"] += 1
+        kwargs = {name: value for name, value in kwargs.items() if name not in ("device", "non_blocking")}
+        return func(args[0].held, **kwargs).clone()
+    leaves = [x for x in trees.tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+    far = {id(x.held): x for x in leaves if isinstance(x, Far)}
+    # As on a GPU, one number of the CPU may be an operand.
+    assert not [x for x in leaves if not isinstance(x, Far) and x.ndim], f"{func} got tensors of both devices"
+    if func in (_ATEN._local_scalar_dense.default, _ATEN.equal.default):
+        waits[str(func)] += 1
+    if "device" in kwargs:
+        kwargs = {**kwargs, "device": torch.device("cpu")}
+    bare_args, bare_kwargs = trees.tree_map(held_of, (args, kwargs))
+    result = func(*bare_args, **bare_kwargs)
+    return trees.tree_map(lambda x: far_of(x, far), result)
+
+
+def far_of(x: Any, known: dict[int, Far]) -> Any:  # Any: of a tree
+    """A result on the device; what an operator has written into is what it was."""
+    if not isinstance(x, Tensor):
+        return x
+    return known[id(x)] if id(x) in known else Far(x)
+
+
+def copied(to: Tensor, of: Tensor, non_blocking: bool = False) -> Tensor:
+    """A copy to the CPU that does not wait comes late: when somebody waits for the stream."""
+    if isinstance(to, Far) != isinstance(of, Far):
+        moves["to the device" if isinstance(to, Far) else "to the CPU"] += 1
+        waits["a copy"] += not non_blocking
+    if isinstance(of, Far) and not isinstance(to, Far) and non_blocking:
+        late.append((to, of.held.clone()))
+    else:
+        held_of(to).copy_(held_of(of))
+    return to
+
+
+class Stream:
+    """Of the device; see `copied`."""
+
+    def synchronize(self) -> None:
+        waits["the stream"] += 1
+        while late:
+            to, of = late.pop(0)
+            to.copy_(of)
+
+
+class Module(_DummyBackendModule):
+    """What torch has for a kind of device, as torch.cuda."""
+
+    def current_stream(self, device: torch.device) -> Stream:
+        return Stream()
+
+
+def empty(size: Sequence[int], **settings: Any) -> Tensor:  # Any: as torch's
+    return Far(torch.empty(size, dtype=settings["dtype"]))
+
+
+def empty_strided(size: Sequence[int], stride: Sequence[int], **settings: Any) -> Tensor:  # Any: as torch's
+    return Far(torch.empty_strided(size, stride, dtype=settings["dtype"]))
+
+
+def held_of(x: Any) -> Any:  # Any: of a tree
+    return x.held if isinstance(x, Far) else x
+
+
+def register() -> None:
+    """The device exists in this process."""
+    if torch._C._get_privateuse1_backend_name() != "far":
+        _setup_privateuseone_for_python_backend("far", Module())
+        _libraries.append(_library.Library("aten", "IMPL"))
+        _libraries[0].impl("empty.memory_format", empty, "PrivateUse1")
+        _libraries[0].impl("empty_strided", empty_strided, "PrivateUse1")
+
+
+# -- trainings ---------------------------------------------------------------------------------------------------------
+
+
+def network() -> nn.Module:
+    conv = nn.Conv2d(1, 4, 3)
+    return nn.Sequential(conv, nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.3), nn.Flatten(), nn.Linear(64, 3))
+
+
+def plain() -> nn.Module:
+    """Nothing in it is a buffer."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(36, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
+
+
+def onto(model: nn.Module, run: Run) -> nn.Module:
+    """As `model.to(run.device)`, which cannot make subclasses."""
+    if run.device.type == "far":
+        for module in model.modules():
+            for name, param in module._parameters.items():
+                module._parameters[name] = None if param is None else nn.Parameter(Far(param.detach().clone()))
+            for name, buffer in module._buffers.items():
+                module._buffers[name] = None if buffer is None else Far(buffer.clone())
+    return model
+
+
+def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return cross_entropy(model(x), y, reduction="none")
+
+
+def right(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    found: Tensor = model(x).argmax(1) == y
+    return found
+
+
+def train(
+    make: Callable[[], nn.Module],
+    options: dict[str, Any],  # Any: of run.step
+    run: Run,
+    *,
+    is_resident: bool = False,
+    before: Callable[[Run, int], None] = lambda run, turn: None,
+) -> dict[str, Any]:
+    """Trains for two epochs. All that comes of it is in main memory; waits are those of each step."""
+    if run.device.type != "cpu":
+        register()
+    model = onto(make(), run)
+    optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+    step = run.step(model, optimizer, losses, **options)
+    data: Data = (Far(X), Far(Y)) if is_resident else (X, Y)
+    seen, each = [], []
+    for _ in run.epochs(2):
+        for batch in run.batches(data, B):
+            before(run, step.turns)
+            waits.clear()
+            moves.clear()
+            seen.append(step(batch))
+            each.append({**waits, **moves})
+    accuracy = run.mean(right, model, data)
+    found = [*model.parameters(), *model.buffers(), *seen]
+    assert all(each.device == run.device for each in found)
+    assert len(optimizer.state) == len(list(model.parameters())) or run.device.type == "cpu"
+    return {"values": [held_of(each.detach()) for each in found], "accuracy": accuracy, "each": each}
+
+
+def in_this_process(training: Callable[[Run], Any], shards: int = SHARDS, resume: Path | None = None) -> Any:
+    register()
+    made = Run(Plan(shards, 1, Progress(0)), (torch.device("far:0"),))
+    with surroundings(1, made.device), made.writer:
+        torch.manual_seed(0)
+        if resume is not None:
+            made.restore(resume)
+        return training(made)
+
+
+class OnlyGroup:
+    """The process groups of a launcher that has started one process; what is said is pickled, as it is for others."""
+
+    place, size, is_broken = 0, 1, False
+
+    def gather(self, content: Any, within_s: float | None = None) -> list[Any]:  # Any: as Groups
+        return [pickle.loads(pickle.dumps(content))]
+
+    def exchange(self, send: Sequence[Tensor], receive: Sequence[Tensor]) -> None:
+        receive[0].copy_(send[0])
+
+    def spread(self, memory: Tensor) -> None:
+        """There is one part."""
+
+    def all_reduce(self, tensors: Sequence[Tensor]) -> None:
+        """There is one operand."""
+
+
+def as_guest(training: Callable[[Run], Any], reduce: str) -> Any:  # Any: what it returns
+    groups: Any = OnlyGroup()  # Any: in the place of Groups
+    device = torch.device("far:0")
+    made = Run(Plan(SHARDS, 1, Progress(0)), (device,), team=GuestTeam(groups, device, reduce))
+    with surroundings(1, device):
+        torch.manual_seed(0)
+        return training(made)
+
+
+def in_ranks(training: Callable[[Run], Any], count: int, on_loss: str = "continue", shards: int = SHARDS) -> Any:
+    settings = Settings(
+        devices=(("privateuseone:0",),) * count,  # its name where nobody has registered it yet
+        shards=shards,
+        threads=1,
+        seed=0,
+        fixed=frozenset(),
+        resume=None,
+        on_loss=on_loss,
+        reduce="exact",
+        progress=False,
+    )
+    return Supervisor(own_pool(), training, settings).run()
+
+
+def dies_once(path: Path, victim: int, at: int, run: Run, turn: int) -> None:
+    """One process of the run is killed before a step; then the others have its shards."""
+    if run.world_size > 1 and run.rank == victim and turn == at and not path.exists():
+        path.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Stop(Exception):
+    """Where a first training ends."""
+
+
+def saved(path: Path, wait: bool, run: Run, turn: int) -> None:
+    """Ends in an open window of two batches, after a checkpoint."""
+    if turn == 3:
+        run.save(path, wait=wait)
+        raise Stop
+
+
+def resumed(folder: Path, *, wait: bool) -> Any:  # Any: what `train` returns
+    path = folder / f"{wait}.pt"
+    training = functools.partial(train, network, {"accumulate": 2})
+    try:
+        in_this_process(functools.partial(training, before=functools.partial(saved, path, wait)))
+    except Stop:
+        return in_this_process(training, resume=path)
+    raise AssertionError("the first training did not end")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A model and options of run.step; numbers of processes; what becomes of a killed one, and which of three it is."""
+
+    make: Callable[[], nn.Module]
+    options: dict[str, Any]  # Any: of run.step
+    ranks: tuple[int, ...] = ()
+    killed: tuple[tuple[str, int], ...] = ()
+
+
+CASES = {
+    "batch norm": Case(network, {}, (2,), (("continue", 2),)),
+    "clipped, accumulated": Case(network, {"clip_norm": 0.1, "accumulate": 2}, (3,), (("respawn", 0),)),
+    "global batch norm": Case(network, {"batch_norm": "global"}, (2,)),
+    "plain": Case(plain, {}),
+}
+
+
+def same(found: dict[str, Any], expected: dict[str, Any], of_first: int = 0) -> bool:
+    pairs: Sequence[tuple[Tensor, Tensor]] = list(zip(found["values"], expected["values"], strict=not of_first))
+    pairs = pairs[:of_first] if of_first else pairs
+    return all(torch.equal(one, other) for one, other in pairs) and found["accuracy"] == expected["accuracy"]
+
+
+def main() -> None:
+    register()  # before the first backward pass, at which torch counts devices
+    equal: dict[str, bool] = {}
+    each: dict[str, Any] = {}
+    folder = Path(tempfile.mkdtemp(dir="."))
+    for name, case in CASES.items():
+        training = functools.partial(train, case.make, case.options)
+        expected = fanwise.run(training, devices=["cpu"], shards=SHARDS)
+        local = in_this_process(training)
+        equal[f"{name}, here"], each[name] = same(local, expected), local["each"]
+        equal[f"{name}, guest"] = same(as_guest(training, "exact"), expected)
+        as_guest(training, "fast")
+        for count in case.ranks:
+            equal[f"{name}, {count} ranks"] = same(in_ranks(training, count), expected)
+        for on_loss, victim in case.killed:
+            dies = functools.partial(dies_once, folder / name, victim, 2)
+            survived = in_ranks(functools.partial(training, before=dies), 3, on_loss)
+            # A process that came later has not seen all losses.
+            equal[f"{name}, {on_loss}"] = same(survived, expected, of_first=len(case.make().state_dict()))
+    expected = fanwise.run(functools.partial(train, network, {"accumulate": 2}), devices=["cpu"], shards=SHARDS)
+    for wait in (False, True):
+        equal[f"resumed {wait}"] = same(resumed(folder, wait=wait), expected, of_first=len(network().state_dict()))
+    resident = in_this_process(functools.partial(train, plain, {}, is_resident=True), shards=1)
+    expected = fanwise.run(functools.partial(train, plain, {}), devices=["cpu"], shards=1)
+    equal["resident"], each["resident"] = same(resident, expected), resident["each"]
+    print(json.dumps({"equal": equal, "each": each}))
+
+
+if __name__ == "__main__":
+    # By its name, so that workers import what is in it, too.
+    importlib.import_module("stand_in").main()

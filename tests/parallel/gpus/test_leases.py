@@ -1,0 +1,73 @@
+"""GPUs that are named are those that the processes of a run lease; there need not be any to see that."""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fanwise.base.errors import WorkerLostError
+from fanwise.parallel import Run
+from fanwise.parallel.processes.pools import close_own_pool, own_pool
+from fanwise.parallel.processes.supervisor import Settings, Supervisor
+from fanwise.pool.current import current
+
+
+@pytest.fixture(autouse=True)
+def own_pools_are_closed() -> Iterator[None]:
+    yield
+    close_own_pool()
+
+
+def run(train: Any, gpus: tuple[str, ...], **settings: Any) -> Any:  # Any: a training function, its result
+    """In a process for each, on CPU devices that lease GPUs."""
+    return Supervisor(
+        own_pool(gpus),
+        train,
+        Settings(
+            devices=(("cpu",),) * len(gpus),
+            shards=len(gpus),
+            threads=1,
+            seed=0,
+            fixed=frozenset(),
+            resume=None,
+            reduce="exact",
+            progress=False,
+            gpus=1,
+            called=(("GPU-a", "cuda:0"), ("GPU-b", "cuda:1"), ("GPU-c", "cuda:2")),
+            **{"on_loss": "continue", **settings},
+        ),
+    ).run()
+
+
+def what_each_sees(run: Run) -> list[Any]:
+    return run._team.together(lambda: run._team.gather("looks", (os.environ["CUDA_VISIBLE_DEVICES"], current().gpus)))
+
+
+def test_each_process_sees_one_of_the_named_gpus() -> None:
+    assert run(what_each_sees, ("GPU-c", "GPU-a")) == [("GPU-c", ("GPU-c",)), ("GPU-a", ("GPU-a",))]
+    assert own_pool(("GPU-c", "GPU-a")) is not own_pool(("GPU-a", "GPU-c"))
+    assert [gpu.visible for gpu in own_pool(("GPU-c", "GPU-a")).machine.gpus] == ["GPU-c", "GPU-a"]
+    assert own_pool().machine.gpus == ()
+
+
+def fails_on_the_second(run: Run) -> None:
+    if run.rank == 1:
+        raise KeyError("lost")
+    run.mean(lambda model, x: x, nn.Identity(), torch.ones(4))
+
+
+def dies_on_the_second(run: Run) -> None:
+    if run.rank == 1:
+        os._exit(3)
+    run.mean(lambda model, x: x, nn.Identity(), torch.ones(4))
+
+
+def test_errors_say_which_gpu() -> None:
+    with pytest.raises(KeyError) as raised:
+        run(fails_on_the_second, ("GPU-a", "GPU-c"))
+    assert any("in rank 1 of 2 (pid " in note and ") on cuda:2" in note for note in raised.value.__notes__)
+    with pytest.raises(WorkerLostError, match=r"rank 1 of 2 \(pid \d+\) on cuda:2 "):
+        run(dies_on_the_second, ("GPU-a", "GPU-c"), on_loss="stop")

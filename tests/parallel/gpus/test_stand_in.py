@@ -1,0 +1,46 @@
+"""Training on an accelerator that Python stands for: the bits of the CPU, no operator on two devices, who waits."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fanwise.testing.programs import run_program
+
+PROGRAM = Path(__file__).with_name("stand_in.py")
+SHARDS = 4
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Any:  # Any: JSON
+    """Of a program that fails when an operator gets tensors of two devices."""
+    done = run_program([str(PROGRAM)], folder=tmp_path_factory.mktemp("far"))
+    assert done.status == 0, done.said
+    return json.loads(done.out)
+
+
+def test_bits_are_those_of_the_cpu_in_one_process_several_under_a_launcher_after_kills_and_a_resume(
+    report: Any,
+) -> None:
+    assert len(report["equal"]) == 16
+    assert [name for name, is_equal in report["equal"].items() if not is_equal] == []
+
+
+def test_a_step_waits_for_nothing(report: Any) -> None:
+    for each in report["each"]["plain"]:
+        assert sum(count for name, count in each.items() if name != "to the device") == 0
+        assert each["to the device"] in (2 * SHARDS, 2 * 2)  # features and labels of each shard with samples
+
+
+def test_data_on_the_device_stays_there(report: Any) -> None:
+    assert report["each"]["resident"] == [{}] * 8
+
+
+@pytest.mark.parametrize("case", ["batch norm", "global batch norm"])
+def test_buffers_are_looked_at_once_a_shard(report: Any, case: str) -> None:
+    for each in report["each"][case]:
+        shards = each["to the device"] // 2
+        assert {name: count for name, count in each.items() if count and name != "to the device"} == {
+            "a copy to the CPU": shards
+        }

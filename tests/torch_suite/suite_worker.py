@@ -7,6 +7,7 @@ A test may end its process, or print anything: results have a pipe of their own.
 """
 
 import contextlib
+import gc
 import json
 import multiprocessing
 import os
@@ -71,6 +72,7 @@ def main() -> None:
     multiprocessing.set_forkserver_preload(["suite_cases"])
     import suite_cases
 
+    gc.freeze()  # else each process that is forked here for a test goes through all of this, and so copies it
     with os.fdopen(int(os.environ[_OUT]), "w", buffering=1) as out:
         hello = {
             "ids": suite_cases.all_ids(),

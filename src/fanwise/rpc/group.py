@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 from ..base.errors import ClosedError, FanwiseError, JoinError, WorkerLostError
 from ..base.version import VERSION
-from ..links import Ending, Hub, Link, Request
+from ..links import Ending, Hub, Link, Reply, Request
 from ..links.frozen import look_at, this_host
 from .coordinator import Admit, Coordinator, Count, Dismiss, Fence, Order, Over, Refuse, Rest, Show
 from .coordinator_watch import CoordinatorWatch
@@ -467,17 +467,16 @@ class Group:
         return self._office is not None and self._office.has_guests
 
     def say_goodbye(self) -> None:
-        """This worker leaves. On the hub's thread."""
-        office, link = self._office, self._link
-        if office is not None:
-            office.machine.closing = True
-            office.carry_out(office.machine.leave(self.me.incarnation))
-        elif link is not None:
+        """This worker leaves; nobody hears it while there is no coordinator. May be repeated. On the hub's thread."""
+        if self._office is not None:
+            self._office.machine.closing = True
+            self._office.carry_out(self._office.machine.leave(self.me.incarnation))
+        elif self._link is not None:
             with contextlib.suppress(FanwiseError):
-                link.call("leave").add_done_callback(lambda reply: self._dismissed.put("done"))
-                return
-            self._dismissed.put("done")
-        else:
+                self._link.call("leave").add_done_callback(self._heard_goodbye)
+
+    def _heard_goodbye(self, reply: Reply) -> None:
+        if answer_of(reply)[0] == "done":
             self._dismissed.put("done")
 
     def close(self) -> None:

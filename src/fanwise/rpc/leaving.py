@@ -17,6 +17,7 @@ from .waiting import Mailbox, on_hub
 
 _PAUSE_S = 0.002
 GOODBYE_S = 5.0
+_AGAIN_S = 0.1
 _ASK_S = 1.0
 
 
@@ -75,5 +76,8 @@ class Leaving:
             while self._host.has_guests and self._hub.clock.now_s() < until_s:
                 self._closed.wait(_PAUSE_S)
             return
-        on_hub(self._hub, self._host.say_goodbye)
-        self._dismissed.wait(until_s - self._hub.clock.now_s())
+        while not self._dismissed.is_full and (left_s := until_s - self._hub.clock.now_s()) > 0:
+            # Again, for the coordinator may leave too, and not have heard us. Then its successor must: where a group
+            # cannot look for itself whether a member is still there, it would miss us for long.
+            on_hub(self._hub, self._host.say_goodbye)
+            self._dismissed.wait(min(_AGAIN_S, left_s))

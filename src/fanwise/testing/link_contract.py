@@ -29,7 +29,8 @@ E = TypeVar("E", bound=BaseException)
 T = TypeVar("T")
 
 _BIG_BYTES = 8 << 20  # far more than a socket holds
-_HUGE_BYTES = 64 << 20
+_HUGE_BYTES = 24 << 20
+_NUM_ARRAYS = 8  # of each thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +145,11 @@ def many_threads_may_use_one_link(pair: LinkPair) -> None:
     pair.far.handler = _echo
 
     def caller(number: int) -> list[object]:
-        return [pair.near.ask("echo", number, i, within_s=pair.patience_s) for i in range(200)]
+        return [pair.near.ask("echo", number, i, within_s=pair.patience_s) for i in range(50)]
 
     callers = [_started(functools.partial(caller, number)) for number in range(16)]
     for number, one in enumerate(callers):
-        assert one.result(2 * pair.patience_s) == [(number, i) for i in range(200)]
+        assert one.result(2 * pair.patience_s) == [(number, i) for i in range(50)]
 
 
 def big_arrays_go_both_ways_at_once(pair: LinkPair) -> None:
@@ -196,8 +197,8 @@ def arrays_belong_to_the_receiver(pair: LinkPair) -> None:
 def _keep_and_drop(pair: LinkPair, thread: int) -> None:
     chance = random.Random(thread)
     mine: list[tuple[int, Any]] = []  # Any: arrays
-    for i in range(12):
-        number = 12 * thread + i
+    for i in range(_NUM_ARRAYS):
+        number = _NUM_ARRAYS * thread + i
         size = _HUGE_BYTES if i == thread == 3 else chance.choice([1000, 100_000, 200_000, 1 << 20, 5_000_001])
         array = np.full(size, number, np.uint8)
         back = pair.near.ask("add one", array, within_s=4 * pair.patience_s)
@@ -236,14 +237,16 @@ def an_array_may_be_changed_after_a_call(pair: LinkPair) -> None:
 
 def waiting_ends_at_its_limit_and_a_late_answer_is_counted(pair: LinkPair) -> None:
     requests: list[Request] = []
+    given: list[object] = []
     pair.far.handler = requests.append
+    pair.near.on_late = lambda head, buffers: given.append(pair.near.loads(head, buffers))
     late = _raised(DeadlineExceeded, lambda: pair.near.ask("slow", within_s=0.05))
     assert "'slow' was not answered by " in str(late) and "within 0.05 s" in str(late)
     within(pair.patience_s, lambda: len(requests) == 1, "the request is there")
     requests[0].answer("late")
     pair.far.handler = _echo
     assert pair.near.ask("echo", 1, within_s=pair.patience_s) == (1,)
-    assert pair.near._calls.late_answers == 1
+    assert pair.near._calls.late_answers == 1 and given == ["late"], "whoever keeps count of what it holds is told"
 
 
 def a_call_fails_at_its_deadline(pair: LinkPair) -> None:

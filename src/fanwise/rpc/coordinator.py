@@ -1,7 +1,7 @@
 """What the coordinator of a group decides. Quiet: takes facts, returns orders; no link, thread or clock.
 
     hello ----> Admit | Refuse          once all who are present have seen the view with the newcomer
-    leave ----> Dismiss                 once all have seen the view without it
+    leave ----> Dismiss                 once all members have come, and seen the view without it
     lose  ----> Fence, Show             at once
     arrive, counted ----> Count, Over   the barrier of a graceful shutdown
 
@@ -402,7 +402,9 @@ class Coordinator:
             orders += [Show(to, self.view) for to in sorted(self.present)]
         known = min(self.seen_number.values(), default=self.number)
         orders += [Admit(to) for to in self._take(self.joining, known)]
-        orders += [Dismiss(to) for to in self._take(self.leaving, known)]
+        # Who has not come back yet knows an old view, and might be the next who starts from it.
+        if self.alive <= self.present:
+            orders += [Dismiss(to) for to in self._take(self.leaving, known)]
         return orders + self.barrier.step(self.alive, self.present)
 
     def _overruled(self) -> list[Order]:

@@ -106,27 +106,30 @@ _LARGEST = 2**63 - 1
 def standard_normal(words: Words) -> _Floats:
     """One number for each word (one axis)."""
     signed = words.view(np.int64)
-    unit = signed.astype(np.float64)
+    # Of a word and its complement, which is -1 - w, the same number: above 2**53 adding 1/2 rounds, up or down.
+    magnitude = signed ^ (signed >> 63)
+    unit = magnitude.astype(np.float64)
     unit += 0.5
     unit *= _SCALE
+    np.copysign(unit, signed, out=unit)
     room = unit * unit
     np.subtract(_REACH, room, out=room)
     (tail,) = (room < 0.0).nonzero()
     x = _quotient(_MIDDLE_TOP, _MIDDLE_BOTTOM, room)
     x *= unit
     if tail.size:
-        x[tail] = np.copysign(_tail(signed[tail]), unit[tail])
+        x[tail] = np.copysign(_tail(magnitude[tail]), unit[tail])
     return x
 
 
 def standard_normal_of(word: int) -> float:
     """The number of one word, the same as `standard_normal` gives."""
-    signed = word if word <= _LARGEST else word - 2**64
-    unit = (signed + 0.5) * _SCALE
+    magnitude = word if word <= _LARGEST else 2**64 - 1 - word
+    unit = math.copysign((magnitude + 0.5) * _SCALE, _LARGEST - word)
     room = _REACH - unit * unit
     if room >= 0.0:
         return _quotient(_MIDDLE_TOP, _MIDDLE_BOTTOM, room) * unit
-    mantissa, exponent = math.frexp(float(_LARGEST - (signed if signed >= 0 else -1 - signed)) + 0.5)
+    mantissa, exponent = math.frexp(float(_LARGEST - magnitude) + 0.5)
     if mantissa < _ROOT_HALF:
         mantissa, exponent = mantissa * 2.0, exponent - 1
     r = math.sqrt(_minus_log(mantissa, (64 - exponent) * _LN2))
@@ -136,9 +139,9 @@ def standard_normal_of(word: int) -> float:
     return math.copysign(x, unit)
 
 
-def _tail(signed: npt.NDArray[np.int64]) -> _Floats:
-    # How far it is to the end: an integer, exact, before it becomes a float; -1 - w is the complement of w.
-    mantissa, exponent = np.frexp((_LARGEST - (signed ^ (signed >> 63))).astype(np.float64) + 0.5)
+def _tail(magnitude: npt.NDArray[np.int64]) -> _Floats:
+    # How far it is to the end: an integer, exact, before it becomes a float.
+    mantissa, exponent = np.frexp((_LARGEST - magnitude).astype(np.float64) + 0.5)
     small = mantissa < _ROOT_HALF
     mantissa[small] *= 2.0
     exponent -= small

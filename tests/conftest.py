@@ -13,6 +13,9 @@ pytest_plugins = ["fanwise.testing.hygiene"]
 
 ROOT = Path(__file__).resolve().parent.parent
 
+# What is collected stays, and so do the libraries that it imports: `pytest_collection_finish` ends this.
+gc.disable()
+
 # What takes longest begins first, so that no process is left with one of these when the others have ended.
 LONG = (
     "tests/docs/",
@@ -45,8 +48,8 @@ def library(repository: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def torch_loaded() -> Iterator[LoadedInterpreter]:
-    """Runs programs that use torch: loading it takes longer than most of them."""
-    with LoadedInterpreter("torch") as loaded:
+    """Runs programs that use torch: loading it, and what its first optimizer loads, takes longer than most of them."""
+    with LoadedInterpreter("torch", "torch._dynamo") as loaded:
         yield loaded
 
 
@@ -58,6 +61,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Leave what is loaded by now out of all later garbage collections: with three engines each takes a second else."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 

@@ -52,6 +52,7 @@ QUIET = [
     "rpc/members.py",
     "rpc/coordinator.py",
     "rpc/electorates.py",
+    "rpc/loans.py",
     "rpc/ref_orders.py",
     "rpc/ref_streams.py",
     "rpc/refs.py",
@@ -74,7 +75,20 @@ MEMORY = ("tensor/__init__.py", "aligned_buffer")
 # Calls that read or change the world, or draw chance from it, without any import.
 LOUD_BUILTINS = {"open", "print", "input", "exec", "eval", "__import__", "breakpoint"}
 
-parsed = functools.cache(ast.parse)  # several rules walk over the same trees
+
+@functools.cache  # several rules walk over the same trees
+def nodes_of(text: str) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(text)))
+
+
+def dotted(node: ast.AST) -> str:
+    """`a.b.c` for such an expression; other things than names in it are empty. Unlike `ast.unparse` it is quick."""
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    parts.append(node.id if isinstance(node, ast.Name) else "")
+    return ".".join(reversed(parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +103,14 @@ class Import:
 def imports_of(path: str, text: str) -> Iterator[Import]:
     """Every import of a file, wherever it stands, relative ones resolved, `import_module("...")` too."""
     package = ["fanwise", *PurePosixPath(path).parent.parts]
-    for node in ast.walk(parsed(text)):
+    for node in nodes_of(text):
         if isinstance(node, ast.Import):
             yield from (Import(alias.name, "", node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             above = package[: len(package) - node.level + 1] if node.level else []
             module = ".".join([*above, *([node.module] if node.module else [])])
             yield from (Import(module, alias.name, node.lineno) for alias in node.names)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in ("import_module", "__import__"):
+        elif isinstance(node, ast.Call) and dotted(node.func).split(".")[-1] in ("import_module", "__import__"):
             named = node.args[0] if node.args else None
             if isinstance(named, ast.Constant) and isinstance(named.value, str):
                 yield Import(named.value, "", node.lineno)
@@ -165,12 +179,12 @@ def loud_in_quiet(sources: Sources, quiet: list[str]) -> list[str]:
 
 
 def loud_uses(text: str) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(parsed(text)):
+    for node in nodes_of(text):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             if node.attr not in QUIET_MAY_USE.get(node.value.id, {node.attr}):
                 yield node.lineno, ast.unparse(node)
         elif isinstance(node, ast.Call):
-            called = ast.unparse(node.func)
+            called = dotted(node.func)
             if called in LOUD_BUILTINS:
                 yield node.lineno, f"{called}()"
             elif called in ("random.Random", "Random") and not node.args:

@@ -8,6 +8,7 @@ Read from the syntax trees, so the same on every Python version and with nothing
 
 import ast
 import difflib
+import functools
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
@@ -40,10 +41,11 @@ def public_names(text: str) -> list[str]:
     return names
 
 
-def statements(text: str) -> Iterator[ast.stmt]:
+@functools.cache  # asked for each name of a module
+def statements(text: str) -> list[ast.stmt]:
     """The statements of a module, and those below an `if` like TYPE_CHECKING."""
-    for node in ast.parse(text).body:
-        yield from [*node.body, *node.orelse] if isinstance(node, ast.If) else [node]
+    body = ast.parse(text).body
+    return [each for node in body for each in ([*node.body, *node.orelse] if isinstance(node, ast.If) else [node])]
 
 
 def defined_names(node: ast.stmt) -> list[str]:

@@ -22,24 +22,35 @@ OPEN_WORK = re.compile(rf"\b(?:{LATER}(?!\(#\d+\))|{'FIX' + 'ME'}|{'XX' + 'X'})\
 
 Rule = Callable[[str], Iterator[str]]
 
-parsed = functools.cache(ast.parse)  # several rules walk over the same trees
+
+@functools.cache  # several rules walk over the same trees
+def nodes_of(text: str) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(text)))
+
+
+def dotted(node: ast.AST) -> str:
+    """`a.b.c` for such an expression; other things than names in it are empty. Unlike `ast.unparse` it is quick."""
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    parts.append(node.id if isinstance(node, ast.Name) else "")
+    return ".".join(reversed(parts))
 
 
 def naps(text: str) -> Iterator[str]:
-    calls = [node for node in ast.walk(parsed(text)) if isinstance(node, ast.Call)]
-    for call in calls:
-        for_nothing = [ast.unparse(argument) for argument in call.args] == ["0"]  # asyncio's way to let others run
-        if ast.unparse(call.func).split(".")[-1] in ("sleep", "usleep", "nanosleep") and not for_nothing:
-            yield f"line {call.lineno}: {ast.unparse(call)}: wait for a fact with within(seconds, fact, what)"
+    for call in nodes_of(text):
+        if isinstance(call, ast.Call) and dotted(call.func).split(".")[-1] in ("sleep", "usleep", "nanosleep"):
+            if [ast.unparse(argument) for argument in call.args] != ["0"]:  # asyncio's way to let others run
+                yield f"line {call.lineno}: {ast.unparse(call)}: wait for a fact with within(seconds, fact, what)"
 
 
 def second_chances(text: str) -> Iterator[str]:
     """Marks that run a test again, or leave it out without saying why."""
-    tree = parsed(text)
-    with_reason = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call) and has_reason(node)}
-    for node in ast.walk(tree):
+    with_reason = {id(node.func) for node in nodes_of(text) if isinstance(node, ast.Call) and has_reason(node)}
+    for node in nodes_of(text):
         if isinstance(node, ast.Attribute):
-            name = ast.unparse(node)
+            name = dotted(node)
             if name in ("pytest.mark.flaky", "pytest.mark.rerun"):
                 yield f"line {node.lineno}: {name}: repair the test or remove it"
             skips = name in ("pytest.mark.skip", "pytest.mark.skipif", "pytest.mark.xfail", "pytest.skip")
@@ -48,12 +59,12 @@ def second_chances(text: str) -> Iterator[str]:
 
 
 def has_reason(call: ast.Call) -> bool:
-    in_words = call.args[:1] if ast.unparse(call.func) in ("pytest.skip", "pytest.mark.skip") else []
+    in_words = call.args[:1] if dotted(call.func) in ("pytest.skip", "pytest.mark.skip") else []
     return bool(in_words) or any(keyword.arg == "reason" for keyword in call.keywords)
 
 
 def prints(text: str) -> Iterator[str]:
-    for node in ast.walk(parsed(text)):
+    for node in nodes_of(text):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
             yield f"line {node.lineno}: print"
 
@@ -166,8 +177,11 @@ def test_what_the_rules_allow_passes(rule: Rule, right: str) -> None:
 
 def error_anchors(files: dict[str, str]) -> dict[str, str]:
     """By error class its anchor: every class that sets one, wherever it is."""
-    classes = [node for text in files.values() for node in ast.walk(parsed(text)) if isinstance(node, ast.ClassDef)]
-    lines = [(node.name, ast.unparse(statement)) for node in classes for statement in node.body]
+    classes = [node for text in files.values() for node in nodes_of(text) if isinstance(node, ast.ClassDef)]
+    assigned = [
+        (node.name, each) for node in classes for each in node.body if isinstance(each, ast.Assign | ast.AnnAssign)
+    ]
+    lines = [(name, ast.unparse(each)) for name, each in assigned]
     found = [(name, re.fullmatch(r"anchor(?:: .*)? = '(.*)'", line)) for name, line in lines]
     return {name: match[1] for name, match in found if match}
 
@@ -193,7 +207,7 @@ def test_every_error_class_is_named_in_its_section(written: dict[str, str], libr
 def test_every_error_class_has_an_anchor_of_its_own(library: dict[str, str]) -> None:
     classes = [
         node.name
-        for node in ast.walk(parsed(library["base/errors.py"]))
+        for node in nodes_of(library["base/errors.py"])
         if isinstance(node, ast.ClassDef) and node.name != "TrialStopped"  # tells a job to end; never shown as an error
     ]
     anchors = error_anchors(library)

@@ -22,6 +22,7 @@ from fanwise.testing.programs import Finished, run_program
 from fanwise.tune.record import Record
 
 START = "import sys; sys.argv[0] = 'fanwise'; from fanwise.cli import main; main()"
+SHOW_LOADED = "import atexit, sys; atexit.register(lambda: print('loaded', *sys.modules)); "
 OBJECTIVE = r"""
 from fanwise.tune import report
 
@@ -54,8 +55,8 @@ class Place:
     def home(self) -> Path:
         return self.folder / "home"
 
-    def fanwise(self, *arguments: str, interrupt_after: str | None = None) -> Finished:
-        program, environment = ["-c", START, *arguments], {"FANWISE_HOME": str(self.home), "COLUMNS": "100"}
+    def fanwise(self, *arguments: str, interrupt_after: str | None = None, before: str = "") -> Finished:
+        program, environment = ["-c", before + START, *arguments], {"FANWISE_HOME": str(self.home), "COLUMNS": "100"}
         return run_program(program, folder=self.folder, environment=environment, interrupt_after=interrupt_after)
 
     def search(self, function: str, name: str) -> Finished:
@@ -170,7 +171,8 @@ def test_after_ctrl_c_everything_is_kept_and_shown_and_the_status_is_130(command
     (place.folder / "endless.py").write_text(ENDLESS)
     run = ["run", "endless.py:train", "--space", "space.yaml", "--metric", "loss", "--trials", "9", "--name", "stopped"]
     arguments = ["tune", *run] if command == "tune" else ["demo", "--seconds", "600", "--out", "early"]
-    done = place.fanwise(*arguments, "--workers", "2", interrupt_after="scheduled")
+    before = SHOW_LOADED if command == "demo" else ""
+    done = place.fanwise(*arguments, "--workers", "2", interrupt_after="scheduled", before=before)
     assert (done.status, done.err) == (130, "")
     assert "Ctrl-C: the trials are stopped and everything is kept; once more kills them." in done.out
     assert "Resource summary" in done.out and "the search ended: interrupted" in done.out
@@ -179,6 +181,9 @@ def test_after_ctrl_c_everything_is_kept_and_shown_and_the_status_is_130(command
         assert place.fanwise("tune", "show", "stopped").out.startswith("experiment stopped: finished (interrupted)\n")
     else:
         assert "picture              early/workers.png" in done.out
+        loaded = set(done.out[done.out.index("\nloaded ") :].split())
+        assert "fanwise.cli.demo" in loaded
+        assert loaded & {"torch", "fanwise.cli.demo_objective"} == set(), "workers load these, not the command"
 
 
 def test_the_version_is_told(place: Place) -> None:

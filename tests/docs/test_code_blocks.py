@@ -1,6 +1,7 @@
 """Every python block of the README and the docs runs as it stands, alone, in an empty folder and a fresh interpreter.
 
-For a block that uses torch it is one that has loaded torch already, and nothing else: see `LoadedInterpreter`.
+For a block that uses torch it is one that has loaded torch already, and nothing else, and so are those that it starts:
+see `LoadedInterpreter`.
 A fragment that cannot run is no python block: it is marked `text`. There is no mark to leave a block out.
 Design notes are not run.
 """
@@ -19,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^([ ]*)```([^\n`]*)\n(.*?)^\1```[ ]*$", re.MULTILINE | re.DOTALL)
 
 USES_TORCH = re.compile(r"\b(?:torch|fanwise\.rpc|fanwise\.tensor)\b")
+STARTS_PROCESSES = re.compile(r"\b(?:spawn|Pool|Tuner|run)\b")
 
 
 def blocks(text: str) -> list[tuple[int, str, str]]:
@@ -53,7 +55,7 @@ def run_alone(tmp_path: Path, torch_loaded: LoadedInterpreter) -> Callable[[str]
         script = tmp_path / "block.py"
         script.write_text(code)
         if USES_TORCH.search(code):
-            done = torch_loaded.run(script, folder=tmp_path)
+            done = torch_loaded.run(script, folder=tmp_path, forks=bool(STARTS_PROCESSES.search(code)))
         else:
             done = run_program(["-W", "error", script.name], folder=tmp_path)
         return done.status, done.said

@@ -13,11 +13,11 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 # One row an example: its constants made small. A test sees that no example is without a row.
 SHRUNK: dict[str, dict[str, object]] = {
-    "async_random_search": {"SECONDS": 6.0, "MAX_EPOCHS": 2, "PRINT_INTERVAL_S": 2.0},
+    "async_random_search": {"SECONDS": 2.0, "MAX_EPOCHS": 2, "PRINT_INTERVAL_S": 0.5},
     "autograd": {},
     "data_parallel_scratch": {"EPOCHS": 1},
     "data_parallel": {"EPOCHS": 1},
-    "local_searcher": {"SECONDS": 4.0, "MAX_EPOCHS": 1, "REPETITIONS": 1},
+    "local_searcher": {"SECONDS": 1.5, "MAX_EPOCHS": 1, "REPETITIONS": 1},
     "parameter_server_batched": {"STEPS": 5},
     "pipeline_resnet": {"EPOCHS": 1},
     "rl_cartpole": {"SOLVED": 20.0},
@@ -48,8 +48,9 @@ def run_example(torch_loaded: LoadedInterpreter, tmp_path: Path) -> Callable[[st
 
     def run(name: str) -> str:
         script = tmp_path / f"{name}.py"
-        script.write_text(with_constants((EXAMPLES / script.name).read_text(), SHRUNK[name]))
-        done = torch_loaded.run(script, folder=tmp_path)
+        text = with_constants((EXAMPLES / script.name).read_text(), SHRUNK[name])
+        script.write_text(text)
+        done = torch_loaded.run(script, folder=tmp_path, forks=True)
         assert done.status == 0, done.said
         return done.said
 

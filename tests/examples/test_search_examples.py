@@ -20,7 +20,7 @@ def test_the_program_of_the_book_prints_and_draws_what_the_book_does(
 ) -> None:
     output = run_example("async_random_search")
     assert output.startswith(
-        "Two searches of 6 s each, first a synchronous one; then pictures in async-random-search/.\n"
+        "Two searches of 2 s each, first a synchronous one; then pictures in async-random-search/.\n"
     )
     assert len(re.findall("master random seed 31415927", output)) == 2
     assert len(re.findall("trial 0 scheduled: learning_rate=0.1, batch_size=128, max_epochs=2", output)) == 2
@@ -29,8 +29,8 @@ def test_the_program_of_the_book_prints_and_draws_what_the_book_does(
         len(re.findall(r"\d+ trials running, \d+ finished \(\d+ until the end\), [\d.]+s wallclock-time", output)) > 2
     )
     assert len(re.findall("results are kept in ", output)) == 2
-    assert re.search(r"^synchronous: \d+ trials in 6 s, best ", output, re.M)
-    assert re.search(r"^asynchronous: \d+ trials in 6 s, best ", output, re.M)
+    assert re.search(r"^synchronous: \d+ trials in 2 s, best ", output, re.M)
+    assert re.search(r"^asynchronous: \d+ trials in 2 s, best ", output, re.M)
     pictures = sorted(path.name for path in (tmp_path / "async-random-search").iterdir())
     assert pictures == [
         "incumbent.png",
@@ -46,7 +46,7 @@ def test_a_searcher_of_ones_own_is_compared_with_random_search(
     run_example: Callable[[str], str], assert_is_picture: Callable[[Path], None], tmp_path: Path
 ) -> None:
     output = run_example("local_searcher")
-    assert output.startswith("2 searches of 4 s each, then a picture; a line at the end of each:\n")
+    assert output.startswith("2 searches of 1.5 s each, then a picture; a line at the end of each:\n")
     for searcher in ("RandomSearcher", "LocalSearcher"):
         assert re.search(rf"^{searcher}, seed 0: \d+ trials, best ", output, re.M)
     assert_is_picture(tmp_path / "local-searcher.png")

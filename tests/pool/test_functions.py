@@ -148,6 +148,28 @@ def test_a_call_is_described() -> None:
     assert len(packed.function_id) == 64
 
 
+def test_functions_among_the_arguments_bring_their_modules_along() -> None:
+    def apply(function: Callable[[], Any], *, after: Callable[[], Any] | None = None) -> Any:
+        return function(), after
+
+    def reads() -> Any:
+        import csv
+
+        return csv
+
+    def loads() -> Any:
+        import json
+
+        return json
+
+    plain, read = pack(apply, (3,)), pack(apply, (reads,))
+    assert (plain.modules, read.modules) == ((), ("csv",))
+    assert pack(apply, (reads,), {"after": functools.partial(loads)}).modules == ("csv", "json")
+    # Who has imported what one call needs has not imported what the other one does.
+    assert plain.function_id == pack(apply, (4,)).function_id != read.function_id
+    assert read.function_id == pack(apply, (reads, 4)).function_id
+
+
 def test_text_streams_in_memory_and_standard_output_travel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", sys.__stdout__)
     stream, out = io.StringIO("text"), sys.stdout

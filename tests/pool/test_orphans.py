@@ -4,6 +4,7 @@ The owner is a program of its own here. Its processes are found by a variable in
 """
 
 import contextlib
+import inspect
 import os
 import shutil
 import signal
@@ -17,7 +18,7 @@ from typing import NamedTuple
 import pytest
 
 from fanwise.pool import JobHandle, Pool
-from fanwise.pool.processes import mark_of
+from fanwise.pool.marks import mark_of
 from fanwise.testing import within
 from fanwise.testing.gates import Gate
 from fanwise.testing.jobs import began, submitted
@@ -131,17 +132,51 @@ def test_orphans_that_end_by_themselves_are_reaped(pool: Pool, gate: Gate) -> No
 
 
 def test_every_process_of_a_pool_carries_the_line_it_comes_from(pool: Pool, gate: Gate) -> None:
-    def job() -> str:
+    def job() -> tuple[str, str]:
         child = subprocess.Popen(["cat", str(gate.path)], stdout=subprocess.PIPE)
         line = within(10, lambda: mark_of(child.pid), "it has its environment")  # a moment after Popen returns
         child.kill()
         child.wait()
-        return f"{line} {os.getpid()}"
+        assert line.endswith(f"/{os.getpid()}")
+        return line, mark_of(os.getpid())
 
-    line, _, pid = pool.submit(job).result(within_s=30).partition(" ")
-    keeper, warm, worker = line.split("/")[-3:]
+    of_a_child, of_a_fork = pool.submit(job).result(within_s=30)
+    keeper, warm, _ = of_a_child.split("/")[-3:]
     assert keeper.startswith(f"{os.getpid()}.")
-    assert (warm, worker) == ("1", pid)
+    assert warm == "1"
+    assert of_a_child.startswith(f"{of_a_fork}/") and of_a_fork.endswith(
+        f"{keeper}/1"
+    )  # all that nothing was executed in
+    guard = pool.engine.crew._interpreters._guard
+    assert guard is not None and of_a_fork == f"{mark_of(guard.pid)}/1"
+
+
+def test_a_fork_that_left_a_spare_is_gone_with_it_also_while_an_older_process_lives(
+    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def job() -> None:
+        import fanwise_test_unforkable  # type: ignore[import-not-found]  # noqa: F401  # so that it runs in a spare
+
+        start_a_family(tmp_path)
+        gate.wait()
+
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    (modules / "fanwise_test_unforkable.py").write_text(
+        "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    )
+    monkeypatch.syspath_prepend(str(modules))
+    with Pool(cpus=1, seed=1) as pool:
+        pool.submit(int).result(within_s=60)  # its warm process is older than what the job starts
+        handle = submitted(pool.submit(job))
+        pids = family(tmp_path, 4)
+        gate.open()
+        handle.outcome(within_s=60)
+        assert handle.how == "spare"
+        # A daemon that carries no mark may have been started by any of the older processes.
+        others = [pid for pid in pids if pid not in pids_in(tmp_path, "*.bare")]
+        within(GONE_WITHIN_S, lambda: not alive(others), "nothing of the job is left that carries a mark")
+    assert alive(pids) == []
 
 
 # -- the death of our own processes ------------------------------------------------------------------------------------
@@ -151,10 +186,9 @@ import ctypes, os, signal, sys
 from pathlib import Path
 from fanwise.pool import Pool
 
-sys.path.insert(0, {tests!r})
+{family}
 
 def job(folder):
-    from test_orphans import start_a_family
     start_a_family(Path(folder))
     signal.pause()
 
@@ -220,7 +254,7 @@ class Owner(NamedTuple):
 def owner(tmp_path: Path) -> Iterator[Owner]:
     others = running_processes()
     script = tmp_path / "owner"  # the family's files are those with a dot in their names
-    script.write_text(OWNER.format(tests=str(Path(__file__).parent), folder=str(tmp_path)))
+    script.write_text(OWNER.format(family=inspect.getsource(start_a_family), folder=str(tmp_path)))
     with subprocess.Popen(
         [sys.executable, str(script)],
         stdin=subprocess.PIPE,

@@ -96,10 +96,10 @@ def test_submits_that_race_with_close_end_or_are_refused() -> None:
     assert all(handle.done() for handle in handles)
 
 
-def test_nothing_is_kept_of_200_finished_jobs() -> None:
+def test_nothing_is_kept_of_50_finished_jobs() -> None:
     with Pool(cpus=2, seed=1) as pool:
-        handles = [submitted(pool.submit(closure(number), 1)) for number in range(200)]
-        assert [handle.result(within_s=60) for handle in handles] == [number + 1 for number in range(200)]
+        handles = [submitted(pool.submit(closure(number), 1)) for number in range(50)]
+        assert [handle.result(within_s=60) for handle in handles] == [number + 1 for number in range(50)]
         engine = pool.engine
         within(5, lambda: engine.ledger.leases == {} and len(engine._workers) == 0, "all leases are back")
         assert (engine._jobs, len(engine._backlog), engine._tree.jobs, engine._unsettled) == ({}, 0, {}, set())
@@ -109,7 +109,7 @@ def test_nothing_is_kept_of_200_finished_jobs() -> None:
         assert warm is not None and (warm.pids, warm.asking, warm.unanswered, warm.when_linked) == ({}, {}, 0, [])
         assert len(warm.prepared) <= 32
         within(5, lambda: len(interpreters._links) == 2, "only the links of keeper and warm process are left")
-        assert pool.stats().jobs_finished == 200
+        assert pool.stats().jobs_finished == 50
         folder = pool._life.folder
         within(5, lambda: len(os.listdir(folder)) == 3, "only the socket and two logs are left in the folder")
         assert all(handle._job is None and handle._call is None for handle in handles)

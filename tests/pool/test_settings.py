@@ -25,7 +25,7 @@ NAN = math.nan
         (lambda: Pool(cpus=2.0), "cpus must be an int or None, got 2.0 (float)"),  # type: ignore[arg-type]
         (lambda: Pool(cpus=-1), "cpus must be at least 1, got -1"),
         (lambda: Pool(seed=NAN), "seed must be an int or None, got nan (float)"),  # type: ignore[arg-type]
-        (lambda: Pool(gpus="0"), "gpus is a list of names, as [\"0\", \"1\"] or their UUIDs, got '0'"),
+        (lambda: Pool(gpus="0"), 'gpus is a list of names, as ["0", "1"] or their UUIDs, got \'0\''),
         (lambda: Pool(gpus=[0]), 'gpus is a list of names, as ["0", "1"] or their UUIDs, got [0]'),  # type: ignore[list-item]
         (lambda: Pool(seed=False), "seed must be an int or None, got False (bool)"),
     ],

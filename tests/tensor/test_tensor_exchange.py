@@ -1,12 +1,10 @@
-"""Exchange between engines: exact in all pairs, types and layouts; shared where nobody can notice, or asked; no abort.
+"""Exchange between engines: exact in all pairs, types and layouts; shared where nobody can notice, or asked.
 
-What ends the process in the raw protocol is tried in child processes, also by the raw protocol itself.
+What must have a process of its own is in test_tensor_processes.py.
 """
 
 import gc
 import itertools
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -523,7 +521,7 @@ def test_a_tensor_inside_of_torch_func_is_refused(monkeypatch: pytest.MonkeyPatc
     torch.func.grad(lambda x: send(x, r"x.detach\(\)"))(torch.ones(3))
 
 
-# -- JAX by its public way, and on several devices -----------------------------------------------------------------
+# -- JAX by its public way -------------------------------------------------------------------------------------------
 
 
 def test_the_public_way_into_jax_does_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -532,118 +530,3 @@ def test_the_public_way_into_jax_does_the_same(monkeypatch: pytest.MonkeyPatch) 
     assert same_memory(convert(x, "jax", copy=False), x)
     assert not same_memory(convert(x, "jax"), x)
     assert bits(convert(x.T, "jax")) == words_of(x.T)
-
-
-def in_a_child(code: str) -> subprocess.CompletedProcess[str]:
-    lines = "import os\nos.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'\nimport numpy as np\n" + code
-    return subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, timeout=120)
-
-
-def test_on_several_devices_the_default_one_is_used_and_what_is_spread_is_gathered() -> None:
-    done = in_a_child(
-        """
-os.environ['XLA_FLAGS'] = '--xla_force_host_platform_device_count=3'
-import jax, jax.numpy as jnp
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from fanwise.tensor import convert, from_wire, same_memory, to_numpy, to_wire
-x = np.arange(6, dtype='float32')
-one, two, three = jax.devices()
-assert convert(x, 'jax').devices() == {one}
-with jax.default_device(two):
-    y = convert(x, 'jax')
-assert y.devices() == {two} and same_memory(to_numpy(y), y)
-with jax.default_device('cpu'):
-    assert convert(x, 'jax').devices() == {one}
-z = convert(x, 'jax', device='cpu:2')
-assert z.devices() == {three}
-assert convert(z, 'jax', copy=True).devices() == {three}
-header, buffers = to_wire(z)
-assert from_wire(header, buffers).devices() == {one} and from_wire(header, buffers, device='cpu:1').devices() == {two}
-(convert(x, 'jax') + z).block_until_ready()  # bound to no device, so it moves to where the other is
-spread = jax.device_put(x, NamedSharding(Mesh(np.array(jax.devices()), ('a',)), PartitionSpec('a')))
-view = to_numpy(spread)
-assert view.tolist() == x.tolist()
-try:
-    view.flags.writeable = True
-except ValueError:
-    pass
-else:
-    raise AssertionError('the flag was lifted')
-try:
-    to_numpy(spread, copy=False)
-except ValueError as error:
-    assert 'not one piece' in str(error)
-else:
-    raise AssertionError('shared')
-"""
-    )
-    assert done.returncode == 0, done.stderr
-
-
-# -- where the raw protocol ends the process -----------------------------------------------------------------------
-
-ABORTS = {
-    "misaligned memory into TensorFlow": (
-        """
-import tensorflow as tf
-memory = np.zeros(4096, np.uint8)
-start = -memory.ctypes.data % 64 + 4
-x = memory[start:start + 256].view('f4')
-""",
-        "y = tf.experimental.dlpack.from_dlpack(x.__dlpack__())\n(y + y).shape",
-        """
-from fanwise.tensor import convert
-y = convert(x, 'tensorflow')
-assert (y + y).shape == (64,)
-try:
-    convert(x, 'tensorflow', copy=False)
-except ValueError as error:
-    print('refused', error)
-""",
-    ),
-    "negative strides into torch": (
-        "import torch\nx = np.arange(4.0)[::-1]\n",
-        "torch.from_dlpack(x)",
-        """
-from fanwise.tensor import convert
-assert convert(x, 'torch').tolist() == [3, 2, 1, 0]
-try:
-    convert(x, 'torch', copy=False)
-except ValueError as error:
-    print('refused', error)
-""",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", ABORTS)
-def test_what_ends_the_process_raw_is_copied_or_refused_here(name: str) -> None:
-    setup, raw, ours = ABORTS[name]
-    done = in_a_child(f"{setup}{ours}\nprint('all is well', flush=True)\n{raw}")
-    assert "refused" in done.stdout, done.stderr
-    assert "all is well" in done.stdout, done.stderr
-    assert done.returncode < 0, "the raw protocol does this safely now: the check may go"
-
-
-def test_nothing_is_left_to_abort_when_the_process_ends() -> None:
-    done = in_a_child(
-        """
-import jax, torch, tensorflow
-from fanwise.tensor import convert, empty_aligned, to_numpy
-# The first conversions of a process may be those inside of a traced function.
-ones = np.ones(3, 'float32')
-assert jax.jit(lambda x: x + convert(ones, 'jax'))(ones).tolist() == [2, 2, 2]
-assert tensorflow.function(lambda x: x + convert(ones, 'tensorflow'))(ones).numpy().tolist() == [2, 2, 2]
-for engine in ('jax', 'tensorflow'):
-    assert to_numpy(convert(ones, engine)).tolist() == [1, 1, 1]
-add = jax.jit(lambda x: x + 1, donate_argnums=0)
-kept = []
-for engine in ('torch', 'jax', 'tensorflow'):
-    for copy in (None, False):
-        x = convert(empty_aligned(1000), engine, copy)
-        y = convert(x, 'jax', copy)
-        kept += [x, y, convert(y, 'tensorflow', copy), add(convert(x, 'jax', copy))]
-print(len(kept))
-"""
-    )
-    assert (done.returncode, done.stdout.strip()) == (0, "24"), done.stderr

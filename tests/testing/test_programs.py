@@ -124,3 +124,79 @@ print(pid)
     assert [leak.pid for leak in before.leaks()] == [left]
     os.kill(left, signal.SIGKILL)
     assert before.leaks(patience_s=60.0) == [], "it is reaped"
+
+
+STARTS = """
+import multiprocessing, os, subprocess, sys
+
+show = "import os, sys, warnings; print('decimal' in sys.modules, 'json.tool' in sys.modules, sys.argv, os.getcwd(), " \
+    "os.environ.get('ONE'), os.getppid(), os.getsid(0) == os.getpid(), ('error', None, Warning, None, 0) in " \
+    "warnings.filters, sorted(os.listdir('/proc/self/fd')), sys.stdin.read(), flush=True); sys.exit(3)"
+
+def spawned(queue):
+    queue.put(("decimal" in sys.modules, "json.tool" in sys.modules, os.environ["ONE"], os.getppid(), __name__))
+    sys.exit(4)
+
+if __name__ == "__main__":
+    import json.tool  # of the program: nothing that it starts has this
+    os.environ["ONE"] = "1"
+    given = [sys.executable, "-c", show, "x"]
+    done = subprocess.run(given, input="in", stdout=subprocess.PIPE, text=True, start_new_session=True, cwd="/")
+    print(done.stdout.replace(str(os.getpid()), "program"), done.returncode)
+    done = subprocess.run(given, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT, stdout=subprocess.PIPE, env={})
+    print(done.stdout.decode().replace(str(os.getpid()), "program"), done.returncode)
+    failed = subprocess.run([sys.executable, "-c", "1 / 0"], stderr=subprocess.PIPE)
+    print(failed.returncode, failed.stderr.decode().splitlines()[-1])
+    killed = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+    killed.kill()
+    print(killed.wait())
+    context = multiprocessing.get_context("spawn")
+    queue = context.SimpleQueue()
+    process = context.Process(target=spawned, args=(queue,))
+    process.start()
+    process.join()
+    print(*queue.get(), process.exitcode, end="")
+    print("", subprocess.run([sys.executable, "-c", "print(0)"], stdout=subprocess.PIPE).stdout, os.getpid())
+"""
+
+
+def test_what_a_forked_program_starts_is_forked_too_and_is_its_child(loaded: LoadedInterpreter, tmp_path: Path) -> None:
+    done = loaded.run(script(tmp_path, STARTS), folder=tmp_path, forks=True)
+    assert done.status == 0, done.said
+    *lines, last = done.out.splitlines()
+    assert lines == [
+        "True False ['-c', 'x'] / 1 program True False ['0', '1', '2', '3'] in",
+        " 3",
+        f"True False ['-c', 'x'] {tmp_path} None program False False ['0', '1', '2', '3'] ",
+        " 3",
+        "1 ZeroDivisionError: division by zero",
+        "-9",
+    ]
+    *seen, printed, pid = last.split()
+    assert seen == ["True", "False", "1", pid, "__mp_main__", "4"]
+    assert printed == "b'0\\n'"
+
+
+def test_without_leave_what_a_forked_program_starts_is_fresh(loaded: LoadedInterpreter, tmp_path: Path) -> None:
+    show = "import sys; print('decimal' in sys.modules)"
+    code = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {show!r}])"
+    assert loaded.run(script(tmp_path, code), folder=tmp_path).out == "False\n"
+
+
+def test_ctrl_c_for_a_forked_program_comes_after_the_text_it_waits_for(
+    loaded: LoadedInterpreter, tmp_path: Path
+) -> None:
+    code = "import signal\nprint('ready', flush=True)\nsignal.pause()"
+    done = loaded.run(script(tmp_path, code), folder=tmp_path, interrupt_after="ready")
+    assert done.status == -signal.SIGINT and done.err.endswith("KeyboardInterrupt\n")
+
+
+def test_a_forked_program_that_never_prints_the_text_is_killed_and_told(
+    loaded: LoadedInterpreter, tmp_path: Path
+) -> None:
+    before = Snapshot.take()
+    with pytest.raises(AssertionError, match=r"not within 0\.2 s: it prints 'ready'"):
+        loaded.run(
+            script(tmp_path, "import signal; signal.pause()"), folder=tmp_path, limit_s=0.2, interrupt_after="ready"
+        )
+    assert before.leaks(patience_s=60.0) == []

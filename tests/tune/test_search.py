@@ -252,24 +252,24 @@ def test_the_same_end_is_not_told_twice(stage: Stage) -> None:
 # What stays behind.
 
 
-def test_nothing_of_500_trials_stays_but_sums_and_the_rows_that_are_shown(stage: Stage) -> None:
-    stage.begin(stop=StoppingCriterion(max_num_trials_started=500), trial_timeout_s=3600.0)
+def test_nothing_of_100_trials_stays_but_sums_and_the_rows_that_are_shown(stage: Stage) -> None:
+    stage.begin(stop=StoppingCriterion(max_num_trials_started=100), trial_timeout_s=3600.0)
     jobs = iter(stage.engine.jobs)
     for job in jobs:
         stage.ready(job)
         stage.report(job, loss=1.0 / job.id)
         stage.end(job)
     assert stage.search.finished.is_set()
-    assert len(stage.engine.jobs) == 500
+    assert len(stage.engine.jobs) == 100
     for table in ("_trials", "_jobs", "_answers"):
         assert len(getattr(stage.search, table)) == 0, table
     assert len(stage.hub._timers) <= 2
     stage.turn()
     assert not stage.hub._turn_end
     news, snapshot = stage.search.look()
-    assert len(news) == 21 and news[-1] == "(and 981 more events)"
+    assert len(news) == 21 and news[-1] == "(and 181 more events)"
     assert len(snapshot.rows) == MAX_ROWS
-    assert (snapshot.finished, snapshot.completed, snapshot.running) == (500, 500, 0)
+    assert (snapshot.finished, snapshot.completed, snapshot.running) == (100, 100, 0)
 
 
 def test_the_best_trial_keeps_its_row_however_long_ago_it_was(stage: Stage) -> None:

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from fanwise.base.errors import RecordError, SearchFailedError
+from fanwise.pool import Pool
 from fanwise.testing import within
 from fanwise.tune import Experiment, RandomSearch, StoppingCriterion, Tuner, choice, load_experiment, report, uniform
 
@@ -161,9 +162,9 @@ def test_the_output_of_every_trial_is_kept(failures: Experiment) -> None:
 # The first trials all failing alike.
 
 
-def test_when_the_first_trials_all_fail_alike_the_search_fails_and_keeps_everything(home: Path) -> None:
+def test_when_the_first_trials_all_fail_alike_the_search_fails_and_keeps_everything(pool: Pool, home: Path) -> None:
     with pytest.raises(SearchFailedError) as caught:
-        search(end_in_a_way, ["raises"] * 8, name="alike", n_workers=1)
+        search(end_in_a_way, ["raises"] * 8, pool=pool, name="alike", n_workers=1)
     text = str(caught.value)
     assert text.startswith("the first 3 trials to finish all failed alike (exception): ValueError: no such layer\n")
     assert 'raise ValueError("no such layer")' in text
@@ -176,15 +177,15 @@ def test_when_the_first_trials_all_fail_alike_the_search_fails_and_keeps_everyth
     assert experiment.finished
 
 
-def test_different_first_failures_and_failures_after_a_success_do_not_fail_the_search(home: Path) -> None:
+def test_different_first_failures_and_failures_after_a_success_do_not_fail_the_search(pool: Pool, home: Path) -> None:
     ways = ["raises", "raises", "exits", "raises", "raises", "raises"]
-    assert list(search(end_in_a_way, ways, n_workers=1).trials["reason"]) == [
+    assert list(search(end_in_a_way, ways, pool=pool, n_workers=1).trials["reason"]) == [
         "exit" if w == "exits" else "exception" for w in ways
     ]
 
 
-def test_a_search_without_that_limit_goes_on_whatever_happens(home: Path) -> None:
-    experiment = search(end_in_a_way, ["raises"] * 4, max_equal_failures=None)
+def test_a_search_without_that_limit_goes_on_whatever_happens(pool: Pool, home: Path) -> None:
+    experiment = search(end_in_a_way, ["raises"] * 4, pool=pool, max_equal_failures=None)
     assert list(experiment.trials["status"]) == ["Failed"] * 4
     assert experiment.best is None
 
@@ -221,12 +222,14 @@ def fail_at_first(way: str, folder: str) -> float:
     return 0.5
 
 
-def test_a_trial_that_crashed_is_tried_again_and_only_its_last_attempt_counts(home: Path, tmp_path: Path) -> None:
+def test_a_trial_that_crashed_is_tried_again_and_only_its_last_attempt_counts(
+    pool: Pool, home: Path, tmp_path: Path
+) -> None:
     ways = ["raises", "crashes", "leaves"]
     scheduler = RandomSearch(metric="loss", points_to_evaluate=[{"way": way} for way in ways])
     space = {"way": choice(ways), "folder": str(tmp_path)}
     stop = StoppingCriterion(max_num_trials_started=3)
-    experiment = Tuner(fail_at_first, space, scheduler, stop, n_workers=2, retries=1, quiet=True).run()
+    experiment = Tuner(fail_at_first, space, scheduler, stop, pool=pool, n_workers=2, retries=1, quiet=True).run()
     assert list(experiment.trials["status"]) == ["Completed"] * 3
     assert list(experiment.trials["attempt"]) == [1, 1, 1]
     assert list(experiment.results.groupby("trial_id")["loss"].count()) == [2, 2, 2]
@@ -235,8 +238,8 @@ def test_a_trial_that_crashed_is_tried_again_and_only_its_last_attempt_counts(ho
     assert {"0.err", "1.err", "2.err"} <= outputs  # of the first attempts, which printed
 
 
-def test_what_fails_again_and_again_is_tried_no_more_often_than_asked(home: Path) -> None:
-    experiment = search(end_in_a_way, ["raises"], retries=2)
+def test_what_fails_again_and_again_is_tried_no_more_often_than_asked(pool: Pool, home: Path) -> None:
+    experiment = search(end_in_a_way, ["raises"], pool=pool, retries=2)
     assert list(experiment.trials["attempt"]) == [2]
     assert list(experiment.trials["status"]) == ["Failed"]
 

@@ -3,7 +3,7 @@
     devices, leases (quiet)      what there is, and who holds it
     functions, preload, seeds    what travels to a worker, what it will import, and what its chance begins with
     surroundings, sources        where a job runs, and whether its code is still what it was
-    launching, processes         fresh interpreters; what the operating system offers against orphans
+    launching, marks, processes  a fresh interpreter; what the operating system offers against orphans
     guard, keeper, warm, worker  the mains of the processes below a pool
     children, stopper            what a child leaves behind is ended; how a job is told to end
     interpreters, crew           our processes seen from the owner; which of them runs which job
@@ -12,16 +12,42 @@
     pool, handles                what users see; lifetime: what of it begins and ends in their process
     settings (quiet)             what they may set, checked
 
-Which process starts which, and what each tells the others, is drawn in docs/design/main-job.md.
+Which process starts which, and what each tells the others, is drawn in docs/design/main-job.md. The owner's side loads
+on first use (PEP 562): the processes below a pool start without.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from .current import CurrentJob as CurrentJob
 from .current import current as current
 from .current import in_job as in_job
-from .handles import JobHandle as JobHandle
-from .leases import Machine as Machine
-from .leases import Need as Need
-from .outcomes import Outcome as Outcome
-from .pool import Needs as Needs
-from .pool import Pool as Pool
-from .pool import PoolStats as PoolStats
+
+if TYPE_CHECKING:
+    from .handles import JobHandle as JobHandle
+    from .leases import Machine as Machine
+    from .leases import Need as Need
+    from .outcomes import Outcome as Outcome
+    from .pool import Needs as Needs
+    from .pool import Pool as Pool
+    from .pool import PoolStats as PoolStats
+
+_FILE_BY_NAME = {
+    "JobHandle": "handles",
+    "Machine": "leases",
+    "Need": "leases",
+    "Needs": "pool",
+    "Outcome": "outcomes",
+    "Pool": "pool",
+    "PoolStats": "pool",
+}
+
+
+def __getattr__(name: str) -> Any:  # Any: classes
+    if name not in _FILE_BY_NAME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__dir__())}")
+    return getattr(import_module(f".{_FILE_BY_NAME[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(["CurrentJob", "current", "in_job", *_FILE_BY_NAME])

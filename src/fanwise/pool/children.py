@@ -1,7 +1,7 @@
 """The children of a keeper or warm process: their end, and the end of everything they left behind.
 
 A child's tree is found in three ways: by its session (every child begins one); for what left the session, by the mark
-in the environment (see `launching`), which all that is executed inherits; and for a plain fork that left the session,
+in the environment (see `marks`), which all that is executed inherits; and for a plain fork that left the session,
 by the time it began: it ends when no child is left that was there before it. Orphans land here, because keeper and
 warm process are subreapers.
 
@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ..links import Hub
-from .launching import MARK
-from .processes import all_pids, is_of_line, mark_of, started_s, stat_of
+from .marks import MARK, is_of_line, mark_of
+from .processes import all_pids, started_s, stat_of
 
 # A killed process that hangs in the kernel must not hold up all others: it is left, and reaped when the next one ends.
 _DYING_S = 1.0

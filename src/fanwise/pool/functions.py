@@ -33,9 +33,11 @@ class Packed:
     Args:
         function: the pickled function.
         arguments: the pickled (args, kwargs).
-        function_id: sha256 of `function` in hex; who has unpacked a function of this id need not do it again.
+        function_id: sha256 of `function` and `modules` in hex; who has unpacked a function of this id, and imported
+            what it needs, need not do it again.
         name: what messages call the function.
-        modules: what to import before it runs, see `preload.modules_needed`.
+        modules: what to import before it runs, also for functions and classes among its arguments; see
+            `preload.modules_needed`.
     """
 
     function: bytes
@@ -76,7 +78,10 @@ def pack(
     except Exception:
         _refuse_argument(name, args, kwargs or {})
         raise
-    return Packed(body, arguments, hashlib.sha256(body).hexdigest(), name, modules_needed(function))
+    # A function that is given to another one, as trainings are to ours, would be imported in each process again.
+    modules = modules_needed(function, *(value for value in (*args, *(kwargs or {}).values()) if callable(value)))
+    function_id = hashlib.sha256("\0".join(modules).encode() + b"\0" + body).hexdigest()
+    return Packed(body, arguments, function_id, name, modules)
 
 
 def unpack_function(packed: bytes) -> Function:

@@ -8,7 +8,7 @@ below, so it also ends what has left its session, its parents and its environmen
 
     owner and guard die   --> the keeper ends everything below it
     owner and keeper die  --> what they had becomes the guard's, which ends it
-    guard and keeper die  --> the owner ends what carries the pool's mark (see `launching`), which is nearly all
+    guard and keeper die  --> the owner ends what carries the pool's mark (see `marks`), which is nearly all
 
 When all three are killed at once, the kernel still ends warm processes and jobs (they die with their parents), but
 not what a job has started in a session of its own: nobody is left to do it.
@@ -22,6 +22,8 @@ import sys
 
 from . import keeper
 from .launching import Config
+from .marks import take_mark
+from .pages import forget_tunables
 from .processes import adopt_orphans, kill_descendants
 
 # The owner is gone and the keeper is still there: it has this long to end everything below it.
@@ -32,6 +34,8 @@ def main(config: Config) -> None:
     """The life of a guard; its exit status is the keeper's."""
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, _stay)
+    forget_tunables()
+    take_mark(config["mark"])
     adopt_orphans()
     try:
         owner = os.pidfd_open(config["owner_pid"])

@@ -26,7 +26,8 @@ from ..links import Hub, Link, Reply, Request, UnixListener
 from ..links.codec import pack_error
 from .deaths import explain
 from .functions import Packed
-from .launching import MARK, launch
+from .launching import launch
+from .marks import MARK
 from .outcomes import said_last
 from .processes import kill_line
 from .specs import Prepared, Surroundings
@@ -145,9 +146,7 @@ class Interpreters:
         self._keepers += 1
         config = {"owner_pid": os.getpid(), "folder": str(self._folder), "key": self._key.hex()}
         try:
-            self._guard = launch(
-                "fanwise.pool.guard", config, log=self._keeper_log, mark=self.line, environment=self.environment
-            )
+            self._guard = launch(config, log=self._keeper_log, mark=self.line, environment=self.environment)
             self._guard_pidfd = os.pidfd_open(self._guard.pid)
         except OSError as error:
             self._keeper_log.write_text(f"it could not be started: {error}\n")
@@ -162,14 +161,14 @@ class Interpreters:
     def _ask_keeper(self, interpreter: Interpreter) -> None:
         assert self._keeper_link is not None, "called when it is linked"
         config = {
-            "main": "fanwise.pool.warm",
             "kind": interpreter.kind,
             "number": interpreter.number,
             "socket": str(self._folder / "hub"),
             "key": self._key.hex(),
+            "log": str(interpreter.log),
         }
         with contextlib.suppress(FanwiseError):  # it has just ended, which tells of all interpreters
-            reply = self._keeper_link.call("launch", config, str(interpreter.log))
+            reply = self._keeper_link.call("launch", config)
             reply.add_done_callback(lambda reply: self._launched(interpreter, reply))
 
     def _launched(self, interpreter: Interpreter, reply: Reply) -> None:

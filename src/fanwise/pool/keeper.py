@@ -1,14 +1,14 @@
 """The keeper: the small process above all workers, which ends them when the pool's owner is gone.
 
-    owner --launches--> guard --forks--> keeper --launches--> warm processes and spares --fork--> jobs
+    owner --launches--> guard --forks--> keeper --forks--> warm processes and spares --fork--> jobs
 
 It is a subreaper: whatever loses its parent below it becomes its child, so nothing escapes. It ends when the owner's
 process ends (a pidfd tells, also after SIGKILL), when the guard ends, or when the owner closes the link; then it kills
 everything below it until nothing is left. When the keeper itself is killed, the kernel kills the warm processes
 and they their jobs, and the guard (see there) ends what these had started.
 
-Asked over its link: `launch(config, log) -> pid`, `signal(pid, number)`. Tells: `exited(pid, status)`. Loads no user
-code and no torch.
+Asked over its link: `launch(config) -> pid`, `signal(pid, number)`. Tells: `exited(pid, status)`. Loads no user code
+and no torch, so what it forks is as good as a freshly executed interpreter, and is there at once.
 """
 
 import contextlib
@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from ..links import Hub, Request, dial
+from . import warm
 from .children import Children
-from .launching import MARK, Config, launch
-from .pages import with_tunables
+from .launching import Config
+from .marks import MARK
 from .processes import adopt_orphans, kill_descendants
 
 # An owner that was killed together with the guard may still be giving back its memory when nothing is left to be ended.
@@ -61,8 +62,9 @@ def _keep(config: Config, owner: int, guard_pid: int) -> bool:
         nonlocal over
         over = True
 
+    guard = os.pidfd_open(guard_pid)
     hub.watch(owner, end)
-    hub.watch(os.pidfd_open(guard_pid), end)
+    hub.watch(guard, end)
     if os.getppid() != guard_pid:  # it was gone before it could be watched
         return False
     folder = Path(config["folder"])
@@ -80,15 +82,16 @@ def _keep(config: Config, owner: int, guard_pid: int) -> bool:
             children.signal(*request.args)
             return
         assert request.method == "launch", request.method
-        asked, log = request.args
-        line = f"{os.environ[MARK]}/{asked['number']}"
-        # A warm process gathers its memory into huge pages before it forks.
-        environment = with_tunables(os.environ) if asked["kind"] == "warm" else None
-        config = {**asked, "keeper_pid": os.getpid()}
-        process = launch(asked["main"], config, log=Path(log), mark=line, environment=environment)
-        process.returncode = 0  # reaped by `children`, not by Popen
-        children.add(process.pid, line)
-        request.answer(process.pid)
+        asked = request.args[0]
+        mark, me = f"{os.environ[MARK]}/{asked['number']}", os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            children.close_fds()
+            os.close(owner)
+            os.close(guard)
+            warm.main_after_fork(asked, mark, me)
+        children.add(pid, mark)
+        request.answer(pid)
 
     link.handler = serve
     link.open()

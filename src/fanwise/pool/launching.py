@@ -1,28 +1,24 @@
-"""Starting a freshly executed interpreter that runs one of our mains: keeper, warm process, spare.
+"""Starting the freshly executed interpreter that all processes of a pool are forks of.
 
-The child gets one line of JSON on its standard input: which main, our `sys.path`, and what that main needs, the
-key of the pool among it; nothing secret is on a command line or in the environment. Numeric libraries are held to
-one thread from the start: importing numpy alone starts OpenBLAS threads otherwise, and a process with threads
-cannot be forked safely.
-
-Every process carries a mark in its environment that names the line of processes it comes from, `4711.1/2/4720`: what
-it starts inherits the mark, so that an orphan can be told from the children of others.
+The child gets one line of JSON on its standard input: our `sys.path` and what its main needs, the key of the pool
+among it; nothing secret is on a command line or in the environment. Numeric libraries are held to one thread from the
+start: importing numpy alone starts OpenBLAS threads otherwise, and a process with threads cannot be forked safely.
 """
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-MARK = "FANWISE_LINE"
+from .marks import MARK, with_room
+from .pages import with_tunables
 
 _BOOT = (
     "import json, sys; c = json.loads(sys.stdin.buffer.readline()); sys.path[:] = c['path']; "
-    "import importlib; importlib.import_module(c['main']).main(c)"
+    "from fanwise.pool import guard; guard.main(c)"
 )
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -43,13 +39,13 @@ Config = dict[str, Any]  # Any: JSON
 
 
 def launch(
-    main: str, config: Mapping[str, object], *, log: Path, mark: str, environment: Mapping[str, str] | None = None
+    config: Mapping[str, object], *, log: Path, mark: str, environment: Mapping[str, str]
 ) -> "subprocess.Popen[bytes]":
-    """Start `python` with `main` (a module of ours that has a function main(config)); its output goes to `log`.
+    """Start `python` with the guard's `main(config)`; its output goes to `log`.
 
     Args:
-        mark: the line of processes it belongs to, see the module.
-        environment: what it finds in its environment beside our own variables; None: what this process has.
+        mark: the line of processes it belongs to.
+        environment: what it finds in its environment beside our own variables.
 
     Raises:
         OSError: no process can be started; the machine's limits say why.
@@ -60,12 +56,13 @@ def launch(
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
-            env={**(os.environ if environment is None else environment), **_QUIET_ENVIRONMENT, MARK: mark},
+            # A warm process, which is a fork of it, gathers its memory into huge pages before it forks.
+            env={**with_tunables(environment), **_QUIET_ENVIRONMENT, MARK: with_room(mark)},
             start_new_session=True,
         )
     assert process.stdin is not None, "asked for a pipe"
     with contextlib.suppress(BrokenPipeError):  # it has ended already; its exit tells
-        process.stdin.write(json.dumps({"path": sys.path, **config, "main": main}).encode() + b"\n")
+        process.stdin.write(json.dumps({"path": sys.path, "mark": mark, **config}).encode() + b"\n")
         process.stdin.flush()
     with contextlib.suppress(BrokenPipeError):
         process.stdin.close()

@@ -35,15 +35,15 @@ _MOST_ITEMS = 1_000  # of one container; its items are mostly alike
 Snapshot = dict[Path, tuple[int, int]]  # file -> (time of the last change in ns, size in bytes)
 
 
-def modules_needed(function: Callable[..., object]) -> tuple[str, ...]:
-    """The modules that `function`, and what it uses, will import: dotted names, in order of discovery, each once.
+def modules_needed(*functions: Callable[..., object]) -> tuple[str, ...]:
+    """The modules that `functions`, and what they use, will import: dotted names, in order of discovery, each once.
 
     >>> import json
     >>> modules_needed(lambda text: json.loads(text))
     ('json',)
     """
     search = _Search()
-    search.walk(function)
+    search.walk(*functions)
     return tuple(search.modules)
 
 
@@ -99,15 +99,15 @@ def _ask_all_finders(name: str, places: list[str] | None) -> importlib.machinery
 
 
 class _Search:
-    """One walk from a function, nearest things first; `modules` is an ordered set."""
+    """One walk from functions, nearest things first; `modules` is an ordered set."""
 
     def __init__(self) -> None:
         self.modules: dict[str, None] = {}
         self._seen: dict[int, object] = {}  # keeps what was seen alive, so that no id is used twice
         self._todo: deque[tuple[object, bool]] = deque()
 
-    def walk(self, start: object) -> None:
-        self._later(start)
+    def walk(self, *starts: object) -> None:
+        self._later(*starts)
         while self._todo and len(self._seen) < _MOST_THINGS:
             thing, near = self._todo.popleft()
             if id(thing) not in self._seen:

@@ -3,7 +3,7 @@
     die_with_parent    this process gets SIGKILL when the thread that made it ends
     adopt_orphans      descendants whose parent dies become children of this process (it is a subreaper)
     kill_descendants   ends the whole tree below this process, which has adopted orphans
-    kill_line          ends all processes that carry a mark (see `launching`), wherever they hang
+    kill_line          ends all processes that carry a mark (see `marks`), wherever they hang
 
 All are found in /proc. Each fact about another process may be missing, because it may end while we look; then it
 is left out. How the children of one process are watched, and what they leave behind, is in `children`.
@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from .launching import MARK
+from .marks import is_of_line, mark_of
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -71,24 +71,6 @@ def stat_of(pid: int) -> Stat:
 def started_s(pid: int) -> float:
     """When `pid` was started, in seconds since boot; 0.0 when it is gone. With the pid it names a process for good."""
     return stat_of(pid).started_s
-
-
-def mark_of(pid: int) -> str:
-    """The line that `pid` belongs to: the mark in the environment it was executed with; empty: none, or gone."""
-    try:
-        environment = Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return ""
-    for entry in environment.split(b"\0"):
-        name, _, value = entry.partition(b"=")
-        if name == MARK.encode():
-            return value.decode(errors="replace")
-    return ""
-
-
-def is_of_line(mark: str, line: str) -> bool:
-    """Whether `mark` names `line` or something below it."""
-    return mark == line or mark.startswith(f"{line}/")
 
 
 def all_pids() -> list[int]:

@@ -1,9 +1,9 @@
 """The warm process and the spare: interpreters that have imported what a function needs, before it is needed.
 
-A warm process is a freshly executed interpreter, never a fork of the user's. It imports what the functions and their
-modules use, touches no GPU, keeps one OS thread, and forks a child for each job. Before each fork it looks whether
-that is still safe: one thread, no CUDA context, and no imported source file changed since. Where it is not, it
-refuses and says why; the pool then runs the job in a spare, or starts a new warm process.
+A warm process is a fork of the keeper, which is a fresh interpreter and runs no user code; never of the user's. It
+imports what the functions and their modules use, touches no GPU, keeps one OS thread, and forks a child for each job.
+Before each fork it looks whether that is still safe: one thread, no CUDA context, and no imported source file changed
+since. Where it is not, it refuses and says why; the pool then runs the job in a spare, or starts a new warm process.
 
 A spare is the same interpreter that does not fork: it becomes the worker itself, for one job, or for several when it
 is reused.
@@ -12,6 +12,7 @@ Asked by the pool: `prepare(function_id, function, modules, surroundings) -> Pre
 `start(JobSpec) -> pid | Refusal`, and `signal(pid, number)` (warm only). Tells: `exited(pid, status)`.
 """
 
+import atexit
 import contextlib
 import faulthandler
 import gc
@@ -20,15 +21,16 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NoReturn
 
 from ..links import Hub, Link, Request, dial
 from ..links.codec import pack_error
 from . import surroundings, worker
 from .children import Children
 from .functions import Function, unpack_function
-from .launching import MARK, Config
-from .pages import collapse, forget_tunables
+from .launching import Config
+from .marks import MARK, take_mark
+from .pages import collapse
 from .processes import adopt_orphans, die_with_parent
 from .sources import Sources
 from .specs import Home, JobSpec, Prepared, Refusal, Surroundings
@@ -41,11 +43,37 @@ _ALWAYS = ("numpy", "threadpoolctl")
 _IMPORTED_LATE = {"torch": "torch._dynamo"}
 
 
-def main(config: Config) -> None:
-    """The life of a warm process (`kind` warm) or a spare (`kind` spare)."""
-    die_with_parent(config["keeper_pid"])
-    forget_tunables()
+def main_after_fork(config: Config, mark: str, keeper_pid: int) -> NoReturn:
+    """The life of a warm process (`kind` warm) or a spare (`kind` spare) that the keeper has just forked."""
+    code = 1
+    try:
+        os.setsid()
+        die_with_parent(keeper_pid)
+        take_mark(mark)
+        _begin_log(config["log"])
+        _main(config)
+        code = 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        with contextlib.suppress(BaseException):  # of the user's modules
+            atexit._run_exitfuncs()
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _begin_log(path: str) -> None:
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+
+
+def _main(config: Config) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     faulthandler.enable()  # jobs inherit it: a crash in native code leaves the Python stack in the job's stderr
     adopt_orphans()
     surroundings.remember_base()

@@ -29,7 +29,8 @@ from . import surroundings
 from .current import CurrentJob, enter, leave
 from .functions import Function, unpack_arguments, unpack_function
 from .late_imports import call_on_import
-from .launching import MARK, THREAD_VARIABLES
+from .launching import THREAD_VARIABLES
+from .marks import MARK
 from .processes import die_with_parent, started_s
 from .seeds import seed_everything, seed_on_import
 from .sources import Sources

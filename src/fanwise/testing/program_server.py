@@ -1,34 +1,48 @@
 """The program of a `LoadedInterpreter`: loads modules once, then forks a process for each program it is asked to run.
 
-    test --"run", script, folder, environment + out, err--> here --fork--> the program, in a session of its own
-         <-------------- pid + pidfd ---------------------
+    test --"run", script, folder, environment, forks + out, err--> here --fork--> the program, in a session of its own
+         <-------------- pid + pidfd ----------------------------
          --"status", pid--> here, once the pidfd is readable; answers with the exit status
+
+Interpreters that a program starts with `python -c`, as multiprocessing's `spawn` and a pool do, can be forked too:
+
+    here --fork--> the program --fork, before it runs--> one that stands by --fork--> what the program starts
 
 Run by its path and not imported, so that the programs find nothing of fanwise loaded. Has no thread of its own and
 loads only what starts none, or a fork would not be safe. Ends with the test: the kernel sees to that.
 """
 
+import _posixsubprocess
 import contextlib
 import ctypes
+import fcntl
 import gc
 import importlib
 import os
+import pickle
 import select
 import signal
 import socket
+import struct
+import subprocess
 import sys
+import threading
 import types
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _REAP_EVERY_MS = 100
 
+_Started = tuple[str, str]  # source, and the name of its file
 
-def _serve(channel: socket.socket, pipe: Connection) -> Path | None:
-    """Answer until the test has gone: None. In the process of a program: its script, to be run."""
+
+def _serve(channel: socket.socket, pipe: Connection) -> _Started | None:
+    """Answer until the test has gone: None. In the process of a program: what it is to run."""
     codes: dict[int, int] = {}
     waiting = select.poll()
     waiting.register(pipe.fileno(), select.POLLIN)
@@ -43,12 +57,14 @@ def _serve(channel: socket.socket, pipe: Connection) -> Path | None:
             _reap(codes)
             pipe.send(codes.pop(told[0]))
             continue
-        script, folder, environment = told
+        script, folder, environment, forks = told
         _, outputs, _, _ = socket.recv_fds(channel, 1, 2)
         pid = os.fork()
         if pid == 0:
-            _become(script, folder, environment, outputs)
-            return Path(script)
+            channel.close()
+            pipe.close()
+            _become(folder, environment, outputs)
+            return (_stand_by() if forks else None) or _be_main(script)
         pidfd = os.pidfd_open(pid)
         pipe.send(pid)
         socket.send_fds(channel, [b"."], [pidfd])
@@ -56,8 +72,8 @@ def _serve(channel: socket.socket, pipe: Connection) -> Path | None:
             os.close(descriptor)
 
 
-def _become(script: Path, folder: Path, environment: dict[str, str], outputs: list[int]) -> None:
-    """In the process of a program: all that differs from a fresh interpreter's, but for the modules."""
+def _become(folder: Path, environment: dict[str, str], outputs: list[int]) -> None:
+    """In the process of a program: all that a fresh process has of its own."""
     os.setsid()
     _end_with_parent()
     for number, output in enumerate(outputs, start=1):
@@ -66,10 +82,120 @@ def _become(script: Path, folder: Path, environment: dict[str, str], outputs: li
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
+
+
+def _be_main(script: Path) -> _Started:
+    """In the process of a program: all that a fresh interpreter knows of its script."""
     sys.argv[:] = [str(script)]
     sys.path.insert(0, str(script.parent))
     module = sys.modules["__main__"] = types.ModuleType("__main__")
     vars(module).update(__file__=str(script), __cached__=None, __builtins__=__builtins__, __annotations__={})
+    return script.read_text(), str(script)
+
+
+def _stand_by() -> _Started | None:
+    """Fork a process that has the modules and nothing of the script, and of which what the program starts is forked.
+
+    Both ways to start an interpreter, subprocess and multiprocessing's `spawn`, end in `fork_exec`, which asks there.
+    Returns None in the program itself, and in each started interpreter what it is to run.
+    """
+    ours, its = socket.socketpair()
+    if os.fork() == 0:
+        ours.close()
+        _end_with_parent()
+        return _start_interpreters(its)
+    its.close()
+    program, lock, usual = os.getpid(), threading.Lock(), _posixsubprocess.fork_exec
+
+    def fork_exec(arguments: Sequence[str | bytes], *others: Any) -> int:  # Any: twenty, see subprocess
+        _, _, kept, folder, environment, stdin, _, _, stdout, _, stderr, _, failed, _, setsid, *_ = others
+        asked = [os.fsdecode(argument) for argument in arguments]
+        # Only of this very process: what it forks itself has no part in this.
+        if asked[0] != sys.executable or "-c" not in asked or os.getpid() != program:
+            return int(usual(arguments, *others))
+        standard = [own if given == -1 else given for own, given in enumerate((stdin, stdout, stderr))]
+        kept = [descriptor for descriptor in kept if descriptor != failed]  # would tell of a failed exec
+        numbers = [0, 1, 2, *kept]
+        environment = [b"=".join(item) for item in os.environb.items()] if environment is None else environment
+        with lock, _adopting():
+            ours.sendall(struct.pack("i", len(message := pickle.dumps((asked, numbers, folder, environment, setsid)))))
+            ours.sendall(message)
+            socket.send_fds(ours, [b"."], [*standard, *kept])
+            pid: int = struct.unpack("i", ours.recv(4, socket.MSG_WAITALL))[0]
+        return pid
+
+    _posixsubprocess.fork_exec = fork_exec  # type: ignore[assignment]  # for multiprocessing
+    subprocess._fork_exec = fork_exec  # type: ignore[attr-defined]  # the stubs leave it out
+    return None
+
+
+@contextlib.contextmanager
+def _adopting() -> Iterator[None]:
+    """What loses its parent becomes a child of this process, as if it had been started here."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        yield
+    finally:
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 0)
+
+
+def _start_interpreters(channel: socket.socket) -> _Started:
+    """Serve `fork_exec` until the program has ended; then this process ends. Returns in what it has started."""
+    while True:
+        size = channel.recv(4, socket.MSG_WAITALL)
+        if not size:
+            os._exit(0)
+        told = pickle.loads(channel.recv(struct.unpack("i", size)[0], socket.MSG_WAITALL))
+        arguments, numbers, folder, environment, setsid = told
+        descriptors = socket.recv_fds(channel, 1, len(numbers))[1]
+        (told_r, told_w), (adopted_r, adopted_w) = os.pipe(), os.pipe()
+        between = os.fork()
+        if between == 0:
+            pid = os.fork()
+            if pid != 0:
+                os.write(told_w, struct.pack("i", pid))
+                os._exit(0)  # so the other one becomes the program's
+            os.close(adopted_w)
+            os.read(adopted_r, 1)  # ends when nobody has the other end: it shall never see another parent
+            for descriptor in (told_r, told_w, adopted_r, channel.detach()):
+                os.close(descriptor)
+            _place(descriptors, numbers)
+            return _be_started(arguments, folder, environment, setsid)
+        os.waitpid(between, 0)
+        os.close(adopted_w)
+        channel.sendall(os.read(told_r, 4))
+        for descriptor in (told_r, told_w, adopted_r, *descriptors):
+            os.close(descriptor)
+
+
+def _place(descriptors: Sequence[int], numbers: Sequence[int]) -> None:
+    """Give the descriptors these numbers."""
+    beyond = max(*numbers, *descriptors) + 1
+    out_of_the_way = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, beyond) for descriptor in descriptors]
+    for descriptor in descriptors:
+        os.close(descriptor)
+    for descriptor, number in zip(out_of_the_way, numbers, strict=True):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+
+
+def _be_started(arguments: list[str], folder: str | None, environment: list[bytes], setsid: bool) -> _Started:
+    """In a process that the program has started: all that an interpreter finds that is started with `-c`."""
+    if setsid:
+        os.setsid()
+    if folder is not None:
+        os.chdir(folder)
+    os.environ.clear()
+    os.environb.update(dict(item.split(b"=", 1) for item in environment))
+    at = arguments.index("-c")
+    if "-W" not in arguments[:at] and "-Werror" not in arguments[:at]:
+        sys.warnoptions.clear()
+        others = [each for each in warnings.filters if each[0] != "error"]
+        warnings.resetwarnings()
+        warnings.filters[:] = others  # type: ignore[index]  # a list, whatever the stubs say
+    sys.argv[:] = arguments[at : at + 1] + arguments[at + 2 :]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    return arguments[at + 1], "<string>"
 
 
 def _reap(codes: dict[int, int]) -> None:
@@ -83,12 +209,14 @@ def _end_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def main(descriptor: int, modules: Iterable[str]) -> Path | None:
-    """Load the modules and serve until the test has gone: None. Returns in the process of a program too: its script."""
+def main(descriptor: int, modules: Iterable[str]) -> _Started | None:
+    """Load the modules and serve until the test has gone: None. In each forked process returns what it is to run."""
     _end_with_parent()
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what a program leaves stays below the test, which sees it
+    gc.disable()  # what is loaded stays: to look at it again and again takes a tenth of the time
     for module in modules:
         importlib.import_module(module)
+    gc.enable()
     gc.collect()
     gc.freeze()  # the collector of a program would write to, and so copy, every page that it shares with us
     channel = socket.socket(fileno=descriptor)
@@ -98,6 +226,6 @@ def main(descriptor: int, modules: Iterable[str]) -> Path | None:
 
 
 if __name__ == "__main__":
-    program = main(int(sys.argv[1]), sys.argv[2:])
-    if program is not None:
-        exec(compile(program.read_text(), program, "exec"), vars(sys.modules["__main__"]))
+    started = main(int(sys.argv[1]), sys.argv[2:])
+    if started is not None:
+        exec(compile(*started, "exec"), vars(sys.modules["__main__"]))

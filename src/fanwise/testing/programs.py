@@ -8,9 +8,10 @@
 Each runs in a session of its own, without standard input, with its experiments below the folder it runs in. Whatever
 it started ends with it when it takes too long, and the test is told that it did. `run_program` starts a fresh
 interpreter. A `LoadedInterpreter` forks from one that has loaded foreign libraries, which saves seconds of each
-program; of fanwise nothing is loaded there, so a program finds it as in a fresh one.
+program and of each interpreter that it starts; of fanwise nothing is loaded there, so they find it as in a fresh one.
 """
 
+import contextlib
 import os
 import select
 import signal
@@ -18,7 +19,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -73,7 +74,7 @@ def run_program(
         note = ""
         try:
             if interrupt_after is not None:
-                _wait_for(interrupt_after, out, process, limit_s)
+                _wait_for(interrupt_after, out, lambda: process.poll() is not None, limit_s)
                 process.send_signal(signal.SIGINT)  # does nothing to one that has ended
             process.wait(limit_s)
         except subprocess.TimeoutExpired:
@@ -89,7 +90,7 @@ class LoadedInterpreter:
     """An interpreter that has loaded `modules`, once, and of which programs are forked; warnings are errors in all.
 
     The modules must start no thread when they are loaded. What libraries read from the environment while they load is
-    as this process has it now.
+    as this process has it now, but that they compute with one thread.
     """
 
     def __init__(self, *modules: str) -> None:
@@ -98,8 +99,8 @@ class LoadedInterpreter:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-W", "error", program_server.__file__, str(its.fileno()), *modules],
                 pass_fds=[its.fileno()],
-                # Importing numpy starts threads of OpenBLAS otherwise.
-                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+                # Importing numpy starts threads of OpenBLAS otherwise. A second thread of torch's would mostly spin.
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
@@ -114,21 +115,34 @@ class LoadedInterpreter:
         folder: Path,
         environment: Mapping[str, str] | None = None,
         limit_s: float = LIMIT_S,
+        interrupt_after: str | None = None,
+        forks: bool = False,
     ) -> Finished:
-        """Run the script in `folder`, as `run_program` does. Blocks until it has ended."""
+        """Run the script in `folder`, as `run_program` does. Blocks until it has ended.
+
+        Args:
+            forks: the interpreters that it starts, by `spawn` or a pool, are forked too. They have the modules, and
+                nothing of the program; what they start themselves is fresh.
+        """
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            self._pipe.send(("run", script, folder, _environment(folder, environment)))
+            self._pipe.send(("run", script, folder, _environment(folder, environment), forks))
             socket.send_fds(self._socket, [b"."], [out.fileno(), err.fileno()])
             pid = self._answer()
             _, [pidfd], _, _ = socket.recv_fds(self._socket, 1, 1)
+            ended = select.poll()
+            ended.register(pidfd, select.POLLIN)
+            note = ""
             try:
-                ended = select.poll()
-                ended.register(pidfd, select.POLLIN)
-                note = "" if ended.poll(limit_s * 1e3) else f"\nstill running after {limit_s} s"
-                if note:
+                if interrupt_after is not None:
+                    _wait_for(interrupt_after, out, lambda: bool(ended.poll(0)), limit_s)
+                    with contextlib.suppress(ProcessLookupError):  # it has ended
+                        signal.pidfd_send_signal(pidfd, signal.SIGINT)
+                if not ended.poll(limit_s * 1e3):
+                    note = f"\nstill running after {limit_s} s"
+            finally:
+                if not ended.poll(0):
                     os.killpg(pid, signal.SIGKILL)
                     ended.poll()
-            finally:
                 os.close(pidfd)
             self._pipe.send(("status", pid))
             return Finished(int(self._answer()), _text_of(out), _text_of(err) + note)
@@ -152,9 +166,9 @@ def _environment(folder: Path, changes: Mapping[str, str] | None) -> dict[str, s
     return {**os.environ, "FANWISE_HOME": str(folder / "home"), "MPLBACKEND": "Agg", **(changes or {})}
 
 
-def _wait_for(text: str, out: IO[bytes], process: "subprocess.Popen[bytes]", limit_s: float) -> None:
+def _wait_for(text: str, out: IO[bytes], has_ended: Callable[[], bool], limit_s: float) -> None:
     """Block until the program has printed the text, or ended without."""
-    within(limit_s, lambda: text in _text_of(out) or process.poll() is not None, f"it prints {text!r}")
+    within(limit_s, lambda: text in _text_of(out) or has_ended(), f"it prints {text!r}")
 
 
 def _text_of(file: IO[bytes]) -> str:

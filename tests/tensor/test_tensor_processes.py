@@ -1,0 +1,193 @@
+"""Loading TensorFlow, and what must have a process of its own: several devices, what aborts raw, and the end.
+
+One process has loaded all engines, by `fanwise` and with a look at what is printed; loading them takes longer than
+all that is tried. Each program is a fork of it, made before an engine has started a thread, and ends as any program.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from typing import NamedTuple
+
+import pytest
+
+SEVERAL_DEVICES = """
+os.environ['XLA_FLAGS'] = '--xla_force_host_platform_device_count=3'
+import jax, jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from fanwise.tensor import convert, from_wire, same_memory, to_numpy, to_wire
+x = np.arange(6, dtype='float32')
+one, two, three = jax.devices()
+assert convert(x, 'jax').devices() == {one}
+with jax.default_device(two):
+    y = convert(x, 'jax')
+assert y.devices() == {two} and same_memory(to_numpy(y), y)
+with jax.default_device('cpu'):
+    assert convert(x, 'jax').devices() == {one}
+z = convert(x, 'jax', device='cpu:2')
+assert z.devices() == {three}
+assert convert(z, 'jax', copy=True).devices() == {three}
+header, buffers = to_wire(z)
+assert from_wire(header, buffers).devices() == {one} and from_wire(header, buffers, device='cpu:1').devices() == {two}
+(convert(x, 'jax') + z).block_until_ready()  # bound to no device, so it moves to where the other is
+spread = jax.device_put(x, NamedSharding(Mesh(np.array(jax.devices()), ('a',)), PartitionSpec('a')))
+view = to_numpy(spread)
+assert view.tolist() == x.tolist()
+try:
+    view.flags.writeable = True
+except ValueError:
+    pass
+else:
+    raise AssertionError('the flag was lifted')
+try:
+    to_numpy(spread, copy=False)
+except ValueError as error:
+    assert 'not one piece' in str(error)
+else:
+    raise AssertionError('shared')
+"""
+
+# What is done by us, and then by the raw protocol, which ends the process.
+ABORTS = {
+    "misaligned memory into TensorFlow": (
+        """
+memory = np.zeros(4096, np.uint8)
+start = -memory.ctypes.data % 64 + 4
+x = memory[start:start + 256].view('f4')
+y = convert(x, 'tensorflow')
+assert (y + y).shape == (64,)
+try:
+    convert(x, 'tensorflow', copy=False)
+except ValueError as error:
+    print('refused', error)
+""",
+        "y = tensorflow.experimental.dlpack.from_dlpack(x.__dlpack__())\n(y + y).shape",
+    ),
+    "negative strides into torch": (
+        """
+x = np.arange(4.0)[::-1]
+assert convert(x, 'torch').tolist() == [3, 2, 1, 0]
+try:
+    convert(x, 'torch', copy=False)
+except ValueError as error:
+    print('refused', error)
+""",
+        "torch.from_dlpack(x)",
+    ),
+}
+
+THE_END = """
+# The first conversions of a process may be those inside of a traced function.
+ones = np.ones(3, 'float32')
+assert jax.jit(lambda x: x + convert(ones, 'jax'))(ones).tolist() == [2, 2, 2]
+assert tensorflow.function(lambda x: x + convert(ones, 'tensorflow'))(ones).numpy().tolist() == [2, 2, 2]
+for engine in ('jax', 'tensorflow'):
+    assert to_numpy(convert(ones, engine)).tolist() == [1, 1, 1]
+add = jax.jit(lambda x: x + 1, donate_argnums=0)
+kept = []
+for engine in ('torch', 'jax', 'tensorflow'):
+    for copy in (None, False):
+        x = convert(empty_aligned(1000), engine, copy)
+        y = convert(x, 'jax', copy)
+        kept += [x, y, convert(y, 'tensorflow', copy), add(convert(x, 'jax', copy))]
+print(len(kept))
+"""
+
+PROGRAMS = {
+    "devices": SEVERAL_DEVICES,
+    **{name: f"{ours}\nprint('all is well', flush=True)\n{raw}" for name, (ours, raw) in ABORTS.items()},
+    "end": THE_END,
+}
+
+LOADED = """
+import json, os, sys, warnings
+from fanwise.tensor.namespaces import namespace
+
+class Noise:
+    def find_spec(self, name, path=None, target=None):
+        if name == "tensorflow":
+            os.write(2, b"I0000 00:00:1795202072.7 1 a.cc:1] greeting\\n")
+            os.write(2, b"E0000 00:00:1795202072.8 1 a.cc:2] trouble\\n")
+
+xp = namespace("tensorflow")
+sys.meta_path.insert(0, Noise())
+assert "tensorflow" not in sys.modules
+xp.sum
+os.write(2, b"I0000 00:00:1795202072.9 1 a.cc:3] later\\n")
+
+import numpy as np
+import jax, tensorflow, torch
+from fanwise.tensor import convert, empty_aligned, from_wire, same_memory, to_numpy, to_wire
+
+assert len(os.listdir("/proc/self/task")) == 1, "a fork would not be safe"
+warnings.filterwarnings("ignore", "os.fork.. was called")  # JAX warns of its threads: there are none yet
+statuses = {}
+for name, program in json.loads(sys.argv[1]).items():
+    pid = os.fork()
+    if pid == 0:
+        for number, what in ((1, "out"), (2, "err")):
+            file = os.open(f"{name}.{what}", os.O_WRONLY | os.O_CREAT)
+            os.dup2(file, number)
+            os.close(file)
+        break
+    statuses[name] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+else:
+    program = "print(float(xp.sum(xp.ones(3))), json.dumps(statuses))"
+exec(program)
+"""
+
+
+class Finished(NamedTuple):
+    """What a program left: its exit status, standard output and standard error."""
+
+    status: int
+    out: str
+    err: str
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Finished]:
+    """What each of `PROGRAMS` left, and under `loaded` what the process did that they were forked of."""
+    folder = tmp_path_factory.mktemp("programs")
+    quiet = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
+    loaded = subprocess.run(
+        [sys.executable, "-c", LOADED, json.dumps(PROGRAMS)],
+        # Importing numpy starts threads of OpenBLAS otherwise.
+        env={**quiet, "OPENBLAS_NUM_THREADS": "1"},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+    )
+    assert loaded.returncode == 0, loaded.stderr
+    out, _, statuses = loaded.stdout.partition(" ")
+    results = {"loaded": Finished(loaded.returncode, out, loaded.stderr)}
+    for name, status in json.loads(statuses).items():
+        results[name] = Finished(status, *((folder / f"{name}.{what}").read_text() for what in ("out", "err")))
+    return results
+
+
+def test_loading_tensorflow_shows_no_greetings_but_all_else(finished: dict[str, Finished]) -> None:
+    loaded = finished["loaded"]
+    assert loaded.out == "3.0"
+    trouble, later = loaded.err.splitlines()
+    assert trouble.endswith("trouble") and later.endswith("later")
+
+
+def test_on_several_devices_the_default_one_is_used_and_what_is_spread_is_gathered(
+    finished: dict[str, Finished],
+) -> None:
+    assert finished["devices"].status == 0, finished["devices"].err
+
+
+@pytest.mark.parametrize("name", ABORTS)
+def test_what_ends_the_process_raw_is_copied_or_refused_here(finished: dict[str, Finished], name: str) -> None:
+    done = finished[name]
+    assert "refused" in done.out, done.err
+    assert "all is well" in done.out, done.err
+    assert done.status < 0, "the raw protocol does this safely now: the check may go"
+
+
+def test_nothing_is_left_to_abort_when_the_process_ends(finished: dict[str, Finished]) -> None:
+    done = finished["end"]
+    assert (done.status, done.out.strip()) == (0, "24"), done.err

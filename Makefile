@@ -5,7 +5,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-torch-suite test-mxnet soak check bench
+.PHONY: help demo test test-examples test-torch-suite test-mxnet soak check bench
 
 PYTHON ?= python3
 ARGS ?=
@@ -27,9 +27,16 @@ demo: $(VENV)/run.stamp ## install what is needed, then search LeNet's learning 
 
 # Three at a time, also on two cores: many tests wait for processes, clocks and cables. tests/conftest.py says which files
 # begin. Where Python is told to keep no bytecode, each of the hundreds of interpreters would compile the library anew.
-test: export PYTHONDONTWRITEBYTECODE :=
-test: $(VENV)/dev.stamp ## run all tests but the long ones (10 minutes on two cores)
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+test test-examples: export PYTHONDONTWRITEBYTECODE :=
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+# Whole programs, which run for as long as readers wait for them. What they use is tested by `make test`.
+PROGRAMS := tests/docs tests/examples
+TESTS := $(filter-out $(PROGRAMS) tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
+test: $(VENV)/dev.stamp ## run the tests of the library, all but the long ones (5 minutes on two cores)
+	$(PYTEST) $(if $(findstring tests/,$(ARGS)),,$(TESTS)) $(ARGS)
+
+test-examples: $(VENV)/dev.stamp ## run every example and every code block of the documents (1 minute)
+	$(PYTEST) $(if $(findstring tests/,$(ARGS)),,$(PROGRAMS)) $(ARGS)
 
 test-torch-suite: $(VENV)/dev.stamp ## run torch's own RPC tests against fanwise.rpc (2 minutes; needs torch 2.13)
 	$(BIN)/python tests/torch_suite/run.py --impl fanwise.rpc --groups generic,tensorpipe,faulty --tags core,compat \

@@ -1,6 +1,7 @@
 """What all tests share: nothing is left behind, Hypothesis explores anew, a failing order can be repeated."""
 
 import gc
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,6 +65,8 @@ def pytest_collection_finish() -> None:
     gc.enable()
     gc.collect()
     gc.freeze()
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(1)  # several processes test at once: threads would wait for each other, spinning
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -138,19 +138,29 @@ class _Warm:
             return Prepared(refusal=stale)
         surroundings.apply(around)
         importlib.invalidate_caches()
+        gc.disable()  # what is imported stays: to look at it again and again takes a tenth of the time
+        try:
+            if error := self._load(function_id, packed, modules):
+                return Prepared(error=error)
+        finally:
+            gc.enable()
+        if self.sources.remember():
+            self._settle_memory()
+        return Prepared(refusal=self._unsafe)
+
+    def _load(self, function_id: str, packed: bytes, modules: list[str]) -> bytes | None:
+        """Import what the function needs, and unpack it. The error of that, packed, if there is one."""
         for module in (*_ALWAYS, *modules):
             self._import(module)
         try:
             self.functions[function_id] = unpack_function(packed)
         except BaseException as error:  # of the user's module, which may even leave by sys.exit
-            return Prepared(error=pack_error(error))
+            return pack_error(error)
         self._look_what_broke("what the function refers to")
         for module, late in _IMPORTED_LATE.items():
             if module in sys.modules:
                 self._import(late)
-        if self.sources.remember():
-            self._settle_memory()
-        return Prepared(refusal=self._unsafe)
+        return None
 
     def _settle_memory(self) -> None:
         """After imports: what they left is spread over the children, so it is put in order once, before the forks."""

@@ -11,7 +11,6 @@ import fanwise
 from fanwise.parallel import Run
 from fanwise.parallel.blocked import BlockedStep, pays
 
-COUNT = 77.0
 BLOCK_BYTES = 1 << 10
 OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = {  # Any: a class of optimizers, its settings
     "SGD": (torch.optim.SGD, {"momentum": 0.9}),
@@ -48,19 +47,15 @@ def test_the_bits_are_those_of_the_whole(name: str) -> None:
     kind, settings = OPTIMIZERS[name]
     made = []
     for params in (parameters(), parameters()):
-        groups: list[dict[str, Any]] = [
-            {"params": params[:2]},
-            {"params": params[2:], "lr": 0.05},
-        ]  # Any: as torch has them
+        groups: list[dict[str, Any]] = [{"params": params[:2]}, {"params": params[2:], "lr": 0.05}]  # Any: settings
         made.append((params, kind(groups, lr=0.01, **settings)))
     (whole, optimizer), (cut, other) = made
     blocked = BlockedStep(other, BLOCK_BYTES)
     for turn in range(8):
         for each in (whole, cut):
             give_gradients(each, turn)
-        torch._foreach_div_([param.grad for param in whole if param.grad is not None], COUNT)
         optimizer.step()
-        blocked.step(COUNT)
+        blocked.step()
         if turn == 4:  # what a schedule, or a checkpoint, changes
             for its in (optimizer, other):
                 its.param_groups[0]["lr"] = 0.002
@@ -72,19 +67,6 @@ def test_the_bits_are_those_of_the_whole(name: str) -> None:
     assert found["param_groups"] == expected["param_groups"]
     for number, state in expected["state"].items():
         assert all(torch.equal(found["state"][number][key], value) for key, value in state.items())
-
-
-def test_without_a_count_nothing_is_divided() -> None:
-    whole, cut = parameters(), parameters()
-    blocked = BlockedStep(torch.optim.Adam(cut), BLOCK_BYTES)
-    for params, step in (
-        (whole, torch.optim.Adam(whole).step),
-        (cut, blocked.step),
-    ):
-        for turn in range(3):
-            give_gradients(params, turn)
-            step()
-    assert all(map(torch.equal, whole, cut))
 
 
 class OwnAdamW(torch.optim.AdamW):

@@ -3,8 +3,9 @@
     Adam of 11 million parameters, one thread, measured:   as a whole 93 ms, in blocks of 1 MiB 31 ms
 
 torch's optimizers make a pass over the whole tensor for each operation, some ten for Adam, and each fetches everything
-from main memory. Here a block takes all of them while it is in the cache, the division by the count before. Blocks
-begin at multiples of 64 bytes, so that every element is computed by the same instructions: the bits are the same.
+from main memory. Here a block takes all of them while it is in the cache. Blocks begin at multiples of 64 bytes, so
+that every element is computed by the same instructions: the bits are the same. Several threads share out each operation
+of a whole tensor, and would wait for each other after each of a block: with them nothing is cut.
 
 The optimizer keeps its state as ever; blocks are views of it. Whatever does not fit - the first update of a parameter,
 which makes its state, an element order of its own - is updated as a whole.
@@ -69,21 +70,17 @@ class BlockedStep:
         self._worker = another(optimizer, [{"params": [nn.Parameter(torch.zeros(1))]}])
         self._cut: dict[nn.Parameter, _Blocks] = {}
 
-    def step(self, count: float | None = None) -> None:
-        """As `optimizer.step()`, after a division of all gradients by `count`, if it is given. They are used up."""
+    def step(self) -> None:
+        """As `optimizer.step()`."""
         optimizer, groups = self._optimizer, self._optimizer.param_groups
         # Whoever has begun to watch it meanwhile is to see all gradients.
         watched = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
-        for group in () if watched else groups:
+        for group in () if watched or torch.get_num_threads() > 1 else groups:
             keys = self._keys(group)
-            for param in group["params"]:
+            for param in group["params"] if keys else ():
                 blocks = self._blocks_of(param, keys)
                 if blocks is not None:
-                    self._update(param, group, blocks, count)
-        if count is not None:
-            rest = [param.grad for group in groups for param in group["params"] if param.grad is not None]
-            if rest:
-                torch._foreach_div_(rest, count)
+                    self._update(param, group, blocks)
         optimizer.step()
 
     def _blocks_of(self, param: nn.Parameter, keys: Sequence[str]) -> list[_Block] | None:
@@ -104,13 +101,7 @@ class BlockedStep:
             )
         return known.blocks
 
-    def _update(
-        self,
-        param: nn.Parameter,
-        group: dict[str, Any],  # Any: settings
-        blocks: Sequence[_Block],
-        count: float | None,
-    ) -> None:
+    def _update(self, param: nn.Parameter, group: dict[str, Any], blocks: Sequence[_Block]) -> None:  # Any: settings
         grad, param.grad = param.grad, None
         assert grad is not None, "it has blocks"
         flat = grad.view(-1)
@@ -120,8 +111,6 @@ class BlockedStep:
         before = None if steps is None else steps.clone()
         for start, stop, values, state in blocks:
             values.grad = flat[start:stop]
-            if count is not None:
-                values.grad.div_(count)
             own["params"] = [values]
             if steps is not None:
                 state["step"] = steps.copy_(before)

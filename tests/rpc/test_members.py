@@ -244,6 +244,32 @@ def test_the_next_coordinator_learns_what_others_know_better() -> None:
     assert machine.view.version > new.version
 
 
+def test_who_was_leaving_when_the_coordinator_went_is_no_member_of_the_next() -> None:
+    four = tuple(member(rank) for rank in range(4))
+    view = View((1, 4), four, (), 100)
+    machine = Coordinator(101, world_size=None, known=view)
+    machine.gone(100)
+    machine.hello(Hello(four[1], None, view))
+    orders = machine.hello(Hello(four[2], None, view, leaving=True))
+    assert sorted(machine.members) == [1, 3] and 102 not in machine.present
+    # The one who has not come yet would take it for a member, if it were the next coordinator.
+    assert not {Admit(102), Dismiss(102)} & set(orders)
+    machine.seen(101, machine.view.version)
+    assert Dismiss(102) not in machine.hello(Hello(four[3], None, view))
+    machine.seen(101, machine.view.version)
+    assert Dismiss(102) in machine.seen(103, machine.view.version)
+
+
+def test_a_coordinator_that_leaves_goes_when_all_have_come_and_know() -> None:
+    two = tuple(member(rank) for rank in range(2))
+    view = View((1, 2), two, (), 99)
+    machine = Coordinator(100, world_size=None, known=view)
+    machine.hello(Hello(two[0], None, view))
+    assert Dismiss(100) not in machine.leave(100)
+    assert Dismiss(100) not in machine.hello(Hello(two[1], None, view))
+    assert Dismiss(100) in machine.seen(101, machine.view.version)
+
+
 def test_a_coordinator_that_was_restarted_at_once_takes_the_members_of_the_old_one() -> None:
     view = View((4, 2), (member(0), member(1)), (), 100)
     machine = Coordinator(200, world_size=2)

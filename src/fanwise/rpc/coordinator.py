@@ -218,6 +218,8 @@ class Coordinator:
         if to in self.lost:
             return [Refuse(to, "fenced", self.lost[to])]
         orders = self._learn(hello.view) if hello.view is not None else []
+        if hello.leaving:  # it had begun to leave when the coordinator before us went
+            return [*orders, *self.leave(to)]
         refusal = self._refusal(hello)
         if refusal is not None:
             return [*orders, refusal, *self._settle()]

@@ -468,6 +468,7 @@ class Group:
 
     def say_goodbye(self) -> None:
         """This worker leaves; nobody hears it while there is no coordinator. May be repeated. On the hub's thread."""
+        self._seat.leaving = True
         if self._office is not None:
             self._office.machine.closing = True
             self._office.carry_out(self._office.machine.leave(self.me.incarnation))

@@ -60,13 +60,17 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Somebody at the entrance. `view` is None for a newcomer; else what it knew under the coordinator before."""
+    """Somebody at the entrance. `view` is None for a newcomer; else what it knew under the coordinator before.
+
+    `leaving`: it comes to say goodbye only.
+    """
 
     member: Member
     world_size: int | None
     view: View | None = None
     arrived: bool = False
     prepared: bool = False
+    leaving: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +114,7 @@ class Seat:
     Attributes:
         arrived: this member has called its graceful shutdown.
         prepared: all have, and nothing is open anywhere: if the coordinator goes now, the shutdown is over.
+        leaving: this member has said goodbye; it is let in by no other coordinator any more.
         fenced: why this member was declared lost; None while it was not.
     """
 
@@ -119,11 +124,12 @@ class Seat:
     arrived: bool = False
     prepared: bool = False
     fenced: str | None = None
+    leaving: bool = False
     members: dict[int, Member] = field(default_factory=dict)
 
     def hello(self) -> Hello:
         """How to ask the coordinator, the first or another one, to be let in."""
-        return Hello(self.me, self.world_size, self.view, self.arrived, self.prepared)
+        return Hello(self.me, self.world_size, self.view, self.arrived, self.prepared, self.leaving)
 
     def shown(self, view: View) -> list[Event]:
         """A view has come. An older one than the newest known changes nothing."""

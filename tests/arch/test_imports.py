@@ -5,12 +5,13 @@ which it must refuse: a rule that never complains proves nothing.
 """
 
 import ast
-import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 import pytest
+
+from fanwise.testing.trees import dotted, nodes_of
 
 Sources = Mapping[str, str]  # text by path below src/fanwise
 
@@ -76,21 +77,6 @@ MEMORY = ("tensor/__init__.py", "aligned_buffer")
 LOUD_BUILTINS = {"open", "print", "input", "exec", "eval", "__import__", "breakpoint"}
 
 
-@functools.cache  # several rules walk over the same trees
-def nodes_of(text: str) -> list[ast.AST]:
-    return list(ast.walk(ast.parse(text)))
-
-
-def dotted(node: ast.AST) -> str:
-    """`a.b.c` for such an expression; other things than names in it are empty. Unlike `ast.unparse` it is quick."""
-    parts = []
-    while isinstance(node, ast.Attribute):
-        parts.append(node.attr)
-        node = node.value
-    parts.append(node.id if isinstance(node, ast.Name) else "")
-    return ".".join(reversed(parts))
-
-
 @dataclass(frozen=True, slots=True)
 class Import:
     """`module` and, for `from module import name`, the name."""
@@ -120,8 +106,8 @@ def own_module(found: Import, sources: Sources) -> str | None:
     """The path of the file of ours that an import reaches, '' for the package root, None for a foreign one."""
     if found.module.split(".")[0] != "fanwise":
         return None
-    for dotted in (f"{found.module}.{found.name}", found.module):
-        stem = "/".join(dotted.rstrip(".").split(".")[1:])
+    for name in (f"{found.module}.{found.name}", found.module):
+        stem = "/".join(name.rstrip(".").split(".")[1:])
         for path in (f"{stem}.py", f"{stem}/__init__.py"):
             if stem and path in sources:
                 return path

@@ -4,12 +4,13 @@ Like in test_imports, each rule is a function that must also refuse wrong exampl
 """
 
 import ast
-import functools
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from fanwise.testing.trees import dotted, nodes_of
 
 MAX_LINES = 500
 WRITTEN_BY_HAND = (".py", ".md", ".toml", ".txt", ".yaml", ".yml", ".cfg", "Makefile", "run")
@@ -21,21 +22,6 @@ LATER = "TO" + "DO"
 OPEN_WORK = re.compile(rf"\b(?:{LATER}(?!\(#\d+\))|{'FIX' + 'ME'}|{'XX' + 'X'})\b")
 
 Rule = Callable[[str], Iterator[str]]
-
-
-@functools.cache  # several rules walk over the same trees
-def nodes_of(text: str) -> list[ast.AST]:
-    return list(ast.walk(ast.parse(text)))
-
-
-def dotted(node: ast.AST) -> str:
-    """`a.b.c` for such an expression; other things than names in it are empty. Unlike `ast.unparse` it is quick."""
-    parts = []
-    while isinstance(node, ast.Attribute):
-        parts.append(node.attr)
-        node = node.value
-    parts.append(node.id if isinstance(node, ast.Name) else "")
-    return ".".join(reversed(parts))
 
 
 def naps(text: str) -> Iterator[str]:

@@ -1,15 +1,12 @@
 """The line that shows how a run goes, in a real terminal: nothing is torn, and what does not fit is left out."""
 
-import os
-import pty
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import fanwise
+from fanwise.testing.terminals import output_in_a_terminal
 
 SOURCES = Path(fanwise.__file__).parents[1]
 
@@ -55,19 +52,7 @@ for width in sys.argv[1:]:
 @pytest.fixture(scope="module")
 def output_by_width() -> dict[int, str]:
     """What the program writes to a terminal, with all that steers it."""
-    ours, theirs = pty.openpty()
-    environment = {**os.environ, "PYTHONPATH": str(SOURCES), "TERM": "xterm", "LINES": "24"}
-    command = [sys.executable, "-c", IN_ALL_WIDTHS, *map(str, WIDTHS)]
-    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment):
-        os.close(theirs)
-        text = b""
-        try:
-            while block := os.read(ours, 65536):
-                text += block
-        except OSError:  # Linux says so when the last writer has closed a terminal
-            pass
-    os.close(ours)
-    *outputs, rest = text.decode().split("\f")
+    *outputs, rest = output_in_a_terminal(IN_ALL_WIDTHS, *map(str, WIDTHS)).split("\f")
     assert rest == "", rest
     return dict(zip(WIDTHS, outputs, strict=True))
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fanwise.testing.networks import PlayedHost, two_hosts, why_not
 from fanwise.testing.rpc_workers import Nursery, Workers
 
 
@@ -22,3 +23,13 @@ def real_workers(nursery: Nursery, request: pytest.FixtureRequest, tmp_path: Pat
     workers = Workers(nursery, tmp_path)
     yield workers
     workers.close()
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[tuple[PlayedHost, PlayedHost]]:
+    """Two hosts with a cable between them; skips where the machine does not let them be made."""
+    missing = why_not()
+    if missing:
+        pytest.skip(missing)
+    with two_hosts() as both:
+        yield both

@@ -4,7 +4,6 @@ Real processes; the two hosts are network namespaces, where they can be made.
 """
 
 import os
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ from fanwise.links.shared_secret import new_secret
 from fanwise.rpc.entrance import meeting_at
 from fanwise.rpc.rendezvous import Place, parse
 from fanwise.testing import within
-from fanwise.testing.networks import PlayedHost, two_hosts, why_not
+from fanwise.testing.networks import PlayedHost
 from fanwise.testing.rpc_workers import LIMIT_S, Worker, Workers, leave, names
 
 SECRET = new_secret()
@@ -69,15 +68,6 @@ def test_on_one_host_newcomers_find_the_group_after_rank_0(real_workers: Workers
 
 
 # -- two hosts ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def hosts() -> Iterator[tuple[PlayedHost, PlayedHost]]:
-    missing = why_not()
-    if missing:
-        pytest.skip(missing)
-    with two_hosts() as both:
-        yield both
 
 
 def start(workers: Workers, host: PlayedHost, rank: int, url: str, within_s: float = LIMIT_S) -> Worker:

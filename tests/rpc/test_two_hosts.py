@@ -9,7 +9,6 @@ tests; where they cannot be made the tests are skipped.
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +26,7 @@ from fanwise.rpc.entrance import meeting_at
 from fanwise.rpc.optim import DistributedOptimizer
 from fanwise.rpc.rendezvous import parse
 from fanwise.testing import within
-from fanwise.testing.networks import PlayedHost, two_hosts, why_not
+from fanwise.testing.networks import PlayedHost
 from fanwise.testing.rpc_workers import Worker, Workers, all_do
 
 LIMIT_S = 60.0
@@ -228,15 +227,6 @@ class Cluster:
         for worker in joining:
             worker.result()
         return joining
-
-
-@pytest.fixture(scope="module")
-def hosts() -> Iterator[tuple[PlayedHost, PlayedHost]]:
-    missing = why_not()
-    if missing:
-        pytest.skip(missing)
-    with two_hosts() as both:
-        yield both
 
 
 @pytest.fixture

@@ -1,15 +1,13 @@
 """What a search shows: a live table in a terminal, lines elsewhere, nothing when it is quiet or cannot be shown."""
 
 import io
-import os
-import pty
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 import fanwise
+from fanwise.testing.terminals import output_in_a_terminal
 from fanwise.tune.screen import FragileScreen, LiveScreen, LogScreen, NoScreen, screen_for
 from fanwise.tune.table import SearchSnapshot, TrialRow
 
@@ -127,24 +125,8 @@ screen.end(["news that a table has no place for"], snapshot(0.125, "Completed"),
 """
 
 
-def output_in_a_terminal(program: str) -> str:
-    """What a program writes to a terminal of 24 lines and 80 columns, with all that steers it."""
-    ours, theirs = pty.openpty()
-    environment = {**os.environ, "PYTHONPATH": str(SOURCES), "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
-    with subprocess.Popen([sys.executable, "-c", program], stdin=theirs, stdout=theirs, stderr=theirs, env=environment):
-        os.close(theirs)
-        text = b""
-        try:
-            while block := os.read(ours, 65536):
-                text += block
-        except OSError:  # Linux says so when the last writer has closed a terminal
-            pass
-    os.close(ours)
-    return text.decode()
-
-
 def test_in_a_terminal_the_table_is_redrawn_in_place_and_the_summary_stays() -> None:
-    text = output_in_a_terminal(LIVE)
+    text = output_in_a_terminal(LIVE, COLUMNS="80")
     hidden, shown = text.index("\x1b[?25l"), text.rindex("\x1b[?25h")  # the cursor
     before, live, after = text[:hidden], text[hidden:shown], text[shown:]
     assert before == "experiment digits\r\n"

@@ -115,13 +115,7 @@ def in_ranks(device: str, training: Callable[[Run], Any], count: int, on_loss: s
         devices=((device,),) * count,
         gpus=0 if not gpus else 1 / count if is_shared else 1,
         shards=SHARDS,
-        threads=1,
-        seed=0,
-        fixed=frozenset(),
-        resume=None,
         on_loss=on_loss,
-        reduce="exact",
-        progress=False,
         staged=True,
     )
     return Supervisor(own_pool(gpus[:1] if is_shared else gpus), training, settings).run()

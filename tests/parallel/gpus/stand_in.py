@@ -258,13 +258,7 @@ def in_ranks(training: Callable[[Run], Any], count: int, on_loss: str = "continu
     settings = Settings(
         devices=(("privateuseone:0",),) * count,  # its name where nobody has registered it yet
         shards=shards,
-        threads=1,
-        seed=0,
-        fixed=frozenset(),
-        resume=None,
         on_loss=on_loss,
-        reduce="exact",
-        progress=False,
     )
     return Supervisor(own_pool(), training, settings).run()
 

@@ -29,15 +29,9 @@ def run(train: Any, gpus: tuple[str, ...], **settings: Any) -> Any:  # Any: a tr
         Settings(
             devices=(("cpu",),) * len(gpus),
             shards=len(gpus),
-            threads=1,
-            seed=0,
-            fixed=frozenset(),
-            resume=None,
-            reduce="exact",
-            progress=False,
             gpus=1,
             called=(("GPU-a", "cuda:0"), ("GPU-b", "cuda:1"), ("GPU-c", "cuda:2")),
-            **{"on_loss": "continue", **settings},
+            **settings,
         ),
     ).run()
 

@@ -70,22 +70,7 @@ def nothing(run: Run, turn: int) -> None:
 
 
 def staged(train: Callable[[Run], Any], pool: Pool, processes: int, **settings: Any) -> Any:  # Any: its result
-    chosen: dict[str, Any] = {"on_loss": "continue", "reduce": "exact", **settings}
-    return Supervisor(
-        pool,
-        train,
-        Settings(
-            devices=(("cpu",),) * processes,
-            shards=SHARDS,
-            threads=1,
-            seed=0,
-            fixed=frozenset(),
-            resume=None,
-            progress=False,
-            staged=True,
-            **chosen,
-        ),
-    ).run()
+    return Supervisor(pool, train, Settings((("cpu",),) * processes, SHARDS, staged=True, **settings)).run()
 
 
 def same(some: dict[str, Tensor], others: dict[str, Tensor]) -> bool:

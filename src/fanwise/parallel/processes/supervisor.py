@@ -63,13 +63,13 @@ class Settings:
 
     devices: tuple[tuple[str, ...], ...]
     shards: int
-    threads: int
-    seed: int
-    fixed: frozenset[str]
-    resume: str | None
-    on_loss: str
-    reduce: str
-    progress: bool
+    threads: int = 1
+    seed: int = 0
+    fixed: frozenset[str] = frozenset()
+    resume: str | None = None
+    on_loss: str = "continue"
+    reduce: str = "exact"
+    progress: bool = False
     gpus: int | float = 0
     called: tuple[tuple[str, str], ...] = ()
     staged: bool = False

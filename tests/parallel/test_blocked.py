@@ -85,6 +85,7 @@ def watched(params: list[nn.Parameter]) -> torch.optim.Optimizer:
         pytest.param(lambda params: torch.optim.Adam(params[2:3]), id="too small"),
         pytest.param(lambda params: torch.optim.Adam(params, fused=True), id="fused"),
         pytest.param(torch.optim.Rprop, id="of another kind"),
+        pytest.param(lambda params: torch.optim.SGD(params, momentum=0.9), id="of few passes"),
         pytest.param(OwnAdamW, id="a subclass"),
         pytest.param(watched, id="watched"),
         pytest.param(lambda params: torch.optim.Adam(params, differentiable=True), id="differentiable"),

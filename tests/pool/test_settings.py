@@ -26,6 +26,7 @@ NAN = math.nan
         (lambda: Pool(cpus=-1), "cpus must be at least 1, got -1"),
         (lambda: Pool(seed=NAN), "seed must be an int or None, got nan (float)"),  # type: ignore[arg-type]
         (lambda: Pool(gpus="0"), 'gpus is a list of names, as ["0", "1"] or their UUIDs, got \'0\''),
+        (lambda: Pool(gpus=2), 'gpus is a list of names, as ["0", "1"] or their UUIDs, got 2'),  # type: ignore[arg-type]
         (lambda: Pool(gpus=[0]), 'gpus is a list of names, as ["0", "1"] or their UUIDs, got [0]'),  # type: ignore[list-item]
         (lambda: Pool(seed=False), "seed must be an int or None, got False (bool)"),
     ],

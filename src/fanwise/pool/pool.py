@@ -82,7 +82,8 @@ class Pool:
     def __init__(self, *, seed: int | None = None, cpus: int | None = None, gpus: Sequence[str] | None = None) -> None:
         require_int_or_none("seed", seed)
         require_int_or_none("cpus", cpus, least=1)
-        if gpus is not None and (isinstance(gpus, str) or not all(isinstance(each, str) for each in gpus)):
+        is_list = isinstance(gpus, list | tuple) and all(isinstance(each, str) for each in gpus)
+        if gpus is not None and not is_list:
             raise TypeError(f'gpus is a list of names, as ["0", "1"] or their UUIDs, got {gpus!r}')
         self._job = current() if in_job() else None
         self.seed = secrets.randbits(32) if seed is None else seed

@@ -102,7 +102,7 @@ def same_memory(array: Any, pair: Pair) -> bool:  # Any: an array of either engi
     ((_, part),) = pair.table._held.values()
     assert pair.pool is not None
     segment, _fd = pair.pool._segments[part.segment]
-    segment._map[part.offset] = 201
+    segment._map.view[part.offset] = 201
     return bool(array.reshape(-1)[0] == 201)
 
 

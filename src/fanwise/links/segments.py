@@ -12,17 +12,15 @@ Locks: the pool's is held for moments. Copying holds none, nor the GIL.
 """
 
 import ctypes
-import errno
 import fcntl
-import mmap
 import os
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ..base.errors import WireError
+from ..base.huge_pages import FileMap
 from .frames import Limits
 from .hub import Alarm, Hub
 from .segment_table import Part, SegmentTable
@@ -34,7 +32,7 @@ _IDLE_S = 10.0
 
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW if hasattr(fcntl, "F_SEAL_SHRINK") else 0
 SUPPORTED = hasattr(os, "memfd_create") and bool(_SEALS)
-_REMOVE, _HUGEPAGE, _POPULATE_WRITE = 9, 14, 23  # of madvise; not all are in `mmap`
+_REMOVE = 9  # of madvise, which `mmap` has not everywhere
 
 
 class Segment:
@@ -44,39 +42,33 @@ class Segment:
     """
 
     def __init__(self, fd: int, size_bytes: int) -> None:
-        self._map = mmap.mmap(fd, size_bytes)
-        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+        self._map = FileMap(fd, size_bytes)
         self.size_bytes = size_bytes
 
+    def acquire(self, offset: int, size_bytes: int) -> bool:
+        """Get memory for pages that have none, on huge pages where the system can. False: there is none."""
+        self._map.gather(offset, size_bytes)
+        return self._map.populate(offset, size_bytes)
+
     def populate(self, offset: int, size_bytes: int) -> bool:
-        """Get memory for these pages: one call is quicker than a fault for each. False: there is none."""
-        # A kernel before 5.14 does not know this; there they come one by one.
-        return self._advise(offset, size_bytes, _POPULATE_WRITE) in (0, errno.EINVAL)
+        """Map pages that have memory: one call is quicker than a fault for each."""
+        return self._map.populate(offset, size_bytes)
 
     def release(self, offset: int, size_bytes: int) -> None:
         """Give the memory of these pages back to the system; they are zeros then, for all who have them mapped."""
-        self._advise(offset, size_bytes, _REMOVE)
+        self._map.advise(offset, size_bytes, _REMOVE)
 
     def write(self, offset: int, data: memoryview) -> None:
         """Copy, without the GIL where that is possible."""
         if data.readonly:
-            self._map[offset : offset + data.nbytes] = data.cast("B")
+            self._map.view[offset : offset + data.nbytes] = data.cast("B")
         else:
             source = ctypes.addressof(ctypes.c_char.from_buffer(data))
-            ctypes.memmove(self._address + offset, source, data.nbytes)
+            ctypes.memmove(self._map.address + offset, source, data.nbytes)
 
     def part(self, offset: int, size_bytes: int) -> "ctypes.Array[ctypes.c_ubyte]":
         """Memory that can be referred to weakly; it keeps the segment mapped."""
-        return (ctypes.c_ubyte * size_bytes).from_buffer(self._map, offset)
-
-    def prefer_huge_pages(self) -> None:
-        """Where the system has them for such memory."""
-        self._advise(0, self.size_bytes, _HUGEPAGE)
-
-    def _advise(self, offset: int, size_bytes: int, advice: int) -> int:
-        """0 or the error's number. Not by `mmap.madvise`, which holds the GIL: this may take long."""
-        done = _madvise(self._address + offset, size_bytes, advice)
-        return 0 if done == 0 else ctypes.get_errno()
+        return (ctypes.c_ubyte * size_bytes).from_buffer(self._map.view, offset)
 
 
 def map_received(fd: int, size_bytes: int) -> Segment:
@@ -213,11 +205,7 @@ def _new_segment(size_bytes: int) -> tuple[Segment, int]:
     except BaseException:
         os.close(fd)
         raise
-    segment.prefer_huge_pages()
     return segment, fd
 
 
 _pools: "weakref.WeakKeyDictionary[Hub, SegmentPool]" = weakref.WeakKeyDictionary()
-if sys.platform != "win32":
-    _madvise = ctypes.CDLL(None, use_errno=True).madvise
-    _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)

@@ -143,7 +143,7 @@ class Sharing:
                 self._introduce(part.segment, segment.size_bytes, fd)
         if part.fresh_bytes:
             end = part.offset + rounded(part.size_bytes, PAGE_BYTES)
-            if not segment.populate(end - part.fresh_bytes, part.fresh_bytes):
+            if not segment.acquire(end - part.fresh_bytes, part.fresh_bytes):
                 self._pool.give_back([part.id], self._number)
                 return None
         segment.write(part.offset, buffer)

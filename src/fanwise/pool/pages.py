@@ -9,17 +9,16 @@ Where the kernel cannot do it nothing happens. `with_tunables` lets the C librar
 makes the gathering quicker; it is meant for the environment of the warm process alone.
 """
 
-import ctypes
 import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from ..base import huge_pages
+from ..base.huge_pages import HUGE_PAGE_BYTES
+
 _TUNABLE = "glibc.malloc.hugetlb=1"
 _VARIABLE = "GLIBC_TUNABLES"
-
-_HUGE_PAGE = 1 << 21
-_MADV_COLLAPSE = 25
 
 
 def with_tunables(environ: Mapping[str, str]) -> dict[str, str]:
@@ -41,9 +40,7 @@ def collapse() -> int:
     """Gather this process's private anonymous memory into huge pages. Returns how many bytes that was."""
     if sys.platform != "linux":
         return 0
-    madvise = ctypes.CDLL(None, use_errno=True).madvise
-    madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    return sum(size for start, size in list(_regions()) if madvise(start, size, _MADV_COLLAPSE) == 0)
+    return sum(size for start, size in list(_regions()) if huge_pages.collapse(start, size))
 
 
 def _regions() -> Iterator[tuple[int, int]]:
@@ -54,6 +51,6 @@ def _regions() -> Iterator[tuple[int, int]]:
         if fields[1] != "rw-p" or name != "[heap]":
             continue
         start, end = (int(number, 16) for number in fields[0].split("-"))
-        start, end = -(-start // _HUGE_PAGE) * _HUGE_PAGE, end // _HUGE_PAGE * _HUGE_PAGE
+        start, end = -(-start // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES, end // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
         if start < end:
             yield start, end - start

@@ -7,10 +7,11 @@ for the training is a list of transactions: each member brings its share of the 
 once. The supervisor is played: it hears what was said, sees deaths late, and does what `Views` orders.
 """
 
-import mmap
+import os
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..base.huge_pages import FileMap
 from ..parallel.processes.board import FAILED, SUPERVISOR, Board
 from ..parallel.processes.joining import read_state
 from ..parallel.processes.member import Member, Over, pack
@@ -32,8 +33,13 @@ class PlayedMemory(SharedMemory):
         self._stage = stage
         self._parts: dict[int, bytearray] = {}
 
-    def map(self, offset: int, size: int, *, private: bool = False) -> mmap.mmap:
-        return mmap.mmap(-1, size)
+    def map(self, offset: int, size: int, *, private: bool = False) -> FileMap:
+        fd = os.memfd_create("played")
+        try:
+            os.ftruncate(fd, size)
+            return FileMap(fd, size)
+        finally:
+            os.close(fd)
 
     def write(self, offset: int, data: bytes) -> None:
         part = self._parts.setdefault(offset, bytearray())

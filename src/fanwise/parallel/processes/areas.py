@@ -9,13 +9,13 @@ in the memory of the parameter. A slice of an area begins and ends at such multi
 mapped when they are first used; a part that nobody writes takes no memory.
 """
 
-import mmap
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from ...base.huge_pages import HUGE_PAGE_BYTES, FileMap
 from ..shards import cut
 from .memory import SharedMemory, bytes_of, pages
 
@@ -57,8 +57,8 @@ class Areas:
         self._lines = end // _ALIGNED_BYTES
         self.area_bytes = pages(max(end, 1))
         self._offset = _FIRST + offset
-        self.size_bytes = self.area_bytes * (_NODES + _MOST_NODES * ranks)
-        self._areas: dict[int, Tensor] = {}
+        self.size_bytes = pages(max(HUGE_PAGE_BYTES, self.area_bytes * (_NODES + _MOST_NODES * ranks)))
+        self._areas: dict[int, tuple[FileMap, Tensor]] = {}
         self._views: dict[tuple[int, Piece], Tensor] = {}
         self._slices: dict[tuple[int, int], list[Piece]] = {}
         self._flats = [_in_order(param) for param in params]
@@ -110,7 +110,9 @@ class Areas:
     def _view(self, area: int, piece: Piece) -> Tensor:
         view = self._views.get((area, piece))
         if view is None:
-            view = self._views[area, piece] = self.piece_of(self._bytes(area), piece)
+            mapping, memory = self._area(area)
+            mapping.gather(piece.offset, self._size_of(piece))
+            view = self._views[area, piece] = self.piece_of(memory, piece)
         return view
 
     def piece_of(self, memory: Tensor, piece: Piece, first: int = 0) -> Tensor:
@@ -119,9 +121,12 @@ class Areas:
         return memory[begin : begin + self._size_of(piece)].view(self.params[piece.param].dtype)
 
     def _bytes(self, area: int) -> Tensor:
+        return self._area(area)[1]
+
+    def _area(self, area: int) -> tuple[FileMap, Tensor]:
         if area not in self._areas:
             mapping = self._memory.map(self._offset + area * self.area_bytes, self.area_bytes)
-            self._areas[area] = bytes_of(mapping)
+            self._areas[area] = mapping, bytes_of(mapping)
         return self._areas[area]
 
     def bytes_of_sum(self) -> Tensor:
@@ -141,7 +146,7 @@ class Areas:
         new = self._bytes(_NEW)
         torch._foreach_copy_([self.params[place] for place in places], [self._whole(new, place) for place in places])
 
-    def map_sum(self) -> tuple[mmap.mmap, Tensor, list[Tensor]]:
+    def map_sum(self) -> tuple[FileMap, Tensor, list[Tensor]]:
         """The sum through a private mapping: the mapping, its bytes, and each gradient, shaped as its parameter."""
         mapping = self._memory.map(self._offset + _SUM, self.area_bytes, private=True)
         whole = bytes_of(mapping)

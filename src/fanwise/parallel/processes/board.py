@@ -17,7 +17,7 @@ are used on here; each write is followed by a system call.
 """
 
 from . import futex
-from .memory import SharedMemory, address_of
+from .memory import SharedMemory
 
 MAX_RANKS = 1024
 NOT_ENDING, FAILED, STOPPED = 0, 1, 2
@@ -43,8 +43,8 @@ class Board:
     def __init__(self, memory: SharedMemory) -> None:
         self._memory = memory
         mapping = memory.map(0, _BOXES)
-        self._address = address_of(mapping)
-        self._numbers = memoryview(mapping).cast("q")
+        self._address = mapping.address
+        self._numbers = mapping.view.cast("q")
 
     # -- the supervisor's ------------------------------------------------------------------------------------------
 

@@ -51,5 +51,5 @@ class Direct:
 
     def settle(self) -> None:
         if self._read._version != self._version:
-            self._mapping.madvise(mmap.MADV_DONTNEED)
+            self._mapping.advise(0, self._mapping.size_bytes, mmap.MADV_DONTNEED)
             self._version = self._read._version

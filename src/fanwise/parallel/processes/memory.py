@@ -9,14 +9,14 @@ and they open it through that process's entry in /proc, which the system allows 
 that could be left behind, and nothing to clean up after a kill.
 """
 
-import ctypes
 import mmap
 import os
 
 import torch
 from torch import Tensor
 
-PAGE_BYTES = mmap.PAGESIZE
+from ...base.huge_pages import HUGE_PAGE_BYTES, FileMap
+
 _SIZE_BYTES = 1 << 44
 
 
@@ -52,26 +52,21 @@ class SharedMemory:
             written = os.pwrite(self._fd, view, offset)
             offset, view = offset + written, view[written:]
 
-    def map(self, offset: int, size: int, *, private: bool = False) -> mmap.mmap:
+    def map(self, offset: int, size: int, *, private: bool = False) -> FileMap:
         """A mapping of a range; `offset` at a page. Private: what is written into it stays in this process."""
-        flags = mmap.MAP_PRIVATE if private else mmap.MAP_SHARED
-        return mmap.mmap(self._fd, size, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE, offset=offset)
+        return FileMap(self._fd, size, offset, private=private)
 
     def close(self) -> None:
         """Mappings stay."""
         os.close(self._fd)
 
 
-def bytes_of(mapping: mmap.mmap) -> Tensor:
+def bytes_of(mapping: FileMap) -> Tensor:
     """A mapping as a tensor of bytes, which holds it."""
-    return torch.frombuffer(mapping, dtype=torch.uint8)
-
-
-def address_of(mapping: mmap.mmap) -> int:
-    """Where it begins in this process."""
-    return ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+    return torch.frombuffer(mapping.view, dtype=torch.uint8)
 
 
 def pages(size: int) -> int:
-    """`size` rounded up to whole pages."""
-    return -(-size // PAGE_BYTES) * PAGE_BYTES
+    """`size` rounded up to whole pages: huge ones, if it is that long."""
+    page = HUGE_PAGE_BYTES if size >= HUGE_PAGE_BYTES else mmap.PAGESIZE
+    return -(-size // page) * page

@@ -6,11 +6,15 @@ import os
 import pickle
 import re
 import sys
+from contextlib import nullcontext
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
+import fanwise
 from fanwise.base.clocks import VirtualClock
 from fanwise.parallel import progress_line
 from fanwise.parallel.pace import Pace, Piece, RunSnapshot, duration, fitting, next_look_s, pieces, plain
@@ -85,7 +89,8 @@ class History:
         if self.epochs:
             after = self.epochs[-1][1] - self.epochs[-1][0] - 1
         between = self.between[-2] if self.follows else 0.0
-        return (of * (after + 1) - sum(self.counted[-1])) / rate + between * (after + 1)
+        rests = max(0.0, between - self.between[-1]) + between * after
+        return (of * (after + 1) - sum(self.counted[-1])) / rate + rests
 
 
 SECONDS = st.integers(0, 100_000).map(lambda milliseconds: milliseconds / 1000)
@@ -149,6 +154,17 @@ def test_evaluation_does_not_slow_the_rate_but_counts_in_the_time_left() -> None
     assert made.left_s == pytest.approx(2 * 10.0 + 3 * 30.0)
 
 
+def test_while_it_evaluates_the_time_left_goes_down_with_the_clock() -> None:
+    pace = Pace(0.0)
+    for epoch in range(2):
+        pace.epoch(epoch, 3, 50.0 * epoch)
+        pace.begin_pass(1000, 0, 50.0 * epoch)
+        pace.worked(500, 50.0 * epoch + 5)
+        pace.worked(500, 50.0 * epoch + 10)
+    left = {now_s: pace.snapshot("", [], None, now_s).left_s for now_s in (60.0, 75.0, 99.0, 200.0)}
+    assert left == {60.0: about(90.0), 75.0: about(75.0), 99.0: about(51.0), 200.0: about(50.0)}
+
+
 def test_a_slow_terminal_is_drawn_to_less_often() -> None:
     assert next_look_s(10.0, 0.2, 0.001) == 10.2
     assert next_look_s(10.0, 0.2, 0.1) == 15.0
@@ -167,6 +183,10 @@ BARE = RunSnapshot("", (), None, None, 7, None, None, None, None, 3.0)
         ),
         (BARE, "7 samples"),
         (
+            RunSnapshot("", ("cpu",), 0, 2, 5, 5, 0.5, None, 61.0, 9.0, measured=0.426),
+            "epoch 1/2, measuring 43 %, 0.5 samples/s, 1:01 left, cpu",
+        ),
+        (
             RunSnapshot("", ("cuda:0", "cuda:1"), 9, 10, 5, 5, 0.5, math.nan, None, 7200.0, is_over=True),
             "epoch 10/10, loss nan, 0.5 samples/s, in 2:00:00, cuda:0 cuda:1",
         ),
@@ -175,7 +195,7 @@ BARE = RunSnapshot("", (), None, None, 7, None, None, None, None, 3.0)
         (RunSnapshot("n" * 50, ("d\x07",), None, None, 0, None, None, None, None, 0.0),
          f"{'n' * 37}..., 0 samples, d\\x07"),
     ],
-    ids=["full", "bare", "over", "escaped", "long"],
+    ids=["full", "bare", "measuring", "over", "escaped", "long"],
 )  # fmt: skip
 def test_a_line_says_what_is_known(snapshot: RunSnapshot, line: str) -> None:
     assert plain(pieces(snapshot)) == line
@@ -261,6 +281,44 @@ def test_a_loss_is_read_only_when_the_line_is_drawn_and_is_the_mean_of_the_last_
     assert [each.done for each in screen.shown] == [1000, 1200, 1400]
     line.close()
     assert (screen.shown[-1].is_over, screen.closed) == (True, 1)
+
+
+def test_an_evaluation_is_shown_and_is_no_work_of_the_pass() -> None:
+    clock, screen = VirtualClock(), ListScreen()
+    line = ProgressLine(screen, clock=clock.now_s, devices=lambda: ["cpu"])
+    line.begin_pass(100, 0)
+    for _ in range(2):
+        clock.advance(1.0)
+        line.stepped(0, 50, 0.5)
+    for tenths in range(11):
+        clock.advance(0.15)
+        line.measured(tenths / 10)
+    assert [each.measured for each in screen.shown] == [None, 0.1, 0.3, 0.5, 0.7, 0.9]
+    assert {each.rate for each in screen.shown} == {50.0}
+    clock.advance(0.2)
+    line.begin_pass(100, 0)
+    line.stepped(0, 50, 0.5)
+    assert screen.shown[-1].measured is None
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_measure_tells_how_far_it_is_and_that_it_has_ended(fails: bool) -> None:
+    told: list[float] = []
+
+    class Watching(ProgressLine):
+        def measured(self, part: float) -> None:
+            told.append(part)
+
+    def measure(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        if fails and len(told) == 3:
+            raise ValueError("of the third chunk")
+        return x
+
+    run = fanwise.here()
+    run._line = Watching(NoScreen())
+    with pytest.raises(ValueError, match="third") if fails else nullcontext():
+        run.mean(measure, nn.Linear(1, 1), torch.zeros(10), batch_size=3)
+    assert told == [0, 0.25, 0.5, *([1] if fails else [0.75, 1])]
 
 
 def test_a_run_that_is_short_shows_nothing() -> None:

@@ -34,10 +34,14 @@ def sums(
     key: Key,
     team: Team,
     generators: Sequence[torch.Generator],
+    watch: Callable[[float], None],
 ) -> tuple[float, float]:
     """The sum of what `fn` returns, and its count, the model in evaluation mode and without gradients.
 
     Each process measures consecutive chunks; the sums of all are added in the order of the data.
+
+    Args:
+        watch: told which part of its own chunks this process has done, with 1 when it ends, well or not.
     """
     chunks = range(0, len(reader), batch_size)
     order = reader.order(torch.arange(len(reader)))
@@ -45,8 +49,9 @@ def sums(
     def measure() -> list[list[tuple[float, float]]]:
         mine: list[tuple[float, float]] = []
         own = assign(len(chunks), team.size)[team.place]
-        with evaluating(model), torch.no_grad():
-            for start in chunks[own.start : own.stop]:
+        with evaluating(model), torch.no_grad(), _ending(watch):
+            for number, start in enumerate(chunks[own.start : own.stop]):
+                watch(number / len(own))
                 indices = order[start : start + batch_size]
                 content = reader.read(indices, key)
                 with stream(key.fold_in(start), generators):
@@ -55,6 +60,14 @@ def sums(
 
     each = [found for theirs in team.together(measure) for found in theirs]
     return sum(value for value, _ in each), sum(count for _, count in each)
+
+
+@contextmanager
+def _ending(watch: Callable[[float], None]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        watch(1)
 
 
 def mean(total: float, count: float) -> float:

@@ -25,7 +25,7 @@ class RunSnapshot:
     """All that a line shows of a run at one moment. None: not known, or there is no such thing.
 
     `epoch` counts from 0; `done` and `of` are samples of this epoch; `left_s` is until the end of the loop over the
-    epochs, or of the pass where there is no loop.
+    epochs, or of the pass where there is no loop. `measured` is the part of an evaluation that is under way.
     """
 
     name: str
@@ -38,6 +38,7 @@ class RunSnapshot:
     loss: float | None
     left_s: float | None
     elapsed_s: float
+    measured: float | None = None
     is_over: bool = False
 
 
@@ -106,7 +107,14 @@ class Pace:
         self._has_worked = True
 
     def snapshot(
-        self, name: str, devices: Sequence[str], loss: float | None, now_s: float, *, is_over: bool = False
+        self,
+        name: str,
+        devices: Sequence[str],
+        loss: float | None,
+        now_s: float,
+        *,
+        measured: float | None = None,
+        is_over: bool = False,
     ) -> RunSnapshot:
         """What is to be shown. At the end of the run the rate is that of all its time at work."""
         of = self._length()
@@ -123,8 +131,9 @@ class Pace:
             of=of,
             rate=rate,
             loss=loss,
-            left_s=None if is_over else self._left_s(of, rate),
+            left_s=None if is_over else self._left_s(of, rate, now_s),
             elapsed_s=now_s - self._began_s,
+            measured=measured,
             is_over=is_over,
         )
 
@@ -133,11 +142,12 @@ class Pace:
         known = self._ahead if self._whole is None else self._whole
         return None if known is None else max(known, self._done)
 
-    def _left_s(self, of: int | None, rate: float | None) -> float | None:
+    def _left_s(self, of: int | None, rate: float | None, now_s: float) -> float | None:
         if of is None or rate is None:
             return None
         epochs_after = 0 if self._epoch is None or self._epochs is None else self._epochs - self._epoch - 1
-        between_s = self._between_before_s * (epochs_after + 1)
+        rested_s = self._between_s + (0.0 if self._busy_until_s is None else now_s - self._busy_until_s)
+        between_s = max(0.0, self._between_before_s - rested_s) + self._between_before_s * epochs_after
         return (of - self._done + epochs_after * of) / rate + between_s
 
 
@@ -156,7 +166,9 @@ def pieces(snapshot: RunSnapshot) -> list[Piece]:
         made.append(Piece(7, _name(snapshot.name), "bold"))
     if snapshot.epoch is not None and snapshot.epochs is not None:
         made.append(Piece(0, f"epoch {snapshot.epoch + 1}/{snapshot.epochs}", "cyan"))
-    if not snapshot.is_over:
+    if snapshot.measured is not None:
+        made.append(Piece(4, f"measuring {100 * snapshot.measured:.0f} %"))
+    elif not snapshot.is_over:
         of = "" if snapshot.of is None else f"/{snapshot.of:,}"
         made.append(Piece(4, f"{snapshot.done:,}{of} samples"))
     if snapshot.loss is not None:

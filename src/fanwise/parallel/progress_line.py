@@ -76,6 +76,7 @@ class ProgressLine:
         self._losses: deque[SupportsFloat] = deque(maxlen=_LOSSES)
         self._first_s = began_s + screen.first_s
         self._due_s = -math.inf  # the first step is looked at in any case, but not shown
+        self._measured: float | None = None  # of an evaluation that is under way
         self._has_stepped = self._has_shown = False
 
     def epoch(self, number: int, count: int) -> None:
@@ -103,6 +104,12 @@ class ProgressLine:
         self._losses.append(loss)
         self._stepped_s = now_s = self._clock()
         if now_s >= self._due_s:
+            self._look(is_step=True)
+
+    def measured(self, part: float) -> None:
+        """So much of an evaluation is done; with 1 it is over, well or not."""
+        self._measured = part if part < 1 else None
+        if self._clock() >= self._due_s:
             self._look()
 
     def close(self) -> None:
@@ -117,14 +124,15 @@ class ProgressLine:
         self._due_s = math.inf
         self._screen.close()
 
-    def _look(self) -> None:
+    def _look(self, *, is_step: bool = False) -> None:
         if not self._has_stepped:
             self._has_stepped = True
             self._tell()
             self._due_s = self._first_s
             return
         loss = self._loss()  # waits for the device, so before the clock is read
-        self._stepped_s = self._clock()
+        if is_step:
+            self._stepped_s = self._clock()
         self._tell()
         began_s = self._clock()
         self._show(loss, is_over=False)
@@ -134,7 +142,15 @@ class ProgressLine:
         self._due_s = next_look_s(now_s, self._screen.every_s, took_s)
 
     def _show(self, loss: float | None, is_over: bool) -> None:
-        self._screen.show(self._pace.snapshot(self._name, self._devices(), loss, self._clock(), is_over=is_over))
+        shown = self._pace.snapshot(
+            self._name,
+            self._devices(),
+            loss,
+            self._clock(),
+            measured=None if is_over else self._measured,
+            is_over=is_over,
+        )
+        self._screen.show(shown)
 
     def _loss(self) -> float | None:
         """The mean of the last ones; of several that are not finite NaN or infinity, as it comes."""

@@ -300,6 +300,7 @@ class Run:
             key=self._plan.key("mean"),
             team=self._team,
             generators=generators_of(self.device),
+            watch=self._line.measured,
         )
 
     def report(self, **metrics: Any) -> None:  # Any: scalars of any library

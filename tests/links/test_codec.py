@@ -260,7 +260,6 @@ def test_the_remote_traceback_is_a_note_with_the_process_and_the_causes() -> Non
     [
         (HoldsALock(), "HoldsALock: has a generator"),
         (HasNoText(), "HasNoText: (its text cannot be made: RuntimeError)"),
-        (type("Local", (Exception,), {})("made in a function"), "Local: made in a function"),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -268,6 +267,17 @@ def test_an_error_that_cannot_come_back_is_told_as_text(error: BaseException, te
     back = failed(error)
     assert type(back) is RemoteError
     assert text in str(back) and back.message.startswith(type(error).__module__)
+    assert "in failed" in back.__notes__[-1]
+
+
+def test_an_error_of_a_class_that_no_module_has_comes_back_as_that_class() -> None:
+    class Local(LookupError):
+        def __init__(self, what: str, where: int) -> None:
+            super().__init__(f"{what} is not at {where}")
+            self.where = where
+
+    back = failed(Local("nothing", 7))
+    assert type(back) is Local and back.where == 7 and str(back) == "nothing is not at 7"
     assert "in failed" in back.__notes__[-1]
 
 

@@ -154,7 +154,7 @@ def test_without_a_terminal_every_event_is_a_line_and_the_summary_is_that_of_the
     assert err == ""
     lines = out.splitlines()
     assert lines[:2] == [
-        "experiment shown: asynchronous search with 1 workers, master random seed 7",
+        "experiment shown: asynchronous search with 1 worker, master random seed 7",
         f"results are kept in {home / 'shown'}",
     ]
     assert set(lines[2:5]) >= {
@@ -184,16 +184,16 @@ def test_a_search_goes_on_when_nobody_can_see_it_any_more(
 # What stays behind.
 
 
-def test_150_trials_leave_no_memory_of_their_own_in_the_engine() -> None:
+def test_50_trials_leave_no_memory_of_their_own_in_the_engine() -> None:
     with Pool(cpus=2) as pool:
-        experiment = search(return_x, {"x": uniform(0, 1)}, pool=pool, trials=150, reuse=True)
+        experiment = search(return_x, {"x": uniform(0, 1)}, pool=pool, trials=50, reuse=True)
         engine = pool.engine
         for table in ("_jobs", "_backlog", "_unsettled"):
             assert not getattr(engine, table), table
         assert len(engine.ledger.leases) <= 2
         assert len(pool.hub._turn_end) == 0
-    assert (experiment.trials["status"] == "Completed").sum() == 150
-    assert pool.stats().started_by_reuse >= 140
+    assert (experiment.trials["status"] == "Completed").sum() == 50
+    assert pool.stats().started_by_reuse >= 40
 
 
 USERS_TEST = """
@@ -213,7 +213,8 @@ def test_search(tmp_path, monkeypatch):
     stop = StoppingCriterion(max_num_trials_started=2)
     tuner = Tuner(objective, {"x": uniform(0, 1)}, RandomSearch(metric="loss"), stop, n_workers=1, quiet=True)
     experiment = tuner.run()
-    assert list(experiment.trials["status"]) == ["Completed"] * 2
+    assert experiment.reason(0) is experiment.reason(1) is None  # no table, so that pandas is not loaded
+    assert OFFSET <= experiment.best.value <= OFFSET + 1
 """
 
 
@@ -223,7 +224,7 @@ def test_objectives_of_a_users_test_module_reach_the_workers(tmp_path: Path, mod
     folder.mkdir(parents=True)
     (folder / "test_mine.py").write_text(USERS_TEST)
     command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--import-mode={mode}"]
-    environment = {**os.environ, "PYTHONPATH": str(SOURCES)}
+    environment = {**os.environ, "PYTHONPATH": str(SOURCES), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(command, cwd=folder.parent, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout

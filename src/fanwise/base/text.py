@@ -26,5 +26,15 @@ def printable_line(text: str) -> str:
     return "".join(char if char.isprintable() else _escaped(char) for char in text)
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "CPU"), counted(0, "GPU"), counted(1200, "trial")
+    ('1 CPU', 'no GPUs', '1,200 trials')
+    """
+    shown = f"{number:,}" if number else "no"
+    return f"{shown} {noun}" if number == 1 else f"{shown} {noun}s"
+
+
 def _escaped(char: str) -> str:
     return char.encode("unicode_escape", "surrogatepass").decode("ascii")

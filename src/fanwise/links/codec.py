@@ -149,18 +149,30 @@ def _message_of(error: BaseException) -> str:
 def _own_form(error: BaseException) -> bytes:
     """The error itself as bytes, or nothing when it would not come back as it was."""
     # An exception whose __init__ takes other arguments than it passes on pickles, but does not come back: the second
-    # form goes around __init__.
-    for form in (error, _WithoutInit(error)):
-        try:
-            own = pickle.dumps(form, protocol=5)
-            back = pickle.loads(own)
-            if type(back) is type(error) and str(back) == str(error):
-                return own
-        except KeyboardInterrupt:
-            raise
-        except BaseException:  # its own type decides what is raised here
-            continue
+    # form goes around __init__. A class that came here by value, as those of a script do, is no module's: it goes back
+    # the same way, and where it came from it is the class that it was there.
+    for dump in (_dump_by_name, _dump_by_value):
+        for form in (error, _WithoutInit(error)):
+            try:
+                own = dump(form)
+                back = pickle.loads(own)
+                if type(back) is type(error) and str(back) == str(error):
+                    return own
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # its own type decides what is raised here
+                continue
     return b""
+
+
+def _dump_by_name(value: object) -> bytes:
+    return pickle.dumps(value, protocol=5)
+
+
+def _dump_by_value(value: object) -> bytes:
+    import cloudpickle
+
+    return cast(bytes, cloudpickle.dumps(value, protocol=5))
 
 
 class _WithoutInit:

@@ -11,6 +11,7 @@ while the search runs, also before its first report.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ..base.text import counted
 from .axes import clean_axes, finish_time_axis, note_what_is_hidden, say_nothing_yet, title, use_scale
 from .canvas import new_figure
 from .curves import draw_curves, number_curves
@@ -116,7 +117,7 @@ def workers(*searches: SearchData, labels: Sequence[str] | None = None) -> "Figu
     for axes, search, timeline, name in zip(panels, searches, timelines, names, strict=True):
         draw_rows(axes, search, timeline, unit=unit, scale=_row_scale(searches, row_in))
         n_trials = len({span.trial_id for span in search.spans})
-        head = f"{plain(name)}: {n_trials} trial{'s' if n_trials != 1 else ''}"
+        head = f"{plain(name)}: {counted(n_trials, 'trial')}"
         shares = timeline.utilisation_in_words()
         axes.set_title(f"{head}\nworker utilisation {shares}" if shares else head, loc="left", fontsize=11)
         axes.set_ylabel("worker")

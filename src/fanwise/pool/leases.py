@@ -19,6 +19,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from ..base.errors import LeaseError
+from ..base.text import counted
 from .settings import require_int
 
 _WHOLE = 1_000_000  # millionths of one GPU
@@ -193,11 +194,11 @@ class Ledger:
         """Why `need` can never be met; empty if it can."""
         have, where = self._all, self._where
         if need.cpus > have.cpus:
-            return f"{_count(need.cpus, 'CPU')} asked for, {where} has {have.cpus}."
+            return f"{counted(need.cpus, 'CPU')} asked for, {where} has {have.cpus}."
         if need.memory_bytes > have.memory_bytes:
             return f"{need.memory_bytes} bytes of memory asked for, {where} has {have.memory_bytes}."
         if _choose(need, have.gpus) is None:
-            asked = f"{need.gpus} of a GPU" if isinstance(need.gpus, float) else _count(need.gpus, "GPU")
+            asked = f"{need.gpus} of a GPU" if isinstance(need.gpus, float) else counted(need.gpus, "GPU")
             return f"{asked} asked for, {where} has {_describe(have.gpus)}."
         return ""
 
@@ -221,7 +222,3 @@ def _describe(gpus: tuple[GpuShare, ...]) -> str:
     if all(share.fraction == 1.0 for share in gpus):
         return str(len(gpus))
     return " and ".join(f"{share.fraction:g} of GPU {share.visible}" for share in gpus)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

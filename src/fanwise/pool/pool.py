@@ -17,6 +17,7 @@ from typing import Any
 
 from ..base.errors import ClosedError
 from ..base.nearest import names_nearest_option
+from ..base.text import counted
 from ..links import Hub
 from .current import CurrentJob, NestedHandle, current, in_job
 from .devices import find_machine
@@ -217,7 +218,7 @@ class Pool:
         self.close()
 
     def __repr__(self) -> str:
-        has = f"{_count(self.machine.cpus, 'CPU')}, {_count(len(self.machine.gpus), 'GPU')}"
+        has = f"{counted(self.machine.cpus, 'CPU')}, {counted(len(self.machine.gpus), 'GPU')}"
         if self._job is not None:
             return f"<Pool: {has}, inside job {self._job.id} {self._job.name!r}>"
         return f"<Pool: {has}, seed {self.seed}: {self._state()}>"
@@ -250,7 +251,3 @@ def _counting(machine: Machine, cpus: int | None, gpus: Sequence[str] | None) ->
     if gpus is not None:
         chosen = tuple(known.get(name, Gpu(index, name, "", 0, name)) for index, name in enumerate(gpus))
     return Machine(machine.cpus if cpus is None else cpus, machine.memory_bytes, chosen, notes)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number or 'no'} {noun}" if number == 1 else f"{number or 'no'} {noun}s"

@@ -21,6 +21,7 @@ from typing import Any
 
 from ..base.errors import ClosedError, RecordError, SearchFailedError
 from ..base.nearest import names_nearest_option
+from ..base.text import counted
 from ..base.version import VERSION
 from ..links import Hub
 from ..pool import Machine, Need, Pool
@@ -260,11 +261,12 @@ class Tuner:
 
     def _first_lines(self) -> Iterator[str]:
         how = "asynchronous" if self.asynchronous else "synchronous"
-        yield f"experiment {self.name}: {how} search with {self.n_workers} workers, master random seed {self.seed}"
+        workers = counted(self.n_workers, "worker")
+        yield f"experiment {self.name}: {how} search with {workers}, master random seed {self.seed}"
         asked = self.n_workers * self._need.cpus
         if asked > self._machine.cpus:
             found = self._machine.cpus
-            yield f"CPUs: {asked} asked for by {self.n_workers} workers, {found} found; they share them and run slower"
+            yield f"CPUs: {asked} asked for by {workers}, {found} found; they share them and run slower"
         yield f"results are kept in {self.path}"
 
     def _last_lines(self, search: Search) -> Iterator[str]:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 import fanwise
-from fanwise.base.errors import LeaseError, NotSendableError, RemoteError
+from fanwise.base.errors import LeaseError, NotSendableError
 from fanwise.parallel import Run
 from fanwise.parallel.processes.pools import close_own_pool, own_pool
 from fanwise.pool import Pool
@@ -31,7 +31,7 @@ X = torch.randn(24, 3, generator=torch.Generator().manual_seed(1))
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
+def pool(forked_pools: None) -> Iterator[Pool]:
     """The pool of runs that are given none. Closed twice, which does no harm; the next run would make another one."""
     importlib.import_module("torch._dynamo")  # the first optimizer loads it, which changes the environment
     fanwise.run(lambda run: None, devices=2)  # its processes are there before the test begins
@@ -91,7 +91,7 @@ FAILURES: dict[str, tuple[Callable[[], NoReturn], type[BaseException], str]] = {
     "value": (fail_value, ValueError, "a bad value"),
     "particular": (fail_particular, Particular, "trouble in 7"),
     "unpicklable": (fail_unpicklable, RuntimeError, "holds a lock"),
-    "local": (fail_local, RemoteError, "nowhere else"),
+    "local": (fail_local, LookupError, "nowhere else"),
     "torch": (fail_in_torch, RuntimeError, "size"),
     "cause": (fail_with_cause, KeyError, "made of it"),
     "exit": (functools.partial(sys.exit, 3), SystemExit, "3"),

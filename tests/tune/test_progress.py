@@ -50,7 +50,7 @@ def test_the_news_say_how_trials_ended_and_why() -> None:
     progress.stopped("enough", 4.0)
     assert progress.news() == [
         "trial 3 scheduled: depth=2",
-        "trial 3 completed: loss=0.12346 after 1 reports, 1.5 s",
+        "trial 3 completed: loss=0.12346 after 1 report, 1.5 s",
         "trial 4 failed (exception): ValueError: wrong, it is tried again",
         "no more trials are started: enough",
     ]

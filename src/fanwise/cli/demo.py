@@ -12,7 +12,7 @@ from pathlib import Path
 
 import typer
 
-from ..base.text import printable_line
+from ..base.text import counted, printable_line
 from ..tune import Experiment, RandomSearch, StoppingCriterion, Tuner, loguniform, randint
 from .experiments import check_end, draw, folder_for_output, shown_config, utilisation_of
 
@@ -84,5 +84,5 @@ def _summary(experiment: Experiment, workers: int) -> Iterator[str]:
         yield f"validation error     {best.value:.4f} (trial {best.trial_id}, epoch {best.iter})"
     utilisation = utilisation_of(experiment)
     if utilisation is not None and first_s is not None:
-        yield f"worker utilisation   {utilisation} of {workers} workers, from the first that was ready to the stop"
+        yield f"worker utilisation   {utilisation} of {counted(workers, 'worker')}, from the first that was ready to the stop"
         yield f"start-up             {first_s:.1f} s until the first worker was ready"

@@ -84,5 +84,6 @@ def _summary(experiment: Experiment, workers: int) -> Iterator[str]:
         yield f"validation error     {best.value:.4f} (trial {best.trial_id}, epoch {best.iter})"
     utilisation = utilisation_of(experiment)
     if utilisation is not None and first_s is not None:
-        yield f"worker utilisation   {utilisation} of {counted(workers, 'worker')}, from the first that was ready to the stop"
+        whose = counted(workers, "worker")
+        yield f"worker utilisation   {utilisation} of {whose}, from the first that was ready to the stop"
         yield f"start-up             {first_s:.1f} s until the first worker was ready"

@@ -168,7 +168,7 @@ def _ending_line(row: TrialRow, metric: str, reason: Reason | None, will_retry: 
     worker_time = "" if row.worker_time_s is None else f", {row.worker_time_s:.1f} s"
     line = f"trial {row.trial_id} {row.status.lower()}"
     if metric in row.values:
-        line += f": {metric}={_short(row.values[metric])} after {counted(row.iter, 'report')}{worker_time}"
+        line += f": {metric}={_short(row.values[metric])} after {counted(row.iter or 0, 'report')}{worker_time}"
     if reason is not None:
         line += f" ({reason.kind}): {reason.text.partition(chr(10))[0]}"
     return line + (", it is tried again" if will_retry else "")

@@ -32,7 +32,7 @@ PYTEST := $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 # Whole programs, which run for as long as readers wait for them. What they use is tested by `make test`.
 PROGRAMS := tests/docs tests/examples
 TESTS := $(filter-out $(PROGRAMS) tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
-test: $(VENV)/dev.stamp ## run the tests of the library, all but the long ones (5 to 6 minutes on two cores)
+test: $(VENV)/dev.stamp ## run the tests of the library, all but the long ones (4 to 5 minutes on two cores)
 	$(PYTEST) $(if $(findstring tests/,$(ARGS)),,$(TESTS)) $(ARGS)
 
 test-examples: $(VENV)/dev.stamp ## run every example and every code block of the documents (1 minute)

@@ -4,10 +4,12 @@ import gc
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
+from fanwise.tensor import namespace
 from fanwise.testing.programs import LoadedInterpreter
 
 pytest_plugins = ["fanwise.testing.hygiene"]
@@ -25,7 +27,23 @@ LONG = (
     "tests/rpc/test_group_processes.py",
     "tests/rpc/test_two_hosts.py",
     "tests/tensor/test_standard_values.py",
+)
+
+# What computes with TensorFlow: one process runs all of it, and the others never load it.
+OF_TENSORFLOW = (
+    "tests/links/test_arrays_of_engines.py",
+    "tests/rpc/autograd/test_mixed_engines.py",
+    "tests/tensor/test_gradients.py",
+    "tests/tensor/test_gradients_jax.py",
+    "tests/tensor/test_gradients_tensorflow.py",
+    "tests/tensor/test_keys_at_state_on_engines.py",
+    "tests/tensor/test_portability.py",
+    "tests/tensor/test_standard_names.py",
+    "tests/tensor/test_standard_values.py",
     "tests/tensor/test_tensor_exchange.py",
+    "tests/tensor/test_tensor_wire_engines.py",
+    "tests/tensor/test_tensorflow_namespace_use.py",
+    "tests/tensor/test_tensorflow_namespace_values.py",
 )
 
 # No deadline: speed is measured in benchmarks/. Not derandomised, in CI neither: a new example is worth finding
@@ -47,11 +65,48 @@ def library(repository: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): path.read_text() for path in sorted(folder.rglob("*.py"))}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def torch_loaded() -> Iterator[LoadedInterpreter]:
     """Runs programs that use torch: loading it, and what its first optimizer loads, takes longer than most of them."""
     with LoadedInterpreter("torch", "torch._dynamo") as loaded:
         yield loaded
+
+
+@pytest.fixture(scope="session")
+def jax_is_loaded() -> None:
+    """JAX, loaded and started before the test begins: both leave variables in the environment."""
+    load("jax")
+    namespace("jax").ones(1)
+
+
+@pytest.fixture(scope="session")
+def tensorflow_is_loaded() -> None:
+    """TensorFlow, loaded before the test begins: that leaves variables in the environment."""
+    load("tensorflow")
+
+
+def load(name: str) -> None:
+    """Load an engine, or skip the tests of it; like what collection loads, it is left out of garbage collections."""
+    gc.disable()
+    pytest.importorskip(name)
+    gc.enable()
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Any:  # Any: xdist has no types
+    """Give each process whole files, and one of them all files of TensorFlow."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
+
+    class ByLibrary(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.split("::", 1)[0]
+            return "TensorFlow" if file in OF_TENSORFLOW else file
+
+    return ByLibrary(config, log)
 
 
 @pytest.hookimpl(trylast=True)

@@ -2,8 +2,11 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from fanwise.testing.programs import LoadedInterpreter
 
 HEAVY = {"torch", "numpy", "pandas", "matplotlib", "rich", "typer", "sklearn", "scipy", "yaml", "psutil", "cloudpickle"}
 OPTIONAL = {"jax", "tensorflow", "mxnet", "ray", "botorch", "optuna", "plotly"}
@@ -38,10 +41,14 @@ def test_a_library_that_is_loaded_is_seen() -> None:
 @pytest.mark.parametrize(
     ("name", "layer"), [("Pool", "pool"), ("current", "pool"), ("here", "parallel"), ("run", "parallel")]
 )
-def test_the_names_of_the_root_load_on_first_use(name: str, layer: str) -> None:
+def test_the_names_of_the_root_load_on_first_use(
+    name: str, layer: str, torch_loaded: LoadedInterpreter, tmp_path: Path
+) -> None:
     home = f"fanwise.{layer}"
-    code = f"import fanwise, sys\nassert '{home}' not in sys.modules\nfanwise.{name}\nsys.modules['{home}']"
-    assert "fanwise" in loaded_by(code)
+    script = tmp_path / "script.py"
+    script.write_text(f"import fanwise, sys\nassert '{home}' not in sys.modules\nfanwise.{name}\nsys.modules['{home}']")
+    done = torch_loaded.run(script, folder=tmp_path)  # which has loaded nothing of fanwise
+    assert (done.status, done.err) == (0, "")
 
 
 def test_an_unknown_name_of_the_root_says_what_there_is() -> None:

@@ -24,8 +24,13 @@ OPEN_WORK = re.compile(rf"\b(?:{LATER}(?!\(#\d+\))|{'FIX' + 'ME'}|{'XX' + 'X'})\
 Rule = Callable[[str], Iterator[str]]
 
 
+def nodes_if(words: str, text: str) -> list[ast.AST]:
+    """The nodes of a file in which one of the words stands, none of the others: parsing all takes seconds."""
+    return nodes_of(text) if re.search(words, text) else []
+
+
 def naps(text: str) -> Iterator[str]:
-    for call in nodes_of(text):
+    for call in nodes_if("sleep", text):
         if isinstance(call, ast.Call) and dotted(call.func).split(".")[-1] in ("sleep", "usleep", "nanosleep"):
             if [ast.unparse(argument) for argument in call.args] != ["0"]:  # asyncio's way to let others run
                 yield f"line {call.lineno}: {ast.unparse(call)}: wait for a fact with within(seconds, fact, what)"
@@ -33,8 +38,9 @@ def naps(text: str) -> Iterator[str]:
 
 def second_chances(text: str) -> Iterator[str]:
     """Marks that run a test again, or leave it out without saying why."""
-    with_reason = {id(node.func) for node in nodes_of(text) if isinstance(node, ast.Call) and has_reason(node)}
-    for node in nodes_of(text):
+    nodes = nodes_if("flaky|rerun|skip|xfail", text)
+    with_reason = {id(node.func) for node in nodes if isinstance(node, ast.Call) and has_reason(node)}
+    for node in nodes:
         if isinstance(node, ast.Attribute):
             name = dotted(node)
             if name in ("pytest.mark.flaky", "pytest.mark.rerun"):

@@ -1,7 +1,8 @@
 """The command as a user types it: a search from two files, and all that can be asked about it afterwards.
 
-One search is run for the whole file. Whatever takes another process than this one is run as one: `fanwise` as installed
-calls the same `main`.
+One search is run for the whole file. `fanwise` as installed calls the same `main`, and so do processes here. They are
+forks of an interpreter that has loaded the foreign libraries once; what only reads a record or is refused is typed in
+this process, which is quicker still.
 """
 
 import re
@@ -18,11 +19,12 @@ import pytest
 
 from fanwise.base.version import VERSION
 from fanwise.cli.app import main
-from fanwise.testing.programs import Finished, run_program
+from fanwise.testing.programs import Finished, LoadedInterpreter, run_program
 from fanwise.tune.record import Record
 
 START = "import sys; sys.argv[0] = 'fanwise'; from fanwise.cli import main; main()"
 SHOW_LOADED = "import atexit, sys; atexit.register(lambda: print('loaded', *sys.modules)); "
+LIBRARIES = ("typer.main", "typer._adapters", "yaml", "pandas", "matplotlib.pyplot", "cloudpickle")
 OBJECTIVE = r"""
 from fanwise.tune import report
 
@@ -50,14 +52,20 @@ class Place:
     """A folder with train.py and space.yaml, and a home with what was searched."""
 
     folder: Path
+    scripts: Path
+    loaded: LoadedInterpreter
 
     @property
     def home(self) -> Path:
         return self.folder / "home"
 
     def fanwise(self, *arguments: str, interrupt_after: str | None = None, before: str = "") -> Finished:
-        program, environment = ["-c", before + START, *arguments], {"FANWISE_HOME": str(self.home), "COLUMNS": "100"}
-        return run_program(program, folder=self.folder, environment=environment, interrupt_after=interrupt_after)
+        script = self.scripts / "command.py"
+        script.write_text(f"{before}import sys; sys.argv[1:] = {arguments}; {START}")
+        environment = {"FANWISE_HOME": str(self.home), "COLUMNS": "100"}
+        return self.loaded.run(
+            script, folder=self.folder, environment=environment, interrupt_after=interrupt_after, forks=True
+        )
 
     def search(self, function: str, name: str) -> Finished:
         options = ["--space", "space.yaml", "--metric", "loss", "--trials", "4", "--workers", "2", "--seed", "3"]
@@ -65,11 +73,12 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("cli")
     (folder / "train.py").write_text(OBJECTIVE)
     (folder / "space.yaml").write_text("x: {uniform: [-1, 1]}\nepochs: 3\n")
-    return Place(folder)
+    with LoadedInterpreter(*LIBRARIES) as loaded:
+        yield Place(folder, tmp_path_factory.mktemp("scripts"), loaded)
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +107,36 @@ def foreign(place: Place, searched: Finished) -> Iterator[str]:
     shutil.rmtree(place.home / name)
 
 
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """Types a command in this process."""
+
+    place: Place
+    monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str]
+
+    def __call__(self, *arguments: str) -> Finished:
+        self.monkeypatch.setattr(sys, "argv", ["fanwise", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = self.capsys.readouterr()
+        assert isinstance(ended.value.code, int)
+        return Finished(ended.value.code, out, err)
+
+
+@pytest.fixture
+def typed(
+    place: Place, searched: Finished, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Typed:
+    assert searched.status == 0
+    monkeypatch.chdir(place.folder)
+    monkeypatch.setenv("FANWISE_HOME", str(place.home))
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # typer sets its own
+    return Typed(place, monkeypatch, capsys)
+
+
 # -- a search, and what is asked about it ------------------------------------------------------------------------------
 
 
@@ -110,10 +149,10 @@ def test_a_search_from_two_files_says_what_it_found_and_where(searched: Finished
     assert searched.out.endswith("fanwise tune show good\n")
 
 
-def test_experiments_are_listed_with_their_best(searched: Finished, place: Place) -> None:
+def test_experiments_are_listed_with_their_best(searched: Finished, typed: Typed, place: Place) -> None:
     (place.home / "junk").mkdir()
     (place.home / "junk" / "record.sqlite").write_bytes(b"no record" * 1000)
-    done = place.fanwise("tune", "ls")
+    done = typed("tune", "ls")
     shutil.rmtree(place.home / "junk")
     assert (done.status, done.err) == (0, "")
     lines = {line.split()[0]: line for line in done.out.splitlines()}
@@ -122,9 +161,9 @@ def test_experiments_are_listed_with_their_best(searched: Finished, place: Place
     assert "unreadable: " in lines["junk"] and "is not an SQLite file" in lines["junk"]
 
 
-def test_without_experiments_the_folder_is_told(tmp_path: Path, place: Place) -> None:
-    environment = {"FANWISE_HOME": str(tmp_path / "none")}
-    done = run_program(["-c", START, "tune", "ls"], folder=place.folder, environment=environment)
+def test_without_experiments_the_folder_is_told(tmp_path: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "none"))
+    done = typed("tune", "ls")
     assert (done.status, done.out) == (0, f"no experiments in {tmp_path}/none\n")
 
 
@@ -191,8 +230,8 @@ def test_the_version_is_told(place: Place) -> None:
     assert (done.status, done.out, done.err) == (0, f"fanwise {VERSION}\n", "")
 
 
-def test_a_trial_is_shown_with_its_output(searched: Finished, place: Place) -> None:
-    done = place.fanwise("tune", "show", str(place.home / "good"), "--trial", "2")
+def test_a_trial_is_shown_with_its_output(searched: Finished, typed: Typed, place: Place) -> None:
+    done = typed("tune", "show", str(place.home / "good"), "--trial", "2")
     assert (done.status, done.err) == (0, "")
     assert done.out.startswith("trial 2 of good: Completed\n  x = ")
     assert "--- standard output ---\nhello from " in done.out
@@ -216,8 +255,8 @@ def test_pictures_are_drawn_as_svg_when_asked(searched: Finished, place: Place) 
     assert (place.folder / "drawn/workers.svg").read_bytes().startswith(b"<?xml")
 
 
-def test_reports_are_exported_as_csv(searched: Finished, place: Place) -> None:
-    done = place.fanwise("tune", "export", "good", "--out", "good.csv")
+def test_reports_are_exported_as_csv(searched: Finished, typed: Typed, place: Place) -> None:
+    done = typed("tune", "export", "good", "--out", "good.csv")
     assert (done.status, done.out, done.err) == (0, "good.csv\n", "")
     frame = pd.read_csv(place.folder / "good.csv")
     assert len(frame) == 12
@@ -234,20 +273,20 @@ def test_a_search_whose_trials_all_fail_ends_with_the_failure(failed: Finished, 
     assert "\x1b" not in failed.err and "\x07" not in failed.err
 
 
-def test_failures_are_shown_with_traceback_and_output(failed: Finished, place: Place) -> None:
+def test_failures_are_shown_with_traceback_and_output(failed: Finished, typed: Typed, place: Place) -> None:
     assert failed.status == 1
-    done = place.fanwise("tune", "show", "bad")
+    done = typed("tune", "show", "bad")
     assert r"trial 0 failed (exception): RuntimeError: \x1b]0;title\x07boom" in done.out
     assert "all of a failure: fanwise tune show bad --trial 0" in done.out
-    trial = place.fanwise("tune", "show", "bad", "--trial", "0")
+    trial = typed("tune", "show", "bad", "--trial", "0")
     assert (done.status, trial.status) == (0, 0)
     assert trial.out.count("raise RuntimeError") == 1, "the traceback once"
     assert r"\x1b[31mred" in trial.out
     assert "\x1b" not in done.out + trial.out
 
 
-def test_no_text_of_a_record_drives_the_terminal(foreign: str, place: Place) -> None:
-    told = [place.fanwise("tune", *rest) for rest in (["ls"], ["show", foreign], ["show", foreign, "--trial", "0"])]
+def test_no_text_of_a_record_drives_the_terminal(foreign: str, typed: Typed, place: Place) -> None:
+    told = [typed("tune", *rest) for rest in (["ls"], ["show", foreign], ["show", foreign, "--trial", "0"])]
     for done in told:
         assert (done.status, done.err) == (0, "")
         assert "\x1b" not in done.out
@@ -266,37 +305,7 @@ def test_the_command_is_quick_to_help_and_loads_nothing_heavy(place: Place) -> N
     assert "fanwise.cli.app" in loaded.split()
 
 
-# -- bad input: in this process, which is quicker ----------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Typed:
-    """Types a command in this process."""
-
-    place: Place
-    monkeypatch: pytest.MonkeyPatch
-    capsys: pytest.CaptureFixture[str]
-
-    def __call__(self, *arguments: str) -> Finished:
-        self.monkeypatch.setattr(sys, "argv", ["fanwise", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = self.capsys.readouterr()
-        assert isinstance(ended.value.code, int)
-        return Finished(ended.value.code, out, err)
-
-
-@pytest.fixture
-def typed(
-    place: Place, searched: Finished, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Typed:
-    assert searched.status == 0
-    monkeypatch.chdir(place.folder)
-    monkeypatch.setenv("FANWISE_HOME", str(place.home))
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # typer sets its own
-    return Typed(place, monkeypatch, capsys)
-
+# -- bad input ---------------------------------------------------------------------------------------------------------
 
 RUN = ("tune", "run", "train.py:train", "--space", "space.yaml", "--metric", "loss", "--trials", "1")
 

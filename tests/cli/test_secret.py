@@ -1,27 +1,44 @@
 """`fanwise secret`: one line that can be used as it is, or a file that is private and never replaced."""
 
 import stat
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from fanwise.cli import main
 from fanwise.links.shared_secret import check_secret, read_secret
-from fanwise.testing.programs import Finished, run_program
+from fanwise.testing.programs import Finished
 
-START = "import sys; sys.argv[0] = 'fanwise'; from fanwise.cli import main; main()"
-
-
-def run(folder: Path, *arguments: str) -> Finished:
-    return run_program(["-c", START, "secret", *arguments], folder=folder)
+Run = Callable[..., Finished]
 
 
-def test_the_secret_is_one_line_that_can_be_used_as_it_is(tmp_path: Path) -> None:
-    first, second = run(tmp_path), run(tmp_path)
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Types the command in `tmp_path`, in this process."""
+
+    def run(*arguments: str) -> Finished:
+        monkeypatch.setattr(sys, "argv", ["fanwise", "secret", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert isinstance(ended.value.code, int)
+        return Finished(ended.value.code, *capsys.readouterr())
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # typer sets its own
+    return run
+
+
+def test_the_secret_is_one_line_that_can_be_used_as_it_is(run: Run) -> None:
+    first, second = run(), run()
     assert (first.status, first.err) == (0, "") and first.out.count("\n") == 1
     assert check_secret(first.out) != check_secret(second.out)
 
 
-def test_a_file_is_private_and_its_secret_is_not_shown(tmp_path: Path) -> None:
+def test_a_file_is_private_and_its_secret_is_not_shown(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "cluster secret"
-    done = run(tmp_path, "--file", "cluster secret")
+    done = run("--file", "cluster secret")
     assert (done.status, done.err) == (0, "")
     assert done.out == f"wrote {path}; copy it to every host and set FANWISE_SECRET_FILE to its path there\n"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -29,15 +46,15 @@ def test_a_file_is_private_and_its_secret_is_not_shown(tmp_path: Path) -> None:
     assert secret is not None and secret not in done.said
 
 
-def test_a_file_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
+def test_a_file_that_is_there_is_left_as_it_is(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "secret"
     path.write_text("in use")
-    done = run(tmp_path, "--file", "secret")
+    done = run("--file", "secret")
     assert (done.status, done.out) == (1, "")
     assert done.err.startswith("error: secret is there already and was left as it is")
     assert path.read_text() == "in use"
 
 
-def test_a_folder_that_is_not_there_is_one_readable_line(tmp_path: Path) -> None:
-    done = run(tmp_path, "--file", "no/such/secret")
+def test_a_folder_that_is_not_there_is_one_readable_line(run: Run) -> None:
+    done = run("--file", "no/such/secret")
     assert done.status == 1 and "No such file or directory" in done.err and "Traceback" not in done.err

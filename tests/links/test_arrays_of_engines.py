@@ -7,16 +7,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from fanwise.base.errors import NotInstalled
 from fanwise.links import Hub, Link, Request, UnixListener, codec, memory_links, new_key
 from fanwise.tensor import engine_of, same_memory, to_numpy
 from fanwise.testing import within
+from fanwise.testing.late import Late
+
+jax, jnp, tf = Late("jax"), Late("jax.numpy"), Late("tensorflow")
+pytestmark = pytest.mark.usefixtures("jax_is_loaded", "tensorflow_is_loaded")
 
 LIMIT_S = 20.0
 # Any throughout: arrays of both engines.

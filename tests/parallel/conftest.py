@@ -6,6 +6,8 @@ import pytest
 import torch
 import torch._dynamo  # the first optimizer loads it, which leaves a variable in the environment
 
+from fanwise.testing.programs import LoadedInterpreter
+
 
 @pytest.fixture(autouse=True)
 def no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,3 +23,10 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def forked_pools(torch_loaded: LoadedInterpreter) -> Iterator[None]:
+    """The processes of a pool that is made in the module have torch at once: each would load it for three seconds."""
+    with torch_loaded.forks_here():
+        yield

@@ -9,7 +9,7 @@ import sys
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -380,13 +380,6 @@ print("half", half, "names", sorted(os.listdir(path.parent)), flush=True)
 """
 
 
-@pytest.fixture(scope="module")
-def loaded() -> Iterator[LoadedInterpreter]:
-    """Runs the programs; what they are about is loaded, which takes longer than they do."""
-    with LoadedInterpreter("torch", "fanwise.parallel") as loaded:
-        yield loaded
-
-
 def program(loaded: LoadedInterpreter, folder: Path, text: str, *arguments: object) -> Finished:
     """Run it in the folder, with these arguments."""
     script = folder / "program.py"
@@ -403,15 +396,17 @@ def kill_writers_and_look(loaded: LoadedInterpreter, folder: Path, first: int, l
     assert set(eval(words[3])) <= {"run.pt", ".run.pt.unfinished"}
 
 
-def test_a_writer_that_is_killed_leaves_the_old_file_or_the_new_one(loaded: LoadedInterpreter, tmp_path: Path) -> None:
-    kill_writers_and_look(loaded, tmp_path, 0, 40)
+def test_a_writer_that_is_killed_leaves_the_old_file_or_the_new_one(
+    torch_loaded: LoadedInterpreter, tmp_path: Path
+) -> None:
+    kill_writers_and_look(torch_loaded, tmp_path, 0, 40)
 
 
 @pytest.mark.soak
-def test_hundreds_of_killed_writers_leave_whole_files(loaded: LoadedInterpreter, tmp_path: Path) -> None:
+def test_hundreds_of_killed_writers_leave_whole_files(torch_loaded: LoadedInterpreter, tmp_path: Path) -> None:
     first = random.randrange(10**6)
     (tmp_path / f"from{first}").mkdir()
-    kill_writers_and_look(loaded, tmp_path / f"from{first}", first, first + 1000)
+    kill_writers_and_look(torch_loaded, tmp_path / f"from{first}", first, first + 1000)
 
 
 LEAVING = """
@@ -439,14 +434,16 @@ if "exit" in sys.argv:
 
 
 @pytest.mark.parametrize(("how", "status"), [("raise", 1), ("exit", 3)])
-def test_a_process_that_ends_has_written_all(how: str, status: int, loaded: LoadedInterpreter, tmp_path: Path) -> None:
-    done = program(loaded, tmp_path, LEAVING, tmp_path / "run.pt", how)
+def test_a_process_that_ends_has_written_all(
+    how: str, status: int, torch_loaded: LoadedInterpreter, tmp_path: Path
+) -> None:
+    done = program(torch_loaded, tmp_path, LEAVING, tmp_path / "run.pt", how)
     assert done.status == status, done.err
     assert number_in(tmp_path / "run.pt") == 3
 
 
-def test_an_error_at_the_very_end_is_not_lost(loaded: LoadedInterpreter, tmp_path: Path) -> None:
-    done = program(loaded, tmp_path, LEAVING, tmp_path / "run.pt", "fail")
+def test_an_error_at_the_very_end_is_not_lost(torch_loaded: LoadedInterpreter, tmp_path: Path) -> None:
+    done = program(torch_loaded, tmp_path, LEAVING, tmp_path / "run.pt", "fail")
     assert number_in(tmp_path / "run.pt") == 3
     assert "a checkpoint could not be written: OSError: no space left; when the checkpoint" in done.err
 

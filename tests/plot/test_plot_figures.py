@@ -1,10 +1,12 @@
 """The figures: what is on them, that they can always be drawn, and that nothing global is touched."""
 
+import json
 import math
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -246,29 +248,35 @@ def test_a_figure_shows_itself_in_a_notebook() -> None:
     assert shown.startswith(PNG)
 
 
-def test_figures_can_be_drawn_in_threads() -> None:
-    # In a process of its own: matplotlib keeps the font files of every thread open.
-    code = """
-from concurrent.futures import ThreadPoolExecutor
-from fanwise.plot import ReportPoint, SearchData, learning_curves
-data = SearchData("s", "e", "min", 1, True, [ReportPoint(0, 1.0, 1, 0.5)], [], None, None, 2.0)
-with ThreadPoolExecutor(4) as threads:
-    drawn = set(threads.map(lambda _: learning_curves(data)._repr_png_(), range(8)))
-assert len(drawn) == 1, "drawn at the same time, equal figures differ"
-"""
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert result.returncode == 0, result.stderr
+# -- in a process of its own, to see what is loaded; and matplotlib keeps the font files of every thread open ----------
 
-
-def test_importing_plot_loads_no_matplotlib_and_drawing_no_pyplot() -> None:
-    code = """
-import sys
+OWN_PROCESS = """
+import json, sys
 import fanwise.plot as plot
-assert not {"matplotlib", "numpy"} & set(sys.modules), "the import loads a drawing library"
+by_import = sorted({"matplotlib", "numpy"} & set(sys.modules))
 data = plot.SearchData("s", "e", "min", 1, True, [plot.ReportPoint(0, 1.0, 1, 0.5)], [], None, None, 2.0)
-for figure in (plot.incumbent(data), plot.learning_curves(data), plot.workers(data)):
+from concurrent.futures import ThreadPoolExecutor
+with ThreadPoolExecutor(4) as threads:
+    drawn = list(threads.map(lambda _: plot.learning_curves(data)._repr_png_().hex(), range(8)))
+for figure in (plot.incumbent(data), plot.workers(data)):
     figure._repr_png_()
-assert "matplotlib.pyplot" not in sys.modules, "drawing touches pyplot"
+has_pyplot = "matplotlib.pyplot" in sys.modules
+print(json.dumps({"by import": by_import, "has pyplot": has_pyplot, "drawn": drawn}))
 """
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def seen() -> Any:  # Any: JSON
+    result = subprocess.run([sys.executable, "-c", OWN_PROCESS], capture_output=True, text=True, timeout=60)
     assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_figures_can_be_drawn_in_threads(seen: Any) -> None:
+    assert len(seen["drawn"]) == 8
+    assert len(set(seen["drawn"])) == 1, "drawn at the same time, equal figures differ"
+
+
+def test_importing_plot_loads_no_matplotlib_and_drawing_no_pyplot(seen: Any) -> None:
+    assert seen["by import"] == [], "the import loads a drawing library"
+    assert not seen["has pyplot"], "drawing touches pyplot"

@@ -10,9 +10,15 @@ from fanwise.testing.networks import PlayedHost, two_hosts, why_not
 from fanwise.testing.rpc_workers import Nursery, Workers
 
 
+@pytest.fixture(scope="session")
+def first_nursery() -> Iterator[Nursery]:
+    with Nursery.start(Path(tempfile.gettempdir())) as nursery:
+        yield nursery
+
+
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with Nursery(Path(tempfile.gettempdir())) as nursery:
+def nursery(first_nursery: Nursery) -> Iterator[Nursery]:
+    with first_nursery.another() as nursery:
         yield nursery
 
 

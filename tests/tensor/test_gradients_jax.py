@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-jax = pytest.importorskip("jax", reason="jax is not installed")
-from jax import numpy as jnp  # noqa: E402  # after the line that may skip
+from fanwise.tensor import grad, jit, stop_gradient, value_and_grad, vjp
+from fanwise.testing.late import Late
 
-from fanwise.tensor import grad, jit, stop_gradient, value_and_grad, vjp  # noqa: E402
-
+jax, jnp = Late("jax"), Late("jax.numpy")
+pytestmark = pytest.mark.usefixtures("jax_is_loaded")
 Array = Any  # Any: jax has no types where it is not installed
 
 

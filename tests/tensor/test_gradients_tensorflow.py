@@ -9,18 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-tf = pytest.importorskip("tensorflow", reason="tensorflow is not installed")
-jax = pytest.importorskip("jax", reason="jax is not installed")
-from jax import numpy as jnp  # noqa: E402  # after the lines that may skip
+from fanwise.tensor import as_torch_function, grad, jit, value_and_grad, vjp
+from fanwise.testing.late import Late
 
-from fanwise.tensor import as_torch_function, grad, jit, value_and_grad, vjp  # noqa: E402
-
+jnp, tf = Late("jax.numpy"), Late("tensorflow")
+pytestmark = pytest.mark.usefixtures("jax_is_loaded", "tensorflow_is_loaded")
 Array = Any  # Any: of whatever engine
-
-
-@pytest.fixture(scope="module", autouse=True)
-def jax_sets_the_environment_when_it_starts() -> None:
-    jnp.ones(1)
 
 
 @pytest.fixture(scope="module", autouse=True)

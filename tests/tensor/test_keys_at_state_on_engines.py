@@ -9,12 +9,9 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-import tensorflow as tf
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -39,13 +36,17 @@ from fanwise.tensor import (
     use,
     value_and_grad,
 )
+from fanwise.testing.late import Late
+
+jax, jnp, tf = Late("jax"), Late("jax.numpy"), Late("tensorflow")
+pytestmark = pytest.mark.usefixtures("jax_is_loaded", "tensorflow_is_loaded")
 
 Array = Any  # Any throughout: arrays of all engines
 MAKE: dict[str, Callable[[Any], Array]] = {
     "numpy": np.array,
     "torch": lambda x: torch.tensor(np.asarray(x)),
-    "jax": jnp.asarray,
-    "tensorflow": tf.constant,
+    "jax": lambda x: jnp.asarray(x),
+    "tensorflow": lambda x: tf.constant(x),
 }
 ENGINES = list(MAKE)
 # JAX compiles nearly every example.

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import jax  # noqa: F401  # it sets variables of the environment: not inside a test
 import numpy as np
 import pytest
 
@@ -15,6 +14,7 @@ from fanwise.tensor.portability import tracing
 
 # TensorFlow has its own file: loading it costs seconds. Any throughout: arrays of several engines.
 ENGINES = ["numpy", "torch", "jax"]
+pytestmark = pytest.mark.usefixtures("jax_is_loaded")
 
 
 def findings(f: Callable[..., Any], *args: Any, **options: Any) -> list[str]:

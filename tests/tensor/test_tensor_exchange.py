@@ -8,18 +8,18 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-import tensorflow as tf
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fanwise.tensor import convert, empty_aligned, engine_of, from_numpy, same_memory, to_numpy, use
-from fanwise.tensor.exchange import with_jax
+from fanwise.testing.late import Late
+
+jax, jnp, tf = Late("jax"), Late("jax.numpy"), Late("tensorflow")
+pytestmark = pytest.mark.usefixtures("jax_is_loaded", "tensorflow_is_loaded")
 
 # Any throughout: arrays of any engine.
 ENGINES = ["numpy", "torch", "jax", "tensorflow"]
@@ -525,6 +525,8 @@ def test_a_tensor_inside_of_torch_func_is_refused(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_public_way_into_jax_does_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fanwise.tensor.exchange import with_jax  # loads JAX
+
     monkeypatch.setattr(with_jax, "_put", with_jax._put_by_public_way)
     x = base("float32")
     assert same_memory(convert(x, "jax", copy=False), x)

@@ -1,7 +1,9 @@
-"""Loading TensorFlow, and what must have a process of its own: several devices, what aborts raw, and the end.
+"""Loading TensorFlow, and what must have a process of its own: no JAX, several devices, what aborts raw, and the end.
 
 One process has loaded all engines, by `fanwise` and with a look at what is printed; loading them takes longer than
 all that is tried. Each program is a fork of it, made before an engine has started a thread, and ends as any program.
+That without JAX is made before JAX is loaded, which TensorFlow does too. What is loaded by then is left out of garbage
+collections: each fork would copy it, to find that nothing of it can go.
 """
 
 import json
@@ -11,6 +13,38 @@ import sys
 from typing import NamedTuple
 
 import pytest
+
+NOT_INSTALLED = """
+import importlib.abc, struct
+from fanwise.base.errors import NotInstalled
+from fanwise.tensor import from_wire
+
+class Hidden(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition('.')[0] in ('jax', 'jaxlib'):
+            raise ModuleNotFoundError(f'no module named {name}')
+
+def hide_by_a_hook():
+    sys.meta_path.insert(0, Hidden())
+
+def hide_by_none():
+    sys.meta_path.pop(0)
+    sys.modules['jax'] = None
+
+assert 'jax' not in sys.modules
+header = bytes([0xFA, 1, 3, 17, 0, 1, 0, 0]) + struct.pack('<q', 2)
+for hide in (hide_by_a_hook, hide_by_none):
+    hide()
+    try:
+        from_wire(header, [bytearray(8)])
+    except NotInstalled as error:
+        assert "'fanwise[jax]'" in str(error) and "engine='numpy'" in str(error) and "to_numpy" in str(error), error
+    else:
+        raise AssertionError('read')
+    assert from_wire(header, [bytearray(8)], engine='numpy').tolist() == [0, 0]
+    assert from_wire(header, [bytearray(8)], engine='torch').tolist() == [0, 0]
+print('refused twice')
+"""
 
 SEVERAL_DEVICES = """
 os.environ['XLA_FLAGS'] = '--xla_force_host_platform_device_count=3'
@@ -94,6 +128,7 @@ for engine in ('torch', 'jax', 'tensorflow'):
 print(len(kept))
 """
 
+BEFORE_JAX = {"not installed": NOT_INSTALLED}
 PROGRAMS = {
     "devices": SEVERAL_DEVICES,
     **{name: f"{ours}\nprint('all is well', flush=True)\n{raw}" for name, (ours, raw) in ABORTS.items()},
@@ -101,8 +136,31 @@ PROGRAMS = {
 }
 
 LOADED = """
+import gc
+gc.disable()  # what is loaded stays: to look at it again and again takes seconds
+
 import json, os, sys, warnings
+import numpy as np
+import torch
+from fanwise.tensor import convert, empty_aligned, from_wire, same_memory, to_numpy, to_wire
 from fanwise.tensor.namespaces import namespace
+
+statuses = {}
+
+def forked(programs):
+    # In the process of a program: its text. Here, when all have ended: None.
+    assert len(os.listdir("/proc/self/task")) == 1, "a fork would not be safe"
+    gc.freeze()
+    for name, program in json.loads(programs).items():
+        pid = os.fork()
+        if pid == 0:
+            for number, what in ((1, "out"), (2, "err")):
+                file = os.open(f"{name}.{what}", os.O_WRONLY | os.O_CREAT)
+                os.dup2(file, number)
+                os.close(file)
+            gc.enable()
+            return program
+        statuses[name] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 class Noise:
     def find_spec(self, name, path=None, target=None):
@@ -110,29 +168,22 @@ class Noise:
             os.write(2, b"I0000 00:00:1795202072.7 1 a.cc:1] greeting\\n")
             os.write(2, b"E0000 00:00:1795202072.8 1 a.cc:2] trouble\\n")
 
-xp = namespace("tensorflow")
-sys.meta_path.insert(0, Noise())
-assert "tensorflow" not in sys.modules
-xp.sum
-os.write(2, b"I0000 00:00:1795202072.9 1 a.cc:3] later\\n")
+def load_all():
+    xp = namespace("tensorflow")
+    sys.meta_path.insert(0, Noise())
+    assert "tensorflow" not in sys.modules
+    xp.sum
+    os.write(2, b"I0000 00:00:1795202072.9 1 a.cc:3] later\\n")
+    global jax, tensorflow
+    import jax, tensorflow
+    warnings.filterwarnings("ignore", "os.fork.. was called")  # JAX warns of its threads: there are none yet
 
-import numpy as np
-import jax, tensorflow, torch
-from fanwise.tensor import convert, empty_aligned, from_wire, same_memory, to_numpy, to_wire
-
-assert len(os.listdir("/proc/self/task")) == 1, "a fork would not be safe"
-warnings.filterwarnings("ignore", "os.fork.. was called")  # JAX warns of its threads: there are none yet
-statuses = {}
-for name, program in json.loads(sys.argv[1]).items():
-    pid = os.fork()
-    if pid == 0:
-        for number, what in ((1, "out"), (2, "err")):
-            file = os.open(f"{name}.{what}", os.O_WRONLY | os.O_CREAT)
-            os.dup2(file, number)
-            os.close(file)
-        break
-    statuses[name] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-else:
+program = forked(sys.argv[1])
+if program is None:
+    load_all()
+    program = forked(sys.argv[2])
+if program is None:
+    xp = namespace("tensorflow")
     program = "print(float(xp.sum(xp.ones(3))), json.dumps(statuses))"
 exec(program)
 """
@@ -148,11 +199,11 @@ class Finished(NamedTuple):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Finished]:
-    """What each of `PROGRAMS` left, and under `loaded` what the process did that they were forked of."""
+    """What each of the programs left, and under `loaded` what the process did that they were forked of."""
     folder = tmp_path_factory.mktemp("programs")
     quiet = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
     loaded = subprocess.run(
-        [sys.executable, "-c", LOADED, json.dumps(PROGRAMS)],
+        [sys.executable, "-c", LOADED, json.dumps(BEFORE_JAX), json.dumps(PROGRAMS)],
         # Importing numpy starts threads of OpenBLAS otherwise.
         env={**quiet, "OPENBLAS_NUM_THREADS": "1"},
         cwd=folder,
@@ -172,6 +223,13 @@ def test_loading_tensorflow_shows_no_greetings_but_all_else(finished: dict[str, 
     assert loaded.out == "3.0"
     trouble, later = loaded.err.splitlines()
     assert trouble.endswith("trouble") and later.endswith("later")
+
+
+def test_where_the_engine_is_not_installed_the_error_names_the_extra_and_another_engine_can_be_had(
+    finished: dict[str, Finished],
+) -> None:
+    done = finished["not installed"]
+    assert (done.status, done.out.strip()) == (0, "refused twice"), done.err
 
 
 def test_on_several_devices_the_default_one_is_used_and_what_is_spread_is_gathered(

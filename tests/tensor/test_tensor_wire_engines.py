@@ -8,12 +8,9 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-import tensorflow as tf
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,6 +30,10 @@ from fanwise.tensor import (
     to_wire,
 )
 from fanwise.tensor.wire import array_reducers
+from fanwise.testing.late import Late
+
+jax, jnp, tf = Late("jax"), Late("jax.numpy"), Late("tensorflow")
+pytestmark = pytest.mark.usefixtures("jax_is_loaded", "tensorflow_is_loaded")
 
 # Any throughout: arrays of any engine.
 ENGINES = ["numpy", "torch", "jax", "tensorflow"]
@@ -308,39 +309,3 @@ assert [len(buffer) for buffer in buffers] == [20000] and len(head) < 300
 assert codec.loads(head, buffers)[0].shape == (5000,)
 """
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-NOT_INSTALLED = """
-import importlib.abc, sys
-from fanwise.base.errors import NotInstalled
-from fanwise.tensor import from_wire
-
-class Hidden(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name.partition('.')[0] in ('jax', 'jaxlib'):
-            raise ModuleNotFoundError(f'no module named {name}')
-
-def hide_by_a_hook():
-    sys.meta_path.insert(0, Hidden())
-
-def hide_by_none():
-    sys.meta_path.pop(0)
-    sys.modules['jax'] = None
-
-header = bytes.fromhex(sys.argv[1])
-for hide in (hide_by_a_hook, hide_by_none):
-    hide()
-    try:
-        from_wire(header, [bytearray(8)])
-    except NotInstalled as error:
-        assert "'fanwise[jax]'" in str(error) and "engine='numpy'" in str(error) and "to_numpy" in str(error), error
-    else:
-        raise AssertionError('read')
-    assert from_wire(header, [bytearray(8)], engine='numpy').tolist() == [0, 0]
-    assert from_wire(header, [bytearray(8)], engine='torch').tolist() == [0, 0]
-"""
-
-
-def test_where_the_engine_is_not_installed_the_error_names_the_extra_and_another_engine_can_be_had() -> None:
-    header = bytes([0xFA, 1, 3, 17, 0, 1, 0, 0]) + struct.pack("<q", 2)
-    subprocess.run([sys.executable, "-c", NOT_INSTALLED, header.hex()], check=True)

@@ -10,25 +10,17 @@ import pytest
 
 from fanwise.tensor.namespaces import namespace
 from fanwise.tensor.namespaces.standard import CONSTANTS, DTYPES, EXTRA_DTYPES, PARTS
+from fanwise.testing.late import Late
 
 Tensor = Any  # Any: TensorFlow ships no types
-xp = namespace("tensorflow")
-
-
-class _Late:
-    """TensorFlow, loaded when a test runs, not when the file is collected: every process of a run collects it."""
-
-    def __getattr__(self, name: str) -> Any:  # Any: what TensorFlow has
-        from fanwise.tensor.with_tensorflow import tf
-
-        return getattr(tf, name)
+xp = Late(lambda: namespace("tensorflow"))
+tf = Late("tensorflow")
+pytestmark = pytest.mark.usefixtures("tensorflow_is_loaded")
 
 
 def late(name: str) -> Callable[..., Any]:  # Any: tensors
     return lambda *arrays: getattr(xp, name)(*arrays)
 
-
-tf = _Late()
 
 A = np.array([[0.3, -0.6, 0.9], [0.25, 0.7, -0.45]])
 B = np.array([[0.5, 0.8, -0.2], [1.3, 0.4, 0.6]])

@@ -18,9 +18,11 @@ from hypothesis import strategies as st
 
 from fanwise.tensor.namespaces import namespace
 from fanwise.tensor.namespaces.standard import DTYPES, PARTS
+from fanwise.testing.late import Late
 
 Array = np.ndarray[Any, Any]  # Any: shapes and dtypes are drawn
-xp = namespace("tensorflow")
+xp = Late(lambda: namespace("tensorflow"))
+pytestmark = pytest.mark.usefixtures("tensorflow_is_loaded")
 
 SIGNED = ("int8", "int16", "int32", "int64")
 UNSIGNED = ("uint8", "uint16", "uint32", "uint64")

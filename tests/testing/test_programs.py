@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -200,3 +202,25 @@ def test_a_forked_program_that_never_prints_the_text_is_killed_and_told(
             script(tmp_path, "import signal; signal.pause()"), folder=tmp_path, limit_s=0.2, interrupt_after="ready"
         )
     assert before.leaks(patience_s=60.0) == []
+
+
+def test_what_the_test_itself_starts_is_forked_and_its_child_as_long_as_it_asks_for_it(
+    loaded: LoadedInterpreter, tmp_path: Path
+) -> None:
+    show = "import os, sys; print('decimal' in sys.modules, os.getppid(), os.getcwd(), os.environ['ONE'], sys.argv[1])"
+
+    def starts() -> list[str]:
+        environment = {**os.environ, "ONE": "1"}
+        command = [sys.executable, "-c", show, "x"]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=environment, check=True)
+        return done.stdout.split()
+
+    expected = [str(os.getpid()), str(tmp_path), "1", "x"]
+    with loaded.forks_here():
+        assert starts() == ["True", *expected]
+        killed = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+        killed.kill()
+        assert killed.wait() == -signal.SIGKILL
+        # Programs are forked as before, meanwhile.
+        assert loaded.run(script(tmp_path, "print('ran')"), folder=tmp_path).out == "ran\n"
+    assert starts() == ["False", *expected]

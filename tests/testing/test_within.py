@@ -60,7 +60,12 @@ def test_the_message_shows_the_stacks_of_all_threads() -> None:
     assert "thread waiter (daemon):" in text
     assert "in a_thread_that_waits" in text
     assert "thread MainThread:" in text
-    assert "no child processes" in text
+
+
+def test_it_is_told_when_there_are_no_child_processes() -> None:
+    code = "from fanwise.testing.processes import describe_children; print(describe_children(), end='')"
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
+    assert done.stdout == "no child processes\n"
 
 
 def test_the_message_shows_the_child_processes() -> None:

@@ -59,7 +59,7 @@ def same(one: object, other: object) -> bool:
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
-@settings(max_examples=50)  # each one waits for the disk
+@settings(max_examples=25)  # each one waits for the disk
 @given(batches=st.lists(st.lists(appended, max_size=4), max_size=6), after=st.integers(0, 30))
 def test_what_is_written_is_read_in_order(batches: list[list[Any]], after: int) -> None:
     with tempfile.TemporaryDirectory() as above:

@@ -292,9 +292,9 @@ def test_a_metric_that_no_trial_reports_ends_the_search_and_says_which_names_the
     assert experiment.finished
 
 
-def test_a_limit_on_a_metric_that_no_trial_reports_ends_the_search_when_a_trial_has_completed() -> None:
+def test_a_limit_on_a_metric_that_no_trial_reports_ends_the_search_when_a_trial_has_completed(pool: Pool) -> None:
     with pytest.raises(ValueError) as caught:
-        tune(name="kept", stop=StoppingCriterion(min_metric_value={"los": -1}))
+        tune(pool=pool, name="kept", stop=StoppingCriterion(min_metric_value={"los": -1}))
     assert str(caught.value) == (
         "the StoppingCriterion waits for the metric 'los', but a trial has completed without reporting it; "
         "it reported 'loss'; did you mean 'loss'?"
@@ -302,8 +302,8 @@ def test_a_limit_on_a_metric_that_no_trial_reports_ends_the_search_when_a_trial_
     assert load_experiment("kept").finished
 
 
-def test_a_metric_that_is_no_number_fails_its_trial_with_the_name_and_the_value() -> None:
-    tune(objective=report_text, name="kept")
+def test_a_metric_that_is_no_number_fails_its_trial_with_the_name_and_the_value(pool: Pool) -> None:
+    tune(objective=report_text, pool=pool, name="kept")
     reason = load_experiment("kept").reason(0)
     assert reason is not None
     assert reason.kind == "exception"
@@ -313,7 +313,9 @@ def test_a_metric_that_is_no_number_fails_its_trial_with_the_name_and_the_value(
 # Experiments that are none.
 
 
-def test_an_experiment_of_that_name_is_neither_overwritten_nor_is_the_scheduler_used_up(nothing_is_made: Path) -> None:
+def test_an_experiment_of_that_name_is_neither_overwritten_nor_is_the_scheduler_used_up(
+    pool: Pool, nothing_is_made: Path
+) -> None:
     (nothing_is_made / "kept").mkdir(parents=True)
     (nothing_is_made / "kept" / "mine.txt").write_text("mine")
     scheduler = RandomSearch(metric="loss")
@@ -323,7 +325,7 @@ def test_an_experiment_of_that_name_is_neither_overwritten_nor_is_the_scheduler_
     assert os.listdir(nothing_is_made / "kept") == ["mine.txt"]
     (nothing_is_made / "kept" / "mine.txt").unlink()
     (nothing_is_made / "kept").rmdir()
-    tune(name="kept", scheduler=scheduler)
+    tune(pool=pool, name="kept", scheduler=scheduler)
 
 
 def test_a_name_that_was_taken_after_the_tuner_was_made_is_refused_by_run(nothing_is_made: Path) -> None:
@@ -347,8 +349,8 @@ def test_a_folder_that_is_no_experiment_and_a_name_that_is_none_are_told(tmp_pat
         load_experiment("lenett")
 
 
-def test_a_record_of_another_version_is_told_with_both_versions() -> None:
-    tune(name="kept")
+def test_a_record_of_another_version_is_told_with_both_versions(pool: Pool) -> None:
+    tune(pool=pool, name="kept")
     file = load_experiment("kept").path / "record.sqlite"
     with sqlite3.connect(file) as connection:
         connection.execute("UPDATE meta SET value = ? WHERE key = 'format'", (json.dumps(99),))

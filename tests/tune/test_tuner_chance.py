@@ -8,6 +8,7 @@ import pytest
 
 from fanwise.base.errors import ClosedError
 from fanwise.pool import Pool, current
+from fanwise.testing.programs import LoadedInterpreter
 from fanwise.testing.searches import search
 from fanwise.tune import (
     report,
@@ -59,8 +60,10 @@ def use_torch(same: int) -> None:
     report(loss=torch.tensor(0.25), total=torch.tensor([total]), drawn=torch.rand(()), half=torch.tensor(1.5).half())
 
 
-def test_a_trial_may_use_torch_with_a_data_loader_whose_children_send_nothing(home: Path) -> None:
-    with Pool(cpus=2) as pool:
+def test_a_trial_may_use_torch_with_a_data_loader_whose_children_send_nothing(
+    home: Path, torch_loaded: LoadedInterpreter
+) -> None:
+    with torch_loaded.forks_here(), Pool(cpus=2) as pool:
         first, again = (search(use_torch, {"same": 1}, pool=pool, random_seed=5, trials=2) for _ in range(2))
     assert list(first.results["loss"]) == [0.25, 0.25]
     assert list(first.results["total"]) == [15, 15]

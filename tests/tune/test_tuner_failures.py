@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import psutil
 import pytest
 
@@ -16,6 +17,7 @@ from fanwise.base.errors import RecordError, SearchFailedError
 from fanwise.pool import Pool
 from fanwise.testing import within
 from fanwise.tune import Experiment, RandomSearch, StoppingCriterion, Tuner, choice, load_experiment, report, uniform
+from fanwise.tune.record import read_events
 
 WAYS = [
     *("good", "raises", "hangs", "crashes", "exits", "leaves", "is killed", "says nothing", "reports nan"),
@@ -90,6 +92,12 @@ def failures(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Experiment]:
         yield search(end_in_a_way, WAYS, trial_timeout_s=3.0)
 
 
+@pytest.fixture(scope="module")
+def trials(failures: Experiment) -> pd.DataFrame:
+    """Its trials by number."""
+    return failures.trials.set_index("trial_id")
+
+
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("FANWISE_HOME", str(tmp_path))
@@ -120,9 +128,11 @@ REASONS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_each_way_of_failing_ends_one_trial_and_is_recorded_with_its_reason(failures: Experiment, way: str) -> None:
+def test_each_way_of_failing_ends_one_trial_and_is_recorded_with_its_reason(
+    failures: Experiment, trials: pd.DataFrame, way: str
+) -> None:
     number = WAYS.index(way)
-    row = failures.trials.set_index("trial_id").loc[number]
+    row = trials.loc[number]
     reason = failures.reason(number)
     assert row["config_way"] == way
     if way not in REASONS:
@@ -264,10 +274,10 @@ def run_and_kill(ways: list[str], column: str) -> Experiment:
 
     def reported() -> int:
         try:
-            results = load_experiment("killed").results
+            events = read_events(load_experiment("killed").path)
         except RecordError:
             return 0
-        return int(results[column][0]) if len(results) else 0
+        return next((int(event.body["values"][column]) for event in events if event.kind == "report"), 0)
 
     os.kill(within(30.0, reported, "trial 0 has reported"), signal.SIGKILL)
     thread.join(60.0)

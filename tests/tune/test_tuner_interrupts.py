@@ -18,6 +18,7 @@ from fanwise.base.errors import ClosedError, RecordError
 from fanwise.links import Hub
 from fanwise.testing import within
 from fanwise.tune import Experiment, load_experiment
+from fanwise.tune.record import read_events
 from fanwise.tune.watch import Interrupts, counting_interrupts, leave, look, watch
 
 SOURCES = Path(fanwise.__file__).parents[1]
@@ -140,7 +141,7 @@ def script(
 
 def num_reports() -> int:
     try:
-        return len(load_experiment("pressed").results)
+        return sum(event.kind == "report" for event in read_events(load_experiment("pressed").path))
     except RecordError:  # its folder is just being made
         return 0
 

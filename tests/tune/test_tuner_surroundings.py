@@ -21,6 +21,7 @@ from fanwise.tune import (
     report,
     uniform,
 )
+from fanwise.tune.record import read_events
 
 SOURCES = Path(fanwise.__file__).parents[1]
 
@@ -62,7 +63,7 @@ def in_a_thread(run: Callable[[], object]) -> tuple[threading.Thread, list[objec
 
 def num_reports(name: str) -> int:
     try:
-        return len(load_experiment(name).results)
+        return sum(event.kind == "report" for event in read_events(load_experiment(name).path))
     except RecordError:  # its folder is just being made
         return 0
 

@@ -10,10 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_digits
 
 from fanwise import zoo
+from fanwise.testing.late import Late
+from fanwise.testing.programs import LoadedInterpreter
 from fanwise.zoo.digits import read_table
+
+datasets = Late("sklearn.datasets")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def scikit_learn_sets_the_environment_when_loaded() -> None:
+    assert datasets.load_digits
 
 
 def test_digits_have_the_shapes_and_types_of_every_data_set() -> None:
@@ -34,7 +42,7 @@ def test_at_their_own_size_digits_are_the_pixels_of_scikit_learn() -> None:
     data = zoo.digits(size=8)
     ours = torch.cat([data.train_images, data.test_images]).flatten(1)
     labels = torch.cat([data.train_labels, data.test_labels])
-    theirs = load_digits()
+    theirs = datasets.load_digits()
     ours_sorted = sorted(zip(ours.mul(16).int().tolist(), labels.tolist(), strict=True))
     assert ours_sorted == sorted(zip(theirs.data.astype(int).tolist(), theirs.target.tolist(), strict=True))
 
@@ -85,14 +93,16 @@ def test_a_size_below_one_is_refused() -> None:
         zoo.digits(size=0)
 
 
-def test_importing_the_zoo_loads_no_library_and_digits_load_no_scikit_learn() -> None:
-    code = (
-        "import sys, fanwise.zoo as zoo\n"
-        "assert not {'torch', 'numpy', 'sklearn', 'rich'} & set(sys.modules)\n"
-        "zoo.digits()\n"
-        "assert 'sklearn' not in sys.modules"
-    )
+def test_importing_the_zoo_loads_no_library() -> None:
+    code = "import sys, fanwise.zoo\nassert not {'torch', 'numpy', 'sklearn', 'rich'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_loading_digits_loads_no_scikit_learn(torch_loaded: LoadedInterpreter, tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text("import sys, fanwise.zoo\nfanwise.zoo.digits()\nprint('sklearn' in sys.modules)")
+    done = torch_loaded.run(script, folder=tmp_path)
+    assert done.said == "False\n"
 
 
 def test_standardised_images_have_mean_zero_and_deviation_one_over_the_training_half() -> None:

@@ -1,12 +1,16 @@
 """The program of a `LoadedInterpreter`: loads modules once, then forks a process for each program it is asked to run.
 
-    test --"run", script, folder, environment, forks + out, err--> here --fork--> the program, in a session of its own
-         <-------------- pid + pidfd ----------------------------
-         --"status", pid--> here, once the pidfd is readable; answers with the exit status
+    test --"run", script, folder, environment, forks + out, err--> server --fork--> a program, in a session of its own
+         <-------------- pid + pidfd ------------------------------
+         --"status", pid--> server, once the pidfd is readable; answers with the exit status
 
-Interpreters that a program starts with `python -c`, as multiprocessing's `spawn` and a pool do, can be forked too:
+Interpreters that a program starts with `python -c`, as multiprocessing's `spawn` and a pool do, can be forked too, and
+so can those of the test:
 
-    here --fork--> the program --fork, before it runs--> one that stands by --fork--> what the program starts
+    server --fork--> the program --fork, before it runs--> one that stands by --fork--> what the program starts
+
+    what the test has started, and loads --fork--> server
+                                         --fork, when it is asked--> what the test starts
 
 Run by its path and not imported, so that the programs find nothing of fanwise loaded. Has no thread of its own and
 loads only what starts none, or a fork would not be safe. Ends with the test: the kernel sees to that.
@@ -30,7 +34,7 @@ import sys
 import threading
 import types
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -104,9 +108,34 @@ def _stand_by() -> _Started | None:
     if os.fork() == 0:
         ours.close()
         _end_with_parent()
-        return _start_interpreters(its)
+        started = _start_interpreters(its)
+        if started is None:
+            os._exit(0)
+        return started
     its.close()
-    program, lock, usual = os.getpid(), threading.Lock(), _posixsubprocess.fork_exec
+    _start_by(_asking(ours, _posixsubprocess.fork_exec))
+    return None
+
+
+@contextlib.contextmanager
+def forked_starts(channel: socket.socket) -> Iterator[None]:
+    """Meanwhile what this process starts with `python -c` is forked of the process at the other end, as its child."""
+    usual = _posixsubprocess.fork_exec
+    _start_by(_asking(channel, usual))
+    try:
+        yield
+    finally:
+        _start_by(usual)
+
+
+def _start_by(fork_exec: Callable[..., int]) -> None:
+    _posixsubprocess.fork_exec = fork_exec
+    subprocess._fork_exec = fork_exec  # type: ignore[attr-defined]  # the stubs leave it out
+
+
+def _asking(channel: socket.socket, usual: Callable[..., int]) -> Callable[..., int]:
+    """A `fork_exec` that asks `_start_interpreters` at the other end of the channel."""
+    program, lock = os.getpid(), threading.Lock()
 
     def fork_exec(arguments: Sequence[str | bytes], *others: Any) -> int:  # Any: twenty, see subprocess
         _, _, kept, folder, environment, stdin, _, _, stdout, _, stderr, _, failed, _, setsid, *_ = others
@@ -119,15 +148,14 @@ def _stand_by() -> _Started | None:
         numbers = [0, 1, 2, *kept]
         environment = [b"=".join(item) for item in os.environb.items()] if environment is None else environment
         with lock, _adopting():
-            ours.sendall(struct.pack("i", len(message := pickle.dumps((asked, numbers, folder, environment, setsid)))))
-            ours.sendall(message)
-            socket.send_fds(ours, [b"."], [*standard, *kept])
-            pid: int = struct.unpack("i", ours.recv(4, socket.MSG_WAITALL))[0]
+            message = pickle.dumps((asked, numbers, folder, environment, setsid))
+            channel.sendall(struct.pack("i", len(message)))
+            channel.sendall(message)
+            socket.send_fds(channel, [b"."], [*standard, *kept])
+            pid: int = struct.unpack("i", channel.recv(4, socket.MSG_WAITALL))[0]
         return pid
 
-    _posixsubprocess.fork_exec = fork_exec  # type: ignore[assignment]  # for multiprocessing
-    subprocess._fork_exec = fork_exec  # type: ignore[attr-defined]  # the stubs leave it out
-    return None
+    return fork_exec
 
 
 @contextlib.contextmanager
@@ -140,12 +168,9 @@ def _adopting() -> Iterator[None]:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 0)
 
 
-def _start_interpreters(channel: socket.socket) -> _Started:
-    """Serve `fork_exec` until the program has ended; then this process ends. Returns in what it has started."""
-    while True:
-        size = channel.recv(4, socket.MSG_WAITALL)
-        if not size:
-            os._exit(0)
+def _start_interpreters(channel: socket.socket) -> _Started | None:
+    """Serve `fork_exec` until who asks has ended: None. In each process that it starts: what that is to run."""
+    while size := channel.recv(4, socket.MSG_WAITALL):
         told = pickle.loads(channel.recv(struct.unpack("i", size)[0], socket.MSG_WAITALL))
         arguments, numbers, folder, environment, setsid = told
         descriptors = socket.recv_fds(channel, 1, len(numbers))[1]
@@ -167,6 +192,7 @@ def _start_interpreters(channel: socket.socket) -> _Started:
         channel.sendall(os.read(told_r, 4))
         for descriptor in (told_r, told_w, adopted_r, *descriptors):
             os.close(descriptor)
+    return None
 
 
 def _place(descriptors: Sequence[int], numbers: Sequence[int]) -> None:
@@ -228,10 +254,35 @@ def _end_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def main(descriptor: int, modules: Iterable[str]) -> _Started | None:
-    """Load the modules and serve until the test has gone: None. In each forked process returns what it is to run."""
+def main(programs: int, starts: int, modules: Iterable[str]) -> _Started | None:
+    """Load the modules and serve until the test has gone: None. In each forked process returns what it is to run.
+
+    Args:
+        programs: the socket of the server, which `run` talks to.
+        starts: the socket of this process; see `forked_starts`.
+    """
     _end_with_parent()
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what a program leaves stays below the test, which sees it
+    _load(modules)
+    server = os.fork()
+    if server == 0:
+        os.close(starts)
+        _end_with_parent()
+        # What a program leaves stays below the test, which sees it. Not so of the process above: what that starts
+        # becomes a child of the test.
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        channel = socket.socket(fileno=programs)
+        with channel, Connection(os.dup(programs)) as pipe:
+            pipe.send("loaded")
+            return _serve(channel, pipe)
+    os.close(programs)
+    with socket.socket(fileno=starts) as channel:
+        started = _start_interpreters(channel)
+    if started is None:
+        os.waitpid(server, 0)
+    return started
+
+
+def _load(modules: Iterable[str]) -> None:
     before = set(sys.modules)
     gc.disable()  # what is loaded stays: to look at it again and again takes a tenth of the time
     for module in modules:
@@ -240,13 +291,9 @@ def main(descriptor: int, modules: Iterable[str]) -> _Started | None:
     _leave_to_the_kernel({name: sys.modules[name] for name in set(sys.modules) - before})
     gc.collect()
     gc.freeze()  # the collector of a program would write to, and so copy, every page that it shares with us
-    channel = socket.socket(fileno=descriptor)
-    with channel, Connection(os.dup(descriptor)) as pipe:
-        pipe.send("loaded")
-        return _serve(channel, pipe)
 
 
 if __name__ == "__main__":
-    started = main(int(sys.argv[1]), sys.argv[2:])
+    started = main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
     if started is not None:
         exec(compile(*started, "exec"), vars(sys.modules["__main__"]))

@@ -4,6 +4,8 @@
 
     with LoadedInterpreter("torch") as loaded:
         loaded.run(script, folder=tmp_path) --> Finished(status, out, err)
+        with loaded.forks_here():
+            Pool()    # its processes have torch at once
 
 Each runs in a session of its own, without standard input, with its experiments below the folder it runs in. Whatever
 it started ends with it when it takes too long, and the test is told that it did. `run_program` starts a fresh
@@ -19,7 +21,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -95,10 +97,12 @@ class LoadedInterpreter:
 
     def __init__(self, *modules: str) -> None:
         mine, its = socket.socketpair()
-        with its:
+        self._starts, its_starts = socket.socketpair()
+        with its, its_starts:
+            descriptors = its.fileno(), its_starts.fileno()
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-W", "error", program_server.__file__, str(its.fileno()), *modules],
-                pass_fds=[its.fileno()],
+                [sys.executable, "-P", "-W", "error", program_server.__file__, *map(str, descriptors), *modules],
+                pass_fds=descriptors,
                 # Importing numpy starts threads of OpenBLAS otherwise. A second thread of torch's would mostly spin.
                 env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
                 stdin=subprocess.DEVNULL,
@@ -147,6 +151,15 @@ class LoadedInterpreter:
             self._pipe.send(("status", pid))
             return Finished(int(self._answer()), _text_of(out), _text_of(err) + note)
 
+    @contextlib.contextmanager
+    def forks_here(self) -> Iterator[None]:
+        """Meanwhile the interpreters that this process starts with `python -c`, as a pool does, are forked too.
+
+        They have the modules and are children of this process, and nothing of fanwise is loaded in them.
+        """
+        with program_server.forked_starts(self._starts):
+            yield
+
     def _answer(self) -> Any:  # Any: what the server sends
         assert self._pipe.poll(LIMIT_S), "the loaded interpreter does not answer"
         return self._pipe.recv()
@@ -159,6 +172,7 @@ class LoadedInterpreter:
     ) -> None:
         self._pipe.close()
         self._socket.close()
+        self._starts.close()
         self._process.wait()
 
 

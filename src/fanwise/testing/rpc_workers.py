@@ -1,9 +1,10 @@
 """Workers of rpc as real processes, each told by the test what to do.
 
-    test --pipe--> nursery: an interpreter that has imported torch, once for all tests --fork--> worker, worker, ...
+    test --pipe--> first nursery: an interpreter that has imported torch, once for all tests --fork--> nursery, ...
+    test --pipe--> nursery: has imported a test module --fork--> worker, worker, ...
     test --pipe--> worker: runs a function, sends back what it returns or raises, waits for the next
 
-    with Nursery(folder) as nursery:
+    with Nursery.start(folder) as first, first.another() as nursery:
         nursery.learn(__name__, __file__)                # functions of this test module travel by name
         workers = Workers(nursery, tmp_path)
         one, two, three = workers.group(3)
@@ -40,19 +41,41 @@ _REAP_EVERY_S = 0.1
 
 
 class Nursery:
-    """The parent of all workers, from the side of the test. `folder` takes the sockets of the groups: a short path."""
+    """The parent of workers, from the side of the test.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        begin: starts its process, given the descriptor that it serves, and returns what waits for the end of it.
+    """
+
+    def __init__(self, begin: Callable[[int], Callable[[], object]]) -> None:
         mine, its = socket.socketpair()
         with its:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", f"from {__name__} import main; main({its.fileno()})"],
-                pass_fds=[its.fileno()],
-                env={**os.environ, "XDG_RUNTIME_DIR": str(folder), "PYTHONPATH": os.pathsep.join(sys.path)},
-                start_new_session=True,
-            )
+            self._wait = begin(its.fileno())
         self._socket = mine
         self._pipe = Connection(os.dup(mine.fileno()))
+
+    @classmethod
+    def start(cls, folder: Path) -> "Nursery":
+        """An interpreter that loads torch. `folder` takes the sockets of the groups: a short path."""
+
+        def begin(descriptor: int) -> Callable[[], object]:
+            return subprocess.Popen(
+                [sys.executable, "-c", f"from {__name__} import main; main({descriptor})"],
+                pass_fds=[descriptor],
+                env={**os.environ, "XDG_RUNTIME_DIR": str(folder), "PYTHONPATH": os.pathsep.join(sys.path)},
+                start_new_session=True,
+            ).wait
+
+        return cls(begin)
+
+    def another(self) -> "Nursery":
+        """One that is forked from this. What it learns stays there: a test module may compute, which starts threads."""
+
+        def begin(descriptor: int) -> Callable[[], object]:
+            pid = self._fork("nursery", descriptor)
+            return lambda: within(LIMIT_S, lambda: self.status(pid) is not None, "the nursery has ended")
+
+        return Nursery(begin)
 
     def learn(self, name: str, path: str) -> None:
         """Workers forked from now on have the module `name`, read from `path`."""
@@ -60,14 +83,17 @@ class Nursery:
 
     def fork(self, control: int, output: Path) -> int:
         """A new worker, told what to do through the descriptor `control`; what it prints goes to `output`."""
-        self._pipe.send(("fork", (str(output),)))
-        socket.send_fds(self._socket, [b"."], [control])
-        return int(self._answer())
+        return self._fork("worker", control, str(output))
 
     def status(self, pid: int) -> int | None:
         """The exit code of a worker, minus the signal that killed it; None while it lives. Does not block."""
         code = self._ask("status", pid)
         return None if code is None else int(code)
+
+    def _fork(self, what: str, control: int, *args: object) -> int:
+        self._pipe.send((what, args))
+        socket.send_fds(self._socket, [b"."], [control])
+        return int(self._answer())
 
     def _ask(self, method: str, *args: object) -> Any:
         self._pipe.send((method, args))
@@ -85,7 +111,7 @@ class Nursery:
     ) -> None:
         self._pipe.close()
         self._socket.close()
-        self._process.wait()
+        self._wait()
 
 
 class Worker:
@@ -244,12 +270,17 @@ def num_owned() -> int:
 
 
 def main(descriptor: int) -> None:
-    """The nursery's program: ends when the test has gone. Returns in a worker, when that is told to come to its end."""
+    """The first nursery's program. Returns in a worker, when that is told to come to its end."""
     gc.disable()  # nothing of what is loaded is garbage, and looking through it again and again takes long
     from ..rpc import init_rpc  # noqa: F401  # loads torch, for all workers
 
     gc.freeze()  # a process that collects all this, at its end at the latest, works for half a second and copies it
     gc.enable()
+    _nurse(descriptor)
+
+
+def _nurse(descriptor: int) -> None:
+    """Do what the test asks for, end when it has gone. Returns in a worker, as `main` does."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what a dead worker leaves stays below the test, which sees it
     its = socket.socket(fileno=descriptor)
     pipe = Connection(os.dup(descriptor))
@@ -273,8 +304,10 @@ def main(descriptor: int) -> None:
             if pid == 0:
                 its.close()
                 pipe.close()
-                _serve(control, *args)
-                return
+                if method == "nursery":
+                    os.setsid()
+                    return _nurse(control)
+                return _serve(control, *args)
             os.close(control)
             codes.pop(pid, None)  # of one that had this number before
             pipe.send(pid)

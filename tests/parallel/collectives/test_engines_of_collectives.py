@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from fanwise.testing.programs import run_program
+from fanwise.testing.programs import LoadedInterpreter
 
 pytestmark = pytest.mark.skipif(
     not all(importlib.util.find_spec(engine) for engine in ("jax", "tensorflow")), reason="needs jax and tensorflow"
@@ -108,13 +108,14 @@ PROGRAMS = {
     "traced": TRACED,
 }
 ALL = """
-import contextlib, io, json, sys, traceback
+import contextlib, io, json, pathlib, sys, traceback
+sys.modules["sklearn"] = None  # Keras would load it, for a second
 import tensorflow as tf
 
 (cpu,) = tf.config.list_physical_devices("CPU")
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 3)
 said = {}
-for name, program in json.loads(sys.argv[1]).items():
+for name, program in json.loads(pathlib.Path("programs.json").read_text()).items():
     with contextlib.redirect_stdout(io.StringIO()) as out:
         try:
             exec(program, {})
@@ -126,15 +127,17 @@ print(json.dumps(said))
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
+def said(torch_loaded: LoadedInterpreter, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
     """What each of the programs has printed, or how it failed."""
     environment = {
         "XLA_FLAGS": "--xla_force_host_platform_device_count=3",
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "OMP_NUM_THREADS": "1",
     }
-    arguments = ["-c", ALL, json.dumps(PROGRAMS)]
-    done = run_program(arguments, folder=tmp_path_factory.mktemp("engines"), environment=environment)
+    folder = tmp_path_factory.mktemp("engines")
+    (folder / "programs.json").write_text(json.dumps(PROGRAMS))
+    (folder / "all.py").write_text(ALL)
+    done = torch_loaded.run(folder / "all.py", folder=folder, environment=environment)
     assert done.status == 0, done.said
     found: Mapping[str, str] = json.loads(done.out)
     return found

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fanwise.testing.programs import run_program
+from fanwise.testing.programs import LoadedInterpreter
 
 PROGRAM = Path(__file__).with_name("fake_accelerator.py")
 SIZE = 840
@@ -16,9 +16,9 @@ every_count = pytest.mark.parametrize("count", COUNTS)
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Any:  # Any: JSON
+def report(torch_loaded: LoadedInterpreter, tmp_path_factory: pytest.TempPathFactory) -> Any:  # Any: JSON
     """Of a program that fails when an operation gets tensors of two devices, or bits differ from those on CPUs."""
-    done = run_program([str(PROGRAM)], folder=tmp_path_factory.mktemp("fakes"))
+    done = torch_loaded.run(PROGRAM, folder=tmp_path_factory.mktemp("fakes"))
     assert done.status == 0, done.said
     return json.loads(done.out)
 

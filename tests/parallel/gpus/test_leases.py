@@ -14,6 +14,8 @@ from fanwise.parallel.processes.pools import close_own_pool, own_pool
 from fanwise.parallel.processes.supervisor import Settings, Supervisor
 from fanwise.pool.current import current
 
+pytestmark = pytest.mark.usefixtures("forked_pools")
+
 
 @pytest.fixture(autouse=True)
 def own_pools_are_closed() -> Iterator[None]:

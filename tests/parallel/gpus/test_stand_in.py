@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from fanwise.testing.programs import run_program
+from fanwise.testing.programs import LoadedInterpreter
 
 PROGRAM = Path(__file__).with_name("stand_in.py")
 SHARDS = 4
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Any:  # Any: JSON
+def report(torch_loaded: LoadedInterpreter, tmp_path_factory: pytest.TempPathFactory) -> Any:  # Any: JSON
     """Of a program that fails when an operator gets tensors of two devices."""
-    done = run_program([str(PROGRAM)], folder=tmp_path_factory.mktemp("far"))
+    done = torch_loaded.run(PROGRAM, folder=tmp_path_factory.mktemp("far"), forks=True)
     assert done.status == 0, done.said
     return json.loads(done.out)
 

@@ -7,6 +7,7 @@ A member is forked from this process, which has loaded what it uses: each worker
 is a bare interpreter, and lives as long as its member.
 """
 
+import importlib
 import json
 import os
 import runpy
@@ -33,6 +34,7 @@ sys.exit(not os.path.exists("said" + rank))
 def main() -> None:
     """Raises SystemExit, as torchrun does, when a process has failed."""
     torch.set_num_threads(1)
+    importlib.import_module("fanwise.parallel.running")  # before the members are forked, as torch is
     (OUT / "worker.py").write_text(WORKER)
     for rank in range(SIZE):
         os.mkfifo(OUT / f"ends{rank}")

@@ -3,10 +3,11 @@
     GUEST_SIZE processes --GUEST_PROGRAMS--> GUEST_OUT/<rank>: a dict, by name, of what each returned or raised
     one process alone    --GUEST_ALONE-----> GUEST_OUT/alone
 
-All that they use was loaded before this began. They find each other at an address that this process serves, as
-torchrun's agent does; with GUEST_JOINED they have initialised torch.distributed by a file before they begin.
+All that they use is loaded before the first of them is forked. They find each other at an address that this process
+serves, as torchrun's agent does; with GUEST_JOINED they have initialised torch.distributed by a file before they begin.
 """
 
+import importlib
 import importlib.util
 import os
 import pickle
@@ -25,6 +26,7 @@ IS_JOINED = "GUEST_JOINED" in ENVIRONMENT
 
 def main() -> None:
     torch.set_num_threads(1)
+    importlib.import_module("fanwise.parallel.running")  # each process would need a third of a second for it
     wait(start("alone", {}, "GUEST_ALONE"))
     store = None if IS_JOINED else served()
     everyone = []

@@ -1,7 +1,7 @@
 """A run in processes that somebody else has started. One start of processes serves many tests: it takes seconds."""
 
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -40,20 +40,13 @@ class Start(Protocol):
 
 
 @pytest.fixture(scope="module")
-def loaded() -> Iterator[LoadedInterpreter]:
-    """Has loaded what all the processes use: that takes longer than all that they do."""
-    with LoadedInterpreter("torch", "torch._dynamo", "fanwise.parallel.running") as loaded:
-        yield loaded
-
-
-@pytest.fixture(scope="module")
-def start(loaded: LoadedInterpreter) -> Start:
+def start(torch_loaded: LoadedInterpreter) -> Start:
     """See `Start`. `joined`: the processes have initialised torch.distributed themselves."""
 
     def run(folder: Path, size: int, *programs: str, alone: Sequence[str] = (), joined: bool = False) -> Said:
         told = {"GUEST_OUT": str(folder), "GUEST_SIZE": str(size), **({"GUEST_JOINED": "yes"} if joined else {})}
         environment = {**told, "GUEST_PROGRAMS": ",".join(programs), "GUEST_ALONE": ",".join(alone)}
-        done = loaded.run(STARTED, folder=folder, environment=environment)
+        done = torch_loaded.run(STARTED, folder=folder, environment=environment)
         assert done.status == 0, done.said
         by_rank = [_said(folder / str(rank)) for rank in range(size)]
         return Said(by_rank, _said(folder / "alone"), done.out)
@@ -171,8 +164,8 @@ def test_a_death_is_an_error_in_those_that_are_left(two: Said) -> None:
     assert list(second) == list(first)[:-1], "the second one has died of it"
 
 
-def test_torchrun_is_a_launcher(loaded: LoadedInterpreter, three: Said, tmp_path: Path) -> None:
-    done = loaded.run(BY_TORCHRUN, folder=tmp_path, environment={"GUEST_OUT": str(tmp_path)})
+def test_torchrun_is_a_launcher(torch_loaded: LoadedInterpreter, three: Said, tmp_path: Path) -> None:
+    done = torch_loaded.run(BY_TORCHRUN, folder=tmp_path, environment={"GUEST_OUT": str(tmp_path)})
     assert done.status == 0, done.said
     said = [(tmp_path / f"said{rank}").read_text() for rank in range(2)]
     assert said == [repr(three.alone["bits"]["momentum"])] * 2

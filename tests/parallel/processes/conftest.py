@@ -10,7 +10,7 @@ from fanwise.pool import Pool
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
+def pool(forked_pools: None) -> Iterator[Pool]:
     """For all tests of a file. They leave it as they found it: what they start in it is a job that ends."""
     importlib.import_module("torch._dynamo")  # the first optimizer loads it, which changes the environment
     with Pool(seed=0, cpus=64) as pool:

@@ -117,7 +117,7 @@ def test_bits_executions_and_accuracy_do_not_depend_on_the_processes(case: str, 
     (params, seen, accuracy, executed), _ = run("1", devices=1)
     assert executed == EXECUTIONS
     assert round(accuracy * N) / N == accuracy
-    several = [(2, 2), (3, 3), (8, 3)] if case != "momentum" else [(2, 2), (3, 3), (4, 4), (8, 8), (8, 3), (5, 2)]
+    several = [(2, 2), (8, 3)] if case != "momentum" else [(2, 2), (3, 3), (8, 8), (8, 3), (5, 2)]
     for devices, processes in several:
         found, pids = run(f"{devices} in {processes}", devices=devices, processes=processes)
         assert len(pids) == processes and str(os.getpid()) not in pids
@@ -147,15 +147,22 @@ def interrupted(path: Path, at: int | None, run: Run) -> dict[str, Tensor]:
     return dict(model.state_dict())
 
 
+@pytest.fixture(scope="module")
+def uninterrupted() -> dict[str, Tensor]:
+    """What comes of the training on one device."""
+    return fanwise.run(functools.partial(interrupted, Path(os.devnull), None), shards=SHARDS)
+
+
 @pytest.mark.parametrize(("first", "second"), [(1, 3), (3, 2), (2, 1), (4, 8)])
-def test_a_run_resumes_in_mid_epoch_on_other_processes(first: int, second: int, pool: Pool, tmp_path: Path) -> None:
+def test_a_run_resumes_in_mid_epoch_on_other_processes(
+    first: int, second: int, pool: Pool, uninterrupted: dict[str, Tensor], tmp_path: Path
+) -> None:
     path = tmp_path / "checkpoint"
-    expected = fanwise.run(functools.partial(interrupted, path, None), shards=SHARDS)
     with pytest.raises(Stop):
         fanwise.run(functools.partial(interrupted, path, 6), devices=first, shards=SHARDS, pool=pool)
     assert torch.load(path)["run"]["shards"] == SHARDS
     resumed = functools.partial(interrupted, path, None)
-    assert same(expected, fanwise.run(resumed, devices=second, resume=path, pool=pool))
+    assert same(uninterrupted, fanwise.run(resumed, devices=second, resume=path, pool=pool))
 
 
 def test_the_random_state_of_the_program_is_the_same_in_all_processes_and_put_back(pool: Pool) -> None:
@@ -200,6 +207,5 @@ def training(**options: Any) -> Any:  # Any: what run takes
 )
 def test_bits_of_other_steps_do_not_depend_on_the_processes(options: dict[str, Any], pool: Pool) -> None:
     one = fanwise.run(training(**options), devices=1, shards=SHARDS)
-    for devices in (2, 3):
-        found = fanwise.run(training(**options), devices=devices, shards=SHARDS, pool=pool)
-        assert all(torch.equal(first, other) for first, other in zip(one, found, strict=True)), devices
+    found = fanwise.run(training(**options), devices=3, shards=SHARDS, pool=pool)
+    assert all(torch.equal(first, other) for first, other in zip(one, found, strict=True))

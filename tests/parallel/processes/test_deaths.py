@@ -208,9 +208,16 @@ def dies_at(place: str, victims: tuple[int, ...], folder: Path, run: Run) -> tup
 PLACES = ["begin", "model", "step", "between", "mean", "before report", "end"]
 
 
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Tensor], float, list[Any]]:
+    """What comes of it where nobody dies."""
+    return fanwise.run(functools.partial(dies_at, "", (), tmp_path_factory.mktemp("alone")), shards=SHARDS)
+
+
 @pytest.mark.parametrize("place", PLACES)
-def test_a_death_at_any_place_changes_no_result(place: str, pool: Pool, tmp_path: Path) -> None:
-    expected = fanwise.run(functools.partial(dies_at, "", (), tmp_path), shards=SHARDS)
+def test_a_death_at_any_place_changes_no_result(
+    place: str, pool: Pool, expected: tuple[list[Tensor], float, list[Any]], tmp_path: Path
+) -> None:
     for victims in [(0,), (1, 2)]:
         folder = tmp_path / f"{victims}"
         folder.mkdir()

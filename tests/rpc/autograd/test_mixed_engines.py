@@ -66,7 +66,7 @@ def loaded_engines() -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def tensorflow_is_loaded() -> None:
+def part_in_tensorflow(tensorflow_is_loaded: None) -> None:
     load("tensorflow")
 
 
@@ -86,7 +86,7 @@ def two(real_workers: Workers, monkeypatch: pytest.MonkeyPatch) -> Iterator[list
         worker.result()
 
 
-@pytest.mark.usefixtures("tensorflow_is_loaded")
+@pytest.mark.usefixtures("part_in_tensorflow")
 @pytest.mark.skipif(
     not all(importlib.util.find_spec(engine) for engine in ("jax", "tensorflow")), reason="needs jax and tensorflow"
 )

@@ -58,6 +58,26 @@ def call_a_local_function_that_answers_later(to: str, back: str) -> Any:
     return rpc.rpc_sync(to, later)
 
 
+def replaced() -> str:
+    return "the first"
+
+
+def replace() -> None:
+    globals()["replaced"] = lambda: "the second"
+
+
+def call_one_that_is_replaced_now(to: str) -> Any:
+    first = replaced
+    replace()
+    return rpc.rpc_sync(to, first)
+
+
+def test_a_function_whose_name_another_has_by_now_goes_by_value(real_workers: Workers) -> None:
+    one, two = real_workers.group(2)
+    two.do(replace)
+    assert one.do(call_one_that_is_replaced_now, "w1") == "the first"
+
+
 def test_a_function_without_a_name_goes_by_value(real_workers: Workers) -> None:
     one, _two, _three = real_workers.group(3)
     name, result = one.do(call_a_lambda, "w1")

@@ -60,7 +60,7 @@ def refuse(request: Request) -> None:
 class Reply:
     """The answer to come of one call."""
 
-    __slots__ = ("_callbacks", "_done", "_due_s", "_error", "_link", "_value", "call_id", "method")
+    __slots__ = ("_callback", "_done", "_due_s", "_error", "_link", "_more", "_value", "call_id", "method")
 
     def __init__(self, link: "Link", method: str) -> None:
         self._link = link
@@ -70,7 +70,8 @@ class Reply:
         self._done = False
         self._value: Any = None  # Any: whatever the peer answered
         self._error: BaseException | None = None
-        self._callbacks: list[Callable[[Reply], None]] | None = None
+        self._callback: Callable[[Reply], None] | None = None
+        self._more: tuple[Callable[[Reply], None], ...] = ()
 
     def done(self) -> bool:
         return self._done
@@ -95,7 +96,10 @@ class Reply:
         """Call `callback(self)` when the answer is here; at once when it is. On the thread that reads."""
         with self._link._lock:
             if not self._done:
-                self._callbacks = [*(self._callbacks or ()), callback]
+                if self._callback is None:
+                    self._callback = callback
+                else:
+                    self._more = (*self._more, callback)
                 return
         callback(self)
 
@@ -109,8 +113,11 @@ class Reply:
             self._done = True
 
     def _tell(self) -> None:
-        callbacks, self._callbacks = self._callbacks, None
-        for callback in callbacks or ():
+        first, self._callback = self._callback, None
+        if first is None:
+            return
+        more, self._more = self._more, ()
+        for callback in (first, *more):
             try:
                 callback(self)
             except Exception:

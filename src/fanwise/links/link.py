@@ -98,7 +98,7 @@ class Link:
         link has ended.
         """
         head, buffers = self.dumps((method, args))
-        reply = self._new_call(method, deadline_s)
+        reply = self._new_call(str(method), deadline_s)  # its name only, when it is more: that is large
         self._send(self._encode(frames.REQUEST, reply.call_id, head, buffers))
         return reply
 

@@ -54,7 +54,7 @@ class Agent:
     def __init__(self, info: WorkerInfo, hub: Hub, drivers: Drivers, *, options: TensorPipeRpcBackendOptions) -> None:
         self.info = info
         self.incarnation = 0
-        self._pid = os.getpid()
+        self._forks = _forks
         self.options = options
         self.timeout_s = options.rpc_timeout
         self.on_lost: list[Callable[[WorkerInfo, int], None]] = []
@@ -271,7 +271,7 @@ class Agent:
 
     def _begin(self, timeout_s: float) -> float | None:
         """A call begins: its time in seconds. Not in a fork, where the locks of this object may be held for ever."""
-        if self._pid != os.getpid():
+        if self._forks != _forks:
             raise _is_a_fork(self.info)
         try:
             if timeout_s < 0:
@@ -365,27 +365,39 @@ def _answer_with(request: Request, future: "Future[Any]") -> None:  # Any: what 
     request.answer(value)
 
 
-# The one process-wide fact of this layer.
+# The one process-wide fact of this layer, and whether it is that of a process which this one was forked from.
 _current: Agent | None = None
-_current_pid = 0
+_is_inherited = False
+# How often this process was forked since the first one. An agent is of use where it was made.
+_forks = 0
+
+
+def _after_fork_in_child() -> None:
+    global _forks, _is_inherited
+    _forks += 1
+    _is_inherited = _current is not None
+
+
+# To ask the system for the number of this process costs more than half of the rest that is done here for a call.
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def set_current(agent: Agent | None) -> None:
     """This process is, or is no longer, a worker. Called by `init_rpc` and `shutdown`."""
-    global _current, _current_pid
-    _current, _current_pid = agent, os.getpid()
+    global _current, _is_inherited
+    _current, _is_inherited = agent, False
 
 
 def is_set() -> bool:
     """Whether this process is a worker."""
-    return _current is not None and _current_pid == os.getpid()
+    return _current is not None and not _is_inherited
 
 
 def current() -> Agent:
     """The agent of this process. RuntimeError when `init_rpc` was not called, after `shutdown`, and in a fork."""
     if _current is None:
         raise RuntimeError("RPC has not been initialized. Call fanwise.rpc.init_rpc first.")
-    if _current_pid != os.getpid():
+    if _is_inherited:
         raise _is_a_fork(_current.info)
     return _current
 

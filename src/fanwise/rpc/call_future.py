@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 class CallFuture(Future[Any]):  # Any: what the function returns
     """See the module. Made by `Agent.call`."""
 
+    # Thousands may be open: the fewer objects each is, the less the garbage collector has to look at.
+    __slots__ = ("_agent", "_limit_s", "_reply", "_to", "_unopened", "_waited")
     has_left = True  # it was sent
 
     def __init__(self, agent: "Agent", reply: Reply, to: WorkerInfo, limit_s: float | None) -> None:
@@ -29,12 +31,12 @@ class CallFuture(Future[Any]):  # Any: what the function returns
         self._to = to
         self._limit_s = limit_s
         self._waited = False
-        self._unopened = [True]
+        self._unopened = True  # deleted by the one thread that opens it
         reply.add_done_callback(self._answered)
 
     def wait(self) -> Any:  # Any: what the function returned
         """Block until the call is answered. Raises what the function raised; `WorkerLostError`, `DeadlineExceeded`."""
-        if self._unopened:
+        if hasattr(self, "_unopened"):
             self._waited = True
             self._agent.blocking()
             try:
@@ -69,8 +71,8 @@ class CallFuture(Future[Any]):  # Any: what the function returns
     def _open(self) -> "_Outcome | None":
         """Open the answer and be done. None: another thread does, or did."""
         try:
-            self._unopened.pop()
-        except IndexError:
+            del self._unopened
+        except AttributeError:
             return None
         try:
             outcome = _Outcome(self._agent.envelopes.open(self._reply.result(), self._to.id).value, None)

@@ -146,11 +146,12 @@ class Envelopes:
             (header, remote, forks, _), (_, tensors, data, buffers) = self._borrowed(sealed, sender)
         if header is not None and self.autograd is not None:
             tensors = self.autograd.on_receive(sender, header, tensors)
+        decode = pickling.decode if is_answer(sealed) else pickling.decode_call
         try:
             if self.references is None or not forks:
-                return Opened(pickling.decode(data, tensors, buffers, self.allowed), header, remote)
+                return Opened(decode(data, tensors, buffers, self.allowed), header, remote)
             with self.references.opening(forks):
-                value = pickling.decode(data, tensors, buffers, self.allowed)
+                value = decode(data, tensors, buffers, self.allowed)
         except Exception as error:
             if remote is None:
                 raise

@@ -174,6 +174,8 @@ async def _into(future: "Future[Any]", coroutine: Coroutine[Any, Any, Any]) -> N
 class _Call:
     """One call on its way from request to answer."""
 
+    __slots__ = ("_header", "_name", "_request", "_sender", "_server", "_ticket")
+
     def __init__(self, server: Server, sender: WorkerInfo, request: Request, ticket: int) -> None:
         self._server = server
         self._ticket = ticket

@@ -98,6 +98,18 @@ def test_a_result_of_a_class_that_the_caller_lacks_comes_back(pool: Pool) -> Non
     assert pool.submit(make).result(within_s=30).x == 3
 
 
+def test_an_error_of_a_class_that_went_along_by_value_is_caught_as_that_class(pool: Pool) -> None:
+    class TooHotError(Exception):
+        pass
+
+    def boil(degrees: float) -> None:
+        raise TooHotError(f"{degrees} degrees", degrees)
+
+    with pytest.raises(TooHotError, match="101.5 degrees") as caught:
+        pool.submit(boil, 101.5).result(within_s=30)
+    assert caught.value.args[1] == 101.5
+
+
 def test_what_cannot_travel_is_named_at_the_submit(pool: Pool) -> None:
     lock = threading.Lock()
 

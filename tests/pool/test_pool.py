@@ -105,7 +105,7 @@ def test_an_error_of_a_class_that_went_along_by_value_is_caught_as_that_class(po
     def boil(degrees: float) -> None:
         raise TooHotError(f"{degrees} degrees", degrees)
 
-    with pytest.raises(TooHotError, match="101.5 degrees") as caught:
+    with pytest.raises(TooHotError, match=r"101\.5 degrees") as caught:
         pool.submit(boil, 101.5).result(within_s=30)
     assert caught.value.args[1] == 101.5
 

@@ -1,4 +1,4 @@
-"""What a run changes in its process, and puts back: threads, random states, how operators are chosen.
+"""What a run changes in its process, and puts back: threads, random states, freed memory, how operators are chosen.
 
 Results that are the same again need operators that are: where torch has a deterministic one it is taken, and where it
 has none the call raises. What torch adds to that, filling what `torch.empty` gives, is left out: it costs time in every
@@ -17,6 +17,7 @@ import torch
 import torch.utils.deterministic
 
 from .cuda import as_in_every_process
+from .heap import freed_memory_kept
 
 _filling: Any = torch.utils.deterministic  # Any: torch sets this module's attributes behind its types
 
@@ -32,7 +33,7 @@ def surroundings(threads: int, device: torch.device, *, exact: bool = True) -> I
     python_before, numpy_before = random.getstate(), np.random.get_state()
     mode_before = torch.get_deterministic_debug_mode()
     filled = _filling.fill_uninitialized_memory
-    with as_in_every_process(device) if device.type == "cuda" else nullcontext():
+    with freed_memory_kept(), as_in_every_process(device) if device.type == "cuda" else nullcontext():
         torch.set_num_threads(threads)
         if exact:
             # As use_deterministic_algorithms(True), which would first load the compiler.

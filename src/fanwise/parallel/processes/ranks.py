@@ -28,7 +28,6 @@ from ..progress_line import FarScreen
 from ..runs import Run
 from ..surroundings import surroundings
 from .board import Board
-from .heap import keep_freed_memory
 from .joining import read_state
 from .member import Member, Over
 from .memory import SharedMemory
@@ -73,7 +72,6 @@ def main(train: Callable[[Run], Any], orders: Orders) -> Any:  # Any: what the u
     """The life of a rank."""
     speaker = Speaker(orders.pipe)
     speaker.say("here", os.getpid(), current().gpus)
-    keep_freed_memory()
     try:
         with surroundings(orders.threads, torch.device(orders.devices[0]), exact=orders.reduce == "exact"):
             return _train(train, orders, speaker)

@@ -3,11 +3,12 @@
     for each round, for each model: every contestant trains for about two seconds --JSON lines--> steps a second
     then sums alone beside Gloo's, launches, and the time from a SIGKILL until the step it hit is done
 
-All contestants are alive all the time and take turns, so that a slow minute of the machine hits all of them; who rests
-waits for a line and needs no processor. Each process is pinned to a CPU of its own and computes with one thread; "one
-process, 2 threads" has both CPUs. Data, batches (256 over all processes) and optimizer are the same, see
-`peers/parallel_measures.py`. A number is the median of the rounds, with the least and the greatest; a ratio is one of
-medians, beside what must hold. What cannot start, or fails, is left out with the reason.
+Within a round all contestants are alive and take turns, so that a slow minute of the machine hits all of them; who
+rests waits for a line and needs no processor. Each round has new processes: how the memory of a process happens to lie
+makes a step of LeNet up to a third slower, for as long as the process lives. Each is pinned to a CPU of its own and
+computes with one thread; "one process, 2 threads" has both CPUs. Data, batches (256 over all processes) and optimizer
+are the same, see `peers/parallel_measures.py`. A number is the median of the rounds, with the least and the greatest; a
+ratio is one of medians, beside what must hold. What cannot start, or fails, is left out with the reason.
 
     python benchmarks/parallel.py [--rounds 5] [--quick]
 """
@@ -140,6 +141,22 @@ def starts(running: Sequence[Running]) -> str:
     return table(["two processes", TWO, "must hold"], rows)
 
 
+def run_anew(
+    contestants: Sequence[Contestant], measures: Sequence[str], rounds: int, args: argparse.Namespace
+) -> list[Running]:
+    """As `run`, but every round has processes of its own. Who begins changes."""
+    merged: dict[str, Running] = {}
+    for number in range(rounds):
+        say(f"{number + 1} of {rounds}:")
+        for one in run(contestants if number % 2 == 0 else contestants[::-1], measures, 1, args):
+            kept = merged.setdefault(one.contestant.name, one)
+            if kept is not one:
+                kept.trouble = kept.trouble or one.trouble
+                for key, values in one.samples.items():
+                    kept.samples.setdefault(key, []).extend(values)
+    return [merged[contestant.name] for contestant in contestants]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="data-parallel training on two CPUs")
     parser.add_argument("--rounds", type=int, default=5)
@@ -153,9 +170,9 @@ def main() -> None:
     facts["pinned to"] = " ".join(map(str, cpus))
     rounds = 1 if args.quick else args.rounds
     say("training")
-    training = run(trainers(cpus), MODELS, rounds, args)
+    training = run_anew(trainers(cpus), MODELS, rounds, args)
     say("sums")
-    adding = run(adders(cpus), SUMS, rounds, args)
+    adding = run_anew(adders(cpus), SUMS, rounds, args)
     say("launches and kills")
     launching = [one for one in trainers(cpus) if one.name == TWO]
     starting = run(launching, [measure for measure, *_ in STARTS], rounds, args)

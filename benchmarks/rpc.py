@@ -118,7 +118,8 @@ class Running:
                 env=_variables(self.contestant),
                 start_new_session=True,
             )
-            threading.Thread(target=self._read, daemon=True).start()
+            self.lines = queue.Queue()
+            threading.Thread(target=_read, args=(self.process, self.lines), daemon=True).start()
             try:
                 self.version = str(self._answer(START_LIMIT_S)["ready"])
                 self.rest()
@@ -142,12 +143,6 @@ class Running:
         """Others are measured now."""
         if self.contestant.stops and self.process is not None:
             os.killpg(self.process.pid, signal.SIGSTOP)
-
-    def _read(self) -> None:
-        assert self.process is not None and self.process.stdout is not None
-        for line in self.process.stdout:
-            self.lines.put(line)
-        self.lines.put("")
 
     def _answer(self, limit_s: float) -> dict[str, object]:
         try:
@@ -178,6 +173,13 @@ class Running:
             self.process.wait()
 
 
+def _read(process: "subprocess.Popen[str]", lines: "queue.Queue[str]") -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        lines.put(line)
+    lines.put("")
+
+
 def _interpreter(contestant: Contestant, *, install: bool) -> str:
     if contestant.environment is None:
         return sys.executable
@@ -198,14 +200,21 @@ def _variables(contestant: Contestant) -> dict[str, str]:
 
 
 def run(
-    contestants: Sequence[Contestant], measures: Sequence[str], rounds: int, args: argparse.Namespace
+    contestants: Sequence[Contestant],
+    measures: Sequence[str],
+    rounds: int,
+    args: argparse.Namespace,
+    *,
+    anew: bool = False,
 ) -> list[Running]:
-    """Start all, measure round after round, end all."""
+    """Start all, measure round after round, end all. With `anew` each round has new processes."""
     running = [Running(contestant) for contestant in contestants]
     try:
-        for one in running:
-            _trying(one, lambda one=one: one.start(install=args.install))
         for number in range(rounds):
+            for one in running:
+                if number == 0 or (anew and not one.trouble):
+                    one.end()
+                    _trying(one, lambda one=one: one.start(install=args.install))
             say(f"round {number + 1} of {rounds}")
             for name in measures:
                 for one in _turns(running, number):

@@ -5,6 +5,7 @@
     python parallel_torch.py --cpus 0,1                      a process a CPU, each its half of the batch, no exchange
     python parallel_torch.py --cpus 0,1 --gloo               the same with DDP; also allreduce alone
 
+With --kept its processes keep the memory that they free, as those of fanwise.run do.
 Rank 0 is this process. The ranks meet in a file, so no port has to be free.
 """
 
@@ -12,6 +13,7 @@ import argparse
 import multiprocessing
 import os
 import tempfile
+from contextlib import nullcontext
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
@@ -20,6 +22,8 @@ import torch.distributed as dist
 from parallel_measures import ELEMENTS, Blocks, Figures, Loop, Measure, median_ms, part_of, pinned, problem, serve
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+from fanwise.parallel.heap import freed_memory_kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +64,9 @@ class Rank:
         return DistributedDataParallel(model, gradient_as_bucket_view=True, static_graph=True)
 
 
-def other_rank(rank: int, cpus: list[int], meeting: str | None, orders: Connection) -> None:
+def other_rank(rank: int, cpus: list[int], meeting: str | None, kept: bool, orders: Connection) -> None:
     """Rank 1 and above: does what rank 0 does, until that one ends."""
-    with pinned(cpus[rank : rank + 1], 1):
+    with pinned(cpus[rank : rank + 1], 1), freed_memory_kept() if kept else nullcontext():
         worker = Rank(rank, len(cpus), meeting)
         while True:
             try:
@@ -94,6 +98,7 @@ def main() -> None:
     parser.add_argument("--cpus", required=True)
     parser.add_argument("--together", action="store_true", help="one process with a thread a CPU")
     parser.add_argument("--gloo", action="store_true")
+    parser.add_argument("--kept", action="store_true")
     args = parser.parse_args()
     cpus = [int(each) for each in args.cpus.split(",")]
     processes = 1 if args.together else len(cpus)
@@ -103,10 +108,14 @@ def main() -> None:
         others = []
         for rank in range(1, processes):
             ours, theirs = spawning.Pipe()
-            spawning.Process(target=other_rank, args=(rank, cpus, meeting, theirs), daemon=True).start()
+            spawning.Process(target=other_rank, args=(rank, cpus, meeting, args.kept, theirs), daemon=True).start()
             theirs.close()
             others.append(ours)
-        with pinned(cpus if args.together else cpus[:1], len(cpus) // processes):
+        threads = len(cpus) // processes
+        with (
+            pinned(cpus if args.together else cpus[:1], threads),
+            freed_memory_kept() if args.kept else nullcontext(),
+        ):
             ranks = Ranks(Rank(0, processes, meeting), others)
             measures: dict[str, Measure] = Blocks(lambda name, steps: ranks.do(Order(name, steps))).all()
             for name in ELEMENTS:

@@ -1,6 +1,8 @@
 """Calls between real workers: what torch's own tests leave out, and what is ours."""
 
+import collections
 import functools
+import gc
 import pickle
 import re
 import threading
@@ -27,6 +29,27 @@ def where(*args: object) -> tuple[str, tuple[object, ...]]:
 
 def call(to: str, function: Callable[..., Any], *args: object, timeout: float = -1.0) -> Any:
     return rpc.rpc_sync(to, function, args=args, timeout=timeout)
+
+
+def objects_of_open_calls(to: str, number: int) -> dict[str, int]:
+    """What the garbage collector has to look at for so many open calls, by type."""
+    rpc.rpc_sync(to, where)  # what the first call makes
+    gc.collect()
+    gc.disable()
+    before = {id(each) for each in gc.get_objects()}
+    calls = [rpc.rpc_async(to, wait_for_release) for _ in range(number)]
+    found = collections.Counter(type(each).__name__ for each in gc.get_objects() if id(each) not in before)
+    gc.enable()
+    rpc.rpc_sync(to, release)
+    for each in calls:
+        each.wait()
+    return dict(found)
+
+
+def test_an_open_call_is_three_objects_for_the_garbage_collector(real_workers: Workers) -> None:
+    one, _two = real_workers.group(2)
+    found = one.do(objects_of_open_calls, "w1", 100)
+    assert sum(found.values()) < 330, found
 
 
 # -- functions by value -----------------------------------------------------------------------------------------------

@@ -70,6 +70,7 @@ class Reply:
         self._done = False
         self._value: Any = None  # Any: whatever the peer answered
         self._error: BaseException | None = None
+        # Most have one, and thousands may be open: no list for it, which the garbage collector would look at too.
         self._callback: Callable[[Reply], None] | None = None
         self._more: tuple[Callable[[Reply], None], ...] = ()
 

@@ -48,6 +48,15 @@ def freed_memory_kept() -> Iterator[None]:
                 library.malloc_trim(0)
 
 
+def _after_fork_in_child() -> None:
+    """The lock may be held by a thread that is not here."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
 def _keep_up_to(library: ctypes.CDLL, block_bytes: int, top_bytes: int) -> None:
     library.mallopt(_MMAP_THRESHOLD, block_bytes)
     library.mallopt(_TRIM_THRESHOLD, top_bytes)

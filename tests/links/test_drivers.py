@@ -18,8 +18,8 @@ def hub() -> Iterator[Hub]:
     hub.close()
 
 
-def driven(hub: Hub, limit: int = 16) -> Drivers:
-    drivers = Drivers(hub, name="test", limit=limit, patience_s=0.01)
+def driven(hub: Hub, limit: int = 16, patience_s: float = 0.01) -> Drivers:
+    drivers = Drivers(hub, name="test", limit=limit, patience_s=patience_s)
     drivers.start()
     return drivers
 
@@ -114,24 +114,64 @@ def test_jobs_that_wait_for_each_other_in_silence_end_too_though_they_are_more_t
     drivers.close()
 
 
-def test_no_more_jobs_than_the_limit_run_while_they_come_to_an_end(hub: Hub) -> None:
-    drivers = driven(hub, limit=3)
+def test_as_many_jobs_as_the_limit_run_and_the_next_begins_when_one_ends(hub: Hub) -> None:
+    drivers = driven(hub, limit=3, patience_s=60.0)  # no job begins because the others take long
     lock, running, most, done = threading.Lock(), [0], [0], threading.Semaphore(0)
 
     def job() -> None:
         with lock:
             running[0] += 1
             most[0] = max(most[0], running[0])
-        threading.Event().wait(0.002)  # lets go of the interpreter's lock, as arithmetic of torch does
+        threading.Event().wait(0.02)  # lets go of the interpreter's lock, as arithmetic of torch does
         with lock:
             running[0] -= 1
         done.release()
 
-    for _ in range(60):
+    for _ in range(30):
         drivers.outside(job)
-    for _ in range(60):
+    for _ in range(30):
         assert done.acquire(timeout=10.0)
-    assert 1 < most[0] <= 3
+    assert most[0] == 3
+    drivers.close()
+
+
+def test_the_next_job_begins_when_one_says_that_it_blocks(hub: Hub) -> None:
+    drivers = driven(hub, limit=2, patience_s=60.0)
+    began, block, end = threading.Semaphore(0), threading.Event(), threading.Event()
+
+    def job() -> None:
+        began.release()
+        wait_for(block)
+        drivers.blocking()
+        wait_for(end)
+
+    for _ in range(4):
+        drivers.outside(job)
+    for _ in range(2):
+        assert began.acquire(timeout=10.0)
+    assert not began.acquire(timeout=0.1), "more jobs run than the limit"
+    block.set()
+    for _ in range(2):
+        assert began.acquire(timeout=10.0)
+    end.set()
+    drivers.close()
+
+
+def test_a_job_above_the_limit_begins_only_when_none_has_ended_for_a_while(hub: Hub) -> None:
+    drivers = driven(hub, limit=2, patience_s=0.2)
+    began, end, began_s = threading.Semaphore(0), threading.Event(), []
+
+    def job() -> None:
+        began_s.append(hub.clock.now_s())
+        began.release()
+        wait_for(end)
+
+    for _ in range(3):
+        drivers.outside(job)
+    for _ in range(3):
+        assert began.acquire(timeout=10.0)
+    assert began_s[2] - began_s[1] >= 0.19
+    end.set()
     drivers.close()
 
 

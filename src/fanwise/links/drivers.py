@@ -52,7 +52,7 @@ class Drivers:
         self._busy = False  # the driver is in a job
         self._begun = 0
         self._running: set[int] = set()  # threads in a job that has not said that it blocks
-        self._ended_s = 0.0
+        self._full_since_s = 0.0  # so long no job has ended though as many run as may
         self._spares: list[_Spare] = []
         self._watch_sleeps = True
         self._over = False
@@ -77,8 +77,8 @@ class Drivers:
         """The calling job is about to block: another thread drives, and another job begins. Does nothing elsewhere."""
         me = get_ident()
         if me in self._running:
+            self._make_room(me)
             with self._lock:
-                self._running.discard(me)
                 if self._driver == me:
                     self._driver = 0
                     self._spares[-1].wake()
@@ -185,11 +185,7 @@ class Drivers:
     def _may_begin(self) -> bool:
         if len(self._running) < self.limit:
             return True
-        now_s = self._hub.clock.now_s()
-        if now_s - self._ended_s < self._patience_s:
-            return False
-        self._ended_s = now_s
-        return True
+        return self._hub.clock.now_s() - self._full_since_s >= self._patience_s
 
     def _run_one(self, me: int) -> bool:
         """Run a job. False: another thread drives by now."""
@@ -198,6 +194,8 @@ class Drivers:
         except IndexError:
             return True
         self._running.add(me)
+        if len(self._running) >= self.limit:
+            self._full_since_s = self._hub.clock.now_s()
         self._begun += 1
         self._busy = True
         if self._watch_sleeps:
@@ -208,14 +206,22 @@ class Drivers:
         except BaseException:
             _log.exception("a job of %s failed; nobody else will hear of it", self._name)
         finally:
+            if me in self._running:
+                self._make_room(me)
             with self._lock:
-                self._running.discard(me)
                 drives = self._driver == me
                 if drives:
                     self._busy = False
-            if len(self._running) >= self.limit:
-                self._ended_s = self._hub.clock.now_s()
         return drives
+
+    def _make_room(self, me: int) -> None:
+        """The job of thread `me` is one of the running no more: another driver, that may wait for it, hears of it."""
+        was_full = len(self._running) >= self.limit
+        self._running.discard(me)
+        if was_full:
+            self._full_since_s = self._hub.clock.now_s()
+            if self._jobs and self._driver != me:
+                self._hub.call_soon(_nothing)
 
 
 class _Spare:

@@ -1,5 +1,6 @@
 """Death, freezing, strangers and garbage among real workers: nobody hangs, nobody else is hurt, all learn why."""
 
+import contextlib
 import ctypes
 import gc
 import os
@@ -436,7 +437,10 @@ def test_a_backward_pass_ends_when_a_worker_of_it_is_killed(real_workers: Worker
 
 def listening_sockets(pid: int) -> list[str]:
     """The paths of the Unix sockets on which a process listens. It must not listen on any other socket."""
-    links = [os.readlink(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd")]
+    links = []
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):  # closed since
+            links.append(os.readlink(f"/proc/{pid}/fd/{name}"))
     inodes = {link[len("socket:[") : -1] for link in links if link.startswith("socket:[")}
     for table in ("tcp", "tcp6", "udp", "udp6"):
         rows = [line.split() for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]]

@@ -190,6 +190,7 @@ def two_that_know(real_workers: Workers) -> list[Worker]:
     workers = two(real_workers)
     for worker, to in zip(workers, ("w1", "w0"), strict=True):
         within(LIMIT_S, lambda worker=worker, to=to: worker.do(is_known, to), f"{worker.name} knows what {to} sees")  # type: ignore[misc]
+    all_comes_back(*workers)  # what they lent to find out
     return workers
 
 

@@ -1,7 +1,12 @@
-"""What a process tells the others about a node of the tree: all but its gradients, which travel by themselves."""
+"""What a process tells the others about its nodes of the tree: all but the gradients, which travel by themselves.
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+    nodes --tell--> plain tuples --pickle, the other process--> hear --> what each of them holds
+
+Told once a step by every process, so it is made of what is pickled quickly.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy.typing as npt
@@ -12,47 +17,57 @@ from .gradients import Partial
 from .shards import Node
 from .splitting import moved
 
+Told = list[tuple[Any, ...]]  # Any: what a Brought consists of
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class Brought:
     """What a node over the shards from `start` to before `stop` holds besides its gradients.
 
-    `reached`: of which parameters it has a gradient; empty: none of its shards had samples.
+    `reached`: of which parameters it has a gradient; empty: none of its shards had samples. `loss_type`: of torch, by
+    its name. `buffers`: by their place, with the samples that each is the sum over.
     """
 
     start: int
     stop: int
     reached: bytes = b""
     loss: float = 0.0
-    loss_type: torch.dtype = torch.float32
+    loss_type: str = "float32"
     count: float = 0
     samples: int = 0
-    buffers: dict[int, tuple[npt.NDArray[Any], int]] = field(default_factory=dict)
+    buffers: Sequence[tuple[int, npt.NDArray[Any], int]] = ()
     executed: int = 0
 
     def node(self) -> Node[Partial]:
         """The node, without gradients."""
         if not self.reached:
             return Node(self.start, self.stop, None)
-        loss = torch.tensor(self.loss, dtype=self.loss_type)
-        buffers = {place: (torch.from_numpy(buffer), samples) for place, (buffer, samples) in self.buffers.items()}
+        loss = torch.tensor(self.loss, dtype=getattr(torch, self.loss_type))
+        buffers = {place: (torch.from_numpy(buffer), samples) for place, buffer, samples in self.buffers}
         value = Partial([], loss, self.count, self.samples, buffers, self.executed)
         return Node(self.start, self.stop, value)
 
 
-def brought(node: Node[Partial]) -> Brought:
-    """What `node` holds besides its gradients; tensors in main memory."""
-    value = node.value
+def tell(nodes: Iterable[Node[Partial]]) -> Told:
+    """What these nodes hold besides their gradients, for another process; tensors in main memory."""
+    return [_told(node.start, node.stop, node.value) for node in nodes]
+
+
+def _told(start: int, stop: int, value: Partial | None) -> tuple[Any, ...]:  # Any: of a Brought
     if value is None:
-        return Brought(node.start, node.stop)
-    reached = bytes(grad is not None for grad in value.grads)
-    values = in_main_memory([buffer for buffer, _ in value.buffers.values()])
+        return start, stop
+    reached = bytes([grad is not None for grad in value.grads])
+    values = in_main_memory([buffer for buffer, _ in value.buffers.values()]) if value.buffers else []
     both = zip(value.buffers.items(), values, strict=True)
-    buffers = {place: (buffer.numpy(), samples) for (place, (_, samples)), buffer in both}
-    loss, samples = value.loss, value.samples
-    return Brought(
-        node.start, node.stop, reached, loss.item(), loss.dtype, value.count, samples, buffers, value.executed
-    )
+    buffers = [(place, buffer.numpy(), samples) for (place, (_, samples)), buffer in both]
+    loss_type = str(value.loss.dtype).removeprefix("torch.")
+    loss = value.loss.item()
+    return start, stop, reached, loss, loss_type, value.count, value.samples, buffers, value.executed
+
+
+def hear(told: Told) -> list[Brought]:
+    """What `tell` made."""
+    return [Brought(*each) for each in told]
 
 
 def to_device(done: Partial, device: torch.device) -> Partial:

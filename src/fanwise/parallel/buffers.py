@@ -42,6 +42,8 @@ class Buffers:
 
     def take(self, samples: int) -> dict[int, tuple[Tensor, int]]:
         """What a shard of so many samples has changed, times that number; and put back what was before."""
+        if not self._homes:
+            return {}
         taken = {}
         changed = self._changed()
         for place in changed:

@@ -11,6 +11,7 @@ So the result has the same bits for every assignment of consecutive shards to de
 would not.)
 """
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ class Node(Generic[T]):
     value: T | None
 
 
+@functools.lru_cache(maxsize=256)  # a run asks for the same few, several times a step
 def cut(count: int, parts: int) -> tuple[range, ...]:
     """`count` things in `parts` consecutive ranges; the first ones are longer by one where it does not divide.
 

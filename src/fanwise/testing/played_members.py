@@ -121,7 +121,8 @@ class PlayedRun:
 
     Args:
         seed: of everything. calm: how often the same process goes on, 0 to 1.
-        member, views: broken ones, to see that they are caught.
+        member, views: broken ones, to see that they are caught. versions: of what a process brings to a step; with one
+            it is written while others read it.
 
     Attributes:
         lives: all processes there were. reports: the transactions that were reported, in order.
@@ -141,6 +142,7 @@ class PlayedRun:
         calm: float = 0.5,
         member: type[Member] = Member,
         views: type[Views] = Views,
+        versions: int = 2,
     ) -> None:
         self.stage = Stage(seed, calm=calm)
         self.lives: list[Life] = []
@@ -160,6 +162,8 @@ class PlayedRun:
         self._make_member = member
         self._views = views(tuple(range(members)), self._board.arrived)
         self._answered = 0
+        self._versions = versions
+        self._nodes: dict[tuple[int, int], list[tuple[int, int]]] = {}
         self.stage.before_step = self._perhaps_kill
 
     def play(self) -> None:
@@ -280,12 +284,28 @@ class PlayedRun:
                 assert member.report({"number": number}) == "CONTINUE"
 
     def _step(self, member: Member, number: int) -> None:
-        said = member.gather("makes a step", (member.joining, self._share(member, number)))
+        share, version = self._share(member, number), member.next_turn % self._versions
+        self._write_node(member.rank, version, share)
+        said = member.gather("makes a step", (member.joining, share))
         _check([shard for _, share in said for shard in share], number)
+        _check([shard for rank in member.members for shard in self._read_node(rank, version)], number)
         for _ in range(self.barriers[number]):
             member.barrier()
         if said[0][0]:
             member.admit_soon()
+
+    def _write_node(self, rank: int, version: int, share: list[tuple[int, int]]) -> None:
+        """As gradients are, in many places, without a word to anybody."""
+        node = self._nodes[rank, version] = self._nodes.get((rank, version), [])
+        self.stage.step()
+        node.clear()
+        self.stage.step()
+        node.extend(share)
+        self.stage.step()
+
+    def _read_node(self, rank: int, version: int) -> list[tuple[int, int]]:
+        self.stage.step()
+        return list(self._nodes[rank, version])
 
     def _share(self, member: Member, number: int) -> list[tuple[int, int]]:
         return [(number, shard) for shard in assign(SHARDS, member.size)[member.place]]

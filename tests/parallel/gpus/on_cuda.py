@@ -116,7 +116,7 @@ def in_ranks(device: str, training: Callable[[Run], Any], count: int, on_loss: s
         gpus=0 if not gpus else 1 / count if is_shared else 1,
         shards=SHARDS,
         on_loss=on_loss,
-        staged=True,
+        exchange="staged",
     )
     return Supervisor(own_pool(gpus[:1] if is_shared else gpus), training, settings).run()
 

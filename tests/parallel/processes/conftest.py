@@ -1,11 +1,15 @@
 """What tests of runs in several processes share: warm processes, which take seconds to start."""
 
+import functools
 import importlib
 from collections.abc import Iterator
 
 import pytest
 
 import fanwise
+from fanwise.parallel import running
+from fanwise.parallel.processes.memory import Exchange
+from fanwise.parallel.processes.supervisor import Settings
 from fanwise.pool import Pool
 
 
@@ -16,3 +20,11 @@ def pool(forked_pools: None) -> Iterator[Pool]:
     with Pool(seed=0, cpus=64) as pool:
         fanwise.run(lambda run: None, devices=2, pool=pool)  # its processes are there before the test begins
         yield pool
+
+
+@pytest.fixture(params=["whole", "slices"])
+def exchange(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Exchange:
+    """How runs of this test exchange gradients, as if their models were of the size for it."""
+    how: Exchange = request.param
+    monkeypatch.setattr(running, "Settings", functools.partial(Settings, exchange=how))
+    return how

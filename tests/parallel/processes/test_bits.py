@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 
 import fanwise
 from fanwise.parallel import Run
+from fanwise.parallel.processes.memory import Exchange
 from fanwise.pool import Pool
 
 # N: samples, B: samples of a global batch
@@ -101,6 +102,7 @@ CASES: dict[str, tuple[Callable[[Net], torch.optim.Optimizer], torch.memory_form
 }
 
 
+@pytest.mark.usefixtures("exchange")
 @pytest.mark.parametrize("case", CASES)
 def test_bits_executions_and_accuracy_do_not_depend_on_the_processes(case: str, pool: Pool, tmp_path: Path) -> None:
     optimizer, layout, options = CASES[case]
@@ -153,6 +155,7 @@ def uninterrupted() -> dict[str, Tensor]:
     return fanwise.run(functools.partial(interrupted, Path(os.devnull), None), shards=SHARDS)
 
 
+@pytest.mark.usefixtures("exchange")
 @pytest.mark.parametrize(("first", "second"), [(1, 3), (3, 2), (2, 1), (4, 8)])
 def test_a_run_resumes_in_mid_epoch_on_other_processes(
     first: int, second: int, pool: Pool, uninterrupted: dict[str, Tensor], tmp_path: Path
@@ -180,6 +183,54 @@ def loads(run: Run) -> list[str]:
 
 def test_a_process_finds_all_that_a_training_needs_loaded(pool: Pool) -> None:
     assert fanwise.run(loads, devices=2, shards=SHARDS, pool=pool) == []
+
+
+# -- parameters that not all shards reach, of several types and layouts -----------------------------------------------
+
+
+class Branches(nn.Module):
+    """Each sample goes one of three ways, so a shard reaches one or two of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.first = nn.Linear(5, 4)
+        self.second = nn.Linear(5, 4).double()
+        self.third = nn.Parameter(torch.randn(4, 10)[:, ::2])  # its elements do not fill a range of memory
+        self.empty = nn.Parameter(torch.zeros(0, 3))
+        self.frozen = nn.Parameter(torch.arange(4), requires_grad=False)
+        self.last = nn.Parameter(torch.randn(5, 4).t())
+
+    def forward(self, x: Tensor, way: int) -> Tensor:
+        if way == 0:
+            found: Tensor = self.first(x)
+        elif way == 1:
+            found = self.second(x.double()).float()
+        else:
+            found = x @ self.third.t() + x @ self.last.t()
+        return found + self.empty.sum() + self.frozen
+
+
+def branches(run: Run) -> list[Tensor]:
+    model = Branches()
+    trained = [param for param in model.parameters() if param.requires_grad]
+
+    def loss(model: nn.Module, x: Tensor, ways: Tensor) -> Tensor:
+        return torch.stack([model(each, way).square().sum() for each, way in zip(x, ways.tolist(), strict=True)])
+
+    step = run.step(model, torch.optim.SGD(trained, 0.01, momentum=0.9), loss)
+    x = torch.randn(40, 5, generator=torch.Generator().manual_seed(2))
+    # The first batches go one way, then the ways are mixed, and the last one has no sample that goes the first.
+    ways = torch.tensor([0] * 10 + [0, 1, 2, 1, 1, 0, 2, 2, 2, 1] + [2] * 5 + [0] * 5 + [1, 2] * 5)
+    seen = [step(batch) for batch in run.batches((x, ways), 10, shuffle=False)]
+    return [*model.state_dict().values(), *seen]
+
+
+def test_bits_of_parameters_that_some_shards_reach(exchange: Exchange, pool: Pool) -> None:
+    one = fanwise.run(branches, devices=1, shards=5)
+    for devices in (2, 3, 5):
+        found = fanwise.run(branches, devices=devices, shards=5, pool=pool)
+        assert all(map(torch.equal, one, found)), f"{devices} devices, {exchange}"
 
 
 # -- batch normalisation over the whole batch, and float16 ------------------------------------------------------------

@@ -141,6 +141,7 @@ def killed_run(
     return size
 
 
+@pytest.mark.usefixtures("exchange")
 @pytest.mark.parametrize("seed", range(2))
 def test_shrinking_under_kills_keeps_the_bits_and_shows_each_sample_once(seed: int, pool: Pool, tmp_path: Path) -> None:
     size = killed_run(tmp_path / "run", pool, seed, 2, 6, devices=4)
@@ -148,6 +149,7 @@ def test_shrinking_under_kills_keeps_the_bits_and_shows_each_sample_once(seed: i
     assert killed >= 1 and size >= 4 - killed
 
 
+@pytest.mark.usefixtures("exchange")
 @pytest.mark.parametrize("clip_norm", [None, 0.1], ids=["state in slices", "whole state"])
 def test_a_run_grows_again(clip_norm: float | None, pool: Pool, tmp_path: Path) -> None:
     # Many steps, which wait a little, as a new process takes its time to start.
@@ -157,6 +159,7 @@ def test_a_run_grows_again(clip_norm: float | None, pool: Pool, tmp_path: Path) 
 
 
 @pytest.mark.soak
+@pytest.mark.usefixtures("exchange")
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("on_loss", ["continue", "respawn"])
 def test_a_hundred_kills(seed: int, on_loss: str, pool: Pool, tmp_path: Path) -> None:
@@ -214,6 +217,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Tensor], fl
     return fanwise.run(functools.partial(dies_at, "", (), tmp_path_factory.mktemp("alone")), shards=SHARDS)
 
 
+@pytest.mark.usefixtures("exchange")
 @pytest.mark.parametrize("place", PLACES)
 def test_a_death_at_any_place_changes_no_result(
     place: str, pool: Pool, expected: tuple[list[Tensor], float, list[Any]], tmp_path: Path

@@ -10,7 +10,7 @@ from fanwise.testing.stages import Stage
 TRANSACTIONS = 8
 
 
-def played(seed: int, member: type[Member] = Member, views: type[Views] = Views) -> PlayedRun:
+def played(seed: int, member: type[Member] = Member, views: type[Views] = Views, versions: int = 2) -> PlayedRun:
     """A run that was played, all of whose processes saw the same."""
     run = PlayedRun(
         seed,
@@ -21,6 +21,7 @@ def played(seed: int, member: type[Member] = Member, views: type[Views] = Views)
         calm=(0.3, 0.6, 0.9)[seed // 5 % 3],
         member=member,
         views=views,
+        versions=versions,
     )
     run.play()
     for life in run.lives:
@@ -100,6 +101,11 @@ def test_broken_members_are_caught(broken: type[Member]) -> None:
 def test_broken_views_are_caught(broken: type[Views]) -> None:
     with pytest.raises((AssertionError, KeyError, ValueError, RuntimeError)):
         all(played(seed, views=broken) for seed in range(2000))
+
+
+def test_nodes_that_are_written_while_others_read_them_are_caught() -> None:
+    with pytest.raises(AssertionError, match=r"transaction \d saw"):
+        all(played(seed, versions=1) for seed in range(2000))
 
 
 def test_the_same_seed_plays_the_same() -> None:

@@ -70,7 +70,7 @@ def nothing(run: Run, turn: int) -> None:
 
 
 def staged(train: Callable[[Run], Any], pool: Pool, processes: int, **settings: Any) -> Any:  # Any: its result
-    return Supervisor(pool, train, Settings((("cpu",),) * processes, SHARDS, staged=True, **settings)).run()
+    return Supervisor(pool, train, Settings((("cpu",),) * processes, SHARDS, exchange="staged", **settings)).run()
 
 
 def same(some: dict[str, Tensor], others: dict[str, Tensor]) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from ..brought import brought, to_device
+from ..brought import hear, tell, to_device
 from ..fast import one_node
 from ..gradients import Partial, add
 from ..shards import Node, total
@@ -38,7 +38,7 @@ class AllReducedSums:
         team = self._team
         own = one_node(nodes, team.place)
         flats = flat_gradients(self._params, own.value) if own.value is not None else [None] * len(self._params)
-        said = team.gather(what, brought(own))
+        said = [each for told in team.gather(what, tell([own])) for each in hear(told)]
         done = total([each.node() for each in said], team.size, add)
         check_count(done.count, done.samples)
         self._make_buckets(reached_places(said))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from ..brought import Brought, brought, to_device
+from ..brought import Brought, hear, tell, to_device
 from ..gradients import Partial, add
 from ..processes.areas import flat_gradient
 from ..shards import Node, total
@@ -40,7 +40,7 @@ class ExactSums:
     def total(self, what: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
         team = self._team
         flats = [flat_gradients(self._params, node.value) for node in nodes if node.value is not None]
-        said = team.gather(what, [brought(node) for node in nodes])
+        said = [hear(told) for told in team.gather(what, tell(nodes))]
         found = [each for theirs in said for each in theirs]
         done = total([each.node() for each in found], shards, add)
         check_count(done.count, done.samples)

@@ -2,7 +2,7 @@
 
     sum          the gradients of all shards            new params   what the owners have updated
     state        of a sharded optimizer, each key in two versions
-    nodes        what the shards of each rank brought, a few for each rank
+    nodes        what the shards of each rank brought, a few for each rank, each in two versions
 
 In an area the parameters follow each other, each at a multiple of 64 bytes, its elements in the order in which they lie
 in the memory of the parameter. A slice of an area begins and ends at such multiples, and is a list of pieces. Areas are
@@ -28,6 +28,7 @@ _PIECE_BYTES = 1 << 22
 _MOST_NODES = 22
 _MOST_KEYS = 3
 _SUM, _NEW, _STATE, _NODES = 0, 1, 2, 2 + 2 * _MOST_KEYS
+_AREAS_A_RANK = 2 * _MOST_NODES
 
 
 class Piece(NamedTuple):
@@ -39,8 +40,18 @@ class Piece(NamedTuple):
     offset: int
 
 
+class Span(NamedTuple):
+    """Parameters of one type that follow each other, from this one on: bytes `first` to `last` of an area."""
+
+    param: int
+    first: int
+    last: int
+    dtype: torch.dtype
+
+
 class Areas:
-    """See the module. `area_bytes`: of one area. `size_bytes`: of all, mostly untouched.
+    """See the module. `params_bytes`: from the first element to the last. `area_bytes`: of one area, in whole pages.
+    `size_bytes`: of all, mostly untouched.
 
     Args:
         ranks: how many bring nodes. offset: bytes that the areas of other steps take.
@@ -54,10 +65,11 @@ class Areas:
         for param in params:
             self._starts.append(end)
             end += -(-param.numel() * param.element_size() // _ALIGNED_BYTES) * _ALIGNED_BYTES
+        self.params_bytes = end
         self._lines = end // _ALIGNED_BYTES
         self.area_bytes = pages(max(end, 1))
         self._offset = _FIRST + offset
-        self.size_bytes = pages(max(HUGE_PAGE_BYTES, self.area_bytes * (_NODES + _MOST_NODES * ranks)))
+        self.size_bytes = pages(max(HUGE_PAGE_BYTES, self.area_bytes * (_NODES + _AREAS_A_RANK * ranks)))
         self._areas: dict[int, tuple[FileMap, Tensor]] = {}
         self._views: dict[tuple[int, Piece], Tensor] = {}
         self._slices: dict[tuple[int, int], list[Piece]] = {}
@@ -89,6 +101,23 @@ class Areas:
     def _size_of(self, piece: Piece) -> int:
         return (piece.stop - piece.start) * self.params[piece.param].element_size()
 
+    def spans(self, wanted: Sequence[int], *, apart: bool) -> list[Span]:
+        """Where the parameters with a flag lie, neighbours of one type in one span; with `apart` each by itself.
+
+        What lies between two parameters of a span is nobody's.
+        """
+        found: list[Span] = []
+        neighbour = None
+        for place, (param, first) in enumerate(zip(self.params, self._starts, strict=True)):
+            if wanted[place]:
+                last = first + param.numel() * param.element_size()
+                if found and place == neighbour and found[-1].dtype == param.dtype and not apart:
+                    found[-1] = found[-1]._replace(last=last)
+                else:
+                    found.append(Span(place, first, last, param.dtype))
+                neighbour = place + 1
+        return found
+
     # -- pieces of areas -------------------------------------------------------------------------------------------
 
     def sum(self, piece: Piece) -> Tensor:
@@ -101,7 +130,7 @@ class Areas:
         return self._view(_STATE + 2 * key + version, piece)
 
     def node(self, rank: int, number: int, piece: Piece) -> Tensor:
-        return self._view(_NODES + rank * _MOST_NODES + number, piece)
+        return self._view(_NODES + rank * _AREAS_A_RANK + number, piece)
 
     def flat(self, piece: Piece) -> Tensor:
         """Of the parameter itself, in this process."""
@@ -132,8 +161,8 @@ class Areas:
     def bytes_of_sum(self) -> Tensor:
         return self._bytes(_SUM)
 
-    def bytes_of_node(self, rank: int, number: int) -> Tensor:
-        return self._bytes(_NODES + rank * _MOST_NODES + number)
+    def bytes_of_node(self, rank: int, number: int, version: int = 0) -> Tensor:
+        return self._bytes(_NODES + rank * _AREAS_A_RANK + version * _MOST_NODES + number)
 
     # -- whole parameters of areas ---------------------------------------------------------------------------------
 
@@ -177,16 +206,21 @@ def flat_gradient(param: nn.Parameter, grad: Tensor | None) -> Tensor | None:
     """
     if grad is None:
         return None
-    if grad.layout != torch.strided:
-        raise TypeError(
-            f"a parameter of shape {tuple(param.shape)} got a {grad.layout} gradient, which several processes cannot "
-            f"add. Make the layer with sparse=False."
-        )
+    check_strided(grad)
     if grad.is_contiguous() and param.is_contiguous() and grad.dtype == param.dtype:
         return grad.view(-1)
     if is_dense(param) and (grad.stride() != param.stride() or grad.dtype != param.dtype):
         grad = torch.empty_like(param, requires_grad=False).copy_(grad)
     return _in_order(grad) if is_dense(param) else grad.reshape(-1)
+
+
+def check_strided(grad: Tensor) -> None:
+    """Raises TypeError for a sparse one."""
+    if grad.layout is not torch.strided:
+        raise TypeError(
+            f"a parameter of shape {tuple(grad.shape)} got a {grad.layout} gradient, which several processes cannot "
+            f"add. Make the layer with sparse=False."
+        )
 
 
 def _in_order(tensor: Tensor) -> Tensor:

@@ -27,12 +27,15 @@ from .joining import write_state
 from .memory import SharedMemory
 from .pipes import Speaker
 from .sums import SharedSums
+from .whole_sums import WholeSums
 
 T = TypeVar("T")
 
 # Before a process sleeps it looks this often, some 20 us, where each has a CPU: to be woken takes longer.
 _LOOKS = 40
 _CPUS = os.cpu_count() or 1
+# Up to so many bytes of gradients, in all processes together, each adds the whole instead of a slice.
+_WHOLE_BYTES = 1 << 22
 
 
 class Again(BaseException):
@@ -106,6 +109,11 @@ class Member:
         """The ranks that take part, by place."""
         return self._members
 
+    @property
+    def next_turn(self) -> int:
+        """Of the next exchange. Whatever is used for every other turn may be written before it, as a box is."""
+        return self._turn + 1
+
     # -- together --------------------------------------------------------------------------------------------------
 
     def together(self, body: Callable[[], T]) -> T:
@@ -126,7 +134,7 @@ class Member:
         if self.catching_up:
             return [content]
         assert self._is_within, "exchanges are part of something that can be done again"
-        slot = (self._turn + 1) % 2
+        slot = self.next_turn % 2
         self._board.put(self.rank, slot, pack((what, content)))
         self.barrier()
         said = [pickle.loads(self._board.get(rank, slot)) for rank in self._members]
@@ -201,9 +209,18 @@ class Member:
     # -- steps -----------------------------------------------------------------------------------------------------
 
     def sums(self, params: Sequence[nn.Parameter], optimizer: Optimizer | None) -> Sums:
-        made = SharedSums(self, params, self._bytes_asked, optimizer)
+        made = self._sums(params, optimizer)
         self._bytes_asked += made.size_bytes
         return FastSums(self, made) if self._reduce == "fast" else made
+
+    def _sums(self, params: Sequence[nn.Parameter], optimizer: Optimizer | None) -> SharedSums | WholeSums:
+        how = self.memory.exchange
+        if how == "auto":
+            is_small = self.ranks * sum(param.numel() * param.element_size() for param in params) <= _WHOLE_BYTES
+            how = "whole" if is_small and all(param.device.type == "cpu" for param in params) else "slices"
+        if how == "whole":
+            return WholeSums(self, params, self._bytes_asked)
+        return SharedSums(self, params, self._bytes_asked, optimizer)
 
     @property
     def joining(self) -> int:

@@ -11,6 +11,7 @@ that could be left behind, and nothing to clean up after a kill.
 
 import mmap
 import os
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -19,17 +20,20 @@ from ...base.huge_pages import HUGE_PAGE_BYTES, FileMap
 
 _SIZE_BYTES = 1 << 44
 
+# In slices or whole, whichever is quicker for the model (auto); by copies to the device and back, as a GPU needs them.
+Exchange = Literal["auto", "slices", "whole", "staged"]
+
 
 class SharedMemory:
     """See the module. `create` in the process that starts the others, `open` in these.
 
     Attributes:
-        staged: what is added is copied out of this memory and back, also where it could be used in place. For tests.
+        exchange: how gradients go through it.
     """
 
-    def __init__(self, fd: int, path: str, *, staged: bool = False) -> None:
+    def __init__(self, fd: int, path: str, exchange: Exchange = "auto") -> None:
         self.path = path
-        self.staged = staged
+        self.exchange = exchange
         self._fd = fd
 
     @classmethod
@@ -39,9 +43,9 @@ class SharedMemory:
         return cls(fd, f"/proc/{os.getpid()}/fd/{fd}")
 
     @classmethod
-    def open(cls, path: str, *, staged: bool = False) -> "SharedMemory":
+    def open(cls, path: str, exchange: Exchange = "auto") -> "SharedMemory":
         """Raises OSError when the process that made it is gone."""
-        return cls(os.open(path, os.O_RDWR | os.O_CLOEXEC), path, staged=staged)
+        return cls(os.open(path, os.O_RDWR | os.O_CLOEXEC), path, exchange)
 
     def read(self, offset: int, size: int) -> bytes:
         return os.pread(self._fd, size, offset)

@@ -30,7 +30,7 @@ from ..surroundings import surroundings
 from .board import Board
 from .joining import read_state
 from .member import Member, Over
-from .memory import SharedMemory
+from .memory import Exchange, SharedMemory
 from .pipes import Speaker
 
 
@@ -45,7 +45,7 @@ class Orders:
         devices: names, of this process. names: of the devices of each rank, as the user calls them.
         resume: a checkpoint, or None.
         reduce: "exact" or "fast".
-        staged: gradients are exchanged as those of a GPU are, also on the CPU.
+        exchange: how gradients go through the shared memory; other than "auto" for tests.
         drawn: seconds until the progress is first shown, and between two times. name: of the training function.
     """
 
@@ -65,7 +65,7 @@ class Orders:
     reduce: str
     drawn: tuple[float, float]
     name: str
-    staged: bool
+    exchange: Exchange
 
 
 def main(train: Callable[[Run], Any], orders: Orders) -> Any:  # Any: what the user's function returns
@@ -86,7 +86,7 @@ def main(train: Callable[[Run], Any], orders: Orders) -> Any:  # Any: what the u
 
 
 def _train(train: Callable[[Run], Any], orders: Orders, speaker: Speaker) -> Any:  # Any: as the function returns
-    memory = SharedMemory.open(orders.memory, staged=orders.staged)
+    memory = SharedMemory.open(orders.memory, orders.exchange)
     seed_everything(orders.seed)
     board = Board(memory)
     member = Member(

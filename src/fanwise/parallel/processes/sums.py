@@ -13,32 +13,26 @@ to and from which they copy (staging.py).
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..brought import Brought, brought, to_device
+from ..brought import Brought, to_device
 from ..elementwise import is_elementwise
-from ..gradients import Partial, add, add_grads
+from ..gradients import Partial, add_grads
 from ..shards import Node, total
-from ..team import check_count, divide
+from ..team import divide
 from .areas import Areas, Piece, flat_gradient
 from .direct import Direct
 from .sharding import ShardedOptimizer
 from .staging import Staged
+from .told import Found, told
+from .whole_sums import put
 
 if TYPE_CHECKING:
     from .member import Member
-
-
-class _Found(NamedTuple):
-    """A node, and where its gradients are."""
-
-    rank: int
-    number: int
-    node: Brought
 
 
 _Flats = dict[int, list[Tensor | None]]
@@ -94,7 +88,7 @@ class SharedSums:
         self._areas = areas = Areas(member.memory, params, member.ranks, offset)
         self.size_bytes = areas.size_bytes
         self._device = params[0].device if params else torch.device("cpu")
-        is_direct = self._device.type == "cpu" and not member.memory.staged
+        is_direct = self._device.type == "cpu" and member.memory.exchange != "staged"
         self._carrier: Carrier = Direct(areas, member.rank) if is_direct else Staged(areas, member.rank, self._device)
         sharded = optimizer is not None and is_direct and is_elementwise(optimizer, params)
         self._sharded = ShardedOptimizer(optimizer, areas, params) if optimizer is not None and sharded else None
@@ -117,28 +111,18 @@ class SharedSums:
                 carrier.hand_out(number, own[number], slices)
         carrier.wait()
         version = None if self._sharded is None else self._sharded.version
-        said = member.gather(what, (member.joining, version, [brought(node) for node in nodes]))
+        found, done, reached, versions, admits = told(member, what, nodes, shards, version)
         if self._sharded is not None:
-            self._sharded.begin([its for _, its, _ in said])
-        found = [
-            _Found(rank, number, node)
-            for rank, (_, _, theirs) in zip(member.members, said, strict=True)
-            for number, node in enumerate(theirs)
-        ]
-        done = total([each.node.node() for each in found], shards, add)
-        check_count(done.count, done.samples)
-        reached = [
-            any(flags) for flags in zip(*(each.node.reached for each in found if each.node.reached), strict=True)
-        ]
-        for rank, (_, _, theirs) in zip(member.members, said, strict=True):
+            self._sharded.begin(versions)
+        for rank in member.members:
             if rank != member.rank:
-                carrier.bring(rank, theirs, pieces)
+                carrier.bring(rank, [each.node for each in found if each.rank == rank], pieces)
         self._add(pieces, found, own, shards, done.count if mean else None)
         carrier.publish(pieces)
         if sharded is not None:
             sharded.update(pieces, reached, self._areas.sum)
         member.barrier()
-        if said[0][0]:
+        if admits:
             member.admit_soon()
         if sharded is not None:
             sharded.commit(reached)
@@ -153,7 +137,7 @@ class SharedSums:
     # -- step by step ----------------------------------------------------------------------------------------------
 
     def _add(
-        self, pieces: Sequence[Piece], found: Sequence[_Found], own: _Flats, shards: int, count: float | None
+        self, pieces: Sequence[Piece], found: Sequence[Found], own: _Flats, shards: int, count: float | None
     ) -> None:
         """Our slice of all nodes, along the tree; the last addition puts it where it is read."""
         nodes = [Node(each.node.start, each.node.stop, self._operands(each, own, pieces)) for each in found]
@@ -167,15 +151,15 @@ class SharedSums:
             if additions < operands - 1:
                 add_grads(left, right)
                 return left
-            return [_put(out, mine, other) for out, mine, other in zip(sums, left, right, strict=True)]
+            return [put(out, mine, other) for out, mine, other in zip(sums, left, right, strict=True)]
 
         result = total(nodes, shards, plus)
         if operands == 1:
-            result = [_put(out, mine, None) for out, mine in zip(sums, result, strict=True)]
+            result = [put(out, mine, None) for out, mine in zip(sums, result, strict=True)]
         if count is not None:
             divide(result, count)
 
-    def _operands(self, each: _Found, own: _Flats, pieces: Sequence[Piece]) -> list[Tensor | None] | None:
+    def _operands(self, each: Found, own: _Flats, pieces: Sequence[Piece]) -> list[Tensor | None] | None:
         """A node's gradients of our slice, piece by piece. None: it has no samples."""
         reached, rank, number = each.node.reached, each.rank, each.number
         if not reached:
@@ -185,11 +169,3 @@ class SharedSums:
             return [node(rank, number, piece) if reached[piece.param] else None for piece in pieces]
         flats = own[number]
         return [None if (flat := flats[place]) is None else flat[start:stop] for place, start, stop, _ in pieces]
-
-
-def _put(out: Tensor, left: Tensor | None, right: Tensor | None) -> Tensor | None:
-    """The sum of two, in `out`."""
-    if left is not None and right is not None:
-        return torch.add(left, right, out=out)
-    only = left if right is None else right
-    return None if only is None else out.copy_(only)

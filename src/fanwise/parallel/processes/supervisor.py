@@ -30,7 +30,7 @@ from ..runs import Run
 from .board import FAILED, STOPPED, SUPERVISOR, Board
 from .jobs import Ended, RankJob
 from .member import pack
-from .memory import SharedMemory
+from .memory import Exchange, SharedMemory
 from .pipes import Ear
 from .ranks import Orders, main
 from .views import Order, Pause, Views
@@ -57,8 +57,8 @@ class Settings:
     """A run in processes.
 
     `devices`: names, for each process; a GPU is cuda:0 in its process. `on_loss`: "continue", "respawn" or "stop".
-    `gpus`: that each process leases. `called`: names of GPUs, by what CUDA_VISIBLE_DEVICES calls them. `staged`:
-    gradients are exchanged as those of a GPU are, also on the CPU.
+    `gpus`: that each process leases. `called`: names of GPUs, by what CUDA_VISIBLE_DEVICES calls them.
+    `exchange`: how gradients go through the shared memory; other than "auto" for tests.
     """
 
     devices: tuple[tuple[str, ...], ...]
@@ -72,7 +72,7 @@ class Settings:
     progress: bool = False
     gpus: int | float = 0
     called: tuple[tuple[str, str], ...] = ()
-    staged: bool = False
+    exchange: Exchange = "auto"
 
 
 @dataclass(slots=True, eq=False)
@@ -193,7 +193,7 @@ class Supervisor:
             reduce=settings.reduce,
             drawn=(self._screen.first_s, self._screen.every_s),
             name=name_of(self._train),
-            staged=settings.staged,
+            exchange=settings.exchange,
         )
         try:
             needs = self._pool.needs(cpus=settings.threads, gpus=settings.gpus)

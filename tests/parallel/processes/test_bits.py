@@ -189,7 +189,7 @@ def test_a_process_finds_all_that_a_training_needs_loaded(pool: Pool) -> None:
 
 
 class Branches(nn.Module):
-    """Each sample goes one of three ways, so a shard reaches one or two of them."""
+    """Each sample goes one of four ways, so a shard reaches some of the parameters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -206,6 +206,8 @@ class Branches(nn.Module):
             found: Tensor = self.first(x)
         elif way == 1:
             found = self.second(x.double()).float()
+        elif way == 2:
+            found = self.first(x) + self.second(x.double()).float()
         else:
             found = x @ self.third.t() + x @ self.last.t()
         return found + self.empty.sum() + self.frozen
@@ -219,9 +221,11 @@ def branches(run: Run) -> list[Tensor]:
         return torch.stack([model(each, way).square().sum() for each, way in zip(x, ways.tolist(), strict=True)])
 
     step = run.step(model, torch.optim.SGD(trained, 0.01, momentum=0.9), loss)
-    x = torch.randn(40, 5, generator=torch.Generator().manual_seed(2))
-    # The first batches go one way, then the ways are mixed, and the last one has no sample that goes the first.
-    ways = torch.tensor([0] * 10 + [0, 1, 2, 1, 1, 0, 2, 2, 2, 1] + [2] * 5 + [0] * 5 + [1, 2] * 5)
+    x = torch.randn(60, 5, generator=torch.Generator().manual_seed(2))
+    # Whole batches go one way or another, shards do, and samples do.
+    ways = torch.tensor(
+        [0] * 10 + [2] * 10 + [3] * 10 + [0, 1, 2, 1, 3, 0, 3, 3, 2, 1] + [3] * 5 + [0] * 5 + [1, 3] * 5
+    )
     seen = [step(batch) for batch in run.batches((x, ways), 10, shuffle=False)]
     return [*model.state_dict().values(), *seen]
 
@@ -231,6 +235,16 @@ def test_bits_of_parameters_that_some_shards_reach(exchange: Exchange, pool: Poo
     for devices in (2, 3, 5):
         found = fanwise.run(branches, devices=devices, shards=5, pool=pool)
         assert all(map(torch.equal, one, found)), f"{devices} devices, {exchange}"
+
+
+def test_a_sparse_gradient_is_refused_by_several_processes(exchange: Exchange, pool: Pool) -> None:
+    def train(run: Run) -> None:
+        model = nn.Embedding(9, 3, sparse=True)
+        step = run.step(model, torch.optim.SGD(model.parameters(), 0.1), lambda model, x: model(x).sum(1))
+        step(torch.arange(8))
+
+    with pytest.raises(TypeError, match=r"shape \(9, 3\) got a torch.sparse_coo gradient(.|\n)*sparse=False"):
+        fanwise.run(train, devices=2, pool=pool)
 
 
 # -- batch normalisation over the whole batch, and float16 ------------------------------------------------------------

@@ -34,8 +34,9 @@ T = TypeVar("T")
 # Before a process sleeps it looks this often, some 20 us, where each has a CPU: to be woken takes longer.
 _LOOKS = 40
 _CPUS = os.cpu_count() or 1
-# Up to so many bytes of gradients, in all processes together, each adds the whole instead of a slice.
-_WHOLE_BYTES = 1 << 22
+# Up to so many bytes of gradients, in all processes together, each adds the whole instead of a slice: about where two
+# processes were as quick one way as the other.
+_WHOLE_BYTES = 1 << 21
 
 
 class Again(BaseException):

@@ -2,7 +2,7 @@
 
     sum          the gradients of all shards            new params   what the owners have updated
     state        of a sharded optimizer, each key in two versions
-    nodes        what the shards of each rank brought, a few for each rank, each in two versions
+    nodes        what the shards of each rank brought, a few for each rank, if asked for in several versions
 
 In an area the parameters follow each other, each at a multiple of 64 bytes, its elements in the order in which they lie
 in the memory of the parameter. A slice of an area begins and ends at such multiples, and is a list of pieces. Areas are
@@ -28,7 +28,6 @@ _PIECE_BYTES = 1 << 22
 _MOST_NODES = 22
 _MOST_KEYS = 3
 _SUM, _NEW, _STATE, _NODES = 0, 1, 2, 2 + 2 * _MOST_KEYS
-_AREAS_A_RANK = 2 * _MOST_NODES
 
 
 class Piece(NamedTuple):
@@ -54,10 +53,12 @@ class Areas:
     `size_bytes`: of all, mostly untouched.
 
     Args:
-        ranks: how many bring nodes. offset: bytes that the areas of other steps take.
+        ranks: how many bring nodes. offset: bytes that the areas of other steps take. versions: of each node.
     """
 
-    def __init__(self, memory: SharedMemory, params: Sequence[nn.Parameter], ranks: int, offset: int) -> None:
+    def __init__(
+        self, memory: SharedMemory, params: Sequence[nn.Parameter], ranks: int, offset: int, versions: int = 1
+    ) -> None:
         self.params = list(params)
         self._memory = memory
         self._starts: list[int] = []
@@ -69,7 +70,8 @@ class Areas:
         self._lines = end // _ALIGNED_BYTES
         self.area_bytes = pages(max(end, 1))
         self._offset = _FIRST + offset
-        self.size_bytes = pages(max(HUGE_PAGE_BYTES, self.area_bytes * (_NODES + _AREAS_A_RANK * ranks)))
+        self._areas_a_rank = versions * _MOST_NODES
+        self.size_bytes = pages(max(HUGE_PAGE_BYTES, self.area_bytes * (_NODES + self._areas_a_rank * ranks)))
         self._areas: dict[int, tuple[FileMap, Tensor]] = {}
         self._views: dict[tuple[int, Piece], Tensor] = {}
         self._slices: dict[tuple[int, int], list[Piece]] = {}
@@ -130,7 +132,7 @@ class Areas:
         return self._view(_STATE + 2 * key + version, piece)
 
     def node(self, rank: int, number: int, piece: Piece) -> Tensor:
-        return self._view(_NODES + rank * _AREAS_A_RANK + number, piece)
+        return self._view(_NODES + rank * self._areas_a_rank + number, piece)
 
     def flat(self, piece: Piece) -> Tensor:
         """Of the parameter itself, in this process."""
@@ -162,7 +164,7 @@ class Areas:
         return self._bytes(_SUM)
 
     def bytes_of_node(self, rank: int, number: int, version: int = 0) -> Tensor:
-        return self._bytes(_NODES + rank * _AREAS_A_RANK + version * _MOST_NODES + number)
+        return self._bytes(_NODES + rank * self._areas_a_rank + version * _MOST_NODES + number)
 
     # -- whole parameters of areas ---------------------------------------------------------------------------------
 

@@ -39,7 +39,7 @@ class WholeSums:
 
     def __init__(self, member: "Member", params: Sequence[nn.Parameter], offset: int) -> None:
         self._member = member
-        self._areas = areas = Areas(member.memory, params, member.ranks, offset)
+        self._areas = areas = Areas(member.memory, params, member.ranks, offset, versions=2)
         self.size_bytes = areas.size_bytes
         self._sum = torch.zeros(areas.params_bytes, dtype=torch.uint8)
         self._grads = areas.shaped(self._sum)

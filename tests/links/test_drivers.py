@@ -1,7 +1,9 @@
 """Tier 3: real threads that drive a hub and run jobs, one after another or beside each other."""
 
 import logging
+import random
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -172,6 +174,65 @@ def test_a_job_above_the_limit_begins_only_when_none_has_ended_for_a_while(hub: 
         assert began.acquire(timeout=10.0)
     assert began_s[2] - began_s[1] >= 0.19
     end.set()
+    drivers.close()
+
+
+class Mix:
+    """Jobs of all kinds, of which each may bring further ones, and how many run that have not said that they block."""
+
+    def __init__(self, hub: Hub, drivers: Drivers, seed: int) -> None:
+        self._hub, self._drivers, self._chance = hub, drivers, random.Random(seed)
+        self._lock = threading.Lock()
+        self._running = self.most = self.brought = self.ended = 0
+        self.all_ended = threading.Event()
+
+    def bring(self, further: int) -> None:
+        """A job that itself brings so many, and they none."""
+        with self._lock:
+            self.brought += 1
+            is_from_hub, wait_s = self._chance.random() < 0.5, self._chance.choice((0.0, 0.0, 0.0005, 0.003))
+            says_so, raises = self._chance.random() < 0.3, self._chance.random() < 0.05
+
+        def job() -> None:
+            self._count(1)
+            for _ in range(further):
+                self.bring(0)
+            threading.Event().wait(wait_s)
+            self._count(-1)
+            if says_so:
+                self._drivers.blocking()
+                threading.Event().wait(wait_s)
+            with self._lock:
+                self.ended += 1
+                if self.ended == self.brought:
+                    self.all_ended.set()
+            if raises:
+                raise ValueError("a bad job")
+
+        if is_from_hub:
+            self._hub.call_soon(lambda: self._drivers.outside(job))
+        else:
+            self._drivers.outside(job)
+
+    def _count(self, by: int) -> None:
+        with self._lock:
+            self._running += by
+            self.most = max(self.most, self._running)
+
+
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(3, 100))])
+def test_jobs_of_all_kinds_run_once_within_the_limit_and_wait_for_nothing_else(hub: Hub, seed: int) -> None:
+    limit = 1 + seed % 4
+    drivers = driven(hub, limit=limit, patience_s=60.0)  # a wake-up that is lost would be noticed
+    mix = Mix(hub, drivers, seed)
+    chance = random.Random(seed)
+    for _ in range(100):
+        mix.bring(chance.randrange(4))
+        if chance.random() < 0.1:
+            time.sleep(0.002)
+    wait_for(mix.all_ended)
+    within(10.0, lambda: mix.ended == mix.brought, "all have ended")
+    assert mix.most <= limit
     drivers.close()
 
 

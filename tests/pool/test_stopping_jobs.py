@@ -184,6 +184,22 @@ def test_a_job_that_is_stopped_while_its_function_is_prepared_ends_at_once_and_n
     assert not (tmp_path / "began").exists()
 
 
+def test_a_stop_that_was_not_heard_is_told_once_more(pool: Pool, tmp_path: Path) -> None:
+    def deaf_once() -> None:
+        stopper = signal.getsignal(signal.SIGTERM)
+
+        def listen(number: int, frame: object) -> None:
+            signal.signal(signal.SIGTERM, stopper)
+
+        signal.signal(signal.SIGTERM, listen)
+        (tmp_path / "deaf").touch()
+        time.sleep(60)
+
+    handle = submitted(pool.submit(deaf_once))
+    within(30, (tmp_path / "deaf").exists, "it is deaf to the next stop")
+    assert stopped(handle).kind == "stopped"
+
+
 def test_jobs_that_are_stopped_at_any_moment_of_their_start_end_as_stopped(pool: Pool) -> None:
     handles = []
     for number in range(40):

@@ -575,10 +575,10 @@ def test_a_function_agrees_with_the_reference(where: str, name: str) -> None:
 
 
 @pytest.mark.skipif("jax64" not in ENGINES, reason="jax is not installed")
-def test_jax_takes_the_largest_python_integers_beside_its_arrays() -> None:
+@pytest.mark.parametrize("where", ["jax64"], indirect=True)
+def test_jax_takes_the_largest_python_integers_beside_its_arrays(where: str) -> None:
     most = 2**64 - 1
-    namespace("jax").__array_namespace_info__()
-    with engine("jax64") as space:
+    with engine(where) as space:
         x = space.asarray([0, most], dtype=space.uint64)
         assert int(space.searchsorted(x, most)) == 1
         assert space.isin(x, most).tolist() == space.isin(x, most, invert=True).tolist()[::-1] == [False, True]

@@ -39,6 +39,9 @@ _log = logging.getLogger(__name__)
 # What the jobs of a job get to end, when that one has ended.
 _NESTED_GRACE_S = 1.0
 
+# After so long a job that was told to end, and has not, is told once more.
+_AGAIN_S = 1.0
+
 
 class Engine:
     """See the module."""
@@ -131,15 +134,39 @@ class Engine:
         self.terminate(job)
         if job.id in self._jobs and job.asked == "terminate" and job.outcome is None:
             until_s = self._hub.clock.now_s() + grace_s
-            if job.timer is None or until_s < job.timer.when_s:
-                job.set_timer(self._hub.call_at(until_s, lambda: self.kill(job)))
+            if job.until_s is None or until_s < job.until_s:
+                job.until_s = until_s
+                self._arm(job)
 
     def terminate(self, job: Job) -> bool:
-        """Send a job SIGTERM, once; one that has no process yet never gets one. True when a process was told."""
+        """Send a job SIGTERM; one that has no process yet never gets one. True when a process was told.
+
+        It is sent once more: one that came just before a call that blocks is seen by Python when that has returned,
+        unless another interrupts it. Who has seen the first does not mind the second.
+        """
         if job.id not in self._jobs or job.asked is not None:
             return False
         job.asked = "terminate"
-        return self._signal_or_drop(job, signal.SIGTERM)
+        job.again_s = self._hub.clock.now_s() + _AGAIN_S
+        is_told = self._signal_or_drop(job, signal.SIGTERM)
+        if is_told:
+            self._arm(job)
+        return is_told
+
+    def _arm(self, job: Job) -> None:
+        """For what comes next to a job that was told to end: to be told again, or to be killed."""
+        moments = [moment_s for moment_s in (job.again_s, job.until_s) if moment_s is not None]
+        job.set_timer(self._hub.call_at(min(moments), lambda: self._insist(job)) if moments else None)
+
+    def _insist(self, job: Job) -> None:
+        """It has not ended yet."""
+        if job.until_s is not None and self._hub.clock.now_s() >= job.until_s:
+            self.kill(job)
+        elif job.asked == "terminate":
+            job.again_s = None
+            if job.worker is not None:
+                self.crew.signal(job.worker.id, job.worker.link, signal.SIGTERM)
+            self._arm(job)
 
     def kill(self, job: Job) -> None:
         """End a job by SIGKILL now."""

@@ -120,6 +120,7 @@ class Job:
         begun: the worker said that it is about to call the function.
         inner: the leases of the jobs that this one submits, within its own.
         asked: what was sent to end it.
+        again_s, until_s: when it is told once more, and when it is killed, because it has not ended.
         exited: the exit status of its process, and why when that is known from elsewhere.
     """
 
@@ -140,6 +141,8 @@ class Job:
     begun: bool = False
     inner: Ledger | None = None
     asked: Literal[None, "terminate", "kill"] = None
+    again_s: float | None = None
+    until_s: float | None = None
     ooms_before: int = 0
     outcome: Outcome | None = None
     exited: tuple[int, str] | None = None
@@ -147,7 +150,7 @@ class Job:
     nested: dict[int, NestedEvents] = field(default_factory=dict)
 
     def set_timer(self, timer: Timer | None) -> None:
-        """At most one is kept: when it is killed because it does not stop."""
+        """At most one is kept: when it is told again to stop, or killed because it does not."""
         if self.timer is not None:
             self.timer.cancel()
         self.timer = timer

@@ -123,6 +123,8 @@ class JobHandle:
     def stop(self, grace_s: float = 5.0) -> None:
         """Tell the job to end: SIGTERM raises `TrialStopped` in it; SIGKILL follows after `grace_s`. Does not block.
 
+        A job that still lives after a second gets SIGTERM once more, which only one notices that has not seen the first.
+
         Raises TypeError or ValueError when `grace_s` is not a number of seconds.
         """
         seconds = grace_of(grace_s)

@@ -3,7 +3,6 @@
 import logging
 import random
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -229,7 +228,7 @@ def test_jobs_of_all_kinds_run_once_within_the_limit_and_wait_for_nothing_else(h
     for _ in range(100):
         mix.bring(chance.randrange(4))
         if chance.random() < 0.1:
-            time.sleep(0.002)
+            threading.Event().wait(0.002)  # so that the drivers come to rest in between
     wait_for(mix.all_ended)
     within(10.0, lambda: mix.ended == mix.brought, "all have ended")
     assert mix.most <= limit

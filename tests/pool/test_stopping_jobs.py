@@ -193,7 +193,7 @@ def test_a_stop_that_was_not_heard_is_told_once_more(pool: Pool, tmp_path: Path)
 
         signal.signal(signal.SIGTERM, listen)
         (tmp_path / "deaf").touch()
-        time.sleep(60)
+        threading.Event().wait(60)
 
     handle = submitted(pool.submit(deaf_once))
     within(30, (tmp_path / "deaf").exists, "it is deaf to the next stop")

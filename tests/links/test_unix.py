@@ -1,6 +1,7 @@
 """A listener against strangers: everything that is not one of ours is closed and counted, and good peers are served."""
 
 import contextlib
+import gc
 import os
 import pickle
 import resource
@@ -10,13 +11,15 @@ import stat
 import sys
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fanwise.base.errors import AuthenticationError, ClosedError, DeadlineExceeded, WorkerLostError
-from fanwise.links import Hub, Limits, Link, UnixListener, acceptor, dial, frames, new_key, private_folder
+from fanwise.links import Hub, Limits, Link, Request, UnixListener, acceptor, dial, frames, new_key, private_folder
 from fanwise.links.frames import HEADER, MAGIC, encode
 from fanwise.links.handshake import DiallerHandshake
 from fanwise.testing import within
@@ -527,3 +530,29 @@ def test_a_link_that_is_turned_away_on_arrival_ends_for_its_dialler(
     server.call_soon(listener.close)
     server.close()
     assert [record.getMessage()[:25] for record in caplog.records] == ["server: a callback failed"]
+
+
+@pytest.mark.parametrize("size", [1000, 1 << 20])  # through the socket, and through shared memory
+@pytest.mark.parametrize("way", ["ask", "call"])
+def test_a_call_that_failed_keeps_nothing_of_what_was_sent(serve: Callable[..., Server], way: str, size: int) -> None:
+    def fail(request: Request) -> None:
+        raise ValueError("it has failed")
+
+    server = serve()
+    hub = Hub(name="near")
+    near = dial(hub, server.path, server.key)
+    near.ask("echo", 1, within_s=10.0)
+    server.links[0].handler = fail
+    gc.collect()
+    gc.disable()
+    try:
+        x = np.ones(size)
+        seen = weakref.ref(x)
+        try:
+            near.ask("fail", x, within_s=10.0) if way == "ask" else near.call("fail", x).result(10.0)
+        except ValueError:
+            del x
+        assert seen() is None
+    finally:
+        gc.enable()
+        hub.close()

@@ -6,6 +6,7 @@ import gc
 import pickle
 import re
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -209,6 +210,41 @@ def test_an_error_that_cannot_be_made_again_is_told_as_text(real_workers: Worker
     one, _two = real_workers.group(2)
     with pytest.raises(RuntimeError, match=r"(?s)Failed to create original exception type.*remote side was.*foo"):
         one.do(call, "w1", fail, "two")
+
+
+def fail_with(x: torch.Tensor) -> None:
+    raise Plain(float(x.sum()))
+
+
+def kept_by_failed_calls(to: str) -> list[str]:
+    """Ways to call that leave what was sent to the garbage collector."""
+    ways: dict[str, Callable[[torch.Tensor], Any]] = {
+        "rpc_sync": lambda x: rpc.rpc_sync(to, fail_with, (x,)),
+        "wait": lambda x: rpc.rpc_async(to, fail_with, (x,)).wait(),
+        "wait_all": lambda x: torch.futures.wait_all([rpc.rpc_async(to, fail_with, (x,)) for _ in range(2)]),
+        "to_here": lambda x: rpc.remote(to, fail_with, (x,)).to_here(),
+        "rpc_sync to itself": lambda x: rpc.rpc_sync(rpc.get_worker_info(), fail_with, (x,)),
+    }
+    kept = []
+    for way, call in ways.items():
+        for size in (10, 1 << 20):
+            gc.collect()
+            gc.disable()
+            x = torch.ones(size)
+            seen = weakref.ref(x)
+            try:
+                call(x)
+            except Plain:
+                del x
+            if seen() is not None:
+                kept.append(f"{way}, {size}")
+            gc.enable()
+    return kept
+
+
+def test_a_call_that_failed_keeps_nothing_of_what_was_sent(real_workers: Workers) -> None:
+    one, _two = real_workers.group(2)
+    assert one.do(kept_by_failed_calls, "w1") == []
 
 
 def release() -> None:

@@ -84,7 +84,10 @@ class Reply:
         """
         self.wait(within_s)
         if self._error is not None:
-            raise self._error
+            try:
+                raise self._error
+            finally:
+                del self  # else the error would keep this frame, and this frame the error
         return self._value
 
     def wait(self, within_s: float | None = None) -> None:

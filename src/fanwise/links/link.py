@@ -117,7 +117,10 @@ class Link:
             self._sender.keep_lent()
             raise
         if reply._error is not None:
-            raise reply._error
+            try:
+                raise reply._error
+            finally:
+                del reply  # else the error would keep this frame, and so what was sent, until the collector comes
         return reply._value
 
     def notify(self, method: str, *args: object) -> None:
@@ -329,8 +332,11 @@ class Link:
             failure = raised
         reply._resolve(value, failure or error)
         self._waiters.wake(reply)
-        if failure is not None and (isinstance(failure, WireError) or not isinstance(failure, Exception)):
-            raise failure
+        try:
+            if failure is not None and (isinstance(failure, WireError) or not isinstance(failure, Exception)):
+                raise failure
+        finally:
+            del failure, error  # else they would keep this frame, and so the bytes that came
 
     def _serve(self, frame: Frame) -> None:
         request = Request(self, frame.call_id, "", ())

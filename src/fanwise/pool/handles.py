@@ -123,7 +123,7 @@ class JobHandle:
     def stop(self, grace_s: float = 5.0) -> None:
         """Tell the job to end: SIGTERM raises `TrialStopped` in it; SIGKILL follows after `grace_s`. Does not block.
 
-        A job that still lives after a second gets SIGTERM once more, which only one notices that has not seen the first.
+        A job that still lives after a second gets SIGTERM once more; only one that has not seen the first notices.
 
         Raises TypeError or ValueError when `grace_s` is not a number of seconds.
         """

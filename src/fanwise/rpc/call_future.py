@@ -10,7 +10,7 @@ from torch.futures import Future
 
 from ..base.errors import ClosedError, DeadlineExceeded, OwnerLostError, RemoteError, WorkerLostError
 from ..links import Reply
-from .outcomes import afresh, wait_for
+from .outcomes import raise_afresh, wait_for
 from .worker_info import WorkerInfo
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class CallFuture(Future[Any]):  # Any: what the function returns
             opened = self._open()
             if opened is not None:  # by this thread: what it has at hand need not come out of torch's future
                 if opened.error is not None:
-                    raise afresh(opened.error)
+                    raise_afresh(opened.error)
                 return opened.value
         if not self.done():
             self._agent.blocking()
@@ -57,8 +57,8 @@ class CallFuture(Future[Any]):  # Any: what the function returns
         try:
             return super().wait()
         except Exception as error:
-            again = afresh(error.with_traceback(None))
-        raise again
+            found = error.with_traceback(None)
+        raise_afresh(found)
 
     def _answered(self, _reply: Reply) -> None:
         """On a reading thread."""

@@ -13,7 +13,7 @@ import torch
 from torch.futures import Future
 
 from . import agent as _agent
-from .outcomes import wait_for_event
+from .outcomes import error_of, raise_afresh, wait_for_event
 
 _torchs = torch.futures.wait_all
 
@@ -30,11 +30,7 @@ class _Progress:
             self.over.set()
 
     def tell(self, future: "Future[Any]") -> None:  # Any: the user's
-        error = None
-        try:
-            future.value()
-        except Exception as raised:
-            error = raised
+        error = error_of(future)
         with self._lock:
             self._left -= 1
             self.error = self.error or error
@@ -53,7 +49,7 @@ def wait_all(futures: "Sequence[Future[Any]]") -> list[Any]:  # Any: the user's
         _agent.current().blocking()
     wait_for_event(progress.over)
     if progress.error is not None:
-        raise progress.error
+        raise_afresh(progress.error)
     return [future.wait() for future in futures]
 
 

@@ -7,7 +7,7 @@ and what is raised is a copy.
 
 import copy
 import threading
-from typing import Any
+from typing import Any, NoReturn
 
 from torch.futures import Future
 
@@ -46,8 +46,16 @@ def result_of(future: "Future[Any]") -> Any:  # Any: of any type
     try:
         return future.wait()
     except Exception as error:
-        again = afresh(error.with_traceback(None))
-    raise again
+        found = error.with_traceback(None)
+    raise_afresh(found)
+
+
+def raise_afresh(error: Exception) -> NoReturn:
+    """Raise a copy, which holds the frames from here on; not this one, which holds it."""
+    try:
+        raise afresh(error)
+    finally:
+        del error
 
 
 def afresh(error: Exception) -> Exception:

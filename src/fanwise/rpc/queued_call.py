@@ -18,7 +18,7 @@ from ..base.errors import FanwiseError
 from ..links import Link
 from .call_future import CallFuture, failed
 from .messages import Sealed
-from .outcomes import afresh, wait_for_event
+from .outcomes import raise_afresh, wait_for_event
 from .rref_proxy import hand_on
 from .worker_info import WorkerInfo
 
@@ -97,8 +97,8 @@ class QueuedCall(Future[Any]):  # Any: what the function returns
         try:
             return super().wait()
         except Exception as error:
-            again = afresh(error.with_traceback(None))
-        raise again
+            found = error.with_traceback(None)
+        raise_afresh(found)
 
     def _wait_on(self) -> None:
         """It has left, or never will."""

@@ -20,8 +20,8 @@ from .constants import UNSET_RPC_TIMEOUT
 from .functions import async_execution
 from .outcomes import afresh as afresh
 from .outcomes import error_of as error_of
+from .outcomes import raise_afresh, wait_for
 from .outcomes import result_of as result_of
-from .outcomes import wait_for
 from .ref_orders import Fork, GlobalId
 from .rref_proxy import RRefProxy
 from .worker_info import WorkerInfo
@@ -103,7 +103,7 @@ class Creation(Future[Any]):  # Any: nothing
             wait_for(self)
         error = error_of(self)
         if error is not None:
-            raise afresh(error)
+            raise_afresh(error)
 
 
 class RRef(Generic[T]):

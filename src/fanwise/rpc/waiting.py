@@ -61,6 +61,9 @@ def on_hub(hub: Hub, do: Callable[[], T]) -> T:
         hub.check_usable()
     value, error = outcome[0]
     if error is not None:
-        raise error
+        try:
+            raise error
+        finally:
+            del error, outcome  # else it would keep this frame
     result: T = value
     return result

@@ -549,7 +549,7 @@ def test_a_call_that_failed_keeps_nothing_of_what_was_sent(serve: Callable[..., 
         x = np.ones(size)
         seen = weakref.ref(x)
         try:
-            near.ask("fail", x, within_s=10.0) if way == "ask" else near.call("fail", x).result(10.0)
+            near.call(way, x).result(10.0) if way == "call" else near.ask(way, x, within_s=10.0)
         except ValueError:
             del x
         assert seen() is None

@@ -107,21 +107,19 @@ class Link:
         self._check_may_wait(method)
         head, buffers = self.dumps((method, args))
         reply = self._new_call(method, None)
-        try:
-            # Nothing is copied: the memory is ours until this returns.
-            put = self._sender.put(self._encode(frames.REQUEST, reply.call_id, head, buffers), copied=False)
-            if put == "lost":
+        try:  # nothing is copied: the memory is ours until this returns
+            if self._sender.put(self._encode(frames.REQUEST, reply.call_id, head, buffers), copied=False) == "lost":
                 self._find_end()
             self._wait(reply, within_s)
         except BaseException:
             self._sender.keep_lent()
             raise
-        if reply._error is not None:
-            try:
+        try:
+            if reply._error is not None:
                 raise reply._error
-            finally:
-                del reply  # else the error would keep this frame, and so what was sent, until the collector comes
-        return reply._value
+            return reply._value
+        finally:
+            del reply  # else an error would keep this frame, and so what was sent, until the collector comes
 
     def notify(self, method: str, *args: object) -> None:
         """Tell; there is no answer. Raises `ClosedError` or `WorkerLostError` when the link has ended."""
@@ -332,11 +330,8 @@ class Link:
             failure = raised
         reply._resolve(value, failure or error)
         self._waiters.wake(reply)
-        try:
-            if failure is not None and (isinstance(failure, WireError) or not isinstance(failure, Exception)):
-                raise failure
-        finally:
-            del failure, error  # else they would keep this frame, and so the bytes that came
+        if isinstance(failure, WireError) or not isinstance(failure, Exception | None):
+            raise failure
 
     def _serve(self, frame: Frame) -> None:
         request = Request(self, frame.call_id, "", ())
@@ -394,8 +389,7 @@ class Link:
 
     def _read_for(self, reply: Reply, left_s: float | None) -> None:
         """Read until the answer is here, as the only reader. The hub's poll leaves this link alone meanwhile."""
-        self._reader_id = get_ident()
-        driven = self._hub.driven
+        self._reader_id, driven = get_ident(), self._hub.driven
         try:
             if driven:
                 self._sender.borrow_reading()

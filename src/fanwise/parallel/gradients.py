@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .shards import Node, total
+
 
 @dataclass(slots=True)
 class Partial:
@@ -55,6 +57,40 @@ def add_grads(left: list[Tensor | None], right: Sequence[Tensor | None]) -> None
             both_right.append(other)
     if both_left:
         torch._foreach_add_(both_left, both_right)
+
+
+def total_into(
+    sums: Sequence[Tensor], nodes: Sequence[Node[list[Tensor | None]]], shards: int, *, changes: bool
+) -> list[Tensor | None]:
+    """The sum of the gradients of all nodes, along the tree over `shards`, in `sums`; None where no node has one.
+
+    Args:
+        changes: the operands may be changed. Otherwise others read them too, and what comes before the last addition is
+            made in memory of its own.
+    """
+    operands = sum(node.value is not None for node in nodes)
+    additions = 0
+
+    def plus(left: list[Tensor | None], right: list[Tensor | None]) -> list[Tensor | None]:
+        nonlocal additions
+        additions += 1
+        if additions == operands - 1:
+            return list(map(_put, sums, left, right))
+        if not changes:
+            left = [None if each is None else each.clone() for each in left]
+        add_grads(left, right)
+        return left
+
+    result = total(nodes, shards, plus)
+    return result if operands > 1 else list(map(_put, sums, result, [None] * len(result)))
+
+
+def _put(out: Tensor, left: Tensor | None, right: Tensor | None) -> Tensor | None:
+    """The sum of two, in `out`."""
+    if left is not None and right is not None:
+        return torch.add(left, right, out=out)
+    only = left if right is None else right
+    return None if only is None else out.copy_(only)
 
 
 def _added(sum_and_samples: tuple[Tensor, int], value: Tensor, samples: int) -> tuple[Tensor, int]:

@@ -3,6 +3,7 @@
 On how many devices it is executed is not part of it.
 """
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +25,13 @@ class Plan:
 
     def key(self, what: str) -> Key:
         """Where the random numbers of one part of the run come from."""
-        return Key(self.seed).fold_in(what)
+        return _key(self.seed, what)
 
     def state(self) -> dict[str, Any]:  # Any: numbers, and lists and dicts of them
         place = self.progress.state()
         return {"shards": self.shards, "threads": self.threads, "seed": self.seed, "place": place}
+
+
+@functools.lru_cache(maxsize=16)  # a step asks each time
+def _key(seed: int, what: str) -> Key:
+    return Key(seed).fold_in(what)

@@ -6,7 +6,6 @@ What a shard raises leaves parameters, buffers and random streams as they were b
 `.grad` after a step, so there is no zero_grad to call and nothing to forget.
 """
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
-from ..tensor.random.keys import Key
 from .batches import Batch, batch_of
 from .blocked import BlockedStep, pays
 from .gradients import Partial, add, add_grads
@@ -25,12 +23,6 @@ from .progress_line import ProgressLine
 from .replicas import Device, Replica, ShardWork
 from .shards import Node, TreeSum, assign
 from .team import StateHere, Team, divide
-
-
-@functools.lru_cache(maxsize=16)
-def _key(seed: int, number: int) -> Key:
-    """Of all shards of a step."""
-    return Key(seed).fold_in("step").fold_in(number)
 
 
 @dataclass(slots=True)
@@ -134,7 +126,7 @@ class Step:
         """What the devices of this process bring: those shards that are its own."""
         # Where there are other processes, they need what its buffers become.
         alone = self._team.size == 1 and sum(size > 0 for size in batch.sizes) == 1
-        key, shards = _key(self._plan.seed, self._number).fold_in(self.turns), len(batch.sizes)
+        key, shards = self._plan.key("step").fold_in(self._number).fold_in(self.turns), len(batch.sizes)
         own = assign(shards, self._team.size)[self._team.place]
         executed: TreeSum[Partial] = TreeSum(shards, add)
         for device, share in zip(self._devices, assign(len(own), len(self._devices)), strict=True):

@@ -21,15 +21,14 @@ from torch.optim import Optimizer
 
 from ..brought import Brought, to_device
 from ..elementwise import is_elementwise
-from ..gradients import Partial, add_grads
-from ..shards import Node, total
+from ..gradients import Partial, total_into
+from ..shards import Node
 from ..team import divide
 from .areas import Areas, Piece, flat_gradient
 from .direct import Direct
 from .sharding import ShardedOptimizer
 from .staging import Staged
 from .told import Found, told
-from .whole_sums import put
 
 if TYPE_CHECKING:
     from .member import Member
@@ -141,21 +140,7 @@ class SharedSums:
     ) -> None:
         """Our slice of all nodes, along the tree; the last addition puts it where it is read."""
         nodes = [Node(each.node.start, each.node.stop, self._operands(each, own, pieces)) for each in found]
-        operands = sum(node.value is not None for node in nodes)
-        sums = [self._carrier.sum(piece) for piece in pieces]
-        additions = 0
-
-        def plus(left: list[Tensor | None], right: list[Tensor | None]) -> list[Tensor | None]:
-            nonlocal additions
-            additions += 1
-            if additions < operands - 1:
-                add_grads(left, right)
-                return left
-            return [put(out, mine, other) for out, mine, other in zip(sums, left, right, strict=True)]
-
-        result = total(nodes, shards, plus)
-        if operands == 1:
-            result = [put(out, mine, None) for out, mine in zip(sums, result, strict=True)]
+        result = total_into([self._carrier.sum(piece) for piece in pieces], nodes, shards, changes=True)
         if count is not None:
             divide(result, count)
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from ..gradients import Partial, add_grads
-from ..shards import Node, total
+from ..gradients import Partial, total_into
+from ..shards import Node
 from ..team import divide
 from .areas import Areas, check_strided
 from .told import Found, told
@@ -79,28 +79,13 @@ class WholeSums:
         if to:
             torch._foreach_copy_(to, of)
 
-    def _add(self, found: Sequence[Found], version: int, reached: bytes, shards: int) -> Sequence[Tensor]:
-        """All nodes along the tree; the last addition puts them into our own memory."""
-        operands = sum(bool(each.node.reached) for each in found)
+    def _add(self, found: Sequence[Found], version: int, reached: bytes, shards: int) -> list[Tensor | None]:
         # Where nodes differ in what they have reached, each parameter is added by itself.
         apart = any(each.node.reached not in (b"", reached) for each in found)
         if self._views.made_for != (reached, apart):
             self._views = _Views(self._areas, self._sum, reached, apart=apart)
-        views, additions = self._views, 0
-
-        def plus(left: list[Tensor | None], right: list[Tensor | None]) -> list[Tensor | None]:
-            nonlocal additions
-            additions += 1
-            if additions == operands - 1:
-                return list(map(put, views.sums, left, right))
-            left = [None if each is None else each.clone() for each in left]  # others read what lies in the memory
-            add_grads(left, right)
-            return left
-
-        result = total([Node(each.node.start, each.node.stop, views.of(each, version)) for each in found], shards, plus)
-        if operands == 1:
-            list(map(put, views.sums, result, [None] * len(result)))
-        return views.sums
+        nodes = [Node(each.node.start, each.node.stop, self._views.of(each, version)) for each in found]
+        return total_into(self._views.sums, nodes, shards, changes=False)
 
 
 class _Views:
@@ -129,11 +114,3 @@ class _Views:
                 memory[span.first : span.last].view(span.dtype) if flags[span.param] else None for span in self._spans
             ]
         return self._nodes[key]
-
-
-def put(out: Tensor, left: Tensor | None, right: Tensor | None) -> Tensor | None:
-    """The sum of two, in `out`."""
-    if left is not None and right is not None:
-        return torch.add(left, right, out=out)
-    only = left if right is None else right
-    return None if only is None else out.copy_(only)

@@ -17,7 +17,7 @@ from .gradients import Partial
 from .shards import Node
 from .splitting import moved
 
-Told = list[tuple[Any, ...]]  # Any: what a Brought consists of
+Plain = list[tuple[Any, ...]]  # Any: what a Brought consists of
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class Brought:
         return Node(self.start, self.stop, value)
 
 
-def tell(nodes: Iterable[Node[Partial]]) -> Told:
+def tell(nodes: Iterable[Node[Partial]]) -> Plain:
     """What these nodes hold besides their gradients, for another process; tensors in main memory."""
     return [_told(node.start, node.stop, node.value) for node in nodes]
 
@@ -65,7 +65,7 @@ def _told(start: int, stop: int, value: Partial | None) -> tuple[Any, ...]:  # A
     return start, stop, reached, loss, loss_type, value.count, value.samples, buffers, value.executed
 
 
-def hear(told: Told) -> list[Brought]:
+def hear(told: Plain) -> list[Brought]:
     """What `tell` made."""
     return [Brought(*each) for each in told]
 

@@ -54,8 +54,9 @@ check: $(VENV)/dev.stamp ## lint, formatting, types
 	$(BIN)/ruff format --check $(CHECKED)
 	$(BIN)/mypy
 
+# Beside an older checkout: $(BIN)/python benchmarks/before_and_after.py ../before
 bench: $(VENV)/dev.stamp ## measure, beside the peers, in environments that the scripts make (long)
-	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" $(ARGS); done
+	for script in $(filter-out benchmarks/before_and_after.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python "$$script" $(ARGS); done
 
 # A stamp says: installed as pyproject.toml and constraints.txt stand now. So the second `make demo` starts at once.
 $(VENV)/run.stamp: pyproject.toml constraints.txt | $(BIN)/python

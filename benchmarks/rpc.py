@@ -24,6 +24,7 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from measuring import finish, machine, say, spread, table
 from trial_overhead import ENVIRONMENTS, PEERS, NotReady, environment
@@ -36,14 +37,15 @@ Samples = dict[tuple[str, str], list[float]]  # (measure, figure): one a round
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """A program under peers/, its arguments, its environment (none: this interpreter's),
-    and whether it is stopped while others are measured."""
+    """A program under peers/, its arguments, its environment (none: this interpreter's), whether it is stopped while
+    others are measured, and the checkout that it and its `.venv` are taken from (none: this one)."""
 
     name: str
     program: str
     arguments: tuple[str, ...] = ()
     environment: str | None = None
     stops: bool = False
+    checkout: Path | None = None
 
 
 MANY = ("--observers", str(OBSERVERS))
@@ -110,7 +112,7 @@ class Running:
         interpreter = _interpreter(self.contestant, install=install)
         with tempfile.TemporaryFile("w+") as errors:
             self.process = subprocess.Popen(
-                [interpreter, str(PEERS / self.contestant.program), *self.contestant.arguments],
+                [interpreter, str(_program(self.contestant)), *self.contestant.arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -180,7 +182,15 @@ def _read(process: "subprocess.Popen[str]", lines: "queue.Queue[str]") -> None:
     lines.put("")
 
 
+def _program(contestant: Contestant) -> Path:
+    if contestant.checkout is None:
+        return PEERS / contestant.program
+    return contestant.checkout / "benchmarks" / "peers" / contestant.program
+
+
 def _interpreter(contestant: Contestant, *, install: bool) -> str:
+    if contestant.checkout is not None:
+        return str(contestant.checkout / ".venv" / "bin" / "python")
     if contestant.environment is None:
         return sys.executable
     made = ENVIRONMENTS / contestant.environment / "bin" / "python"

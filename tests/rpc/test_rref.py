@@ -1,6 +1,8 @@
 """References of several workers in one process: real tables, keepers, envelopes and RRefs on played agents."""
 
+import copy
 import gc
+import inspect
 import pickle
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -13,6 +15,7 @@ from torch.futures import Future
 from fanwise.base.errors import NotSendableError, OwnerLostError, WorkerLostError
 from fanwise.rpc.functions import async_execution
 from fanwise.rpc.rref import RRef, done_with
+from fanwise.rpc.rref_proxy import RRefProxy
 from fanwise.testing import within
 from fanwise.testing.played_agents import (
     PlayedAgent,
@@ -66,6 +69,22 @@ def hold(rref: RRef[Any]) -> None:
 
 
 HELD: list[RRef[Any]] = []
+
+
+def same(value: Any) -> Any:
+    return value
+
+
+def call_with(function: Any, value: Any) -> Any:
+    return function(value)
+
+
+def add_by_proxy(proxy: Any, by: int) -> Any:
+    return proxy.add(by)
+
+
+def wait_for_proxy(proxy: Any, by: int) -> Any:
+    return proxy.add(by).wait()
 
 
 def test_a_value_of_ones_own_is_there_at_once(three: list[PlayedAgent]) -> None:
@@ -243,6 +262,61 @@ def test_methods_are_called_where_the_object_lives(three: list[PlayedAgent]) -> 
     with pytest.raises(AttributeError, match="nothing"):
         later.wait()
     del rref, later
+    all_empty(three)
+
+
+@pytest.mark.parametrize("reader", [0, 1, 2])
+def test_a_method_of_a_proxy_travels_as_a_function(three: list[PlayedAgent], reader: int) -> None:
+    for rref in (remote(1, Counter, 7), remote(0, Counter, 7)):
+        assert ask(reader, rref.rpc_sync().add, 1) == 8
+        assert ask(reader, rref.remote().add, 2).to_here() == 10
+        assert ask(reader, rref.rpc_sync().later, 3) == 3
+        assert ask(reader, call_with, rref.rpc_sync().add, 5) == 15
+        assert remote(reader, rref.rpc_sync(5.0).add, 1).to_here() == 16
+    del rref
+    all_empty(three)
+
+
+@pytest.mark.parametrize("reader", [0, 1, 2])
+def test_a_proxy_travels_with_its_reference(three: list[PlayedAgent], reader: int) -> None:
+    rref = remote(1, Counter, 7)
+    assert ask(reader, add_by_proxy, rref.rpc_sync(), 1) == 8
+    assert ask(reader, add_by_proxy, rref.remote(), 1).to_here() == 9
+    assert ask(reader, wait_for_proxy, rref.rpc_async(), 1) == 10
+    proxy = ask(reader, same, rref.rpc_sync(3.0))
+    del rref
+    assert proxy.add(1) == 11
+    assert repr(proxy).startswith(("<rpc_sync proxy of UserRRef(", "<rpc_sync proxy of OwnerRRef("))
+    assert repr(proxy.add).startswith("<rpc_sync method 'add' of ") and proxy.add.__name__ == "add"
+    del proxy
+    all_empty(three)
+
+
+def test_a_copied_proxy_calls_the_same_object(three: list[PlayedAgent]) -> None:
+    rref = remote(1, Counter, 7)
+    assert copy.copy(rref.rpc_sync()).add() == 8
+    assert copy.copy(rref.rpc_sync().add)() == 9
+    for travels_in_calls_only in (rref.rpc_sync(), rref.rpc_sync().add):
+        with pytest.raises(RuntimeError, match="rref can only be pickled when using RPC"):
+            pickle.dumps(travels_in_calls_only)
+        with pytest.raises(RuntimeError, match="rref can only be pickled when using RPC"):
+            copy.deepcopy(travels_in_calls_only)
+    del rref, travels_in_calls_only
+    all_empty(three)
+
+
+def test_a_proxy_answers_no_look_ups_but_those_of_methods(three: list[PlayedAgent]) -> None:
+    unmade: Any = RRefProxy.__new__(RRefProxy)
+    for proxy in (unmade, RRef([1, 2]).rpc_sync()):
+        for name in ("__deepcopy__", "__setstate__", "__wrapped__", "__array__", "__torch_function__"):
+            assert not hasattr(proxy, name)
+        assert not hasattr(type(proxy), "__len__") and not callable(proxy)
+        assert inspect.unwrap(proxy) is proxy and not inspect.isgeneratorfunction(proxy)
+    with pytest.raises(AttributeError, match="'RRefProxy' object has no attribute '_made_of'"):
+        unmade.append(3)
+    three_numbers: Any = remote(1, make, [1, 2, 3])
+    assert three_numbers.rpc_sync().__len__() == three_numbers.rpc_sync().__getitem__(2) == 3
+    del three_numbers
     all_empty(three)
 
 

@@ -211,21 +211,15 @@ class RRef(Generic[T]):
 
     def rpc_sync(self, timeout: float = UNSET_RPC_TIMEOUT) -> Any:  # Any: has the methods of the remote object
         """A proxy: `rref.rpc_sync().size()` calls `size` on the owner and waits for the result, `timeout` seconds."""
-        from .calls import rpc_sync
-
-        return RRefProxy(self, rpc_sync, timeout, waits=True)
+        return RRefProxy(self, "rpc_sync", timeout)
 
     def rpc_async(self, timeout: float = UNSET_RPC_TIMEOUT) -> Any:  # Any: has the methods of the remote object
         """A proxy whose methods return futures."""
-        from .calls import rpc_async
-
-        return RRefProxy(self, rpc_async, timeout, waits=False)
+        return RRefProxy(self, "rpc_async", timeout)
 
     def remote(self, timeout: float = UNSET_RPC_TIMEOUT) -> Any:  # Any: has the methods of the remote object
         """A proxy whose methods return references to their results, which stay on the owner."""
-        from .calls import remote
-
-        return RRefProxy(self, remote, timeout, waits=True)
+        return RRefProxy(self, "remote", timeout)
 
     def backward(self, dist_autograd_ctx_id: int = -1, retain_graph: bool = False) -> None:
         """Run the backward pass from this value, a scalar tensor, on its owner. Blocks until it is done.

@@ -1,5 +1,6 @@
 """fanwise: spreads deep-learning work over every device you have. This file holds the public names, nothing else.
 
+    fanwise.rpc      remote calls, remote references, distributed autograd: a drop-in for torch.distributed.rpc
     fanwise.tune     search hyperparameters: Tuner, RandomSearch, report, load_experiment ...
     fanwise.pool     warm workers: Pool, current
     fanwise.links    authenticated connections between processes
@@ -7,8 +8,9 @@
     fanwise.tensor   arrays of any engine
     fanwise.plot     figures from plain data
     fanwise.zoo      data sets and models of the examples
+    fanwise.testing  what tests of such programs need: waiting for facts, a network in virtual time
     fanwise.base     clocks, the version
-    fanwise.errors   every error fanwise raises on its own account (the file base/errors.py)
+    fanwise.errors   every error fanwise raises on its own account
 
 Names load on first use (PEP 562): `import fanwise` loads no layer, no torch and no numpy, so that a worker or a command
 line tool pays only for what it uses. Files inside the package never import this one.
@@ -21,14 +23,16 @@ from .base.version import VERSION
 
 if TYPE_CHECKING:
     from . import base as base
+    from . import errors as errors
     from . import links as links
     from . import parallel as parallel
     from . import plot as plot
     from . import pool as pool
+    from . import rpc as rpc
     from . import tensor as tensor
+    from . import testing as testing
     from . import tune as tune
     from . import zoo as zoo
-    from .base import errors as errors
     from .parallel import here as here
     from .parallel import run as run
     from .pool import Pool as Pool
@@ -36,14 +40,13 @@ if TYPE_CHECKING:
 
 __version__ = VERSION
 
-_MODULES = {name: f".{name}" for name in ("base", "links", "parallel", "plot", "pool", "tensor", "tune", "zoo")}
-_MODULES["errors"] = ".base.errors"
+_MODULES = ("base", "errors", "links", "parallel", "plot", "pool", "rpc", "tensor", "testing", "tune", "zoo")
 _HOME_OF = {"Pool": ".pool", "current": ".pool", "here": ".parallel", "run": ".parallel"}
 
 
 def __getattr__(name: str) -> object:
     if name in _MODULES:
-        return import_module(_MODULES[name], __name__)
+        return import_module(f".{name}", __name__)
     if name in _HOME_OF:
         return getattr(import_module(_HOME_OF[name], __name__), name)
     raise AttributeError(f"module 'fanwise' has no attribute {name!r}; it has {', '.join(__dir__())}")

@@ -3,11 +3,15 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+import fanwise.base.errors
+import fanwise.errors
 from fanwise.testing.programs import LoadedInterpreter
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 HEAVY = {"torch", "numpy", "pandas", "matplotlib", "rich", "typer", "sklearn", "scipy", "yaml", "psutil", "cloudpickle"}
 OPTIONAL = {"jax", "tensorflow", "mxnet", "ray", "botorch", "optuna", "plotly"}
 
@@ -57,6 +61,20 @@ def test_an_unknown_name_of_the_root_says_what_there_is() -> None:
     assert "tune" in done.stderr
 
 
-def test_layers_and_errors_import_from_the_root() -> None:
-    code = "import fanwise\nfrom fanwise import errors, links\nassert {'errors', 'links', 'Pool'} <= set(dir(fanwise))"
-    assert "fanwise" in loaded_by(f"{code}\nassert issubclass(errors.WireError, fanwise.errors.FanwiseError)")
+def test_import_fanwise_is_enough_for_every_layer_and_for_the_errors() -> None:
+    layers = {path.parent.name for path in (REPOSITORY / "src" / "fanwise").glob("*/__init__.py")} - {"cli"}
+    uses = "\n".join(f"assert fanwise.{name}.__name__ == 'fanwise.{name}'" for name in sorted({*layers, "errors"}))
+    listed = f"assert { ({*layers, 'errors', 'Pool'})!r} <= set(dir(fanwise))"
+    assert "fanwise" in loaded_by(f"import fanwise\n{listed}\n{uses}\nfrom fanwise import errors, links, rpc")
+
+
+def test_the_errors_import_by_name_and_load_nothing_else() -> None:
+    code = "from fanwise.errors import WorkerLostError\nassert WorkerLostError.__module__ == 'fanwise.base.errors'"
+    assert loaded_by(code) & (HEAVY | OPTIONAL) == set()
+
+
+def test_every_error_is_public() -> None:
+    def named(module: ModuleType) -> dict[str, object]:
+        return {name: value for name, value in vars(module).items() if isinstance(value, type)}
+
+    assert named(fanwise.errors) == named(fanwise.base.errors)

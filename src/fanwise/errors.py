@@ -1,0 +1,23 @@
+"""Every error fanwise raises on its own account: `from fanwise.errors import WorkerLostError`.
+
+The tree itself, with what each means, is in base/errors.py; what to do about each in docs/errors.md.
+"""
+
+from .base.errors import AuthenticationError as AuthenticationError
+from .base.errors import ClosedError as ClosedError
+from .base.errors import DataFileError as DataFileError
+from .base.errors import DeadlineExceeded as DeadlineExceeded
+from .base.errors import FanwiseError as FanwiseError
+from .base.errors import JoinError as JoinError
+from .base.errors import LeaseError as LeaseError
+from .base.errors import NotInstalled as NotInstalled
+from .base.errors import NotPortableError as NotPortableError
+from .base.errors import NotSendableError as NotSendableError
+from .base.errors import OwnerLostError as OwnerLostError
+from .base.errors import RecordError as RecordError
+from .base.errors import RemoteError as RemoteError
+from .base.errors import SearchFailedError as SearchFailedError
+from .base.errors import SecretError as SecretError
+from .base.errors import TrialStopped as TrialStopped
+from .base.errors import WireError as WireError
+from .base.errors import WorkerLostError as WorkerLostError

@@ -64,7 +64,7 @@ def main() -> None:
             for optimizer in OPTIMIZERS:
                 for how in HOW if number % 2 else HOW[::-1]:
                     with patch.object(running, "Settings", partial(Settings, exchange=how)):
-                        ms = fanwise.run(partial(step_ms, width, optimizer), devices=2, progress=False)
+                        ms = fanwise.run(partial(step_ms, width, optimizer), devices=2, shards=2, progress=False)
                     found.setdefault((width, optimizer, how), []).append(ms)
     rows = []
     for width in WIDTHS:

@@ -29,8 +29,9 @@ MODELS = ("LeNet", "MLP")
 PLAIN, THREADS, APART, DDP = "plain loop", "plain loop, 2 threads", "2 processes, no exchange", "DDP over Gloo"
 # As processes of fanwise.run do: what is left is the price of the exchange.
 APART_KEPT = "the same, freed memory kept"
-ONE, TWO, FAST, FOUR, EIGHT = (
-    "fanwise, 1 device",
+ONE, ONE_FOUR, TWO, FAST, FOUR, EIGHT = (
+    "fanwise, 1 device, 1 shard",
+    "fanwise, 1 device, 4 shards",
     "fanwise, 2 processes",
     "fanwise, 2 processes, fast",
     "fanwise, 2 processes, 4 shards",
@@ -56,8 +57,9 @@ RATIOS = (
     Ratio("2 processes / DDP over Gloo", TWO, DDP, (">= 1.03", ">= 1.15")),
     Ratio("2 processes / 1 process, 2 threads", TWO, THREADS, ("", "")),
     Ratio("exact / fast", TWO, FAST, ("", "")),
-    Ratio("4 shards / 2 shards", FOUR, TWO, ("", "")),
-    Ratio("8 shards / 2 shards", EIGHT, TWO, ("", "")),
+    Ratio("by default: 4 shards / 1, 1 device", ONE_FOUR, ONE, ("", "")),
+    Ratio("by default: 4 shards / 2, 2 processes", FOUR, TWO, ("", "")),
+    Ratio("8 shards / 2, 2 processes", EIGHT, TWO, ("", "")),
     Ratio("DDP over Gloo / the same without exchange", DDP, APART, ("", "")),
 )
 SUMS = ("allreduce 45 MB", "allreduce 0.5 MB")
@@ -79,6 +81,7 @@ def trainers(cpus: Sequence[int]) -> list[Contestant]:
     return [
         Contestant(PLAIN, TORCH, ("--cpus", one)),
         Contestant(ONE, OWN, ("--cpus", one)),
+        Contestant(ONE_FOUR, OWN, ("--cpus", one, "--shards", "4")),
         Contestant(THREADS, TORCH, ("--cpus", two, "--together")),
         Contestant(APART, TORCH, ("--cpus", two)),
         Contestant(APART_KEPT, TORCH, ("--cpus", two, "--kept")),

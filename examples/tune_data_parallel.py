@@ -61,7 +61,7 @@ def main() -> None:
     best = tuner.run().best
     assert best is not None, "trials have reported"
     again = functools.partial(train, **best.config)
-    alone = fw.run(again, devices=1, shards=DEVICES, seed=SEED)
+    alone = fw.run(again, devices=1, seed=SEED)
     print(f"trial {best.trial_id} on {DEVICES} devices: error {best.value}; the same on one: {alone}", end=", ")
     print("the same number" if alone == best.value else "which differs")
 

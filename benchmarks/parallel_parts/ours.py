@@ -30,7 +30,7 @@ class Ours:
     autocast: torch.dtype | None = None
 
     def __call__(self, task: Task) -> Trained:
-        return fanwise.run(lambda run: self._train(run, task), devices=str(task.device))
+        return fanwise.run(lambda run: self._train(run, task), devices=str(task.device), shards=1)
 
     def _train(self, run: Run, task: Task) -> Trained:
         make, lr = NETWORKS[self.section]

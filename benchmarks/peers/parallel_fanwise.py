@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import torch
 from parallel_measures import (
@@ -125,7 +126,7 @@ class Contestant:
     """A way to run. `is_shared`: sums alone stay where they are made."""
 
     cpus: list[int]
-    shards: int | None
+    shards: int | Literal["devices"]
     reduce: str
     is_shared: bool
 
@@ -135,7 +136,7 @@ class Contestant:
 
     def allreduce(self, name: str, quick: bool) -> Figures:
         train = partial(sum_ms, cpus=self.cpus, name=name, quick=quick, is_shared=self.is_shared)
-        return {"ms": fanwise.run(train, devices=len(self.cpus), reduce=self.reduce)}
+        return {"ms": fanwise.run(train, devices=len(self.cpus), shards=self.shards, reduce=self.reduce)}
 
     def launch(self) -> Figures:
         begun = time.monotonic()
@@ -145,7 +146,8 @@ class Contestant:
     def recovery(self) -> Figures:
         with tempfile.TemporaryDirectory() as folder:
             note = Path(folder) / "killed"
-            ends = fanwise.run(partial(ends_after_kill, cpus=self.cpus, note=note), devices=len(self.cpus))
+            train = partial(ends_after_kill, cpus=self.cpus, note=note)
+            ends = fanwise.run(train, devices=len(self.cpus), shards=self.shards)
             killed = float(note.read_text())
         # Not the first end after it: rank 0 may still have been in the step before, which all had already committed.
         return {"s": ends[STEPS_BEFORE_KILL] - killed}
@@ -154,11 +156,12 @@ class Contestant:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--cpus", required=True)
-    parser.add_argument("--shards", type=int)
+    parser.add_argument("--shards", type=int, help="by default one a process")
     parser.add_argument("--reduce", default="exact")
     parser.add_argument("--shared", action="store_true", help="a sum alone is not copied back")
     args = parser.parse_args()
-    contestant = Contestant([int(each) for each in args.cpus.split(",")], args.shards, args.reduce, args.shared)
+    cpus = [int(each) for each in args.cpus.split(",")]
+    contestant = Contestant(cpus, args.shards or "devices", args.reduce, args.shared)
     try:
         cold = contestant.launch()
     except Exception as reason:

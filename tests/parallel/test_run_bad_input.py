@@ -137,7 +137,7 @@ def test_what_is_no_model_or_optimizer_is_refused() -> None:
     ids=["float", "rows", "counts"],
 )
 def test_what_is_no_loss_is_refused(result: Any, error: type[Exception], said: str) -> None:  # Any: wrong on purpose
-    step = fanwise.here().step(LINEAR, sgd(LINEAR), lambda m, x: result)
+    step = fanwise.here(shards=1).step(LINEAR, sgd(LINEAR), lambda m, x: result)
     with pytest.raises(error, match=said):
         step(torch.rand(4, 2))
 

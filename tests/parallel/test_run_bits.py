@@ -73,8 +73,60 @@ def test_other_shards_and_another_seed_give_other_bits() -> None:
     assert not same(one, fanwise.run(training("momentum"), shards=2, seed=1)[0])
 
 
-def test_by_default_there_are_as_many_shards_as_devices() -> None:
-    assert fanwise.run(lambda run: (run.shards, run.threads, run.seed), devices=3, processes=1) == (3, 1, 0)
+def test_with_nothing_else_said_one_to_four_devices_give_the_same_bits() -> None:
+    one, _ = fanwise.run(training("momentum"), devices=1)
+    for devices in (2, 3, 4):
+        assert same(one, fanwise.run(training("momentum"), devices=devices, processes=1)[0]), f"{devices} devices"
+    threads = torch.get_num_threads()
+    assert same(training("momentum")(fanwise.here())[0], fanwise.run(training("momentum"), threads=threads)[0])
+
+
+def plan(run: Run) -> tuple[int, int, int]:
+    return run.shards, run.threads, run.seed
+
+
+def test_by_default_there_are_four_shards_or_one_for_each_of_more_devices() -> None:
+    assert [fanwise.run(plan, devices=devices, processes=1) for devices in (1, 4, 5, 6)] == [
+        (4, 1, 0),
+        (4, 1, 0),
+        (5, 1, 0),
+        (6, 1, 0),
+    ]
+    assert fanwise.run(plan, devices=3, processes=1, shards="devices") == (3, 1, 0)
+    assert fanwise.run(plan, devices=3, processes=1, shards=1) == (1, 1, 0)
+
+
+def test_more_devices_than_shards_by_default_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    for devices in (4, 23, 23):
+        fanwise.run(plan, devices=devices, processes=1)
+    fanwise.run(plan, devices=22, processes=1, shards="devices")
+    (warning,) = [each.getMessage() for each in caplog.records if "shards" in each.getMessage()]
+    assert warning == (
+        "fanwise.run on 23 devices cuts each batch into 23 shards, and on 1 to 4 devices into 4: other bits.\n"
+        "Say shards=23, here and there, for the same bits on any number of devices; shards='devices' if they do "
+        "not matter."
+    )
+
+
+def test_a_shard_that_is_too_small_for_batch_norm_says_what_to_do() -> None:
+    def train(run: Run) -> None:
+        model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+        step = run.step(model, torch.optim.SGD(model.parameters(), 0.1), lambda m, x: m(x).sum(1))
+        step(torch.ones(5, 4))
+
+    with pytest.raises(ValueError, match="more than 1 value per channel") as caught:
+        fanwise.run(train)
+    assert caught.value.__notes__ == [
+        "in shard 1 of 4, which has 1 samples of the batch",
+        "Batch normalisation is by shard, and this one is too small for it. Leave a small last batch out "
+        "(drop_last=True), give fewer shards= (1: the whole batch), or batch_norm='global'.",
+    ]
+    fanwise.run(train, shards=1)
+
+
+def test_another_word_for_shards_is_refused() -> None:
+    with pytest.raises(ValueError, match="shards='all': give a number, or 'devices' for one shard on each device"):
+        fanwise.run(plan, shards="all")  # type: ignore[arg-type]  # wrong on purpose
 
 
 @pytest.mark.parametrize("options", [{"clip_norm": 0.5}, {"accumulate": 2}], ids=["clipped", "accumulated"])
@@ -115,7 +167,7 @@ def test_one_shard_on_one_device_is_the_plain_loop(optimizer: str) -> None:
             updates.step()
         return list(model.state_dict().values())
 
-    ours = fanwise.run(train)
+    ours = fanwise.run(train, shards=1)
     assert same(ours, fanwise.run(plain))
     assert sorted(torch.cat(orders[: len(orders) // 2]).tolist()) == list(range(N))
 

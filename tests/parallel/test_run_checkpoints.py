@@ -110,7 +110,7 @@ def test_plain_torch_load_reads_a_checkpoint(tmp_path: Path) -> None:
     assert set(content) == names
     assert list(content["model"])[:2] == ["0.weight", "0.bias"]
     assert set(content["kept"]) == {"scheduler"}
-    assert (content["run"]["shards"], content["run"]["threads"], content["run"]["seed"]) == (3, 1, 0)
+    assert (content["run"]["shards"], content["run"]["threads"], content["run"]["seed"]) == (4, 1, 0)
     nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.2), nn.Linear(8, 3)).load_state_dict(
         content["model"]
     )

@@ -78,7 +78,7 @@ def test_global_and_shard_are_different_and_global_is_the_whole_batch() -> None:
             step(batch)
         return list(model.state_dict().values())
 
-    whole = no_dropout(fanwise.here())
+    whole = no_dropout(fanwise.here(shards=1))
     together = no_dropout(fanwise.here(shards=SHARDS), batch_norm="global")
     apart = no_dropout(fanwise.here(shards=SHARDS))
     for one, other in zip(whole, together, strict=True):

@@ -128,4 +128,9 @@ def noted(work: ShardWork, shards: int) -> Iterator[None]:
         yield
     except Exception as error:
         error.add_note(f"in shard {work.index} of {shards}, which has {work.samples} samples of the batch")
+        if shards > 1 and "more than 1 value per channel" in str(error):
+            error.add_note(
+                "Batch normalisation is by shard, and this one is too small for it. Leave a small last batch out "
+                "(drop_last=True), give fewer shards= (1: the whole batch), or batch_norm='global'."
+            )
         raise

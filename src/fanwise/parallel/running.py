@@ -1,16 +1,17 @@
 """`run` and `here`: a training function on several devices, or in the program as it stands.
 
     fanwise.run(train, devices=4)     train(run), with threads and random states of its own; both are put back after
-    train(fanwise.here())             a plain loop, for a debugger or a notebook cell
+    train(fanwise.here())             here as it stands, for a debugger or a notebook cell
 
 Several devices are several processes, each of which calls the function, or take turns in this one. The result is the
 same: it depends on seed, shards, threads and data, not on the number of devices or processes.
 """
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import torch
 
@@ -27,10 +28,13 @@ from .processes.gpus import places_for
 from .processes.supervisor import Settings, Supervisor
 from .progress_line import name_of, screen_for
 from .runs import Run, StrPath
-from .shards import cut
+from .shards import DEFAULT_SHARDS, cut, default_shards
 from .surroundings import surroundings
 
 R = TypeVar("R")
+
+_log = logging.getLogger(__name__)
+_warned: set[int] = set()  # numbers of devices, once each
 
 _REDUCTIONS = ("exact", "fast")
 ON_LOSS = ("continue", "respawn", "stop")
@@ -40,7 +44,7 @@ def run(
     train: Callable[[Run], R],
     *,
     devices: Devices = "auto",
-    shards: int | None = None,
+    shards: int | Literal["devices"] | None = None,
     seed: int | None = None,
     threads: int | None = None,
     reduce: str = "exact",
@@ -52,15 +56,18 @@ def run(
 ) -> R:
     """Call `train(run)` so that its steps are spread over devices. Blocks until it returns.
 
-    With the same seed, shards and threads the result has the same bits on any number of devices.
+    With the same seed, shards and threads the result has the same bits on any number of devices. By default there are
+    4 shards and 1 thread, so 1 to 4 devices give the same bits with nothing else said; for more devices say shards=.
 
     Args:
         train: gets a `Run`; its hyperparameters by functools.partial.
         devices: how many: GPUs where there are any, else CPU devices. Or names of one kind, as `"cuda:1"`,
             `["cuda:0", "cuda:1"]`, `["cpu"] * 4`. "auto" is all GPUs of this job or machine, else one CPU device.
             Numbers of GPUs are those of nvidia-smi, or places in CUDA_VISIBLE_DEVICES.
-        shards: logical shards of each global batch; by default the number of devices, or those of the checkpoint.
-            At least as many as the devices that a later run of the same training shall have.
+        shards: logical shards of each global batch; by default 4, or those of the checkpoint. More than 4 devices
+            have one each by default, and then other bits than fewer devices; a warning says so. Say as many as the
+            most devices that shall ever train the model. 1 is the plain loop, the fastest on one device; "devices" is
+            one for each device, whatever their number. Batch normalisation is by shard.
         seed: of initial weights, order, augmentation and dropout; by default the job's in a pool, else 0.
         threads: of each device, 1 by default. More threads give other bits, as other shards do.
         reduce: "exact" adds gradients along one tree over the shards, and operators that torch knows to be not
@@ -97,13 +104,13 @@ def run(
     if (others := launched()) is not None:
         check_fits(others, devices, processes, has_pool=pool is not None)
         own = device_of(others, devices)
-        plan = _plan(others.size if shards is None else shards, 1 if threads is None else threads, seed)
+        plan = _plan(_shards(shards, others.size, warns=others.rank == 0), 1 if threads is None else threads, seed)
         with entered(others, own, reduce=reduce) as team:
             team.agree_on(plan, fixed)
             made = Run(plan, (own,), team=team, fixed=fixed)
             return _train_here(train, made, resume, progress and team.place == 0, exact=reduce == "exact")
     found = devices_of(devices)
-    plan = _plan(len(found) if shards is None else shards, 1 if threads is None else threads, seed)
+    plan = _plan(_shards(shards, len(found), warns=resume is None), 1 if threads is None else threads, seed)
     spread = _spread(found, processes)
     if len(spread) > 1:
         places = places_for(found, is_named=not isinstance(devices, int | str), pool=pool)
@@ -145,17 +152,42 @@ def _train_here(train: Callable[[Run], R], made: Run, resume: StrPath | None, pr
             return train(made)
 
 
-def here(*, shards: int = 1, seed: int | None = None) -> Run:
+def here(*, shards: int = DEFAULT_SHARDS, seed: int | None = None) -> Run:
     """A run on one CPU device of this process, as it stands: `train(fanwise.here())`.
 
     Seeds `random`, numpy and torch as `fanwise.run` does, and leaves the number of threads as it is.
 
     Args:
-        shards: logical shards of each batch. seed: by default the job's in a pool, else 0.
+        shards: logical shards of each batch, by default as many as `fanwise.run` has; 1 is the plain loop.
+        seed: by default the job's in a pool, else 0.
     """
     plan = _plan(shards, torch.get_num_threads(), seed)
     seed_everything(plan.seed)
     return Run(plan, devices_of("cpu"), fixed=frozenset() if seed is None else frozenset(["seed"]))
+
+
+def _shards(asked: int | str | None, devices: int, *, warns: bool) -> int:
+    """How many: as asked for, else such that the number of devices makes no difference, as far as that goes."""
+    if asked == "devices":
+        return devices
+    if isinstance(asked, str):
+        raise ValueError(f"shards={asked!r}: give a number, or 'devices' for one shard on each device")
+    if asked is not None:
+        return whole_number("shards", asked, least=1)
+    made = default_shards(devices)
+    if warns and made > DEFAULT_SHARDS and made not in _warned:
+        _warned.add(made)
+        _log.warning(
+            "fanwise.run on %d devices cuts each batch into %d shards, and on 1 to %d devices into %d: other bits.\n"
+            "Say shards=%d, here and there, for the same bits on any number of devices; shards='devices' if they do "
+            "not matter.",
+            devices,
+            made,
+            DEFAULT_SHARDS,
+            DEFAULT_SHARDS,
+            made,
+        )
+    return made
 
 
 def _plan(shards: int, threads: int, seed: int | None) -> Plan:

@@ -87,9 +87,9 @@ def test_a_process_without_shards_takes_part(three: Said) -> None:
 
 
 def test_each_process_returns_its_own_and_is_one_device(two: Said, three: Said) -> None:
-    assert three.all("place") == [(rank, 3, 3, "cpu") for rank in range(3)]
-    assert two.all("place") == [(rank, 2, 2, "cpu") for rank in range(2)]
-    assert three.alone["place"] == (0, 1, 1, "cpu")
+    assert three.all("place") == [(rank, 3, 4, "cpu") for rank in range(3)]
+    assert two.all("place") == [(rank, 2, 4, "cpu") for rank in range(2)]
+    assert three.alone["place"] == (0, 1, 4, "cpu")
 
 
 def test_a_checkpoint_of_one_device_goes_on_in_three_processes(three: Said) -> None:
@@ -114,7 +114,7 @@ def test_what_a_run_prints_is_printed_once(three: Said) -> None:
 def test_the_error_of_one_is_raised_in_all(three: Said) -> None:
     *others, own = three.all("error_of_the_last")
     assert own[:2] == ("KeyError", "'poison'")
-    assert own[2] == ["in shard 2 of 3, which has 17 samples of the batch"]
+    assert own[2] == ["in shard 3 of 4, which has 13 samples of the batch"]
     for kind, text, notes in others:
         assert (kind, text) == own[:2]
         assert notes[0] == own[2][0]

@@ -386,7 +386,7 @@ def test_lambdas_and_closures_travel(pool: Pool) -> None:
 
     assert fanwise.run(train, devices=2, pool=pool) == 5
     assert fanwise.run(lambda run: run.world_size * offset, devices=2, pool=pool) == 6
-    assert fanwise.run(functools.partial(lambda factor, run: factor * run.shards, 2), devices=3, pool=pool) == 6
+    assert fanwise.run(functools.partial(lambda factor, run: factor * run.world_size, 2), devices=3, pool=pool) == 6
 
 
 def test_what_cannot_travel_is_named(pool: Pool) -> None:

@@ -34,6 +34,7 @@ OF_TENSORFLOW = (
     "tests/links/test_arrays_of_engines.py",
     "tests/rpc/autograd/test_mixed_engines.py",
     "tests/tensor/test_gradients.py",
+    "tests/tensor/test_gradients_complex.py",
     "tests/tensor/test_gradients_jax.py",
     "tests/tensor/test_gradients_tensorflow.py",
     "tests/tensor/test_keys_at_state_on_engines.py",

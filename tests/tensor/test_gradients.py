@@ -267,18 +267,6 @@ def test_half_precision_stays_half_precision(xp: Namespace) -> None:
         assert [float(each) for each in gradient] == [2.0, 4.0]
 
 
-def test_a_complex_argument_follows_its_engine(xp: Namespace) -> None:
-    z = xp.asarray([1.0 + 2.0j])
-
-    def f(z: Array) -> Array:
-        return xp.sum(xp.real(z * xp.conj(z)))
-
-    found = [complex(each) for each in vjp(f, z)[1](1.0)[0]]
-    conjugate = xp is namespace("jax")
-    assert found == [2 - 4j if conjugate else 2 + 4j]
-    assert [complex(each) for each in grad(f)(z)] == found
-
-
 # -- cotangents --------------------------------------------------------------------------------------------------------
 
 

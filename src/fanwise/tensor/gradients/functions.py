@@ -52,7 +52,9 @@ def value_and_grad(
 
     A Parameter of torch or Variable of TensorFlow in the arguments reaches f itself: its hooks run, once, and what f
     uses of it by another way (`model(X)`) counts. Any other array is an argument like JAX's: only its own use counts.
-    Complex arguments follow the engine: torch and TensorFlow give the direction of steepest ascent, JAX its conjugate.
+    By a complex argument the gradient is dL/d(real part) + i dL/d(imaginary part) on every engine, the direction of
+    steepest ascent, so that x - lr * gradient descends. That is torch's convention ("Autograd mechanics", "Complex
+    autograd", in its notes); what JAX computes, its conjugate ("Autodiff cookbook"), is conjugated back.
 
     Raises (when called):
         TypeError: a leaf to differentiate by is no array or has an integer dtype; there are arrays of two engines; the
@@ -112,7 +114,8 @@ def vjp(f: Callable[..., Any], *args: Any) -> tuple[Any, Callable[[Any], tuple[A
     Returns:
         value: what f returned, without a history as in `value_and_grad`.
         pullback: takes a tree like value; None in it stands for zeros, a number for an array of it. Returns a tuple
-            with one gradient for each of args, zeros where f does not depend on a leaf.
+            with one gradient for each of args, zeros where f does not depend on a leaf. Complex cotangents and
+            gradients are in the convention of `value_and_grad`; `jax.vjp` takes and gives their conjugates.
 
     Raises:
         TypeError, ValueError: as `value_and_grad`; and, of the pullback, when the cotangent is not of the value's
@@ -179,8 +182,9 @@ def as_torch_function(f: Callable[..., Any], engine: str, *, jit: bool | None = 
         gradients     <--convert--     vjp of f       <--convert--   gradients
 
     So one `loss.backward()` goes through parts in several engines, and so does fanwise.rpc's distributed autograd
-    when the parts are in several workers. Second derivatives work (`create_graph=True`). Every crossing goes by way of
-    the CPU and copies; a part of some milliseconds is worth it, a single operation is not.
+    when the parts are in several workers. Second derivatives work (`create_graph=True`), and complex numbers have
+    the gradients that torch gives them. Every crossing goes by way of the CPU and copies; a part of some milliseconds
+    is worth it, a single operation is not.
 
     Args:
         f: takes and returns trees of arrays of `engine`, and whatever else. Creation functions of fanwise.tensor in

@@ -2,6 +2,10 @@
 
 Trees, strings and other things that are no arrays pass through a trace inside `_Passed`, a node without leaves, so
 each trace of one function keeps its own. Invariant: nothing here is remembered beyond the functions it returns.
+
+JAX's cotangents of complex numbers are the conjugates of torch's and TensorFlow's (JAX's autodiff cookbook, "Complex
+numbers and differentiation"; torch's notes, "Autograd mechanics", "Complex autograd"). Invariant: every cotangent that
+comes in here and every gradient that goes out is in torch's convention, so they are conjugated on both ways.
 """
 
 import functools
@@ -75,7 +79,7 @@ def value_and_grad(call: Call, wanted: Sequence[int], leaves: list[Leaf]) -> tup
     _check(leaves, wanted)
     differentiated = jax.value_and_grad(of, has_aux=True)
     (value, (aux, passed)), grads = differentiated([leaves[place] for place in wanted])
-    return (value, grads, aux), passed.inside
+    return (value, _conjugates(grads), aux), passed.inside
 
 
 def vjp(call: Call, leaves: list[Leaf], wanted: Sequence[int]) -> tuple[list[Leaf], Any, Pull]:
@@ -131,9 +135,14 @@ def _among(outputs: list[Leaf], pull_back: Callable[..., Any]) -> Pull:
             for ct, like in zip(cotangents, zeros, strict=True)
             if like is not None
         ]
-        return list(pull_back(whole)[0])
+        return _conjugates(pull_back(_conjugates(whole))[0])
 
     return pull
+
+
+def _conjugates(arrays: Sequence[Leaf]) -> list[Leaf]:
+    """Real arrays as they are: most are, and a call of JAX costs microseconds."""
+    return [jnp.conj(x) if x.dtype.kind == "c" else x for x in arrays]
 
 
 def _check(leaves: list[Leaf], wanted: Sequence[int]) -> None:

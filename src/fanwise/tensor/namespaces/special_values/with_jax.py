@@ -1,6 +1,7 @@
 """Functions of jax.numpy with the values that the standard asks for at zeros, infinities and NaN.
 
-Only such arguments are looked at; all others get what JAX computes, and the gradients are JAX's own everywhere.
+Only such arguments are looked at; all others get what JAX computes. The gradients are JAX's own but for two that JAX
+has wrong for complex numbers: `sign`, whose derivative it takes for 0, and `acosh` left of 0, with the other sign.
 Each function is compiled, so that a call outside of `jax.jit` is one step, as JAX's own is. Real numbers go straight
 to JAX where JAX has them right. For complex z = x + iy (C99, annex G) the formulas are
 
@@ -24,12 +25,21 @@ Function = Callable[..., Any]  # Any: arrays, or arrays while they are traced
 VALUES: dict[str, Function] = {}
 
 
-def _mended(raw: Function, kind: Any = jnp.complexfloating) -> Callable[[Function], Function]:
-    """Take `values` in place of `raw` for arrays of that kind, with the derivative of `raw`."""
+def _mended(
+    raw: Function, kind: Any = jnp.complexfloating, tangent: Function | None = None
+) -> Callable[[Function], Function]:
+    """Take `values` in place of `raw` for arrays of that kind, with the derivative of `raw`, or this one."""
 
     def decorate(values: Function) -> Function:
+        def rule(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[Array, Array]:
+            return ruled(*primals), (tangent or derivative)(*primals, *tangents)
+
+        def derivative(*both: Array) -> Array:
+            found: Array = jax.jvp(raw, both[: len(both) // 2], both[len(both) // 2 :])[1]
+            return found
+
         ruled = jax.custom_jvp(values)
-        ruled.defjvp(lambda primals, tangents: (ruled(*primals), jax.jvp(raw, primals, tangents)[1]))
+        ruled.defjvp(rule)
 
         @jax.jit
         @functools.wraps(values)
@@ -45,7 +55,16 @@ def _mended(raw: Function, kind: Any = jnp.complexfloating) -> Callable[[Functio
     return decorate
 
 
-@_mended(jnp.sign, jnp.inexact)
+def _tangent_of_sign(z: Array, dz: Array) -> Array:
+    """What turns z without changing its length; of real numbers nothing does."""
+    if not jnp.iscomplexobj(z):
+        return jnp.zeros_like(z)
+    length = jnp.where(z == 0, 1, jnp.abs(z))
+    direction = z / length
+    return jnp.where(z == 0, 0, dz - direction * (jnp.conj(direction) * dz).real) / length
+
+
+@_mended(jnp.sign, jnp.inexact, _tangent_of_sign)
 def sign(x: Array, /) -> Array:
     # JAX gives -0 for -0.
     return jnp.where(x == 0, jnp.zeros_like(x), jnp.sign(x))
@@ -120,7 +139,7 @@ def acos(x: Array, /) -> Array:
     return jnp.where((x.real == 0) & jnp.isnan(x.imag), beside, found)
 
 
-@_mended(jnp.acosh)
+@_mended(jnp.acosh, tangent=lambda z, dz: dz / (jnp.sqrt(z - 1) * jnp.sqrt(z + 1)))
 def acosh(x: Array, /) -> Array:
     found = _by_upper_half(jnp.acosh, x)
     beside = jax.lax.complex(jnp.full_like(x.real, jnp.nan), jnp.full_like(x.real, jnp.pi / 2))

@@ -52,8 +52,14 @@ def expm1(z: Tensor) -> Tensor:
     return tf.where(finite, near, tf.complex(far_real - 1, far_imag))
 
 
-def log(z: Tensor) -> Tensor:
+@tf.custom_gradient  # type: ignore[untyped-decorator]
+def log(z: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     """The logarithm; TensorFlow's overflows for large numbers, and loses digits where the length is near 1."""
+    # Not the gradient of the formula: `maximum` and `minimum` have none where both parts are equally large.
+    return _log(z), lambda upstream: divide(upstream, tf.math.conj(z))
+
+
+def _log(z: Tensor) -> Tensor:
     real, imag = _parts(z)
     length = tf.abs(z)
     near = tf.logical_and(length > 0.5, length < 2)
@@ -63,13 +69,18 @@ def log(z: Tensor) -> Tensor:
     return tf.complex(tf.where(near, exact, tf.math.log(length)), tf.atan2(imag, real))
 
 
-def log1p(z: Tensor) -> Tensor:
+@tf.custom_gradient  # type: ignore[untyped-decorator]
+def log1p(z: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     """log(1 + z): near 0 from real functions that are exact there, elsewhere as it stands."""
+    return _log1p(z), lambda upstream: divide(upstream, tf.math.conj(1 + z))
+
+
+def _log1p(z: Tensor) -> Tensor:
     real, imag = _parts(z)
     near = tf.logical_and(tf.abs(real) < 0.5, tf.abs(imag) < 0.5)
     a, b = (tf.where(near, part, tf.zeros_like(part)) for part in (real, imag))
     close = tf.complex(tf.math.log1p(a * (2 + a) + b * b) / 2, tf.atan2(b, 1 + a))
-    return tf.where(near, close, log(tf.complex(1 + real, imag)))
+    return tf.where(near, close, _log(tf.complex(1 + real, imag)))
 
 
 def divide(z1: Tensor, z2: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ M, N: rows and columns of the matrices; K: the smaller of both.
 """
 
 import math
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from ...with_tensorflow import tf
@@ -100,7 +101,17 @@ def cross(x1: Array, x2: Array, /, *, axis: int = -1) -> Tensor:
 def det(x: Array, /) -> Tensor:
     """The determinants of square matrices."""
     x = _matrices("det", x, square=True)
-    return cast(tf.linalg.det(_wide(x)), x.dtype)
+    return cast(_complex_det(x) if x.dtype in COMPLEX else tf.linalg.det(_wide(x)), x.dtype)
+
+
+@tf.custom_gradient  # type: ignore[untyped-decorator]
+def _complex_det(x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """TensorFlow's own gradient has the determinant itself where its conjugate belongs."""
+
+    def gradient(upstream: Tensor) -> Tensor:
+        return (upstream * tf.math.conj(_complex_det(x)))[..., None, None] * tf.linalg.inv(x, adjoint=True)
+
+    return tf.linalg.det(x), gradient
 
 
 def diagonal(x: Array, /, *, offset: int = 0) -> Tensor:

@@ -13,6 +13,7 @@ from ...with_tensorflow import tf
 from .arguments import Array, as_tensor, axes_of, axis_of, check_not_empty, ints, ndim_of, one, sizes_of
 from .dtypes import (
     ALL,
+    COMPLEX,
     FLOATING,
     NUMERIC,
     REAL,
@@ -152,7 +153,16 @@ def cumulative_prod(
     Raises:
         ValueError: x has not one axis, and none is named.
     """
-    return _running("cumulative_prod", tf.math.cumprod, tf.ones, x, axis, dtype, include_initial)
+    return _running("cumulative_prod", _cumprod, tf.ones, x, axis, dtype, include_initial)
+
+
+def _cumprod(x: Tensor, axis: int) -> Tensor:
+    if x.dtype not in COMPLEX or x.shape[axis] == 0:
+        return tf.math.cumprod(x, axis)
+    # TensorFlow's own gradient of this lacks a conjugate, that of plain products does not.
+    swapped = list(range(ndim_of(x)))
+    swapped[0], swapped[axis] = axis, 0
+    return tf.transpose(tf.scan(tf.multiply, tf.transpose(x, swapped)), swapped)
 
 
 def _running(

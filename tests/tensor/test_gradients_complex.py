@@ -1,0 +1,179 @@
+"""Gradients of complex numbers are torch's on every engine: dL/d(real part) + i dL/d(imaginary part)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fanwise.tensor as ft
+
+pytestmark = pytest.mark.usefixtures("jax_is_loaded", "tensorflow_is_loaded")
+ENGINES = ["torch", "jax", "tensorflow"]
+Array = Any  # Any: of whatever engine
+
+REAL = np.array([1.0, 2.0, -1.0, 0.5], np.float32)
+COMPLEX = (REAL + 1j * np.array([0.5, -1.0, 2.0, 3.0])).astype(np.complex64)
+WEIGHTS = np.array([0.0, 1.0, 2.0, 3.0], np.float32)
+
+
+def close(found: Array, expected: Array) -> bool:
+    found, expected = np.asarray(found), np.asarray(expected)
+    return found.dtype == expected.dtype and np.allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def slopes(f: Callable[[Any], Any], x: Any) -> Any:
+    """The gradient of f, which is real, by central differences in numpy with 64 bits."""
+    x = x.astype(np.complex128)
+    found, step = np.zeros_like(x), 1e-6
+    for place in np.ndindex(x.shape):
+        for direction in (1, 1j):
+            up, down = x.copy(), x.copy()
+            up[place] += step * direction
+            down[place] -= step * direction
+            found[place] += direction * (f(up) - f(down)) / (2 * step)
+    return found.astype(np.complex64)
+
+
+# -- grad, value_and_grad, vjp -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("engine", "jit"), [*((engine, False) for engine in ENGINES), ("jax", True), ("tensorflow", True)]
+)
+def test_the_gradient_is_where_the_loss_grows_so_that_a_step_against_it_descends(engine: str, jit: bool) -> None:
+    def loss(z: Array) -> Array:
+        return ft.sum(ft.abs(z - (1.0 + 2.0j)) ** 2)
+
+    with ft.use(engine):
+        z = ft.asarray([3.0 - 1.0j])
+        value, gradient = ft.value_and_grad(loss, jit=jit)(z)
+        assert close(gradient, np.array([4.0 - 6.0j], np.complex64))
+        assert close(ft.grad(loss, jit=jit)(z), gradient) and close(ft.vjp(loss, z)[1](1.0)[0], gradient)
+        assert float(loss(z - 0.1 * gradient)) < float(value)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_cotangent_of_a_complex_value_is_what_a_later_loss_has_as_gradient(engine: str) -> None:
+    with ft.use(engine):
+        z, weights = ft.asarray(COMPLEX), ft.asarray(WEIGHTS)
+
+        def later(y: Array) -> Array:
+            return ft.sum(weights * ft.imag(y) ** 2)
+
+        value, pullback = ft.vjp(lambda z: z * z * (2.0 - 1.0j), z)
+        whole = ft.grad(lambda z: later(z * z * (2.0 - 1.0j)))(z)
+        assert close(pullback(ft.grad(later)(value))[0], whole)
+        assert close(whole, slopes(lambda z: np.sum(WEIGHTS * (z * z * (2 - 1j)).imag ** 2), COMPLEX))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_gradient_of_a_gradient_follows_the_same_rule(engine: str) -> None:
+    def steep(z: Array) -> Array:
+        return ft.sum(ft.imag(ft.grad(lambda z: ft.sum(ft.real(z * z * z)))(z)) * ft.asarray(WEIGHTS))
+
+    with ft.use(engine):  # of real(z**3) the gradient is conj(3 z**2)
+        assert close(
+            ft.grad(steep)(ft.asarray(COMPLEX)), slopes(lambda z: np.sum((3 * z * z).conj().imag * WEIGHTS), COMPLEX)
+        )
+
+
+IN_NUMPY: dict[str, Callable[[Any], Any]] = {
+    "acosh": np.arccosh,
+    "cumulative_prod": np.cumprod,
+    "exp": np.exp,
+    "fft.fft": np.fft.fft,
+    "fft.ifft": np.fft.ifft,
+    "fft.irfft": np.fft.irfft,
+    "linalg.det": lambda z: np.linalg.det(z.reshape(2, 2)),
+    "linalg.inv": lambda z: np.linalg.inv(z.reshape(2, 2)),
+    "log1p": np.log1p,
+    "sign": lambda z: z / np.abs(z),
+    "sqrt": np.sqrt,
+    "tanh": np.tanh,
+}
+
+
+@pytest.mark.parametrize("name", list(IN_NUMPY))
+@pytest.mark.parametrize("engine", ENGINES)
+def test_functions_of_complex_numbers_have_the_gradients_that_differences_have(engine: str, name: str) -> None:
+    part, _, own = name.rpartition(".")
+    start = COMPLEX - (1.5 if name in ("acosh", "log1p") else 0)  # left of where they branch, too
+    weights = np.random.default_rng(0).normal(size=(2, *np.shape(IN_NUMPY[name](start))))
+
+    with ft.use(engine):
+        function = getattr(getattr(ft, part) if part else ft, own)
+
+        def loss(z: Array) -> Array:
+            y = function(ft.reshape(z, (2, 2)) if part == "linalg" else z)
+            real, imag = (ft.asarray(each.astype(np.float32)) for each in weights)
+            if not ft.isdtype(y.dtype, "complex floating"):
+                return ft.sum(y * real)
+            return ft.sum(ft.real(y) * real) + ft.sum(ft.imag(y) * imag)
+
+        def in_numpy(z: Any) -> Any:
+            y = IN_NUMPY[name](z)
+            return np.sum(y.real * weights[0]) + np.sum(y.imag * weights[1])
+
+        assert close(ft.grad(loss)(ft.asarray(start)), slopes(in_numpy, start))
+
+
+# -- across the border of as_torch_function ----------------------------------------------------------------------------
+
+
+def weighed(y: torch.Tensor) -> torch.Tensor:
+    """A loss that knows real from imaginary, and is no quadratic form."""
+    parts = torch.view_as_real(y) if y.is_complex() else y
+    return (parts**3 * torch.arange(1.0, 1.0 + parts.numel()).reshape(parts.shape)).sum()
+
+
+PARTS: dict[str, tuple[Any, Callable[[Array], Array]]] = {
+    "real in, complex out": (REAL, lambda x: ft.fft.fft(x)),
+    "real in, half as many complex out": (REAL, lambda x: ft.fft.rfft(x)),
+    "complex in, complex out": (COMPLEX, lambda z: ft.fft.ifft(z) * z),
+    "complex in, real out": (COMPLEX, lambda z: ft.fft.irfft(z * z)),
+    "real in, real out, complex between": (REAL, lambda x: ft.abs(ft.fft.fft(x)) ** 2),
+    "complex in and out, real between": (COMPLEX, lambda z: ft.astype(ft.sum(ft.real(z)), ft.complex64) * ft.conj(z)),
+}
+
+
+@pytest.mark.parametrize(("name", "jit"), [*((name, False) for name in PARTS), ("complex in, complex out", True)])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_complex_numbers_across_the_border_have_torchs_gradients_of_both_orders(
+    engine: str, name: str, jit: bool
+) -> None:
+    start, part = PARTS[name]
+
+    def both_orders(f: Callable[[torch.Tensor], torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        x = torch.tensor(start, requires_grad=True)
+        (first,) = torch.autograd.grad(weighed(f(x)), x, create_graph=True)
+        (second,) = torch.autograd.grad(weighed(first), x)
+        return first.detach(), second
+
+    expected = both_orders(part)  # by torch alone
+    for found, want in zip(both_orders(ft.as_torch_function(part, engine, jit=jit)), expected, strict=True):
+        scale = float(want.abs().max())
+        assert found.dtype == want.dtype and torch.allclose(found / scale, want / scale, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("engine", ["jax", "tensorflow"])
+def test_real_parameters_learn_through_a_filter_in_another_engine_as_in_torch(engine: str) -> None:
+    """Fitting a filter in the frequency domain: parameters real, the border complex, five steps of descent."""
+
+    def learned(transform: Callable[[torch.Tensor], torch.Tensor]) -> tuple[torch.Tensor, list[float]]:
+        taps = torch.tensor(REAL, requires_grad=True)
+        losses = []
+        for _ in range(5):
+            loss = (transform(taps) - torch.tensor(COMPLEX)).abs().square().sum()
+            torch.autograd.backward(loss)
+            losses.append(float(loss.detach()))
+            with torch.no_grad():
+                assert taps.grad is not None
+                taps -= 0.05 * taps.grad
+            taps.grad = None
+        return taps.detach(), losses
+
+    found, losses = learned(ft.as_torch_function(lambda x: ft.fft.fft(x), engine))
+    expected, _ = learned(torch.fft.fft)
+    assert torch.allclose(found, expected, atol=1e-5) and losses == sorted(losses, reverse=True)

@@ -1,6 +1,9 @@
 """`fanwise.tensor.exp(x)`: functions go to the engine of their arrays, creation to the current engine."""
 
+import builtins
 import inspect
+import math
+import operator
 import pickle
 import subprocess
 import sys
@@ -12,6 +15,7 @@ import pytest
 import torch
 
 import fanwise.tensor as ft
+from fanwise.tensor.namespaces.other_names import OTHER_NAMES
 from fanwise.tensor.namespaces.standard import ABOUT_DTYPES, CREATION, PARTS
 
 Parameter = inspect.Parameter
@@ -231,7 +235,7 @@ def test_no_engine_is_loaded_before_one_is_named_or_has_an_array() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match=r"module 'fanwise\.tensor' has no attribute 'relu'"):
         _ = UNTYPED.relu
-    for name, meant in {"concatenate": "concat", "expp": "exp", "value_and_gradd": "value_and_grad"}.items():
+    for name, meant in {"concats": "concat", "expp": "exp", "value_and_gradd": "value_and_grad"}.items():
         with pytest.raises(AttributeError, match=rf"no attribute '{name}'; did you mean '{meant}'\?"):
             getattr(ft, name)
     assert "Any" not in dir(ft)
@@ -240,6 +244,46 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
     assert {"exp", "linalg", "float32", "pi", "one_hot", "use"} <= set(dir(ft))
     assert "solve" in dir(ft.linalg) and repr(ft.linalg) == "fanwise.tensor.linalg"
     assert pickle.loads(pickle.dumps(ft.linalg)) is ft.linalg
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("cat", "concat(arrays, axis=0)"),
+        ("tensor", "asarray(values)"),
+        ("randn", "normal(Key(seed), shape)"),
+        ("rand", "uniform(Key(seed), shape)"),
+        ("clamp", "clip"),
+        ("norm", "linalg.vector_norm(x)"),
+    ],
+)
+def test_a_name_of_another_library_is_told_what_it_is_here(name: str, ours: str) -> None:
+    with pytest.raises(AttributeError) as caught:
+        getattr(UNTYPED, name)
+    assert str(caught.value) == f"module 'fanwise.tensor' has no attribute {name!r}; did you mean {ours!r}?"
+
+
+@pytest.mark.parametrize("name", sorted(OTHER_NAMES))
+def test_what_is_called_otherwise_elsewhere_is_here(name: str) -> None:
+    assert not hasattr(UNTYPED, name), "whoever asks gets it: the hint can go"
+    ours = OTHER_NAMES[name].partition("(")[0]
+    home = {"float": builtins, "math.prod": sys.modules[__name__]}.get(ours, UNTYPED)
+    assert operator.attrgetter(ours)(home) is not None
+
+
+def test_a_number_of_elements_and_a_single_one_need_no_function() -> None:
+    x = ft.ones((1, 1))
+    assert math.prod(x.shape) == float(ft.reshape(x, ())) == 1
+    for name, ours in {"numel": "math.prod(x.shape)", "item": "float(reshape(x, ()))"}.items():
+        assert OTHER_NAMES[name] == ours
+
+
+def test_a_namespace_says_what_the_standard_calls_it() -> None:
+    for name, ours in {"cat": r"concat\(arrays, axis=0\)", "clamp": "clip"}.items():
+        with pytest.raises(AttributeError, match=rf"has no '{name}': in the standard 2025\.12 it is {ours}$"):
+            getattr(ft.namespace("numpy"), name)
+    with pytest.raises(AttributeError, match="has no 'randn': it is not in the standard"):
+        _ = ft.namespace("numpy").randn
 
 
 def test_jax_refuses_64_bits_it_does_not_have(jnp: Any) -> None:

@@ -30,13 +30,19 @@ def attribute(name: str, kept: dict[str, Any]) -> Any:  # Any: functions, number
     if name in _DTYPES:
         return getattr(part_of(current_engine(), ""), name)
     if name not in NAMES:
-        public = (other for other, value in kept.items() if other[0] != "_" and callable(value))
-        from ...base.nearest import nearest
-
-        near = None if name.startswith("_") else nearest(name, sorted({*NAMES, *public}))
-        hint = f"; did you mean {near!r}?" if near else ""
-        raise AttributeError(f"module 'fanwise.tensor' has no attribute {name!r}{hint}")
+        raise AttributeError(f"module 'fanwise.tensor' has no attribute {name!r}{_hint(name, kept)}")
     if name in CONSTANTS:
         return CONSTANTS[name]
     kept[name] = extension(name) if name in _EXTENSIONS else extra(name) if name in EXTRAS else dispatcher(name)
     return kept[name]
+
+
+def _hint(name: str, kept: dict[str, Any]) -> str:  # Any: as above
+    if name.startswith("_"):
+        return ""
+    from ...base.nearest import nearest
+    from .other_names import OTHER_NAMES
+
+    public = (other for other, value in kept.items() if other[0] != "_" and callable(value))
+    near = OTHER_NAMES.get(name) or nearest(name, sorted({*NAMES, *public}))
+    return f"; did you mean {near!r}?" if near else ""

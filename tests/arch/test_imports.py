@@ -60,6 +60,7 @@ QUIET = [
     "rpc/coordinator.py",
     "rpc/electorates.py",
     "rpc/loans.py",
+    "rpc/luggage.py",
     "rpc/ref_orders.py",
     "rpc/ref_streams.py",
     "rpc/refs.py",

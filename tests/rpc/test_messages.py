@@ -1,8 +1,10 @@
 """Messages: what is sealed comes out as it was, tensors with their layout, strides and flags."""
 
 import math
-from collections.abc import Sequence
-from typing import Any
+import pickle
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -109,6 +111,79 @@ def test_a_message_of_another_kind_is_refused() -> None:
     for head in (b"", b"\xff123"):
         with pytest.raises(WireError, match="both sides must run the same version"):
             loads(head)
+
+
+class Evil:
+    """Leaves a mark when it is unpickled."""
+
+    ran: ClassVar[list[str]] = []
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return Evil.ran.append, ("here",)
+
+
+def unsealed_with(tensor: torch.Tensor, change: Callable[[bytes], bytes]) -> torch.Tensor:
+    """What a worker makes of a tensor when its peer has changed what is said of it."""
+    sealed = seal(b"", [tensor], b"", [], "f")
+    at = 1 + messages._COUNTS.size + messages._ENTRY.size
+    (num_tensors, extra, table, beside), size = messages._COUNTS.unpack_from(sealed.head, 1), _about_size(sealed)
+    about = change(bytes(sealed.head[at : at + size]))
+    counts = messages._COUNTS.pack(num_tensors, extra, table + len(about) - size, beside)
+    entry = messages._ENTRY.pack(len(about), messages._PARTS)
+    head = b"".join((sealed.head[:1], counts, entry, about, sealed.head[at + size :]))
+    found: torch.Tensor = unseal(Sealed(head, sealed.buffers, "f")).tensors[0]
+    return found
+
+
+def _about_size(sealed: Sealed) -> int:
+    return int(messages._ENTRY.unpack_from(sealed.head, 1 + messages._COUNTS.size)[0])
+
+
+OF_PARTS = {
+    "strided": lambda: torch.ones(5, 3).t(),
+    "coo": lambda: torch.eye(3, 5).to_sparse(),
+    "csr": lambda: torch.eye(3, 5).to_sparse_csr(),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize("kind", OF_PARTS)
+def test_a_pickle_in_the_place_of_a_shape_is_not_read(kind: str) -> None:
+    tensor = OF_PARTS[kind]()
+    assert torch.equal(unsealed_with(tensor, lambda about: about).to_dense(), tensor.to_dense())
+    with pytest.raises(WireError):
+        unsealed_with(tensor, lambda _about: pickle.dumps(Evil()))
+    assert Evil.ran == []
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize("kind", OF_PARTS)
+@given(data=st.data())
+def test_a_changed_description_is_a_wire_error_or_a_tensor_that_can_be_read(kind: str, data: st.DataObject) -> None:
+    def change(about: bytes) -> bytes:
+        changed = bytearray(about)
+        changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
+        return bytes(changed)
+
+    try:
+        found = unsealed_with(OF_PARTS[kind](), change)
+    except WireError:
+        return
+    if found.numel() < 10_000:
+        found.to_dense().sum()  # reads all of it: an index beyond its end would crash
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_an_index_beyond_the_shape_is_a_wire_error() -> None:
+    with pytest.raises(WireError, match="do not make one"):
+        unsealed_with(OF_PARTS["coo"](), lambda about: about[: messages._ABOUT.size] + struct.pack("<2q", 2, 2))
+
+
+def test_strides_of_a_huge_gap_take_no_memory() -> None:
+    shape, strides, order = (3, 5), (1, 1 << 40), (1, 0)
+    said = struct.pack("<4q2B", *shape, *strides, *order)
+    dense = unsealed_with(torch.ones(5, 3).t(), lambda about: about[: messages._ABOUT.size] + said)
+    assert dense.untyped_storage().nbytes() < 1000
 
 
 # -- envelopes --------------------------------------------------------------------------------------------------------

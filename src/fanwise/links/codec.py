@@ -3,8 +3,9 @@
 Only bytes of an authenticated peer come here. Knows nothing of frames, calls or sockets. Loads no engine: an array of
 one can only turn up when it is loaded already.
 
-Errors travel as their type, text and traceback; the receiver gets the original type with the remote traceback as a
-note, or a `RemoteError` with the text when the type cannot be rebuilt.
+Errors travel as their type, text and traceback, which are plain, and beside those the pickle of the error itself; the
+receiver gets the original type with the remote traceback as a note, or a `RemoteError` with the text when the type
+cannot be rebuilt. Who reads the text alone unpickles nothing.
 """
 
 import copyreg
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple, cast
 from ..base.errors import RemoteError, WireError
 from ..tensor import from_wire, to_wire
 from ..tensor.wire import array_reducers
+from .plain import Plain
 
 # A buffer smaller than this costs less inside the pickle than as a part of its own.
 _OUT_OF_BAND_BYTES = 4096
@@ -33,6 +35,9 @@ Buffer = bytes | bytearray | memoryview
 _Table = dict[type, Callable[[Any], Any]]  # Any: reducers of any type, as copyreg has them
 
 _PLAIN = frozenset((str, int, float, bool, type(None)))  # most answers
+
+_plain = Plain()
+_PARTS_OF_ERROR = [str, str, str, str, int, bytes]
 
 _table: _Table = {}
 _table_made_of = -1  # how many reducers others had registered
@@ -136,7 +141,7 @@ def pack_error(error: BaseException) -> bytes:
         half = _TRACE_CHARS // 2
         trace = f"{trace[:half]}\n... {len(trace) - 2 * half} characters left out ...\n{trace[-half:]}"
     text = (type(error).__module__, type(error).__qualname__, _message_of(error), trace, os.getpid())
-    return pickle.dumps((text, _own_form(error)), protocol=5)
+    return _plain.dumps((*text, _own_form(error)))[0]
 
 
 def _message_of(error: BaseException) -> str:
@@ -210,22 +215,36 @@ class ErrorText(NamedTuple):
 
 
 def error_text(packed: Buffer) -> ErrorText:
-    """The text of a packed error."""
-    return ErrorText(*pickle.loads(packed)[0])
+    """The text of a packed error. Raises `WireError` for bytes that are none."""
+    return _parts_of(packed)[0]
 
 
-def unpack_error(packed: Buffer) -> BaseException:
-    """The error in its original type with the remote traceback as a note, or a `RemoteError`."""
-    (module, name, message, trace, pid), own = pickle.loads(packed)
+def unpack_error(packed: Buffer, load: Callable[[bytes], Any] = pickle.loads) -> BaseException:  # Any: the peer's
+    """The error in its original type with the remote traceback as a note, or a `RemoteError`.
+
+    Args:
+        load: reads the pickle of the error itself. When it raises there is the text.
+
+    Raises `WireError` for bytes that are no packed error.
+    """
+    text, own = _parts_of(packed)
     error: BaseException | None = None
     if own:
         try:
-            error = pickle.loads(own)
+            error = load(own)
         except KeyboardInterrupt:
             raise
         except BaseException:
-            error = None  # its class does not exist here; the text below says all there is to say
+            error = None  # its class does not exist here, or may not be made; the text below says all there is to say
     if not isinstance(error, BaseException):
-        error = RemoteError(f"{module}.{name}: {message}")
-    error.add_note(f"Traceback in process {pid}:\n{trace.rstrip()}")
+        error = RemoteError(f"{text.module}.{text.name}: {text.message}")
+    error.add_note(f"Traceback in process {text.pid}:\n{text.trace.rstrip()}")
     return error
+
+
+def _parts_of(packed: Buffer) -> tuple[ErrorText, bytes]:
+    found = _plain.loads(packed)
+    if not (isinstance(found, tuple) and [type(part) for part in found] == _PARTS_OF_ERROR):
+        raise WireError(f"{len(packed)} bytes that should describe an error do not.")
+    *text, own = found
+    return ErrorText(*text), own

@@ -32,6 +32,7 @@ from .envelopes import Envelopes
 from .group import Group
 from .interpreter import ShorterSwitches
 from .lending import Lending
+from .luggage import Created
 from .members import Member
 from .messages import Sealed
 from .options import TensorPipeRpcBackendOptions
@@ -217,7 +218,7 @@ class Agent:
         kwargs: dict[str, object],
         *,
         timeout_s: float,
-        remote: object = None,
+        remote: Created | None = None,
     ) -> "Future[Any]":  # Any: what the function returns
         """Run `function` on `to`; the future is done with what it returns. `timeout_s`: 0 is for ever, -1 the default.
 
@@ -286,7 +287,7 @@ class Agent:
         function: Callable[..., Any],  # Any: the user's function
         args: Sequence[object],
         kwargs: dict[str, object],
-        remote: object,
+        remote: Created | None,
         mode: str,
     ) -> Sealed:
         """Close the message of a call. A profiler sees that one began, under torch's name for it."""

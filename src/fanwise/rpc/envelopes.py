@@ -6,7 +6,6 @@
 Autograd and references register themselves; without them a call carries nothing of theirs.
 """
 
-import pickle
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -14,45 +13,45 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 
+from ..base.errors import WireError
 from . import pickling
 from .allowing import Allowed
 from .devices import DeviceMaps
+from .luggage import Along, Context, Created, pack, unpack
 from .messages import Parts, Sealed, extra_of, is_answer, seal, unseal
+from .ref_orders import Fork
 from .worker_info import WorkerInfo
 
 if TYPE_CHECKING:
     from .lending import Lending
 
-# What goes along with a message that says nothing: autograd's, remote's, forks, places.
-_NOTHING: tuple[Any, ...] = (None, None, (), None)  # Any: each its own
-
 
 class Autograd(Protocol):
     """What distributed autograd adds to a message. Called for every message while a context may be open."""
 
-    def on_send(self, to: int, tensors: Sequence[torch.Tensor]) -> object:
+    def on_send(self, to: int, tensors: Sequence[torch.Tensor]) -> Context | None:
         """What to send along: None outside of a context."""
 
-    def on_receive(self, sender: int, header: Any, tensors: list[torch.Tensor]) -> list[torch.Tensor]:  # Any: its own
+    def on_receive(self, sender: int, header: Context, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """The tensors with their history."""
 
-    def entered(self, header: Any) -> AbstractContextManager[object]:  # Any: its own
+    def entered(self, header: Context) -> AbstractContextManager[object]:
         """The context of the message is the one of this thread meanwhile."""
 
-    def unsent(self, header: Any) -> None:  # Any: its own
+    def unsent(self, header: Context) -> None:
         """A message never left: forget what `on_send` noted of it."""
 
 
 class References(Protocol):
     """What references add to a message: the forks that it carries."""
 
-    def sealing(self, to: int) -> AbstractContextManager[list[Any]]:  # Any: its own
+    def sealing(self, to: int) -> AbstractContextManager[list[Fork]]:
         """Around the pickling: the forks to send along."""
 
-    def opening(self, forks: Any) -> AbstractContextManager[None]:  # Any: what `sealing` gave
+    def opening(self, forks: Sequence[Fork]) -> AbstractContextManager[None]:
         """Around the unpickling."""
 
-    def take_back(self, forks: Any) -> None:  # Any: what came out of `sealing`, as plain ids
+    def unsent(self, forks: Sequence[Fork]) -> None:
         """A message with these forks never left."""
 
 
@@ -60,8 +59,8 @@ class Opened(NamedTuple):
     """A message: its value, and what came along."""
 
     value: Any  # Any: the user's
-    autograd: Any = None  # Any: autograd's own
-    remote: Any = None  # Any: the references' own
+    autograd: Context | None = None
+    remote: Created | None = None
     has_references: bool = False
 
 
@@ -76,14 +75,14 @@ class Envelopes:
         self.devices = DeviceMaps({}, ())
         self.name_of: Callable[[int], str] = str
 
-    def seal(self, value: Any, to: int, *, call: str | None = None, remote: object = None) -> Sealed:
+    def seal(self, value: Any, to: int, *, call: str | None = None, remote: Created | None = None) -> Sealed:
         """Close a message for worker `to`: a call by its name, or an answer. Raises what pickling raises."""
         if self.references is None:
             return self._seal(value, to, call, remote, [])
         with self.references.sealing(to) as forks:
             return self._seal(value, to, call, remote, forks)
 
-    def _seal(self, value: Any, to: int, call: str | None, remote: object, forks: list[Any]) -> Sealed:  # Any: plain
+    def _seal(self, value: Any, to: int, call: str | None, remote: Created | None, forks: list[Fork]) -> Sealed:
         data, tensors, buffers = pickling.encode(value, to) if call is None else pickling.encode_call(value, to)
         header = None if self.autograd is None else self.autograd.on_send(to, tensors)
         places = self._places(tensors, to, is_call=call is not None) if tensors else None
@@ -93,8 +92,7 @@ class Envelopes:
             lender = self.lending.lender(tensors, to, targets)
         extra = b""
         if forks or header is not None or remote is not None or places is not None:
-            plain = [tuple(tuple(part) for part in fork) for fork in forks]
-            extra = pickle.dumps((header, remote, plain, places), protocol=5)
+            extra = pack(Along(header, remote, forks, places))
         try:
             return seal(extra, tensors, data, buffers, call, lender)
         except BaseException:
@@ -111,25 +109,26 @@ class Envelopes:
             return None
         return [str(tensor.device) for tensor in tensors]
 
-    def _borrowed(self, sealed: Sealed, sender: int) -> tuple[tuple[Any, ...], Parts]:  # Any: plain
+    def _borrowed(self, sealed: Sealed, sender: int) -> tuple[Along, Parts]:
         """What went along with a message with loans, and the rest of it: its tensors are copies of our own."""
         assert self.lending is not None and sealed.claim is not None, "it made the claim"
-        extra = extra_of(sealed)
-        along = pickle.loads(extra) if extra else _NOTHING
-        place = self._place(along[3], sealed, sender)
+        along = unpack(extra_of(sealed))
+        place = self._place(along.places, sealed, sender)
         with self.lending.borrowing(sealed.claim, WorkerInfo(self.name_of(sender), sender), place) as borrow:
             parts = unseal(sealed, borrow)
-        return along, parts._replace(tensors=self._placed(parts.tensors, along[3], sealed, sender))
+        return along, parts._replace(tensors=self._placed(parts.tensors, along.places, sealed, sender))
 
-    def _placed(self, tensors: list[Any], places: list[str] | None, sealed: Sealed, sender: int) -> list[Any]:
+    def _placed(self, tensors: list[Any], places: Sequence[str] | None, sealed: Sealed, sender: int) -> list[Any]:
         place = self._place(places, sealed, sender)
         return [_on(tensor, place(number)) for number, tensor in enumerate(tensors)]
 
-    def _place(self, places: list[str] | None, sealed: Sealed, sender: int) -> Callable[[int], torch.device]:
+    def _place(self, places: Sequence[str] | None, sealed: Sealed, sender: int) -> Callable[[int], torch.device]:
         """Where the tensors of a message shall be, by their numbers."""
         name = self.name_of(sender) if is_answer(sealed) else None
 
         def place(number: int) -> torch.device:
+            if places is not None and number >= len(places):
+                raise WireError(f"a message says where {len(places)} of its tensors shall be, and has more.")
             device = torch.device("cpu" if places is None else places[number])
             return device if name is None else self.devices.here(name, device)
 
@@ -139,7 +138,7 @@ class Envelopes:
         """Open a message of worker `sender`. Runs what unpickling the user's values runs."""
         if sealed.claim is None:
             extra, tensors, data, buffers = unseal(sealed)
-            header, remote, forks, places = pickle.loads(extra) if extra else _NOTHING
+            header, remote, forks, places = unpack(extra)
             if tensors and (places is not None or self.devices.maps):
                 tensors = self._placed(tensors, places, sealed, sender)
         else:
@@ -166,14 +165,13 @@ class Envelopes:
         """
         if sealed.loans and self.lending is not None:
             self.lending.take_back(sealed.loans, to)
-        extra = extra_of(sealed)
-        header, _remote, forks, _places = pickle.loads(extra) if extra else _NOTHING
+        header, _remote, forks, _places = unpack(extra_of(sealed))
         if header is not None and self.autograd is not None:
             self.autograd.unsent(header)
         if forks and self.references is not None:
-            self.references.take_back(forks)
+            self.references.unsent(forks)
 
-    def entered(self, header: object) -> AbstractContextManager[object]:
+    def entered(self, header: Context | None) -> AbstractContextManager[object]:
         """While the user's function of a message with this header runs."""
         return nullcontext() if header is None or self.autograd is None else self.autograd.entered(header)
 

@@ -15,7 +15,6 @@ A graceful shutdown waits for all loans.
 """
 
 import logging
-import pickle
 import threading
 import weakref
 from collections import deque
@@ -27,9 +26,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.futures import Future
 
-from ..base.errors import WorkerLostError
+from ..base.errors import WireError, WorkerLostError
 from ..links import Hub
 from ..links.hub import Alarm
+from ..links.plain import Plain
 from .device_memory import DeviceMemory, Handle
 from .loans import NOT_KNOWN, Facts, Loans, Sight, why_staged
 from .outcomes import error_of, result_of
@@ -45,6 +45,7 @@ _log = logging.getLogger("fanwise.rpc")
 _LOOK_S = 0.5
 # What opening a handle raises when it cannot be.
 _CANNOT = (RuntimeError, OSError, LookupError)
+_plain = Plain()  # what a message says of a loan; the handle is made of plain values
 
 SIGHT, RETURNED, STAGED = "loans.sight", "loans.returned", "loans.staged"
 
@@ -106,8 +107,8 @@ class Lending:
         with self._lock:
             loan = self._loans.lend(_Loan(copy, handle, uuid), self._key_of(to), facts.size_bytes)
         is_parameter = type(tensor) is torch.nn.Parameter
-        like = tensor.dtype, tuple(tensor.shape), tensor.requires_grad, is_parameter
-        return loan, pickle.dumps((loan, uuid, handle, like), protocol=5)
+        like = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tensor.requires_grad, is_parameter
+        return loan, _plain.dumps((loan, uuid, handle, like))[0]
 
     def _facts(self, tensor: torch.Tensor, uuid: str, to: int, target: str | None) -> Facts:
         group, key = self._agent.group, self._key_of(to)
@@ -258,6 +259,16 @@ class Lending:
             self._alarm.set(self._hub.clock.now_s() + _LOOK_S)
 
 
+def _about(data: memoryview) -> tuple[int, str, Handle, tuple[torch.dtype, tuple[int, ...], bool, bool]]:
+    """What a message says of a tensor that is lent."""
+    match _plain.loads(data):
+        case (int(loan), str(uuid), tuple(handle), (str(name), tuple(shape), bool(requires_grad), bool(is_parameter))):
+            dtype = getattr(torch, name, None)
+            if isinstance(dtype, torch.dtype) and all(type(length) is int and length >= 0 for length in shape):
+                return loan, uuid, handle, (dtype, shape, requires_grad, is_parameter)
+    raise WireError(f"what a message says of memory that is lent, {len(data)} bytes, cannot be read.")
+
+
 class Lender:
     """Lends the tensors of one message. `loans`: what it has lent."""
 
@@ -322,7 +333,7 @@ class Borrowing:
 
     def _take(self, number: int, about: memoryview) -> torch.Tensor:
         """Our own copy of what the message says this of; tensor `number` of it, or a part of that."""
-        loan, uuid, handle, (dtype, shape, requires_grad, is_parameter) = pickle.loads(about)
+        loan, uuid, handle, (dtype, shape, requires_grad, is_parameter) = _about(about)
         try:
             view = self._lending.memory.borrow(uuid, handle, (dtype, shape))
         except _CANNOT as error:

@@ -1,6 +1,6 @@
 """What travels on the links of rpc: plain messages between agents, and calls and answers, which nobody opens here.
 
-    plain     0, then the pickle of links.codec                     book-keeping; its handler runs where it is read
+    plain     0, then what `records` makes of it, no pickle          book-keeping; its handler runs where it is read
     sealed    1 a call or 2 an answer, counts, extra, table of tensors, pickle; buffers of big tensors and arrays beside
               3 a call or 4 an answer, pickle; buffers of arrays beside: one without tensors and without extra
               5 a call or 6 an answer with loans: how many, their numbers, then as 1 and 2
@@ -11,10 +11,10 @@
 The table has for each tensor its header (`to_wire`) and, when it is small, its bytes: a buffer of its own costs the
 receiver more than the copy. One in a device's memory that is lent (`lending`) is a handle there. A sparse tensor goes
 as the dense ones it is made of. A dense one that is not contiguous keeps its strides: it goes in the order of its
-memory, without what lies between. Knows no agent, call or user's type.
+memory, without what lies between. All but the user's pickle is of fixed structure, and is checked when it is read.
+Knows no agent, call or user's type.
 """
 
-import pickle as _pickle
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from ..base.errors import WireError
-from ..links import codec
+from ..base.errors import FanwiseError, WireError
 from ..tensor import from_wire, to_wire
+from .records import book_keeping
 
 if TYPE_CHECKING:
     from .lending import Claim, Lender
@@ -75,7 +75,7 @@ def dumps(value: object) -> tuple[bytes, list[memoryview]]:
         value = value[0]
     if type(value) is Sealed:
         return value.head, value.buffers  # type: ignore[return-value]  # what is sent was sealed here
-    head, buffers = codec.dumps(value)
+    head, buffers = book_keeping.dumps(value)
     return _KINDS[_PLAIN] + head, buffers
 
 
@@ -95,7 +95,7 @@ def loads(
     if kind == _LENT_ANSWER:
         return Sealed(head, buffers, "an answer", claim=_claim(head, arrived))
     if kind == _PLAIN:
-        return codec.loads(memoryview(head)[1:], buffers)
+        return book_keeping.loads(memoryview(head)[1:], buffers)
     raise WireError(f"a message of kind {kind}; both sides must run the same version.")
 
 
@@ -204,7 +204,11 @@ _SPARSE = {
     torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
 }
 _LAYOUTS = list(_SPARSE)
-_STRIDED = -1
+_STRIDED = len(_LAYOUTS)
+# What is said of one that goes in parts: its layout, flags, number of dimensions; then its shape, and if it is strided
+# its strides, and the order of its dimensions in memory.
+_ABOUT = struct.Struct("<BBB")
+_NEEDS_GRAD, _COALESCED = 1, 2
 # A tensor that was a small part of a big one, such as a column of it, comes without the gaps if they are wider.
 _GAPS_MAX = 16
 
@@ -213,7 +217,9 @@ def _put(tensor: torch.Tensor, table: list[Buffer], beside: list[memoryview], le
     if tensor.layout in _SPARSE:
         bare = tensor.detach()
         coalesced = tensor.layout is torch.sparse_coo and bare.is_coalesced()
-        about = _pickle.dumps((_LAYOUTS.index(tensor.layout), tuple(tensor.shape), coalesced, tensor.requires_grad))
+        flags = (_NEEDS_GRAD if tensor.requires_grad else 0) | (_COALESCED if coalesced else 0)
+        about = _ABOUT.pack(_LAYOUTS.index(tensor.layout), flags, tensor.ndim)
+        about += struct.pack(f"<{tensor.ndim}q", *tensor.shape)
         table += (_ENTRY.pack(len(about), _PARTS), about)
         for part in _SPARSE[tensor.layout]:
             _put(getattr(bare, part)(), table, beside, lend)
@@ -240,7 +246,9 @@ def _put_strided(tensor: torch.Tensor, table: list[Buffer], beside: list[memoryv
         if stride == 0:
             bare = bare.narrow(dim, 0, min(1, bare.shape[dim]))
     order = sorted(range(bare.ndim), key=lambda dim: bare.stride(dim), reverse=True)
-    about = _pickle.dumps((_STRIDED, tuple(tensor.shape), tuple(tensor.stride()), order, tensor.requires_grad))
+    ndim = tensor.ndim
+    about = _ABOUT.pack(_STRIDED, tensor.requires_grad, ndim)
+    about += struct.pack(f"<{2 * ndim}q{ndim}B", *tensor.shape, *tensor.stride(), *order)
     table += (_ENTRY.pack(len(about), _PARTS), about)
     _put(bare.permute(order).contiguous(), table, beside, lend)
 
@@ -248,9 +256,13 @@ def _put_strided(tensor: torch.Tensor, table: list[Buffer], beside: list[memoryv
 def _strided(part: torch.Tensor, shape: Sequence[int], strides: Sequence[int], order: Sequence[int]) -> torch.Tensor:
     """The other way. Strides that nothing but a view has, such as overlapping windows, become plain ones."""
     dense = part.permute(sorted(range(len(order)), key=order.__getitem__))  # a permutation's inverse
-    if dense.stride() != tuple(strides) and _is_free_of_overlaps(dense.shape, strides):
+    if (
+        dense.stride() != tuple(strides)
+        and _is_free_of_overlaps(dense.shape, strides)
+        and _size(dense.shape, strides) <= _GAPS_MAX * max(1, dense.numel())
+    ):
         spread = torch.empty_strided(dense.shape, strides, dtype=dense.dtype, device=dense.device)
-        dense = spread.copy_(dense) if _size(dense.shape, strides) <= _GAPS_MAX * max(1, dense.numel()) else dense
+        dense = spread.copy_(dense)
     return dense.expand(shape)
 
 
@@ -301,17 +313,35 @@ class _Table:
         return self._view[self._at - size : self._at]
 
     def _take_parts(self, about: memoryview) -> torch.Tensor:
-        code, *rest = _pickle.loads(about)
+        code, flags, ndim = _ABOUT.unpack_from(about)
+        if code > _STRIDED:
+            raise WireError(f"a tensor of layout {code}; both sides must run the same version.")
         if code == _STRIDED:
-            shape, strides, order, requires_grad = rest
-            return _strided(self.take(), shape, strides, order).requires_grad_(requires_grad)
-        shape, coalesced, requires_grad = rest
-        layout = _LAYOUTS[code]
-        parts: list[Any] = [self.take() for _ in _SPARSE[layout]]  # Any: torch's annotations do not fit
-        if layout is torch.sparse_coo:
-            make: Any = torch.sparse_coo_tensor  # Any: as above
-            tensor: torch.Tensor = make(*parts, shape, is_coalesced=coalesced, check_invariants=False)
+            numbers = struct.unpack(f"<{2 * ndim}q{ndim}B", about[_ABOUT.size :])
+            shape, strides, order = numbers[:ndim], numbers[ndim : 2 * ndim], numbers[2 * ndim :]
         else:
-            make = torch.sparse_compressed_tensor
-            tensor = make(*parts, shape, layout=layout, check_invariants=False)
-        return tensor.requires_grad_() if requires_grad else tensor
+            shape = struct.unpack(f"<{ndim}q", about[_ABOUT.size :])
+        try:
+            if code == _STRIDED:
+                tensor = _strided(self.take(), shape, strides, order)
+            else:
+                parts = [self.take() for _ in _SPARSE[_LAYOUTS[code]]]
+                tensor = _sparse(_LAYOUTS[code], parts, shape, is_coalesced=bool(flags & _COALESCED))
+            return tensor.requires_grad_() if flags & _NEEDS_GRAD else tensor
+        except FanwiseError:
+            raise
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            raise WireError(f"a tensor of shape {shape} came in parts that do not make one: {error}") from error
+
+
+def _sparse(
+    layout: torch.layout, parts: Sequence[torch.Tensor], shape: Sequence[int], *, is_coalesced: bool
+) -> torch.Tensor:
+    """Of its parts. They are checked: an index beyond the shape would write where something else lies."""
+    make: Any = torch.sparse_coo_tensor  # Any: torch's annotations do not fit
+    if layout is torch.sparse_coo:
+        tensor: torch.Tensor = make(*parts, shape, is_coalesced=is_coalesced, check_invariants=True)
+        return tensor
+    make = torch.sparse_compressed_tensor
+    compressed: torch.Tensor = make(*parts, shape, layout=layout, check_invariants=True)
+    return compressed

@@ -160,10 +160,6 @@ class References:
         for fork in forks:
             self._keeper.do(self._keeper.table.unsent, fork)
 
-    def take_back(self, forks: Sequence[Any]) -> None:  # Any: parts of a Fork
-        """As `unsent`, for forks as they stand in a message."""
-        self.unsent([_fork(plain) for plain in forks])
-
     def share(self, rref: RRef[Any]) -> tuple[int]:  # Any: of any type
         """Put a new fork into the message that this thread pickles; returns its place there.
 
@@ -200,9 +196,8 @@ class References:
             self.unsent([fork])
             raise
 
-    def received(self, plain: Sequence[Any]) -> RRef[Any]:  # Any: parts of a Fork, and of any type
+    def received(self, fork: Fork) -> RRef[Any]:  # Any: of any type
         """A fork has come. Not on a reading thread: it may connect to the owner."""
-        fork = _fork(plain)
         table = self._keeper.table
         if fork.owner != table.me:
             user = UserState(fork)
@@ -231,9 +226,11 @@ class References:
 
     # -- for the server of calls -----------------------------------------------------------------------------------
 
-    def keep(self, sender: WorkerInfo, remote: Any, run: Callable[[], Any]) -> Any:  # Any: the user's, plain ids
+    def keep(
+        self, sender: WorkerInfo, remote: tuple[GlobalId, GlobalId], run: Callable[[], Any]
+    ) -> Any:  # Any: the user's
         """Run a call whose value stays here. Returns what to answer: nothing, or a `Later` done with the value."""
-        rref_id, fork_id = GlobalId(*remote[0]), GlobalId(*remote[1])
+        rref_id, fork_id = remote
         value = self._begin(rref_id, fork_id)
         try:
             result = run()
@@ -434,11 +431,6 @@ def _conclude(creation: Creation, error: Exception | None) -> None:
 def _has_left(future: "Future[Any]") -> bool:  # Any: of any type
     """Whether the call of this future was sent. One that failed before has a plain future."""
     return getattr(future, "has_left", False)
-
-
-def _fork(plain: Sequence[Any]) -> Fork:  # Any: its parts
-    """As it stands in a message."""
-    return Fork(GlobalId(*plain[0]), GlobalId(*plain[1]), WorkerKey(*plain[2]), WorkerKey(*plain[3]))
 
 
 def _forks(forks: dict[GlobalId, WorkerKey]) -> str:

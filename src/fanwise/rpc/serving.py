@@ -27,6 +27,7 @@ from ..links import Request
 from ..links.drivers import Drivers
 from .envelopes import Envelopes, Opened
 from .faults import Faults
+from .luggage import Context, Created
 from .worker_info import WorkerInfo
 
 _log = logging.getLogger("fanwise.rpc")
@@ -48,7 +49,7 @@ class Server:
         self.num_open = 0
         self.num_begun = 0
         # What runs a call whose value stays here: (caller, what it sent along, run) -> the answer. The references'.
-        self.keep: Callable[[WorkerInfo, Any, Callable[[], Any]], Any] | None = None  # Any: their own
+        self.keep: Callable[[WorkerInfo, Created, Callable[[], Any]], Any] | None = None  # Any: the user's
         # References among the arguments must be confirmed before the function runs: a future, or None when they are.
         self.confirmed: Callable[[], Future[Any] | None] = lambda: None  # Any: nothing
         self._faults = faults
@@ -181,7 +182,7 @@ class _Call:
         self._ticket = ticket
         self._sender = sender
         self._request = request
-        self._header: Any = None  # Any: autograd's own
+        self._header: Context | None = None
         self._name = ""
 
     def __call__(self) -> None:

@@ -1,7 +1,7 @@
 """Simulated workers with distributed autograd: several in one process, each with threads of its own.
 
     Worker.call:   tensors --on_send--> header, copies --on_receive--> function on a thread of the other --> and back
-    agent.tell:    arguments pickled and copied as a link would, read in order by one thread of the other worker
+    agent.tell:    arguments made plain and copied as a link would, read in order by one thread of the other worker
 
 What a real group adds (links, processes, time-outs) is left out; `kill` makes a worker lost, and `refuses` loses some.
 """
@@ -17,8 +17,8 @@ import torch
 from torch.futures import Future
 
 from ..base.errors import WorkerLostError
-from ..links import codec
 from ..rpc.autograd.service import Header, Service
+from ..rpc.records import book_keeping
 from ..rpc.worker_info import WorkerInfo
 
 
@@ -62,9 +62,9 @@ class FakeAgent:
             self.refuses[method] -= 1
             future.set_exception(self._world.refusal)
         else:
-            head, buffers = codec.dumps(args)
+            head, buffers = book_keeping.dumps(args)
             copies = [memoryview(bytearray(buffer)) for buffer in buffers]
-            peer._inbox.put(lambda: peer._handle(self.info, method, codec.loads(head, copies), future))
+            peer._inbox.put(lambda: peer._handle(self.info, method, book_keeping.loads(head, copies), future))
         return future
 
     def _handle(
@@ -94,8 +94,8 @@ class FakeAgent:
 
 
 def _copied(value: object) -> Any:  # Any: as it was
-    head, buffers = codec.dumps(value)
-    return codec.loads(head, [memoryview(bytearray(buffer)) for buffer in buffers])
+    head, buffers = book_keeping.dumps(value)
+    return book_keeping.loads(head, [memoryview(bytearray(buffer)) for buffer in buffers])
 
 
 class Worker:

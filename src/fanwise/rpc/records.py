@@ -1,0 +1,33 @@
+"""The book-keeping of rpc as bytes: plain values, and the records of its parts, each known by its place in this list.
+
+Whoever changes the list, or a record's fields, changes the protocol: workers of one group run one version, which is the
+first thing that they tell each other (`office`).
+"""
+
+from ..links.plain import Plain
+from .autograd.failures import Failure
+from .autograd.parts import Coordinates
+from .autograd.running import Absent, Through
+from .loans import Sight
+from .members import Hello, Member, View
+from .ref_orders import (
+    Batch,
+    ChildAccepted,
+    Fence,
+    Fenced,
+    Forget,
+    ForkRequest,
+    GlobalId,
+    Release,
+    Unmade,
+    WorkerKey,
+)
+
+RECORDS = (
+    *(Member, View, Hello),
+    *(WorkerKey, GlobalId, Batch, ForkRequest, ChildAccepted, Release, Forget, Unmade, Fence, Fenced),
+    *(Through, Absent, Failure, Coordinates),
+    Sight,
+)  # fmt: skip
+
+book_keeping = Plain(RECORDS)

@@ -4,6 +4,7 @@ import logging
 import random
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import pytest
 
@@ -19,8 +20,8 @@ def hub() -> Iterator[Hub]:
     hub.close()
 
 
-def driven(hub: Hub, limit: int = 16, patience_s: float = 0.01) -> Drivers:
-    drivers = Drivers(hub, name="test", limit=limit, patience_s=patience_s)
+def driven(hub: Hub, limit: int = 16) -> Drivers:
+    drivers = Drivers(hub, name="test", limit=limit)
     drivers.start()
     return drivers
 
@@ -67,18 +68,17 @@ def test_a_job_is_not_run_within_a_turn_of_the_hub(hub: Hub, drivers: Drivers) -
     assert seen == [False]
 
 
-@pytest.mark.parametrize("tells", [False, True], ids=["silent", "says that it blocks"])
-def test_the_hub_is_driven_while_a_job_blocks(hub: Hub, drivers: Drivers, tells: bool) -> None:
+@pytest.mark.parametrize("tells", [False, True], ids=["silent", "says that it waits"])
+def test_the_hub_is_driven_while_a_job_waits(hub: Hub, drivers: Drivers, tells: bool) -> None:
     began, turned, ended = threading.Event(), threading.Event(), threading.Event()
 
     def job() -> None:
         began.set()
-        if tells:
-            drivers.blocking()
-        wait_for(turned)
+        with drivers.waiting() if tells else nullcontext():
+            wait_for(turned)
         ended.set()
 
-    drivers.outside(job)
+    drivers.call(job)
     wait_for(began)
     hub.call_soon(turned.set)
     wait_for(ended)
@@ -89,34 +89,103 @@ def test_jobs_that_wait_for_each_other_all_end_when_they_say_so(hub: Hub) -> Non
     events = [threading.Event() for _ in range(61)]
 
     def link_of_a_chain(i: int) -> None:
-        drivers.blocking()
-        wait_for(events[i + 1])
+        with drivers.waiting():
+            wait_for(events[i + 1])
         events[i].set()
 
     for i in range(60):
-        drivers.outside(lambda i=i: link_of_a_chain(i))  # type: ignore[misc]  # a default binds i
-    drivers.outside(events[60].set)
+        drivers.call(lambda i=i: link_of_a_chain(i))  # type: ignore[misc]  # a default binds i
+    drivers.call(events[60].set)
     wait_for(events[0])
     drivers.close()
 
 
-def test_jobs_that_wait_for_each_other_in_silence_end_too_though_they_are_more_than_the_limit(hub: Hub) -> None:
+def test_calls_that_wait_in_silence_keep_their_places_and_what_answers_runs_beside_them(hub: Hub) -> None:
     drivers = driven(hub, limit=2)
-    events = [threading.Event() for _ in range(9)]
+    go_on, answered, began = threading.Event(), threading.Event(), list[int]()
 
-    def link_of_a_chain(i: int) -> None:
-        wait_for(events[i + 1])
-        events[i].set()
+    def job(i: int) -> None:
+        began.append(i)
+        wait_for(go_on)
 
-    for i in range(8):
-        drivers.outside(lambda i=i: link_of_a_chain(i))  # type: ignore[misc]  # a default binds i
-    drivers.outside(events[8].set)
-    wait_for(events[0])
+    for i in range(5):
+        drivers.call(lambda i=i: job(i))  # type: ignore[misc]  # a default binds i
+    drivers.answer(answered.set)
+    wait_for(answered)
+    within(10.0, lambda: len(began) == 2, "as many run as may")
+    assert not threading.Event().wait(0.1) and began == [0, 1]
+    go_on.set()
+    within(10.0, lambda: len(began) == 5, "all have begun")
+    drivers.close()
+
+
+def test_what_answers_goes_ahead_of_calls_that_came_before_it(hub: Hub) -> None:
+    drivers = driven(hub, limit=1)
+    go_on, done, ran = threading.Event(), threading.Event(), list[str]()
+
+    def turn() -> None:
+        for i in range(3):
+            drivers.call(lambda i=i: ran.append(f"call {i}"))  # type: ignore[misc]  # a default binds i
+        drivers.answer(lambda: ran.append("answer"))
+        drivers.outside(lambda: ran.append("outside"))
+        drivers.call(done.set)
+        go_on.set()
+
+    hub.call_soon(turn)
+    wait_for(go_on)
+    wait_for(done)
+    assert ran == ["answer", "outside", "call 0", "call 1", "call 2"]
+    drivers.close()
+
+
+def test_what_comes_in_while_many_short_calls_run_is_read_before_they_have_ended(hub: Hub) -> None:
+    drivers = driven(hub, limit=1)
+    ran, done = list[str](), threading.Event()
+
+    def call() -> None:
+        ran.append("call")
+        threading.Event().wait(0.0003)
+
+    def turn() -> None:
+        for _ in range(200):
+            drivers.call(call)
+        drivers.call(done.set)
+        threading.Thread(target=hub.call_soon, args=(lambda: drivers.answer(lambda: ran.append("answer")),)).start()
+
+    hub.call_soon(turn)
+    wait_for(done)
+    assert ran.index("answer") < 150
+    drivers.close()
+
+
+def test_a_job_that_has_waited_counts_again_and_goes_on_though_its_place_is_taken(hub: Hub) -> None:
+    drivers = driven(hub, limit=1)
+    came, go_on, end, went_on, began = (threading.Event() for _ in range(5))
+
+    def waits() -> None:
+        with drivers.waiting():
+            wait_for(came)
+        went_on.set()
+        wait_for(go_on)
+
+    def takes_its_place() -> None:
+        came.set()
+        wait_for(went_on)
+        wait_for(end)
+
+    drivers.call(waits)
+    drivers.call(takes_its_place)
+    drivers.call(began.set)
+    wait_for(went_on)
+    end.set()
+    assert not began.wait(0.1), "the first one still runs"
+    go_on.set()
+    wait_for(began)
     drivers.close()
 
 
 def test_as_many_jobs_as_the_limit_run_and_the_next_begins_when_one_ends(hub: Hub) -> None:
-    drivers = driven(hub, limit=3, patience_s=60.0)  # no job begins because the others take long
+    drivers = driven(hub, limit=3)
     lock, running, most, done = threading.Lock(), [0], [0], threading.Semaphore(0)
 
     def job() -> None:
@@ -136,45 +205,28 @@ def test_as_many_jobs_as_the_limit_run_and_the_next_begins_when_one_ends(hub: Hu
     drivers.close()
 
 
-def test_the_next_job_begins_when_one_says_that_it_blocks(hub: Hub) -> None:
-    drivers = driven(hub, limit=2, patience_s=60.0)
-    began_s, block, end = list[float](), threading.Event(), threading.Event()
+def test_the_next_job_begins_when_one_says_that_it_waits(hub: Hub) -> None:
+    drivers = driven(hub, limit=2)
+    began, block, end = list[int](), threading.Event(), threading.Event()
 
     def job() -> None:
-        began_s.append(hub.clock.now_s())
+        began.append(1)
         wait_for(block)
-        drivers.blocking()
-        wait_for(end)
+        with drivers.waiting():
+            wait_for(end)
 
     for _ in range(4):
-        drivers.outside(job)
-    within(10.0, lambda: len(began_s) >= 2, "as many run as may")
-    assert not threading.Event().wait(0.1) and len(began_s) == 2
+        drivers.call(job)
+    within(10.0, lambda: len(began) >= 2, "as many run as may")
+    assert not threading.Event().wait(0.1) and len(began) == 2
     block.set()
-    within(10.0, lambda: len(began_s) == 4, "the others have begun")
-    end.set()
-    drivers.close()
-
-
-def test_a_job_above_the_limit_begins_only_when_none_has_ended_for_a_while(hub: Hub) -> None:
-    drivers = driven(hub, limit=2, patience_s=0.2)
-    began_s, end = list[float](), threading.Event()
-
-    def job() -> None:
-        began_s.append(hub.clock.now_s())
-        wait_for(end)
-
-    before_s = hub.clock.now_s()
-    for _ in range(3):
-        drivers.outside(job)
-    within(10.0, lambda: len(began_s) == 3, "all have begun")
-    assert began_s[2] - before_s >= 0.2
+    within(10.0, lambda: len(began) == 4, "the others have begun")
     end.set()
     drivers.close()
 
 
 class Mix:
-    """Jobs of all kinds, of which each may bring further ones, and how many run that have not said that they block."""
+    """Jobs of all kinds, of which each may bring further ones, and how many run that have not said that they wait."""
 
     def __init__(self, hub: Hub, drivers: Drivers, seed: int) -> None:
         self._hub, self._drivers, self._chance = hub, drivers, random.Random(seed)
@@ -196,8 +248,8 @@ class Mix:
             threading.Event().wait(wait_s)
             self._count(-1)
             if says_so:
-                self._drivers.blocking()
-                threading.Event().wait(wait_s)
+                with self._drivers.waiting():
+                    threading.Event().wait(wait_s)
             with self._lock:
                 self.ended += 1
                 if self.ended == self.brought:
@@ -206,9 +258,9 @@ class Mix:
                 raise ValueError("a bad job")
 
         if is_from_hub:
-            self._hub.call_soon(lambda: self._drivers.outside(job))
+            self._hub.call_soon(lambda: self._drivers.call(job))
         else:
-            self._drivers.outside(job)
+            self._drivers.call(job)
 
     def _count(self, by: int) -> None:
         with self._lock:
@@ -219,7 +271,7 @@ class Mix:
 @pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(3, 100))])
 def test_jobs_of_all_kinds_run_once_within_the_limit_and_wait_for_nothing_else(hub: Hub, seed: int) -> None:
     limit = 1 + seed % 4
-    drivers = driven(hub, limit=limit, patience_s=60.0)  # a wake-up that is lost would be noticed
+    drivers = driven(hub, limit=limit)
     mix = Mix(hub, drivers, seed)
     chance = random.Random(seed)
     for _ in range(100):
@@ -277,6 +329,39 @@ def test_what_was_handed_in_before_a_close_but_not_begun_is_dropped(hub: Hub) ->
     assert ran == []
 
 
+@pytest.mark.parametrize("by", ["a thread", "a job that drives", "a call that waits"])
+def test_who_waits_for_an_answer_hears_of_the_end_though_all_places_are_taken(hub: Hub, by: str) -> None:
+    drivers = driven(hub, limit=1)
+    hangs, go_on, closed, heard = threading.Event(), threading.Event(), threading.Event(), list[int]()
+
+    def hang() -> None:
+        hangs.set()
+        wait_for(go_on)
+
+    def close() -> None:
+        drivers.close()
+        closed.set()
+
+    def waits() -> None:
+        with drivers.waiting():
+            close()
+
+    drivers.answer(hang)
+    wait_for(hangs)
+    for i in range(9):
+        drivers.answer(lambda i=i: heard.append(i))  # type: ignore[misc]  # a default binds i
+    drivers.call(lambda: heard.append(-1)) if by == "a thread" else None
+    if by == "a thread":
+        close()
+    else:
+        drivers.call(close if by == "a job that drives" else waits)
+    wait_for(closed)
+    within(10.0, lambda: len(heard) >= 9, "all have heard")
+    drivers.answer(lambda: heard.append(9))
+    assert [i for i in heard if i >= 0] == list(range(10))
+    go_on.set()
+
+
 def test_close_may_come_from_a_job(hub: Hub) -> None:
     drivers = driven(hub)
     closed = threading.Event()
@@ -294,9 +379,9 @@ def test_after_a_storm_of_blocking_jobs_few_threads_are_left(hub: Hub, drivers: 
     began = threading.Semaphore(0)
 
     def job() -> None:
-        drivers.blocking()
-        began.release()
-        wait_for(go_on)
+        with drivers.waiting():
+            began.release()
+            wait_for(go_on)
 
     for _ in range(40):
         drivers.outside(job)
@@ -317,8 +402,8 @@ def test_when_the_system_gives_no_more_threads_another_drives_as_soon_as_there_i
         raise RuntimeError("can't start new thread")
 
     def job() -> None:
-        drivers.blocking()
-        wait_for(go_on)
+        with drivers.waiting():
+            wait_for(go_on)
 
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refuse)

@@ -252,7 +252,8 @@ def release() -> None:
 
 
 def wait_for_release() -> bool:
-    return released.wait(60)
+    with rpc.waiting():
+        return released.wait(60)
 
 
 def leave_at_the_first_error(to: str) -> tuple[bool, str]:

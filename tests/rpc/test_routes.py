@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any, cast
 
 import pytest
@@ -223,7 +224,7 @@ def connections(hub: Hub, group: PlayedGroup) -> Connections:
         threading.Thread(target=job).start()
 
     made = Connections(
-        WorkerInfo("w0", 0), hub, handle=lambda sender, request: None, blocking=lambda: None, outside=outside
+        WorkerInfo("w0", 0), hub, handle=lambda sender, request: None, waiting=nullcontext, outside=outside
     )
     made.joined(cast(Any, group))
     return made

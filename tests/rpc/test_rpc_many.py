@@ -2,8 +2,10 @@
 
 import ctypes
 import gc
+import operator
 import os
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -200,6 +202,48 @@ def fibonacci(n: int) -> int:
     return sum(future.wait() for future in calls)
 
 
+RUNNING: list[int] = []
+
+
+def be_counted(number: int) -> int:
+    """How many run at this moment."""
+    RUNNING.append(number)
+    threading.Event().wait(0.01)  # ten times as long as the threads give a call before another one reads
+    found = len(RUNNING)
+    RUNNING.remove(number)
+    return found
+
+
+def chained(number: int) -> int:
+    """Waits for a future that is not of the call, but of what is done with it."""
+    other = 1 - rpc.get_worker_info().id
+    first = rpc.rpc_async(other, operator.add, (number, 1)).then(lambda done: done.wait() + 1)
+    second = rpc.rpc_async(other, operator.add, (number, 2)).then(lambda done: done.wait() + 2)
+    return int(torch.futures.collect_all([first, second]).wait()[1].wait()) - int(first.wait())
+
+
+def most_at_once(to: str, function: Callable[..., int], count: int) -> int:
+    found: list[int] = torch.futures.wait_all([rpc.rpc_async(to, function, (number,)) for number in range(count)])
+    return max(found)
+
+
+def chained_at(count: int) -> int:
+    return most_at_once(f"w{1 - rpc.get_worker_info().id}", chained, count)
+
+
+@pytest.mark.parametrize("to", ["w0", "w1"])
+def test_as_many_functions_run_as_there_are_worker_threads(real_workers: Workers, to: str) -> None:
+    two = real_workers.group(2, num_worker_threads=2)
+    assert two[0].do(most_at_once, to, be_counted, 20) == 2
+    all_do(two, leave)
+
+
+def test_waiting_for_what_then_and_collect_all_made_lends_the_place(real_workers: Workers) -> None:
+    two = real_workers.group(2, num_worker_threads=1)
+    assert all_do(two, chained_at, 30) == [2, 2]
+    all_do(two, leave)
+
+
 def test_a_recursion_over_two_workers_ends_with_one_thread(real_workers: Workers) -> None:
     two = real_workers.group(2, num_worker_threads=1)
     assert two[0].do(fibonacci, 10) == 55
@@ -224,7 +268,8 @@ def future(name: str) -> "Future[int]":
 
 
 def wait_for_event(name: str) -> str:
-    event(name).wait()
+    with rpc.waiting():
+        event(name).wait()
     return name
 
 

@@ -24,7 +24,7 @@ class Jobs:
     def __init__(self) -> None:
         self.begun: list[Callable[[], None]] = []
 
-    def outside(self, job: Callable[[], None]) -> None:
+    def call(self, job: Callable[[], None]) -> None:
         self.begun.append(job)
 
 

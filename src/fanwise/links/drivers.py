@@ -4,16 +4,22 @@
     watch    looks whether the driver is still in the same job as a tick ago; if so, it drives from now on
     spares   wait until they are needed
 
+    answer, outside   what somebody here waits for, and work of our own: first, in places of their own
+    call              what others ask for: at most `limit` at a time
+
 A short job so runs on the thread that read it: handing each to another thread costs two switches and the interpreter's
-lock. A long one costs those behind it a tick or two. Who knows that it will block says so (`blocking`), and the hub is
-driven by another at once. So some thread outside user code always reads, and jobs that wait for each other never stop
-everything: more of them are begun, above `limit` one each `patience_s`.
+lock. A long one costs those behind it a tick or two. A job that waits for another worker says so (`waiting`): another
+thread drives at once, and its place is lent until the wait is over. Then the job goes on without asking whether its
+place is free: it may hold a lock that the one in its place waits for. Until enough others have ended, none begins.
+Jobs of one kind that wait for each other without saying so stop when all places are taken; nothing here can know.
 
 While nothing comes the watch sleeps; nobody spins. Knows no link and no call: a job is something to be called.
 """
 
 import logging
+import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from threading import get_ident
@@ -24,11 +30,28 @@ from .hub import Hub
 _log = logging.getLogger(__name__)
 
 _TICK_S = 0.001
+# So long short jobs run one after another before the hub is polled again: it may bring what goes before them.
+_UNPOLLED_S = 0.001
 # After so many ticks without a job the watch goes to sleep; the next job wakes it.
 _TICKS_AWAKE = 50
 _IDLE_SPARES_MAX = 4
 
 Job = Callable[[], None]
+
+
+class _Kind:
+    """Jobs that share places: those that wait for one, and the threads that have one. No lock: no step is torn."""
+
+    __slots__ = ("jobs", "limit", "running")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.jobs: deque[Job] = deque()
+        self.running: set[int] = set()
+
+    @property
+    def can_begin(self) -> bool:
+        return bool(self.jobs) and len(self.running) < self.limit
 
 
 class Drivers:
@@ -37,24 +60,22 @@ class Drivers:
     Args:
         hub: to be driven; not started.
         name: of the threads.
-        limit: jobs that run at a time, not counting those that said that they block.
-        patience_s: seconds without an end of a job after which one more is begun all the same.
+        limit: calls that run at a time, not counting those that wait; and as many answers.
     """
 
-    def __init__(self, hub: Hub, *, name: str = "driver", limit: int = 16, patience_s: float = 0.02) -> None:
+    def __init__(self, hub: Hub, *, name: str = "driver", limit: int = 16) -> None:
         self._hub = hub
         self._name = name
         self.limit = limit
-        self._patience_s = patience_s
         self._lock = threading.Lock()
-        self._jobs: deque[Job] = deque()
+        self._answers, self._calls = _Kind(limit), _Kind(limit)
+        self._kinds: dict[int, _Kind] = {}  # of the jobs that threads are in
         self._driver = 0  # the thread that drives; 0: one is just taking over
         self._busy = False  # the driver is in a job
         self._begun = 0
-        self._running: set[int] = set()  # threads in a job that has not said that it blocks
-        self._full_since_s = 0.0  # so long no job has ended though as many run as may
         self._spares: list[_Spare] = []
         self._watch_sleeps = True
+        self._closing = False  # calls are dropped; what answers runs to the end
         self._over = False
         self._left = threading.Event()
         self._count = 0
@@ -67,34 +88,75 @@ class Drivers:
             self._begin_thread(drives=False)  # first: who drives relies on it
             self._begin_thread(drives=True)
 
+    def call(self, job: Job) -> None:
+        """Run `job`, which another worker asks for, when it has a place. By any thread. Dropped when `close` begins."""
+        if not self._closing:
+            self._bring(self._calls, job)
+
     def outside(self, job: Job) -> None:
-        """Run `job` soon, not on a thread that reads. By any thread."""
-        self._jobs.append(job)
+        """Run `job` soon, not on a thread that reads, before all calls. By any thread. Dropped after `close`."""
+        if not self._over:
+            self._bring(self._answers, job)
+
+    def answer(self, job: Job) -> None:
+        """As `outside`, and never dropped: somebody waits for what it does. After `close`, on this thread."""
+        self._bring(self._answers, job)
+        if self._over:
+            self._run_left()
+
+    def _bring(self, kind: _Kind, job: Job) -> None:
+        kind.jobs.append(job)
         if self._driver != get_ident():
             self._hub.call_soon(_nothing)
 
-    def blocking(self) -> None:
-        """The calling job is about to block: another thread drives, and another job begins. Does nothing elsewhere."""
+    def waiting(self) -> "Waiting":
+        """While a `with` of this is entered, the calling job waits: its place is lent. Does nothing elsewhere."""
+        return Waiting(self)
+
+    def begin_waiting(self) -> bool:
+        """The calling job is about to wait: another thread drives, and another job begins. True: tell `end_waiting`."""
         me = get_ident()
-        if me in self._running:
-            self._make_room(me)
-            with self._lock:
-                if self._driver == me:
-                    self._driver = 0
-                    self._spares[-1].wake()
+        kind = self._kinds.get(me)
+        if kind is None or me not in kind.running:
+            return False
+        self._make_room(kind, me)
+        with self._lock:
+            if self._driver == me:
+                self._driver = 0
+                self._spares[-1].wake()
+        return True
+
+    def end_waiting(self) -> None:
+        """It goes on, and counts again. Only when `begin_waiting` said so."""
+        me = get_ident()
+        self._kinds[me].running.add(me)
 
     def close(self, within_s: float = 5.0) -> None:
-        """Drive no more; jobs that have not begun are dropped. Waits for the driver, not for jobs that still run."""
+        """Drive no more. Calls that have not begun are dropped; what answers is begun. Does not wait for what runs."""
         with self._lock:
-            first, self._over = not self._over, True
-            polls = self._driver not in (0, get_ident()) and not self._busy  # who is in a job polls no more after it
-        if first:
-            self._jobs.clear()
+            first, self._closing = not self._closing, True
+        if not first:
+            return
+        self._calls.jobs.clear()
+        self._answers.limit = sys.maxsize  # who waits must hear of the end, whatever others do meanwhile
+        if self._count:
+            self.begin_waiting()  # this thread may be in a job, even drive
             self._hub.call_soon(_nothing)
-            for spare in list(self._spares):
-                spare.wake()
-            if polls:
-                self._left.wait(within_s)
+            self._left.wait(within_s)
+        self._over = True
+        self._hub.call_soon(_nothing)
+        for spare in list(self._spares):
+            spare.wake()
+        self._run_left()
+
+    def _run_left(self) -> None:
+        jobs = self._answers.jobs
+        while jobs:
+            try:
+                job = jobs.popleft()
+            except IndexError:
+                return
+            self._run(job)
 
     # -- threads ---------------------------------------------------------------------------------------------------
 
@@ -163,65 +225,91 @@ class Drivers:
 
     def _drive(self, me: int) -> None:
         """Until another thread drives, or all is over."""
-        hub, jobs, timeout_s = self._hub, self._jobs, None
+        hub, answers, calls = self._hub, self._answers, self._calls
         try:
             while not self._over:
                 try:
-                    hub.turn(0.0 if jobs and timeout_s is None else timeout_s)
+                    hub.turn(0.0 if answers.can_begin or calls.can_begin else None)
                 except (SystemExit, KeyboardInterrupt):  # of a handler: it ends neither this thread nor the process
                     _log.exception("a callback of %s wanted to end the program; it goes on", self._name)
-                timeout_s = None
-                while jobs and not self._over:
-                    if not self._may_begin():
-                        timeout_s = self._patience_s
-                        break
-                    if not self._run_one(me):
-                        return
+                if (answers.jobs or calls.jobs) and not self._run_some(me):
+                    return
+                if self._closing and not answers.jobs:
+                    break
         except ClosedError:
             pass
         self._driver = 0
         self._left.set()
 
-    def _may_begin(self) -> bool:
-        if len(self._running) < self.limit:
-            return True
-        return self._hub.clock.now_s() - self._full_since_s >= self._patience_s
+    def _run_some(self, me: int) -> bool:
+        """Run jobs for a moment; what answers first. False: another thread drives by now."""
+        answers, calls, now_s = self._answers, self._calls, time.perf_counter
+        until_s = now_s() + _UNPOLLED_S
+        while not self._over:
+            if answers.can_begin:
+                kind = answers
+            elif calls.can_begin:
+                kind = calls
+            else:
+                break
+            if not self._run_one(me, kind):
+                return False
+            if now_s() > until_s:
+                break
+        return True
 
-    def _run_one(self, me: int) -> bool:
+    def _run_one(self, me: int, kind: _Kind) -> bool:
         """Run a job. False: another thread drives by now."""
         try:
-            job = self._jobs.popleft()
+            job = kind.jobs.popleft()
         except IndexError:
             return True
-        self._running.add(me)
-        if len(self._running) >= self.limit:
-            self._full_since_s = self._hub.clock.now_s()
+        kind.running.add(me)
+        self._kinds[me] = kind
         self._begun += 1
         self._busy = True
         if self._watch_sleeps:
             self._watch_sleeps = False
             self._spares[-1].wake()
         try:
-            job()
-        except BaseException:
-            _log.exception("a job of %s failed; nobody else will hear of it", self._name)
+            self._run(job)
         finally:
-            if me in self._running:
-                self._make_room(me)
+            self._make_room(kind, me)
+            del self._kinds[me]
             with self._lock:
                 drives = self._driver == me
                 if drives:
                     self._busy = False
         return drives
 
-    def _make_room(self, me: int) -> None:
-        """The job of thread `me` is one of the running no more: another driver, that may wait for it, hears of it."""
-        was_full = len(self._running) >= self.limit
-        self._running.discard(me)
-        if was_full:
-            self._full_since_s = self._hub.clock.now_s()
-            if self._jobs and self._driver != me:
-                self._hub.call_soon(_nothing)
+    def _run(self, job: Job) -> None:
+        try:
+            job()
+        except BaseException:
+            _log.exception("a job of %s failed; nobody else will hear of it", self._name)
+
+    def _make_room(self, kind: _Kind, me: int) -> None:
+        """The job of thread `me` has no place any more: another driver, that may wait for one, hears of it."""
+        kind.running.discard(me)
+        if kind.jobs and self._driver != me:
+            self._hub.call_soon(_nothing)
+
+
+class Waiting:
+    """A job waits while this is entered. See `Drivers.waiting`."""
+
+    __slots__ = ("_drivers", "_lent")
+
+    def __init__(self, drivers: Drivers) -> None:
+        self._drivers = drivers
+        self._lent = False
+
+    def __enter__(self) -> None:
+        self._lent = self._drivers.begin_waiting()
+
+    def __exit__(self, *_: object) -> None:
+        if self._lent:
+            self._drivers.end_waiting()
 
 
 class _Spare:

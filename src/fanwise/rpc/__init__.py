@@ -22,6 +22,7 @@ from .calls import get_worker_info as get_worker_info
 from .calls import remote as remote
 from .calls import rpc_async as rpc_async
 from .calls import rpc_sync as rpc_sync
+from .calls import waiting as waiting
 from .options import RpcBackendOptions as RpcBackendOptions
 from .options import TensorPipeRpcBackendOptions as TensorPipeRpcBackendOptions
 from .rref import RRef as RRef

@@ -14,6 +14,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -62,9 +63,7 @@ class Agent:
         self._hub = hub
         self._drivers = drivers
         self._handlers: dict[str, Handler] = {}
-        self.connections = Connections(
-            info, hub, handle=self._handle, blocking=drivers.blocking, outside=drivers.outside
-        )
+        self.connections = Connections(info, hub, handle=self._handle, waiting=drivers.waiting, outside=drivers.outside)
         self._lock = threading.Lock()
         self._group: Group | None = None
         self._infos: dict[str | int, WorkerInfo] = {}
@@ -82,8 +81,8 @@ class Agent:
         self.lending = self.envelopes.lending = Lending(self, hub, options.memory or CudaMemory())
         self.connections.arrived = self.lending.arrived
         self.on("devices", lambda sender: about_here(self.devices))
-        self.outside = drivers.outside
-        self.blocking = drivers.blocking
+        self.outside, self.answer = drivers.outside, drivers.answer
+        self.waiting, self.begin_waiting, self.end_waiting = drivers.waiting, drivers.begin_waiting, drivers.end_waiting
 
     # -- who is there ----------------------------------------------------------------------------------------------
 
@@ -116,8 +115,8 @@ class Agent:
         if info is not None:
             return info
         if to not in self._names():
-            self.blocking()
-            on_hub(self._hub, _nothing)  # it may be lost, and just about to be forgotten there
+            with self.waiting():
+                on_hub(self._hub, _nothing)  # it may be lost, and just about to be forgotten there
             if to in self._gone and to not in self._names():
                 return self._gone[to]  # a call will say what happened to it
         member = self.group.find(to)
@@ -263,11 +262,14 @@ class Agent:
         except FanwiseError as error:
             raise failed(error, to, limit_s, closed=self.is_closed) from None
         sealed = self._seal_call(to, function, args, kwargs, None, "sync")
-        self.blocking()
+        lent = self.begin_waiting()
         try:
             answer = link.ask(cast(str, sealed), within_s=limit_s)  # `dumps` knows it
         except FanwiseError as error:
             raise failed(error, to, limit_s, closed=self.is_closed) from None
+        finally:
+            if lent:
+                self.end_waiting()
         return self.envelopes.open(answer, to.id).value
 
     def _begin(self, timeout_s: float) -> float | None:
@@ -331,7 +333,10 @@ class Agent:
         return num_open, self.server.num_begun
 
     def close(self) -> None:
-        """End the links and the threads. What waits fails; a job that still runs is left alone."""
+        """End the links and the threads. What waits fails; a job that still runs is left alone.
+
+        The links first: then the threads, before they go, tell all who wait for an answer that none will come.
+        """
         self.connections.close()
         self.lending.close()
         self._switches.end()
@@ -387,6 +392,11 @@ def set_current(agent: Agent | None) -> None:
     """This process is, or is no longer, a worker. Called by `init_rpc` and `shutdown`."""
     global _current, _is_inherited
     _current, _is_inherited = agent, False
+
+
+def waiting() -> AbstractContextManager[None]:
+    """Around a wait of this thread: where it runs a call, its place is lent. Nothing in a process that is no worker."""
+    return _current.waiting() if _current is not None and not _is_inherited else nullcontext()
 
 
 def is_set() -> bool:

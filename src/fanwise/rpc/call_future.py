@@ -36,24 +36,28 @@ class CallFuture(Future[Any]):  # Any: what the function returns
 
     def wait(self) -> Any:  # Any: what the function returned
         """Block until the call is answered. Raises what the function raised; `WorkerLostError`, `DeadlineExceeded`."""
+        agent = self._agent
         if hasattr(self, "_unopened"):
             self._waited = True
-            self._agent.blocking()
+            lent = agent.begin_waiting()
             try:
                 self._reply.wait()
             except BaseException:  # Ctrl-C: others may wait, or have callbacks
                 self._waited = False
                 if self._reply.done():
-                    self._agent.outside(self._open_outside)
+                    agent.answer(self._open_outside)
                 raise
+            finally:
+                if lent:
+                    agent.end_waiting()
             opened = self._open()
             if opened is not None:  # by this thread: what it has at hand need not come out of torch's future
                 if opened.error is not None:
                     raise_afresh(opened.error)
                 return opened.value
         if not self.done():
-            self._agent.blocking()
-            wait_for(self)
+            with agent.waiting():
+                wait_for(self)
         try:
             return super().wait()
         except Exception as error:
@@ -63,7 +67,7 @@ class CallFuture(Future[Any]):  # Any: what the function returns
     def _answered(self, _reply: Reply) -> None:
         """On a reading thread."""
         if not self._waited:
-            self._agent.outside(self._open_outside)
+            self._agent.answer(self._open_outside)
 
     def _open_outside(self) -> None:
         self._open()

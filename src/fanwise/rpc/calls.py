@@ -9,6 +9,7 @@ raises is raised by the caller in its own type, with the remote traceback as a n
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from torch.futures import Future
@@ -138,6 +139,21 @@ def wait_all() -> Iterator[None]:
             early_errors.wait_all(thread_local_var.future_list)
         finally:
             del thread_local_var.future_list
+
+
+def waiting() -> AbstractContextManager[None]:
+    """Around a wait for something that another call does here, inside a function that was called from elsewhere.
+
+    Of these functions `num_worker_threads` run at a time. One that waits for a call or a future lends its place
+    meanwhile; of other waits, as for a lock or a `threading.Event`, nothing can know. If as many wait so as there are
+    places, and what they wait for is done by a call, that call never begins. Does nothing on other threads.
+
+    >>> done = threading.Event()
+    >>> rpc_async("worker0", done.set)  # doctest: +SKIP
+    >>> with waiting():
+    ...     done.wait()  # doctest: +SKIP
+    """
+    return _agent.waiting()
 
 
 def get_worker_info(worker_name: "str | int | None" = None) -> WorkerInfo:

@@ -16,6 +16,7 @@ Knows no call: what comes in goes to `handle`.
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -46,7 +47,7 @@ class Connections:
         info: this worker.
         hub: whose links these are.
         handle: what comes in, with its sender; on a reading thread.
-        blocking: called by a thread that is about to wait.
+        waiting: around what a thread waits for.
         outside: runs a job on a thread that may wait.
     """
 
@@ -56,13 +57,13 @@ class Connections:
         hub: Hub,
         *,
         handle: Callable[[WorkerInfo, Request], None],
-        blocking: Callable[[], None],
+        waiting: Callable[[], AbstractContextManager[None]],
         outside: Callable[[Callable[[], None]], None],
     ) -> None:
         self._info = info
         self._hub = hub
         self._handle = handle
-        self._blocking = blocking
+        self._waiting = waiting
         self._outside = outside
         # Makes the claim of a message that came with loans; set by the agent.
         self.arrived: Callable[[WorkerInfo, tuple[int, ...]], Claim] | None = None
@@ -111,8 +112,9 @@ class Connections:
         with self._lock:
             connecting = self._connecting.setdefault(id, threading.Lock())
         if not connecting.acquire(blocking=False):
-            self._blocking()
-            if not connecting.acquire(timeout=-1 if within_s is None else min(within_s, threading.TIMEOUT_MAX)):
+            with self._waiting():
+                acquired = connecting.acquire(timeout=-1 if within_s is None else min(within_s, threading.TIMEOUT_MAX))
+            if not acquired:
                 raise DeadlineExceeded(f"the link to worker {id} was not made within {within_s} s.")
         try:
             link = self._routes.link_to(id) or self._connect(id, asked, until_s)
@@ -158,14 +160,14 @@ class Connections:
         member = self._member(id)
         if id == self._info.id:
             return self._to_oneself()
-        self._blocking()
-        try:
-            return self._connect_to(member, asked, self._left_s(until_s))
-        except WorkerLostError:
-            newer = None if asked else self._next_life(member, until_s)
-            if newer is None:
-                raise
-        return self._connect_to(newer, asked, self._left_s(until_s))
+        with self._waiting():
+            try:
+                return self._connect_to(member, asked, self._left_s(until_s))
+            except WorkerLostError:
+                newer = None if asked else self._next_life(member, until_s)
+                if newer is None:
+                    raise
+            return self._connect_to(newer, asked, self._left_s(until_s))
 
     def _left_s(self, until_s: float | None) -> float | None:
         return None if until_s is None else max(0.0, until_s - self._hub.clock.now_s())
@@ -338,6 +340,10 @@ class Connections:
             link.lose(why)
 
     def close(self) -> None:
-        """This worker ends: no link is made from now on, and what waits for one fails."""
+        """This worker ends: no link is made from now on; what waits for one, or for an answer, fails."""
         self._closing.set()
         self._routes.close(lambda: ClosedError("RPC was shut down in this process."))
+        with self._lock:
+            links = [link for kept in self._kept.values() for link in kept]
+        for link in links:
+            link.close()

@@ -1,8 +1,11 @@
-"""`torch.futures.wait_all` leaves at the first error, as it does with torch's own calls.
+"""What torch's own futures do otherwise while this process is a worker.
 
-To torch's C++ code an error that Python sets on a future is a value: its `wait_all` waits for all futures before it
-looks. While this process is a worker, `torch.futures.wait_all` is the one here, which looks as each future is done. For
-futures without errors the two are the same.
+* `torch.futures.wait_all` leaves at the first error, as it does with torch's own calls. To torch's C++ code an error
+  that Python sets on a future is a value: its `wait_all` waits for all futures before it looks. The one here looks as
+  each future is done. For futures without errors the two are the same.
+* Whoever waits for any future inside a called function lends its place to another call: also for what `then` and
+  `collect_all` made, which are objects of C++, and for a future that the program made itself. So `wait` of the class
+  that all of them have in common is the one here.
 """
 
 import threading
@@ -16,6 +19,7 @@ from . import agent as _agent
 from .outcomes import error_of, raise_afresh, wait_for_event
 
 _torchs = torch.futures.wait_all
+_torchs_wait = torch._C.Future.wait
 
 
 class _Progress:
@@ -45,20 +49,29 @@ def wait_all(futures: "Sequence[Future[Any]]") -> list[Any]:  # Any: the user's
     progress = _Progress(len(futures))
     for future in futures:
         future.add_done_callback(progress.tell)
-    if _agent.is_set():
-        _agent.current().blocking()
-    wait_for_event(progress.over)
+    with _agent.waiting():
+        wait_for_event(progress.over)
     if progress.error is not None:
         raise_afresh(progress.error)
     return [future.wait() for future in futures]
 
 
+def _wait(future: Any) -> Any:  # Any: a future of torch's, and what it is done with
+    if future.done():
+        return _torchs_wait(future)
+    with _agent.waiting():
+        return _torchs_wait(future)
+
+
 def install() -> None:
-    """From now on, torch's is ours."""
+    """From now on, torch's are ours."""
     torch.futures.wait_all = wait_all
+    torch._C.Future.wait = _wait  # type: ignore[method-assign,assignment]
 
 
 def remove() -> None:
-    """As it was."""
+    """As they were."""
     if torch.futures.wait_all is wait_all:
         torch.futures.wait_all = _torchs
+    if torch._C.Future.wait is _wait:
+        torch._C.Future.wait = _torchs_wait  # type: ignore[method-assign]

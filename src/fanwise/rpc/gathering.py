@@ -97,8 +97,9 @@ class Gatherer:
 
     def _wait(self, agent: _agent.Agent, number: str, wait_s: float | None) -> AllGatherStates:
         state = self._round(number)
-        agent.blocking()
-        if not state.proceed_signal.wait(wait_s):
+        with agent.waiting():
+            came = state.proceed_signal.wait(wait_s)
+        if not came:
             raise DeadlineExceeded(
                 f"timed out in _all_gather after {wait_s:.2f} seconds: only {sorted(state.gathered_objects)} have come."
             )

@@ -216,7 +216,7 @@ class Lending:
             except Exception as error:
                 future.set_exception(error.with_traceback(None))
 
-        self._agent.outside(run)
+        self._agent.answer(run)
         return future
 
     # -- receiving -------------------------------------------------------------------------------------------------
@@ -240,8 +240,8 @@ class Lending:
 
     def staged(self, sender: WorkerInfo, loan: int, why: str) -> torch.Tensor:
         """The bytes of what could not be opened. Blocks."""
-        self._agent.blocking()
-        tensor: torch.Tensor = result_of(self._agent.tell(sender.id, STAGED, loan, why))
+        with self._agent.waiting():
+            tensor: torch.Tensor = result_of(self._agent.tell(sender.id, STAGED, loan, why))
         return tensor
 
     def check_alive(self, key: WorkerKey, sender: WorkerInfo) -> None:

@@ -111,8 +111,8 @@ class _LocalOptimizer:
 @contextmanager
 def _alone() -> Iterator[None]:
     if not _one_at_a_time.acquire(blocking=False):
-        _agent.current().blocking()
-        _one_at_a_time.acquire()
+        with _agent.current().waiting():
+            _one_at_a_time.acquire()
     try:
         yield
     finally:

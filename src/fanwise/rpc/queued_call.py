@@ -65,13 +65,13 @@ class QueuedCall(Future[Any]):  # Any: what the function returns
             return
         self._inner = inner = CallFuture(self._agent, reply, self._to, self._limit_s)
         self._decided.set()
-        self._agent.outside(partial(inner.add_done_callback, self._finish))  # it may be done: callbacks are the user's
+        self._agent.answer(partial(inner.add_done_callback, self._finish))  # it may be done: callbacks are the user's
 
     def fail(self, error: FanwiseError) -> None:
         """There will be no link."""
         self._error = failed(error, self._to, self._limit_s, closed=self._agent.is_closed).with_traceback(None)
         self._decided.set()
-        self._agent.outside(self._finish)
+        self._agent.answer(self._finish)
 
     def _finish(self, inner: "Future[Any] | None" = None) -> None:  # Any: as this
         """Become as the call that left, or fail."""
@@ -91,9 +91,9 @@ class QueuedCall(Future[Any]):  # Any: what the function returns
     def wait(self) -> Any:  # Any: what the function returned
         """Block until the call is answered. Raises as `CallFuture.wait` does."""
         if not self.done():
-            self._agent.blocking()
-            wait_for_event(self._decided)
-            self._wait_on()
+            with self._agent.waiting():
+                wait_for_event(self._decided)
+                self._wait_on()
         try:
             return super().wait()
         except Exception as error:

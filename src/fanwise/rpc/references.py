@@ -85,7 +85,7 @@ class References:
             user.confirm()
             self._keeper.do(partial(self._keeper.table.not_sent, timed_out=False), fork.fork_id)
             raise
-        rref._creation = creation = Creation(self.agent.blocking)
+        rref._creation = creation = Creation(self.agent.waiting)
         made.add_done_callback(partial(self._created, user, creation))
         return rref
 
@@ -106,7 +106,7 @@ class References:
         except BaseException:
             self._keeper.do(self._keeper.table.value_ready, rref_id, rref_id)
             raise
-        rref._creation = creation = Creation(self.agent.blocking)
+        rref._creation = creation = Creation(self.agent.waiting)
 
         def created(future: "Future[Any]") -> None:  # Any: of nothing
             error = error_of(future)
@@ -318,8 +318,8 @@ class References:
         except OwnerLostError:
             if was_confirmed:
                 raise
-        self.agent.blocking()
-        wait_for(user.confirmed)
+        with self.agent.waiting():
+            wait_for(user.confirmed)
         user.check("use it")
         return self._ask_once(user, function, args, timeout_s)
 
@@ -382,14 +382,14 @@ class References:
         if not self._keeper.is_used:
             return
         table = self._keeper.table
-        self.agent.blocking()
-        self._keeper.wait_until(lambda: table.num_unconfirmed == 0, timeout_s)
-        for user in list(self._keeper.users.values()):
-            user.deleted = True
-        self._keeper.do(lambda: table.dropped(*table.held.copy()))
-        self._keeper.wait_until(
-            lambda: not table.held and table.num_unanswered == 0 and table.num_forks == 0, timeout_s
-        )
+        with self.agent.waiting():
+            self._keeper.wait_until(lambda: table.num_unconfirmed == 0, timeout_s)
+            for user in list(self._keeper.users.values()):
+                user.deleted = True
+            self._keeper.do(lambda: table.dropped(*table.held.copy()))
+            self._keeper.wait_until(
+                lambda: not table.held and table.num_unanswered == 0 and table.num_forks == 0, timeout_s
+            )
 
     def destroy(self, ignore_leak: bool = True) -> None:
         """End the thread; references that are left can be used no more.

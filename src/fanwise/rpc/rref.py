@@ -9,6 +9,7 @@ queue of `references.References`, which does all the work. It can be pickled in 
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from torch.futures import Future
@@ -92,15 +93,15 @@ class Value(Future[Any]):  # Any: the user's
 class Creation(Future[Any]):  # Any: nothing
     """Done when the call that makes a value was answered or has failed, and the reference knows of it."""
 
-    def __init__(self, blocking: Callable[[], None]) -> None:
+    def __init__(self, waiting: Callable[[], AbstractContextManager[None]]) -> None:
         super().__init__()
-        self._blocking = blocking
+        self._waiting = waiting
 
     def wait(self) -> None:
         """Block until it is done. Raises what the call failed with; what the function raised is the value's."""
         if not self.done():
-            self._blocking()
-            wait_for(self)
+            with self._waiting():
+                wait_for(self)
         error = error_of(self)
         if error is not None:
             raise_afresh(error)
@@ -205,9 +206,10 @@ class RRef(Generic[T]):
             )
         if self._error is not None:
             raise self._error()
-        if not self._value.done():
-            self._references.agent.blocking()
-        return result_of(self._value)  # type: ignore[no-any-return]  # what it was made with
+        if self._value.done():
+            return result_of(self._value)  # type: ignore[no-any-return]  # what it was made with
+        with self._references.agent.waiting():
+            return result_of(self._value)  # type: ignore[no-any-return]  # as above
 
     def rpc_sync(self, timeout: float = UNSET_RPC_TIMEOUT) -> Any:  # Any: has the methods of the remote object
         """A proxy: `rref.rpc_sync().size()` calls `size` on the owner and waits for the result, `timeout` seconds."""
@@ -249,8 +251,8 @@ class RRef(Generic[T]):
             kind = self._kind = self._references.ask_later(self._user, _rref_typeof_on_owner, (self._rref_id,), timeout)
         if not blocking:
             return kind
-        self._references.agent.blocking()
-        return result_of(kind)
+        with self._references.agent.waiting():
+            return result_of(kind)
 
     def _get_future(self) -> "Future[Any]":  # Any: of nothing
         """Done when the owner has made the value; with an error when it has not heard of it in time: so is each use."""
@@ -360,8 +362,9 @@ def backward_on_owner(rref_id: GlobalId, context_id: int, retain_graph: bool) ->
     """Run the backward pass from a value of this worker."""
     agent = _agent.current()
     value = agent.references.value_of(rref_id)
-    agent.blocking()
-    autograd.backward_from(value.wait(), context_id, retain_graph)
+    with agent.waiting():
+        root = value.wait()
+    autograd.backward_from(root, context_id, retain_graph)
 
 
 def gave_up() -> Exception:

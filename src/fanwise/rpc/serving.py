@@ -69,7 +69,7 @@ class Server:
             self.num_begun += 1
             ticket = self.num_begun
         self._coming.add(ticket)
-        self._drivers.outside(_Call(self, sender, request, ticket))
+        self._drivers.call(_Call(self, sender, request, ticket))
 
     def _run(self, call: "_Call", opened: Opened) -> None:
         """Run a call that was opened, when all that it needs is there."""
@@ -82,9 +82,9 @@ class Server:
 
     def _run_when(self, waits: "Future[Any] | None", call: "_Call", opened: Opened) -> None:  # Any: nothing
         if waits is not None:
-            waits.add_done_callback(lambda _: self._drivers.outside(partial(call.run, opened)))
+            waits.add_done_callback(lambda _: self._drivers.call(partial(call.run, opened)))
         elif self._faults is not None:
-            self._drivers.outside(partial(call.run, opened))
+            self._drivers.call(partial(call.run, opened))
         else:
             call.run(opened)
 

@@ -190,7 +190,11 @@ def shutdown(graceful: bool = True, timeout: float = constants.DEFAULT_SHUTDOWN_
             f"Return first, and call shutdown() in the program that called init_rpc; or leave at once, with "
             f"shutdown(graceful=False): then the call fails with a WorkerLostError."
         )
-    agent.blocking()
+    with agent.waiting():
+        _shut_down(agent, graceful, timeout)
+
+
+def _shut_down(agent: _agent.Agent, graceful: bool, timeout: float) -> None:
     try:
         if graceful:
             steps.wait_for_all(timeout)

@@ -11,6 +11,7 @@ import contextlib
 import gc
 import pickle
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -67,7 +68,8 @@ class PlayedAgent:
     def on(self, method: str, handler: Callable[..., Any]) -> None:
         self._handlers[method] = handler
 
-    def blocking(self) -> None: ...
+    def waiting(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def tell(self, to: int, method: str, *args: object) -> "Future[Any]":
         if to not in self._all or self._all[to].has_left:

@@ -10,7 +10,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -49,8 +49,9 @@ class FakeAgent:
         if not self.dead:
             self._pool.submit(job)
 
-    def blocking(self) -> None:
+    def waiting(self) -> AbstractContextManager[None]:
         assert threading.current_thread() is not self._reader, "a reading thread must not wait"
+        return nullcontext()
 
     def tell(self, to: int, method: str, *args: object) -> "Future[Any]":  # Any: what the handler returned
         self.told.append((to, method))

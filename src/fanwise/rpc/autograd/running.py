@@ -8,7 +8,8 @@ done once this worker and all below it are through, or the pass has failed; it h
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -34,7 +35,7 @@ class Agent(Protocol):
 
     def outside(self, job: Callable[[], None]) -> None: ...
 
-    def blocking(self) -> None: ...
+    def waiting(self) -> AbstractContextManager[None]: ...
 
 
 class Through(NamedTuple):
@@ -181,13 +182,16 @@ class Running:
         orders = self._hand_on(ran)
         return [*orders, *self._pass.ran(number)]
 
-    def _in_use(self) -> Any:  # Any: a lock
+    @contextmanager
+    def _in_use(self) -> Iterator[None]:
         lock = self._context.in_use
         if not lock.acquire(blocking=False):
-            self._agent.blocking()
-            return lock
-        lock.release()
-        return lock
+            with self._agent.waiting():
+                lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release()
 
     def _hand_on(self, ran: Ran) -> list[Order]:
         assert self._pass is not None, "made by the first job"

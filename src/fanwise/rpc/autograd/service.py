@@ -10,7 +10,7 @@ Outside of a context a message costs one look at a thread-local. Handlers of mes
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, Protocol
 
@@ -45,7 +45,7 @@ class Agent(Protocol):
 
     def outside(self, job: Callable[[], None]) -> None: ...
 
-    def blocking(self) -> None: ...
+    def waiting(self) -> AbstractContextManager[None]: ...
 
 
 class _Here(threading.local):
@@ -161,8 +161,8 @@ class Service:
         context = self.contexts.get(context_id)
         running = self._start(context, (self._agent.info.id, next(self._passes)), roots, retain_graph)
         running.work()
-        self._agent.blocking()
-        wait_for(running.future)
+        with self._agent.waiting():
+            wait_for(running.future)
         answer = running.future.value()
         if isinstance(answer, Failure):
             error = answer.error()

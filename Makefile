@@ -30,12 +30,12 @@ demo: $(VENV)/run.stamp ## install what is needed, then search LeNet's learning 
 test test-examples: export PYTHONDONTWRITEBYTECODE :=
 PYTEST := $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 # Whole programs, which run for as long as readers wait for them. What they use is tested by `make test`.
-PROGRAMS := tests/docs tests/examples
+PROGRAMS := tests/docs tests/examples tests/sources
 TESTS := $(filter-out $(PROGRAMS) tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
 test: $(VENV)/dev.stamp ## run the tests of the library, all but the long ones (4 to 5 minutes on two cores)
 	$(PYTEST) $(if $(findstring tests/,$(ARGS)),,$(TESTS)) $(ARGS)
 
-test-examples: $(VENV)/dev.stamp ## run every example and every code block of the documents (1 minute)
+test-examples: $(VENV)/dev.stamp ## run every example, every code block of the documents, and the programs of the sources (1 minute)
 	$(PYTEST) $(if $(findstring tests/,$(ARGS)),,$(PROGRAMS)) $(ARGS)
 
 test-torch-suite: $(VENV)/dev.stamp ## run torch's own RPC tests against fanwise.rpc (2 minutes; needs torch 2.13)

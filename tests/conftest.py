@@ -26,6 +26,7 @@ LONG = (
     "tests/pool/test_orphans.py",
     "tests/rpc/test_group_processes.py",
     "tests/rpc/test_two_hosts.py",
+    "tests/sources/",
     "tests/tensor/test_standard_values.py",
 )
 

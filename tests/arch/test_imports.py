@@ -46,6 +46,7 @@ QUIET = [
     "links/calls.py",
     "links/glances.py",
     "links/segment_table.py",
+    "parallel/agreement.py",
     "parallel/order.py",
     "parallel/pace.py",
     "parallel/plans.py",

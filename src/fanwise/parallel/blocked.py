@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam, AdamW, Optimizer
 
-from .elementwise import KEYS, another, is_elementwise
+from .elementwise import KEYS, another, is_elementwise, is_watched
 
 _BLOCK_BYTES = 1 << 20
 # Below this many bytes of parameters everything is in the cache anyway.
@@ -77,8 +77,7 @@ class BlockedStep:
         """As `optimizer.step()`."""
         optimizer, groups = self._optimizer, self._optimizer.param_groups
         # Whoever has begun to watch it meanwhile is to see all gradients.
-        watched = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
-        for group in () if watched or torch.get_num_threads() > 1 else groups:
+        for group in () if is_watched(optimizer) or torch.get_num_threads() > 1 else groups:
             keys = self._keys(group)
             for param in group["params"] if keys else ():
                 blocks = self._blocks_of(param, keys)

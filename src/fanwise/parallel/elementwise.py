@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch.optim.optimizer as everywhere
 from torch import nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 
@@ -47,8 +48,13 @@ def is_elementwise(optimizer: Optimizer, params: Sequence[nn.Parameter]) -> bool
     if keys is None or not all(param.is_floating_point() for param in params):
         return False
     plain = not any(group.get("capturable") or group.get("differentiable") for group in optimizer.param_groups)
-    watched = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
-    return plain and not watched and any(keys(group) for group in optimizer.param_groups)
+    return plain and not is_watched(optimizer) and any(keys(group) for group in optimizer.param_groups)
+
+
+def is_watched(optimizer: Optimizer) -> bool:
+    """Whether somebody is told of its steps, and so is to see all gradients, once a step."""
+    own = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+    return bool(own or everywhere._global_optimizer_pre_hooks or everywhere._global_optimizer_post_hooks)
 
 
 def another(optimizer: Optimizer, groups: Sequence[dict[str, Any]]) -> Optimizer:  # Any: settings, and parameters

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..tensor.random.keys import Key
 from .batches import Reader
-from .chance import stream
+from .chance import all_streams
 from .losses import check_rows
 from .shards import assign
 from .splitting import arguments
@@ -54,7 +54,7 @@ def sums(
                 watch(number / len(own))
                 indices = order[start : start + batch_size]
                 content = reader.read(indices, key)
-                with stream(key.fold_in(start), generators):
+                with all_streams(key.fold_in(start), generators):
                     mine.append(measured(fn(model, *arguments(content)), len(indices)))
         return team.gather("measures", mine)
 

@@ -33,6 +33,9 @@ class FastSums:
     def settle(self) -> None:
         self._sums.settle()
 
+    def update_whole(self) -> None:
+        self._sums.update_whole()
+
 
 def one_node(nodes: Sequence[Node[Partial]], place: int) -> Node[Partial]:
     """The sum of what this process brings, as a leaf of a tree over the processes. The nodes are used up."""

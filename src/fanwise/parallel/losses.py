@@ -27,17 +27,22 @@ class LossReader:
         """The summed loss, with its graph, and what it counts.
 
         Raises:
-            TypeError: the function did not return tensors. ValueError: their first axis is not the samples'.
+            TypeError: the function did not return tensors, or as counts what is none.
+            ValueError: their first axis is not the samples'.
         """
         counts = None
         if isinstance(result, tuple) and len(result) == 2:
             result, counts = result
         if not isinstance(result, Tensor):
+            what = f"tuple of {len(result)}" if isinstance(result, tuple) else type(result).__name__
             raise TypeError(
-                f"loss_fn must return a tensor of losses, or (losses, counts), got {type(result).__name__}.\n"
-                f'  right:  lambda m, x, y: F.cross_entropy(m(x), y, reduction="none")'
+                f"loss_fn must return a tensor of losses, or (losses, counts), got {what}.\n"
+                f"  wrong:  return loss, logits, hidden\n"
+                f'  right:  return F.cross_entropy(logits, y, reduction="none")\n'
+                f"What is to be measured besides is for run.mean(fn, model, data), which sees every sample once."
             )
         if counts is not None:
+            check_counts(result, counts)
             return result.sum(), _count(counts)
         if result.ndim == 0:
             self._say_once()
@@ -52,6 +57,28 @@ class LossReader:
                 "loss_fn returned one number, which is taken for the mean over the samples of its shard. That is right "
                 'if every sample counts the same; with reduction="none" each loss is counted by itself.'
             )
+
+
+def check_counts(losses: Tensor, counts: Any) -> None:  # Any: what the user's function returned second
+    """Raises TypeError for a second value that does not look like counts, such as the outputs of the model.
+
+    Counts have no gradient. Those that are no whole numbers are weights: one number, or one for each loss.
+    """
+    if not isinstance(counts, Tensor):
+        return
+    is_whole = not (counts.is_floating_point() or counts.is_complex())
+    fits = counts.ndim == 0 or counts.shape == losses.shape or (is_whole and losses.ndim > 0)
+    if counts.requires_grad or not fits:
+        with_gradient = " with a gradient" if counts.requires_grad else ""
+        raise TypeError(
+            f"loss_fn returned two tensors, losses of shape {tuple(losses.shape)} and {counts.dtype} of shape "
+            f"{tuple(counts.shape)}{with_gradient}. The second one would be the counts that the sum of the losses is "
+            f"divided by, and these are none.\n"
+            f"  wrong:  return loss, logits\n"
+            f"  right:  return losses, number_of_tokens\n"
+            f"  right:  return losses\n"
+            f"What is to be measured besides is for run.mean(fn, model, data), which sees every sample once."
+        )
 
 
 def check_rows(values: Tensor, samples: int, function: str) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ..tensor.random.keys import Key
 from .buffers import Buffers
-from .chance import generators_of, stream
+from .chance import HostStreams, generators_of, stream
 from .gradients import Partial, add
 from .losses import LossReader
 from .shards import Node, TreeSum
@@ -71,21 +71,35 @@ class Replica:
     reader: LossReader
     device: torch.device = _CPU
     generators: tuple[torch.Generator, ...] = field(init=False)
+    host_streams: HostStreams = field(init=False)
 
     def __post_init__(self) -> None:
         self.generators = generators_of(self.device)
+        self.host_streams = HostStreams()
 
     def differentiate(self, work: ShardWork, key: Key) -> Partial:
         """Forward and backward of one shard. The gradients are moved out of the parameters."""
-        with stream(key.fold_in(work.index), self.generators):
-            loss, count = self.loss(work)
-            scaled(loss, work).backward()  # type: ignore[no-untyped-call]  # torch has not annotated it
+        own = key.fold_in(work.index)
+
+        def passes() -> tuple[Tensor, float]:
+            with stream(own, self.generators):
+                loss, count = self.loss(work)
+                scaled(loss, work).backward()  # type: ignore[no-untyped-call]  # torch has not annotated it
+            return loss, count
+
+        loss, count = self.host_streams.run(own, passes, self._undo)
         grads: list[Tensor | None] = []
         for param in self.params:
             grads.append(param.grad)
             param.grad = None
         changed = {} if work.alone else self.buffers.take(work.samples)
         return Partial(grads, loss.detach(), count, work.samples, changed)
+
+    def _undo(self) -> None:
+        """What a shard has changed, before it is made again."""
+        for param in self.params:
+            param.grad = None
+        self.buffers.put_back()
 
     def loss(self, work: ShardWork) -> tuple[Tensor, float]:
         """The summed loss of one shard, with its graph, and what it counts."""

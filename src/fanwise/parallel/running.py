@@ -23,6 +23,7 @@ from .devices import Devices, devices_of
 from .guest.guest_team import entered
 from .guest.launcher import check_fits, device_of, launched
 from .order import Progress
+from .outside import Outside
 from .plans import Plan
 from .processes.gpus import places_for
 from .processes.supervisor import Settings, Supervisor
@@ -107,7 +108,7 @@ def run(
         plan = _plan(_shards(shards, others.size, warns=others.rank == 0), 1 if threads is None else threads, seed)
         with entered(others, own, reduce=reduce) as team:
             team.agree_on(plan, fixed)
-            made = Run(plan, (own,), team=team, fixed=fixed)
+            made = Run(plan, (own,), team=team, fixed=fixed, outside=Outside(train))
             return _train_here(train, made, resume, progress and team.place == 0, exact=reduce == "exact")
     found = devices_of(devices)
     plan = _plan(_shards(shards, len(found), warns=resume is None), 1 if threads is None else threads, seed)
@@ -129,7 +130,9 @@ def run(
         )
         result: R = Supervisor(places.pool, train, settings).run()
         return result
-    return _train_here(train, Run(plan, found, fixed=fixed), resume, progress, exact=reduce == "exact")
+    return _train_here(
+        train, Run(plan, found, fixed=fixed, outside=Outside(train)), resume, progress, exact=reduce == "exact"
+    )
 
 
 def _spread(devices: Sequence[torch.device], processes: int | None) -> tuple[range, ...]:
@@ -149,7 +152,9 @@ def _train_here(train: Callable[[Run], R], made: Run, resume: StrPath | None, pr
         if resume is not None:
             made.restore(resume)
         with made.shown(screen_for(progress), name_of(train)), made.writer:
-            return train(made)
+            result = train(made)
+            made.ends()
+            return result
 
 
 def here(*, shards: int = DEFAULT_SHARDS, seed: int | None = None) -> Run:

@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from operator import is_
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,12 +32,13 @@ from .checking import check_model, check_optimizer, check_precision, check_same,
 from .checkpoints import Writer
 from .loss_scale import LossScale
 from .losses import LossReader
+from .outside import Outside
 from .plans import Plan
 from .progress_line import NoScreen, ProgressLine, Screen
 from .replicas import Device, LocalDevice, LossFn, Replica
 from .snapshots import snapshot
 from .stepping import Step
-from .team import Alone, Team
+from .team import Alone, Sums, Team
 
 _log = logging.getLogger(__name__)
 
@@ -67,6 +69,7 @@ class Run:
         team: Team | None = None,
         fixed: frozenset[str] = frozenset(),
         names: Callable[[], Sequence[str]] | None = None,
+        outside: Outside | None = None,
     ) -> None:
         self._team: Team = Alone() if team is None else team
         self.devices = devices
@@ -75,11 +78,13 @@ class Run:
         self._plan = plan
         self._fixed = fixed  # what the user asked for by name, so that a checkpoint must agree
         self._steps: list[Step] = []
+        self._sums_by: dict[int, list[tuple[list[nn.Parameter], Sums]]] = {}  # of steps, by the id of their optimizer
         self._settings: dict[int, list[dict[str, Any]]] = {}  # Any: of optimizers, by id, as a checkpoint has them
         self._objects: dict[str, Stateful] = {}
         self._resumed: dict[str, Any] = {}  # Any: state_dicts that wait for their objects
         self.writer = Writer()
         self._line = ProgressLine(NoScreen())
+        self._outside = outside  # what the training function reaches beyond itself
         self._names = names  # of the devices of all processes, where there are others
         self._chance: list[torch.Tensor] = []  # torch's random states at the place of the checkpoint
 
@@ -89,6 +94,11 @@ class Run:
         self._line = ProgressLine(screen, name=name, devices=self._device_names)
         with closing(self._line):
             yield
+
+    def ends(self) -> None:
+        """The training function has returned."""
+        if self._outside is not None:
+            self._outside.say_changes()
 
     def _device_names(self) -> list[str]:
         if self._names is not None:
@@ -155,11 +165,13 @@ class Run:
                 activations of all shards of a process in memory at once.
 
         Raises:
-            ValueError: a parameter is elsewhere, not the model's, or not made yet; a model in a wrapper; an
-                optimizer that calls the loss itself; `clip_norm` or `accumulate` not positive; a `loss_scale` without
-                float16; an unknown `batch_norm`, or "global" for a compiled model.
+            ValueError: a parameter is elsewhere, not the model's, or not made yet; a model in a wrapper, or made
+                outside of the training function; an optimizer that calls the loss itself; `clip_norm` or `accumulate`
+                not positive; a `loss_scale` without float16; an unknown `batch_norm`, or "global" for a compiled model.
         """
         check_model(model, self.device)
+        if self._outside is not None:
+            self._outside.check_model(model)
         check_optimizer(optimizer, model)
         check_precision(autocast, loss_scale, model)
         check_batch_norm(batch_norm, model)
@@ -175,21 +187,39 @@ class Run:
         )
         number = len(self._steps)
         check_same(self._team, model)
+        scale = (loss_scale or LossScale()) if autocast is torch.float16 else None
         made = Step(
             self._plan,
             replica,
             optimizer,
             local,
             self._team,
+            self._sums_for(replica.params, optimizer, in_parts=accumulate == 1 and clip_norm is None and not scale),
             self._state_here,
             number=number,
             clip_norm=clip_norm,
             accumulate=accumulate,
-            loss_scale=(loss_scale or LossScale()) if autocast is torch.float16 else None,
+            loss_scale=scale,
             line=self._line,
         )
         self._steps.append(made)
         self._register(_free_name("step", self._objects, made), made)
+        return made
+
+    def _sums_for(self, params: list[nn.Parameter], optimizer: torch.optim.Optimizer, *, in_parts: bool) -> Sums:
+        """What adds up the gradients of a new step, and perhaps updates by slices: an optimizer has one state.
+
+        Args:
+            in_parts: not with clipping, windows of several batches or a scaled loss, which need whole gradients.
+        """
+        earlier = self._sums_by.setdefault(id(optimizer), [])
+        for its_params, sums in earlier:
+            if in_parts and sums.updates and len(its_params) == len(params) and all(map(is_, its_params, params)):
+                return sums
+        for _, sums in earlier:
+            sums.update_whole()
+        made = self._team.sums(params, optimizer if in_parts and not earlier else None)
+        earlier.append((params, made))
         return made
 
     def epochs(self, count: int) -> Iterator[int]:

@@ -22,7 +22,7 @@ from .plans import Plan
 from .progress_line import ProgressLine
 from .replicas import Device, Replica, ShardWork
 from .shards import Node, TreeSum, assign
-from .team import StateHere, Team, divide
+from .team import StateHere, Sums, Team, divide
 
 
 @dataclass(slots=True)
@@ -50,6 +50,7 @@ class Step:
         optimizer: torch.optim.Optimizer,
         devices: Sequence[Device],
         team: Team,
+        sums: Sums,
         state_here: StateHere,
         *,
         number: int,
@@ -65,9 +66,7 @@ class Step:
         self._devices = devices
         self._team = team
         self._state_here = state_here
-        # Clipping, windows of several batches and a scaled loss need whole gradients in every process.
-        whole = accumulate > 1 or clip_norm is not None or loss_scale is not None
-        self._sums = team.sums(replica.params, None if whole else optimizer)
+        self._sums = sums
         self._in_blocks = BlockedStep(optimizer) if pays(optimizer, replica.params) else None
         self._loss_scale = loss_scale
         self._number = number

@@ -47,6 +47,10 @@ class Sums(Protocol):
         """The gradients of the last `total` are not needed any more."""
         ...
 
+    def update_whole(self) -> None:
+        """Another step needs the whole optimizer: from now on totals do not update. All do so between the same steps."""
+        ...
+
 
 class Team(Protocol):
     """See the module."""
@@ -125,6 +129,9 @@ class OwnSums:
         return done
 
     def settle(self) -> None:
+        pass
+
+    def update_whole(self) -> None:
         pass
 
 

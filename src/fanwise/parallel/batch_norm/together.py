@@ -18,7 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ...base.nearest import did_you_mean
 from ...tensor.random.keys import Key
-from ..chance import stream
+from ..chance import MEMORY, stream
 from ..gradients import Partial, add
 from ..replicas import Replica, ShardWork, noted, scaled
 from ..shards import Node, TreeSum
@@ -55,12 +55,22 @@ def differentiate_together(
         The nodes of the tree over `shards` that cover `works`.
 
     Raises:
-        ValueError: the shards do not call the same layers; or one value a channel in the whole batch.
+        ValueError: the shards do not call the same layers; or one value a channel in the whole batch; or a shard
+            draws from numpy's or Python's random numbers.
         What a shard raises, with a note on it. What the exchange raises.
     """
     meetings = Meetings(works, shards, exchange, replica.device)
     full = [work for work in works if work.samples]
+    streams = MEMORY.read()
     partials = iter(_Shards(replica, full, key, shards, meetings).partials() if full else [])
+    if MEMORY.read() != streams and shards > 1:
+        MEMORY.write(streams)
+        raise ValueError(
+            "batch_norm='global': the model or loss_fn draws from numpy's or Python's random numbers, and the shards, "
+            "which are all under way at once, would draw from them in turns.\n"
+            "  wrong:  np.random.rand(), random.random()\n"
+            "  right:  torch.rand(()), which has a stream of its own in each shard"
+        )
     if full:
         meetings.end()
     else:

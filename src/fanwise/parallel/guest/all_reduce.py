@@ -56,6 +56,9 @@ class AllReducedSums:
     def settle(self) -> None:
         pass
 
+    def update_whole(self) -> None:
+        pass
+
     def _make_buckets(self, places: tuple[int, ...]) -> None:
         if places == self._places:
             return

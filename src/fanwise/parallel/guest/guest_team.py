@@ -18,6 +18,8 @@ from ...base.errors import TrialStopped, WorkerLostError
 from ...links.codec import pack_error, unpack_error
 from ...pool.current import CONTINUE, STOP
 from ...pool.reporting import report
+from .. import switches
+from ..agreement import first_difference
 from ..plans import Plan
 from ..team import StateHere, Sums
 from .all_reduce import AllReducedSums
@@ -99,16 +101,14 @@ class GuestTeam:
     def agree_on(self, plan: Plan, fixed: frozenset[str]) -> None:
         """Raises ValueError unless all processes were given the same. A seed that nobody gave is that of place 0."""
         given = {name: getattr(plan, name) for name in sorted({"shards", "threads"} | fixed)}
-        each = self.gather("begins a run", (given | {"reduce": self._reduce}, plan.seed))
-        first = each[0][0]
-        for place, (other, _) in enumerate(each):
-            different = [name for name in {**first, **other} if first.get(name) != other.get(name)]
-            if different:
-                name = different[0]
-                raise ValueError(
-                    f"the processes were given different runs: {name}={first.get(name)!r} in process 0 and "
-                    f"{name}={other.get(name)!r} in process {place}.\nCall fanwise.run with the same arguments in all."
-                )
+        facts = given | {"reduce": self._reduce} | switches.comparable()
+        each = self.gather("begins a run", (facts, plan.seed))
+        different = first_difference([facts for facts, _ in each])
+        if different is not None:
+            raise ValueError(
+                f"the processes were given different runs: {different.name} is {different.said()}.\n"
+                f"Call fanwise.run with the same arguments in all, and make torch's settings the same before."
+            )
         plan.progress.seed = each[0][1]
 
     def done(self) -> None:
@@ -138,7 +138,9 @@ def entered(launched: Launched, device: torch.device, *, reduce: str, tell_s: fl
         try:
             yield team
             team.done()
-        except (Exception, TrialStopped) as error:
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # whatever ends it here, also sys.exit and ctrl-c, ends it everywhere
             team.tell(error, tell_s)
             raise
         finally:

@@ -56,6 +56,9 @@ class ExactSums:
     def settle(self) -> None:
         pass
 
+    def update_whole(self) -> None:
+        pass
+
 
 def flat_gradients(params: Sequence[nn.Parameter], value: Partial) -> _Flats:
     """Raises TypeError for a sparse one."""

@@ -22,11 +22,13 @@ from ...pool.current import CurrentJob, current, enter
 from ...pool.seeds import seed_everything
 from ...tensor.random import with_torch  # noqa: F401  # once, before the fork; each rank's first batch would load it
 from ..order import Progress
+from ..outside import Outside
 from ..pace import RunSnapshot
 from ..plans import Plan
 from ..progress_line import FarScreen
 from ..runs import Run
 from ..surroundings import surroundings
+from ..switches import Values
 from .board import Board
 from .joining import read_state
 from .member import Member, Over
@@ -46,6 +48,7 @@ class Orders:
         resume: a checkpoint, or None.
         reduce: "exact" or "fast".
         exchange: how gradients go through the shared memory; other than "auto" for tests.
+        switches: what the program has set for its own process.
         drawn: seconds until the progress is first shown, and between two times. name: of the training function.
     """
 
@@ -66,6 +69,7 @@ class Orders:
     drawn: tuple[float, float]
     name: str
     exchange: Exchange
+    switches: Values
 
 
 def main(train: Callable[[Run], Any], orders: Orders) -> Any:  # Any: what the user's function returns
@@ -73,7 +77,8 @@ def main(train: Callable[[Run], Any], orders: Orders) -> Any:  # Any: what the u
     speaker = Speaker(orders.pipe)
     speaker.say("here", os.getpid(), current().gpus)
     try:
-        with surroundings(orders.threads, torch.device(orders.devices[0]), exact=orders.reduce == "exact"):
+        device, exact = torch.device(orders.devices[0]), orders.reduce == "exact"
+        with surroundings(orders.threads, device, exact=exact, switches=orders.switches):
             return _train(train, orders, speaker)
     except Over:
         return None
@@ -99,6 +104,7 @@ def _train(train: Callable[[Run], Any], orders: Orders, speaker: Speaker) -> Any
         team=member,
         fixed=orders.fixed,
         names=lambda: [name for rank in member.members for name in orders.names[rank]],
+        outside=Outside(train),
     )
     if orders.joins:
         run.restore_state(read_state(memory), "the run that it joins")
@@ -118,6 +124,7 @@ def _train(train: Callable[[Run], Any], orders: Orders, speaker: Speaker) -> Any
         first_s, every_s = orders.drawn
         with run.shown(FarScreen(show, first_s=first_s, every_s=every_s), orders.name), run.writer:
             result = train(run)
+            run.ends()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

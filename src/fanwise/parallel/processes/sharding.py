@@ -7,9 +7,13 @@ The state lies in the shared memory in two versions, of which the update writes 
 passed the barrier nothing has happened: when an owner dies, whoever owns its slice next finds the old state there, also
 that of the dead. So the memory and the time of the state are divided by the number of processes.
 
-Only for optimizers that treat every element by itself, the same in a slice as in the whole tensor.
+Only for optimizers that treat every element by itself, the same in a slice as in the whole tensor. When that is no
+longer so - somebody has added a group of parameters, or a hook that is to see every gradient, or another step needs
+the optimizer as a whole - each process takes the whole state home and updates by itself from then on. All learn of it
+in the exchange of the same step, so they do it together.
 """
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..elementwise import COUNTED, KEYS, another
+from ..elementwise import COUNTED, KEYS, another, is_watched
 from .areas import Areas, Piece
 
 
@@ -40,9 +44,12 @@ class ShardedOptimizer:
         self._places = {param: place for place, param in enumerate(self._params)}
         self._slices: dict[tuple[int, tuple[Piece, ...]], Optimizer] = {}
         self._is_stale = bool(optimizer.state)
-        optimizer.register_state_dict_pre_hook(self._fill)
-        optimizer.register_state_dict_post_hook(self._empty)
-        optimizer.register_load_state_dict_post_hook(self._loaded)
+        self._held = _held_by(optimizer)
+        self._hooks = [
+            optimizer.register_state_dict_pre_hook(self._fill),
+            optimizer.register_state_dict_post_hook(self._empty),
+            optimizer.register_load_state_dict_post_hook(self._loaded),
+        ]
 
     # -- one update ------------------------------------------------------------------------------------------------
 
@@ -50,6 +57,22 @@ class ShardedOptimizer:
     def version(self) -> int | None:
         """Where the state lies in the memory; None: what was loaded is not there yet."""
         return None if self._is_stale else self._version
+
+    @property
+    def ends(self) -> bool:
+        """Whether it can no longer be done by slices."""
+        held = _held_by(self._optimizer)
+        is_same = len(held) == len(self._held) and all(map(operator.is_, held, self._held))
+        return not is_same or is_watched(self._optimizer)
+
+    def end(self) -> None:
+        """The whole state goes to the optimizer, in every process; what updates from now on is the optimizer.
+
+        Between two steps, or when all know in a step that all do it: then nobody writes into the state.
+        """
+        self._fill(self._optimizer)
+        for hook in self._hooks:
+            hook.remove()
 
     def begin(self, versions: Sequence[int | None]) -> None:
         """What was loaded meanwhile goes into the memory, to where the others have it. Before anybody updates."""
@@ -180,3 +203,12 @@ class ShardedOptimizer:
     @property
     def _is_counted(self) -> bool:
         return type(self._optimizer) in COUNTED
+
+
+def _held_by(optimizer: Optimizer) -> list[object]:
+    """The parameters of all its groups, and where each group ends."""
+    found: list[object] = []
+    for group in optimizer.param_groups:
+        found += group["params"]
+        found.append(None)
+    return found

@@ -100,7 +100,6 @@ class SharedSums:
 
     def total(self, what: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
         member, carrier, own = self._member, self._carrier, _Flats()
-        sharded = self._sharded if mean else None
         slices = [self._areas.slice(place, member.size) for place in range(member.size)]
         pieces = slices.pop(member.place)
         for number, node in enumerate(nodes):
@@ -109,10 +108,11 @@ class SharedSums:
                 own[number] = [flat_gradient(param, grad) for param, grad in both]
                 carrier.hand_out(number, own[number], slices)
         carrier.wait()
-        version = None if self._sharded is None else self._sharded.version
-        found, done, reached, versions, admits = told(member, what, nodes, shards, version)
+        state = None if self._sharded is None else (self._sharded.version, self._sharded.ends)
+        found, done, reached, states, admits = told(member, what, nodes, shards, state)
         if self._sharded is not None:
-            self._sharded.begin(versions)
+            self._begin_sharded(self._sharded, states)
+        sharded = self._sharded if mean else None
         for rank in member.members:
             if rank != member.rank:
                 carrier.bring(rank, [each.node for each in found if each.rank == rank], pieces)
@@ -130,8 +130,20 @@ class SharedSums:
         done.grads = [(grad if mean else grad.clone()) if is_reached else None for grad, is_reached in both_]
         return to_device(done, self._device)
 
+    def _begin_sharded(self, sharded: ShardedOptimizer, states: Sequence[tuple[int | None, bool] | None]) -> None:
+        """All know now where each has the state, and whether one cannot go on by slices: then none does."""
+        if any(state is None or state[1] for state in states):
+            self.update_whole()
+        else:
+            sharded.begin([state[0] for state in states if state is not None])
+
     def settle(self) -> None:
         self._carrier.settle()
+
+    def update_whole(self) -> None:
+        if self._sharded is not None:
+            self._sharded.end()
+            self._sharded = None
 
     # -- step by step ----------------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from ...links.codec import unpack_error
 from ...pool import Pool
 from ...pool.current import in_job
 from ...pool.reporting import report
+from .. import switches
 from ..progress_line import name_of, screen_for
 from ..runs import Run
 from .board import FAILED, STOPPED, SUPERVISOR, Board
@@ -138,6 +139,7 @@ class Supervisor:
         self._answered = 0
         self._poll = select.poll()
         self._screen = screen_for(settings.progress)
+        self._switches = switches.taken()
 
     def _check_lease(self) -> None:
         """Raises LeaseError when the processes could never all be there: those that are would wait for ever."""
@@ -194,6 +196,7 @@ class Supervisor:
             drawn=(self._screen.first_s, self._screen.every_s),
             name=name_of(self._train),
             exchange=settings.exchange,
+            switches=self._switches,
         )
         try:
             needs = self._pool.needs(cpus=settings.threads, gpus=settings.gpus)

@@ -65,6 +65,9 @@ class WholeSums:
     def settle(self) -> None:
         """The sum is memory of this process."""
 
+    def update_whole(self) -> None:
+        """They never update."""
+
     def _write(self, number: int, version: int, grads: Sequence[Tensor | None]) -> None:
         own = self._own.get((number, version))
         if own is None:

@@ -1,0 +1,251 @@
+"""What one device does and several did otherwise without a word: it is the same now, or the same error on both."""
+
+import random
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+import fanwise
+from fanwise.parallel import Run
+from fanwise.parallel.processes.memory import Exchange
+from fanwise.pool import Pool
+
+X = torch.randn(24, 4, generator=torch.Generator().manual_seed(1))
+Between = Callable[[nn.Module, torch.optim.Optimizer], object]
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3))
+
+
+def losses(m: nn.Module, x: Tensor) -> Tensor:
+    result: Tensor = m(x).square().mean(1)
+    return result
+
+
+def steps(run: Run, step: Callable[[Any], Tensor], count: int = 2) -> None:
+    for _, batch in zip(range(count), run.batches(X, 8), strict=False):
+        step(batch)
+
+
+def weights(model: nn.Module) -> list[Tensor]:
+    return [param.detach().clone() for param in model.parameters()]
+
+
+def on_both(train: Callable[[Run], Any], pool: Pool) -> list[Any]:  # Any: its result, or what it raises
+    """Of one device and of two."""
+    found: list[Any] = []
+    for devices in (1, 2):
+        try:
+            found.append(fanwise.run(train, devices=devices, shards=4, pool=pool if devices > 1 else None))
+        except (ValueError, TypeError) as error:
+            found.append((type(error), str(error)))
+    return found
+
+
+def equal(one: list[Tensor], two: list[Tensor]) -> bool:
+    return len(one) == len(two) and all(map(torch.equal, one, two))
+
+
+def two_steps(run: Run) -> list[Tensor]:
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters(), 0.1)
+    for factor in (1.0, 2.0):
+        steps(run, run.step(model, optimizer, lambda m, x, factor=factor: factor * losses(m, x)))
+    return weights(model)
+
+
+def by_turns(run: Run) -> list[Tensor]:
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters(), 0.1)
+    first, second = (run.step(model, optimizer, losses) for _ in range(2))
+    for number, batch in enumerate(run.batches(X, 8)):
+        (second if number % 2 else first)(batch)
+    return weights(model)
+
+
+def a_clipped_step_too(run: Run) -> list[Tensor]:
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters(), 0.1)
+    plain = run.step(model, optimizer, losses)
+    steps(run, plain)
+    clipped = run.step(model, optimizer, losses, clip_norm=0.1)
+    steps(run, clipped)
+    steps(run, plain)
+    return weights(model)
+
+
+def a_step_of_a_part(run: Run) -> list[Tensor]:
+    model = net()
+    optimizer = torch.optim.Adam(model[2].parameters(), 0.1)
+    whole = run.step(model, optimizer, losses)
+    steps(run, whole)
+    steps(run, run.step(model[2], optimizer, lambda m, x: m(x @ torch.ones(4, 16)).square().mean(1)))
+    steps(run, whole)
+    return [*weights(model), *(state["exp_avg"] for state in optimizer.state_dict()["state"].values())]
+
+
+@pytest.mark.parametrize("train", [two_steps, by_turns, a_clipped_step_too, a_step_of_a_part])
+def test_an_optimizer_has_one_state_however_many_steps_use_it(
+    train: Callable[[Run], list[Tensor]], exchange: Exchange, pool: Pool
+) -> None:
+    one, two = on_both(train, pool)
+    assert equal(one, two)
+
+
+def later(what: Between) -> Callable[[Run], list[Tensor]]:
+    def train(run: Run) -> list[Tensor]:
+        model = net()
+        optimizer = torch.optim.Adam(model[0].parameters(), 0.1)
+        step = run.step(model, optimizer, losses)
+        steps(run, step)
+        what(model, optimizer)
+        steps(run, step, 3)
+        return weights(model)
+
+    return train
+
+
+def halves(model: nn.Module) -> Callable[..., None]:
+    def halve(*_: object) -> None:
+        with torch.no_grad():
+            for param in model.parameters():
+                param.mul_(0.5)
+
+    return halve
+
+
+def add_group(model: Any, optimizer: torch.optim.Optimizer) -> None:  # Any: a Sequential
+    optimizer.add_param_group({"params": model[2].parameters(), "lr": 0.01})
+
+
+def add_hooks(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.register_step_post_hook(halves(model))
+
+
+def add_hook_to_all(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    handle = register_optimizer_step_pre_hook(halves(model))
+    optimizer.register_step_post_hook(lambda *_: handle.remove())
+
+
+def load(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    state = optimizer.state_dict()
+    add_hooks(model, optimizer)
+    optimizer.load_state_dict(state)
+
+
+@pytest.mark.parametrize("what", [add_group, add_hooks, add_hook_to_all, load])
+def test_what_is_added_to_an_optimizer_later_counts(what: Between, exchange: Exchange, pool: Pool) -> None:
+    one, two = on_both(later(what), pool)
+    assert equal(one, two)
+    assert not equal(one, fanwise.run(later(lambda *_: None), devices=1, shards=4))
+
+
+def test_a_hook_in_one_process_alone_takes_the_state_home_in_all(exchange: Exchange, pool: Pool) -> None:
+    def train(run: Run) -> list[Tensor]:
+        def watch(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+            if run.rank == 0:
+                optimizer.register_step_pre_hook(lambda *_: None)
+
+        return later(watch)(run)
+
+    one, two = on_both(train, pool)
+    assert equal(one, two)
+
+
+def test_numpys_and_pythons_chance_in_a_loss_is_that_of_the_shard(pool: Pool) -> None:
+    def train(run: Run, first: int = 0) -> list[Tensor]:
+        turns = 0
+
+        def drawing(m: nn.Module, x: Tensor) -> Tensor:
+            if turns < first:
+                return losses(m, x)
+            return losses(m, x) * (float(np.random.rand()) + random.gauss() + float(np.random.normal()))
+
+        model = net()
+        step = run.step(model, torch.optim.SGD(model.parameters(), 0.1), drawing)
+        for batch in run.batches(X, 4):
+            step(batch)
+            turns += 1
+        return [*weights(model), torch.tensor([np.random.rand(), random.random()])]
+
+    one, two = on_both(train, pool)
+    assert equal(one, two)
+    later_one, later_two = on_both(lambda run: train(run, 3), pool)
+    assert equal(later_one, later_two)
+    assert not torch.equal(one[0], later_one[0]), "it draws"
+    assert torch.equal(one[-1], later_one[-1]), "and the program's own streams do not notice"
+
+
+def test_settings_of_the_program_reach_every_process_and_are_put_back(pool: Pool) -> None:
+    def train(run: Run) -> list[Any]:  # Any: plain values
+        found = [torch.get_default_dtype(), torch.get_float32_matmul_precision(), sys.argv[-1]]
+        torch.set_default_dtype(torch.float16)
+        return found
+
+    before = torch.get_default_dtype(), torch.get_float32_matmul_precision()
+    torch.set_default_dtype(torch.float64)
+    torch.set_float32_matmul_precision("medium")
+    try:
+        sys.argv.append("--mine")
+        one, two = on_both(train, pool)
+        assert one == two == [torch.float64, "medium", "--mine"]
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        sys.argv.remove("--mine")
+        torch.set_default_dtype(before[0])
+        torch.set_float32_matmul_precision(before[1])
+
+
+def test_a_model_made_outside_is_refused_alike(pool: Pool) -> None:
+    model = net()
+
+    def train(run: Run) -> None:
+        run.step(model, torch.optim.SGD(model.parameters(), 0.1), losses)
+
+    one, two = on_both(train, pool)
+    assert one == two
+    assert "the model 'model' was made outside of the training function" in one[1]
+    assert "right:  def train(run): model = copy.deepcopy(model); ...; return model" in one[1]
+
+
+def test_what_a_function_changes_outside_of_itself_is_said(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[int] = []
+    kept: list[int] = [1]
+
+    def train(run: Run) -> int:
+        seen.append(3)
+        return len(kept)
+
+    fanwise.run(train, devices=1)
+    assert "the training function changed 'seen', made outside of it" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        (lambda m, x: (losses(m, x).mean(), m(x)), "float32 of shape (2, 3) with a gradient"),
+        (lambda m, x: (losses(m, x), m(x).detach()), "losses of shape (2,) and torch.float32 of shape (2, 3)."),
+        (lambda m, x: (losses(m, x).mean(), m(x).argmax(1)), "losses of shape () and torch.int64 of shape (2,)."),
+        (lambda m, x: (losses(m, x), x, x), "got tuple of 3"),
+        (lambda m, x: {"loss": losses(m, x)}, "got dict"),
+    ],
+    ids=["logits", "detached", "labels", "three", "dict"],
+)
+def test_what_are_no_losses_and_counts_is_refused_alike(result: Any, said: str, pool: Pool) -> None:  # Any: a loss
+    def train(run: Run) -> None:
+        model = net()
+        steps(run, run.step(model, torch.optim.SGD(model.parameters(), 0.1), result))
+
+    one, two = on_both(train, pool)
+    assert one == two
+    assert said in one[1]
+    assert "\n  wrong:  return loss, logits" in one[1]
+    assert "\n  right:  return " in one[1]

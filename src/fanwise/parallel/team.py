@@ -48,7 +48,7 @@ class Sums(Protocol):
         ...
 
     def update_whole(self) -> None:
-        """Another step needs the whole optimizer: from now on totals do not update. All do so between the same steps."""
+        """Another step needs the whole optimizer: totals no longer update. All say so between the same steps."""
         ...
 
 

@@ -52,6 +52,8 @@ QUIET = [
     "parallel/plans.py",
     "parallel/shards.py",
     "parallel/collectives/hops.py",
+    "parallel/processes/stalls.py",
+    "parallel/processes/views.py",
     "pool/leases.py",
     "pool/settings.py",
     "pool/tree.py",

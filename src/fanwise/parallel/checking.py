@@ -1,5 +1,6 @@
 """What is wrong with a model, an optimizer or an option, said before the first step."""
 
+import math
 import operator
 import zlib
 from collections.abc import Sequence
@@ -84,6 +85,15 @@ def whole_number(name: str, value: SupportsIndex, *, least: int) -> int:
     if number < least:
         raise ValueError(f"{name} must be at least {least}, got {number}")
     return number
+
+
+def seconds(name: str, value: float) -> float:
+    """A limit. Raises TypeError for what is no number, ValueError unless it is positive and finite."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be a number of seconds, or None, got {value!r}")
+    if not (value > 0 and math.isfinite(value)):
+        raise ValueError(f"{name} must be above 0 and finite, got {value!r}; None is without a limit")
+    return float(value)
 
 
 def check_same(team: Team, model: nn.Module) -> None:

@@ -18,7 +18,7 @@ import torch
 from ..pool import Pool
 from ..pool.current import current, in_job
 from ..pool.seeds import seed_everything
-from .checking import check_name, whole_number
+from .checking import check_name, seconds, whole_number
 from .devices import Devices, devices_of
 from .guest.guest_team import entered
 from .guest.launcher import check_fits, device_of, launched
@@ -52,6 +52,7 @@ def run(
     resume: StrPath | None = None,
     processes: int | None = None,
     on_loss: str = "continue",
+    step_timeout_s: float | None = None,
     pool: Pool | None = None,
     progress: bool = True,
 ) -> R:
@@ -79,6 +80,12 @@ def run(
             Each of several GPUs has a process of its own, in which it is `run.device`, cuda:0.
         on_loss: when a process dies, "continue" with those that are left, which take over its shards, "respawn" it too,
             or "stop". The step in which it happened is made again from its beginning, so the result has the same bits.
+        step_timeout_s: how long the others wait for a process that does not come to the next exchange, because it is
+            stopped, stuck in a file system, or in a deadlock. Then it is named with its stack and, as `on_loss` says,
+            killed and replaced as one that died, or the run ends. By default they wait for ever, and a warning names
+            it after a minute. Choose it well above the longest step, evaluation, and what `train` does between steps;
+            until its first step is done a process has ten times as long, and at least a minute. In the processes of
+            a launcher each waits so long for the others, then all raise. With one process nobody waits.
         pool: whose jobs the processes are; by default one of this library's own, or that of the job that this is.
         progress: show a line on standard error; redrawn in a terminal, every 10 s in a log, and not at all in a job.
 
@@ -100,6 +107,8 @@ def run(
         )
     check_name("reduce", reduce, _REDUCTIONS)
     check_name("on_loss", on_loss, ON_LOSS)
+    if step_timeout_s is not None:
+        step_timeout_s = seconds("step_timeout_s", step_timeout_s)
     given = {"shards": shards, "seed": seed, "threads": threads}
     fixed = frozenset(name for name, value in given.items() if value is not None)
     if (others := launched()) is not None:
@@ -125,6 +134,7 @@ def run(
             fixed=fixed,
             resume=None if resume is None else os.fspath(Path(resume).absolute()),
             on_loss=on_loss,
+            step_timeout_s=step_timeout_s,
             reduce=reduce,
             progress=progress,
         )

@@ -105,6 +105,7 @@ class Step:
         self._plan.progress.used()
         loss = done.loss / done.count
         self._line.stepped(self._number, len(made), loss)
+        self._team.step_ends()
         return loss
 
     def _execute(self, batch: Batch, factor: float, *, mean: bool) -> Partial:

@@ -90,6 +90,10 @@ class Team(Protocol):
         """A step is about to begin: the place where others may join."""
         ...
 
+    def step_ends(self) -> None:
+        """A step is done, the update included. From the first one on it is known what a step takes."""
+        ...
+
     def report(self, values: Mapping[str, Any]) -> str | None:  # Any: numbers
         """Report once for all; the decision. None: it is this process's own job that reports."""
         ...
@@ -110,6 +114,9 @@ class Alone:
         return OwnSums()
 
     def step_begins(self, state_here: StateHere) -> None:
+        pass
+
+    def step_ends(self) -> None:
         pass
 
     def report(self, values: Mapping[str, Any]) -> None:  # Any: as given

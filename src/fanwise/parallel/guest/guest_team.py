@@ -81,6 +81,9 @@ class GuestTeam:
     def step_begins(self, state_here: StateHere) -> None:
         pass
 
+    def step_ends(self) -> None:
+        pass
+
     def report(self, values: Mapping[str, Any]) -> str:  # Any: numbers
         """The process at place 0 reports to its own job, if it runs one; what comes of it is the same for all."""
         outcome: str | bytes = CONTINUE

@@ -9,7 +9,7 @@
     answered    the last request of a rank that the supervisor has answered
 
     for each rank:  arrived   view << 32 | turn, how far it has come      agreed   the odd view that it has seen
-                    sizes     of the two boxes
+                    idle      1 while it waits for something other than a turn or a view
 
 Every number has one writer: the supervisor above, the rank itself below. Numbers of 8 bytes are read and written whole.
 The order of two writes holds for a reader that looks in the other order, as the processors promise that Linux futexes
@@ -26,7 +26,7 @@ _VIEW, _COMMITTED, _COUNT, _ENDING, _JOINING, _ANSWERED, _DECIDED = range(7)
 _MEMBERS = 8
 _LINES = _MEMBERS + MAX_RANKS
 _LINE = 8  # numbers of a rank: 64 bytes, a cache line of its own
-_ARRIVED, _AGREED, _SIZE = 0, 1, 2
+_ARRIVED, _AGREED, _IDLE = 0, 1, 2
 _NUMBERS = _LINES + _LINE * MAX_RANKS
 
 _BOXES = 1 << 20
@@ -128,6 +128,13 @@ class Board:
 
     def agree(self, rank: int, view: int) -> None:
         self._numbers[_LINES + _LINE * rank + _AGREED] = view
+
+    def is_idle(self, rank: int) -> bool:
+        """Whether it waits for something other than a turn or a view, so that nobody is to wait for it."""
+        return bool(self._numbers[_LINES + _LINE * rank + _IDLE])
+
+    def set_idle(self, rank: int, is_idle: bool) -> None:
+        self._numbers[_LINES + _LINE * rank + _IDLE] = int(is_idle)
 
     # -- boxes -----------------------------------------------------------------------------------------------------
 

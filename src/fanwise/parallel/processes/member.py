@@ -13,7 +13,8 @@ A box is used for every other turn. Whoever writes into it has seen all arrive a
 
 import os
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from torch import nn
@@ -80,7 +81,7 @@ class Member:
         self._next: tuple[int, tuple[int, ...]] | None = None
         self._turn = 0
         self._is_within = False
-        self._admits = False
+        self._admits = self._has_stepped = False
         self._bytes_asked = 0
         self._enter_first_view(since)
 
@@ -238,18 +239,24 @@ class Member:
             self._admits = False
             self.together(lambda: self._admit(state))
 
+    def step_ends(self) -> None:
+        if not self._has_stepped:
+            self._has_stepped = True
+            self._speaker.say("stepped")
+
     def _admit(self, state: Mapping[str, Any]) -> None:  # Any: as a checkpoint holds it
         """All stop here until the view has changed; the first tells where this is."""
         self.barrier()
         if self.place == 0:
             write_state(self.memory, state)
             self._speaker.say("admit", self._view)
-        while self._next is None:
-            self._look_for_the_end()
-            if self._board.view != self._view:
-                self._leave_view()
-            else:
-                self._board.wait_view(self._view)
+        with self._idle():
+            while self._next is None:
+                self._look_for_the_end()
+                if self._board.view != self._view:
+                    self._leave_view()
+                else:
+                    self._board.wait_view(self._view)
 
     # -- the end, and reports --------------------------------------------------------------------------------------
 
@@ -293,14 +300,22 @@ class Member:
         All have returned by now, so no more is exchanged: some may know of a change that others have not yet seen.
         """
         board = self._board
-        while self.place != 0:
-            if board.ending:
-                raise Over
-            if board.view != self._view:
-                self._leave_view()
-                self._take_next_view()
-            else:
-                board.wait_view(self._view)
+        with self._idle():
+            while self.place != 0:
+                if board.ending:
+                    raise Over
+                if board.view != self._view:
+                    self._leave_view()
+                    self._take_next_view()
+                else:
+                    board.wait_view(self._view)
+
+    @contextmanager
+    def _idle(self) -> Iterator[None]:
+        """It is others that have something to do in this block. What it raises ends the process."""
+        self._board.set_idle(self.rank, True)
+        yield
+        self._board.set_idle(self.rank, False)
 
 
 def pack(content: Any) -> bytes:  # Any: anything that can be pickled

@@ -34,6 +34,7 @@ from .joining import read_state
 from .member import Member, Over
 from .memory import Exchange, SharedMemory
 from .pipes import Speaker
+from .stacks import told_on_request
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Orders:
     """What a rank is told when it starts.
 
     Attributes:
-        memory, pipe: what it opens. rank, ranks: its number, and how many numbers there are.
+        memory, pipe, stacks: what it opens. rank, ranks: its number, and how many numbers there are.
         since: the view of the run when it was started. joins: the run goes on already.
         shards, threads, seed, fixed: the plan, and which of these the user asked for by name.
         devices: names, of this process. names: of the devices of each rank, as the user calls them.
@@ -54,6 +55,7 @@ class Orders:
 
     memory: str
     pipe: str
+    stacks: str
     rank: int
     ranks: int
     since: int
@@ -75,6 +77,7 @@ class Orders:
 def main(train: Callable[[Run], Any], orders: Orders) -> Any:  # Any: what the user's function returns
     """The life of a rank."""
     speaker = Speaker(orders.pipe)
+    told_on_request(orders.stacks)  # before anybody knows where to send the signal, which would end the process
     speaker.say("here", os.getpid(), current().gpus)
     try:
         device, exact = torch.device(orders.devices[0]), orders.reduce == "exact"

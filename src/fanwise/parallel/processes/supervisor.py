@@ -34,6 +34,8 @@ from .member import pack
 from .memory import Exchange, SharedMemory
 from .pipes import Ear
 from .ranks import Orders, main
+from .stacks import Stacks, doing
+from .stalls import Late, Stalls, limit_s
 from .views import Order, Pause, Views
 
 _log = logging.getLogger(__name__)
@@ -46,7 +48,7 @@ _GRACE_S = 2.0
 # What killed processes get to be gone.
 _DYING_S = 10.0
 # Deaths in one and the same place: by then the work, and not chance, kills.
-_MOST_DEATHS = {"crash": 2, "kill": 4}
+_MOST_DEATHS = {"crash": 2, "kill": 4, "hang": 2}
 
 # A pool serves first who comes first. So the jobs of one run come one after another: two runs that each had some of
 # their processes, and waited for the places of the other, would wait for ever.
@@ -59,6 +61,7 @@ class Settings:
 
     `devices`: names, for each process; a GPU is cuda:0 in its process. `on_loss`: "continue", "respawn" or "stop".
     `gpus`: that each process leases. `called`: names of GPUs, by what CUDA_VISIBLE_DEVICES calls them.
+    `step_timeout_s`: how long the others wait for a process. None: without a limit.
     `exchange`: how gradients go through the shared memory; other than "auto" for tests.
     """
 
@@ -69,6 +72,7 @@ class Settings:
     fixed: frozenset[str] = frozenset()
     resume: str | None = None
     on_loss: str = "continue"
+    step_timeout_s: float | None = None
     reduce: str = "exact"
     progress: bool = False
     gpus: int | float = 0
@@ -78,16 +82,23 @@ class Settings:
 
 @dataclass(slots=True, eq=False)
 class _Rank:
-    """One process. `pidfd`: -1 until it has said where it is. `gpu`: which, for people; empty on CPUs."""
+    """One process. `pidfd`: -1 until it has said where it is. `gpu`: which, for people; empty on CPUs.
+
+    `has_stepped`: its first step is done. `hung`: what was said when it was killed because it did; empty: it was not.
+    """
 
     number: int
     job: RankJob
     ear: Ear
+    stacks: Stacks
     joins: bool
     pidfd: int = -1
     pid: int = 0
     gpu: str = ""
     is_over: bool = False
+    has_stepped: bool = False
+    hung: str = ""
+    killed_s: float = 0.0
     returns: bool = False
     stopped: bool = False
     failed: tuple[float, bytes] | None = None
@@ -103,13 +114,18 @@ class _Rank:
 
     def kill(self) -> None:
         if self.pidfd >= 0:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+            self.send(signal.SIGKILL)
         else:
             self.job.kill()
 
+    def send(self, number: int) -> None:
+        """A signal, once it has said where it is."""
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, number)
+
     def close(self) -> None:
         self.ear.close()
+        self.stacks.close()
         if self.pidfd >= 0:
             os.close(self.pidfd)
 
@@ -135,6 +151,7 @@ class Supervisor:
         self._board = Board(self._memory)
         self._ranks: dict[int, _Rank] = {}
         self._views = Views(tuple(range(self._count)), self._board.arrived)
+        self._stalls = Stalls()
         self._deaths: Counter[tuple[str, int]] = Counter()
         self._answered = 0
         self._poll = select.poll()
@@ -177,10 +194,11 @@ class Supervisor:
             self._end_all(grace_s)
 
     def _start(self, number: int, *, joins: bool) -> None:
-        settings, ear = self._settings, Ear()
+        settings, ear, stacks = self._settings, Ear(), Stacks()
         orders = Orders(
             memory=self._memory.path,
             pipe=ear.path,
+            stacks=stacks.path,
             rank=number,
             ranks=self._count,
             since=self._views.view,
@@ -203,10 +221,11 @@ class Supervisor:
             handle = needs.submit(main, self._train, orders)
         except BaseException:
             ear.close()
+            stacks.close()
             raise
         if number in self._ranks:
             self._ranks[number].close()  # of the dead
-        self._ranks[number] = _Rank(number, RankJob(handle), ear, joins)
+        self._ranks[number] = _Rank(number, RankJob(handle), ear, stacks, joins)
         self._poll.register(ear.fd, select.POLLIN)
 
     # -- the loop --------------------------------------------------------------------------------------------------
@@ -220,6 +239,7 @@ class Supervisor:
                     self._listen_to(rank)
                     self._look_for_failures()
                     self._over(rank)
+            self._look_for_hangs()
 
     def _listen(self, within_s: float) -> None:
         """Take what was said, and wait for it a little."""
@@ -252,6 +272,8 @@ class Supervisor:
                     self._board.end(STOPPED, self._count)  # so the others are, too, wherever they wait
                 case "returns":
                     rank.returns = True
+                case "stepped":
+                    rank.has_stepped = True
 
     def _is_here(self, rank: _Rank, pid: int, gpus: Sequence[str]) -> None:
         called = dict(self._settings.called)
@@ -318,10 +340,11 @@ class Supervisor:
         self._lost(rank, ended)
 
     def _lost(self, rank: _Rank, ended: Ended) -> None:
-        text = f"{self._called(rank)} {ended.text or 'left the run before its end'}"
+        text = rank.hung or f"{self._called(rank)} {ended.text or 'left the run before its end'}"
         if self._settings.on_loss == "stop":
             raise WorkerLostError(f"{text}\non_loss='stop' ends the run with it.")
-        self._check_place(text, ended)
+        if not rank.hung:  # else it was looked at when it was killed
+            self._check_place(text, "crash" if ended.is_crash else "kill")
         self._obey(self._views.lost(rank.number))
         self._board.set_joining(len(self._views.waiting))
         if not self._views.living:
@@ -331,16 +354,80 @@ class Supervisor:
         if self._settings.on_loss == "respawn":
             self._start(rank.number, joins=True)
 
-    def _check_place(self, text: str, ended: Ended) -> None:
+    def _check_place(self, text: str, kind: str) -> None:
         """What dies again and again in the same place would do so for ever."""
         place = max(self._board.arrived(rank)[1] for rank in range(self._count))
-        kind = "crash" if ended.is_crash else "kill"
         self._deaths[kind, place] += 1
         if self._deaths[kind, place] >= _MOST_DEATHS[kind]:
             raise WorkerLostError(
-                f"{text}\n{self._deaths[kind, place]} processes died without one finished step between them, so it is "
-                f"the work that kills. Run it on one device to see where: devices=1."
+                f"{text}\n{self._deaths[kind, place]} {'hangs' if kind == 'hang' else 'processes died'} without one "
+                f"finished step between them, so it is the work that {'hangs' if kind == 'hang' else 'kills'}. Run it "
+                f"on one device to see where: devices=1."
             )
+
+    # -- hangs -----------------------------------------------------------------------------------------------------
+
+    def _look_for_hangs(self) -> None:
+        """Name whom the others wait for, and end it when the run is to go on without it."""
+        now_s = time.monotonic()
+        for rank in list(self._ranks.values()):
+            if rank.hung and not rank.is_over and now_s - rank.killed_s > _DYING_S:
+                # The kernel holds it, and its end is pending: no instruction of it will run.
+                rank.is_over = True
+                self._silence(rank)
+                self._lost(rank, Ended(text=rank.hung))
+        late = self._stalls.look(now_s, *self._places())
+        limit = self._settings.step_timeout_s
+        if limit is not None:
+            hung = [rank for rank in late.ranks if late.late_s >= self._limit_s(rank, limit)]
+            if hung:
+                self._hang(hung, late, limit)
+        elif late.is_to_be_told:
+            for number in late.ranks:
+                _log.warning("%s\nThe run waits, because no step_timeout_s= was given.", self._hanging(number, late))
+
+    def _limit_s(self, number: int, limit: float) -> float:
+        return limit_s(limit, has_stepped=self._ranks[number].has_stepped)
+
+    def _places(self) -> tuple[int, dict[int, int], set[int]]:
+        """Of those that take part: view, how far each has come in it, and who waits for something else."""
+        views, board = self._views, self._board
+        ranks = [self._ranks[number] for number in views.living]
+        if any(rank.pidfd < 0 for rank in ranks):
+            return views.view, {}, set()  # one has not begun: it waits for a place in the pool
+        # Who was killed because it hung is still waited for by the others, and nobody is to be blamed for that.
+        if any(rank.hung and not rank.is_over for rank in ranks):
+            return views.view, {}, set()
+        numbers = [rank.number for rank in ranks if not rank.is_over]
+        if views.is_changing:
+            return views.view, {number: int(board.agreed(number) == views.view) for number in numbers}, set()
+        arrived = {number: board.arrived(number) for number in numbers}
+        places = {number: turn if view == views.view else -1 for number, (view, turn) in arrived.items()}
+        return views.view, places, {number for number in numbers if board.is_idle(number)}
+
+    def _hang(self, hung: Sequence[int], late: Late, limit: float) -> None:
+        said = {number: f"{self._hanging(number, late)}\nstep_timeout_s={limit:g} has passed" for number in hung}
+        if self._settings.on_loss == "stop":
+            raise WorkerLostError("\n".join(f"{text}; on_loss='stop' ends the run with it." for text in said.values()))
+        if set(hung) >= self._views.living:
+            each = "\n".join(f"{text}." for text in said.values())
+            raise WorkerLostError(f"{each}\nNo other process of the run is left to go on.")
+        self._check_place("\n".join(said.values()) + ".", "hang")
+        for number, text in said.items():
+            rank = self._ranks[number]
+            rank.hung, rank.killed_s = f"{text}, and it was killed", time.monotonic()
+            rank.kill()
+
+    def _hanging(self, number: int, late: Late) -> str:
+        """In words, with what it is doing."""
+        rank = self._ranks[number]
+        others = "no other process waits for it yet"
+        if late.waiting:
+            others = "1 process waits for it" if late.waiting == 1 else f"{late.waiting} processes wait for it"
+        return (
+            f"{self._called(rank)} hangs: for {late.late_s:.1f} s it has not come to the next exchange of the run, and "
+            f"{others}.\n{doing(rank.pid, rank.stacks, rank.send)}"
+        )
 
     def _obey(self, orders: list[Order]) -> None:
         for order in orders:

@@ -1,0 +1,108 @@
+"""What a process that hangs is doing, in words: what the kernel says of it, and its Python stack.
+
+    rank        told_on_request(path): a signal writes the stacks of all threads into a file of the supervisor's
+    supervisor  Stacks: the file.   doing(pid, stacks, send): "is stopped ...", or "waits" and the stack
+
+The handler is the interpreter's own, in C, so it answers also while a thread holds the interpreter's lock in native
+code. A stopped process answers nothing; then its state says why.
+"""
+
+import faulthandler
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+# A real-time signal that nobody has a name for.
+STACK_SIGNAL = signal.SIGRTMAX - 5
+# How long a stack is waited for, and how long it is quiet when it is complete.
+_ANSWER_S = 0.5
+_QUIET_S = 0.03
+_MOST_LINES = 60
+_RANKS = "parallel/processes/ranks.py"
+
+_STATES = {
+    "R": "It is computing",
+    "S": "It waits",
+    "D": "It waits in the kernel and cannot be interrupted, as for a file system or a device that does not answer",
+    "T": "It is stopped by a signal (SIGSTOP, or Ctrl-Z); kill -CONT {pid} lets it go on",
+    "t": "It is held by a debugger",
+    "Z": "It has ended, and somebody holds it back",
+}
+
+
+class Stacks:
+    """A file without a name, into which one process writes its stacks. `path`: how that opens it."""
+
+    def __init__(self) -> None:
+        self._fd = os.memfd_create("fanwise-stacks", os.MFD_CLOEXEC)
+        self.path = f"/proc/{os.getpid()}/fd/{self._fd}"
+
+    def asked(self, send: Callable[[int], None]) -> str:
+        """The stacks, when the signal is sent now; empty if none come. Blocks for half a second at most."""
+        before = self._size()
+        send(STACK_SIGNAL)
+        until_s = time.monotonic() + _ANSWER_S
+        size, changed_s = before, time.monotonic()
+        while (now_s := time.monotonic()) < until_s and (size == before or now_s - changed_s < _QUIET_S):
+            time.sleep(0.005)
+            if (grown := self._size()) != size:
+                size, changed_s = grown, time.monotonic()
+        return os.pread(self._fd, size - before, before).decode(errors="replace")
+
+    def _size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def told_on_request(path: str) -> None:
+    """From now on this process answers the signal, as long as it lives."""
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    faulthandler.register(STACK_SIGNAL, file=fd, all_threads=True)
+
+
+def doing(pid: int, stacks: Stacks, send: Callable[[int], None]) -> str:
+    """One or more lines. Blocks for half a second at most.
+
+    Args:
+        send: a signal to the process; never to another that has got its number.
+    """
+    state, place = _state(pid)
+    said = _STATES.get(state, f"Its state is {state}" if state else "It is gone").format(pid=pid)
+    said += f" (in {place})." if place else "."
+    if state not in ("R", "S", "D"):
+        return said
+    lines = own(stacks.asked(send).splitlines())
+    if not lines:
+        return f"{said} It does not answer with its Python stack."
+    left_out = [f"  ... and {len(lines) - _MOST_LINES} lines more"] if len(lines) > _MOST_LINES else []
+    return "\n".join([said, *(f"  {line}" for line in lines[:_MOST_LINES]), *left_out])
+
+
+def own(lines: Sequence[str]) -> list[str]:
+    """Of stacks, most recent call first, what lies above this library's own calls of the training function."""
+    kept, is_own = [], True
+    for line in lines:
+        if not line.startswith("  File"):
+            is_own = True
+        elif line.endswith(" in _train") and _RANKS in line:
+            is_own = False
+        if is_own and line.strip():
+            kept.append(line)
+    return kept
+
+
+def _state(pid: int) -> tuple[str, str]:
+    """The letter of its state, and where in the kernel it waits; empty: not known."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            state = file.read().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return "", ""
+    place = ""
+    with suppress(OSError), open(f"/proc/{pid}/wchan", encoding="utf-8") as file:
+        place = file.read().strip("0")
+    return state, place

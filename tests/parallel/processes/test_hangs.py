@@ -1,0 +1,207 @@
+"""A process of a run hangs: it is named with what it does, and the run ends, or goes on with the same bits."""
+
+import functools
+import logging
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fanwise
+from fanwise.base.errors import WorkerLostError
+from fanwise.parallel import Run
+from fanwise.pool import Pool
+
+X = torch.randn(48, 4, generator=torch.Generator().manual_seed(1))
+STEPS = 6  # an epoch
+TIMEOUT_S = 0.6
+PLACES = ("loss", "between", "mean")
+
+
+def stops(folder: Path) -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def deadlocks(folder: Path) -> None:
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+
+
+def reads_what_nobody_writes(folder: Path) -> None:
+    path = folder / "fifo"
+    with suppress(FileExistsError):
+        os.mkfifo(path)
+    path.read_bytes()
+
+
+# How, and what is said of it.
+HANGS: dict[str, tuple[Callable[[Path], None], str]] = {
+    "stopped": (stops, "It is stopped by a signal (SIGSTOP, or Ctrl-Z); kill -CONT"),
+    "deadlock": (deadlocks, "in deadlocks"),
+    "blocking read": (reads_what_nobody_writes, "in reads_what_nobody_writes"),
+}
+
+
+def train(folder: Path, how: str, ranks: tuple[int, ...], place: str, number: int, run: Run) -> list[Tensor]:
+    """Hangs in these ranks once each, in step `number` or after it, and notes when."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 2))
+    step = run.step(model, torch.optim.Adam(model.parameters(), 0.01), lambda m, x: loss(m, x))
+    rank, done = run.rank, 0
+
+    def here(now: str) -> None:
+        note = folder / f"{rank}"
+        if now == place and done == number and rank in ranks and not note.exists():
+            note.write_text(repr(time.monotonic()))
+            HANGS[how][0](folder)
+
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        here("loss")
+        found: Tensor = model(x).square().mean(1)
+        return found
+
+    def measure(model: nn.Module, x: Tensor) -> Tensor:
+        here("mean")
+        found: Tensor = model(x)[:, 0]
+        return found
+
+    for _ in run.epochs(2):
+        for batch in run.batches(X, 8):
+            step(batch)
+            done += 1
+            here("between")
+        run.mean(measure, model, X)
+    return list(model.state_dict().values())
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[Tensor]:
+    return fanwise.run(functools.partial(train, Path(os.devnull), "", (), "", 0), devices="cpu")
+
+
+@pytest.mark.parametrize("how", HANGS)
+def test_a_process_that_hangs_is_named_with_what_it_does(how: str, pool: Pool, tmp_path: Path) -> None:
+    hangs = functools.partial(train, tmp_path, how, (1,), "loss", 2)
+    with pytest.raises(WorkerLostError) as raised:
+        fanwise.run(hangs, devices=2, on_loss="stop", step_timeout_s=TIMEOUT_S, pool=pool)
+    said = str(raised.value)
+    assert said.startswith("rank 1 of 2 (pid ") and "1 process waits for it" in said
+    assert HANGS[how][1] in said
+    assert f"step_timeout_s={TIMEOUT_S} has passed; on_loss='stop' ends the run with it. See docs" in said
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("on_loss", ["continue", "respawn"])
+def test_the_others_go_on_without_it_and_the_bits_are_the_same(
+    on_loss: str,
+    place: str,
+    pool: Pool,
+    tmp_path: Path,
+    expected: list[Tensor],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    how = {"loss": "stopped", "between": "deadlock", "mean": "blocking read"}[place]
+    hangs = functools.partial(train, tmp_path, how, (0,), place, STEPS)
+    found = fanwise.run(hangs, devices=2, on_loss=on_loss, step_timeout_s=TIMEOUT_S, pool=pool)
+    assert all(map(torch.equal, found, expected))
+    (told,) = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert told.startswith("rank 0 of 2 (pid ") and HANGS[how][1] in told
+    assert told.endswith("has passed, and it was killed; 1 process takes over its shards")
+
+
+def test_two_of_three_that_hang_are_both_named(pool: Pool, tmp_path: Path, expected: list[Tensor]) -> None:
+    hangs = functools.partial(train, tmp_path, "stopped", (0, 2), "between", 3)
+    with pytest.raises(WorkerLostError) as raised:
+        fanwise.run(hangs, devices=3, on_loss="stop", step_timeout_s=TIMEOUT_S, pool=pool)
+    assert "rank 0 of 3" in str(raised.value) and "rank 2 of 3" in str(raised.value)
+    assert "rank 1 of 3" not in str(raised.value)
+    for note in "02":
+        (tmp_path / note).unlink()
+    found = fanwise.run(hangs, devices=3, step_timeout_s=TIMEOUT_S, pool=pool)
+    assert all(map(torch.equal, found, expected))
+
+
+def test_when_all_hang_the_run_ends_because_nobody_can_go_on(pool: Pool, tmp_path: Path) -> None:
+    hangs = functools.partial(train, tmp_path, "blocking read", (0, 1), "between", 2)
+    with pytest.raises(WorkerLostError) as raised:
+        fanwise.run(hangs, devices=2, step_timeout_s=TIMEOUT_S, pool=pool)
+    said = str(raised.value)
+    assert "rank 0 of 2" in said and "rank 1 of 2" in said and said.count("in reads_what_nobody_writes") == 2
+    assert "No other process of the run is left to go on." in said
+
+
+def always(folder: Path, run: Run) -> None:
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        if step.turns == 2 and run.rank == run.world_size - 1:
+            deadlocks(folder)
+        found: Tensor = model(x).square().mean(1)
+        return found
+
+    model = nn.Linear(4, 1)
+    step = run.step(model, torch.optim.SGD(model.parameters(), 0.1), loss)
+    for batch in run.batches(X, 8):
+        step(batch)
+
+
+def test_what_always_hangs_in_one_place_ends_with_one_error(pool: Pool, tmp_path: Path) -> None:
+    with pytest.raises(WorkerLostError, match="2 hangs without one finished step between them") as raised:
+        fanwise.run(functools.partial(always, tmp_path), devices=3, step_timeout_s=TIMEOUT_S, pool=pool)
+    assert "devices=1" in str(raised.value)
+
+
+def slow(run: Run) -> list[int]:
+    """The first step, and what comes before it, takes longer than the limit; later ones do not."""
+    model, turns = nn.Linear(4, 1), []
+    threading.Event().wait(2 * TIMEOUT_S * (run.rank == 1))
+    step = run.step(model, torch.optim.SGD(model.parameters(), 0.1), lambda m, x: m(x).square().mean(1))
+    for batch in run.batches(X, 8):
+        if step.turns == 0:
+            threading.Event().wait(2 * TIMEOUT_S * (run.rank == 0))
+        step(batch)
+        turns.append(step.turns)
+    return turns
+
+
+def test_what_comes_before_the_end_of_the_first_step_may_take_longer(pool: Pool) -> None:
+    found = fanwise.run(slow, devices=2, on_loss="stop", step_timeout_s=TIMEOUT_S, pool=pool)
+    assert found == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(("value", "error"), [(0, ValueError), (float("inf"), ValueError), ("3", TypeError)])
+def test_a_limit_that_is_none_is_refused(value: float, error: type[Exception]) -> None:
+    with pytest.raises(error, match="step_timeout_s must be"):
+        fanwise.run(slow, step_timeout_s=value)
+
+
+def named_after_s(number: int, pool: Pool, folder: Path) -> float:
+    """How long it took from the moment of the hang until it was named, less the limit. All is drawn from `number`."""
+    chance = random.Random(number)
+    how, place, ranks = chance.choice(sorted(HANGS)), chance.choice(PLACES[:2]), chance.choice([2, 3])
+    rank, step = chance.randrange(ranks), chance.randrange(1, 2 * STEPS)
+    folder.mkdir()
+    hangs = functools.partial(train, folder, how, (rank,), place, step)
+    with pytest.raises(WorkerLostError, match=rf"^rank {rank} of {ranks} \(pid \d+\) hangs") as raised:
+        fanwise.run(hangs, devices=ranks, on_loss="stop", step_timeout_s=TIMEOUT_S, pool=pool)
+    found = str(raised.value)
+    assert HANGS[how][1] in found
+    return time.monotonic() - float((folder / f"{rank}").read_text()) - TIMEOUT_S
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_hang_at_any_step_is_named(number: int, pool: Pool, tmp_path: Path) -> None:
+    named_after_s(number, pool, tmp_path / "hang")
+
+
+@pytest.mark.soak
+def test_fifty_hangs_are_named_within_a_second_after_the_limit(pool: Pool, tmp_path: Path) -> None:
+    late_s = sorted(named_after_s(number, pool, tmp_path / str(number)) for number in range(50))
+    print(f"named after the limit, s: least {late_s[0]:.2f}, median {late_s[25]:.2f}, greatest {late_s[-1]:.2f}")
+    assert late_s[-1] < 1.0

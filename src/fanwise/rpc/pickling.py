@@ -261,9 +261,15 @@ def explained(
     to: WorkerInfo,
 ) -> Exception:
     """The error to raise when a call cannot be pickled: its own when it says all, else one that names the part."""
-    if isinstance(error, RuntimeError):  # a reference, a future: their texts are known to users
+    if isinstance(error, RuntimeError) and not is_of_future(error):  # a reference: its text is known to users
         return error
     what = culprit(function, args, kwargs, to.id) or "something"
+    if is_of_future(error):
+        return RuntimeError(
+            f"{error}: {what} of the call of {name} on {to.name} is one, or holds one.\n"
+            f"A future belongs to the process that waits for it. Send its value, future.wait(), or make the call when "
+            f"that is there: future.then(...). For a value that stays where it is made take rpc.remote."
+        )
     why = (
         error.message  # it says what to do
         if isinstance(error, NotSendableError)
@@ -271,6 +277,11 @@ def explained(
         f"Functions and classes travel by name: define them at the top of a module that both workers import."
     )
     return NotSendableError(f"{what} of the call of {name} on {to.name} cannot be sent: {why}")
+
+
+def is_of_future(error: BaseException) -> bool:
+    """Whether torch's future refused to be pickled: it says no more than that."""
+    return isinstance(error, RuntimeError) and str(error) == "Can not pickle torch.futures.Future"
 
 
 def _dispatch_table() -> dict[type, Reducer]:

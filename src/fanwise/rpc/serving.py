@@ -28,6 +28,7 @@ from ..links.drivers import Drivers
 from .envelopes import Envelopes, Opened
 from .faults import Faults
 from .luggage import Context, Created
+from .pickling import is_of_future
 from .worker_info import WorkerInfo
 
 _log = logging.getLogger("fanwise.rpc")
@@ -202,7 +203,8 @@ class _Call:
     def run(self, opened: Opened) -> None:
         """Run the function and answer, now or when its future is done."""
         function, args, kwargs = opened.value
-        self._header, self._name = opened.autograd, getattr(function, "__qualname__", "")
+        self._header = opened.autograd
+        self._name = getattr(function, "__qualname__", "") or getattr(function, "__name__", type(function).__qualname__)
         try:
             if opened.remote is None:
                 value = self._begin(function, args, kwargs)
@@ -288,6 +290,12 @@ _ENDINGS = (WorkerLostError, ClosedError, KeyboardInterrupt)
 
 def _about_result(error: BaseException, value: object, name: str) -> BaseException:
     """The error to answer with when a result cannot be pickled: its own when it says all, else one that names that."""
+    if is_of_future(error):
+        return RuntimeError(
+            f"{error}: what {name} returned is one, or holds one.\n"
+            f"Return its value, future.wait(), or mark the function with rpc.functions.async_execution: then the call "
+            f"is answered when the future is done. Of a proxy's methods send those of rref.rpc_sync()."
+        )
     if not isinstance(error, (TypeError, AttributeError, pickle.PicklingError)) or isinstance(error, FanwiseError):
         return error
     told = NotSendableError(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fanwise.base.clocks import VirtualClock
-from fanwise.base.errors import ClosedError, DeadlineExceeded, WireError, WorkerLostError
+from fanwise.base.errors import ClosedError, DeadlineExceeded, NotSendableError, WireError, WorkerLostError
 from fanwise.links import Ending, Hub, Link, Reply, Request, frames, memory_links
 from fanwise.links.codec import dumps
 from fanwise.links.wires import SocketWire
@@ -197,6 +197,31 @@ def test_asking_a_peer_that_never_reads_ends_at_its_limit_also_while_it_is_sent(
         link.ask("small", within_s=0.05)
     link.close()
     theirs.close()
+
+
+@pytest.mark.parametrize("way", ["ask", "call", "notify"])
+@pytest.mark.parametrize("much", [np.ones(1 << 16, np.uint8), "x" * (1 << 16)], ids=["buffer", "head"])
+def test_what_the_other_side_would_refuse_is_not_sent_and_the_link_goes_on(a: Hub, way: str, much: object) -> None:
+    left, right = memory_links(a, a, limits=frames.Limits(frame_bytes=1 << 15))
+    left.open()
+    right.open()
+    right.handler = echo
+    a.start()
+    with pytest.raises(NotSendableError, match=r"a message of \d+ bytes .* is too big: a link takes 32768") as caught:
+        getattr(left, way)("echo", much)
+    assert "Send tensors and arrays in several calls" in str(caught.value)
+    assert left.num_open == 0 and left.ask("echo", 1, within_s=10.0) == (1,)
+
+
+def test_an_answer_that_the_caller_would_refuse_is_an_error_there_and_the_link_goes_on(a: Hub) -> None:
+    left, right = memory_links(a, a, limits=frames.Limits(frame_bytes=1 << 15))
+    left.open()
+    right.open()
+    right.handler = lambda request: request.answer(np.ones(request.args[0], np.uint8))
+    a.start()
+    with pytest.raises(NotSendableError, match="is too big"):
+        left.ask("ones", 1 << 16, within_s=10.0)
+    assert len(left.ask("ones", 5, within_s=10.0)) == 5
 
 
 def test_memory_that_was_lent_to_ask_may_be_changed_after_it_gave_up(a: Hub) -> None:

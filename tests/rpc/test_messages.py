@@ -126,9 +126,9 @@ def unsealed_with(tensor: torch.Tensor, change: Callable[[bytes], bytes]) -> tor
     """What a worker makes of a tensor when its peer has changed what is said of it."""
     sealed = seal(b"", [tensor], b"", [], "f")
     at = 1 + messages._COUNTS.size + messages._ENTRY.size
-    (num_tensors, extra, table, beside), size = messages._COUNTS.unpack_from(sealed.head, 1), _about_size(sealed)
+    (num_tensors, extra, table, beside, rows), size = messages._COUNTS.unpack_from(sealed.head, 1), _about_size(sealed)
     about = change(bytes(sealed.head[at : at + size]))
-    counts = messages._COUNTS.pack(num_tensors, extra, table + len(about) - size, beside)
+    counts = messages._COUNTS.pack(num_tensors, extra, table + len(about) - size, beside, rows)
     entry = messages._ENTRY.pack(len(about), messages._PARTS)
     head = b"".join((sealed.head[:1], counts, entry, about, sealed.head[at + size :]))
     found: torch.Tensor = unseal(Sealed(head, sealed.buffers, "f")).tensors[0]

@@ -19,7 +19,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..base.errors import WireError
+from ..base.errors import NotSendableError, WireError
 from ..tensor import aligned_buffer
 from .segment_table import Part
 
@@ -45,7 +45,9 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Limits(NamedTuple):
-    """What a peer may send. Checked before memory is allocated. At most 8188 buffers.
+    """What a peer may send. Checked before it is sent, and again before memory is allocated. At most 8188 buffers.
+
+    Both sides of a link are made with the same limits, so who sends knows what will be taken.
 
     Attributes:
         mapped_bytes: how much shared memory a peer on this host may make us map; 0: none, all goes through the socket.
@@ -67,6 +69,17 @@ class Frame(NamedTuple):
     head: Buffer
     buffers: Sequence[memoryview]
     parts: Sequence[Part | None] = ()  # as many as buffers, or none: those that are in shared memory
+
+
+def check_may_be_sent(limits: Limits, head: Buffer, buffers: Sequence[memoryview]) -> None:
+    """Raises `NotSendableError` for a message that the other side would refuse, and end the link for."""
+    size = _PLACE.size * len(buffers) + len(head) + sum(buffer.nbytes for buffer in buffers)
+    if size > limits.frame_bytes or len(buffers) > limits.buffers:
+        raise NotSendableError(
+            f"a message of {size} bytes in {len(buffers) + 1} parts is too big: a link takes "
+            f"{limits.frame_bytes} bytes and {limits.buffers + 1} parts.\n"
+            f"Send tensors and arrays in several calls, or join them before."
+        )
 
 
 def encode(kind: int, call_id: int, head: bytes, buffers: Sequence[memoryview] = ()) -> list[Buffer]:

@@ -66,6 +66,7 @@ class Link:
         self._lock, self._reading, self._reader_id = threading.Lock(), threading.Lock(), 0
         self._calls: Calls[Reply] = Calls()
         self._alarm = Alarm(hub, self._expire)
+        self._limits = limits
         self._reader, self._unhandled = FrameReader(limits), deque[Frame]()
         self._sender = Sender(hub, wire)
         self._sharing = sharing
@@ -95,9 +96,9 @@ class Link:
         """Ask and do not wait. `deadline_s`: seconds from now after which the reply fails with `DeadlineExceeded`.
 
         Arrays among `args` may be changed as soon as this returns. Raises `ClosedError` or `WorkerLostError` when the
-        link has ended.
+        link has ended, `NotSendableError` when the message is too big.
         """
-        head, buffers = self.dumps((method, args))
+        head, buffers = self._dumped((method, args))
         reply = self._new_call(str(method), deadline_s)  # its name only, when it is more: that is large
         self._send(self._encode(frames.REQUEST, reply.call_id, head, buffers))
         return reply
@@ -105,7 +106,7 @@ class Link:
     def ask(self, method: str, *args: object, within_s: float | None = None) -> Any:  # Any: the peer's answer
         """Ask and wait for the answer. Raises as `Reply.result` does, and `RuntimeError` where waiting never ends."""
         self._check_may_wait(method)
-        head, buffers = self.dumps((method, args))
+        head, buffers = self._dumped((method, args))
         reply = self._new_call(method, None)
         try:  # nothing is copied: the memory is ours until this returns
             if self._sender.put(self._encode(frames.REQUEST, reply.call_id, head, buffers), copied=False) == "lost":
@@ -123,7 +124,7 @@ class Link:
 
     def notify(self, method: str, *args: object) -> None:
         """Tell; there is no answer. Raises `ClosedError` or `WorkerLostError` when the link has ended."""
-        head, buffers = self.dumps((method, args))
+        head, buffers = self._dumped((method, args))
         self._hub.check_usable()
         if self.ending is not None:
             raise self._gone(method, "cannot be told")
@@ -184,11 +185,18 @@ class Link:
 
     def _answer(self, call_id: int, value: object) -> None:
         try:
-            head, buffers = self.dumps(value)
+            head, buffers = self._dumped(value)
         except Exception as error:
             self._send(frames.encode(frames.ERROR, call_id, pack_error(error)))
             return
         self._send(self._encode(frames.REPLY, call_id, head, buffers))
+
+    def _dumped(self, value: object) -> tuple[bytes, Sequence[memoryview]]:
+        """A message that the other side takes. Raises what pickling raises; `NotSendableError` when it is too big."""
+        head, buffers = self.dumps(value)
+        if buffers or len(head) > self._limits.frame_bytes:
+            frames.check_may_be_sent(self._limits, head, buffers)
+        return head, buffers
 
     def _encode(self, kind: int, call_id: int, head: bytes, buffers: Sequence[memoryview]) -> list[Buffer]:
         if not buffers or self._sharing is None or not self._sharing.wants(buffers):

@@ -1,12 +1,14 @@
 """What travels on the links of rpc: plain messages between agents, and calls and answers, which nobody opens here.
 
     plain     0, then what `records` makes of it, no pickle          book-keeping; its handler runs where it is read
-    sealed    1 a call or 2 an answer, counts, extra, table of tensors, pickle; buffers of big tensors and arrays beside
-              3 a call or 4 an answer, pickle; buffers of arrays beside: one without tensors and without extra
+    sealed    1 a call or 2 an answer, counts, extra, table of tensors, rows, pickle; big tensors and arrays beside
+              3 a call or 4 an answer, pickle; buffers of arrays beside: one without tensors, extra and rows
               5 a call or 6 an answer with loans: how many, their numbers, then as 1 and 2
                                                                     the user's; opened outside the reading thread
 
     seal: (extra, tensors, pickle, buffers) --> Sealed --link--> Sealed --> unseal
+
+Where there are many buffers they are packed together (`packing`), and the rows say where each lies.
 
 The table has for each tensor its header (`to_wire`) and, when it is small, its bytes: a buffer of its own costs the
 receiver more than the copy. One in a device's memory that is lent (`lending`) is a handle there. A sparse tensor goes
@@ -24,6 +26,7 @@ import torch
 
 from ..base.errors import FanwiseError, WireError
 from ..tensor import from_wire, to_wire
+from .packing import PACKED_FROM, pack, size_of_rows, unpack
 from .records import book_keeping
 
 if TYPE_CHECKING:
@@ -37,10 +40,11 @@ _PLAIN, _CALL, _ANSWER, _BARE_CALL, _BARE_ANSWER, _LENT_CALL, _LENT_ANSWER = ran
 _KINDS = [bytes([kind]) for kind in range(7)]
 _CALLS, _ANSWERS = (_BARE_CALL, _CALL), (_BARE_ANSWER, _ANSWER)
 _BARE = (_BARE_CALL, _BARE_ANSWER)
-_COUNTS = struct.Struct("<HIII")  # tensors, size of extra, size of the table, buffers that belong to tensors
+# Tensors, size of extra, size of the table, pieces of memory that belong to tensors, rows: 0 when nothing is packed.
+_COUNTS = struct.Struct("<IQQII")
 _ENTRY = struct.Struct("<HI")  # size of the header, size of the bytes that follow it, or _BESIDE
 _BESIDE, _PARTS, _HANDLE = 0xFFFFFFFF, 0xFFFFFFFE, 0xFFFFFFFD
-_LOAN, _NUM_LOANS = struct.Struct("<Q"), struct.Struct("<H")
+_LOAN, _NUM_LOANS = struct.Struct("<Q"), struct.Struct("<I")
 _IN_TABLE_BYTES = 4096
 
 
@@ -136,21 +140,25 @@ def seal(
     `lender` decides which tensors are lent. When this raises, its loans are the caller's to take back.
     """
     name = "an answer" if call is None else call
-    if not tensors and not extra:
+    if not tensors and not extra and len(buffers) <= PACKED_FROM:
         return Sealed(_KINDS[_BARE_ANSWER if call is None else _BARE_CALL] + pickle, buffers, name)
     table: list[Buffer] = []
     beside: list[memoryview] = []
     for number, tensor in enumerate(tensors):
         _put(tensor, table, beside, None if lender is None else partial(lender, number))
     body = b"".join(table)
-    counts = _COUNTS.pack(len(tensors), len(extra), len(body), len(beside))
+    memory, rows = [*beside, *buffers], b""
+    counts = _COUNTS.pack(len(tensors), len(extra), len(body), len(beside), 0)
+    if len(memory) > PACKED_FROM:
+        counts = _COUNTS.pack(len(tensors), len(extra), len(body), len(beside), len(memory))
+        memory, rows = pack(memory)
     loans = () if lender is None else tuple(lender.loans)
     if not loans:
         kind = _KINDS[_ANSWER if call is None else _CALL]
-        return Sealed(b"".join((kind, counts, extra, body, pickle)), [*beside, *buffers], name)
+        return Sealed(b"".join((kind, counts, extra, body, rows, pickle)), memory, name)
     kind = _KINDS[_LENT_ANSWER if call is None else _LENT_CALL]
     lent = _NUM_LOANS.pack(len(loans)) + struct.pack(f"<{len(loans)}Q", *loans)
-    return Sealed(b"".join((kind, lent, counts, extra, body, pickle)), [*beside, *buffers], name, loans)
+    return Sealed(b"".join((kind, lent, counts, extra, body, rows, pickle)), memory, name, loans)
 
 
 def is_answer(sealed: Sealed) -> bool:
@@ -164,7 +172,7 @@ def extra_of(sealed: Sealed) -> Buffer:
     if view[0] in _BARE:
         return b""
     at = _loans_of(view)[1]
-    _num_tensors, extra_size, _table_size, _num_beside = _COUNTS.unpack_from(view, at)
+    _num_tensors, extra_size, *_ = _COUNTS.unpack_from(view, at)
     at += _COUNTS.size
     return view[at : at + extra_size]
 
@@ -179,19 +187,22 @@ def unseal(sealed: Sealed, borrow: Borrow | None = None) -> Parts:
         return Parts(b"", [], view[1:], sealed.buffers)
     try:
         at = _loans_of(view)[1]
-        num_tensors, extra_size, table_size, num_beside = _COUNTS.unpack_from(view, at)
+        num_tensors, extra_size, table_size, num_beside, num_rows = _COUNTS.unpack_from(view, at)
         at += _COUNTS.size
         extra = view[at : at + extra_size]
         at += extra_size
         end = at + table_size
-        buffers = sealed.buffers
+        buffers, data = sealed.buffers, end
+        if num_rows:
+            data += size_of_rows(num_rows)
+            buffers = unpack(view[end:data], buffers)
         if not num_tensors:
-            return Parts(extra, [], view[end:], buffers)
+            return Parts(extra, [], view[data:], buffers)
         table = _Table(view[at:end], iter(buffers[:num_beside]), borrow)
         tensors = [table.take_next() for _ in range(num_tensors)]
     except (struct.error, StopIteration) as error:
         raise WireError(f"a call of {len(view)} bytes is cut short: {error}.") from error
-    return Parts(extra, tensors, view[end:], buffers[num_beside:])
+    return Parts(extra, tensors, view[data:], buffers[num_beside:])
 
 
 # -- the table of tensors ------------------------------------------------------------------------------------------

@@ -36,7 +36,6 @@ Reducer = Callable[[Any], Any]  # Any: reducers of any type, as copyreg has them
 
 # A buffer smaller than this costs less inside the pickle than beside it.
 _OUT_OF_BAND_BYTES = 4096
-_OUT_OF_BAND_COUNT = 1024
 
 
 class _Encoder:
@@ -53,7 +52,7 @@ class _Encoder:
 
     def _keep_in_band(self, buffer: pickle.PickleBuffer) -> bool:
         view = buffer.raw()
-        if view.nbytes < _OUT_OF_BAND_BYTES or len(self.buffers) == _OUT_OF_BAND_COUNT:
+        if view.nbytes < _OUT_OF_BAND_BYTES:
             return True
         self.buffers.append(view)
         return False

@@ -34,6 +34,7 @@ LONG = (
 OF_TENSORFLOW = (
     "tests/links/test_arrays_of_engines.py",
     "tests/rpc/autograd/test_mixed_engines.py",
+    "tests/sources/test_arrays.py",
     "tests/tensor/test_gradients.py",
     "tests/tensor/test_gradients_complex.py",
     "tests/tensor/test_gradients_jax.py",

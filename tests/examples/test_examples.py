@@ -14,6 +14,12 @@ def test_every_example_is_run_by_a_test(shrunk: set[str]) -> None:
     assert {path.stem for path in EXAMPLES.glob("*.py")} == shrunk
 
 
+def test_the_readme_says_where_every_example_comes_from(repository: Path) -> None:
+    linked = re.findall(r"\[([^]\n]*)\]\(examples/([\w.]+)\)", (repository / "README.md").read_text())
+    assert {file for _, file in linked} == {path.name for path in EXAMPLES.glob("*.py")}
+    assert [name for name, file in linked if name != file] == []
+
+
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
 def test_an_example_is_short_and_has_no_command_line(path: Path) -> None:
     text = path.read_text()

@@ -109,6 +109,11 @@ class JobHandle:
         """Whether the job's process is gone."""
         return self._finished.is_set()
 
+    def queued(self) -> bool:
+        """Whether it waits for CPUs, GPUs or memory that other jobs hold."""
+        job = self._job
+        return not self.done() and (job is None or job.worker is None)
+
     def wait_began(self, within_s: float | None = None) -> bool:
         """Block until the job's process is about to call the function; False when the time ran out."""
         return self._began.wait(limit_of(within_s))
@@ -154,7 +159,7 @@ class JobHandle:
             line = outcome.text.partition("\n")[0]
             shown = line if len(line) <= _SHOWN else f"{line[: _SHOWN - 3]}..."
             return outcome.kind if outcome.kind == "returned" else f"{outcome.kind} ({shown})"
-        if job is None or job.worker is None:
+        if job is None or self.queued():
             return "queued"
         if job.outcome is not None or job.asked is not None:
             return "ending"

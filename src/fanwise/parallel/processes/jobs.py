@@ -73,6 +73,10 @@ class RankJob:
         except Exception as error:
             return Ended(error=error, text=str(error), is_crash=is_crash)
 
+    def is_queued(self) -> bool | None:
+        """Whether it waits for what other jobs of the pool hold. None: not known, as inside a job."""
+        return self._handle.queued() if isinstance(self._handle, JobHandle) else None
+
     def kill(self) -> None:
         """End it, before it has said where it is."""
         self._is_killed = True

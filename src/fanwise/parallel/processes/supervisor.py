@@ -50,8 +50,13 @@ _DYING_S = 10.0
 # Deaths in one and the same place: by then the work, and not chance, kills.
 _MOST_DEATHS = {"crash": 2, "kill": 4, "hang": 2}
 
+# When it is said that processes wait for places of the pool; where that is not known, as inside a job, only guessed.
+_QUEUED_S = 2.0
+_PERHAPS_QUEUED_S = 20.0
+
 # A pool serves first who comes first. So the jobs of one run come one after another: two runs that each had some of
-# their processes, and waited for the places of the other, would wait for ever.
+# their processes, and waited for the places of the other, would wait for ever. As it is, whoever waits waits for a run
+# that has all of its places, or for jobs before it, and these end.
 _starting = threading.Lock()
 
 
@@ -152,6 +157,8 @@ class Supervisor:
         self._ranks: dict[int, _Rank] = {}
         self._views = Views(tuple(range(self._count)), self._board.arrived)
         self._stalls = Stalls()
+        self._began_s = time.monotonic()
+        self._is_placed = False
         self._deaths: Counter[tuple[str, int]] = Counter()
         self._answered = 0
         self._poll = select.poll()
@@ -239,6 +246,7 @@ class Supervisor:
                     self._listen_to(rank)
                     self._look_for_failures()
                     self._over(rank)
+            self._look_for_places()
             self._look_for_hangs()
 
     def _listen(self, within_s: float) -> None:
@@ -365,7 +373,37 @@ class Supervisor:
                 f"on one device to see where: devices=1."
             )
 
-    # -- hangs -----------------------------------------------------------------------------------------------------
+    # -- places and hangs ------------------------------------------------------------------------------------------
+
+    def _look_for_places(self) -> None:
+        """Say once, at the beginning, that the run waits for others that use the pool."""
+        if self._is_placed:
+            return
+        missing = [rank for rank in self._ranks.values() if rank.pidfd < 0 and not rank.is_over]
+        waited_s = time.monotonic() - self._began_s
+        queued = [rank.job.is_queued() for rank in missing]
+        self._is_placed = not missing
+        cpus = self._pool.machine.cpus
+        if True in queued and waited_s >= _QUEUED_S:
+            self._is_placed = True
+            _log.warning(
+                "%d of %d processes of the run wait for a place: the pool has %d CPUs, and other jobs or runs hold "
+                "them.\nThe run begins when these end. For all at once: a pool with more cpus=, or fewer devices= for "
+                "each.",
+                queued.count(True),
+                self._count,
+                cpus,
+            )
+        elif None in queued and waited_s >= _PERHAPS_QUEUED_S:
+            self._is_placed = True
+            _log.warning(
+                "%d of %d processes of the run have not begun for %.0f s. Either other jobs of this job hold its %d "
+                "CPUs, and the run begins when these end; or processes are slow to start.",
+                len(missing),
+                self._count,
+                waited_s,
+                cpus,
+            )
 
     def _look_for_hangs(self) -> None:
         """Name whom the others wait for, and end it when the run is to go on without it."""

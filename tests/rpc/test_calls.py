@@ -3,6 +3,7 @@
 import collections
 import functools
 import gc
+import operator
 import pickle
 import re
 import threading
@@ -15,8 +16,10 @@ import torch
 from torch.futures import Future
 
 import fanwise.rpc as rpc
-from fanwise.base.errors import NotSendableError, WireError, WorkerLostError
+from fanwise.base.errors import NotSendableError, RemoteError, WireError, WorkerLostError
 from fanwise.rpc.functions import async_execution
+from fanwise.rpc.nn import RemoteModule
+from fanwise.rpc.optim import DistributedOptimizer
 from fanwise.testing.rpc_workers import Workers, all_do
 
 # Any throughout: what functions of users take and return.
@@ -182,6 +185,74 @@ def make_partial() -> Any:
     return functools.partial(where)
 
 
+class Tally:
+    """What is allowed of a worker, with all that a reference to it can do."""
+
+    def __init__(self, start: int) -> None:
+        self.value = start
+
+    def add(self, amount: int) -> int:
+        self.value += amount
+        return self.value
+
+    def _private(self) -> int:
+        return self.value
+
+
+def uses_of_a_tally(to: str) -> list[int]:
+    tally = rpc.remote(to, Tally, args=(10,))
+    return [
+        tally.rpc_sync().add(1),
+        tally.rpc_async().add(1).wait(),
+        tally.remote().add(1).to_here(),
+        tally.to_here().value,
+    ]
+
+
+def invoke(to: str, name: str, *args: Any) -> Any:
+    """As a proxy asks it of the owner, with a name that no proxy would let through."""
+    from fanwise.rpc.rref_proxy import _invoke
+
+    tally = rpc.remote(to, Tally, args=(10,))
+    return rpc.rpc_sync(to, _invoke, args=(tally, name, args, {}))
+
+
+def module_and_optimizer(to: str) -> float:
+    module = RemoteModule(f"{to}/cpu", torch.nn.Linear, args=(2, 1))
+    with rpc.autograd.context() as context:
+        loss = module(torch.ones(1, 2)).sum()
+        rpc.autograd.backward(context, [loss])
+        params: list[Any] = list(module.remote_parameters())
+        optimizer = DistributedOptimizer(torch.optim.SGD, params, lr=0.1)
+        optimizer.step(context)
+    return float(loss.detach() - module(torch.ones(1, 2)).sum().detach())
+
+
+def test_a_class_on_the_list_can_be_used_by_its_references(real_workers: Workers) -> None:
+    one = real_workers.begin(0, 2)
+    two = real_workers.begin(1, 2, allow=[Tally, torch.nn.Linear, torch.optim.SGD])
+    one.result(), two.result()
+    assert one.do(uses_of_a_tally, "w1") == [11, 12, 13, 13]
+    assert one.do(invoke, "w1", "add", 1) == 11
+    assert one.do(module_and_optimizer, "w1") == pytest.approx(0.1 * 3)
+    for name in ("__getattribute__", "__reduce_ex__", "_private", "__class__"):
+        with pytest.raises(WireError, match=rf"Tally.{name} is not on the allow-list of this worker"):
+            one.do(invoke, "w1", name, "add")
+    with pytest.raises(AttributeError, match="Tally has no method 'value'"):
+        one.do(invoke, "w1", "value")
+
+
+def test_errors_are_held_to_the_list_of_the_caller(real_workers: Workers) -> None:
+    one, two = real_workers.begin(0, 2, allow=[call, Plain]), real_workers.begin(1, 2)
+    one.result(), two.result()
+    with pytest.raises(Plain, match="line one"):
+        one.do(call, "w1", fail, "plain")
+    with pytest.raises(RemoteError, match=r"test_calls.Unlisted: nobody knows"):
+        one.do(call, "w1", fail, "unlisted")
+    with pytest.raises(ZeroDivisionError):
+        one.do(call, "w1", operator.truediv, 1, 0)
+
+
 # -- errors -----------------------------------------------------------------------------------------------------------
 
 
@@ -195,7 +266,13 @@ class Plain(Exception):
     pass
 
 
+class Unlisted(Exception):
+    pass
+
+
 def fail(kind: str) -> None:
+    if kind == "unlisted":
+        raise Unlisted("nobody knows")
     raise TwoArguments(3, "foo") if kind == "two" else Plain("line one\nline two", 7)
 
 

@@ -219,7 +219,12 @@ def error_text(packed: Buffer) -> ErrorText:
     return _parts_of(packed)[0]
 
 
-def unpack_error(packed: Buffer, load: Callable[[bytes], Any] = pickle.loads) -> BaseException:  # Any: the peer's
+def load_error(own: bytes) -> Any:  # Any: the peer's
+    """The error itself, of a peer that may run code here."""
+    return pickle.loads(own)
+
+
+def unpack_error(packed: Buffer, load: Callable[[bytes], Any] = load_error) -> BaseException:  # Any: the peer's
     """The error in its original type with the remote traceback as a note, or a `RemoteError`.
 
     Args:

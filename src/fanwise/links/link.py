@@ -30,7 +30,7 @@ from ..base.errors import ClosedError, FanwiseError, WireError, WorkerLostError
 from . import frames
 from .asking import Expired, Handler, Reply, Request, Waiters, refuse
 from .calls import Calls
-from .codec import dumps, loads, pack_error, unpack_error
+from .codec import dumps, load_error, loads, pack_error, unpack_error
 from .frames import Frame, FrameReader, Limits
 from .hub import WRITE, Alarm, Hub
 from .peers import Ending, Peer, PeerWatch
@@ -56,6 +56,7 @@ class Link:
         self.on_malformed: Callable[[WireError], None] = lambda error: None
         # How values become bytes; a layer above may set its own, on both sides, before the first call.
         self.dumps, self.loads = dumps, loads
+        self.load_error: Callable[[bytes], Any] = load_error  # of an error that the peer answers with; see `codec`
         self.on_late: Callable[[Buffer, Sequence[memoryview]], None] | None = None  # for answers nobody waits for
         self._hub, self._wire = hub, wire
         self._pid, self._fd = os.getpid(), wire.fileno()
@@ -333,7 +334,7 @@ class Link:
             if frame.kind == frames.REPLY:
                 value = self.loads(frame.head, frame.buffers)
             else:
-                error = unpack_error(frame.head)
+                error = unpack_error(frame.head, self.load_error)
         except BaseException as raised:  # the value's own type failed to come back: the caller must learn why
             failure = raised
         reply._resolve(value, failure or error)

@@ -77,6 +77,8 @@ class Agent:
         self._gone: dict[str | int, WorkerInfo] = {}
         self.devices = self.envelopes.devices = DeviceMaps(options.device_maps, options.devices)
         self.envelopes.allowed = options.allowed
+        if options.allowed is not None:
+            self.connections.load_error = options.allowed.loads_error
         self.envelopes.name_of = self._name_of
         self.lending = self.envelopes.lending = Lending(self, hub, options.memory or CudaMemory())
         self.connections.arrived = self.lending.arrived

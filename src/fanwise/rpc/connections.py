@@ -22,10 +22,11 @@ from typing import Any
 
 from ..base.errors import ClosedError, DeadlineExceeded, FanwiseError, WorkerLostError
 from ..links import Hub, Link, Request, memory_links
+from ..links.codec import load_error
 from .group import Group
 from .lending import Claim
 from .members import Member
-from .messages import dumps, late, loads
+from .messages import late, loads, speak
 from .routes import Routes, Waiting
 from .worker_info import WorkerInfo
 
@@ -67,6 +68,8 @@ class Connections:
         self._outside = outside
         # Makes the claim of a message that came with loans; set by the agent.
         self.arrived: Callable[[WorkerInfo, tuple[int, ...]], Claim] | None = None
+        # Makes the errors that functions raised on other workers; the agent may set one that refuses some.
+        self.load_error: Callable[[bytes], Any] = load_error  # Any: an error
         self._group: Group | None = None
         self._closing = threading.Event()
         self._routes = Routes(hub)
@@ -255,7 +258,7 @@ class Connections:
 
     def accept(self, link: Link) -> None:
         """Somebody who holds the key has dialled; says first who it is."""
-        link.dumps, link.loads = dumps, loads
+        speak(link)
         link.handler = partial(self._greet, link)
 
     def _greet(self, link: Link, request: Request) -> None:
@@ -276,7 +279,7 @@ class Connections:
         request.answer()
 
     def _serve_on(self, link: Link, peer: WorkerInfo) -> None:
-        link.dumps, link.loads = dumps, loads
+        speak(link, self.load_error)
         if self.arrived is not None:
             arrived = partial(self.arrived, peer)
             link.loads, link.on_late = partial(loads, arrived=arrived), partial(late, arrived=arrived)

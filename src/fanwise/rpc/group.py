@@ -26,7 +26,7 @@ from .coordinator_watch import CoordinatorWatch
 from .entrance import Meeting
 from .leaving import GOODBYE_S, Leaving
 from .members import Joined, Left, Lost, Member, Seat, View, wrong_name
-from .messages import dumps, loads
+from .messages import speak
 from .office import HEARTBEAT_S, PROTOCOL, Office
 from .seeking import Gone, Seeker, answer_of, fenced_text, text_of
 from .waiting import Mailbox, on_hub
@@ -127,6 +127,7 @@ class Group:
             answer.put("again", "closed")
             return
         self._link = link
+        speak(link)
         link.handler = self._from_coordinator
         link.on_ended(self._link_ended)
         link.watch_peer()
@@ -182,9 +183,7 @@ class Group:
 
     def dial_door(self, member: Member, *, within_s: float) -> Link:
         """A link to the listener of `member`, which may be the coordinator. Blocks; raises as `links.dial` does."""
-        link = self.dial(member, within_s=within_s)
-        link.dumps, link.loads = dumps, loads  # as whoever else comes there
-        return link
+        return self.dial(member, within_s=within_s)
 
     def at_the_door(self, request: Request) -> None:
         """Somebody who looks for the coordinator asks here, at this worker's own listener. On the hub's thread."""

@@ -25,7 +25,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from ..base.errors import FanwiseError, WireError
+from ..links import Link
 from ..tensor import from_wire, to_wire
+from .allowing import Allowed
 from .packing import PACKED_FROM, pack, size_of_rows, unpack
 from .records import book_keeping
 
@@ -46,6 +48,7 @@ _ENTRY = struct.Struct("<HI")  # size of the header, size of the bytes that foll
 _BESIDE, _PARTS, _HANDLE = 0xFFFFFFFF, 0xFFFFFFFE, 0xFFFFFFFD
 _LOAN, _NUM_LOANS = struct.Struct("<Q"), struct.Struct("<I")
 _IN_TABLE_BYTES = 4096
+_known_errors = Allowed(()).loads_error
 
 
 class Sealed(NamedTuple):
@@ -71,6 +74,14 @@ class Parts(NamedTuple):
     tensors: list[Any]  # Any: torch tensors
     pickle: Buffer
     buffers: Sequence[memoryview]
+
+
+def speak(link: Link, load_error: Callable[[bytes], Any] | None = None) -> None:  # Any: an error of the peer's
+    """From now on this link carries what is described here. Both sides say so before the first word.
+
+    `load_error`: for errors of the user's types; else only Python's own, and those of this library, come as they were.
+    """
+    link.dumps, link.loads, link.load_error = dumps, loads, load_error or _known_errors
 
 
 def dumps(value: object) -> tuple[bytes, list[memoryview]]:

@@ -21,6 +21,7 @@ from . import agent as _agent
 from . import pickling
 from .calls import remote, rpc_async, rpc_sync
 from .rref import RRef
+from .rref_proxy import method_of
 
 # What of a RemoteModule travels.
 _REMOTE_MODULE_PICKLED_ATTRIBUTES = (
@@ -221,11 +222,11 @@ def _create_module(module_cls: Callable[..., Any], args: Any, kwargs: Any, devic
 
 
 def _param_rrefs(module_rref: RRef[torch.nn.Module], recurse: bool) -> list[RRef[Parameter]]:
-    return [RRef(param) for param in module_rref.local_value().parameters(recurse)]
+    return [RRef(param) for param in method_of(module_rref.local_value(), "parameters")(recurse)]
 
 
 def _set_training(module_rref: RRef[torch.nn.Module], mode: bool) -> None:
-    module_rref.local_value().train(mode)
+    method_of(module_rref.local_value(), "train")(mode)
 
 
 def _remote_forward(
@@ -235,10 +236,10 @@ def _remote_forward(
     *args: Any,  # Any: the module's
     **kwargs: Any,  # Any: the module's
 ) -> Any:  # Any: the module's
-    module = module_rref.local_value()
+    run = method_of(module_rref.local_value(), "forward")
     if torch.device(device).type != "cuda":
-        return module.forward(*args, **kwargs)
-    result = module.forward(*_on(args, device), **_on(kwargs, device))
+        return run(*args, **kwargs)
+    result = run(*_on(args, device), **_on(kwargs, device))
     return result if is_device_map_set else _on(result, "cpu")
 
 
@@ -256,13 +257,19 @@ def _on(values: Any, device: str) -> Any:  # Any: the module's
 # -- in calls ---------------------------------------------------------------------------------------------------------
 
 
+_METHODS = {method.__name__: method for method in (forward_async, forward)}
+
+
 def _reduce(module: _RemoteModule) -> tuple[Callable[..., RemoteModule], tuple[Any, ...]]:  # Any: its attributes
-    return _received, tuple(getattr(module, name) for name in _REMOTE_MODULE_PICKLED_ATTRIBUTES)
+    attributes = {name: getattr(module, name) for name in _REMOTE_MODULE_PICKLED_ATTRIBUTES}
+    attributes["generated_methods"] = tuple(method.__name__ for method in module.generated_methods)
+    return _received, tuple(attributes.values())
 
 
-def _received(*attributes: Any) -> RemoteModule:  # Any: those of the list
+def _received(*attributes: Any) -> RemoteModule:  # Any: those of the list, and names in the place of methods
     module = RemoteModule.__new__(RemoteModule)
     module.__dict__.update(zip(_REMOTE_MODULE_PICKLED_ATTRIBUTES, attributes, strict=True))
+    module.generated_methods = [_METHODS[name] for name in module.generated_methods]  # type: ignore[index]  # names
     module._install(module.generated_methods)
     return module
 

@@ -22,6 +22,7 @@ from ..links.frozen import FROZEN_AFTER_S, LOOK_EVERY_S, FrozenWatch, has_ended
 from .coordinator import Admit, Coordinator, Count, Dismiss, Fence, Order, Over, Refuse, Rest, Show
 from .entrance import Entrance, Meeting
 from .members import Hello, Member
+from .messages import speak
 
 _log = logging.getLogger("fanwise.rpc")
 
@@ -135,6 +136,7 @@ class Office:
 
     def accept(self, link: Link) -> None:
         """Somebody who holds the key has come; it must say `join` first."""
+        speak(link)
         link.handler = self.first_words
 
     def first_words(self, request: Request) -> None:

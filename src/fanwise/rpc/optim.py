@@ -129,7 +129,10 @@ def _new_local_optimizer(
 
 
 def _local_optimizer_step(optimizer: RRef[_LocalOptimizer], context_id: int) -> None:
-    optimizer.local_value().step(context_id)
+    value = optimizer.local_value()
+    if type(value) is not _LocalOptimizer:
+        raise TypeError(f"a step was asked of a {type(value).__name__}, which is no optimizer of this worker.")
+    value.step(context_id)
 
 
 def _wait_for_all(futures: Sequence["Future[Any]"]) -> list[Any]:  # Any: what the functions return

@@ -55,9 +55,13 @@ class TensorPipeRpcBackendOptions(RpcBackendOptions):
         init_method: where the workers meet.
         device_maps: by the callee's name, {mine: theirs}; one to one.
         devices: GPUs of this worker that calls use; None: all.
-        allow: functions and types that calls from other workers, and answers, may name, as objects or as names such as
-            "shop.train.step" and "shop.train.*"; None: everything. Plain containers, tensors and references need no
-            leave. What else a call names is refused, by name, before it is imported.
+        allow: what other workers may have this one call and make, as objects or as names such as "shop.train.step" and
+            "shop.train.*"; None: everything. A function: calls may name it. A class, and no subclass of it: its
+            constructor, its methods without a leading underscore and `__call__`, also by a reference, and instances of
+            it among arguments, results and errors. A module: what is defined there. Plain values and containers,
+            tensors, references and the errors of Python need no leave; a method of a value that stays here needs its
+            class to be listed, tensors' too. All else is refused, by name, before it is imported; an error that is not
+            listed comes as a RemoteError. What a listed function does with its arguments is its own.
     """
 
     def __init__(

@@ -192,8 +192,14 @@ def decode_call(
     allowed: Allowed | None = None,
 ) -> Any:  # Any: the user's function and its arguments
     """As `decode`, of what `encode_call` gave."""
-    call = decode(data, tensors, buffers, allowed)
-    return (_named(call[0], allowed), *call[1:]) if type(call[0]) is str else call
+    if allowed is not None:
+        outer, _now.received = _now.received, tensors
+        try:
+            return allowed.loads_call(data, buffers)
+        finally:
+            _now.received = outer
+    call = decode(data, tensors, buffers)
+    return (_named(call[0]), *call[1:]) if type(call[0]) is str else call
 
 
 # A plain function of a module goes as text: pickle's own form takes 4 us, most of them to import the module once more.
@@ -206,15 +212,14 @@ def _is_found(function: FunctionType) -> bool:
     return module is not None and getattr(module, "__dict__", {}).get(function.__qualname__) is function
 
 
-def _named(text: str, allowed: Allowed | None) -> Any:  # Any: the user's
+def _named(text: str) -> Any:  # Any: the user's
     module, _, name = text.rpartition(":")
-    if allowed is None:
-        try:
-            return vars(sys.modules[module])[name]
-        except (KeyError, TypeError):
-            pass
+    try:
+        return vars(sys.modules[module])[name]
+    except (KeyError, TypeError):
+        pass
     data = b"".join((pickle.PROTO, b"\4", _text(module), _text(name), pickle.STACK_GLOBAL, pickle.STOP))
-    return pickle.loads(data) if allowed is None else allowed.loads(data, ())
+    return pickle.loads(data)
 
 
 def _text(text: str) -> bytes:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch.futures import Future
 
+from . import agent as _agent
 from .functions import async_execution
 
 if TYPE_CHECKING:
@@ -129,10 +130,17 @@ def hand_on(result: "Future[Any]", future: "Future[Any]") -> None:  # Any: of an
         result.set_exception(error.with_traceback(None))
 
 
+def method_of(value: Any, name: str) -> Callable[..., Any]:  # Any: of any type
+    """A method of a value of this worker that another worker calls; WireError where the allow-list refuses it."""
+    allowed = _agent.current().envelopes.allowed if _agent.is_set() else None
+    method: Callable[..., Any] = getattr(value, name) if allowed is None else allowed.method_of(value, name)
+    return method
+
+
 def _invoke(rref: "RRef[Any]", name: str, args: Any, kwargs: Any) -> Any:  # Any: of any type
-    return getattr(rref.local_value(), name)(*args, **kwargs)
+    return method_of(rref.local_value(), name)(*args, **kwargs)
 
 
 @async_execution
 def _invoke_async(rref: "RRef[Any]", name: str, args: Any, kwargs: Any) -> Any:  # Any: of any type
-    return getattr(rref.local_value(), name)(*args, **kwargs)
+    return method_of(rref.local_value(), name)(*args, **kwargs)

@@ -31,6 +31,8 @@ def attach(agent: Agent) -> Service:
     envelopes = getattr(agent, "envelopes", None)
     if envelopes is not None:
         envelopes.autograd = service
+        if envelopes.allowed is not None:
+            service.load_error = envelopes.allowed.loads_error
     _service = service
     return service
 

@@ -4,10 +4,11 @@ The error comes back in its own type and, because that is what programs written 
 RuntimeError too; its text says on which worker it was raised: "Error on Node 2: ...".
 """
 
-from typing import NamedTuple, cast
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
 
 from ...base.errors import FanwiseError
-from ...links.codec import pack_error, unpack_error
+from ...links.codec import load_error, pack_error, unpack_error
 
 
 class Failure(NamedTuple):
@@ -21,9 +22,9 @@ class Failure(NamedTuple):
         """For an error that was raised on `worker`, where this is called."""
         return Failure(worker, pack_error(error))
 
-    def error(self) -> BaseException:
-        """What `backward` raises."""
-        original = unpack_error(self.packed)
+    def error(self, load: Callable[[bytes], Any] = load_error) -> BaseException:  # Any: the error that was raised
+        """What `backward` raises. `load`: as in `unpack_error`."""
+        original = unpack_error(self.packed, load)
         if isinstance(original, FanwiseError) and isinstance(original, RuntimeError):
             return original  # a lost worker: the text says which, and it is not the fault of worker `self.worker`
         raised = _renamed(original, f"Error on Node {self.worker}: {original}")

@@ -18,6 +18,7 @@ import torch
 from torch.futures import Future
 
 from ...base.errors import DeadlineExceeded
+from ...links.codec import load_error
 from ..outcomes import wait_for
 from ..worker_info import WorkerInfo
 from .contexts import WORKER_SHIFT, Context, Contexts, PassId
@@ -58,6 +59,7 @@ class Service:
     def __init__(self, agent: Agent) -> None:
         self.contexts = Contexts()
         self._agent = agent
+        self.load_error: Callable[[bytes], Any] = load_error  # Any: what was raised on another worker
         self._here = _Here()
         self._messages = itertools.count(1)
         self._passes = itertools.count(1)
@@ -165,7 +167,7 @@ class Service:
             wait_for(running.future)
         answer = running.future.value()
         if isinstance(answer, Failure):
-            error = answer.error()
+            error = answer.error(self.load_error)
             try:
                 raise error
             finally:

@@ -6,6 +6,8 @@ A fragment that cannot run is no python block: it is marked `text`. There is no 
 Design notes are not run.
 """
 
+import importlib.util
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -100,3 +102,76 @@ def test_a_block_finds_its_experiments_in_its_own_folder(
 ) -> None:
     status, output = run_alone(f"{first}, os\nprint(os.environ['FANWISE_HOME'], os.getcwd())")
     assert (status, output.split()) == (0, [f"{tmp_path}/home", str(tmp_path)])
+
+
+# -- fanwise.tensor on every engine ------------------------------------------------------------------------------------
+
+ABOUT_TENSOR = ("README.md", "docs/guides/tensor.md")
+ENGINES = ("torch", "jax", "tensorflow", "numpy")
+
+# One interpreter an engine, for TensorFlow takes seconds to load; each block has a namespace of its own in it.
+RUN_THEM = """
+import json, sys, traceback
+for place, code in json.load(open("blocks.json")):
+    try:
+        exec(compile(code, place, "exec"), {"__name__": "block"})
+        print("PASSED", place)
+    except Exception as error:
+        print("FAILED", place, f"{type(error).__name__}: {error}".replace(chr(10), " "))
+        traceback.print_exc()
+"""
+PORTABLE = """
+import fanwise.tensor as ft
+around = {"__name__": "block"}
+exec(open("readme_block.txt").read(), around)
+X, y, w = around["X"], around["y"], ft.zeros(3)
+ft.check_portable(around["loss"], w, X, y)
+"""
+
+
+def tensor_blocks() -> list[tuple[str, str]]:
+    return [
+        (f"{page}:{line}", code)
+        for page in ABOUT_TENSOR
+        for line, label, code in blocks((ROOT / page).read_text())
+        if label == "python" and "fanwise.tensor" in code
+    ]
+
+
+def skip_without(*libraries: str) -> None:
+    """Unless they are installed. Not importorskip: they are for the program, and set the environment when loaded."""
+    for library in libraries:
+        if importlib.util.find_spec(library) is None:
+            pytest.skip(f"{library} is not installed")
+
+
+def needs_gradients(code: str) -> bool:
+    return "value_and_grad(" in code
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_block_about_tensor_runs_on_every_engine(engine: str, tmp_path: Path) -> None:
+    skip_without(engine)
+    wanted = tensor_blocks()
+    assert {place.partition(":")[0] for place, _ in wanted} == set(ABOUT_TENSOR)
+    (tmp_path / "blocks.json").write_text(json.dumps(wanted))
+    (tmp_path / "run_them.py").write_text(RUN_THEM)
+    done = run_program(["run_them.py"], folder=tmp_path, environment={"FANWISE_ENGINE": engine})
+    said = [line for line in done.out.splitlines() if line.startswith(("PASSED ", "FAILED "))]
+    assert done.status == 0 and len(said) == len(wanted), done.said
+    for (place, code), line in zip(wanted, said, strict=True):
+        if engine == "numpy" and needs_gradients(code):
+            assert line.startswith(f"FAILED {place} TypeError: numpy has no gradients; torch, jax, tensorflow have."), (
+                line
+            )
+        else:
+            assert line == f"PASSED {place}", done.said
+
+
+def test_check_portable_accepts_the_function_of_the_readme(tmp_path: Path) -> None:
+    skip_without("jax", "tensorflow", "array_api_strict")
+    (code,) = (code for place, code in tensor_blocks() if place.startswith("README.md"))
+    (tmp_path / "readme_block.txt").write_text(code)
+    (tmp_path / "portable.py").write_text(PORTABLE)
+    done = run_program(["portable.py"], folder=tmp_path)
+    assert done.status == 0, done.said

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fanwise.base.errors import NotInstalled
-from fanwise.tensor import grad, jit, stop_gradient, value_and_grad, vjp
+from fanwise.tensor import Key, bernoulli, grad, jit, normal, stop_gradient, value_and_grad, vjp
 from fanwise.tensor.gradients.with_torch import compiled_function
 
 
@@ -210,6 +210,31 @@ def test_a_compiled_function_has_first_and_second_derivatives(monkeypatch: pytes
     x = torch.tensor([1.0, 2.0])
     assert torch.equal(f({"x": x})["x"], 3 * x**2)
     assert torch.equal(grad(lambda x: f({"x": x})["x"].sum())(x), 6 * x)
+
+
+@pytest.mark.filterwarnings("ignore")  # as above
+def test_a_compiled_loss_draws_anew_from_each_key_without_compiling_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[object] = []
+
+    def counting(graph: Any, examples: object) -> Any:  # Any: torch's own graphs
+        compiled.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counting))
+
+    def loss(w: Tensor, key: Key, step: Tensor | int) -> Tensor:
+        keep = bernoulli(key.fold_in("dropout").fold_in(step), 0.5, (40,))
+        value: Tensor = (w * keep.to(w.dtype) * normal(key, (40,))).sum()
+        return value
+
+    fast, plain, w = value_and_grad(loss, jit=True), value_and_grad(loss), torch.ones(40)
+    found, counts = [], []
+    for step in range(20):
+        key = Key(step)
+        found.append(fast(w, key, torch.tensor(step))[1])
+        assert torch.equal(found[-1], plain(w, key, step)[1])
+        counts.append(len(compiled))
+    assert counts[2] == counts[-1] > 0 and len({tuple(each.tolist()) for each in found}) == 20
 
 
 def test_a_missing_compiler_is_said_in_clear_words(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,15 +17,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+import fanwise.tensor as ft
 from fanwise.tensor import (
     Key,
     State,
+    as_torch_function,
     at,
     bernoulli,
     device_of,
     devices,
     engine_of,
     integers,
+    jit,
     namespace,
     normal,
     pack,
@@ -97,6 +100,12 @@ def test_the_same_key_draws_the_same_bits_everywhere_and_always(engine: str) -> 
         assert engine_of(found) == engine and device_of(found) == "cpu"
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_shape_of_an_array_is_a_shape_to_draw(engine: str) -> None:
+    with use(engine):
+        assert tuple(uniform(Key(0), ft.ones((2, 3)).shape).shape) == (2, 3)
+
+
 def test_a_hundred_thousand_numbers_have_the_same_bits_on_all_engines() -> None:
     expected = normal(Key(3), 100_003, engine="numpy")
     for engine in ENGINES[1:]:
@@ -135,14 +144,129 @@ def test_jax_set_to_32_bits_has_no_64_bit_numbers() -> None:
         assert integers(Key(0), 3, 0, 5).dtype == permutation(Key(0), 3).dtype == np.int32
 
 
-def test_numbers_drawn_while_tracing_are_constants() -> None:
+# -- in compiled code -------------------------------------------------------------------------------------------------
+
+COMPILING = ["jax", "tensorflow"]
+
+
+@pytest.mark.parametrize("engine", COMPILING)
+def test_a_compiled_loss_draws_anew_from_each_key_and_step_and_is_compiled_once(engine: str) -> None:
+    traced: list[int] = []
+
+    def loss(w: Array, key: Key, step: Any) -> Array:
+        traced.append(1)
+        drop, noise = key.split()
+        keep = bernoulli(drop.fold_in("dropout").fold_in(step), 0.5, (40,))
+        return ft.sum(w * ft.astype(keep, w.dtype) * normal(noise, (40,)))
+
+    with use(engine):
+        w = ft.ones(40)
+        compiled, plain = value_and_grad(loss, jit=True), value_and_grad(loss)
+        seen = set()
+        for step in range(100):
+            # A key that was passed in as it is, and one that is passed in again with another step.
+            key = Key(step // 2).fold_in("epoch")
+            _, gradient = compiled(w, key, ft.asarray(step - 50))
+            seen.add(tuple(np.asarray(gradient).tolist()))
+            if step % 20 == 0:
+                assert len(traced) == 1, "it was compiled again"
+                assert np.array_equal(gradient, plain(w, key, step - 50)[1])  # but for the sign of zeros
+                del traced[1:]
+        assert len(traced) == 1 and len(seen) == 100
+
+
+DRAWS: dict[str, Callable[[Key], Array]] = {
+    "uniform": lambda key: uniform(key, (2, 3), -2.0, 3.0),
+    "normal": lambda key: normal(key, 50, 1.0, 2.0),
+    "normal of 16 bits": lambda key: normal(key, 4, dtype="bfloat16"),
+    "one number": lambda key: normal(key),
+    "integers": lambda key: integers(key, 5, -5, 100),
+    "integers of 8 bits": lambda key: integers(key, 5, 0, 256, dtype="uint8"),
+    "bernoulli": lambda key: bernoulli(key, 0.3, 12),
+    "permutation": lambda key: permutation(key, 8),
+    "shuffled": lambda key: permutation(key, ft.reshape(ft.arange(12.0), (6, 2))),
+    "native uniform": lambda key: uniform(key, 5, native=True),
+    "native normal": lambda key: normal(key, 5, native=True),
+    "native integers": lambda key: integers(key, 5, 0, 9, native=True),
+    "native bernoulli": lambda key: bernoulli(key, 0.3, 12, native=True),
+    "native permutation": lambda key: permutation(key, 8, native=True),
+    "on a device": lambda key: normal(key, 3, device="cpu"),
+}
+
+
+@pytest.mark.parametrize("engine", COMPILING)
+def test_whatever_is_drawn_in_compiled_code_has_the_bits_of_the_same_draw_outside(engine: str) -> None:
+    def draw_all(key: Key, step: Any) -> dict[str, Array]:
+        return {name: draw(key.fold_in(name).fold_in(step)) for name, draw in DRAWS.items()}
+
+    with use(engine):
+        compiled = jit(draw_all)
+        for seed, step in ((0, 2**31 - 1), (-7, -3)):
+            found, expected = compiled(Key(seed), ft.asarray(step, dtype=ft.int32)), draw_all(Key(seed), step)
+            for name in DRAWS:
+                assert found[name].dtype == expected[name].dtype and found[name].shape == expected[name].shape, name
+                assert bits(found[name]) == bits(expected[name]), name
+
+
+@pytest.mark.parametrize("engine", COMPILING)
+def test_keys_go_into_compiled_code_through_it_and_out_of_it(engine: str) -> None:
+    def derived(key: Key, step: Any) -> dict[str, Any]:
+        inner = jit(lambda key: key.fold_in(b"inner"))(key)
+        return {"split": key.split(3), "steps": [key.fold_in(step), inner], "seed": Key(step), "as it is": key}
+
+    with use(engine):
+        found = jit(derived)(Key(3), ft.asarray(7))
+        assert found == derived(Key(3), 7)
+        again = pickle.loads(pickle.dumps(found["steps"][0]))
+        assert again == Key(3).fold_in(7) and hash(again) == hash(Key(3).fold_in(7))
+
+
+def test_a_part_of_a_torch_model_draws_anew_at_each_call_in_either_engine() -> None:
+    def part(x: Array, key: Key) -> Array:
+        return x * ft.astype(bernoulli(key, 0.5, (8,)), x.dtype)
+
+    for engine, compiled in (("jax", True), ("jax", False), ("tensorflow", True)):
+        layer, x = as_torch_function(part, engine, jit=compiled), torch.ones(8, requires_grad=True)
+        for step in range(3):
+            key = Key(0).fold_in(step)
+            (slope,) = torch.autograd.grad(layer(x, key).sum(), x)
+            assert torch.equal(slope, part(torch.ones(8), key))
+
+
+def test_steps_are_traced_by_the_engines_own_ways_of_compiling() -> None:
+    expected = [np.asarray(normal(Key(0).fold_in(step), 3, engine="numpy")) for step in range(3)]
     with use("jax"):
-        assert np.array_equal(jax.jit(lambda x: x + normal(Key(0), 3))(0.0), normal(Key(0), 3))
+        one = jax.jit(lambda step: normal(Key(0).fold_in(step), 3))
+        assert all(np.array_equal(one(step), expected[step]) for step in range(3)) and one._cache_size() == 1
+        assert np.array_equal(jax.vmap(one)(jnp.arange(3)), expected)
+        _, scanned = jax.lax.scan(lambda carry, step: (carry, one(step)), 0, jnp.arange(3))
+        assert np.array_equal(scanned, expected)
+        assert np.array_equal(jax.jit(lambda x: x + normal(Key(0), 3))(0.0), normal(Key(0), 3))  # a constant of it
     with use("tensorflow"):
-        traced = tf.function(lambda x: x + normal(Key(0), 3), autograph=False)
-        assert np.array_equal(traced(0.0), normal(Key(0), 3))
-    with pytest.raises(TypeError, match="inside jit numbers are not known"):
-        jax.jit(lambda step: normal(Key(0).fold_in(step), 3))(1)
+        same = tf.function(lambda step: normal(Key(0).fold_in(step), 3), autograph=False)
+        assert all(np.array_equal(same(tf.constant(step)), expected[step]) for step in range(3))
+        assert same.experimental_get_tracing_count() == 1
+
+
+@pytest.mark.parametrize("engine", COMPILING)
+def test_what_a_key_of_compiled_code_cannot_do_is_said(engine: str) -> None:
+    def compiled(f: Callable[[Key, Array], object]) -> None:
+        with use(engine):
+            jit(f)(Key(0), ft.asarray([0.5]))
+
+    with pytest.raises(TypeError, match=r"its words are not known there\. Numbers can be drawn from it"):
+        compiled(lambda key, x: key.words)
+    with pytest.raises(TypeError, match="its words are not known there"):
+        compiled(lambda key, x: {key: x})
+    with pytest.raises(TypeError, match=r"folded into a key must be one integer, got a traced array of .*float32"):
+        compiled(lambda key, x: key.fold_in(x))
+    with pytest.raises(
+        TypeError, match=rf"numbers of torch are asked for, .* array of {engine} that is traced\. Say en"
+    ):
+        compiled(lambda key, x: normal(key, 3, engine="torch"))
+    seen: list[str] = []
+    compiled(lambda key, x: [seen.append(repr(key))])  # type: ignore[func-returns-value]
+    assert seen == ["<Key of compiled code>"]
 
 
 # --- at and State --------------------------------------------------------------------------------------------------

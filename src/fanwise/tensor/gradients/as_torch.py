@@ -27,7 +27,7 @@ from .derivatives import MAX_RUNNERS, name_of
 _There = Callable[[list[Leaf]], tuple[list[Leaf], Static, Pull]]
 
 
-def crossing(f: Callable[..., Any], engine: str, jit: bool | None) -> Callable[..., Any]:
+def crossing(f: Callable[..., Any], engine: str, jit: bool) -> Callable[..., Any]:
     """What `as_torch_function` returns."""
     return f if engine == "torch" else _TorchFunction(f, engine, jit)
 
@@ -35,14 +35,14 @@ def crossing(f: Callable[..., Any], engine: str, jit: bool | None) -> Callable[.
 class _TorchFunction:
     """f as a function of torch tensors. It can be pickled if f can: what is compiled stays behind."""
 
-    def __init__(self, f: Callable[..., Any], engine: str, jit: bool | None) -> None:
+    def __init__(self, f: Callable[..., Any], engine: str, jit: bool) -> None:
         load(engine)
         self.__wrapped__ = f
         self.__name__ = name_of(f)
         self.__doc__ = f.__doc__
         self._engine = engine
         self._jit = jit
-        self._compiler = Compiler(self.__name__, jit)
+        self._compiler = Compiler(self.__name__)
         self._parts: dict[object, _Part] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -62,7 +62,7 @@ class _TorchFunction:
     def __repr__(self) -> str:
         return f"<{self.__name__} of {self._engine} as a function of torch tensors>"
 
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Callable[..., Any], str, bool | None]]:
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Callable[..., Any], str, bool]]:
         return crossing, (self.__wrapped__, self._engine, self._jit)
 
 
@@ -94,7 +94,7 @@ class _Part:
         places: Sequence[int],
         smooth: Sequence[int],
         compiler: Compiler,
-        jit: bool | None,
+        jit: bool,
     ) -> "_Part":
         """Nothing is traced yet."""
         loaded = load(engine)
@@ -142,7 +142,7 @@ class _Lazy:
         apply: Callable[[list[Leaf]], tuple[list[Leaf], Static]],
         smooth: Sequence[int],
         compiler: Compiler,
-        jit: bool | None,
+        jit: bool,
     ) -> None:
         self._engine = engine
         self._as_it_is = apply
@@ -167,7 +167,7 @@ class _Lazy:
         return arrays, static, pull
 
     def _compiled(self, leaves: list[Leaf]) -> Callable[[Any], Any]:
-        if self._jit is False:
+        if not self._jit:
             return lambda run: run
         types = list(leaves)
         return lambda run: self._compiler.runner(self._engine, types, run)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..engines import ENGINES, engine_of, is_array_type
+from ..random.keys import Key, key_of_words, traced_arrays
 from ..trees import Leaf, TreeSpec, caller, flatten, numbered, path_of, rebuilder
 
 # What f gave beside its value, in pieces an engine can pass through: arrays, and all else unseen.
@@ -55,6 +56,8 @@ class GradientEngine(Protocol):
     def compiled(self, run: Run) -> Run: ...
 
     def is_not_concrete(self, error: Exception) -> bool: ...
+
+    def words_of_key(self, key: Key) -> Leaf: ...
 
 
 _loaded: dict[str, GradientEngine] = {}
@@ -214,7 +217,7 @@ def check_differentiable(arguments: Arguments, leaves: Sequence[Leaf], wanted: I
 
 # -- what f returned ---------------------------------------------------------------------------------------------------
 
-_AN_ARRAY = object()
+_AN_ARRAY, _A_KEY = object(), object()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -227,25 +230,33 @@ class Static:
     @property
     def are_arrays(self) -> list[bool]:
         """Which leaves are arrays."""
-        return [leaf is _AN_ARRAY for leaf in self.rest]
+        return [leaf is _AN_ARRAY or leaf is _A_KEY for leaf in self.rest]
 
 
 def taken_apart(result: Any, engine: str) -> tuple[list[Leaf], Static]:  # Any: a tree
-    """The engine's arrays of a tree, and the rest of it."""
+    """The engine's arrays of a tree, and the rest of it. Of a key of compiled code there is an array of its words."""
     leaves, spec = flatten(result)
     arrays, rest = [], []
     for leaf in leaves:
-        is_one = array_engine(leaf) == engine
-        rest.append(_AN_ARRAY if is_one else leaf)
-        if is_one:
+        mark = leaf
+        if array_engine(leaf) == engine:
+            mark = _AN_ARRAY
             arrays.append(leaf)
+        elif type(leaf) is Key and traced_arrays(leaf):
+            mark = _A_KEY
+            arrays.append(load(engine).words_of_key(leaf))
+        rest.append(mark)
     return arrays, Static(spec, rest)
 
 
 def put_together(arrays: Sequence[Leaf], static: Static) -> Any:  # Any: a tree
     """What was taken apart, with these arrays."""
     each = iter(arrays)
-    return static.spec.unflatten([next(each) if leaf is _AN_ARRAY else leaf for leaf in static.rest])
+    leaves = [
+        next(each) if leaf is _AN_ARRAY else key_of_words(next(each)) if leaf is _A_KEY else leaf
+        for leaf in static.rest
+    ]
+    return static.spec.unflatten(leaves)
 
 
 def check_value(value: Leaf, engine: str) -> None:

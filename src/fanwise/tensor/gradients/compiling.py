@@ -1,11 +1,10 @@
 """What is compiled, how often, and what happens when it cannot be.
 
-    leaves --which is fixed?--> (numbers, strings) choose the version; arrays go into it
+    leaves --which is fixed?--> (numbers, strings) choose the version; arrays, and the words of keys, go into it
                                  a new version: traced by the engine, at most MAX_VERSIONS a function
 
 A `Compiler` belongs to one function that a user got from us, and holds all that was compiled for it: when the
-function goes, so does this. Once tracing has failed because Python needed the value of an array, that function
-is run as it is from then on. Knows leaves and no trees; each engine's file knows its engine.
+function goes, so does this. Knows leaves and no trees; each engine's file knows its engine.
 """
 
 import sys
@@ -14,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..random.keys import Key, key_of_words
 from ..trees import Leaf
 from .calls import GradientEngine, Run
 
@@ -26,19 +26,17 @@ class Compiler:
 
     Args:
         name: of the function, for messages.
-        jit: True: a function that cannot be compiled is an error; None: it is run as it is.
     """
 
     name: str
-    jit: bool | None
     max_versions: int = MAX_VERSIONS
-    gave_up: bool = False
     num_versions: int = 0
 
     def runner(self, engine: GradientEngine, leaves: Sequence[Leaf], run: Run) -> Run:
-        """`run`, compiled where that can be, for leaves of these types."""
-        moving = [place for place, leaf in enumerate(leaves) if engine.is_traced(leaf)]
-        fixed = [place for place, leaf in enumerate(leaves) if not engine.is_traced(leaf)]
+        """`run`, compiled for leaves of these types."""
+        keys = [place for place, leaf in enumerate(leaves) if type(leaf) is Key]
+        moving = [place for place, leaf in enumerate(leaves) if type(leaf) is Key or engine.is_traced(leaf)]
+        fixed = [place for place in range(len(leaves)) if place not in set(moving)]
         versions: dict[object, Run] = {}
 
         def version_for(leaves: list[Leaf]) -> Run | None:
@@ -46,38 +44,29 @@ class Compiler:
             try:
                 version = versions.get(key)
             except TypeError:
-                self._check_hashes(leaves, fixed)
-                return None
+                raise self._no_hash(leaves, fixed) from None
             if version is None and self._has_room():
-                version = versions[key] = engine.compiled(_filled_in(run, leaves, moving) if fixed else run)
+                filled_in = _filled_in(run, leaves, moving, keys) if fixed or keys else run
+                version = versions[key] = engine.compiled(filled_in)
             return version
 
         def call(leaves: list[Leaf]) -> tuple[Any, Any]:  # Any: as in Run
-            version = None if self.gave_up else version_for(leaves)
+            version = version_for(leaves)
             if version is None:
                 return run(leaves)
+            if keys:
+                leaves = list(leaves)
+                for place in keys:
+                    leaves[place] = engine.words_of_key(leaves[place])
             try:
                 return version([leaves[place] for place in moving] if fixed else leaves)
             except Exception as error:
-                if not engine.is_not_concrete(error):
-                    raise
-                if self.jit:
-                    error.add_note(
-                        f"{self.name} needs the value of an array in Python (if, while, float), so it cannot be "
-                        f"compiled. Leave jit=True out, and it is run as it is."
-                    )
-                    raise
-            try:
-                result = run(leaves)
-            except Exception as error:
                 if engine.is_not_concrete(error):
                     error.add_note(
-                        f"{self.name} was run as it is, uncompiled, and this value still belongs to the gradient. "
-                        f"Where Python needs the number alone, write float(fanwise.tensor.stop_gradient(x))."
+                        f"{self.name} needs the value of an array in Python (if, while, float), so it cannot be "
+                        f"compiled. Without jit it is run as it is."
                     )
                 raise
-            self.gave_up = True
-            return result
 
         return call
 
@@ -90,24 +79,18 @@ class Compiler:
             warnings.warn(
                 f"{self.name} has been compiled for {self.max_versions} different shapes of trees, numbers and strings "
                 f"in its arguments; what is new from now on is run without compiling, which is slow. Pass numbers "
-                f"that change as arrays, or say jit=False.",
+                f"that change as arrays, fanwise.tensor.asarray(step), or leave jit out.",
                 RuntimeWarning,
                 stacklevel=_level_of_caller(),
             )
         return False
 
-    def _check_hashes(self, leaves: Sequence[Leaf], fixed: Sequence[int]) -> None:
-        if not self.jit:
-            return
-        for place in fixed:
-            try:
-                hash(leaves[place])
-            except TypeError:
-                raise TypeError(
-                    f"{self.name} is compiled for each value of its arguments that are no arrays, and "
-                    f"a {type(leaves[place]).__qualname__} has no hash. Pass a tuple or a frozen dataclass, "
-                    f"or leave jit=True out."
-                ) from None
+    def _no_hash(self, leaves: Sequence[Leaf], fixed: Sequence[int]) -> TypeError:
+        kind = next(type(leaves[place]) for place in fixed if not _has_hash(leaves[place]))
+        return TypeError(
+            f"{self.name} is compiled for each value of its arguments that are no arrays, and "
+            f"a {kind.__qualname__} has no hash. Pass a tuple or a frozen dataclass, or leave jit=True out."
+        )
 
 
 def _level_of_caller() -> int:
@@ -123,8 +106,16 @@ def _value(leaf: Leaf) -> object:
     return repr(leaf) if isinstance(leaf, (float, complex)) else leaf
 
 
-def _filled_in(run: Run, leaves: Sequence[Leaf], moving: Sequence[int]) -> Run:
-    """`run` as a function of the moving leaves alone."""
+def _has_hash(leaf: Leaf) -> bool:
+    try:
+        hash(leaf)
+    except TypeError:
+        return False
+    return True
+
+
+def _filled_in(run: Run, leaves: Sequence[Leaf], moving: Sequence[int], keys: Sequence[int]) -> Run:
+    """`run` as a function of the moving leaves alone; instead of keys it takes arrays of their words."""
     others = list(leaves)
     for place in moving:
         others[place] = None  # do not keep the arrays of the first call
@@ -133,6 +124,8 @@ def _filled_in(run: Run, leaves: Sequence[Leaf], moving: Sequence[int]) -> Run:
         whole = list(others)
         for place, array in zip(moving, arrays, strict=True):
             whole[place] = array
+        for place in keys:
+            whole[place] = key_of_words(whole[place])
         return run(whole)
 
     return of_arrays

@@ -93,10 +93,10 @@ def name_of(f: Callable[..., Any]) -> str:
 
 
 def derivative(
-    f: Callable[..., Any], argnums: int | tuple[int, ...], has_aux: bool, jit: bool | None
+    f: Callable[..., Any], argnums: int | tuple[int, ...], has_aux: bool, jit: bool
 ) -> Callable[[Arguments, list[Leaf]], Runner]:
     """What prepares `value_and_grad(f)`: runners that give (value, gradients), or ((value, aux), gradients)."""
-    compiler = Compiler(name_of(f), jit)
+    compiler = Compiler(name_of(f))
     compiled_in_torch: list[Callable[..., Any]] = []
 
     def prepare(arguments: Arguments, leaves: list[Leaf]) -> Runner:
@@ -112,7 +112,7 @@ def derivative(
             function = _compiled_in_torch(f, compiled_in_torch)
         # A partial: in the time of one frame of Python torch multiplies small matrices.
         run: Run = functools.partial(engine.value_and_grad, _called(function, engine, arguments, has_aux), wanted)
-        if arguments.engine != "torch" and jit is not False:
+        if arguments.engine != "torch" and jit:
             run = compiler.runner(engine, leaves, run)
         shaped = _shaped(arguments, argnums)
 
@@ -196,7 +196,7 @@ def without_value(
 
 def jitted(f: Callable[..., Any], compile_torch: bool) -> Callable[[Arguments, list[Leaf]], Runner]:
     """What prepares `jit(f)`."""
-    compiler = Compiler(name_of(f), jit=True)
+    compiler = Compiler(name_of(f))
     compiled_in_torch: list[Callable[..., Any]] = []
 
     def prepare(arguments: Arguments, leaves: list[Leaf]) -> Runner:

@@ -22,7 +22,7 @@ def value_and_grad(
     f: Callable[..., Any],
     argnums: int | tuple[int, ...] = 0,
     has_aux: bool = False,
-    jit: bool | None = None,
+    jit: bool = False,
 ) -> Callable[..., Any]:
     """A function of the same arguments that returns (what f returns, its gradient).
 
@@ -33,22 +33,22 @@ def value_and_grad(
 
     Args:
         f: returns one array of no axes, with a real floating-point dtype; a mean or sum. It must not write into its
-            arguments. Its control flow may depend on values (`if`, `while`), see `jit`.
+            arguments. Its control flow may depend on values (`if`, `while`) unless it is compiled.
         argnums: which positional arguments to differentiate by: their numbers, from 0. Each is a tree of
             floating-point arrays: an array, dict, list, tuple, named tuple, None (has no gradient), or a class
             registered with optree under the namespace "fanwise". The gradient has the same shape; a leaf that f
             does not use gets zeros. All other arguments, by name too, are passed on as they are.
         has_aux: f returns (value, aux), aux being anything. The result is then ((value, aux), gradient).
-        jit: whether f is compiled. None: on JAX and TensorFlow, where f can be; not on torch. True: by `jax.jit`,
-            `tf.function` (without AutoGraph) or `torch.compile` (which needs a C++ compiler; a minute at first),
-            and an error if that fails. False: never.
+        jit: whether f is compiled, with its gradient: by `jax.jit`, `tf.function` (without AutoGraph) or
+            `torch.compile` (which needs a C++ compiler; a minute at first). Without it f runs as it is, everywhere.
 
     A compiled f is run by Python when it is traced, and not again for arguments alike: print, counters and what it
-    reads from outside belong to that moment. Where Python needs a value while tracing (`while x.sum() < 10`), f is run
-    as it is, in that call and all later ones. Other arguments that are no arrays (integers, strings, functions; floats
-    on TensorFlow) are built into the compiled code, one version for each value by `==` and type; JAX gets floats as
-    arguments. After 64 versions of one function there is a RuntimeWarning, and what is new then is not compiled.
-    All versions belong to the returned function and go with it. It can be pickled if f can.
+    reads from outside belong to that moment. What changes is an argument: arrays, and keys, from which it draws anew
+    each time, the same bits as f as it is. Other arguments that are no arrays (integers, strings, functions; floats on
+    TensorFlow) are built into the compiled code, one version for each value by `==` and type; JAX gets floats as
+    arguments. Give a step as `asarray(step)`. After 64 versions of one function there is a RuntimeWarning, and what is
+    new then is not compiled. Where Python needs a value while tracing (`while x.sum() < 10`), the engine's error is
+    raised. All versions belong to the returned function and go with it. It can be pickled if f can.
 
     A Parameter of torch or Variable of TensorFlow in the arguments reaches f itself: its hooks run, once, and what f
     uses of it by another way (`model(X)`) counts. Any other array is an argument like JAX's: only its own use counts.
@@ -76,7 +76,7 @@ def grad(
     f: Callable[..., Any],
     argnums: int | tuple[int, ...] = 0,
     has_aux: bool = False,
-    jit: bool | None = None,
+    jit: bool = False,
 ) -> Callable[..., Any]:
     """As `value_and_grad`, without the value: a function that returns the gradient, with has_aux (gradient, aux).
 
@@ -155,8 +155,8 @@ def jit(f: Callable[..., Any], *, compile_torch: bool = False) -> Callable[..., 
     """f, compiled by the engine of its arguments: `jax.jit` or `tf.function` (without AutoGraph).
 
     torch and numpy run f as it is: torch is quick without, and `torch.compile` takes a minute and needs a C++
-    compiler, so it is used only with compile_torch=True. What compiling means for f is told at `value_and_grad`, but
-    that f is never run as it is instead: where Python needs a value while tracing, the engine's error is raised.
+    compiler, so it is used only with compile_torch=True. What compiling means for f is told at `value_and_grad`.
+    Keys may be arguments and results.
 
     Args:
         f: takes and returns trees of arrays, and whatever else: strings, None, numbers.
@@ -175,7 +175,7 @@ def _jit_again(f: Callable[..., Any], compile_torch: bool) -> Callable[..., Any]
     return jit(f, compile_torch=compile_torch)
 
 
-def as_torch_function(f: Callable[..., Any], engine: str, *, jit: bool | None = None) -> Callable[..., Any]:
+def as_torch_function(f: Callable[..., Any], engine: str, *, jit: bool = False) -> Callable[..., Any]:
     """f, written for another engine, as a function of torch tensors that torch differentiates.
 
         torch tensors --convert--> jax arrays --f--> jax arrays --convert--> torch tensors

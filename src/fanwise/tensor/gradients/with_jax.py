@@ -15,6 +15,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ..random.drawing import words_array
+from ..random.keys import Key
 from ..trees import Leaf
 from .calls import Call, NoGradient, Pull, Run
 
@@ -181,3 +183,8 @@ def compiled(run: Run) -> Run:
 def is_not_concrete(error: Exception) -> bool:
     """Whether Python needed the value of an array while JAX traced."""
     return isinstance(error, _NOT_CONCRETE)
+
+
+def words_of_key(key: Key) -> Leaf:
+    """A key as compiled code takes it."""
+    return words_array(key, "jax")

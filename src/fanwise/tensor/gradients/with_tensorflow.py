@@ -7,6 +7,8 @@ tape does not see what an outer function does with its argument. A Variable is i
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..random.drawing import words_array
+from ..random.keys import Key
 from ..trees import Leaf
 from ..with_tensorflow import tf
 from .calls import Call, NoGradient, Pull, Run
@@ -138,3 +140,8 @@ def is_not_concrete(error: Exception) -> bool:
         return "made outside of tf.function" in str(error) or "only supports singleton tf.Variables" in str(error)
     kinds = (TypeError, AttributeError, NotImplementedError)
     return isinstance(error, kinds) and any(words in str(error) for words in _SAYS_NOT_CONCRETE)
+
+
+def words_of_key(key: Key) -> Leaf:
+    """A key as compiled code takes it."""
+    return words_array(key, "tensorflow")

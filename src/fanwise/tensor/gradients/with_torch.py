@@ -16,6 +16,8 @@ from typing import Any
 import torch
 
 from ...base.errors import NotInstalled
+from .. import random
+from ..random.keys import Key
 from ..trees import Leaf
 from .calls import Call, NoGradient, Pull, Run
 
@@ -227,12 +229,20 @@ def is_not_concrete(error: Exception) -> bool:
     return False
 
 
+def words_of_key(key: Key) -> Leaf:
+    """torch.compile takes keys as they are."""
+    raise AssertionError("torch compiles functions, and no flat lists of arrays")
+
+
 def compiled_function(f: Callable[..., Any]) -> Callable[..., Any]:  # Any: the user's
     """f by torch.compile; as it is inside another differentiation, for compiled code has no second derivative.
 
     Raises, when called:
         NotInstalled: there is no C++ compiler.
     """
+    # torch.compile follows Python, so it would go from a key into hashes and compile for every key. This has it call
+    # the functions that draw, between two pieces of compiled code. Without it the numbers are the same, and slow.
+    torch._dynamo.trace_rules.add(random.__name__)
     fast = torch.compile(f)
 
     def function(*args: Any, **kwargs: Any) -> Any:

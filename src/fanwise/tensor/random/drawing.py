@@ -7,26 +7,29 @@
 Exact numbers have the same bits on every engine, device and machine. Native ones come faster where the engine
 makes them on an accelerator; their bits depend on engine, device and version.
 
-A key is no array. Inside `jit` numbers are drawn when the function is traced, and are constants of what was
-compiled: draw outside and pass them in. Nothing here can be differentiated with respect to low, mean and so on.
+Compiled code draws anew each time it runs, from a key that is an argument or has a traced step folded in: it calls
+back to exact.py on the host, with the numbers that the key depends on, so the bits are the same (with_<engine>.called).
+From a key that the function closes over, numbers are drawn when it is traced, and are constants of what was compiled.
+Nothing here can be differentiated with respect to low, mean and so on.
 """
 
 import importlib
 import math
 import operator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, cast
 
 from ..dtype_names import dtype_name
 from ..engines import check_engine, current_engine, engine_of, is_array_type
 from ..placement.naming import find_device
-from .keys import Key
+from .keys import Key, traced_arrays, words_of_32_bits, words_with
 
 if TYPE_CHECKING:
     from types import ModuleType
 
 _Array = Any  # An array of whichever engine was asked for; they have no type in common.
-_Shape = SupportsIndex | tuple[SupportsIndex, ...] | list[int]
+_Shape = SupportsIndex | Iterable[SupportsIndex]  # tuples, lists, and the shape of any engine's array
 _LARGEST = {"float16": 65504.0, "bfloat16": 2.0**128 - 2.0**120, "float32": 2.0**128 - 2.0**104}
 _FLOATS = (*_LARGEST, "float64")
 _RANGES = {f"int{bits}": (-(1 << bits - 1), 1 << bits - 1) for bits in (8, 16, 32, 64)}
@@ -35,12 +38,24 @@ _RANGES |= {f"uint{bits}": (0, 1 << bits) for bits in (8, 16, 32, 64)}
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """An order for numbers, checked: `seed` is of the key and, for native numbers, of what is drawn too."""
+    """An order for numbers, checked.
 
-    seed: tuple[int, int]
+    Args:
+        key: for native numbers it is one of what is drawn, too.
+        engine: which makes the array.
+        shape, dtype: of the array.
+        device: a name that exists; None for the engine's own choice.
+    """
+
+    key: Key
+    engine: str
     shape: tuple[int, ...]
     dtype: str
     device: str | None
+
+
+# What makes a numpy array on the host. Any: numpy's arrays; numpy is not loaded here.
+_Make = Callable[[Sequence[Any]], Any]
 
 
 class _Engine(Protocol):
@@ -63,6 +78,15 @@ class _Engine(Protocol):
     def native_bernoulli(self, draw: Draw, p: float) -> _Array: ...
 
     def native_permutation(self, draw: Draw, n: int) -> _Array: ...
+
+
+class _Compiling(Protocol):
+    """What that of an engine that puts something in an array's place while it traces offers, too."""
+
+    # make(numbers of the arrays) by the host, whenever compiled code runs; its array has this shape and dtype.
+    def called(self, make: _Make, arrays: list[_Array], shape: tuple[int, ...], dtype: str) -> _Array: ...
+
+    def placed(self, x: _Array, device: str | None) -> _Array: ...
 
 
 def uniform(
@@ -105,7 +129,7 @@ def uniform(
         raise ValueError(f"low must be less than high and both finite in {draw.dtype}, got low={low!r}, high={high!r}")
     if native:
         return maker.native_uniform(draw, low, high)
-    return maker.adopt(_exact().uniform(draw.seed, draw.shape, low, high, draw.dtype), draw.device)
+    return _made(maker, draw, lambda words: _exact().uniform(words, draw.shape, low, high, draw.dtype))
 
 
 def normal(
@@ -144,7 +168,7 @@ def normal(
         raise ValueError(f"mean must be finite and std finite and at least 0, got mean={mean!r}, std={std!r}")
     if native:
         return maker.native_normal(draw, mean, std)
-    return maker.adopt(_exact().normal(draw.seed, draw.shape, mean, std, draw.dtype), draw.device)
+    return _made(maker, draw, lambda words: _exact().normal(words, draw.shape, mean, std, draw.dtype))
 
 
 def integers(
@@ -187,7 +211,7 @@ def integers(
         )
     if native:
         return maker.native_integers(draw, low, high)
-    return maker.adopt(_exact().integers(draw.seed, draw.shape, low, high, draw.dtype), draw.device)
+    return _made(maker, draw, lambda words: _exact().integers(words, draw.shape, low, high, draw.dtype))
 
 
 def bernoulli(
@@ -217,7 +241,7 @@ def bernoulli(
         raise ValueError(f"p must be from 0 to 1, got {p!r}")
     if native:
         return maker.native_bernoulli(draw, p)
-    return maker.adopt(_exact().bernoulli(draw.seed, draw.shape, p), draw.device)
+    return _made(maker, draw, lambda words: _exact().bernoulli(words, draw.shape, p))
 
 
 def permutation(key: Key, x: Any, *, engine: str | None = None, device: object = None, native: bool = False) -> _Array:
@@ -241,13 +265,57 @@ def permutation(key: Key, x: Any, *, engine: str | None = None, device: object =
             raise ValueError("engine, device and native are for permutation(key, n); an array keeps its own")
         if x.shape[0] is None:
             raise ValueError("TensorFlow does not know the length of x while it traces; give an input_signature")
-        order = _exact().permutation(_checked(key).words, int(x.shape[0]))
-        return _file(engine_of(x)).reordered(x, order)
+        return _reordered(_checked(key), x, int(x.shape[0]))
     (n,) = _axes(operator.index(x))
     maker, draw = _draw(key, n, None, what="permutation" if native else "", engine=engine, device=device)
     if native:
         return maker.native_permutation(draw, n)
-    return maker.adopt(_exact().permutation(draw.seed, n).astype(draw.dtype, copy=False), draw.device)
+    return _made(maker, draw, lambda words: _exact().permutation(words, n).astype(draw.dtype, copy=False))
+
+
+def _reordered(key: Key, x: _Array, n: int) -> _Array:
+    engine = engine_of(x)
+    maker = _file(engine)
+    if not traced_arrays(key):
+        return maker.reordered(x, _exact().permutation(key.words, n))
+    dtype = maker.default_integer()
+    return maker.reordered(
+        x, _called(engine, key, lambda words: _exact().permutation(words, n).astype(dtype), (n,), dtype)
+    )
+
+
+def _made(maker: _Engine, draw: Draw, make: Callable[[tuple[int, int]], Any]) -> _Array:
+    """What `make` makes of the key's words: now, or each time when compiled code runs."""
+    if traced_arrays(draw.key):
+        numbers = _called(draw.engine, draw.key, make, draw.shape, draw.dtype)
+        return cast(_Compiling, maker).placed(numbers, draw.device)
+    return maker.adopt(make(draw.key.words), draw.device)
+
+
+def _called(
+    engine: str, key: Key, make: Callable[[tuple[int, int]], Any], shape: tuple[int, ...], dtype: str
+) -> _Array:
+    for each in traced_arrays(key):
+        tracing = engine_of(each)
+        if tracing != engine:
+            raise TypeError(
+                f"numbers of {engine} are asked for, from a key that depends on an array of {tracing} that is traced. "
+                f"Say engine={tracing!r}, or enter fanwise.tensor.use({tracing!r})."
+            )
+    compiling = cast(_Compiling, _file(engine))
+    return compiling.called(lambda numbers: make(words_with(key, numbers)), traced_arrays(key), shape, dtype)
+
+
+def words_array(key: Key, engine: str) -> _Array:
+    """What `key_of_words` takes, as an array of the engine; also of a key of compiled code."""
+    import numpy as np
+
+    def make(words: tuple[int, int]) -> Any:
+        return np.array(words_of_32_bits(words), np.uint32)
+
+    return (
+        _called(engine, key, make, (4,), "uint32") if traced_arrays(key) else _file(engine).adopt(make(key.words), None)
+    )
 
 
 def _draw(
@@ -261,8 +329,8 @@ def _draw(
     else:
         maker.check_dtype(dtype)
     # Native generators get a seed for each kind of number, as exact numbers have words for each kind.
-    seed = _checked(key).fold_in(f"native {what}").words if what else _checked(key).words
-    return maker, Draw(seed, _axes(shape), dtype, None if device is None else find_device(engine, device))
+    key = _checked(key).fold_in(f"native {what}") if what else _checked(key)
+    return maker, Draw(key, engine, _axes(shape), dtype, None if device is None else find_device(engine, device))
 
 
 def _checked(key: Key) -> Key:
@@ -272,7 +340,12 @@ def _checked(key: Key) -> Key:
 
 
 def _axes(shape: _Shape) -> tuple[int, ...]:
-    lengths = tuple(map(operator.index, shape)) if isinstance(shape, (tuple, list)) else (operator.index(shape),)
+    if isinstance(shape, SupportsIndex):
+        lengths: tuple[int, ...] = (operator.index(shape),)
+    else:
+        if any(length is None for length in shape):  # of a tf.TensorShape
+            raise ValueError(f"TensorFlow does not know all of the shape {shape} while it traces; give a known one")
+        lengths = tuple(map(operator.index, shape))
     if lengths and min(lengths) < 0:
         raise ValueError(f"a shape has no negative lengths, got {shape!r}")
     return lengths

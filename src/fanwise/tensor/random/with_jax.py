@@ -3,6 +3,7 @@
 What is put is an array that nobody else has, so it does not matter that JAX keeps the memory where it can.
 """
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..placement import to_device
-from .drawing import Draw
+from .drawing import Draw, words_array
 from .exact import Array
 
 
@@ -27,7 +28,12 @@ def check_dtype(name: str) -> None:
 
 
 def adopt(made: Array, device: str | None) -> jax.Array:
-    return _placed(jnp.asarray(made), device)
+    return placed(jnp.asarray(made), device)
+
+
+def called(make: Callable[[Sequence[Any]], Array], arrays: list[jax.Array], shape: tuple[int, ...], dtype: str) -> Any:
+    like = jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))  # type: ignore[no-untyped-call]
+    return jax.pure_callback(lambda *numbers: make(numbers), like, *arrays, vmap_method="sequential")
 
 
 def reordered(x: jax.Array, order: Array) -> jax.Array:
@@ -35,42 +41,40 @@ def reordered(x: jax.Array, order: Array) -> jax.Array:
 
 
 def native_uniform(draw: Draw, low: float, high: float) -> jax.Array:
-    return _placed(jax.random.uniform(_key(draw), draw.shape, draw.dtype, low, high), draw.device)
+    return placed(jax.random.uniform(_key(draw), draw.shape, draw.dtype, low, high), draw.device)
 
 
 def native_normal(draw: Draw, mean: float, std: float) -> jax.Array:
     made = jax.random.normal(_key(draw), draw.shape, draw.dtype)
-    return _placed(made * jnp.asarray(std, draw.dtype) + jnp.asarray(mean, draw.dtype), draw.device)
+    return placed(made * jnp.asarray(std, draw.dtype) + jnp.asarray(mean, draw.dtype), draw.device)
 
 
 def native_integers(draw: Draw, low: int, high: int) -> jax.Array:
     least, end = np.iinfo(draw.dtype).min, np.iinfo(draw.dtype).max
     if (low, high) == (least, end + 1):
-        return _placed(jax.random.bits(_key(draw), draw.shape, _unsigned(draw)).view(draw.dtype), draw.device)
-    return _placed(jax.random.randint(_key(draw), draw.shape, low, high, draw.dtype), draw.device)
+        return placed(jax.random.bits(_key(draw), draw.shape, _unsigned(draw)).view(draw.dtype), draw.device)
+    return placed(jax.random.randint(_key(draw), draw.shape, low, high, draw.dtype), draw.device)
 
 
 def native_bernoulli(draw: Draw, p: float) -> jax.Array:
-    return _placed(jax.random.bernoulli(_key(draw), p, draw.shape), draw.device)
+    return placed(jax.random.bernoulli(_key(draw), p, draw.shape), draw.device)
 
 
 def native_permutation(draw: Draw, n: int) -> jax.Array:
-    return _placed(jax.random.permutation(_key(draw), n), draw.device)
+    return placed(jax.random.permutation(_key(draw), n), draw.device)
 
 
 def _key(draw: Draw) -> Any:  # Any: JAX's typed keys have no type
     kind = jax.random.key(0)
-    words = np.array([part >> shift & 0xFFFFFFFF for part in draw.seed for shift in (0, 32)], dtype=np.uint32)
-    return jax.random.wrap_key_data(
-        jnp.asarray(words)[: jax.random.key_data(kind).size], impl=jax.random.key_impl(kind)
-    )
+    words = words_array(draw.key, "jax")
+    return jax.random.wrap_key_data(words[: jax.random.key_data(kind).size], impl=jax.random.key_impl(kind))
 
 
 def _unsigned(draw: Draw) -> str:
     return "uint" + draw.dtype.removeprefix("u").removeprefix("int")
 
 
-def _placed(x: jax.Array, device: str | None) -> jax.Array:
+def placed(x: jax.Array, device: str | None) -> jax.Array:
     return x if device is None else to_device(x, device)
 
 

@@ -45,7 +45,7 @@ def native_permutation(draw: Draw, n: int) -> Array:
 
 
 def _generator(draw: Draw) -> np.random.Generator:
-    return np.random.Generator(np.random.Philox(key=np.array(draw.seed, dtype=np.uint64)))
+    return np.random.Generator(np.random.Philox(key=np.array(draw.key.words, dtype=np.uint64)))
 
 
 def _cast(made: Any, draw: Draw) -> Array:  # Any: a float where the shape is empty

@@ -56,7 +56,7 @@ def _empty(draw: Draw) -> torch.Tensor:
 
 def _generator(draw: Draw) -> torch.Generator:
     generator = torch.Generator(_device(draw))
-    generator.manual_seed(draw.seed[0])
+    generator.manual_seed(draw.key.words[0])
     return generator
 
 

@@ -1,7 +1,6 @@
 """Takes about 5 seconds: chapter 2.1 of "Dive into Deep Learning", data manipulation, once for every engine.
 
     FANWISE_ENGINE=jax python examples/tensors.py        torch if it is not set; jax, tensorflow, numpy
-
 Arrays are the engine's own. They are printed through NumPy, so that every engine prints the same.
 """
 
@@ -62,14 +61,15 @@ Z = ft.State(ft.zeros_like(Y))
 before = id(Z)
 Z[:] = X + Y
 Z += X
-print("Z[:] = X + Y and Z += X keep Z:", id(Z) == before)
+Z[1, 2] = 17.0
+print("Z[:] = X + Y, Z += X and Z[1, 2] = 17 keep Z:", id(Z) == before)
 show("Z", Z.value)
+show("X + Y + Y, compiled", ft.jit(lambda X, Y: X + Y + Y)(X, Y))  # where the engine can, with no array in between
 
 # -- conversion: to NumPy and back, and to Python's numbers
-A = ft.to_numpy(X)
-B = ft.from_numpy(A)
+A, B = ft.to_numpy(X), ft.from_numpy(ft.to_numpy(X))
 print("to NumPy:", type(A).__name__, "and back to", ft.engine_of(B), "equal:", bool(ft.all(B == X)))
-number = ft.asarray([3.5])[0]
+number = ft.reshape(ft.asarray([3.5]), ())
 print("one element:", float(number), int(number))
 
 # -- exercises: other comparisons, and broadcasting in three dimensions

@@ -41,6 +41,10 @@ elements: 12 shape: (12,)
  [2 3]]
 |W = W + X keeps W: False
 |keep Z: True
+|X + Y + Y, compiled =
+[[ 4.  3. 10.  9.]
+ [ 6.  9. 12. 15.]
+ [16. 15. 14. 13.]]
 |one element: 3.5 3
 |X > Y =
 [[False False False False]

@@ -70,8 +70,14 @@ def test_data_parallelism_from_scratch_prints_what_the_book_does(run_example: Ca
     difference = re.search(r"^1 and 2 devices differ by (\S+), parameters go up to (\S+)$", output, re.M)
     assert difference and float(difference[1]) < 1e-5 * float(difference[2])
     runs = re.findall(r"^train\((.*)\): 0\.\d\d test acc: 0\.\d\d, \d+\.\d sec/epoch on (\[.*\])$", output, re.M)
-    assert [run[0] for run in runs[2:]] == ["1, 32, 0.2", "2, 32, 0.2", "2, 64, 0.2", "2, 64, 0.4"]
-    assert [len(ast.literal_eval(run[1])) for run in runs[2:]] == [1, 2, 2, 2]
+    larger = ["2, 64, 0.2", "2, 64, 0.4", "4, 128, 0.2", "4, 128, 0.8"]
+    assert [run[0] for run in runs[2:]] == ["1, 32, 0.2", "2, 32, 0.2", *larger]
+    assert [len(ast.literal_eval(run[1])) for run in runs[2:]] == [1, 2, 2, 2, 4, 4]
+
+
+def test_the_ways_to_sum_are_compared_on_paper_and_here(run_example: Callable[[str], str]) -> None:
+    rows = re.findall(r"^(\d)   (\w+) +(\S+) ms +\S+ ms$", run_example("allreduce_ways"), re.M)
+    assert [(k, how) for k, how, _ in rows] == [(k, how) for k in "248" for how in ("root", "tree", "ring", "owner")]
 
 
 def test_one_network_is_trained_on_any_number_of_devices_with_the_same_bits(run_example: Callable[[str], str]) -> None:

@@ -185,7 +185,7 @@ def by_fanwise(shown: Results) -> Results:
     Z[:] = X + Y
     Z += Y
     assert id(Z) == before
-    found["compiled"] = [ft.jit(lambda X, Y: X + Y + Y + Y + Y)(X, Y) if ft.current_engine() != "numpy" else X + 4 * Y]
+    found["compiled"] = [ft.jit(lambda X, Y: X + Y + Y + Y + Y)(X, Y)]
     np.testing.assert_array_equal(ft.to_numpy(Z.value), ft.to_numpy(X + Y + Y))
     assert isinstance(ft.to_numpy(X), np.ndarray) and ft.engine_of(ft.from_numpy(ft.to_numpy(X))) == ft.current_engine()
     return {name: [ft.to_numpy(each) for each in arrays] for name, arrays in found.items()}

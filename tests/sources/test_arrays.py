@@ -19,6 +19,8 @@ import torch
 
 import fanwise.tensor as ft
 
+pytestmark = pytest.mark.usefixtures("jax_is_loaded", "tensorflow_is_loaded")
+
 Results = dict[str, list[Any]]  # Any: arrays of every engine, nested lists
 
 TO_12 = ["arange", "zeros", "ones", "normal", "list", "rows", "written"]
@@ -207,20 +209,16 @@ def test_torch_computes_what_is_printed(printed: dict[str, Results]) -> None:
     assert_are_printed(by_torch(), printed["torch"])
 
 
-@pytest.mark.usefixtures("jax_is_loaded")
 def test_jax_computes_what_is_printed(printed: dict[str, Results]) -> None:
     assert_are_printed(by_jax(), printed["jax"])
 
 
-@pytest.mark.usefixtures("tensorflow_is_loaded")
 def test_tensorflow_computes_what_is_printed(printed: dict[str, Results]) -> None:
     assert_are_printed(by_tensorflow(), printed["tensorflow"])
 
 
 @pytest.fixture(params=["torch", "jax", "tensorflow", "numpy"])
 def engine(request: pytest.FixtureRequest) -> Iterator[str]:
-    if request.param in ("jax", "tensorflow"):
-        request.getfixturevalue(f"{request.param}_is_loaded")
     with ft.use(request.param):
         yield request.param
 

@@ -201,3 +201,53 @@ def test_anchors_are_found_in_both_forms() -> None:
 
 def test_headings_become_anchors() -> None:
     assert anchors_of("# Errors\n## Worker lost\ntext\n## wire\n### Not this\n") == ["worker-lost", "wire"]
+
+
+# A file as documents name it: `engines.py`, `base/errors.py`; not `with_<engine>.py`.
+FILE_NAME = re.compile(r"(?<![\w/.<>*-])((?:[\w-]+/)*[\w-]+\.pyi?)\b(?!\.)")
+OF_USERS = ("train.py", "package/train.py")  # programs that docstrings speak of
+# Layers that a design note is about, where its name does not say so.
+NOTES = {"rpc": ("rpc", "links"), "main-job": ("tune",), "wire-format": ("tensor", "links")}
+
+
+def names_of_no_file(text: str, homes: tuple[str, ...], paths: set[str]) -> list[str]:
+    """Files that a text names and that are neither in one of these folders, nor beside one above it, nor a test.
+
+    A name with a folder may be anywhere: it says where.
+    """
+    above = {parent.as_posix() for home in homes for parent in Path(home).parents}
+
+    def exists(name: str) -> bool:
+        if "/" in name or name.startswith("test_") or name == "conftest.py":
+            return any(f"/{path}".endswith(f"/{name}") for path in paths)
+        return any(
+            path.startswith(tuple(f"{home}/" for home in homes)) or Path(path).parent.as_posix() in above
+            for path in paths
+            if Path(path).name == name
+        )
+
+    return [name for name in FILE_NAME.findall(text) if name not in OF_USERS and not exists(name)]
+
+
+def test_files_that_design_notes_and_docstrings_of_modules_name_exist(
+    written: dict[str, str], repository: Path
+) -> None:
+    paths = {*written, *(path.relative_to(repository).as_posix() for path in (repository / "src").rglob("*.pyi"))}
+    missing = {}
+    for path, text in written.items():
+        if path.startswith("docs/design/"):
+            layers = NOTES.get(Path(path).stem, (Path(path).stem,))
+            homes = tuple(f"src/fanwise/{layer}" for layer in layers)
+        elif path.startswith("src/") and path.endswith(".py"):
+            text, homes = ast.get_docstring(ast.parse(text)) or "", (Path(path).parent.as_posix(),)
+        else:
+            continue
+        if found := names_of_no_file(text, homes, paths):
+            missing[path] = found
+    assert missing == {}
+
+
+def test_a_name_of_no_file_is_seen() -> None:
+    paths = {"src/fanwise/a/here.py", "src/fanwise/top.py", "src/fanwise/b/there.py", "tests/b/test_it.py"}
+    text = "`here.py`, top.py, b/there.py and test_it.py exist, with_<engine>.py may; there.py and a/gone.py do not."
+    assert names_of_no_file(text, ("src/fanwise/a",), paths) == ["there.py", "a/gone.py"]

@@ -379,6 +379,31 @@ def test_a_state_means_the_same_on_all_engines(engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+def test_a_cell_that_is_taken_for_an_array_says_what_to_give_instead(engine: str) -> None:
+    x = MAKE[engine](START)
+    s = State(x)
+    uses: list[Callable[[], object]] = [
+        lambda: s + 1,
+        lambda: 2.0 * s,
+        lambda: x + s,
+        lambda: x @ s,
+        lambda: s < 1,
+        lambda: -s,
+        lambda: float(s),
+        lambda: 1 if s else 0,
+        lambda: ft.sum(s),  # type: ignore[type-var]
+        lambda: ft.add(x, s),
+        lambda: np.asarray(s),
+        lambda: s**2,
+    ]
+    for place, wrong in enumerate(uses):
+        with pytest.raises(TypeError) as raised:
+            wrong()
+        assert "s.value" in str(raised.value), (place, str(raised.value))
+    assert s.value is not None and np.array_equal(np.asarray(s.value + 1), START + 1)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_what_does_not_fit_is_refused_alike(engine: str) -> None:
     make = MAKE[engine]
     x, whole = make(START), make(np.arange(3))

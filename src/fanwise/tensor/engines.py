@@ -97,9 +97,9 @@ def is_remembered(kind: type) -> bool:
 def _look_up(kind: type) -> str:
     engine = _find(kind)
     if engine is None:
+        remedy = getattr(kind, "NO_ARRAY", "make an array of it with fanwise.tensor.asarray")
         raise TypeError(
-            f"expected an array of {', '.join(ENGINES)}, got {kind.__module__}.{kind.__qualname__}; "
-            f"make an array of it with fanwise.tensor.asarray"
+            f"expected an array of {', '.join(ENGINES)}, got {kind.__module__}.{kind.__qualname__}; {remedy}"
         )
     if kind.__module__.partition(".")[0] in _LIBRARIES:
         _engine_by_type[kind] = engine

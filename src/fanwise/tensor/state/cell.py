@@ -10,7 +10,7 @@ use `at`. Not for several threads at once. A `with_<engine>` file keeps the hold
 """
 
 import importlib
-from typing import Any, Protocol, cast
+from typing import Any, NoReturn, Protocol, cast
 
 from ..engines import engine_of
 from ..indexing.places import How, check_value
@@ -35,7 +35,8 @@ class State:
 
     `s[i] = v` writes, `s[:] = v` writes everywhere; `+=`, `-=`, `*=`, `/=` work on `s` and on `s[i]`. Reading
     `s.value` or `s[i]` gives what the cell holds now. Where `in_place` is true and arrays can be written to (torch,
-    numpy), that is the cell's own memory: it changes with the cell, so copy it to keep it.
+    numpy), that is the cell's own memory: it changes with the cell, so copy it to keep it. A cell is no array:
+    functions and operators take `s.value`, and say so.
 
     A cell is data: gradients neither flow into it nor through it; for that there is `at`. A copied, pickled or sent
     cell is one of its own, with the same numbers.
@@ -57,6 +58,9 @@ class State:
     """
 
     __slots__ = ("_file", "_holder", "engine")
+
+    NO_ARRAY = "a State is a cell, not an array: give what it holds, s.value"  # what `engine_of` says to do
+    __array_ufunc__ = None  # numpy's operators leave State to what stands below
 
     def __init__(self, x: _Array, copy: bool = True) -> None:
         self.engine = engine_of(x)
@@ -100,6 +104,22 @@ class State:
 
     def __itruediv__(self, value: Any) -> "State":
         return self._write(..., value, "divide")
+
+    def _is_no_array(self, _: Any, /) -> Any:
+        raise TypeError(
+            f"State has no arithmetic but `+= -= *= /=`, which write into it; {self.NO_ARRAY}, as in s.value + 1"
+        )
+
+    def _is_no_number(self) -> NoReturn:
+        raise TypeError(self.NO_ARRAY)
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _is_no_array
+    __pow__ = __rpow__ = __matmul__ = __rmatmul__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = _is_no_array
+    __lt__ = __le__ = __gt__ = __ge__ = _is_no_array
+    __neg__ = __abs__ = __float__ = __int__ = __bool__ = _is_no_number
+
+    def __array__(self, *_: Any, **__: Any) -> NoReturn:
+        self._is_no_number()
 
     def _write(self, index: Any, value: Any, how: How) -> "State":
         if type(value) is State:

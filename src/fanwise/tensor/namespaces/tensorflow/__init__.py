@@ -4,7 +4,7 @@
     dtypes.py         kinds of types, promotion, what is about types alone
     arguments.py      what functions accept: tensors, variables, Python numbers, axes
     creation.py  elementwise.py  arithmetic.py  comparisons.py  complexes.py  reductions.py  sorting.py
-    searching.py  manipulation.py  products.py  linalg.py  fft.py  info.py     the functions, by topic
+    searching.py  manipulation.py  products.py  linalg.py  fft.py     the functions, by topic
 
 TensorFlow has a NumPy mode, and it is not used: `enable_numpy_behavior` changes the operators of every tensor of
 the process. The functions work on tensors and variables, at once and inside `tf.function`; gradients flow through.

@@ -10,10 +10,8 @@ import torch._dynamo  # loading it changes the environment
 from torch import Tensor, nn
 
 from fanwise.parallel.batch_norm import TogetherDevice, check_batch_norm
-from fanwise.parallel.buffers import Buffers
 from fanwise.parallel.gradients import add
-from fanwise.parallel.losses import LossReader
-from fanwise.parallel.replicas import Replica, ShardWork
+from fanwise.parallel.replicas import ShardWork, replica_of
 from fanwise.parallel.shards import cut, total
 from fanwise.parallel.team import Alone
 from fanwise.tensor.random.keys import Key
@@ -58,7 +56,7 @@ class Bench:
     def __init__(self, loss_fn: LossFn, exchange: Any = None, model: nn.Module | None = None) -> None:  # Any: one
         self.model = Keeps() if model is None else model
         self.params = list(self.model.parameters())
-        self.replica = Replica(self.model, self.params, loss_fn, None, Buffers(self.model), LossReader())
+        self.replica = replica_of(self.model, loss_fn)
         self.device = TogetherDevice(self.replica, exchange or Alone())
 
     def step(self) -> list[Tensor | None]:
@@ -174,12 +172,12 @@ def test_an_exchange_that_breaks_off_unwinds_all_shards(at: int) -> None:
     bench.step()
 
 
-def test_after_a_step_modules_have_the_attributes_of_the_last_shard_and_buffers_are_for_the_step_to_settle() -> None:
+def test_after_a_step_modules_have_the_attributes_of_the_first_shard_and_buffers_are_for_the_step_to_settle() -> None:
     bench = Bench(squares)
     chance = torch.get_rng_state()
     bench.step()
     assert isinstance(bench.model, Keeps)
-    assert len(bench.model.kept) == 3 and bench.model.calls == 1
+    assert len(bench.model.kept) == 4 and bench.model.calls == 1
     assert int(bench.model.seen) == 0
     assert "forward" not in vars(bench.model.layers[1])
     assert torch.equal(torch.get_rng_state(), chance)

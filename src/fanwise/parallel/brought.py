@@ -5,15 +5,15 @@
 Told once a step by every process, so it is made of what is pickled quickly.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from .gradients import Partial
+from .gradients import Changed, Partial, Rule
 from .shards import Node
 from .splitting import moved
 
@@ -25,7 +25,7 @@ class Brought:
     """What a node over the shards from `start` to before `stop` holds besides its gradients.
 
     `reached`: of which parameters it has a gradient; empty: none of its shards had samples. `loss_type`: of torch, by
-    its name. `buffers`: by their place, with the samples that each is the sum over.
+    its name. `buffers`: by their place, with what else a `Changed` holds. `sparse`: gradients in their parts.
     """
 
     start: int
@@ -35,16 +35,22 @@ class Brought:
     loss_type: str = "float32"
     count: float = 0
     samples: int = 0
-    buffers: Sequence[tuple[int, npt.NDArray[Any], int]] = ()
+    buffers: Sequence[tuple[int, npt.NDArray[Any], int, Rule, bool]] = ()
     executed: int = 0
+    attributes: Mapping[tuple[int, str], Any] = field(default_factory=dict)  # Any: plain values
+    sparse: Sequence[tuple[int, Tensor, Tensor, tuple[int, ...], bool]] = ()
 
     def node(self) -> Node[Partial]:
         """The node, without gradients."""
         if not self.reached:
             return Node(self.start, self.stop, None)
         loss = torch.tensor(self.loss, dtype=getattr(torch, self.loss_type))
-        buffers = {place: (torch.from_numpy(buffer), samples) for place, buffer, samples in self.buffers}
+        buffers = {
+            place: Changed(torch.from_numpy(buffer), samples, rule, is_same)
+            for place, buffer, samples, rule, is_same in self.buffers
+        }
         value = Partial([], loss, self.count, self.samples, buffers, self.executed)
+        value.attributes, value.sparse = dict(self.attributes), dict(map(_sparse, self.sparse))
         return Node(self.start, self.stop, value)
 
 
@@ -57,12 +63,26 @@ def _told(start: int, stop: int, value: Partial | None) -> tuple[Any, ...]:  # A
     if value is None:
         return start, stop
     reached = bytes([grad is not None for grad in value.grads])
-    values = in_main_memory([buffer for buffer, _ in value.buffers.values()]) if value.buffers else []
+    values = in_main_memory([changed.value for changed in value.buffers.values()]) if value.buffers else []
     both = zip(value.buffers.items(), values, strict=True)
-    buffers = [(place, buffer.numpy(), samples) for (place, (_, samples)), buffer in both]
+    buffers = [(place, buffer.numpy(), *changed[1:]) for (place, changed), buffer in both]
     loss_type = str(value.loss.dtype).removeprefix("torch.")
     loss = value.loss.item()
-    return start, stop, reached, loss, loss_type, value.count, value.samples, buffers, value.executed
+    told = start, stop, reached, loss, loss_type, value.count, value.samples, buffers, value.executed
+    if not (value.attributes or value.sparse):
+        return told
+    return *told, value.attributes, [_parts(place, grad.cpu()) for place, grad in value.sparse.items()]
+
+
+def _parts(place: int, grad: Tensor) -> tuple[int, Tensor, Tensor, tuple[int, ...], bool]:
+    """Of a sparse gradient, as it is: entries that stand for the same place of it are not added yet."""
+    return place, grad._indices(), grad._values(), tuple(grad.shape), grad.is_coalesced()
+
+
+def _sparse(parts: tuple[int, Tensor, Tensor, tuple[int, ...], bool]) -> tuple[int, Tensor]:
+    place, indices, values, shape, is_coalesced = parts
+    made = torch.sparse_coo_tensor(indices, values, shape, is_coalesced=is_coalesced, check_invariants=False)
+    return place, made
 
 
 def hear(told: Plain) -> list[Brought]:
@@ -74,7 +94,10 @@ def to_device(done: Partial, device: torch.device) -> Partial:
     """What was gathered goes back to the device; gradients are there."""
     if device.type != "cpu":
         done.loss = moved(done.loss, device)
-        done.buffers = {place: (moved(value, device), samples) for place, (value, samples) in done.buffers.items()}
+        done.buffers = {
+            place: changed._replace(value=moved(changed.value, device)) for place, changed in done.buffers.items()
+        }
+        done.sparse = {place: moved(grad, device) for place, grad in done.sparse.items()}
     return done
 
 

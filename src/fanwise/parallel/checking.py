@@ -2,8 +2,7 @@
 
 import math
 import operator
-import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import SupportsIndex
 
 import torch
@@ -11,6 +10,8 @@ from torch import nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from ..base.nearest import did_you_mean
+from .agreement import first_difference
+from .marks import marks_of_modules
 from .team import Team
 
 
@@ -96,31 +97,15 @@ def seconds(name: str, value: float) -> float:
     return float(value)
 
 
-def check_same(team: Team, model: nn.Module) -> None:
-    """Raises ValueError unless the model begins with the same parameters and buffers in all processes."""
+def check_same(team: Team, modules: Mapping[str, nn.Module]) -> None:
+    """Raises ValueError unless model and modules, by name, begin with the same values in all processes."""
     if team.size == 1 or team.catching_up:
         return
-    own = {name: _mark(tensor) for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
-    each = team.together(lambda: team.gather("makes a step of a model", own))
-    for place, other in enumerate(each):
-        different = [name for name in {**each[0], **other} if each[0].get(name) != other.get(name)]
-        if different:
-            raise ValueError(
-                f"the model differs between processes 0 and {place}, first in {different[0]!r}: "
-                f"{_said(each[0], different[0])} and {_said(other, different[0])}.\n"
-                f"Make it the same way in every process; what is random is the same when it is drawn from torch, numpy "
-                f"or random inside the training function."
-            )
-
-
-def _mark(tensor: torch.Tensor) -> tuple[str, tuple[int, ...], int]:
-    """Type, shape, and a checksum of the values."""
-    values = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-    return str(tensor.dtype), tuple(tensor.shape), zlib.crc32(values.data)
-
-
-def _said(marks: dict[str, tuple[str, tuple[int, ...], int]], name: str) -> str:
-    if name not in marks:
-        return "not there"
-    dtype, shape, checksum = marks[name]
-    return f"{dtype} {shape} with checksum {checksum:08x}"
+    own = marks_of_modules(modules)
+    different = first_difference(team.together(lambda: team.gather("makes a step of a model", own)))
+    if different is not None:
+        raise ValueError(
+            f"the model differs between the processes, first in {different.name!r}: {different.said()}.\n"
+            f"Make it the same way in every process; what is random is the same when it is drawn from torch, numpy "
+            f"or random inside the training function."
+        )

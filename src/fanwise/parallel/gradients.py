@@ -5,12 +5,28 @@ reach, and for a buffer that the forward pass left as it was: neither is the sam
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .shards import Node, total
+
+# What becomes of a buffer: the mean over the samples; what the first shard made it; what every shard made it.
+Rule = Literal["mean", "first", "same"]
+
+
+class Changed(NamedTuple):
+    """A buffer that some shards have changed: `samples` of them.
+
+    `value`: with the rule "mean" the sum over the samples. `is_same`: all that are in it have made it so.
+    """
+
+    value: Tensor
+    samples: int
+    rule: Rule = "mean"
+    is_same: bool = True
 
 
 @dataclass(slots=True)
@@ -18,20 +34,23 @@ class Partial:
     """The sums over some shards.
 
     Attributes:
-        grads: of the summed losses.
+        grads: of the summed losses; those that are sparse are in `sparse`, by the place of their parameter.
         loss: the summed losses, without axes.
         count: what `loss` is to be divided by: losses, or their weights.
         samples: of these shards.
-        buffers: those that changed, and how many samples their sum stands for.
+        buffers: those that changed.
         executed: shards.
+        attributes: plain ones of modules, which changed.
     """
 
     grads: list[Tensor | None]
     loss: Tensor
     count: float
     samples: int
-    buffers: "dict[int, tuple[Tensor, int]]"
+    buffers: dict[int, Changed]
     executed: int = 1
+    attributes: dict[tuple[int, str], Any] = field(default_factory=dict)  # Any: plain values
+    sparse: dict[int, Tensor] = field(default_factory=dict)
 
 
 def add(left: Partial, right: Partial) -> Partial:
@@ -41,8 +60,12 @@ def add(left: Partial, right: Partial) -> Partial:
     left.count += right.count
     left.samples += right.samples
     left.executed += right.executed
-    for place, (value, samples) in right.buffers.items():
-        left.buffers[place] = _added(left.buffers[place], value, samples) if place in left.buffers else (value, samples)
+    for place, changed in right.buffers.items():
+        left.buffers[place] = _added(left.buffers[place], changed) if place in left.buffers else changed
+    if right.attributes:
+        left.attributes = right.attributes | left.attributes
+    for place, grad in right.sparse.items():
+        left.sparse[place] = left.sparse[place] + grad if place in left.sparse else grad
     return left
 
 
@@ -93,12 +116,11 @@ def _put(out: Tensor, left: Tensor | None, right: Tensor | None) -> Tensor | Non
     return None if only is None else out.copy_(only)
 
 
-def _added(sum_and_samples: tuple[Tensor, int], value: Tensor, samples: int) -> tuple[Tensor, int]:
-    so_far, of_samples = sum_and_samples
-    # A counter is the same in every shard, so that of the first one stands for all.
-    return (so_far + value if is_averaged(so_far) else so_far), of_samples + samples
-
-
-def is_averaged(buffer: Tensor) -> bool:
-    """Whether a buffer is a number to take the mean of: floating point, not an index, a counter or a mask."""
-    return buffer.is_floating_point() or buffer.is_complex()
+def _added(left: Changed, right: Changed) -> Changed:
+    samples = left.samples + right.samples
+    if left.rule == "mean":
+        return Changed(left.value + right.value, samples)
+    if left.rule == "first":
+        return Changed(left.value, samples, "first")
+    is_same = left.is_same and right.is_same and torch.equal(left.value, right.value)
+    return Changed(left.value, samples, "same", is_same)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .splitting import Content
 
@@ -25,9 +25,18 @@ def mark(tensor: Tensor) -> str:
     return f"{_kind(tensor)} with checksum {_checksum(values):08x}"
 
 
-def marks_of_batch(content: Content) -> dict[str, str]:
+def marks_of_modules(modules: Mapping[str, nn.Module]) -> dict[str, str]:
+    """A mark of each parameter and buffer of modules, by name; "" is the model, which is not named."""
+    return {
+        ".".join(filter(None, (prefix, name))): mark(tensor)
+        for prefix, module in modules.items()
+        for name, tensor in (*module.named_parameters(), *module.named_buffers())
+    }
+
+
+def marks_of_batch(content: Content, called: str) -> dict[str, str]:
     """A mark of each part of a batch, by where it stands in it."""
-    return dict(_marks(content, "the batch"))
+    return dict(_marks(content, called))
 
 
 def _marks(content: Content, path: str) -> Iterator[tuple[str, str]]:

@@ -8,7 +8,7 @@ only device of its process; what it is asked for is queued, and no step of one p
 shared - gradients, buffers that change, the stream of random numbers - begins anew with each shard.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -17,10 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from ..tensor.random.keys import Key
+from .attributes import Attributes
 from .buffers import Buffers
 from .chance import HostStreams, generators_of, stream
-from .gradients import Partial, add
+from .gradients import Changed, Partial, add
 from .losses import LossReader
+from .reached import modules_reached
 from .shards import Node, TreeSum
 from .splitting import Content, arguments
 
@@ -60,15 +62,19 @@ class Device(Protocol):
 class Replica:
     """The model of one memory, and what is needed to differentiate its loss.
 
+    `modules`: the model, whose name is "", and others that the loss reaches. `others`: the parameters of these.
     `generators`: that a shard draws from, those of the model's device.
     """
 
     model: nn.Module
+    modules: Mapping[str, nn.Module]
     params: list[nn.Parameter]
     loss_fn: LossFn
     autocast: torch.dtype | None
     buffers: Buffers
     reader: LossReader
+    attributes: Attributes
+    others: list[nn.Parameter]
     device: torch.device = _CPU
     generators: tuple[torch.Generator, ...] = field(init=False)
     host_streams: HostStreams = field(init=False)
@@ -92,14 +98,22 @@ class Replica:
         for param in self.params:
             grads.append(param.grad)
             param.grad = None
+        self.forget_others()
         changed = {} if work.alone else self.buffers.take(work.samples)
-        return Partial(grads, loss.detach(), count, work.samples, changed)
+        return partial_of(grads, loss, count, work.samples, changed, self.attributes.take())
 
     def _undo(self) -> None:
         """What a shard has changed, before it is made again."""
         for param in self.params:
             param.grad = None
+        self.forget_others()
         self.buffers.put_back()
+        self.attributes.put_back()
+
+    def forget_others(self) -> None:
+        """Gradients that the loss has left in modules which this step does not train."""
+        for param in self.others:
+            param.grad = None
 
     def loss(self, work: ShardWork) -> tuple[Tensor, float]:
         """The summed loss of one shard, with its graph, and what it counts."""
@@ -115,6 +129,36 @@ class Replica:
         return torch.autocast(self.device.type, self.autocast)
 
 
+def replica_of(
+    model: nn.Module,
+    loss_fn: LossFn,
+    *,
+    autocast: torch.dtype | None = None,
+    also: Sequence[nn.Module] = (),
+    mean_buffers: Sequence[str] = (),
+    device: torch.device = _CPU,
+) -> Replica:
+    """For one step; see `Run.step`."""
+    own = {id(module) for module in model.modules()}
+    named = {f"also[{place}]": module for place, module in enumerate(also)}
+    found = {**named, **modules_reached(loss_fn), **modules_reached(model)}
+    modules = {"": model} | {name: module for name, module in found.items() if id(module) not in own}
+    params = {id(param): param for param in model.parameters()}
+    others = {id(param): param for module in modules.values() for param in module.parameters()}
+    return Replica(
+        model,
+        modules,
+        list(params.values()),
+        loss_fn,
+        autocast,
+        Buffers(modules, mean_buffers),
+        LossReader(),
+        Attributes(modules),
+        [param for key, param in others.items() if key not in params],
+        device,
+    )
+
+
 class LocalDevice:
     """A device of this process."""
 
@@ -128,6 +172,21 @@ class LocalDevice:
                 value = self._replica.differentiate(each, key) if each.samples else None
             tree.put(Node(each.index, each.index + 1, value))
         return tree.nodes
+
+
+def partial_of(
+    grads: list[Tensor | None],
+    loss: Tensor,
+    count: float,
+    samples: int,
+    buffers: dict[int, Changed],
+    attributes: dict[tuple[int, str], Any],  # Any: plain values
+) -> Partial:
+    """What one shard brings. Sparse gradients go apart: they are added and exchanged in another way."""
+    sparse = {place: grad for place, grad in enumerate(grads) if grad is not None and grad.is_sparse}
+    for place in sparse:
+        grads[place] = None
+    return Partial(grads, loss.detach(), count, samples, buffers, 1, attributes, sparse)
 
 
 def scaled(loss: Tensor, work: ShardWork) -> Tensor:

@@ -54,6 +54,7 @@ def run(
     on_loss: str = "continue",
     step_timeout_s: float | None = None,
     pool: Pool | None = None,
+    verify: int = 0,
     progress: bool = True,
 ) -> R:
     """Call `train(run)` so that its steps are spread over devices. Blocks until it returns.
@@ -87,6 +88,9 @@ def run(
             until its first step is done a process has ten times as long, and at least a minute. In the processes of
             a launcher each waits so long for the others, then all raise. With one process nobody waits.
         pool: whose jobs the processes are; by default one of this library's own, or that of the job that this is.
+        verify: every so many batches of a step the processes compare batch, settings of the optimizer, parameters and
+            buffers, and a shard is executed twice; what differs first is named in an error. For looking for an
+            error: it costs about a step each time. By default only the first batches are compared.
         progress: show a line on standard error; redrawn in a terminal, every 10 s in a log, and not at all in a job.
 
     Returns:
@@ -109,6 +113,7 @@ def run(
     check_name("on_loss", on_loss, ON_LOSS)
     if step_timeout_s is not None:
         step_timeout_s = seconds("step_timeout_s", step_timeout_s)
+    verify = whole_number("verify", verify, least=0)
     given = {"shards": shards, "seed": seed, "threads": threads}
     fixed = frozenset(name for name, value in given.items() if value is not None)
     if (others := launched()) is not None:
@@ -117,7 +122,7 @@ def run(
         plan = _plan(_shards(shards, others.size, warns=others.rank == 0), 1 if threads is None else threads, seed)
         with entered(others, own, reduce=reduce) as team:
             team.agree_on(plan, fixed)
-            made = Run(plan, (own,), team=team, fixed=fixed, outside=Outside(train))
+            made = Run(plan, (own,), team=team, fixed=fixed, outside=Outside(train), verify=verify)
             return _train_here(train, made, resume, progress and team.place == 0, exact=reduce == "exact")
     found = devices_of(devices)
     plan = _plan(_shards(shards, len(found), warns=resume is None), 1 if threads is None else threads, seed)
@@ -137,12 +142,12 @@ def run(
             step_timeout_s=step_timeout_s,
             reduce=reduce,
             progress=progress,
+            verify=verify,
         )
         result: R = Supervisor(places.pool, train, settings).run()
         return result
-    return _train_here(
-        train, Run(plan, found, fixed=fixed, outside=Outside(train)), resume, progress, exact=reduce == "exact"
-    )
+    made = Run(plan, found, fixed=fixed, outside=Outside(train), verify=verify)
+    return _train_here(train, made, resume, progress, exact=reduce == "exact")
 
 
 def _spread(devices: Sequence[torch.device], processes: int | None) -> tuple[range, ...]:

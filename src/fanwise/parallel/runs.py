@@ -26,19 +26,18 @@ from ..pool.reporting import plain_metrics, report
 from . import checkpoints, evaluation
 from .batch_norm import BatchNorm, TogetherDevice, check_batch_norm
 from .batches import Batch, Collate, Data, batches, reader_of
-from .buffers import Buffers
 from .chance import generators_of
 from .checking import check_model, check_optimizer, check_precision, check_same, check_step, whole_number
 from .checkpoints import Writer
 from .loss_scale import LossScale
-from .losses import LossReader
 from .outside import Outside
 from .plans import Plan
 from .progress_line import NoScreen, ProgressLine, Screen
-from .replicas import Device, LocalDevice, LossFn, Replica
+from .replicas import Device, LocalDevice, LossFn, replica_of
 from .snapshots import snapshot
 from .stepping import Step
 from .team import Alone, Sums, Team
+from .verifying import Verifier
 
 _log = logging.getLogger(__name__)
 
@@ -70,6 +69,7 @@ class Run:
         fixed: frozenset[str] = frozenset(),
         names: Callable[[], Sequence[str]] | None = None,
         outside: Outside | None = None,
+        verify: int = 0,
     ) -> None:
         self._team: Team = Alone() if team is None else team
         self.devices = devices
@@ -84,6 +84,7 @@ class Run:
         self._resumed: dict[str, Any] = {}  # Any: state_dicts that wait for their objects
         self.writer = Writer()
         self._line = ProgressLine(NoScreen())
+        self._verify = verify  # batches between two times that processes compare everything
         self._outside = outside  # what the training function reaches beyond itself
         self._names = names  # of the devices of all processes, where there are others
         self._chance: list[torch.Tensor] = []  # torch's random states at the place of the checkpoint
@@ -97,6 +98,9 @@ class Run:
 
     def ends(self) -> None:
         """The training function has returned."""
+        if not self._team.catching_up:
+            for step in self._steps:
+                step.check_end()
         if self._outside is not None:
             self._outside.say_changes()
 
@@ -146,6 +150,8 @@ class Run:
         autocast: torch.dtype | None = None,
         loss_scale: LossScale | None = None,
         batch_norm: BatchNorm = "shard",
+        mean_buffers: Sequence[str] = (),
+        also: Sequence[nn.Module] = (),
     ) -> Step:
         """How to make one step of training; call what it returns with each batch.
 
@@ -163,6 +169,10 @@ class Run:
             batch_norm: "shard" normalises each shard by itself. "global" takes the statistics of the whole batch, in
                 the forward and the backward pass: what one pass over it would give. Two exchanges a layer, and the
                 activations of all shards of a process in memory at once.
+            mean_buffers: names of buffers that the mean over the shards is right for, besides those of batch
+                normalisation; others have to be the same after every shard.
+            also: modules that the loss calls besides the model, where the run does not find them itself, in what
+                `loss_fn` names: their buffers are looked after as those of the model.
 
         Raises:
             ValueError: a parameter is elsewhere, not the model's, or not made yet; a model in a wrapper, or made
@@ -178,7 +188,9 @@ class Run:
         check_step(clip_norm, accumulate)
         self._register(_free_name("model", self._objects, model), model)
         self._register(_free_name("optimizer", self._objects, optimizer), optimizer)
-        replica = Replica(model, list(model.parameters()), loss_fn, autocast, Buffers(model), LossReader(), self.device)
+        replica = replica_of(
+            model, loss_fn, autocast=autocast, also=also, mean_buffers=mean_buffers, device=self.device
+        )
         # Shards that are normalised together are one device's: they are all under way at once.
         local: list[Device] = (
             [TogetherDevice(replica, self._team)]
@@ -186,7 +198,7 @@ class Run:
             else [LocalDevice(replica) for _ in self.devices]
         )
         number = len(self._steps)
-        check_same(self._team, model)
+        check_same(self._team, replica.modules)
         scale = (loss_scale or LossScale()) if autocast is torch.float16 else None
         made = Step(
             self._plan,
@@ -200,6 +212,9 @@ class Run:
             clip_norm=clip_norm,
             accumulate=accumulate,
             loss_scale=scale,
+            verifier=Verifier(
+                self._team, replica, optimizer, number=number, every=self._verify, repeats=batch_norm == "shard"
+            ),
             line=self._line,
         )
         self._steps.append(made)

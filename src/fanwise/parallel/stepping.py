@@ -14,15 +14,17 @@ import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
+from ..tensor.random.keys import Key
 from .batches import Batch, batch_of
 from .blocked import BlockedStep, pays
 from .gradients import Partial, add, add_grads
 from .loss_scale import LossScale, take_off
 from .plans import Plan
 from .progress_line import ProgressLine
-from .replicas import Device, Replica, ShardWork
+from .replicas import Device, Replica, ShardWork, noted
 from .shards import Node, TreeSum, assign
-from .team import StateHere, Sums, Team, divide
+from .team import NotSame, StateHere, Sums, Team, divide
+from .verifying import Verifier
 
 
 @dataclass(slots=True)
@@ -58,6 +60,7 @@ class Step:
         accumulate: int,
         line: ProgressLine,
         loss_scale: LossScale | None = None,
+        verifier: Verifier,
     ) -> None:
         self.turns = self.updates = self.executions = 0
         self._plan = plan
@@ -73,6 +76,7 @@ class Step:
         self._clip_norm = clip_norm
         self._accumulate = accumulate
         self._line = line
+        self._verifier = verifier
         self._window: Window | None = None
 
     def __call__(self, batch: Any) -> Tensor:  # Any: a Batch, or a tree of tensors
@@ -88,8 +92,12 @@ class Step:
         """
         self._team.step_begins(self._state_here)
         made = batch_of(batch, self._plan.shards, self._replica.device)
-        closes = self._window is None and (self._accumulate == 1 or made.last)
         factor = 1.0 if self._loss_scale is None else self._loss_scale.factor(len(made))
+        if self._verifier.is_due(self.turns):
+            self._verifier.check(self.turns, batch, made)
+            if self._verifier.repeats(self.turns):
+                self._check_repeats(made, factor)
+        closes = self._window is None and (self._accumulate == 1 or made.last)
         done = self._team.together(lambda: self._execute(made, factor, mean=closes))
         if self._loss_scale is not None:
             take_off(done.grads, factor)
@@ -109,24 +117,37 @@ class Step:
         return loss
 
     def _execute(self, batch: Batch, factor: float, *, mean: bool) -> Partial:
-        buffers = self._replica.buffers
+        buffers, attributes = self._replica.buffers, self._replica.attributes
         what = f"makes step {self._number} of batch {self.turns}"
         self._forget_grads()
         buffers.keep()
+        attributes.keep(looks=self._looks())
         try:
             done = self._sums.total(what, self._nodes(batch, factor), len(batch.sizes), mean=mean)
             buffers.settle(done.buffers, done.samples)
-        except BaseException:
+            attributes.settle(done.attributes)
+        except BaseException as error:
             buffers.put_back()
+            attributes.put_back()
             self._forget_grads()
+            if isinstance(error, NotSame):
+                raise ValueError(buffers.why_not_same(error.place)) from None
             raise
+        for place, grad in done.sparse.items():
+            own, mine = done.grads[place], grad / done.count if mean else grad
+            done.grads[place] = mine if own is None else own + mine
         return done
+
+    def _looks(self) -> bool:
+        """Whether what a shard may have changed is looked for everywhere: first often, then rarely."""
+        turn = self.turns
+        return turn & (turn - 1) == 0 or self._verifier.is_due(turn)
 
     def _nodes(self, batch: Batch, factor: float) -> list[Node[Partial]]:
         """What the devices of this process bring: those shards that are its own."""
         # Where there are other processes, they need what its buffers become.
         alone = self._team.size == 1 and sum(size > 0 for size in batch.sizes) == 1
-        key, shards = self._plan.key("step").fold_in(self._number).fold_in(self.turns), len(batch.sizes)
+        key, shards = self._key(), len(batch.sizes)
         own = assign(shards, self._team.size)[self._team.place]
         executed: TreeSum[Partial] = TreeSum(shards, add)
         for device, share in zip(self._devices, assign(len(own), len(self._devices)), strict=True):
@@ -135,6 +156,32 @@ class Step:
             for node in device.execute(work, key, shards):
                 executed.put(node)
         return executed.nodes
+
+    def _key(self) -> Key:
+        """Of this batch: what its shards draw comes from it."""
+        return self._plan.key("step").fold_in(self._number).fold_in(self.turns)
+
+    def _check_repeats(self, batch: Batch, factor: float) -> None:
+        """The first shard of this process that has samples has the same gradients twice."""
+        own = assign(len(batch.sizes), self._team.size)[self._team.place]
+        first = next((index for index in own if batch.sizes[index]), None)
+        if first is None:
+            return
+        buffers, attributes = self._replica.buffers, self._replica.attributes
+        buffers.keep()
+        attributes.keep(looks=True)
+        try:
+            work = ShardWork(first, batch.shard, batch.sizes[first], False, factor)
+            with noted(work, len(batch.sizes)):
+                self._verifier.check_repeats(work, self._key(), self.turns)
+        finally:
+            buffers.put_back()
+            attributes.put_back()
+            self._forget_grads()
+
+    def check_end(self) -> None:
+        """The training is over: with verify=, all processes have come to the same. Raises ValueError if not."""
+        self._verifier.check_end(self.turns)
 
     def _gather(self, done: Partial, last: bool) -> None:
         """A batch of a window: the update comes with the last of its batches."""

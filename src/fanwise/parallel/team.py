@@ -130,7 +130,7 @@ class OwnSums:
 
     def total(self, what: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
         done = total(nodes, shards, add)
-        check_count(done.count, done.samples)
+        check_done(done)
         if mean:
             divide(done.grads, done.count)
         return done
@@ -142,10 +142,21 @@ class OwnSums:
         pass
 
 
-def check_count(count: float, samples: int) -> None:
-    """Raises ValueError when there is nothing to divide by."""
-    if not count > 0:
-        raise ValueError(f"the losses of this batch, {samples} samples, count {count}: nothing to mean")
+class NotSame(ValueError):
+    """A buffer that was to be the same after every shard is not. `place`: of the buffer."""
+
+    def __init__(self, place: int) -> None:
+        super().__init__(f"buffer {place} is not the same after every shard of the batch")
+        self.place = place
+
+
+def check_done(done: Partial) -> None:
+    """Raises ValueError when there is nothing to divide by, NotSame for a buffer on which the shards do not agree."""
+    if not done.count > 0:
+        raise ValueError(f"the losses of this batch, {done.samples} samples, count {done.count}: nothing to mean")
+    for place, changed in done.buffers.items():
+        if changed.rule == "same" and not (changed.is_same and changed.samples == done.samples):
+            raise NotSame(place)
 
 
 def divide(grads: Sequence[Tensor | None], count: float) -> None:

@@ -136,7 +136,7 @@ def test_processes_that_do_different_things_all_learn_of_it(three: Said) -> None
     ("program", "text"),
     [
         ("different_arguments", "given different runs: shards is 1 in process 0, 2 in process 1"),
-        ("different_models", "the model differs between processes 0 and 1, first in 'bias'"),
+        ("different_models", "the model differs between the processes, first in 'bias'"),
         ("too_many_devices", "set WORLD_SIZE=3, and each of these processes is one device of the run; devices=7"),
     ],
 )

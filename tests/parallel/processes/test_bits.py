@@ -237,14 +237,35 @@ def test_bits_of_parameters_that_some_shards_reach(exchange: Exchange, pool: Poo
         assert all(map(torch.equal, one, found)), f"{devices} devices, {exchange}"
 
 
-def test_a_sparse_gradient_is_refused_by_several_processes(exchange: Exchange, pool: Pool) -> None:
-    def train(run: Run) -> None:
-        model = nn.Embedding(9, 3, sparse=True)
-        step = run.step(model, torch.optim.SGD(model.parameters(), 0.1), lambda model, x: model(x).sum(1))
-        step(torch.arange(8))
+class Sparse(nn.Module):
+    """A table whose gradients are sparse, and in the last batches dense too; and one of a layer."""
 
-    with pytest.raises(TypeError, match=r"shape \(9, 3\) got a torch.sparse_coo gradient(.|\n)*sparse=False"):
-        fanwise.run(train, devices=2, pool=pool)
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(9, 3, sparse=True)
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.linear(self.table(x)).square().sum(1)
+        return out + self.table.weight.sum() if int(x[0]) == 7 else out
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # of torch, for what its Adagrad makes
+@pytest.mark.parametrize("optimizer", ["SGD", "Adagrad", "SparseAdam"])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_bits_of_sparse_gradients(optimizer: str, accumulate: int, exchange: Exchange, pool: Pool) -> None:
+    def train(run: Run) -> list[Tensor]:
+        model = Sparse()
+        params = model.table.parameters() if optimizer == "SparseAdam" else model.parameters()
+        made = getattr(torch.optim, optimizer)(params, 0.1)
+        step = run.step(model, made, lambda model, x: model(x), accumulate=accumulate)
+        for first in (1, 2, 3) if optimizer == "SparseAdam" else (1, 2, 7, 3):
+            step(torch.tensor([first, 3, 3, 8, 2, 2, 0]))
+        return list(model.state_dict().values())
+
+    one, two, three = (fanwise.run(train, devices=k, shards=4, pool=pool if k > 1 else None) for k in (1, 2, 3))
+    assert all(map(torch.equal, one, two))
+    assert all(map(torch.equal, one, three))
 
 
 # -- batch normalisation over the whole batch, and float16 ------------------------------------------------------------

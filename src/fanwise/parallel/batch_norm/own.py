@@ -7,7 +7,7 @@
 
 The modules stay the same objects, so hooks, closures and references from one to another mean what they mean elsewhere.
 What the shards share is what an attribute refers to, such as a list. After a step a module has the attributes of the
-last shard, as if one had been executed after another, and the buffers of before.
+first shard, which are the same on any number of devices, and the buffers of before.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -70,8 +70,8 @@ def apart(model: nn.Module, count: int) -> Iterator[list[Own]]:
     made = [Own(modules, generators) for _ in range(count)]
     try:
         yield made
-        for attributes, of_last in zip(before, made[-1].attributes, strict=True):
-            attributes.update(of_last)
+        for attributes, of_first in zip(before, made[0].attributes, strict=True):
+            attributes.update(of_first)
     finally:
         for module, attributes in zip(modules, before, strict=True):
             object.__setattr__(module, "__dict__", attributes)

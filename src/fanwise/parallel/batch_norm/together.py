@@ -20,7 +20,7 @@ from ...base.nearest import did_you_mean
 from ...tensor.random.keys import Key
 from ..chance import MEMORY, stream
 from ..gradients import Partial, add
-from ..replicas import Replica, ShardWork, noted, scaled
+from ..replicas import Replica, ShardWork, noted, partial_of, scaled
 from ..shards import Node, TreeSum
 from .layers import TogetherNormalised
 from .meetings import Exchange, Meetings
@@ -62,7 +62,12 @@ def differentiate_together(
     meetings = Meetings(works, shards, exchange, replica.device)
     full = [work for work in works if work.samples]
     streams = MEMORY.read()
-    partials = iter(_Shards(replica, full, key, shards, meetings).partials() if full else [])
+    made = _Shards(replica, full, key, shards, meetings).partials() if full else []
+    if shards > 1:
+        replica.forget_others()
+        if made:  # the modules have the attributes of the first shard
+            made[0].attributes = replica.attributes.take()
+    partials = iter(made)
     if MEMORY.read() != streams and shards > 1:
         MEMORY.write(streams)
         raise ValueError(
@@ -119,7 +124,7 @@ class _Shards:
             roots, end = [scaled(loss, work)], self._modes[member].end
             torch.autograd.backward(roots if end is None else [*roots, end], [None] if end is None else [None, end * 0])
         changed = replica.buffers.take(work.samples)
-        return Partial(self._gradients.of[member], loss.detach(), count, work.samples, changed)
+        return partial_of(self._gradients.of[member], loss, count, work.samples, changed, {})
 
 
 class _Nothing:

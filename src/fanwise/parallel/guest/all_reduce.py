@@ -15,7 +15,7 @@ from ..brought import hear, tell, to_device
 from ..fast import one_node
 from ..gradients import Partial, add
 from ..shards import Node, total
-from ..team import check_count, divide
+from ..team import check_done, divide
 from .layout import Layout
 from .sums import flat_gradients, reached_places
 
@@ -40,7 +40,7 @@ class AllReducedSums:
         flats = flat_gradients(self._params, own.value) if own.value is not None else [None] * len(self._params)
         said = [each for told in team.gather(what, tell([own])) for each in hear(told)]
         done = total([each.node() for each in said], team.size, add)
-        check_count(done.count, done.samples)
+        check_done(done)
         self._make_buckets(reached_places(said))
         for bucket in self._buckets:
             bucket.fill(flats)

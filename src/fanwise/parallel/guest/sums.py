@@ -18,7 +18,7 @@ from ..brought import Brought, hear, tell, to_device
 from ..gradients import Partial, add
 from ..processes.areas import flat_gradient
 from ..shards import Node, total
-from ..team import check_count, divide
+from ..team import check_done, divide
 from .layout import Layout, Stretch
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class ExactSums:
         said = [hear(told) for told in team.gather(what, tell(nodes))]
         found = [each for theirs in said for each in theirs]
         done = total([each.node() for each in found], shards, add)
-        check_count(done.count, done.samples)
+        check_done(done)
         places = reached_places(found)
         if places != self._exchange.places:
             self._exchange = Exchange(team, self._params, places)

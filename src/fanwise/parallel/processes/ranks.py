@@ -49,7 +49,7 @@ class Orders:
         resume: a checkpoint, or None.
         reduce: "exact" or "fast".
         exchange: how gradients go through the shared memory; other than "auto" for tests.
-        switches: what the program has set for its own process.
+        switches: what the program has set for its own process. verify: see `fanwise.run`.
         drawn: seconds until the progress is first shown, and between two times. name: of the training function.
     """
 
@@ -72,6 +72,7 @@ class Orders:
     name: str
     exchange: Exchange
     switches: Values
+    verify: int
 
 
 def main(train: Callable[[Run], Any], orders: Orders) -> Any:  # Any: what the user's function returns
@@ -108,6 +109,7 @@ def _train(train: Callable[[Run], Any], orders: Orders, speaker: Speaker) -> Any
         fixed=orders.fixed,
         names=lambda: [name for rank in member.members for name in orders.names[rank]],
         outside=Outside(train),
+        verify=orders.verify,
     )
     if orders.joins:
         run.restore_state(read_state(memory), "the run that it joins")

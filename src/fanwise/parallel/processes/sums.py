@@ -111,7 +111,7 @@ class SharedSums:
         state = None if self._sharded is None else (self._sharded.version, self._sharded.ends)
         found, done, reached, states, admits = told(member, what, nodes, shards, state)
         if self._sharded is not None:
-            self._begin_sharded(self._sharded, states)
+            self._begin_sharded(self._sharded, states, is_sparse=bool(done.sparse))
         sharded = self._sharded if mean else None
         for rank in member.members:
             if rank != member.rank:
@@ -130,9 +130,11 @@ class SharedSums:
         done.grads = [(grad if mean else grad.clone()) if is_reached else None for grad, is_reached in both_]
         return to_device(done, self._device)
 
-    def _begin_sharded(self, sharded: ShardedOptimizer, states: Sequence[tuple[int | None, bool] | None]) -> None:
+    def _begin_sharded(
+        self, sharded: ShardedOptimizer, states: Sequence[tuple[int | None, bool] | None], *, is_sparse: bool
+    ) -> None:
         """All know now where each has the state, and whether one cannot go on by slices: then none does."""
-        if any(state is None or state[1] for state in states):
+        if is_sparse or any(state is None or state[1] for state in states):
             self.update_whole()
         else:
             sharded.begin([state[0] for state in states if state is not None])

@@ -80,6 +80,7 @@ class Settings:
     step_timeout_s: float | None = None
     reduce: str = "exact"
     progress: bool = False
+    verify: int = 0
     gpus: int | float = 0
     called: tuple[tuple[str, str], ...] = ()
     exchange: Exchange = "auto"
@@ -222,6 +223,7 @@ class Supervisor:
             name=name_of(self._train),
             exchange=settings.exchange,
             switches=self._switches,
+            verify=settings.verify,
         )
         try:
             needs = self._pool.needs(cpus=settings.threads, gpus=settings.gpus)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..brought import Brought, hear, tell
 from ..gradients import Partial, add
 from ..shards import Node, total
-from ..team import check_count
+from ..team import check_done
 
 if TYPE_CHECKING:
     from .member import Member
@@ -38,7 +38,7 @@ def told(member: "Member", what: str, nodes: Sequence[Node[Partial]], shards: in
     """Tell, and hear all others. Blocks until all have told. What each has written before can be read after.
 
     Raises:
-        ValueError: the losses count nothing.
+        ValueError: the losses count nothing; shards do not agree on a buffer.
     """
     said = member.gather(what, (member.joining, own, tell(nodes)))
     found = [
@@ -47,7 +47,7 @@ def told(member: "Member", what: str, nodes: Sequence[Node[Partial]], shards: in
         for number, node in enumerate(hear(theirs))
     ]
     done = total([each.node.node() for each in found], shards, add)
-    check_count(done.count, done.samples)
+    check_done(done)
     flags = [each.node.reached for each in found if each.node.reached]
     reached = [any(each) for each in zip(*flags, strict=True)]
     return Told(found, done, reached, [its for _, its, _ in said], said[0][0] > 0)

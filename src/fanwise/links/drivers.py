@@ -196,7 +196,7 @@ class Drivers:
             with self._lock:
                 if self._over:
                     break
-                if self._spares[-1] is not spare:
+                if self._spares[-1] is not spare or self._left.is_set():
                     continue
                 if (self._driver == 0 or (self._busy and self._begun == seen)) and self._take_over(me):
                     return True
@@ -238,8 +238,8 @@ class Drivers:
                     break
         except ClosedError:
             pass
+        self._left.set()  # first: from now on no other drives
         self._driver = 0
-        self._left.set()
 
     def _run_some(self, me: int) -> bool:
         """Run jobs for a moment; what answers first. False: another thread drives by now."""

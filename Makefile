@@ -45,6 +45,7 @@ test-torch-suite: $(VENV)/dev.stamp ## run torch's own RPC tests against fanwise
 # MXNet is retired and needs an old numpy: an environment of its own. The other worker of its group lives in .venv.
 test-mxnet: $(VENV)/dev.stamp $(MXNET_VENV)/stamp ## test the legacy adapter for MXNet 1.9.1 (Python 3.11; 2 minutes the first time)
 	FANWISE_OTHER_PYTHON=$(BIN)/python PYTHONPATH=src $(MXNET_VENV)/bin/python -m pytest tests/mxnet_legacy $(ARGS)
+	$(BIN)/python -m pytest tests/sources/test_mxnet.py $(ARGS)
 
 soak: $(VENV)/dev.stamp ## run the long tests: hundreds of kills, long searches (minutes)
 	$(BIN)/python -m pytest -m soak -o faulthandler_timeout=1800 $(ARGS)

@@ -13,6 +13,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,6 +63,19 @@ def program_of(cells: Sequence[str]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def nested_lists(line: str) -> list[Any]:
+    """The lists that stand in a line, each with all that is in it."""
+    found, depth, begin = [], 0, 0
+    for place, sign in enumerate(line):
+        if sign == "[":
+            begin, depth = (place, 1) if depth == 0 else (begin, depth + 1)
+        elif sign == "]":
+            depth -= 1
+            if depth == 0:
+                found.append(ast.literal_eval(line[begin : place + 1]))
+    return found
+
+
 @pytest.fixture(scope="session")
 def read_document() -> Callable[[str, Edits], list[str]]:
     """The cells of a document, with edits; skips where the documents are not."""
@@ -104,6 +118,18 @@ def run_cells(torch_loaded: LoadedInterpreter, tmp_path: Path) -> Callable[..., 
         return done.out
 
     return run
+
+
+@pytest.fixture(scope="session", name="nested_lists")
+def nested_lists_fixture() -> Callable[[str], list[Any]]:
+    """The lists that stand in a line of output, each with all that is in it."""
+    return nested_lists
+
+
+@pytest.fixture(scope="session", name="program_of")
+def program_of_fixture() -> Callable[[Sequence[str]], str]:
+    """One script of several cells."""
+    return program_of
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,6 @@ engine's arrays, which are to give what is printed for that engine. MXNet's resu
 functions it took.
 """
 
-import ast
 import math
 import re
 from collections.abc import Callable, Iterator
@@ -41,21 +40,8 @@ BEGINS = {
 LIST_OF_LISTS = [[2, 1, 4, 3], [1, 2, 3, 4], [4, 3, 2, 1]]
 
 
-def nested_lists(line: str) -> list[Any]:
-    """The lists that stand in a line, each with all that is in it."""
-    found, depth, begin = [], 0, 0
-    for place, sign in enumerate(line):
-        if sign == "[":
-            begin, depth = (place, 1) if depth == 0 else (begin, depth + 1)
-        elif sign == "]":
-            depth -= 1
-            if depth == 0:
-                found.append(ast.literal_eval(line[begin : place + 1]))
-    return found
-
-
 @pytest.fixture(scope="module")
-def printed(document_text: Callable[[str], str]) -> dict[str, Results]:
+def printed(document_text: Callable[[str], str], nested_lists: Callable[[str], list[Any]]) -> dict[str, Results]:
     """By engine and name: the arrays that the page shows."""
     lines = document_text("d2l-2.1-four-engines").splitlines()
     by_engine = {}
@@ -200,7 +186,7 @@ def is_integer(shown: Results, name: str) -> bool:
 # -- beside the page ---------------------------------------------------------------------------------------------------
 
 
-def test_lists_are_found_in_what_is_printed() -> None:
+def test_lists_are_found_in_what_is_printed(nested_lists: Callable[[str], list[Any]]) -> None:
     assert nested_lists("(tensor([ 8., 9.]), tensor([[1, 2], [3, 4]]))") == [[8.0, 9.0], [[1, 2], [3, 4]]]
     assert nested_lists("<tf.Tensor: shape=(2,), numpy= array([1., 2.], dtype=float32)>") == [[1.0, 2.0]]
 

@@ -47,6 +47,7 @@ QUIET = [
     "links/glances.py",
     "links/segment_table.py",
     "parallel/agreement.py",
+    "parallel/defaults.py",
     "parallel/order.py",
     "parallel/pace.py",
     "parallel/plans.py",

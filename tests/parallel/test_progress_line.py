@@ -447,6 +447,38 @@ def test_one_line_at_a_time_and_none_if_it_is_not_wanted() -> None:
     third.close()
 
 
+@pytest.mark.parametrize("term", ["xterm", "dumb"])
+def test_a_notice_is_shown_once_before_the_first_line(term: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_line, "_told", set())
+    monkeypatch.setenv("TERM", term)
+    shown = []
+    for _ in range(2):
+        stream = Terminal()
+        monkeypatch.setattr(sys, "stderr", stream)
+        screen = screen_for(True, notice="something to know")
+        screen.show(FULL)
+        screen.show(FULL)
+        screen.close()
+        shown.append(stream.getvalue())
+    assert shown[0].startswith("fanwise.run: something to know\n") and shown[0].count("to know") == 1
+    assert shown[1] == shown[0].partition("\n")[2]
+
+
+def test_a_notice_does_not_tear_what_the_program_has_begun_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_line, "_told", set())
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("TERM", "xterm")
+    screen = screen_for(True, notice="something to know")
+    sys.stderr.write("a prompt: ")
+    screen.show(FULL)
+    assert stream.getvalue() == "a prompt: "
+    sys.stderr.write("yes\n")
+    screen.show(FULL)
+    assert "fanwise.run: something to know\n" in stream.getvalue()
+    screen.close()
+
+
 def test_a_terminal_that_has_gone_ends_the_line_and_not_the_run(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

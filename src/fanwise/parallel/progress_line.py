@@ -169,6 +169,7 @@ class ProgressLine:
 
 _taken = threading.Lock()  # by the screen that is shown: one line, also when runs are nested or side by side
 _live: "LiveScreen | None" = None
+_told: set[str] = set()  # notices
 
 
 def name_of(train: Callable[..., object]) -> str:
@@ -176,15 +177,16 @@ def name_of(train: Callable[..., object]) -> str:
     return getattr(getattr(train, "func", train), "__name__", "")
 
 
-def screen_for(wanted: bool, *, print_every_s: float = PRINT_EVERY_S) -> Screen:
+def screen_for(wanted: bool, *, print_every_s: float = PRINT_EVERY_S, notice: str = "") -> Screen:
     """The screen that fits standard error; in a job of a pool, or beside a run that shows its line, none. Close it.
 
     Args:
+        notice: a line that is shown before the first one, once in the life of this program.
         print_every_s: seconds between the lines of a log.
     """
     if not wanted or sys.stderr is None or in_job() or not _taken.acquire(blocking=False):
         return NoScreen()
-    return OneScreen(LiveScreen(sys.stderr) if _can_redraw() else LogScreen(sys.stderr, print_every_s))
+    return OneScreen(LiveScreen(sys.stderr) if _can_redraw() else LogScreen(sys.stderr, print_every_s), notice)
 
 
 def _can_redraw() -> bool:
@@ -248,6 +250,10 @@ class LogScreen:
         self._stream.write(f"{plain(pieces(snapshot))}\n")
         self._stream.flush()
 
+    def tell(self, text: str) -> bool:
+        self._stream.write(f"{text}\n")
+        return True
+
     def close(self) -> None:
         """Nothing is left to do."""
 
@@ -276,6 +282,14 @@ class LiveScreen:
             self._line = line
             if self._at_start:
                 self._draw()
+
+    def tell(self, text: str) -> bool:
+        """A line that stays, above the one that is redrawn. False: not now, within one that the program has begun."""
+        with self._lock:
+            if self._at_start:
+                self._put(f"{_WIPE if self._is_drawn else ''}{text}\n")
+                self._is_drawn = False
+            return self._at_start
 
     def written(self, write: Callable[[str], int], stream: TextIO, text: str) -> int:
         """The program writes: above the line, if that is shown."""
@@ -365,16 +379,19 @@ class OneScreen:
     If it cannot be written to any more, the run goes on without, and one line goes to the log.
     """
 
-    def __init__(self, screen: Screen) -> None:
+    def __init__(self, screen: "LiveScreen | LogScreen", notice: str = "") -> None:
         self.first_s = screen.first_s
         self.every_s = screen.every_s
-        self._screen: Screen | None = screen
+        self._screen: LiveScreen | LogScreen | None = screen
+        self._notice = notice
         self._place = _taken
         self._pid = os.getpid()
 
     def show(self, snapshot: RunSnapshot) -> None:
         if self._screen is not None and os.getpid() == self._pid:
             try:
+                if self._notice and self._notice not in _told and self._screen.tell(f"fanwise.run: {self._notice}"):
+                    _told.add(self._notice)
                 self._screen.show(snapshot)
             except _GONE as error:
                 self.close()

@@ -17,8 +17,10 @@ import torch
 
 from ..pool import Pool
 from ..pool.current import current, in_job
+from ..pool.devices import usable_cpus
 from ..pool.seeds import seed_everything
 from .checking import check_name, seconds, whole_number
+from .defaults import DEFAULT_SHARDS, default_shards, notice_of
 from .devices import Devices, devices_of
 from .guest.guest_team import entered
 from .guest.launcher import check_fits, device_of, launched
@@ -29,7 +31,7 @@ from .processes.gpus import places_for
 from .processes.supervisor import Settings, Supervisor
 from .progress_line import name_of, screen_for
 from .runs import Run, StrPath
-from .shards import DEFAULT_SHARDS, cut, default_shards
+from .shards import cut
 from .surroundings import surroundings
 
 R = TypeVar("R")
@@ -123,10 +125,14 @@ def run(
         with entered(others, own, reduce=reduce) as team:
             team.agree_on(plan, fixed)
             made = Run(plan, (own,), team=team, fixed=fixed, outside=Outside(train), verify=verify)
-            return _train_here(train, made, resume, progress and team.place == 0, exact=reduce == "exact")
+            line = "" if resume is not None else _notice(plan, others.size, own, fixed)
+            is_shown = progress and team.place == 0
+            return _train_here(train, made, resume, is_shown, notice=line, exact=reduce == "exact")
     found = devices_of(devices)
     plan = _plan(_shards(shards, len(found), warns=resume is None), 1 if threads is None else threads, seed)
     spread = _spread(found, processes)
+    # A checkpoint has its own numbers, which were chosen when its run began.
+    line = "" if resume is not None else _notice(plan, len(found), found[0], fixed)
     if len(spread) > 1:
         places = places_for(found, is_named=not isinstance(devices, int | str), pool=pool)
         settings = Settings(
@@ -143,11 +149,16 @@ def run(
             reduce=reduce,
             progress=progress,
             verify=verify,
+            notice=line,
         )
         result: R = Supervisor(places.pool, train, settings).run()
         return result
     made = Run(plan, found, fixed=fixed, outside=Outside(train), verify=verify)
-    return _train_here(train, made, resume, progress, exact=reduce == "exact")
+    return _train_here(train, made, resume, progress, notice=line, exact=reduce == "exact")
+
+
+def _notice(plan: Plan, devices: int, device: torch.device, said: frozenset[str]) -> str:
+    return notice_of(devices, on_cpu=device.type == "cpu", shards=plan.shards, said=said, cpus=usable_cpus())
 
 
 def _spread(devices: Sequence[torch.device], processes: int | None) -> tuple[range, ...]:
@@ -161,12 +172,14 @@ def _spread(devices: Sequence[torch.device], processes: int | None) -> tuple[ran
     return cut(len(devices), min(len(devices), count))
 
 
-def _train_here(train: Callable[[Run], R], made: Run, resume: StrPath | None, progress: bool, *, exact: bool) -> R:
+def _train_here(
+    train: Callable[[Run], R], made: Run, resume: StrPath | None, progress: bool, *, notice: str, exact: bool
+) -> R:
     with surroundings(made.threads, made.device, exact=exact):
         seed_everything(made.seed)
         if resume is not None:
             made.restore(resume)
-        with made.shown(screen_for(progress), name_of(train)), made.writer:
+        with made.shown(screen_for(progress, notice=notice), name_of(train)), made.writer:
             result = train(made)
             made.ends()
             return result

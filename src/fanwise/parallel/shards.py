@@ -19,10 +19,6 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-# So many where nobody says: 1, 2, 3 and 4 devices give the same bits, and 1, 2 and 4 have equal shares.
-# docs/design/parallel.md has what it costs.
-DEFAULT_SHARDS = 4
-
 
 @dataclass(frozen=True, slots=True)
 class Node(Generic[T]):
@@ -55,15 +51,6 @@ def cut(count: int, parts: int) -> tuple[range, ...]:
 def assign(shards: int, devices: int) -> tuple[range, ...]:
     """The shards of each device: consecutive, each shard once. Devices beyond the number of shards have none."""
     return cut(shards, devices)
-
-
-def default_shards(devices: int) -> int:
-    """Where nobody says: a number that does not depend on the devices, as long as each of them gets one.
-
-    >>> [default_shards(devices) for devices in (1, 2, 3, 4, 5, 6)]
-    [4, 4, 4, 4, 5, 6]
-    """
-    return max(DEFAULT_SHARDS, devices)
 
 
 @dataclass(slots=True)

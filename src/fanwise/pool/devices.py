@@ -145,6 +145,11 @@ def _cpus(environ: Mapping[str, str], root: Path) -> tuple[int, list[str]]:
     return int(wanted), notes
 
 
+def usable_cpus(environ: Mapping[str, str] = os.environ, root: Path = _ROOT) -> int:
+    """How many CPUs this process may use, as `find_machine` counts them, without looking for GPUs."""
+    return _cpus(environ, root)[0]
+
+
 def _allowed_cpus(root: Path) -> int:
     """The CPUs this process may be scheduled on: affinity, which includes cpusets."""
     listed = re.search(r"^Cpus_allowed_list:\s*(\S+)", _read(root / "proc/self/status"), re.MULTILINE)

@@ -67,6 +67,7 @@ class Settings:
     `devices`: names, for each process; a GPU is cuda:0 in its process. `on_loss`: "continue", "respawn" or "stop".
     `gpus`: that each process leases. `called`: names of GPUs, by what CUDA_VISIBLE_DEVICES calls them.
     `step_timeout_s`: how long the others wait for a process. None: without a limit.
+    `notice`: what is said on the screen, once.
     `exchange`: how gradients go through the shared memory; other than "auto" for tests.
     """
 
@@ -81,6 +82,7 @@ class Settings:
     reduce: str = "exact"
     progress: bool = False
     verify: int = 0
+    notice: str = ""
     gpus: int | float = 0
     called: tuple[tuple[str, str], ...] = ()
     exchange: Exchange = "auto"
@@ -163,7 +165,7 @@ class Supervisor:
         self._deaths: Counter[tuple[str, int]] = Counter()
         self._answered = 0
         self._poll = select.poll()
-        self._screen = screen_for(settings.progress)
+        self._screen = screen_for(settings.progress, notice=settings.notice)
         self._switches = switches.taken()
 
     def _check_lease(self) -> None:

@@ -179,7 +179,7 @@ def one_waits_for_ever(folder: Path, run: Run) -> None:
     (folder / f"{run.rank}").write_text(str(os.getpid()))
     if run.rank == 0:
         fail_after = folder / "1"
-        within(60, fail_after.exists, "the other is there")
+        within(60, lambda: is_written(fail_after), "the other is there")
         raise OSError("while another does something else")
     threading.Event().wait()
 
@@ -188,6 +188,11 @@ def test_a_failure_ends_processes_that_are_busy_elsewhere(pool: Pool, tmp_path: 
     with pytest.raises(OSError, match="while another does something else"):
         fanwise.run(functools.partial(one_waits_for_ever, tmp_path), devices=2, pool=pool)
     assert not any((Path("/proc") / (tmp_path / name).read_text()).exists() for name in "01")
+
+
+def is_written(path: Path) -> bool:
+    """Not only opened by who is about to write."""
+    return path.exists() and bool(path.read_text())
 
 
 def waits(folder: Path, run: Run) -> None:
@@ -199,7 +204,7 @@ def test_ctrl_c_in_the_program_ends_all(pool: Pool, tmp_path: Path) -> None:
     pressed: list[float] = []
 
     def press() -> None:
-        within(60, lambda: all((tmp_path / name).exists() for name in "012"), "all are at work")
+        within(60, lambda: all(is_written(tmp_path / name) for name in "012"), "all are at work")
         pressed.append(time.monotonic())
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 

@@ -19,5 +19,6 @@ from .base.errors import RemoteError as RemoteError
 from .base.errors import SearchFailedError as SearchFailedError
 from .base.errors import SecretError as SecretError
 from .base.errors import TrialStopped as TrialStopped
+from .base.errors import WindowFullError as WindowFullError
 from .base.errors import WireError as WireError
 from .base.errors import WorkerLostError as WorkerLostError

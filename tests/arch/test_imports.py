@@ -44,6 +44,7 @@ QUIET = [
     "links/handshake.py",
     "links/hello.py",
     "links/calls.py",
+    "links/credits.py",
     "links/glances.py",
     "links/segment_table.py",
     "parallel/agreement.py",

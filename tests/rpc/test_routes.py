@@ -9,6 +9,7 @@ import pytest
 
 from fanwise.base.errors import ClosedError, DeadlineExceeded, FanwiseError, WorkerLostError
 from fanwise.links import Ending, Hub, Link, Request, memory_links
+from fanwise.links.credits import OVERDRAFT
 from fanwise.rpc import connections as module
 from fanwise.rpc.connections import Connections
 from fanwise.rpc.members import Member
@@ -34,9 +35,10 @@ class PlayedLink:
 class PlayedCall:
     """Notes what becomes of it."""
 
-    def __init__(self, name: str, log: list[str], due_s: float | None = None) -> None:
+    def __init__(self, name: str, log: list[str], due_s: float | None = None, num_bytes: int = 100) -> None:
         self.name = name
         self.due_s = due_s
+        self.num_bytes = num_bytes
         self.log = log
 
     def send(self, link: Link) -> None:
@@ -84,12 +86,12 @@ def test_a_link_is_ready_until_it_ends(routes: Routes) -> None:
 
 
 def test_calls_leave_in_their_order_and_none_passes_them(routes: Routes, log: list[str]) -> None:
-    assert routes.queue(1, PlayedCall("one", log))
-    assert not routes.queue(1, PlayedCall("two", log))
+    assert routes.queue(1, PlayedCall("one", log)) == "first"
+    assert routes.queue(1, PlayedCall("two", log)) == "queued"
     link = played()
     assert routes.place(1, link) == link
     assert routes.ready(1) is None and routes.link_to(1) == link and routes.is_awaited(1)
-    assert not routes.queue(1, PlayedCall("three", log))
+    assert routes.queue(1, PlayedCall("three", log)) == "queued"
     assert log == []
     assert routes.let_out(1, link) == link
     assert log == ["one left", "two left", "three left"]
@@ -98,17 +100,35 @@ def test_calls_leave_in_their_order_and_none_passes_them(routes: Routes, log: li
 
 def test_a_link_that_is_made_just_before_a_call_is_queued_is_kept_back_for_it(routes: Routes, log: list[str]) -> None:
     routes.place(1, link := played())
-    assert routes.queue(1, PlayedCall("one", log)), "somebody has to let it out"
+    assert routes.queue(1, PlayedCall("one", log)) == "first", "somebody has to let it out"
     assert routes.ready(1) is None and routes.link_to(1) == link
     routes.let_out(1, link)
     assert routes.ready(1) == link and log == ["one left"]
+
+
+def test_no_more_calls_wait_than_may_leave_without_credit_also_while_some_leave(routes: Routes, log: list[str]) -> None:
+    assert routes.queue(1, PlayedCall("half", log, num_bytes=OVERDRAFT // 2)) == "first"
+    assert routes.queue(1, PlayedCall("half", log, num_bytes=OVERDRAFT // 2)) == "queued"
+    assert routes.queue(1, PlayedCall("small", log)) == "full"
+    assert routes.queue(2, PlayedCall("huge", log, num_bytes=9 * OVERDRAFT)) == "first", "of any size"
+    assert routes.queue(2, PlayedCall("small", log)) == "full"
+
+    class Queues(PlayedCall):
+        def send(self, link: Link) -> None:
+            assert routes.queue(3, PlayedCall("small", log)) == "full"
+            super().send(link)
+
+    routes.queue(3, Queues("one", log, num_bytes=OVERDRAFT))
+    routes.let_out(3, played())
+    assert log == ["one left"]
+    assert routes.queue(3, PlayedCall("later", log)) == "first"
 
 
 def test_a_call_that_is_queued_while_others_leave_leaves_too(routes: Routes, log: list[str]) -> None:
     class Queues(PlayedCall):
         def send(self, link: Link) -> None:
             assert routes.num_open == 2, "this one, and the other"
-            assert not routes.queue(1, PlayedCall("late", log))
+            assert routes.queue(1, PlayedCall("late", log)) == "queued"
             super().send(link)
 
     routes.queue(1, Queues("one", log))
@@ -163,9 +183,9 @@ def test_who_could_not_make_a_link_does_not_give_up_one_that_came_meanwhile(rout
 def test_after_the_end_calls_fail_at_once(routes: Routes, log: list[str]) -> None:
     routes.queue(1, PlayedCall("one", log))
     routes.close(lambda: WorkerLostError("fenced."), for_good=False)
-    assert routes.queue(1, PlayedCall("two", log))
+    assert routes.queue(1, PlayedCall("two", log)) == "first"
     routes.close(lambda: ClosedError("closed."))
-    assert not routes.queue(1, PlayedCall("three", log))
+    assert routes.queue(1, PlayedCall("three", log)) == "queued"
     assert log == ["one failed: WorkerLostError", "two failed: ClosedError", "three failed: ClosedError"]
 
 

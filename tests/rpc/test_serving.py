@@ -35,6 +35,11 @@ class Asked:
         self.method = method
         self.answers: list[object] = []
 
+    def when_answers_leave(self, again: Callable[[], None]) -> bool:
+        return False
+
+    def taken_up(self) -> None: ...
+
     def answer(self, value: object = None) -> None:
         self.answers.append(value)
 

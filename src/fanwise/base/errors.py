@@ -4,6 +4,7 @@
     +-- NotInstalled (ImportError)        an optional library is missing; names the extra to install
     +-- ClosedError (RuntimeError)        you closed it, or you are in a fork of the process that owns it
     +-- DeadlineExceeded (TimeoutError)   the time you gave ran out; the other side may go on
+    +-- WindowFullError (RuntimeError)    a worker has no room for another call, and this thread must not wait for it
     +-- WireError                         bytes that cannot be trusted: cut, oversized or malformed
     |   +-- AuthenticationError           the peer did not prove that it holds the key
     +-- SecretError                       the cluster's shared secret is missing, weak or not secret
@@ -59,6 +60,12 @@ class DeadlineExceeded(FanwiseError, TimeoutError, RuntimeError):
     """The time that the caller gave ran out. The other side may still be at work."""
 
     anchor = "deadline-exceeded"
+
+
+class WindowFullError(FanwiseError, RuntimeError):
+    """A call was not sent: its worker has no room for it yet, and the calling thread must not wait until it has."""
+
+    anchor = "window-full"
 
 
 class WireError(FanwiseError):

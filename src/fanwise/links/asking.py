@@ -24,19 +24,39 @@ class Expired(DeadlineExceeded):
     """A call's own time ran out, here. What the peer raises of that kind is a plain `DeadlineExceeded`."""
 
 
+class NotSent(Expired):
+    """The same for a call that has not left: it waited for credit."""
+
+
 class Request:
     """What a peer asked. Answer it once, from any thread; what comes later is ignored."""
 
-    __slots__ = ("_call_id", "args", "link", "method")
+    __slots__ = ("_call_id", "_cost", "args", "link", "method")
 
-    def __init__(self, link: "Link", call_id: int, method: str, args: tuple[Any, ...]) -> None:  # Any: peer's values
+    def __init__(self, link: "Link", call_id: int, cost: int = 0) -> None:
         self.link = link
         self._call_id = call_id
-        self.method = method
-        self.args = args
+        self._cost = cost
+        self.method = ""
+        self.args: tuple[Any, ...] = ()  # Any: peer's values
+
+    def taken_up(self) -> None:
+        """It waits here no more: its caller gets the credit back that it spent. When not told, its answer does so."""
+        cost, self._cost = self._cost, 0
+        if cost:
+            self.link._taken_up(cost)
+
+    def when_answers_leave(self, again: Callable[[], None]) -> bool:
+        """Whether so many bytes of answers wait for this peer that it should not be given more now.
+
+        If so, `again` is called when they have left, or when the link ends. On a thread that must not block.
+        """
+        return self.link._is_behind and self.link._hold(again)
 
     def answer(self, value: object = None) -> None:
         """The call returns `value`."""
+        if self._cost:
+            self.taken_up()
         call_id, self._call_id = self._call_id, 0
         if call_id:
             self.link._answer(call_id, value)
@@ -44,6 +64,8 @@ class Request:
     def fail(self, error: BaseException) -> None:
         """The call raises `error`."""
         packed = pack_error(error)  # first: when that raises, another error can still be sent
+        if self._cost:
+            self.taken_up()
         call_id, self._call_id = self._call_id, 0
         if call_id:
             self.link._send(frames.encode(frames.ERROR, call_id, packed))

@@ -35,7 +35,9 @@ _HEAD_COPIED_BYTES = 1 << 15
 REQUEST, NOTICE, REPLY, ERROR, GOODBYE = 1, 2, 3, 4, 5
 # About shared memory, see `sharing`.
 OFFER, INVITE, SEGMENT, RETURN, DROPPED = 6, 7, 8, 9, 10
-_KINDS = frozenset(range(REQUEST, DROPPED + 1))
+# A request that costs credit, and about credit, see `credits`.
+CALL, WANT, CREDIT = 11, 12, 13
+_KINDS = frozenset(range(REQUEST, CREDIT + 1))
 
 SHARED = 1  # a flag
 _PLACE = struct.Struct("<QQQQ")

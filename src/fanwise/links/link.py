@@ -10,6 +10,9 @@ thread is woken for another. Whoever reads handles all that comes: answers for o
 and must not block; they may answer later and from any thread. Who waits also writes where no hub does, and who must
 wait to write reads meanwhile: two sides that send each other more than their sockets hold never wait for each other.
 
+A request made on credit (`call_on_credit`, `ask_on_credit`) waits until the peer has room for it; see `credits`.
+Answers and other messages never do. Of a peer that does not take its answers, no more requests are begun (`_hold`).
+
 A link ends by `close` on either side (`clean`), or is lost: end of file, the peer's death, bytes that are not ours.
 Then every open call fails at once. Nothing is sent twice.
 
@@ -26,11 +29,13 @@ from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import Any
 
-from ..base.errors import ClosedError, FanwiseError, WireError, WorkerLostError
+from ..base.errors import ClosedError, FanwiseError, WindowFullError, WireError, WorkerLostError
 from . import frames
-from .asking import Expired, Handler, Reply, Request, Waiters, refuse
+from .asking import Expired, Handler, NotSent, Reply, Request, Waiters, refuse
 from .calls import Calls
 from .codec import dumps, load_error, loads, pack_error, unpack_error
+from .credits import cost_of
+from .flow import Flow
 from .frames import Frame, FrameReader, Limits
 from .hub import WRITE, Alarm, Hub
 from .peers import Ending, Peer, PeerWatch
@@ -42,6 +47,8 @@ _log = logging.getLogger(__name__)
 
 # How long to wait for room in the socket before looking again whether anybody reads meanwhile.
 _LOOK_AGAIN_S = 0.05
+# With more bytes of answers waiting for a peer, no more of its requests are begun.
+_BEHIND_BYTES = 4 << 20
 
 
 class Link:
@@ -70,6 +77,7 @@ class Link:
         self._limits = limits
         self._reader, self._unhandled = FrameReader(limits), deque[Frame]()
         self._sender = Sender(hub, wire)
+        self._flow, self._held = Flow(hub), deque[Callable[[], None]]()
         self._sharing = sharing
         if sharing is not None:
             sharing.attach(self._sender)
@@ -109,8 +117,52 @@ class Link:
         self._check_may_wait(method)
         head, buffers = self._dumped((method, args))
         reply = self._new_call(method, None)
+        try:
+            return self._ask(reply, self._encode(frames.REQUEST, reply.call_id, head, buffers), within_s)
+        finally:
+            del reply  # else an error would keep this frame, and so what was sent, until the collector comes
+
+    def call_on_credit(
+        self,
+        method: str,
+        *,
+        deadline_s: float | None = None,
+        waiting: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+        overdraws: bool = False,
+    ) -> Reply:
+        """As `call`, when the peer has room for it; until then it waits here, within `waiting()`.
+
+        Nobody waits on a thread that reads, nor with `overdraws`, as long as the window is not overdrawn too far.
+        Raises `NotSent` at the deadline; `WindowFullError` on a thread that must not wait.
+        """
+        head, buffers = self._dumped((method, ()))
+        cost = cost_of(head, buffers)
+        reply = Reply(self, str(method))
+        if deadline_s is not None:
+            reply._due_s = self._hub.clock.now_s() + deadline_s
+        self._open_on_credit(reply, cost, deadline_s, waiting, overdraws)
+        if reply._due_s is not None:
+            self._alarm.set(reply._due_s)
+        self._send(self._encode_paid(reply, head, buffers, cost))
+        return reply
+
+    def ask_on_credit(self, method: str, *, within_s: float | None = None) -> Any:  # Any: the peer's answer
+        """As `ask`, when the peer has room for it. Waiting for that counts; then `NotSent` is raised."""
+        self._check_may_wait(method)
+        head, buffers = self._dumped((method, ()))
+        cost = cost_of(head, buffers)
+        reply = Reply(self, method)
+        waited_s = self._open_on_credit(reply, cost, within_s)
+        if waited_s and within_s is not None:
+            within_s = max(0.0, within_s - waited_s)
+        try:
+            return self._ask(reply, self._encode_paid(reply, head, buffers, cost), within_s)
+        finally:
+            del reply  # as in `ask`
+
+    def _ask(self, reply: Reply, parts: Sequence[Buffer], within_s: float | None) -> Any:  # Any: the peer's answer
         try:  # nothing is copied: the memory is ours until this returns
-            if self._sender.put(self._encode(frames.REQUEST, reply.call_id, head, buffers), copied=False) == "lost":
+            if self._sender.put(parts, copied=False) == "lost":
                 self._find_end()
             self._wait(reply, within_s)
         except BaseException:
@@ -121,7 +173,7 @@ class Link:
                 raise reply._error
             return reply._value
         finally:
-            del reply  # else an error would keep this frame, and so what was sent, until the collector comes
+            del reply  # as in `ask`
 
     def notify(self, method: str, *args: object) -> None:
         """Tell; there is no answer. Raises `ClosedError` or `WorkerLostError` when the link has ended."""
@@ -182,7 +234,137 @@ class Link:
             self._alarm.set(reply._due_s)
         return reply
 
+    # -- credit ----------------------------------------------------------------------------------------------------
+
+    def _open_on_credit(
+        self,
+        reply: Reply,
+        cost: int,
+        within_s: float | None,
+        waiting: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+        overdraws: bool = False,
+    ) -> float:
+        """A call begins when it may. For how many seconds it waited."""
+        self._hub.check_usable()
+        with self._lock:
+            if self.ending is not None:
+                raise self._gone(reply.method, "cannot be asked")
+            if self._flow.spend(cost) or (overdraws and self._flow.overdraw(cost)):
+                reply.call_id = self._calls.open(reply, reply._due_s)
+                return 0.0
+        begun_s = self._hub.clock.now_s()
+        self._wait_for_credit(reply.method, cost, within_s, waiting)
+        with self._lock:
+            if self.ending is not None:
+                raise self._gone(reply.method, "cannot be asked")
+            reply.call_id = self._calls.open(reply, reply._due_s)
+        return self._hub.clock.now_s() - begun_s
+
+    def _wait_for_credit(
+        self,
+        method: str,
+        cost: int,
+        within_s: float | None,
+        waiting: Callable[[], contextlib.AbstractContextManager[None]],
+    ) -> None:
+        """Block until it is spent. Where that must not be, spend more than there is; `WindowFullError`: too much."""
+        turn = Reply(self, str(method))
+        with self._lock:
+            if self._flow.spend(cost) or (not self._hub.may_wait and self._flow.overdraw(cost)):
+                return
+            if not self._hub.may_wait:
+                raise WindowFullError(
+                    f"{turn.method!r} was not sent: as many calls as {self.peer} has room for wait there to be begun, "
+                    f"and this thread reads the answers, so it must not wait.\n"
+                    f"Call from a thread of your own, or from a callback of a call's future (`then`), which may wait."
+                )
+            wanted = self._flow.wait(turn, cost)
+        try:
+            if wanted:
+                self._send(wanted)
+            with waiting():
+                self._wait_for_turn(turn, within_s)
+        except BaseException:
+            with self._lock:
+                turns, wanted = self._flow.give_up(turn, cost), self._flow.want()
+            self._give_turns(turns, wanted)
+            raise
+
+    def _wait_for_turn(self, turn: Reply, within_s: float | None) -> None:
+        now_s = self._hub.clock.now_s
+        until_s = None if within_s is None else now_s() + within_s
+        try:
+            while not turn._done:
+                left_s = None if until_s is None else until_s - now_s()
+                if left_s is not None and left_s <= 0:
+                    raise NotSent(f"{turn.method!r} was not sent within {within_s} s: {self.peer} had no room for it.")
+                self._wait_once(turn, left_s)
+        finally:
+            self._waiters.wake_one()
+        if turn._error is not None:
+            raise turn._error
+
+    def _encode_paid(self, reply: Reply, head: bytes, buffers: Sequence[memoryview], cost: int) -> list[Buffer]:
+        try:
+            return self._encode(frames.CALL, reply.call_id, head, buffers)
+        except BaseException:
+            with self._lock:
+                self._calls.give_up(reply.call_id)
+                turns, wanted = self._flow.refund(cost), self._flow.want()
+            self._give_turns(turns, wanted)
+            raise
+
+    def _give_turns(self, turns: Sequence[Reply], wanted: Sequence[Buffer]) -> None:
+        for turn in turns:
+            turn._settle(None, None)
+            self._waiters.wake(turn)
+        if wanted and self.ending is None:
+            self._send(wanted)
+
+    def _credited(self, frame: Frame) -> None:
+        with self._lock:
+            turns, wanted = self._flow.credited(frame.head), self._flow.want()
+        self._give_turns(turns, wanted)
+
+    def _wanted(self, frame: Frame) -> None:
+        with self._lock:
+            credit = self._flow.wanted(frame.head)
+        if credit:
+            self._send(credit)
+
+    def _taken_up(self, cost: int) -> None:
+        with self._lock:
+            credit = self._flow.taken_up(cost)
+        if credit and self.ending is None:
+            with contextlib.suppress(ClosedError):  # there is no hub any more
+                self._send(credit)
+
+    @property
+    def _is_behind(self) -> bool:
+        """Whether the peer does not take its answers."""
+        return self._sender.num_queued_bytes > _BEHIND_BYTES
+
+    def _hold(self, again: Callable[[], None]) -> bool:
+        with self._lock:
+            if self.ending is not None:
+                return False
+            self._held.append(again)
+        if not self._is_behind:
+            self._let_go()
+        return True
+
+    def _let_go(self) -> None:
+        with self._lock:
+            held, self._held = self._held, deque()
+        for again in held:
+            again()
+
     # -- sending ---------------------------------------------------------------------------------------------------
+
+    def _drain(self) -> None:
+        self._sender.drain()
+        if self._held and not self._is_behind:
+            self._let_go()
 
     def _answer(self, call_id: int, value: object) -> None:
         try:
@@ -233,14 +415,14 @@ class Link:
         left_s = within_s
         while self._sender.waits and self.ending is None and (left_s is None or left_s > 0):
             if self._reading.acquire(blocking=False):
-                self._reader_id = get_ident()
+                self._begin_reading()
                 try:
                     self._wire.wait_any(left_s)
                     self._read_once()
                 finally:
                     self._stop_reading()
                     self._waiters.wake_one()
-                self._sender.drain()
+                self._drain()
             else:
                 self._write_beside_reader(left_s)
             left_s = None if until_s is None else until_s - self._hub.clock.now_s()
@@ -248,13 +430,13 @@ class Link:
     def _write_beside_reader(self, left_s: float | None) -> None:
         """Write some more while another thread reads. It may stop to read, so not for long."""
         self._wire.wait_writable(min(_LOOK_AGAIN_S, _LOOK_AGAIN_S if left_s is None else left_s))
-        self._sender.drain()
+        self._drain()
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def _ready(self, events: int) -> None:
         if events & WRITE:
-            self._sender.drain()
+            self._drain()
         if events != WRITE:
             self._read(to_the_end=False)
 
@@ -272,7 +454,7 @@ class Link:
     def _read(self, *, to_the_end: bool) -> None:
         """Read what is there now, or all there is; not while another thread, which waits for an answer, reads."""
         if self.ending is None and self._reading.acquire(blocking=False):
-            self._reader_id = get_ident()
+            self._begin_reading()
             try:
                 while self._read_once() and to_the_end:
                     pass
@@ -280,7 +462,12 @@ class Link:
                 self._stop_reading()
                 self._waiters.wake_one()
 
+    def _begin_reading(self) -> None:
+        self._reader_id = me = get_ident()
+        self._hub.readers.append(me)
+
     def _stop_reading(self) -> None:
+        self._hub.readers.remove(self._reader_id)
         self._reader_id = 0
         self._reading.release()
         if self._over:
@@ -321,12 +508,16 @@ class Link:
                 self._resolve(reply, frame)
             elif kind == frames.REPLY and self.on_late is not None:
                 self.on_late(frame.head, frame.buffers)
+        elif kind < frames.REPLY or kind == frames.CALL:
+            self._serve(frame)
         elif kind == frames.GOODBYE:
             self._end(Ending(True, bytes(frame.head).decode(errors="replace")))
-        elif kind > frames.GOODBYE:
-            shared(self._sharing).handle(frame)
+        elif kind == frames.CREDIT:
+            self._credited(frame)
+        elif kind == frames.WANT:
+            self._wanted(frame)
         else:
-            self._serve(frame)
+            shared(self._sharing).handle(frame)
 
     def _resolve(self, reply: Reply, frame: Frame) -> None:
         value, error, failure = None, None, None
@@ -343,7 +534,12 @@ class Link:
             raise failure
 
     def _serve(self, frame: Frame) -> None:
-        request = Request(self, frame.call_id, "", ())
+        cost = 0
+        if frame.kind == frames.CALL:
+            cost = cost_of(frame.head, frame.buffers)
+            if not self._flow.received(cost):
+                raise WireError("the peer sent more calls than this side has room for, and than it was granted.")
+        request = Request(self, frame.call_id, cost)
         try:
             request.method, request.args = self.loads(frame.head, frame.buffers)
         except WireError:
@@ -383,22 +579,27 @@ class Link:
         try:
             while not reply._done:
                 left_s = None if until_s is None else max(0.0, until_s - now_s())
-                if self.ending is not None:
-                    self._waiters.wait_unless(reply, reply.done, left_s)  # another thread is just telling everybody
-                elif self._reading.acquire(blocking=False):
-                    self._read_for(reply, left_s)
-                elif self._sender.waits and self._may_block:
-                    self._write_beside_reader(left_s)
-                else:
-                    self._waiters.wait_unless(reply, lambda: reply._done or not self._reading.locked(), left_s)
+                self._wait_once(reply, left_s)
                 if until_s is not None and not reply._done and now_s() >= until_s:
                     self._too_late(reply, within_s)
         finally:
             self._waiters.wake_one()  # whoever waits may read now
 
+    def _wait_once(self, reply: Reply, left_s: float | None) -> None:
+        """Do what must be done for the reply to come, or wait until another thread has; not longer than `left_s`."""
+        if self.ending is not None:
+            self._waiters.wait_unless(reply, reply.done, left_s)  # another thread is just telling everybody
+        elif self._reading.acquire(blocking=False):
+            self._read_for(reply, left_s)
+        elif self._sender.waits and self._may_block:
+            self._write_beside_reader(left_s)
+        else:
+            self._waiters.wait_unless(reply, lambda: reply._done or not self._reading.locked(), left_s)
+
     def _read_for(self, reply: Reply, left_s: float | None) -> None:
         """Read until the answer is here, as the only reader. The hub's poll leaves this link alone meanwhile."""
-        self._reader_id, driven = get_ident(), self._hub.driven
+        self._begin_reading()
+        driven = self._hub.driven
         try:
             if driven:
                 self._sender.borrow_reading()
@@ -423,7 +624,7 @@ class Link:
         if self._hub.driven or not self._sender.waits:
             return self._wire.wait_readable(left_s)
         ready = self._wire.wait_any(left_s)
-        self._sender.drain()
+        self._drain()
         return ready
 
     # -- deadlines -------------------------------------------------------------------------------------------------
@@ -478,7 +679,7 @@ class Link:
     def _finish_end(self) -> None:
         assert self.ending is not None, "it has begun to end"
         with self._lock:
-            waiting = self._calls.lose()
+            waiting, turns = self._calls.lose(), self._flow.close()
             callbacks, self._endings = self._endings, []
         self._over = True
         self._sender.end_polling()
@@ -490,6 +691,8 @@ class Link:
         self._close_wire()
         for reply in waiting:
             reply._settle(None, self._gone(reply.method, "was not answered"))
+        for turn in turns:
+            turn._settle(None, self._gone(turn.method, "was not sent"))
         self._waiters.wake_all()
         for reply in waiting:
             reply._tell()
@@ -498,6 +701,7 @@ class Link:
                 callback(self, self.ending)
             except Exception:
                 _log.exception("a callback of the end of the link to %s failed", self.peer)
+        self._let_go()
         self._watch.close()
 
     def _close_wire(self) -> None:

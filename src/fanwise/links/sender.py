@@ -40,6 +40,7 @@ class Sender:
         self._fd = wire.fileno()
         self._lock = threading.Lock()
         self._queue: deque[memoryview] = deque()
+        self.num_queued_bytes = 0
         self._carriers: deque[_Carrier] = deque()
         self._polled = False
         self._ended = False
@@ -72,6 +73,7 @@ class Sender:
             carrier = _Carrier(memoryview(part), os.dup(fd), write)
             self._carriers.append(carrier)
             self._queue.append(carrier.view)
+            self.num_queued_bytes += len(part)
             self._write_queue()
 
     def put_last(self, parts: Sequence[Buffer]) -> None:
@@ -124,6 +126,7 @@ class Sender:
         """Drop what waits and give the descriptor back. Nobody may be reading."""
         with self._lock:
             self._queue.clear()
+            self.num_queued_bytes = 0
             while self._carriers:
                 os.close(self._carriers.popleft().fd)
             self._wire.close()
@@ -145,6 +148,7 @@ class Sender:
                 sent -= len(part)
                 continue
             left = memoryview(part)[sent:]
+            self.num_queued_bytes += len(left)
             # Headers and heads come as bytes, which nobody changes.
             self._queue.append(memoryview(bytes(left)) if copied and not isinstance(part, bytes) else left)
             sent = 0
@@ -154,6 +158,7 @@ class Sender:
             sent = self._write_some()
             if sent < 0:
                 self._queue.clear()  # whoever reads finds the end
+                self.num_queued_bytes = 0
             elif sent == 0:
                 break
             else:
@@ -173,6 +178,7 @@ class Sender:
         return sent
 
     def _drop(self, sent: int) -> None:
+        self.num_queued_bytes -= sent
         while self._queue and sent >= len(self._queue[0]):
             sent -= len(self._queue.popleft())
         if sent:

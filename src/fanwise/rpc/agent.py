@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch.futures import Future
 
-from ..base.errors import ClosedError, DeadlineExceeded, FanwiseError
+from ..base.errors import ClosedError, DeadlineExceeded, FanwiseError, WindowFullError
 from ..links import Hub, Reply, Request
+from ..links.asking import NotSent
 from ..links.drivers import Drivers
 from . import pickling
 from .call_future import CallFuture, failed
@@ -237,14 +238,32 @@ class Agent:
             return _failed_future(DeadlineExceeded(f"the call of {sealed!r} on {to.name} was lost, on purpose"))
         if link is None:
             call = QueuedCall(self, sealed, to, now_s=self._hub.clock.now_s, limit_s=limit_s)
-            self.connections.queue(to.id, call)
+            if not self.connections.queue(to.id, call):
+                self._wait_for_link(to, call, sealed, limit_s)
             return call
         try:
-            reply = link.call(cast(str, sealed), deadline_s=limit_s)  # `dumps` knows it
+            reply = link.call_on_credit(cast(str, sealed), deadline_s=limit_s, waiting=self.waiting)  # `dumps` knows it
+        except WindowFullError:
+            self.outside(partial(self.envelopes.take_back, sealed, to.id))
+            raise
         except FanwiseError as error:
-            self.lending.take_back(sealed.loans, to.id)
+            self.envelopes.take_back(sealed, to.id)
             return _failed_future(failed(error, to, limit_s, closed=self.is_closed))
         return CallFuture(self, reply, to, limit_s)
+
+    def _wait_for_link(self, to: WorkerInfo, call: QueuedCall, sealed: Sealed, limit_s: float | None) -> None:
+        """Too many calls wait for this link to let one more: this thread waits for it itself."""
+        if not self._hub.may_wait:
+            self.outside(partial(self.envelopes.take_back, sealed, to.id))
+            raise WindowFullError(
+                f"the call of {sealed!r} was not sent: as many calls as may wait for a link to worker {to.name} do, "
+                f"and this thread reads answers, so it must not wait.\n"
+                f"Call from a thread of your own, or from a callback of a call's future (`then`), which may wait."
+            )
+        try:
+            call.send(self.connections.to(to.id, within_s=limit_s))
+        except FanwiseError as error:
+            call.fail(error)
 
     def call_sync(
         self,
@@ -266,8 +285,10 @@ class Agent:
         sealed = self._seal_call(to, function, args, kwargs, None, "sync")
         lent = self.begin_waiting()
         try:
-            answer = link.ask(cast(str, sealed), within_s=limit_s)  # `dumps` knows it
+            answer = link.ask_on_credit(cast(str, sealed), within_s=limit_s)  # `dumps` knows it
         except FanwiseError as error:
+            if isinstance(error, NotSent):
+                self.envelopes.take_back(sealed, to.id)
             raise failed(error, to, limit_s, closed=self.is_closed) from None
         finally:
             if lent:

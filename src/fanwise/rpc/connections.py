@@ -133,13 +133,16 @@ class Connections:
         self._member(id)
         return self.to(id) if id == self._info.id else None
 
-    def queue(self, id: int, call: Waiting) -> None:
+    def queue(self, id: int, call: Waiting) -> bool:
         """`call` leaves over the link to worker `id`, after all that was queued before, when there is one.
 
-        Does not block: if need be the link is made elsewhere. When that fails, as `to` does, so does `call`.
+        Does not block: if need be the link is made elsewhere. When that fails, as `to` does, so does `call`. False: as
+        many as may wait for that link already do; `call` does not.
         """
-        if self._routes.queue(id, call):
+        queued = self._routes.queue(id, call)
+        if queued == "first":
             self._outside(partial(self._make_for_queue, id))
+        return queued != "full"
 
     def _make_for_queue(self, id: int) -> None:
         while self._routes.is_awaited(id):

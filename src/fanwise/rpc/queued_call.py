@@ -16,6 +16,7 @@ from torch.futures import Future
 
 from ..base.errors import FanwiseError
 from ..links import Link
+from ..links.credits import cost_of
 from .call_future import CallFuture, failed
 from .messages import Sealed
 from .outcomes import raise_afresh, wait_for_event
@@ -43,6 +44,7 @@ class QueuedCall(Future[Any]):  # Any: what the function returns
         self._now_s = now_s
         self._agent = agent
         self._sealed = sealed._replace(buffers=[memoryview(bytes(buffer)) for buffer in sealed.buffers])
+        self.num_bytes = cost_of(sealed.head, sealed.buffers)
         self._to = to
         self._limit_s = limit_s
         self._decided = threading.Event()
@@ -59,7 +61,9 @@ class QueuedCall(Future[Any]):  # Any: what the function returns
         """The link is there: leave."""
         left_s = None if self.due_s is None else max(0.0, self.due_s - self._now_s())
         try:
-            reply = link.call(cast(str, self._sealed), deadline_s=left_s)  # `dumps` knows it
+            reply = link.call_on_credit(
+                cast(str, self._sealed), deadline_s=left_s, waiting=self._agent.waiting, overdraws=True
+            )  # `dumps` knows it
         except FanwiseError as error:
             self.fail(error)
             return

@@ -13,10 +13,11 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from ..base.errors import ClosedError, DeadlineExceeded, FanwiseError
 from ..links import Hub, Link
+from ..links.credits import OVERDRAFT
 from ..links.hub import Alarm
 
 # Calls that were made one after another fail together.
@@ -28,9 +29,11 @@ class Waiting(Protocol):
 
     Attributes:
         due_s: when it fails, on the hub's clock; None: never.
+        num_bytes: how much it keeps.
     """
 
     due_s: float | None
+    num_bytes: int
 
     def send(self, link: Link) -> None:
         """Leave over `link`. Once. Does not raise, and runs no code of the user."""
@@ -41,9 +44,14 @@ class Waiting(Protocol):
 
 @dataclass(slots=True)
 class _Queue:
-    """Calls to one worker, in their order; the link that is kept back; how many are just leaving."""
+    """Calls to one worker, in their order; the link that is kept back; how many are just leaving.
+
+    `num_bytes`: of all that it ever had. They leave without waiting for credit, so that they delay nobody who waits for
+    the link; so no more may come while they leave.
+    """
 
     calls: deque[Waiting] = field(default_factory=deque)
+    num_bytes: int = 0
     link: Link | None = None
     num_leaving: int = 0
 
@@ -111,20 +119,27 @@ class Routes:
 
     # -- calls that wait -------------------------------------------------------------------------------------------
 
-    def queue(self, id: int, call: Waiting) -> bool:
-        """`call` leaves when there is a link to worker `id`. True: it is the first that waits; a link is to be made."""
+    def queue(self, id: int, call: Waiting) -> Literal["first", "queued", "full"]:
+        """`call` leaves when there is a link to worker `id`. The first that waits: a link is to be made.
+
+        "full": too many bytes of calls wait for that link; this one does not.
+        """
         with self._lock:
             is_closed, is_first = self._closed, id not in self._queues
             if not is_closed:
                 if is_first:
                     self._queues[id] = _Queue(link=self.links.pop(id, None))
-                self._queues[id].calls.append(call)
+                queue = self._queues[id]
+                if queue.num_bytes and queue.num_bytes + call.num_bytes > OVERDRAFT:
+                    return "full"
+                queue.num_bytes += call.num_bytes
+                queue.calls.append(call)
         if is_closed:
             call.fail(ClosedError("RPC has been shut down in this process."))
-            return False
+            return "queued"
         if call.due_s is not None:
             self._alarm.set(call.due_s + _SLACK_S)
-        return is_first
+        return "first" if is_first else "queued"
 
     def is_awaited(self, id: int) -> bool:
         """Whether the link to worker `id` is kept back, or to be made, for calls that wait."""

@@ -188,6 +188,8 @@ class _Call:
 
     def __call__(self) -> None:
         """Open it, and run it. The job that a driver is given."""
+        if self._request.when_answers_leave(self._again):
+            return
         try:
             opened = self._server._envelopes.open(self._request.method, self._sender.id)  # type: ignore[arg-type]  # Sealed
         except AttributeError as error:
@@ -199,6 +201,9 @@ class _Call:
                 self._server._run(self, opened)
             else:
                 self.run(opened)
+
+    def _again(self) -> None:
+        self._server._drivers.call(self)
 
     def run(self, opened: Opened) -> None:
         """Run the function and answer, now or when its future is done."""
@@ -223,6 +228,7 @@ class _Call:
     def _begin(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:  # Any: the user's
         """What the function returns; a future in its place when it is not done yet."""
         self._server.has_begun(self._ticket)
+        self._request.taken_up()
         try:
             if self._header is None:
                 return self._outcome(function, function(*args, **kwargs))

@@ -1,0 +1,347 @@
+"""Tier 3: calls on credit over real sockets: who waits, who does not, and how each wait ends."""
+
+import contextlib
+import random
+import socket
+import struct
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from fanwise.base.errors import ClosedError, DeadlineExceeded, WindowFullError, WorkerLostError
+from fanwise.links import Hub, Link, Reply, Request, frames
+from fanwise.links.asking import NotSent
+from fanwise.links.codec import dumps
+from fanwise.links.credits import OVERDRAFT, WINDOW_MAX, WINDOW_MIN, cost_of
+from fanwise.links.wires import SocketWire
+from fanwise.testing import within
+
+SIZE = WINDOW_MIN // 4
+
+
+class Pair:
+    """A caller, and a callee whose calls wait until the test takes them up."""
+
+    def __init__(self) -> None:
+        self.hubs = Hub(name="caller"), Hub(name="callee")
+        ours, theirs = socket.socketpair()
+        self.link, self.other = (Link(hub, SocketWire(end)) for hub, end in zip(self.hubs, (ours, theirs), strict=True))
+        self.came: deque[Request] = deque()
+        self.other.handler = self.came.append
+        for link in (self.link, self.other):
+            link.open()
+
+    def start(self) -> "Pair":
+        for hub in self.hubs:
+            hub.start()
+        return self
+
+    def call(self, size: int = SIZE, **settings: float) -> Reply:
+        return self.link.call_on_credit("x" * size, **settings)  # type: ignore[arg-type]  # seconds
+
+    def fill(self) -> Reply:
+        """The largest window is full."""
+        call = self.call(WINDOW_MAX)
+        within(10.0, lambda: len(self.came) == 1, "it came")
+        return call
+
+    def fill_the_first_window(self) -> list[Reply]:
+        calls = [self.call() for _ in range(3)]
+        within(10.0, lambda: len(self.came) == 3, "as many as may have come")
+        return calls
+
+    def answer_all(self) -> None:
+        while self.came:
+            self.came.popleft().answer(1)
+
+    def close(self) -> None:
+        for hub in self.hubs:
+            hub.close()
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    pair = Pair().start()
+    yield pair
+    pair.close()
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(8) as threads:
+        yield threads
+
+
+def is_waiting(pair: Pair) -> bool:
+    return pair.link._flow._spending.num_waiting > 0
+
+
+def test_a_call_beyond_the_window_leaves_when_enough_are_taken_up(pair: Pair, threads: ThreadPoolExecutor) -> None:
+    calls = [pair.fill()]
+    late = threads.submit(pair.call)
+    within(10.0, lambda: is_waiting(pair), "it waits")
+    first = pair.came.popleft()
+    first.taken_up()
+    calls.append(late.result(10.0))
+    within(10.0, lambda: len(pair.came) == 1, "it came")
+    first.answer(1)
+    pair.answer_all()
+    assert [call.result(10.0) for call in calls] == [1] * 2
+
+
+def test_a_link_that_wants_more_than_links_begin_with_gets_its_share(pair: Pair) -> None:
+    pair.fill_the_first_window()
+    assert pair.link._flow._spending.window == WINDOW_MIN
+    for _ in range(9):
+        pair.call()
+    within(10.0, lambda: len(pair.came) == 12, "all came, and none was taken up")
+    assert pair.link._flow._spending.window == WINDOW_MAX
+
+
+def test_an_answer_takes_up_what_nobody_did(pair: Pair) -> None:
+    for _ in range(3):
+        call = pair.fill()
+        pair.answer_all()
+        assert call.result(10.0) == 1
+
+
+def test_a_call_larger_than_every_window_leaves_when_it_is_alone(pair: Pair, threads: ThreadPoolExecutor) -> None:
+    pair.fill_the_first_window()
+    huge = threads.submit(pair.call, WINDOW_MAX + 1)
+    within(10.0, lambda: is_waiting(pair), "it waits")
+    pair.answer_all()
+    reply = huge.result(10.0)
+    within(10.0, lambda: len(pair.came) == 1, "it came")
+    pair.answer_all()
+    assert reply.result(10.0) == 1
+
+
+@pytest.mark.parametrize("way", ["call", "ask"])
+def test_a_call_that_waits_too_long_has_not_left_and_costs_nothing(pair: Pair, way: str) -> None:
+    call = pair.fill()
+    before = pair.link._flow._spending.sent
+    ways: dict[str, Callable[[], object]] = {
+        "call": lambda: pair.call(deadline_s=0.05),
+        "ask": lambda: pair.link.ask_on_credit("x" * SIZE, within_s=0.05),
+    }
+    with pytest.raises(NotSent, match=r"was not sent within 0\.05 s: .* had no room for it"):
+        ways[way]()
+    assert pair.link._flow._spending.sent == before and pair.link.num_open == 1 and not is_waiting(pair)
+    pair.answer_all()
+    assert call.result(10.0) == 1
+    pair.call()
+    within(10.0, lambda: len(pair.came) == 1, "the next one came")
+
+
+def test_the_time_that_a_call_waited_is_part_of_its_own(pair: Pair, threads: ThreadPoolExecutor) -> None:
+    pair.fill()
+    asked = threads.submit(pair.link.ask_on_credit, "x" * SIZE, within_s=0.4)
+    within(10.0, lambda: is_waiting(pair), "it waits")
+    pair.answer_all()
+    within(10.0, lambda: len(pair.came) == 1, "it came")
+    with pytest.raises(DeadlineExceeded) as raised:
+        asked.result(10.0)
+    assert not isinstance(raised.value, NotSent), "it has left"
+
+
+def test_answers_and_book_keeping_pass_calls_that_wait(pair: Pair, threads: ThreadPoolExecutor) -> None:
+    pair.fill()
+    pair.link.handler = lambda request: request.answer("there")
+    late = threads.submit(pair.call)
+    within(10.0, lambda: is_waiting(pair), "a call waits")
+    assert pair.other.ask("here?", within_s=10.0) == "there"
+    pair.other.handler = lambda request: request.answer("here")
+    assert pair.link.ask("there?", within_s=10.0) == "here"
+    assert not late.done()
+    pair.answer_all()
+    assert late.result(10.0).result(10.0) == "here"
+
+
+@pytest.mark.parametrize("ends", ["closed", "lost"])
+def test_who_waits_hears_of_the_end_of_the_link(pair: Pair, threads: ThreadPoolExecutor, ends: str) -> None:
+    pair.fill()
+    late = [threads.submit(pair.call) for _ in range(3)]
+    within(10.0, lambda: pair.link._flow._spending.num_waiting == 3, "they wait")
+    if ends == "closed":
+        pair.link.close()
+    else:
+        pair.link.lose("it was cut")
+    for one in late:
+        with pytest.raises(ClosedError if ends == "closed" else WorkerLostError, match="was not sent"):
+            one.result(10.0)
+
+
+def test_who_waits_gives_way_meanwhile(pair: Pair, threads: ThreadPoolExecutor) -> None:
+    gave_way, came_back = threading.Event(), threading.Event()
+
+    class Waiting:
+        def __enter__(self) -> None:
+            gave_way.set()
+
+        def __exit__(self, *_: object) -> None:
+            came_back.set()
+
+    pair.fill()
+    late = threads.submit(lambda: pair.link.call_on_credit("x" * SIZE, waiting=Waiting))
+    assert gave_way.wait(10.0) and not came_back.is_set()
+    pair.answer_all()
+    late.result(10.0)
+    assert came_back.is_set()
+
+
+def test_a_thread_that_reads_does_not_wait_it_overdraws_and_is_refused_at_last(pair: Pair) -> None:
+    pair.fill_the_first_window()
+    errors: list[Exception] = []
+    done = threading.Event()
+
+    def handler(request: Request) -> None:
+        sent = 0
+        try:
+            while sent < 2 * OVERDRAFT:
+                pair.call()
+                sent += SIZE
+        except WindowFullError as error:
+            errors.append(error)
+        request.answer(sent)
+        done.set()
+
+    pair.link.handler = handler
+    sent = pair.other.ask("call back", within_s=10.0)
+    assert done.wait(10.0) and OVERDRAFT - 2 * SIZE <= sent <= OVERDRAFT + SIZE
+    assert "this thread reads the answers, so it must not wait" in str(errors[0])
+    within(10.0, lambda: len(pair.came) == 3 + sent // SIZE, "what was overdrawn came")
+
+
+def test_a_peer_that_does_not_take_its_answers_gets_no_more_begun_until_it_does(pair: Pair) -> None:
+    stopped, go_on, again = threading.Event(), threading.Event(), threading.Event()
+
+    def stop() -> None:
+        stopped.set()
+        go_on.wait(10.0)
+
+    pair.fill_the_first_window()
+    pair.hubs[0].call_soon(stop)
+    assert stopped.wait(10.0)
+    assert not pair.came[0].when_answers_leave(again.set)
+    pair.came.popleft().answer(bytes(8 << 20))
+    assert pair.came[0].when_answers_leave(again.set)
+    assert not again.wait(0.05)
+    go_on.set()
+    assert again.wait(10.0)
+    assert not pair.came[0].when_answers_leave(again.set)
+
+
+def test_what_is_held_for_a_peer_is_let_go_when_its_link_ends(pair: Pair) -> None:
+    stopped, go_on, again = threading.Event(), threading.Event(), threading.Event()
+
+    def stop() -> None:
+        stopped.set()
+        go_on.wait(10.0)
+
+    pair.fill_the_first_window()
+    pair.hubs[0].call_soon(stop)
+    assert stopped.wait(10.0)
+    pair.came.popleft().answer(bytes(8 << 20))
+    assert pair.came[0].when_answers_leave(again.set)
+    pair.other.lose("it was cut")
+    assert again.wait(10.0) and not pair.came[0].when_answers_leave(again.set)
+    go_on.set()
+
+
+def test_where_no_hub_is_driven_who_waits_reads_the_credit_itself(threads: ThreadPoolExecutor) -> None:
+    pair = Pair()
+    pair.hubs[1].start()
+    calls = [pair.fill()]
+    late = threads.submit(pair.call)
+    within(10.0, lambda: is_waiting(pair), "it waits")
+    pair.answer_all()
+    calls.append(late.result(10.0))
+    within(10.0, lambda: len(pair.came) == 1, "it came")
+    pair.answer_all()
+    assert [call.result(10.0) for call in calls] == [1] * 2
+    pair.close()
+
+
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(3, 60))])
+def test_calls_of_many_threads_all_come_and_never_more_than_were_granted(seed: int) -> None:
+    pair, lock, most = Pair().start(), threading.Lock(), 0
+    chance = random.Random(seed)
+    sizes = [[chance.choice((10, 3000, SIZE, WINDOW_MIN, WINDOW_MAX // 3)) for _ in range(40)] for _ in range(4)]
+
+    def handler(request: Request) -> None:
+        nonlocal most
+        with lock:
+            pair.came.append(request)
+            costs = [cost_of(b"", []) + len(each.method) for each in pair.came]
+            most = max(most, sum(costs[1:]))
+
+    pair.other.handler = handler
+    over = threading.Event()
+
+    def take_up() -> None:
+        while not over.is_set():
+            threading.Event().wait(0.0005)
+            with lock:
+                taken = [pair.came.popleft() for _ in range(chance.randrange(len(pair.came) + 1))]
+            for request in taken:
+                request.taken_up()
+                request.answer(len(request.method))
+
+    def call(sizes: list[int]) -> list[int]:
+        replies = [pair.call(size, deadline_s=30.0) for size in sizes[:-1]]
+        return [*(reply.result(10.0) for reply in replies), pair.link.ask_on_credit("x" * sizes[-1], within_s=30.0)]
+
+    taker = threading.Thread(target=take_up)
+    taker.start()
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(call, sizes)) == sizes
+    over.set()
+    taker.join()
+    assert most <= WINDOW_MAX
+    assert pair.link._flow._spending.sent == pair.other._flow._granting.taken
+    pair.close()
+
+
+# -- peers that do not keep to it ----------------------------------------------------------------------------------
+
+
+def ended(hub: Hub, send: Callable[[socket.socket], None]) -> str:
+    """Why a link ended to which this was sent."""
+    ours, theirs = socket.socketpair()
+    link = Link(hub, SocketWire(ours))
+    link.handler = lambda request: None
+    link.open()
+    hub.start()
+    with theirs:
+        send(theirs)
+        within(10.0, lambda: link.ending is not None, "the link has ended")
+    assert link.ending is not None
+    hub.close()
+    return link.ending.reason
+
+
+def test_a_peer_that_sends_more_than_it_was_granted_is_cut_off() -> None:
+    call = b"".join(frames.encode(frames.CALL, 1, dumps(("f", ()))[0], [memoryview(bytes(WINDOW_MAX))]))
+
+    def send(peer: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # it is cut off while this is sent
+            for _ in range(3):
+                peer.sendall(call)
+
+    assert "more calls than this side has room for" in ended(Hub(name="granting"), send)
+
+
+@pytest.mark.parametrize(
+    ("kind", "head", "said"),
+    [
+        (frames.CREDIT, struct.pack("<QQ", 1, WINDOW_MIN), "credit that it cannot give"),
+        (frames.CREDIT, struct.pack("<QQ", 0, 0), "credit that it cannot give"),
+        (frames.CREDIT, b"", "credit that it cannot give"),
+        (frames.WANT, b"1234", "a frame about credit has 4 bytes"),
+    ],
+)
+def test_credit_that_cannot_be_ends_the_link(kind: int, head: bytes, said: str) -> None:
+    assert said in ended(Hub(name="credit"), lambda peer: peer.sendall(b"".join(frames.encode(kind, 0, head))))

@@ -111,7 +111,7 @@ def serve_socket(pipe: Connection, context: ssl.SSLContext | None) -> None:
         pipe.send(listener.getsockname()[1])
         connection = listener.accept()[0]
     if context is not None:
-        connection = context.wrap_socket(connection, server_side=True)
+        connection = context.wrap_socket(connection)
     array = np.ones(ARRAY_BYTES // 8)
     view = array.view(np.uint8).data
     while True:
@@ -129,7 +129,7 @@ def dial_socket(port: int, context: ssl.SSLContext | None) -> Send:
     connection = socket.create_connection((HOST, port))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if context is not None:
-        connection = context.wrap_socket(connection)
+        connection = context.wrap_socket(connection, server_side=True)
 
     def send(array: np.ndarray) -> float:
         view = array.view(np.uint8).data

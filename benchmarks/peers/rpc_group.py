@@ -10,7 +10,6 @@ workers of other hosts: everything between them is encrypted.
 import argparse
 import importlib
 import os
-import secrets
 import socket
 import sys
 import tempfile
@@ -107,7 +106,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         init_method = f"file://{folder}/meet"
         if args.tls:
-            os.environ["FANWISE_SECRET"] = secrets.token_urlsafe(32)
+            shared_secret = importlib.import_module("fanwise.links.shared_secret")
+            os.environ["FANWISE_SECRET"] = shared_secret.new_secret()
             init_method = f"tcp://127.0.0.1:{free_port()}"
         context = spawn(  # type: ignore[no-untyped-call]  # torch's
             work, args=(args.library, world_size, init_method), nprocs=world_size - 1, join=False

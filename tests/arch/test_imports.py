@@ -40,6 +40,7 @@ OPTIONAL = {
 }
 
 QUIET = [
+    "links/crowd.py",
     "links/frames.py",
     "links/handshake.py",
     "links/hello.py",

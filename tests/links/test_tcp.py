@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from fanwise.base.clocks import VirtualClock
 from fanwise.base.errors import (
@@ -24,7 +26,7 @@ from fanwise.base.errors import (
     WorkerLostError,
 )
 from fanwise.base.version import VERSION
-from fanwise.links import Hub, Limits, Link, acceptor, frames
+from fanwise.links import Hub, Limits, Link, acceptor, certificates, frames
 from fanwise.links.certificates import Identity
 from fanwise.links.codec import dumps
 from fanwise.links.frames import encode
@@ -88,7 +90,7 @@ class Server:
 
     def secured(self, context: ssl.SSLContext) -> ssl.SSLSocket:
         """A connection whose dialler has done its part of the handshake."""
-        return context.wrap_socket(self.connect())
+        return context.wrap_socket(self.connect(), server_side=context.protocol == ssl.PROTOCOL_TLS_SERVER)
 
     def authenticated(self) -> ssl.SSLSocket:
         """A raw connection of one of ours, after both hellos."""
@@ -193,14 +195,6 @@ def test_what_came_together_with_the_greeting_is_served(serve: Serve) -> None:
         assert pickle.loads(answers[0].head) == (7,)
 
 
-def stranger_context(*, verify: bool = False, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_REQUIRED if verify else ssl.CERT_NONE
-    context.minimum_version = context.maximum_version = version
-    return context
-
-
 def with_another_secret() -> ssl.SSLContext:
     context = Identity(new_secret()).context("dialler")
     context.verify_mode = ssl.CERT_NONE
@@ -214,15 +208,82 @@ def with_old_tls() -> ssl.SSLContext:
     return context
 
 
-@pytest.mark.parametrize("context_of", [stranger_context, with_another_secret], ids=["no certificate", "other secret"])
+def with_no_authority() -> ssl.SSLContext:
+    """A certificate that signs itself."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    key = ec.generate_private_key(ec.SECP256R1())
+    signed = certificates._authority(key).public_bytes(Encoding.PEM)
+    bare = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    with certificates._as_file(signed + bare) as path:
+        context.load_cert_chain(path)
+    return context
+
+
+def test_a_stranger_is_shown_nothing_that_comes_from_the_secret(serve: Serve) -> None:
+    server = serve()
+    shown = []
+    for send_first in (b"", client_hello(), bytes(600)):
+        with server.connect() as stranger:
+            greeting = stranger.recv(65536)
+            send(stranger, send_first)
+            shown.append((greeting, rest_of(stranger) if send_first else b""))
+    for greeting, rest in shown:
+        assert greeting[0] == 22 and greeting[5] == 1, "a record of TLS with a client's hello: key and chance, no more"
+        assert len(greeting) == 5 + int.from_bytes(greeting[3:5], "big")
+        assert rest == b"" or (rest[0] == 21 and len(rest) == 7), "an alert, and no more"
+    got, sent = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = with_another_secret().wrap_bio(got, sent, server_side=True)
+    with server.connect() as stranger:  # it gets as far as a certificate of its own, and is told that this is none
+        with pytest.raises(ssl.SSLError, match="UNKNOWN_CA"):
+            shake_hands(tls, got, sent, stranger)
+        with pytest.raises(ValueError, match="handshake not done yet"):
+            tls.getpeercert()
+
+
+def shake_hands(tls: ssl.SSLObject, got: ssl.MemoryBIO, sent: ssl.MemoryBIO, connection: socket.socket) -> None:
+    while data := connection.recv(65536):
+        got.write(data)
+        with contextlib.suppress(ssl.SSLWantReadError):
+            tls.do_handshake()
+        connection.sendall(sent.read())
+
+
+def client_hello() -> bytes:
+    got, sent = ssl.MemoryBIO(), ssl.MemoryBIO()
+    context = ssl.create_default_context()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        context.wrap_bio(got, sent, server_hostname="here").do_handshake()
+    return sent.read()
+
+
+def rest_of(connection: socket.socket) -> bytes:
+    rest = b""
+    with contextlib.suppress(ConnectionResetError):
+        while data := connection.recv(65536):
+            rest += data
+    return rest
+
+
+def test_a_stranger_who_is_a_client_of_tls_is_refused(serve: Serve) -> None:
+    server = serve()
+    with server.connect() as stranger, pytest.raises((ssl.SSLError, ConnectionError)):
+        ssl._create_unverified_context().wrap_socket(stranger)
+    within(5.0, lambda: server.is_refused(not_authentic=1), "it is counted")
+    assert server.serves()
+
+
+@pytest.mark.parametrize("context_of", [with_no_authority, with_another_secret], ids=["no authority", "other secret"])
 def test_whoever_shows_no_certificate_of_the_cluster_is_refused_and_its_pickles_are_not_opened(
     serve: Serve, context_of: Callable[[], ssl.SSLContext], tmp_path: Path
 ) -> None:
     server = serve()
     frame = bytes(encode(frames.REQUEST, 1, pickle.dumps(("method", (Trap(tmp_path / "sprung"),))))[0])
-    with server.secured(context_of()) as stranger:
-        send(stranger, hello(VERSION) + frame * 3)
-        assert is_closed(stranger)
+    with server.connect() as connection:
+        with contextlib.suppress(ssl.SSLError, ConnectionError):
+            stranger = context_of().wrap_socket(connection, server_side=True)
+            send(stranger, hello(VERSION) + frame * 3)
+            assert is_closed(stranger)
+    within(5.0, lambda: server.is_refused(not_authentic=1), "it is counted")
     assert server.is_refused(not_authentic=1) and server.links == []
     assert server.serves() and not (tmp_path / "sprung").exists()
     with server.authenticated() as peer:
@@ -232,8 +293,8 @@ def test_whoever_shows_no_certificate_of_the_cluster_is_refused_and_its_pickles_
 
 def test_an_older_tls_is_refused_even_with_the_right_certificate(serve: Serve) -> None:
     server = serve()
-    with pytest.raises(ssl.SSLError, match="PROTOCOL_VERSION"), server.connect() as connection:
-        with_old_tls().wrap_socket(connection)
+    with pytest.raises(ssl.SSLError, match="PROTOCOL"), server.connect() as connection:
+        with_old_tls().wrap_socket(connection, server_side=True)
     within(5.0, lambda: server.is_refused(not_authentic=1), "it is counted")
     assert server.serves()
 
@@ -355,7 +416,7 @@ def test_a_crowd_that_says_nothing_does_not_keep_good_peers_out(serve: Serve) ->
 def test_a_dialler_may_come_byte_by_byte(serve: Serve) -> None:
     server = serve()
     sent, got = ssl.MemoryBIO(), ssl.MemoryBIO()
-    tls = OURS.context("dialler").wrap_bio(got, sent)
+    tls = OURS.context("dialler").wrap_bio(got, sent, server_side=True)
     with server.connect() as slow:
         slow.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -452,7 +513,7 @@ def impostor(serve_one: Callable[[socket.socket], object]) -> Iterator[int]:
 
 def test_a_listener_of_another_version_is_named_with_both_versions(hub: Hub) -> None:
     def serve_one(connection: socket.socket) -> None:
-        with OURS.context("listener").wrap_socket(connection, server_side=True) as secured:
+        with OURS.context("listener").wrap_socket(connection) as secured:
             secured.sendall(hello("9.9.9", PROTOCOL + 1))
             secured.recv(HELLO_SIZE)
 
@@ -487,6 +548,7 @@ def test_clocks_may_differ_by_a_day(serve: Serve, days: float) -> None:
 @pytest.mark.parametrize(("days", "fault"), [(-3.5, "is no longer valid"), (1.5, "is not valid yet")])
 def test_a_listener_whose_clock_is_days_off_is_refused(serve: Serve, hub: Hub, days: float, fault: str) -> None:
     server = serve(identity=Identity(SECRET, wall_s=clock_off_by(days)))
+    server.listener._identity.context("listener").verify_mode = ssl.CERT_NONE  # else it would refuse us first
     with pytest.raises(AuthenticationError, match=f"{fault}.\nThe clocks of the two hosts differ by more than a day"):
         dial_tcp(hub, HOST, server.port, OURS)
 

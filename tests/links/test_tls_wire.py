@@ -26,8 +26,8 @@ Pair = tuple[TlsWire, TlsWire]
 def new_pair() -> Pair:
     dialler, listener = socket.socketpair()
     streams = (
-        TlsStream(dialler, IDENTITY.context("dialler"), server_side=False),
-        TlsStream(listener, IDENTITY.context("listener"), server_side=True),
+        TlsStream(dialler, IDENTITY.context("dialler"), server_side=True),
+        TlsStream(listener, IDENTITY.context("listener"), server_side=False),
     )
     left = list(streams)
     while left:

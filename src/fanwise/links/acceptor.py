@@ -4,9 +4,10 @@
                                       |                    |
                                       +---- Refused, or its time is over ----> closed, and counted in `refused`
 
-How a stranger proves itself is the greeting's (`unix`, `tcp`). Its steps run on the hub's thread when its connection is
-ready and never wait there; nothing that it raises on purpose leaves this file. Whoever connects and says nothing is
-dropped after a while, and at once when too many do: then the oldest goes.
+How a stranger proves itself is the greeting's (`unix`, `tcp`). Its steps run when its connection is ready and never
+wait; nothing that it raises on purpose leaves this file. They run on the thread of the hub that has the links, or,
+where a greeting costs arithmetic and strangers can come in numbers, of a hub that does nothing else. Whoever connects
+and says nothing is dropped after a while, and at once when too many do (`crowd`).
 
 Closing: first the socket, then the greetings. Who sees its greeting end may dial again at once, and must find nobody.
 """
@@ -15,18 +16,22 @@ import errno
 import logging
 import os
 import socket
+import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any, Literal, Protocol
 
 from ..base.errors import WireError
+from .crowd import Crowd
 from .hub import READ, Hub, Timer
 from .link import Link
 
 _log = logging.getLogger(__name__)
 
-# Who has connected and not proved itself: above this the oldest is dropped, which in good faith takes milliseconds.
+# Who has connected and not proved itself, which in good faith takes milliseconds: in all, and of one address.
 GREETINGS_MAX = 256
+GREETINGS_OF_ONE_MAX = 128
 # How long to leave the listener alone when this process has no descriptor left.
 _EXHAUSTED_PAUSE_S = 0.1
 
@@ -71,6 +76,8 @@ class Acceptor:
         on_link: gets each link, on the hub's thread, and must set `link.handler`.
         handshake_s: how long a greeting may take.
         accepted_a_turn: how many connections to take before the hub serves others.
+        reception: the hub where greetings run, started, which is this acceptor's from now on; None: `hub`.
+        from_where: the address that counts of where a connection comes from; None: none has a limit of its own.
 
     Attributes:
         refused: how many connections were closed, by reason.
@@ -87,11 +94,17 @@ class Acceptor:
         on_link: Callable[[Link], None],
         handshake_s: float,
         accepted_a_turn: int,
+        reception: Hub | None = None,
+        from_where: Callable[[Any], Hashable] = lambda address: None,  # Any: as above
     ) -> None:
         self.refused: Counter[Refusal] = Counter()
-        self.greeting: dict[_Guest, None] = {}
+        self.greeting: Crowd[_Guest] = Crowd(in_all=GREETINGS_MAX, of_one=GREETINGS_OF_ONE_MAX)
         self.handshake_s = handshake_s
-        self.hub = hub
+        self.hub = reception or hub  # of the greetings
+        self._links_hub = hub
+        self._proved: dict[_Guest, None] = {}  # have, and wait for the hub of the links
+        self._from_where = from_where
+        self._lock = threading.Lock()
         self._socket = listening
         self._begin = begin
         self._where = where
@@ -99,7 +112,7 @@ class Acceptor:
         self._accepted_a_turn = accepted_a_turn
         self._pid = os.getpid()
         self._closed = False
-        hub.watch(listening.fileno(), self._accept)
+        self.hub.watch(listening.fileno(), self._accept)
 
     def _accept(self, _events: int) -> None:
         for _ in range(self._accepted_a_turn):
@@ -114,12 +127,14 @@ class Acceptor:
             try:
                 greeting = self._begin(connection, address)
             except Refused as refused:
-                self.refused[refused.why] += 1
+                self._count(refused.why)
                 connection.close()
                 continue
-            if len(self.greeting) >= GREETINGS_MAX:
-                next(iter(self.greeting)).drop("half-open")
-            self.greeting[_Guest(self, greeting)] = None
+            guest = _Guest(self, greeting)
+            goes = self.greeting.arrive(guest, self._from_where(address))
+            if goes is not None:
+                goes.drop("half-open")
+            guest.begin()
 
     def _pause(self, error: OSError) -> None:
         """Who connects waits in the kernel meanwhile. Polling on would only burn a CPU."""
@@ -133,9 +148,25 @@ class Acceptor:
         if not self._closed:
             self.hub.change(self._socket.fileno(), READ)
 
-    def welcome(self, guest: "_Guest") -> None:
+    def proved(self, guest: "_Guest") -> None:
         """It has proved itself."""
-        self.greeting.pop(guest, None)
+        self.greeting.gone(guest)
+        if self.hub is self._links_hub:
+            self._welcome(guest)
+            return
+        with self._lock:
+            self._proved[guest] = None
+        self._links_hub.call_soon(partial(self._let_in, guest))
+
+    def _let_in(self, guest: "_Guest") -> None:
+        """On the hub of the links; not when it was turned away meanwhile, by the closing."""
+        with self._lock:
+            is_there = guest in self._proved
+            self._proved.pop(guest, None)
+        if is_there:
+            self._welcome(guest)
+
+    def _welcome(self, guest: "_Guest") -> None:
         try:
             link = guest.greeting.link()
         except BaseException:
@@ -152,11 +183,15 @@ class Acceptor:
 
     def refuse(self, guest: "_Guest", why: Refusal) -> None:
         """It has not, and will not."""
-        self.greeting.pop(guest, None)
-        self.refused[why] += 1
+        self.greeting.gone(guest)
+        self._count(why)
+
+    def _count(self, why: Refusal) -> None:
+        with self._lock:
+            self.refused[why] += 1
 
     def _count_malformed(self, _error: WireError) -> None:
-        self.refused["malformed"] += 1
+        self._count("malformed")
 
     def close(self) -> bool:
         """Accept nothing more; the links stay. From the hub's thread, or when the hub stands. In a fork: nothing.
@@ -166,16 +201,22 @@ class Acceptor:
         if self._closed or self._pid != os.getpid():
             return False
         self._closed = True
+        if self.hub is not self._links_hub:
+            self.hub.close()  # nothing is greeted from here on
         self.hub.forget(self._socket.fileno())
         self._socket.close()
-        for guest in list(self.greeting):
+        for guest in self.greeting:
             guest.drop("half-open")
+        with self._lock:
+            proved, self._proved = self._proved, {}
+        for guest in proved:
+            guest.greeting.turn_away()
         return True
 
     def close_fork(self) -> None:
         """In a forked child: close the copies of the descriptors."""
         self._socket.close()
-        for guest in self.greeting:
+        for guest in (*self.greeting, *self._proved):
             guest.greeting.close_fork()
 
 
@@ -191,6 +232,10 @@ class _Guest:
         due_s = hub.clock.now_s() + acceptor.handshake_s
         self._timer: Timer = hub.call_at(due_s, lambda: self.drop("half-open"))
 
+    def begin(self) -> None:
+        """The first step: it may be this side that speaks first, or the other may have spoken already."""
+        self._ready(READ)
+
     def _ready(self, _events: int) -> None:
         try:
             events = self.greeting.step()
@@ -199,7 +244,7 @@ class _Guest:
             return
         if events == 0:
             self._leave_hub()
-            self._acceptor.welcome(self)
+            self._acceptor.proved(self)
         elif events != self._events:
             self._events = events
             self._acceptor.hub.change(self.greeting.fileno(), events)

@@ -4,8 +4,10 @@
                                         | signs
                                    certificate of this process: new key, good for two days
 
-Both sides of a link show such a certificate and take no other: that is the authentication between hosts. Certificates
-name nobody: the host is not part of them, and a process is as good as another. Each is valid a day before it was made
+Both sides of a link show such a certificate and take no other: that is the authentication between hosts. The listener
+is the client of TLS and the dialler its server, because the server is the one that shows its certificate first: who
+listens shows nothing that comes from the secret, before the other side has proved that it holds it. Certificates name
+nobody: the host is not part of them, and a process is as good as another. Each is valid a day before it was made
 and is made anew twice a day, so that clocks may differ by a day.
 
 Private keys are on no disk: OpenSSL wants a file, so it gets one in memory or, where there is none of those, one that
@@ -48,6 +50,11 @@ _FIRST_DAY = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
 _LAST_DAY = datetime.datetime(2999, 12, 31, tzinfo=datetime.UTC)
 
 
+def is_server(side: Side) -> bool:
+    """Whether this side is the server of TLS, which shows its certificate first. See the module."""
+    return side == "dialler"
+
+
 class Identity:
     """What this process proves itself with towards other hosts. One for each secret; any thread may use it.
 
@@ -72,13 +79,13 @@ class Identity:
         return context
 
     def _new_context(self, side: Side, now_s: float) -> ssl.SSLContext:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if side == "listener" else ssl.PROTOCOL_TLS_CLIENT)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if is_server(side) else ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_3
         context.check_hostname = False
         context.verify_mode = ssl.CERT_REQUIRED
         context.verify_flags |= ssl.VERIFY_X509_STRICT
         context.options |= ssl.OP_NO_TICKET
-        if side == "listener":
+        if is_server(side):
             context.num_tickets = 0  # each link proves itself anew
         context.load_verify_locations(cadata=self._authority.public_bytes(Encoding.DER))
         self._show_certificate(context, now_s)

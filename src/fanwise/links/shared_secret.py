@@ -3,16 +3,22 @@
     fanwise secret --file ~/.fanwise-secret        on one host; copy the file to the others
     export FANWISE_SECRET_FILE=~/.fanwise-secret   or FANWISE_SECRET, which is looked at first
 
-Whoever holds it may join the cluster and run code in all of its processes. Strangers can get signatures that come from
-it, and try guesses against them as long as they like: so it has at least 128 bits, drawn by a machine.
+Whoever holds it may join the cluster and run code in all of its processes. Who is dialled by one of them gets a
+signature that comes from it, and can try guesses against that as long as he likes. So a secret is drawn by a machine,
+and only one that was drawn here is taken:
+
+    fanwise1-<48 characters>      base64url of 32 random bytes, and of the first 4 of their SHA-256
+
+The last bytes tell a secret from what somebody has thought up, from one that was cut short and from one that was typed.
 Knows nothing of certificates and sockets.
 """
 
-import math
+import base64
+import binascii
+import hashlib
 import os
 import secrets
 import stat
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,17 +27,20 @@ from ..base.errors import SecretError
 VARIABLE = "FANWISE_SECRET"
 FILE_VARIABLE = "FANWISE_SECRET_FILE"
 
-_BITS_MIN = 128
-# What is left of those when repetitions are taken out; chance alone makes a few.
-_BITS_LEFT_MIN = 96
-_NEW_BYTES = 32
+_PREFIX = "fanwise1-"
+_DRAWN_BYTES, _SUM_BYTES = 32, 4
 _FILE_BYTES_MAX = 4096
 _REMEDY = "Make one with `fanwise secret`, and give the same one to every process of the cluster."
 
 
 def new_secret() -> str:
-    """A fresh secret of 256 bits, on one line of 43 characters."""
-    return secrets.token_urlsafe(_NEW_BYTES)
+    """A fresh secret of 256 bits, on one line of 57 characters."""
+    drawn = secrets.token_bytes(_DRAWN_BYTES)
+    return _PREFIX + base64.urlsafe_b64encode(drawn + _sum_of(drawn)).decode()
+
+
+def _sum_of(drawn: bytes) -> bytes:
+    return hashlib.sha256(drawn).digest()[:_SUM_BYTES]
 
 
 def write_secret(path: Path) -> None:
@@ -44,7 +53,7 @@ def write_secret(path: Path) -> None:
 def read_secret(environ: Mapping[str, str]) -> str | None:
     """The secret that the environment gives or points at; None when it does neither.
 
-    Raises `SecretError` when it is too weak, or its file cannot be read or can be read by others.
+    Raises `SecretError` when `fanwise secret` has not drawn it, or its file cannot be read, or others can read it.
     """
     if environ.get(VARIABLE):
         return check_secret(environ[VARIABLE], f"the secret in {VARIABLE}")
@@ -55,44 +64,44 @@ def read_secret(environ: Mapping[str, str]) -> str | None:
 
 
 def check_secret(text: str, what: str = "the secret") -> str:
-    """`text` without the white space around it. Raises `SecretError` when it has less than 128 bits.
+    """`text` without the white space around it. Raises `SecretError` when it was not drawn by `fanwise secret`.
 
     Args:
         what: how to call it in the message, which never shows the secret itself.
     """
     text = text.strip()
-    bits = len(text) * math.log2(max(2, _alphabet_size(text)))
-    if bits < _BITS_MIN:
+    if not text.startswith(_PREFIX):
         raise SecretError(
-            f"{what} is too short: {len(text)} characters of its kind have at most {bits:.0f} bits, "
-            f"{_BITS_MIN} are needed.\n{_REMEDY}"
+            f"{what} was not drawn by `fanwise secret`: it does not begin with {_PREFIX!r}. What a person thinks up "
+            f"can be guessed, and what another program drew cannot be told from that.\n{_REMEDY}"
         )
-    if bits * min(1.0, len(_compressed(text)) / len(text)) < _BITS_LEFT_MIN:
-        raise SecretError(f"{what} repeats itself: it can be guessed.\n{_REMEDY}")
+    try:
+        data = base64.b64decode(text.removeprefix(_PREFIX), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        data = b""
+    if len(data) != _DRAWN_BYTES + _SUM_BYTES or data[_DRAWN_BYTES:] != _sum_of(data[:_DRAWN_BYTES]):
+        raise SecretError(
+            f"{what} is not as `fanwise secret` drew it, which are {len(_PREFIX) + 48} characters; here are "
+            f"{len(text)}. It was cut short or changed on its way here.\nCopy it again. {_REMEDY}"
+        )
     return text
-
-
-def _alphabet_size(text: str) -> int:
-    """How many characters there may be in a text of this kind."""
-    kinds = ["0123456789", "0123456789abcdef", "0123456789ABCDEF", "abcdefghijklmnopqrstuvwxyz"]
-    for kind in [*kinds, kinds[-1].upper()]:
-        if set(text) <= set(kind):
-            return len(kind)
-    return 64
-
-
-def _compressed(text: str) -> bytes:
-    squeeze = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
-    return squeeze.compress(text.encode()) + squeeze.flush()
 
 
 def _read(path: Path) -> str:
     try:
         with open(path, "rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
+            found = os.fstat(file.fileno())
             data = file.read(_FILE_BYTES_MAX + 1)
     except OSError as error:
         raise SecretError(f"{FILE_VARIABLE} names a file that cannot be read: {error}.\n{_REMEDY}") from error
+    mode = found.st_mode
+    if os.name == "posix" and found.st_uid not in (os.geteuid(), 0):
+        raise SecretError(
+            f"{path} belongs to user {found.st_uid}, and this process runs as user {os.geteuid()}: who owns the file "
+            f"knows the secret in it, and can change it.\n"
+            f"Make a new one with `fanwise secret --file`; if that user may run code as you, use a copy of your own: "
+            f"install -m 600 {path} COPY."
+        )
     if os.name == "posix" and stat.S_IMODE(mode) & 0o077:
         raise SecretError(
             f"{path} may be read or written by others (mode {stat.S_IMODE(mode):04o}), so the secret in it is none.\n"

@@ -2,7 +2,8 @@
 
     dialler                                                        listener
       | ---- TCP ------------------------------------------------->  |  counted, and closed after 5 s
-      | <=== TLS 1.3: each shows a certificate of the secret ====>   |  (`certificates`)
+      | <=== TLS 1.3: each shows a certificate of the secret, ===>   |  (`certificates`)
+      |      the dialler first                                       |
       | <--- hello ----------------------- hello ----------------->  |  (`hello`)
       | <--- frames ---------------------- frames ---------------->  |  (`tls`, `link`)
 
@@ -13,6 +14,7 @@ Loads `ssl` and `cryptography`: import this where a link between hosts is made, 
 
 import contextlib
 import errno
+import ipaddress
 import logging
 import os
 import select
@@ -22,12 +24,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Literal, TypeVar
+from typing import Any, TypeVar
 
 from ..base.errors import AuthenticationError, DeadlineExceeded, SecretError, WireError, WorkerLostError
 from ..base.version import VERSION
 from .acceptor import Acceptor, Refusal, Refused
-from .certificates import Identity
+from .certificates import Identity, Side, is_server
 from .frames import Limits
 from .hello import HELLO_SIZE, OtherProtocol, check_hello, hello
 from .hub import READ, WRITE, Hub
@@ -42,13 +44,14 @@ from .wires import timeout_ms
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-# A step of a greeting takes up to a millisecond of arithmetic, during which the hub serves nobody else.
+# A step of a greeting takes up to a millisecond of arithmetic, during which no other greeting goes on.
 _ACCEPTED_A_TURN = 16
 SILENCE_S = 5.0
 _LEFTOVERS_BYTES = 1 << 16
 
 _REFUSED = "a connection of %s was refused as %s: %s. Do both sides hold the same secret, and one version of fanwise?"
 _CLOCK_FAULTS = {9: "is not valid yet", 10: "is no longer valid"}  # of X509_V_ERR_...
+_OTHER_CLOCK = ("ALERT_CERTIFICATE_EXPIRED", "ALERT_BAD_CERTIFICATE")  # what a listener says of those
 
 
 def identity_for(host: str, environ: Mapping[str, str] = os.environ) -> Identity | None:
@@ -118,6 +121,8 @@ class TcpListener:
             on_link=on_link,
             handshake_s=handshake_s,
             accepted_a_turn=_ACCEPTED_A_TURN,
+            reception=_reception(hub),
+            from_where=_network_of,
         )
         self.refused = self._acceptor.refused
         hub.close_in_fork(self)
@@ -139,6 +144,19 @@ class TcpListener:
     def close_fork(self) -> None:
         """In a forked child: close the copies of the descriptors."""
         self._acceptor.close_fork()
+
+
+def _reception(hub: Hub) -> Hub:
+    """A hub for greetings only: who can reach the port can have this process do arithmetic, and calls must not wait."""
+    reception = Hub(clock=hub.clock, name="greetings")
+    reception.start()
+    return reception
+
+
+def _network_of(address: tuple[Any, ...]) -> str:  # Any: as the kernel has it
+    """What counts as one address: of IPv6 the first 64 bits, as one host has all of the others."""
+    host = ipaddress.ip_address(str(address[0]).partition("%")[0])
+    return str(host) if host.version == 4 else str(ipaddress.ip_network(f"{host}/64", strict=False))
 
 
 class _Greeting:
@@ -275,7 +293,6 @@ def _greet_listener(stream: TlsStream, where: str, until_s: float) -> None:
         while len(got) < HELLO_SIZE:
             got += _until_done(stream, partial(_received, stream, HELLO_SIZE - len(got)), until_s)
     except (ConnectionError, ssl.SSLEOFError) as error:
-        # The dialler's half of a handshake is done before the listener has seen its certificate.
         raise WorkerLostError(f"the listener at {where} closed the connection: it did not accept us.") from error
     check_hello(got, f"the listener at {where}", VERSION)
 
@@ -305,22 +322,22 @@ def _told(error: ssl.SSLError, where: str) -> AuthenticationError | WorkerLostEr
             f"the certificate of the listener at {where} {_CLOCK_FAULTS[error.verify_code]}.\n"
             f"The clocks of the two hosts differ by more than a day: compare `date -u` on both."
         )
-    if isinstance(error, ssl.SSLCertVerificationError):
+    if isinstance(error, ssl.SSLCertVerificationError) or "ALERT_UNKNOWN_CA" in reason:
         return AuthenticationError(
-            f"the listener at {where} does not hold our secret ({error.verify_message}).\n"
+            f"the listener at {where} does not hold our secret ({getattr(error, 'verify_message', reason)}).\n"
             f"Give all processes of the cluster the same FANWISE_SECRET or FANWISE_SECRET_FILE."
         )
-    if "ALERT" in reason and "VERSION" not in reason:
+    if any(text in reason for text in _OTHER_CLOCK):
         return AuthenticationError(
             f"the listener at {where} did not accept our certificate ({reason}).\n"
-            f"Either it holds another secret, or the clocks of the two hosts differ by more than a day."
+            f"The clocks of the two hosts differ by more than a day: compare `date -u` on both."
         )
     return AuthenticationError(f"the listener at {where} does not speak our protocol, TLS 1.3 ({reason}).")
 
 
-def _secured(connection: socket.socket, identity: Identity, side: Literal["listener", "dialler"]) -> TlsStream:
+def _secured(connection: socket.socket, identity: Identity, side: Side) -> TlsStream:
     """The connection in TLS, before its handshake. `connection` is the stream's from now on."""
-    return TlsStream(connection, identity.context(side), server_side=side == "listener")
+    return TlsStream(connection, identity.context(side), server_side=is_server(side))
 
 
 def _received(stream: TlsStream, size: int) -> bytes:

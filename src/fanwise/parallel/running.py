@@ -122,7 +122,7 @@ def run(
         check_fits(others, devices, processes, has_pool=pool is not None)
         own = device_of(others, devices)
         plan = _plan(_shards(shards, others.size, warns=others.rank == 0), 1 if threads is None else threads, seed)
-        with entered(others, own, reduce=reduce) as team:
+        with entered(others, own, reduce=reduce, step_timeout_s=step_timeout_s) as team:
             team.agree_on(plan, fixed)
             made = Run(plan, (own,), team=team, fixed=fixed, outside=Outside(train), verify=verify)
             line = "" if resume is not None else _notice(plan, others.size, own, fixed)

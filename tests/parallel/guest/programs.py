@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import signal
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,8 @@ import fanwise
 from fanwise.parallel import Run
 from fanwise.parallel.guest.guest_team import GuestTeam, entered
 from fanwise.parallel.guest.launcher import launched
+from fanwise.parallel.order import Progress
+from fanwise.parallel.plans import Plan
 from fanwise.pool.current import STOP, CurrentJob, enter, leave
 from fanwise.testing.within import within
 
@@ -239,3 +242,23 @@ def death_of_the_last(rank: int) -> None:
         run.mean(losses, Net(), (X, Y))
 
     fanwise.run(train)
+
+
+def hang_of_the_last(rank: int) -> None:
+    """It stops itself between two exchanges, and is ended when another has said so."""
+    own, pid = launched(), OUT / "pid"
+    assert own is not None
+    is_last = rank == own.size - 1
+    if is_last:
+        pid.write_text(str(os.getpid()))
+    try:
+        with entered(own, torch.device("cpu"), reduce="exact", step_timeout_s=1) as team:
+            team.agree_on(Plan(4, 1, Progress(0)), frozenset())
+            team.step_ends()  # from now on it is a second
+            team.gather("measures", None)
+            if is_last:
+                os.kill(os.getpid(), signal.SIGSTOP)
+            team.gather("measures", None)
+    finally:
+        if not is_last:  # whoever started them waits for all to end
+            os.kill(int(pid.read_text()), signal.SIGKILL)

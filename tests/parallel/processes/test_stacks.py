@@ -14,7 +14,7 @@ from fanwise.testing import within
 
 @pytest.fixture
 def stacks() -> Iterator[Stacks]:
-    made = Stacks()
+    made = Stacks.create()
     yield made
     made.close()
 

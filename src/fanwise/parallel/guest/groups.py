@@ -14,6 +14,7 @@ minutes for Gloo and 10 for NCCL), becomes a `WorkerLostError`.
 import datetime
 import pickle
 import socket
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -26,11 +27,16 @@ from torch.distributed.rendezvous import rendezvous
 
 from ...base.errors import WorkerLostError
 from ...links.codec import dumps, loads
+from ..processes.stalls import limit_s
 from .launcher import Launched
+from .neighbours import Neighbours
 
 # What fits into the first message needs no second one; most does.
 _FIRST_BYTES = 4096
 _HEAD_BYTES = 8
+
+# Of a limit; the clock of the back end may run a little ahead of ours.
+_MOST_OF = 0.9
 
 # The rendezvous of the launcher, once found, and how many runs have used it. It is kept, because the process of rank 0
 # may serve it: another that came back to it early would find the one that is about to close.
@@ -44,6 +50,10 @@ class Groups:
     def __init__(self, launched: Launched, device: torch.device) -> None:
         self.place, self.size = launched.rank, launched.size
         self.is_broken = False
+        self.has_stepped = False
+        self._limit_s: float | None = None
+        self._neighbours: Neighbours | None = None
+        self._number = 0
         self._is_telling = False
         self._is_ours = not launched.is_joined
         with self._exchanging("comes together with the others"):
@@ -81,6 +91,13 @@ class Groups:
         if self._is_ours:
             distributed.destroy_process_group()
 
+    def watch(self, neighbours: Neighbours, within_s: float) -> None:
+        """From now on no exchange waits longer for the others; who did not come is named, where that is known."""
+        self._neighbours, self._limit_s = neighbours, within_s
+
+    def _limit(self) -> float | None:
+        return None if self._limit_s is None else limit_s(self._limit_s, has_stepped=self.has_stepped)
+
     # -- bytes -----------------------------------------------------------------------------------------------------
 
     def gather(self, content: Any, within_s: float | None = None) -> list[Any]:  # Any: anything that can be pickled
@@ -108,11 +125,22 @@ class Groups:
         blocks = [torch.empty_like(own) for _ in range(self.size)]
         work = distributed.all_gather(blocks, own, group=self._control, async_op=True)
         assert work is not None, "this process is in the group"
-        if within_s is None:
+        self._wait(work, within_s)
+        return [block.numpy().tobytes() for block in blocks]
+
+    def _wait(self, work: distributed.Work, within_s: float | None = None) -> None:
+        limit = self._limit() if within_s is None else within_s
+        if limit is None:
             work.wait()
         else:
-            work.wait(datetime.timedelta(seconds=within_s))
-        return [block.numpy().tobytes() for block in blocks]
+            work.wait(datetime.timedelta(seconds=limit))
+
+    def _wait_for_data(self, work: distributed.Work) -> None:
+        """Over NCCL the program does not wait; a process that hangs is missed at the next exchange of bytes."""
+        if self._data is self._control:
+            self._wait(work)
+        else:
+            work.wait()
 
     # -- gradients -------------------------------------------------------------------------------------------------
 
@@ -127,7 +155,7 @@ class Groups:
                 if place != self.place and tensor.numel()
             ]
             for work in distributed.batch_isend_irecv(both) if both else ():
-                work.wait()
+                self._wait_for_data(work)
 
     def spread(self, memory: Tensor) -> None:
         """Each process has made its part of `memory`, which is cut evenly; then all have all of it."""
@@ -141,7 +169,7 @@ class Groups:
             ]
             for work in works:
                 assert work is not None, "this process is in the group"
-                work.wait()
+                self._wait_for_data(work)
 
     def all_reduce(self, tensors: Sequence[Tensor]) -> None:
         """The sums over all processes, in place."""
@@ -149,20 +177,41 @@ class Groups:
             works = [distributed.all_reduce(tensor, group=self._data, async_op=True) for tensor in tensors]
             for work in works:
                 assert work is not None, "this process is in the group"
-                work.wait()
+                self._wait_for_data(work)
 
     @contextmanager
     def _exchanging(self, what: str) -> Iterator[None]:
         before, self.is_broken = self.is_broken, True
+        self._number += 1
+        if self._neighbours is not None:
+            self._neighbours.comes_to(self._number)
+        began_s, limit = time.monotonic(), self._limit()
         try:
             yield
         except RuntimeError as error:  # Gloo's errors have no type of their own
+            waited_s = time.monotonic() - began_s
+            if limit is not None and waited_s >= _MOST_OF * limit:
+                self._is_telling = True  # closing would block until all have come
+                raise WorkerLostError(self._missed(what, waited_s)) from error
             raise WorkerLostError(
                 f"process {self.place} of {self.size} {what}, and torch.distributed says: {error}\n"
                 f"As a rule another process has ended; what it printed last is the cause. When all are alive, one did "
                 f"not come within the time-out of the process group."
             ) from error
         self.is_broken = before
+
+    def _missed(self, what: str, waited_s: float) -> str:
+        """Who did not come."""
+        assert self._neighbours is not None and self._limit_s is not None, "there is a limit"
+        late, unknown = self._neighbours.late(self._number)
+        who = "\n".join(late) or "All processes of this machine have come."
+        if unknown:
+            who += f"\nOf others nothing is known here, as they are gone or on another machine: {', '.join(unknown)}."
+        return (
+            f"process {self.place} of {self.size} {what}, and has waited for {waited_s:.1f} s "
+            f"(step_timeout_s={self._limit_s:g}).\n{who}\n"
+            f"To end what hangs, and to start again, is the launcher's task."
+        )
 
 
 def check_gpus(each: Sequence[tuple[str, str]]) -> None:

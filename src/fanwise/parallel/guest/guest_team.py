@@ -22,6 +22,7 @@ from .. import switches
 from ..agreement import first_difference
 from ..plans import Plan
 from ..team import StateHere, Sums
+from . import neighbours
 from .all_reduce import AllReducedSums
 from .groups import Groups
 from .launcher import Launched
@@ -41,12 +42,13 @@ class GuestTeam:
 
     catching_up = False
 
-    def __init__(self, groups: Groups, device: torch.device, reduce: str) -> None:
+    def __init__(self, groups: Groups, device: torch.device, reduce: str, step_timeout_s: float | None = None) -> None:
         self.device = device
         self.place, self.size = groups.place, groups.size
         self.exchange, self.spread, self.all_reduce = groups.exchange, groups.spread, groups.all_reduce
         self._groups = groups
         self._reduce = reduce
+        self._step_timeout_s = step_timeout_s
         self._end: BaseException | None = None
 
     def together(self, body: Callable[[], T]) -> T:
@@ -82,7 +84,7 @@ class GuestTeam:
         pass
 
     def step_ends(self) -> None:
-        pass
+        self._groups.has_stepped = True
 
     def report(self, values: Mapping[str, Any]) -> str:  # Any: numbers
         """The process at place 0 reports to its own job, if it runs one; what comes of it is the same for all."""
@@ -104,15 +106,19 @@ class GuestTeam:
     def agree_on(self, plan: Plan, fixed: frozenset[str]) -> None:
         """Raises ValueError unless all processes were given the same. A seed that nobody gave is that of place 0."""
         given = {name: getattr(plan, name) for name in sorted({"shards", "threads"} | fixed)}
-        facts = given | {"reduce": self._reduce} | switches.comparable()
-        each = self.gather("begins a run", (facts, plan.seed))
-        different = first_difference([facts for facts, _ in each])
+        own = {"reduce": self._reduce, "step_timeout_s": self._step_timeout_s}
+        facts = given | own | switches.comparable()
+        card = None if self._step_timeout_s is None else neighbours.card()
+        each = self.gather("begins a run", (facts, plan.seed, card))
+        different = first_difference([facts for facts, _, _ in each])
         if different is not None:
             raise ValueError(
                 f"the processes were given different runs: {different.name} is {different.said()}.\n"
                 f"Call fanwise.run with the same arguments in all, and make torch's settings the same before."
             )
         plan.progress.seed = each[0][1]
+        if self._step_timeout_s is not None:
+            self._groups.watch(neighbours.Neighbours(self.place, [its for _, _, its in each]), self._step_timeout_s)
 
     def done(self) -> None:
         """The training function has returned here, and in all others when this returns."""
@@ -126,10 +132,18 @@ class GuestTeam:
 
 
 @contextmanager
-def entered(launched: Launched, device: torch.device, *, reduce: str, tell_s: float = _TELL_S) -> Iterator[GuestTeam]:
+def entered(
+    launched: Launched,
+    device: torch.device,
+    *,
+    reduce: str,
+    step_timeout_s: float | None = None,
+    tell_s: float = _TELL_S,
+) -> Iterator[GuestTeam]:
     """A team for one run, which ends with the block.
 
     Args:
+        step_timeout_s: how long an exchange waits for the others, once they have agreed on a plan.
         tell_s: how long an error waits here for the others to hear of it.
 
     Raises:
@@ -137,7 +151,7 @@ def entered(launched: Launched, device: torch.device, *, reduce: str, tell_s: fl
     """
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
         groups = Groups(launched, device)
-        team = GuestTeam(groups, device, reduce)
+        team = GuestTeam(groups, device, reduce, step_timeout_s)
         try:
             yield team
             team.done()

@@ -9,6 +9,7 @@ code. A stopped process answers nothing; then its state says why.
 
 import faulthandler
 import os
+import secrets
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ STACK_SIGNAL = signal.SIGRTMAX - 5
 _ANSWER_S = 0.5
 _QUIET_S = 0.03
 _MOST_LINES = 60
+_NUMBER_BYTES = 8
 _RANKS = "parallel/processes/ranks.py"
 
 _STATES = {
@@ -33,11 +35,41 @@ _STATES = {
 
 
 class Stacks:
-    """A file without a name, into which one process writes its stacks. `path`: how that opens it."""
+    """A file in memory, into which one process writes its stacks.
 
-    def __init__(self) -> None:
-        self._fd = os.memfd_create("fanwise-stacks", os.MFD_CLOEXEC)
-        self.path = f"/proc/{os.getpid()}/fd/{self._fd}"
+    Attributes:
+        path: how others open it. name: by which they know that it is this one, and not that of a later process.
+    """
+
+    def __init__(self, fd: int, path: str, name: str) -> None:
+        self._fd = fd
+        self.path = path
+        self.name = name
+
+    @classmethod
+    def create(cls) -> "Stacks":
+        name = f"fanwise-stacks-{os.getpid()}-{secrets.token_hex(8)}"
+        fd = os.memfd_create(name, os.MFD_CLOEXEC)
+        return cls(fd, f"/proc/{os.getpid()}/fd/{fd}", name)
+
+    @classmethod
+    def open(cls, path: str, name: str) -> "Stacks | None":
+        """That of another process; None if it is gone, or not on this machine."""
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        if os.readlink(f"/proc/self/fd/{fd}") != f"/memfd:{name} (deleted)":
+            os.close(fd)
+            return None
+        return cls(fd, path, name)
+
+    def note(self, number: int) -> None:
+        """A number at the beginning of the file, that others may look at."""
+        os.pwrite(self._fd, number.to_bytes(_NUMBER_BYTES, "little"), 0)
+
+    def noted(self) -> int:
+        return int.from_bytes(os.pread(self._fd, _NUMBER_BYTES, 0), "little")
 
     def asked(self, send: Callable[[int], None]) -> str:
         """The stacks, when the signal is sent now; empty if none come. Blocks for half a second at most."""

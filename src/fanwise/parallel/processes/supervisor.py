@@ -204,7 +204,7 @@ class Supervisor:
             self._end_all(grace_s)
 
     def _start(self, number: int, *, joins: bool) -> None:
-        settings, ear, stacks = self._settings, Ear(), Stacks()
+        settings, ear, stacks = self._settings, Ear(), Stacks.create()
         orders = Orders(
             memory=self._memory.path,
             pipe=ear.path,

@@ -10,6 +10,7 @@ from .base.errors import DeadlineExceeded as DeadlineExceeded
 from .base.errors import FanwiseError as FanwiseError
 from .base.errors import JoinError as JoinError
 from .base.errors import LeaseError as LeaseError
+from .base.errors import LinkLostError as LinkLostError
 from .base.errors import NotInstalled as NotInstalled
 from .base.errors import NotPortableError as NotPortableError
 from .base.errors import NotSendableError as NotSendableError

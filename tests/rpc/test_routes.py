@@ -145,7 +145,10 @@ def test_a_link_that_ends_while_calls_leave_is_not_there_for_others(routes: Rout
     routes.forget(1, link)
     assert routes.link_to(1) is None
     routes.let_out(1, link)
-    assert routes.links == {} and not routes.is_awaited(1)
+    assert routes.links == {} and routes.is_awaited(1) and log == [], "they wait for the next"
+    routes.place(1, after := played())
+    routes.let_out(1, after)
+    assert routes.links == {1: after} and not routes.is_awaited(1) and log == ["one left"]
 
 
 def test_what_waits_is_counted_with_what_was_sent(routes: Routes, log: list[str]) -> None:

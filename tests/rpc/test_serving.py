@@ -31,6 +31,8 @@ class Jobs:
 class Asked:
     """A request without a link."""
 
+    link = None
+
     def __init__(self, method: Sealed) -> None:
         self.method = method
         self.answers: list[object] = []

@@ -29,7 +29,9 @@ from .asking import Request as Request
 from .frames import Limits as Limits
 from .hub import Hub as Hub
 from .hub import Timer as Timer
+from .link import Fail as Fail
 from .link import Link as Link
+from .link import NeverSent as NeverSent
 from .peers import Ending as Ending
 from .peers import Peer as Peer
 from .unix import UnixListener as UnixListener

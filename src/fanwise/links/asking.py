@@ -96,6 +96,11 @@ class Reply:
         self._callback: Callable[[Reply], None] | None = None
         self._more: tuple[Callable[[Reply], None], ...] = ()
 
+    @property
+    def link(self) -> "Link":
+        """By which it was asked."""
+        return self._link
+
     def done(self) -> bool:
         return self._done
 

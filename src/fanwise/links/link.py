@@ -26,6 +26,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from threading import get_ident
 from typing import Any
 
@@ -51,6 +52,14 @@ _LOOK_AGAIN_S = 0.05
 _BEHIND_BYTES = 4 << 20
 
 
+class NeverSent(WorkerLostError):
+    """The link had ended before this was sent: nothing of it has left."""
+
+
+# Tells open calls what became of them: given how to make the error of each from its method.
+Fail = Callable[[Callable[[str], FanwiseError]], None]
+
+
 class Link:
     """See the module. Made by `dial`, `UnixListener` and `memory_links`."""
 
@@ -60,6 +69,8 @@ class Link:
         self.peer = peer
         self.handler: Handler = refuse
         self.ending: Ending | None = None
+        # Who says why calls fail that were open when the link was lost: now or later, once; the layer above may set it.
+        self.judge: Callable[[Link, Fail], None] | None = None
         self.on_malformed: Callable[[WireError], None] = lambda error: None
         # How values become bytes; a layer above may set its own, on both sides, before the first call.
         self.dumps, self.loads = dumps, loads
@@ -69,7 +80,7 @@ class Link:
         self._pid, self._fd = os.getpid(), wire.fileno()
         self._watch = PeerWatch(hub, peer, self._peer_ended)
         self._death: Ending | None = None
-        self._over = self._told = False
+        self._over = self._told = self._is_finished = False
         self._endings: list[Callable[[Link, Ending], None]] = []
         self._lock, self._reading, self._reader_id = threading.Lock(), threading.Lock(), 0
         self._calls: Calls[Reply] = Calls()
@@ -207,6 +218,11 @@ class Link:
         """End the link because the peer is known to be lost: open calls fail so. Never blocks, never raises."""
         if self._pid == os.getpid():
             self._end(Ending(False, reason))
+
+    @property
+    def is_read_out(self) -> bool:
+        """Whether it has ended, and nothing that came over it is being handled any more."""
+        return self._is_finished and not self._reading.locked()
 
     @property
     def num_open(self) -> int:
@@ -661,10 +677,10 @@ class Link:
         self._wire.hang_up()
         self._read(to_the_end=True)
 
-    def _gone(self, method: str, what: str) -> FanwiseError:
+    def _gone(self, method: str, what: str, kind: type[WorkerLostError] = NeverSent) -> FanwiseError:
         assert self.ending is not None, "only then is it gone"
         text = f"{method!r} {what}: the link to {self.peer} has ended ({self.ending.reason})."
-        return ClosedError(text) if self.ending.clean else WorkerLostError(text)
+        return ClosedError(text) if self.ending.clean else kind(text)
 
     def _end(self, ending: Ending) -> None:
         if self._begin_end(ending):
@@ -689,20 +705,28 @@ class Link:
             self._sharing.close()
         self._wire.hang_up()
         self._close_wire()
-        for reply in waiting:
-            reply._settle(None, self._gone(reply.method, "was not answered"))
         for turn in turns:
             turn._settle(None, self._gone(turn.method, "was not sent"))
-        self._waiters.wake_all()
-        for reply in waiting:
-            reply._tell()
+        if self.judge is None or self.ending.clean or not waiting:
+            self._fail(waiting, lambda method: self._gone(method, "was not answered", WorkerLostError))
+        else:
+            self._waiters.wake_all()
+            self.judge(self, partial(self._fail, waiting))
         for callback in callbacks:
             try:
                 callback(self, self.ending)
             except Exception:
                 _log.exception("a callback of the end of the link to %s failed", self.peer)
         self._let_go()
+        self._is_finished = True
         self._watch.close()
+
+    def _fail(self, waiting: Sequence[Reply], error: Callable[[str], FanwiseError]) -> None:
+        for reply in waiting:
+            reply._settle(None, error(reply.method))
+        self._waiters.wake_all()
+        for reply in waiting:
+            reply._tell()
 
     def _close_wire(self) -> None:
         """Give the descriptor back. While another thread reads, `hang_up` has woken it, and it comes here itself."""

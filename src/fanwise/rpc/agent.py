@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch.futures import Future
 
-from ..base.errors import ClosedError, DeadlineExceeded, FanwiseError, WindowFullError
-from ..links import Hub, Reply, Request
+from ..base.errors import ClosedError, DeadlineExceeded, FanwiseError, NotSendableError, WindowFullError
+from ..links import Hub, Link, NeverSent, Request
 from ..links.asking import NotSent
 from ..links.drivers import Drivers
 from . import pickling
-from .call_future import CallFuture, failed
-from .connections import Connections
+from .call_future import CallFuture, failed, not_sent
+from .connections import OVER, Connections
 from .cuda_memory import CudaMemory
 from .devices import DeviceMaps, about_here
 from .envelopes import Envelopes
@@ -39,6 +39,7 @@ from .members import Member
 from .messages import Sealed
 from .options import TensorPipeRpcBackendOptions
 from .queued_call import QueuedCall
+from .queued_tell import QueuedTell
 from .serving import Server
 from .waiting import on_hub
 from .worker_info import WorkerInfo
@@ -81,8 +82,10 @@ class Agent:
         if options.allowed is not None:
             self.connections.load_error = options.allowed.loads_error
         self.envelopes.name_of = self._name_of
+        self.on_cut, self.on_over = self.connections.on_cut, self.connections.on_over
         self.lending = self.envelopes.lending = Lending(self, hub, options.memory or CudaMemory())
         self.connections.arrived = self.lending.arrived
+        self.on(OVER, self.connections.on_told_over)
         self.on("devices", lambda sender: about_here(self.devices))
         self.outside, self.answer = drivers.outside, drivers.answer
         self.waiting, self.begin_waiting, self.end_waiting = drivers.waiting, drivers.begin_waiting, drivers.end_waiting
@@ -146,6 +149,7 @@ class Agent:
         self.references = references
         self.envelopes.references = references
         self.server.keep = references.keep
+        self.server.is_leaving = self.is_leaving
         self.server.confirmed = references.confirmed
 
     # -- who goes --------------------------------------------------------------------------------------------------
@@ -174,16 +178,17 @@ class Agent:
         self._handlers[method] = handler
 
     def tell(self, to: int, method: str, *args: object) -> "Future[Any]":  # Any: what the handler returned
-        """Book-keeping for the agent of `to`: done when its handler has answered. Never blocks for the answer."""
+        """Book-keeping for the agent of `to`: done when its handler has answered. Never blocks."""
         future: Future[Any] = Future()
         try:
             if self._faults is not None and self._faults.drops_message(to, method, args):
                 raise DeadlineExceeded(f"{method} to worker {to} was lost, on purpose")
-            reply = self.connections.to(to).call(method, *args)
+            told = QueuedTell(future, method, args)
+            link = self.connections.ready(to) or self.connections.at_once(to)
+            if link is None or not told.left_by(link):
+                self.connections.queue(to, told)
         except FanwiseError as error:
             future.set_exception(error)
-            return future
-        reply.add_done_callback(partial(_settle, future))
         return future
 
     def _handle(self, sender: WorkerInfo, request: Request) -> None:
@@ -234,18 +239,25 @@ class Agent:
             except FanwiseError as error:
                 return _failed_future(failed(error, to, limit_s, closed=self.is_closed))
         sealed = self._seal_call(to, function, args, kwargs, remote, "async" if remote is None else "remote")
+        while link is not None and not self.is_leaving(sealed, link):  # it has just ended: by another one, then
+            self.envelopes.take_back(sealed, to.id)
+            link = self.connections.ready(to.id)
+            sealed = self._seal_call(to, function, args, kwargs, remote, "async" if remote is None else "remote")
         if self._faults is not None and self._faults.drops_call(to.id, function, is_remote=remote is not None):
             return _failed_future(DeadlineExceeded(f"the call of {sealed!r} on {to.name} was lost, on purpose"))
         if link is None:
-            call = QueuedCall(self, sealed, to, now_s=self._hub.clock.now_s, limit_s=limit_s)
-            if not self.connections.queue(to.id, call):
-                self._wait_for_link(to, call, sealed, limit_s)
-            return call
+            return self._queued(sealed, to, limit_s)
         try:
             reply = link.call_on_credit(cast(str, sealed), deadline_s=limit_s, waiting=self.waiting)  # `dumps` knows it
         except WindowFullError:
             self.outside(partial(self.envelopes.take_back, sealed, to.id))
             raise
+        except NeverSent:  # it has just ended
+            self.envelopes.take_back(sealed, to.id)
+            if remote is not None and not self.references.stays(remote):
+                return _failed_future(not_sent(to))
+            sealed = self._seal_call(to, function, args, kwargs, remote, "async" if remote is None else "remote")
+            return self._queued(sealed, to, limit_s)
         except FanwiseError as error:
             self.envelopes.take_back(sealed, to.id)
             return _failed_future(failed(error, to, limit_s, closed=self.is_closed))
@@ -278,22 +290,46 @@ class Agent:
         if self._faults is not None:
             return self.call(to, function, args, kwargs, timeout_s=timeout_s).wait()
         limit_s = self._begin(timeout_s)
-        try:
-            link = self.connections.to(to.id, within_s=limit_s)  # first, as in `call`
-        except FanwiseError as error:
-            raise failed(error, to, limit_s, closed=self.is_closed) from None
-        sealed = self._seal_call(to, function, args, kwargs, None, "sync")
-        lent = self.begin_waiting()
-        try:
-            answer = link.ask_on_credit(cast(str, sealed), within_s=limit_s)  # `dumps` knows it
-        except FanwiseError as error:
-            if isinstance(error, NotSent):
+        while True:
+            try:
+                link = self.connections.to(to.id, within_s=limit_s)  # first, as in `call`
+            except FanwiseError as error:
+                raise failed(error, to, limit_s, closed=self.is_closed) from None
+            sealed = self._seal_call(to, function, args, kwargs, None, "sync")
+            if not self.is_leaving(sealed, link):
                 self.envelopes.take_back(sealed, to.id)
-            raise failed(error, to, limit_s, closed=self.is_closed) from None
-        finally:
-            if lent:
-                self.end_waiting()
-        return self.envelopes.open(answer, to.id).value
+                continue
+            lent = self.begin_waiting()
+            try:
+                answer = link.ask_on_credit(cast(str, sealed), within_s=limit_s)  # `dumps` knows it
+            except NeverSent:  # it has just ended
+                self.envelopes.take_back(sealed, to.id)
+                continue
+            except FanwiseError as error:
+                if isinstance(error, (NotSent, NotSendableError)) and not hasattr(error, "__notes__"):
+                    self.envelopes.take_back(sealed, to.id)
+                raise failed(error, to, limit_s, closed=self.is_closed) from None
+            finally:
+                if lent:
+                    self.end_waiting()
+            return self.envelopes.open(answer, to.id, link).value
+
+    def is_leaving(self, sealed: Sealed, link: Link) -> bool:
+        """Note by which link the references and loans of a message leave. False: that has ended; nothing was noted."""
+        if not (sealed.carries or sealed.loans):
+            return True
+        number = self.connections.number_of(link)
+        if sealed.carries and not self.references.leave(sealed.carries, link, number):
+            return False
+        self.lending.leave(sealed.loans, number)
+        return True
+
+    def _queued(self, sealed: Sealed, to: WorkerInfo, limit_s: float | None) -> QueuedCall:
+        """It leaves when there is a link."""
+        call = QueuedCall(self, sealed, to, now_s=self._hub.clock.now_s, limit_s=limit_s)
+        if not self.connections.queue(to.id, call):
+            self._wait_for_link(to, call, sealed, limit_s)
+        return call
 
     def _begin(self, timeout_s: float) -> float | None:
         """A call begins: its time in seconds. Not in a fork, where the locks of this object may be held for ever."""
@@ -376,13 +412,6 @@ def _failed_future(error: Exception) -> "Future[Any]":  # Any: nothing
     future: Future[Any] = Future()
     future.set_exception(error)
     return future
-
-
-def _settle(future: "Future[Any]", reply: Reply) -> None:  # Any: what the handler returned
-    try:
-        future.set_result(reply.result())
-    except Exception as error:
-        future.set_exception(error)
 
 
 def _answer_with(request: Request, future: "Future[Any]") -> None:  # Any: what the handler returned

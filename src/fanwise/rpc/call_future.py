@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch.futures import Future
 
-from ..base.errors import ClosedError, DeadlineExceeded, OwnerLostError, RemoteError, WorkerLostError
+from ..base.errors import ClosedError, DeadlineExceeded, LinkLostError, OwnerLostError, RemoteError, WorkerLostError
 from ..links import Reply
 from .outcomes import raise_afresh, wait_for
 from .worker_info import WorkerInfo
@@ -79,7 +79,8 @@ class CallFuture(Future[Any]):  # Any: what the function returns
         except AttributeError:
             return None
         try:
-            outcome = _Outcome(self._agent.envelopes.open(self._reply.result(), self._to.id).value, None)
+            answer, link = self._reply.result(), self._reply.link
+            outcome = _Outcome(self._agent.envelopes.open(answer, self._to.id, link).value, None)
         except Exception as error:
             outcome = _Outcome(
                 None, failed(error, self._to, self._limit_s, closed=self._agent.is_closed).with_traceback(None)
@@ -119,3 +120,11 @@ def failed(error: Exception, to: WorkerInfo, limit_s: float | None, *, closed: b
     if isinstance(error, WorkerLostError) and not isinstance(error, OwnerLostError):
         return WorkerLostError(f"worker {to.name} (rank {to.id}) was lost before it answered: {error.message}")
     return error
+
+
+def not_sent(to: WorkerInfo) -> LinkLostError:
+    """Of a call whose link ended before any of it left."""
+    return LinkLostError(
+        f"the link to worker {to.name} (rank {to.id}) was cut just before the call left: it did not run; the worker "
+        f"lives.\nCall again: the next call makes a new link."
+    )

@@ -5,6 +5,11 @@
     ready(id), at_once(id)  for who does not wait: the link there is, or the one to this worker itself
     queue(id, call)         the call leaves when a link has been made, elsewhere
 
+A link that was cut is mended at once: both sides dial again, each tells the other over the new link which ones have
+ended ("over"), and the other answers when nothing that came over those is read any more. Only then calls go over the
+new link; and whoever keeps books (`on_cut`) knows that what has not come by then never will. Calls that were open are
+told what became of the worker (`verdicts`): that it is lost, or that it lives and the link was cut.
+
 Where two dial each other at the same time there are two links: calls of one worker stay on one, which keeps their
 order, and both end with the member. Somebody who is there and does not answer is dialled again as long as it is a
 member: then it lives, and something that it does keeps it from answering. Where nobody listens any more, the group is
@@ -13,21 +18,28 @@ about to say who is lost, and whether it has come back as another life, which is
 Knows no call: what comes in goes to `handle`.
 """
 
+import contextlib
 import logging
+import secrets
 import threading
-from collections.abc import Callable
+import weakref
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
+from torch.futures import Future
+
 from ..base.errors import ClosedError, DeadlineExceeded, FanwiseError, WorkerLostError
-from ..links import Hub, Link, Request, memory_links
+from ..links import Fail, Hub, Link, Reply, Request, memory_links
 from ..links.codec import load_error
 from .group import Group
 from .lending import Claim
 from .members import Member
 from .messages import late, loads, speak
 from .routes import Routes, Waiting
+from .verdicts import Verdicts
 from .worker_info import WorkerInfo
 
 _log = logging.getLogger("fanwise.rpc")
@@ -39,6 +51,7 @@ _LOOK_AGAIN_S = 0.5
 # Where nobody listens any more: for so long the group's word on that is waited for.
 _NEXT_VIEW_S = 2.0
 _PAUSE_S = 0.002
+OVER = "links.over"
 
 
 class Connections:
@@ -80,6 +93,15 @@ class Connections:
         self._awaited: dict[int, threading.Event] = {}
         self._lock = threading.Lock()
         self._gone: dict[int, str] = {}
+        # Each link of another worker has a number that both sides know; and which of them that worker must be told of.
+        self._numbers: weakref.WeakKeyDictionary[Link, int] = weakref.WeakKeyDictionary()
+        self._owed: dict[int, set[int]] = {}  # by incarnation
+        self._proofs: Counter[int] = Counter()  # by incarnation
+        self._verdicts = Verdicts(hub, self)
+        # Called with a member and the number of a link: nothing that we sent over it will come there any more.
+        self.on_cut: list[Callable[[Member, int], None]] = []
+        # Called so: nothing that it sent over this link will come here any more.
+        self.on_over: list[Callable[[Member, int], None]] = []
 
     @property
     def group(self) -> Group:
@@ -99,7 +121,7 @@ class Connections:
     @property
     def num_open(self) -> int:
         """How many calls of ours wait for their answers, or to leave."""
-        return self._routes.num_open
+        return self._routes.num_open + self._verdicts.num_open
 
     # -- dialling --------------------------------------------------------------------------------------------------
 
@@ -227,7 +249,9 @@ class Connections:
                 raise ClosedError("RPC was shut down in this process.")
             self._serve_on(link, WorkerInfo(member.name, member.id))
             self._keep(link, member)
-            link.ask("hello", self.group.me, member.incarnation, within_s=_CONNECT_S)
+            number = self._number(link, secrets.randbits(62))
+            link.ask("hello", self.group.me, member.incarnation, number, within_s=_CONNECT_S)
+            self._settle_up(link, member)
         except BaseException:
             link.close("not welcome")
             raise
@@ -271,15 +295,16 @@ class Connections:
         if request.method != "hello":
             link.close("say hello first")
             return
-        member, incarnation = request.args
+        member, incarnation, number = request.args
         refusal = self._group.refusal(member, incarnation) if self._group is not None else None
         if refusal is not None:
             request.fail(WorkerLostError(refusal))
             return
         self._serve_on(link, WorkerInfo(member.name, member.id))
+        self._number(link, number)
         self._keep(link, member)
-        self._adopt(link, member)
         request.answer()
+        self._settle_up_inline(link, member)
 
     def _serve_on(self, link: Link, peer: WorkerInfo) -> None:
         speak(link, self.load_error)
@@ -293,6 +318,7 @@ class Connections:
         """It ends when the member does, also when no call of ours goes over it."""
         with self._lock:
             self._kept.setdefault(member.incarnation, []).append(link)
+        link.judge = partial(self._judge, member)
         link.on_ended(partial(self._link_ended, member))
 
     def _adopt(self, link: Link, member: Member) -> Link:
@@ -301,7 +327,108 @@ class Connections:
         awaited = self._awaited.pop(member.id, None)
         if awaited is not None:
             awaited.set()
+        self._lives(member)
         return link
+
+    # -- links that were cut ---------------------------------------------------------------------------------------
+
+    def number_of(self, link: Link) -> int:
+        """The number of a link, which both sides know it by; 0 for that to oneself."""
+        return self._numbers.get(link, 0)
+
+    def _number(self, link: Link, number: int) -> int:
+        with self._lock:
+            self._numbers[link] = number
+        return number
+
+    def _judge(self, member: Member, link: Link, fail: Fail) -> None:
+        self._verdicts.ask(member, link, fail)
+
+    def _lives(self, member: Member) -> None:
+        """It has answered just now."""
+        with self._lock:
+            self._proofs[member.incarnation] += 1
+        self._verdicts.look_soon()
+
+    def num_proofs(self, member: Member) -> int:
+        """How often this life of a worker has answered over a new link, or when it was told of one that had ended."""
+        return self._proofs[member.incarnation]
+
+    def _mend(self, member: Member) -> None:
+        """Make a new link in the place of one that was cut, and tell of that. Tries again as long as it is a member."""
+        if self.closed or self.group.members().get(member.id) != member or not self._owed_to(member):
+            return
+        try:
+            self._settle_up(self.to(member.id, within_s=_DIRECT_S), member)
+        except FanwiseError as error:
+            _log.info("the link to %s was cut, and is not mended yet: %s", member, error)
+            when_s = self._hub.clock.now_s() + _LOOK_AGAIN_S
+            self._hub.call_soon(lambda: self._later(when_s, partial(self._mend, member)))
+
+    def _later(self, when_s: float, job: Callable[[], None]) -> None:
+        self._hub.call_at(when_s, lambda: self._outside(job))
+
+    def _owed_to(self, member: Member) -> tuple[int, ...]:
+        """The links that have ended here, and the other side has not been told."""
+        with self._lock:
+            return tuple(sorted(self._owed.get(member.incarnation, ())))
+
+    def _settle_up(self, link: Link, member: Member) -> None:
+        """Tell the other side which links have ended here, and wait until it has read all that came over them."""
+        while numbers := self._owed_to(member):
+            link.ask(OVER, numbers, within_s=_CONNECT_S)
+            self._settled(member, numbers)
+
+    def _settle_up_inline(self, link: Link, member: Member) -> None:
+        """The same on a reading thread: adopt the link when it is done. When it fails, that link has ended too."""
+        numbers = self._owed_to(member)
+        if not numbers:
+            self._adopt(link, member)
+            return
+
+        def told(reply: Reply) -> None:
+            try:
+                reply.result()
+            except FanwiseError:
+                return
+            self._settled(member, numbers)
+            self._settle_up_inline(link, member)
+
+        with contextlib.suppress(FanwiseError):
+            link.call(OVER, numbers).add_done_callback(told)
+
+    def _settled(self, member: Member, numbers: Sequence[int]) -> None:
+        with self._lock:
+            owed = self._owed.get(member.incarnation)
+            if owed is not None:
+                owed.difference_update(numbers)
+                if not owed:
+                    del self._owed[member.incarnation]
+        self._lives(member)
+        for callback in self.on_cut:
+            for number in numbers:
+                callback(member, number)
+
+    def on_told_over(self, sender: WorkerInfo, numbers: Sequence[int]) -> "Future[None]":
+        """`sender` has lost these links. Done when nothing that came over them is being read here any more."""
+        member, done = self.group.members().get(sender.id), Future[None]()
+        with self._lock:
+            links = [link for link, number in self._numbers.items() if number in numbers]
+        for link in links:
+            link.lose("the other side has lost it")
+
+        def look() -> None:
+            if not all(link.is_read_out for link in links):
+                self._hub.call_at(self._hub.clock.now_s() + _PAUSE_S, look)
+                return
+            if member is not None:
+                for callback in self.on_over:
+                    for number in numbers:
+                        callback(member, number)
+            done.set_result(None)
+
+        self._hub.call_soon(look)
+        return done
 
     # -- ends ------------------------------------------------------------------------------------------------------
 
@@ -311,8 +438,12 @@ class Connections:
             kept = self._kept.get(member.incarnation, [])
             if link in kept:
                 kept.remove(link)
-        if not ending.clean and not self.closed:
+            cut = not ending.clean and not self.closed
+            if cut:
+                self._owed.setdefault(member.incarnation, set()).add(self._numbers.get(link, 0))
+        if cut:
             self.group.suspect(member, ending.reason)
+            self._outside(partial(self._mend, member))
 
     def lost(self, member: Member) -> None:
         """All that waits for `member` fails."""
@@ -320,6 +451,7 @@ class Connections:
         self._routes.give_up(member.id, WorkerLostError(f"worker {member.name} was lost."))
         for link in links:
             link.lose(f"worker {member.name} was lost")
+        self._verdicts.look()
 
     def left(self, member: Member) -> None:
         """`member` has said goodbye to the group."""
@@ -332,6 +464,8 @@ class Connections:
         """All links of one that is gone. They are forgotten."""
         with self._lock:
             self._gone[member.id] = member.name
+            self._owed.pop(member.incarnation, None)
+            self._proofs.pop(member.incarnation, None)
             links = self._kept.pop(member.incarnation, [])
         for link in links:
             self._routes.forget(member.id, link)
@@ -353,3 +487,4 @@ class Connections:
             links = [link for kept in self._kept.values() for link in kept]
         for link in links:
             link.close()
+        self._verdicts.close()

@@ -224,6 +224,8 @@ class Coordinator:
         if refusal is not None:
             return [*orders, refusal, *self._settle()]
         self.members[hello.member.id] = hello.member
+        self.barrier.asked.discard(to)  # it may not have heard, if it comes again because its link was cut
+        self.barrier.told.discard(to)
         self.seen_number[to] = 0
         self._change()
         self.joining[to] = self.number

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import torch
 
 from ..base.errors import WireError
+from ..links import Link
 from . import pickling
 from .allowing import Allowed
 from .devices import DeviceMaps
@@ -48,8 +49,8 @@ class References(Protocol):
     def sealing(self, to: int) -> AbstractContextManager[list[Fork]]:
         """Around the pickling: the forks to send along."""
 
-    def opening(self, forks: Sequence[Fork]) -> AbstractContextManager[None]:
-        """Around the unpickling."""
+    def opening(self, forks: Sequence[Fork], link: Link | None) -> AbstractContextManager[None]:
+        """Around the unpickling. Raises LinkLostError when the link that brought them was cut."""
 
     def unsent(self, forks: Sequence[Fork]) -> None:
         """A message with these forks never left."""
@@ -94,7 +95,11 @@ class Envelopes:
         if forks or header is not None or remote is not None or places is not None:
             extra = pack(Along(header, remote, forks, places))
         try:
-            return seal(extra, tensors, data, buffers, call, lender)
+            sealed = seal(extra, tensors, data, buffers, call, lender)
+            if forks or remote is not None:
+                carried = [(fork.rref_id, fork.fork_id) for fork in forks]
+                sealed = sealed._replace(carries=(*carried, *([] if remote is None else [remote])))
+            return sealed
         except BaseException:
             if lender is not None:
                 lender.take_back()
@@ -134,8 +139,8 @@ class Envelopes:
 
         return place
 
-    def open(self, sealed: Sealed, sender: int) -> Opened:
-        """Open a message of worker `sender`. Runs what unpickling the user's values runs."""
+    def open(self, sealed: Sealed, sender: int, link: Link | None = None) -> Opened:
+        """Open a message of worker `sender`, which came over `link`. Runs what unpickling the user's values runs."""
         if sealed.claim is None:
             extra, tensors, data, buffers = unseal(sealed)
             header, remote, forks, places = unpack(extra)
@@ -149,7 +154,7 @@ class Envelopes:
         try:
             if self.references is None or not forks:
                 return Opened(decode(data, tensors, buffers, self.allowed), header, remote)
-            with self.references.opening(forks):
+            with self.references.opening(forks, link):
                 value = decode(data, tensors, buffers, self.allowed)
         except Exception as error:
             if remote is None:

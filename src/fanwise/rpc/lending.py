@@ -26,12 +26,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.futures import Future
 
-from ..base.errors import WireError, WorkerLostError
+from ..base.errors import LinkLostError, WireError, WorkerLostError
 from ..links import Hub
 from ..links.hub import Alarm
 from ..links.plain import Plain
 from .device_memory import DeviceMemory, Handle
 from .loans import NOT_KNOWN, Facts, Loans, Sight, why_staged
+from .members import Member
 from .outcomes import error_of, result_of
 from .ref_orders import WorkerKey
 from .worker_info import WorkerInfo
@@ -47,7 +48,7 @@ _LOOK_S = 0.5
 _CANNOT = (RuntimeError, OSError, LookupError)
 _plain = Plain()  # what a message says of a loan; the handle is made of plain values
 
-SIGHT, RETURNED, STAGED = "loans.sight", "loans.returned", "loans.staged"
+SIGHT, RETURNED, STAGED, HELD = "loans.sight", "loans.returned", "loans.staged", "loans.held"
 
 
 class _Loan(NamedTuple):
@@ -75,6 +76,8 @@ class Lending:
         agent.on(SIGHT, self._on_sight)
         agent.on(RETURNED, self._on_returned)
         agent.on(STAGED, self._on_staged)
+        agent.on(HELD, self._on_held)
+        agent.on_cut.append(self._on_cut)
 
     @property
     def num_lent(self) -> int:
@@ -182,6 +185,40 @@ class Lending:
         self._alarm.cancel()
         self._forsake(ended)
 
+    def leave(self, loans: Sequence[int], link: int) -> None:
+        """A message with these leaves by a link of this number."""
+        if loans and link:
+            with self._lock:
+                self._loans.leaving(loans, link)
+
+    def _on_cut(self, member: Member, link: int) -> None:
+        """Nothing that left by this link will come there any more: which of its loans are there?"""
+        with self._lock:
+            loans = self._loans.left_by(link)
+        if loans:
+            self._ask_held(WorkerKey(member.id, member.incarnation), loans)
+
+    def _ask_held(self, key: WorkerKey, loans: Sequence[int]) -> None:
+        def told(future: "Future[Any]") -> None:  # Any: numbers
+            error = error_of(future)
+            if error is None:
+                self._not_held(key, [loan for loan in loans if loan not in future.value()])
+            elif isinstance(error, LinkLostError) and self._key_of(key.id) == key and not self._closed:
+                self._ask_held(key, loans)
+
+        self._agent.tell(key.id, HELD, tuple(loans)).add_done_callback(told)
+
+    def _not_held(self, key: WorkerKey, loans: Sequence[int]) -> None:
+        with self._lock:
+            ended = self._loans.give_back(loans, key)
+        self._agent.outside(partial(self._forsake, ended))
+
+    def _on_held(self, sender: WorkerInfo, loans: Sequence[int]) -> tuple[int, ...]:
+        """Those of them that came here, and are not opened yet."""
+        key = self._key_of(sender.id)
+        open_here = {loan for claim in list(self._claims) if claim.key == key and claim.is_open for loan in claim.loans}
+        return tuple(loan for loan in loans if loan in open_here)
+
     # -- what others ask, on a reading thread ----------------------------------------------------------------------
 
     def _on_sight(self, sender: WorkerInfo) -> "Future[Sight]":
@@ -236,7 +273,13 @@ class Lending:
     def return_(self, key: WorkerKey, loans: tuple[int, ...], *, were_opened: bool) -> None:
         """Nothing here refers to these any more. Not `were_opened`: one of them at least was not."""
         if self._key_of(key.id) == key and not self._closed:
-            self._agent.tell(key.id, RETURNED, loans, were_opened)
+            told = self._agent.tell(key.id, RETURNED, loans, were_opened)
+
+            def again(future: "Future[Any]") -> None:  # Any: of nothing
+                if isinstance(error_of(future), LinkLostError):
+                    self.return_(key, loans, were_opened=were_opened)
+
+            told.add_done_callback(again)
 
     def staged(self, sender: WorkerInfo, loan: int, why: str) -> torch.Tensor:
         """The bytes of what could not be opened. Blocks."""

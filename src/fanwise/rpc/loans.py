@@ -92,6 +92,7 @@ class Loans(Generic[Thing]):
     unknown_returns: int = 0
     _lent: dict[int, tuple[Hashable, Thing, int]] = field(default_factory=dict)
     _last_id: int = 0
+    _left_by: dict[int, int] = field(default_factory=dict)  # the number of a link
 
     def __len__(self) -> int:
         return len(self._lent)
@@ -102,6 +103,14 @@ class Loans(Generic[Thing]):
         self._lent[self._last_id] = holder, thing, size_bytes
         self.total_bytes += size_bytes
         return self._last_id
+
+    def leaving(self, loans: Iterable[int], link: int) -> None:
+        """A message with these leaves by this link."""
+        self._left_by.update((loan, link) for loan in loans if loan in self._lent)
+
+    def left_by(self, link: int) -> list[int]:
+        """Those that left by this link and are still lent."""
+        return [loan for loan, left_by in self._left_by.items() if left_by == link]
 
     def give_back(self, ids: Iterable[int], holder: Hashable) -> list[Thing]:
         """`holder` has let go of these, or never got them: what is lent no more."""
@@ -114,6 +123,7 @@ class Loans(Generic[Thing]):
             self.unknown_returns += 1
             return None
         del self._lent[loan]
+        self._left_by.pop(loan, None)
         self.total_bytes -= size_bytes
         return thing
 
@@ -125,5 +135,6 @@ class Loans(Generic[Thing]):
         """All that is lent, to anybody."""
         things = [thing for _, thing, _ in self._lent.values()]
         self._lent.clear()
+        self._left_by.clear()
         self.total_bytes = 0
         return things

@@ -30,6 +30,7 @@ from ..tensor import from_wire, to_wire
 from .allowing import Allowed
 from .packing import PACKED_FROM, pack, size_of_rows, unpack
 from .records import book_keeping
+from .ref_orders import GlobalId
 
 if TYPE_CHECKING:
     from .lending import Claim, Lender
@@ -54,13 +55,15 @@ _known_errors = Allowed(()).loads_error
 class Sealed(NamedTuple):
     """A call or an answer, closed: bytes, and what lies beside them. `name` is for messages to people.
 
-    `loans`: what was lent to make it. `claim`: what came of them here; the one who opens it closes that.
+    `loans`: what was lent to make it. `carries`: the references that go with it, and their forks. `claim`: what came of
+    the loans here; the one who opens it closes that.
     """
 
     head: Buffer
     buffers: Sequence[memoryview]
     name: str
     loans: tuple[int, ...] = ()
+    carries: tuple[tuple[GlobalId, GlobalId], ...] = ()
     claim: "Claim | None" = None
 
     def __repr__(self) -> str:

@@ -28,6 +28,9 @@ _log = logging.getLogger("fanwise.rpc")
 
 PROTOCOL = 1
 _REST_S = 0.01
+# How long who lives may be without a link to the coordinator, when the kernel of its host ended that; and how often to
+# look whether it lives. On this host it may take as long as `heartbeat_s`: its process can be seen.
+_RETURN_S, _LOOK_AWAY_S = 1.0, 0.005
 HEARTBEAT_S = 30.0
 FROZEN = f"it was stopped (SIGSTOP) for {FROZEN_AFTER_S:.0f} s"
 
@@ -64,6 +67,7 @@ class Office:
         self._deposed = deposed
         self._wanted = wanted
         self._links: dict[int, Link] = {}
+        self._away: dict[int, float] = {}  # whose links were lost, by incarnation: since when
         self._asked: dict[int, Request] = {}
         self._orders: deque[Order] = deque()
         self._carrying_out = False
@@ -158,6 +162,7 @@ class Office:
         self._bury(member)
         self._asked[member.incarnation] = request
         self._links[member.incarnation] = link
+        self._away.pop(member.incarnation, None)
         link.handler = partial(self._handle, member.incarnation)
         link.on_ended(partial(self._ended, member.incarnation))
         self.carry_out(self.machine.hello(hello))
@@ -223,8 +228,27 @@ class Office:
             return
         del self._links[member]
         self._asked.pop(member, None)
-        machine, why = self.machine, ending.reason
-        self.carry_out(machine.gone(member) if ending.clean else machine.lose(member, why, dead=ending.dead))
+        if ending.clean:
+            self.carry_out(self.machine.gone(member))
+        elif ending.dead and member in self.machine.alive:
+            self._away[member] = self._hub.clock.now_s()
+            self._look_for_away(member, ending.reason)
+        else:
+            self.carry_out(self.machine.lose(member, ending.reason, dead=ending.dead))
+
+    def _look_for_away(self, incarnation: int, why: str) -> None:
+        """Its link has ended as when its process ends. Has it, or was the link cut? Then it comes back."""
+        member, since_s = self.machine.view.member(incarnation), self._away.get(incarnation)
+        if member is None or since_s is None or self._closed:
+            self._away.pop(incarnation, None)
+            return
+        is_here, away_s = member.host == self._me.host, self._hub.clock.now_s() - since_s
+        if self._has_ended(member) or away_s >= (self._heartbeat_s if is_here else _RETURN_S):
+            del self._away[incarnation]
+            self.carry_out(self.machine.lose(incarnation, why))
+            return
+        pause_s = _LOOK_AWAY_S if away_s < _RETURN_S else LOOK_EVERY_S
+        self._hub.call_at(self._hub.clock.now_s() + pause_s, partial(self._look_for_away, incarnation, why))
 
     def suspect(self, incarnation: int, why: str) -> None:
         """Another member's link to it has ended. Its own link to us tells more; who has none here is lost."""
@@ -232,7 +256,7 @@ class Office:
             return
         member = self.machine.view.member(incarnation)
         has_ended = member is not None and self._has_ended(member)
-        if incarnation not in self._links or has_ended:
+        if has_ended or (incarnation not in self._links and incarnation not in self._away):
             self.carry_out(self.machine.lose(incarnation, why, dead=has_ended))
 
     def _bury(self, newcomer: Member) -> None:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, cast
 from torch.futures import Future
 
 from ..base.errors import FanwiseError
-from ..links import Link
+from ..links import Link, NeverSent
 from ..links.credits import cost_of
-from .call_future import CallFuture, failed
+from .call_future import CallFuture, failed, not_sent
 from .messages import Sealed
 from .outcomes import raise_afresh, wait_for_event
 from .rref_proxy import hand_on
@@ -61,9 +61,14 @@ class QueuedCall(Future[Any]):  # Any: what the function returns
         """The link is there: leave."""
         left_s = None if self.due_s is None else max(0.0, self.due_s - self._now_s())
         try:
+            if not self._agent.is_leaving(self._sealed, link):
+                raise NeverSent("the link has just ended")
             reply = link.call_on_credit(
                 cast(str, self._sealed), deadline_s=left_s, waiting=self._agent.waiting, overdraws=True
             )  # `dumps` knows it
+        except NeverSent:
+            self.fail(not_sent(self._to))
+            return
         except FanwiseError as error:
             self.fail(error)
             return

@@ -13,11 +13,13 @@ from .members import Hello, Member, View
 from .ref_orders import (
     Batch,
     ChildAccepted,
+    Cut,
     Fence,
     Fenced,
     Forget,
     ForkRequest,
     GlobalId,
+    NeverCame,
     Release,
     Unmade,
     WorkerKey,
@@ -25,7 +27,7 @@ from .ref_orders import (
 
 RECORDS = (
     *(Member, View, Hello),
-    *(WorkerKey, GlobalId, Batch, ForkRequest, ChildAccepted, Release, Forget, Unmade, Fence, Fenced),
+    *(WorkerKey, GlobalId, Batch, ForkRequest, ChildAccepted, Release, Forget, Unmade, Cut, NeverCame, Fence, Fenced),
     *(Through, Absent, Failure, Coordinates),
     Sight,
 )  # fmt: skip

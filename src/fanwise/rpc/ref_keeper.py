@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from torch.futures import Future
 
 from ..base.clocks import Clock, SystemClock
-from ..base.errors import ClosedError, DeadlineExceeded, WorkerLostError
+from ..base.errors import ClosedError, DeadlineExceeded, LinkLostError, WorkerLostError
 from .ref_orders import (
     Answer,
     Batch,
@@ -52,9 +52,10 @@ class Keeper:
         self.agent = agent
         self.values: dict[GlobalId, Value] = {}
         self.users: dict[GlobalId, UserState] = {}
-        self.changed = threading.Condition(threading.Lock())
+        self.changed = threading.Condition()  # a thread may hold it more than once
         self._tick_s = tick_s
         self._clock = clock or SystemClock()
+        self.now_s = self._clock.now_s
         self._numbers = itertools.count()
         self._made: RefTable | None = None
         self._closed = False
@@ -64,6 +65,8 @@ class Keeper:
         self._thread: threading.Thread | None = None
         agent.on("refs", self._on_batch)
         agent.on_lost.append(self._on_lost)
+        agent.on_cut.append(self._on_cut)
+        agent.on_over.append(self._on_over)
 
     @property
     def is_used(self) -> bool:
@@ -191,6 +194,13 @@ class Keeper:
             )
         elif why == "died":
             value.settle(WorkerLostError(f"{name} died before its call made the value of {rref_id}."))
+        elif why == "cut":
+            value.settle(
+                LinkLostError(
+                    f"the link of {name} was cut while its call was on the way that was to make the value of "
+                    f"{rref_id}: it did not run. Both workers live: call remote() again."
+                )
+            )
         else:
             value.settle(WorkerLostError(f"{name} could not send the call that was to make the value of {rref_id}."))
 
@@ -213,6 +223,17 @@ class Keeper:
         key = WorkerKey(worker.id, incarnation)
         self._infos[key] = worker
         self.do_inline(self.table.lost, key, self._alive())
+
+    def _on_cut(self, member: Any, link: int) -> None:  # Any: the group's Member
+        """Nothing that left by this link will come there any more; there is another one."""
+        if self.is_used:
+            key = WorkerKey(member.id, member.incarnation)
+            self.do_inline(self.table.cut, key, link)
+            self.do_inline(self.table.again, key)
+
+    def _on_over(self, member: Any, link: int) -> None:  # Any: as above
+        if self.is_used:
+            self.do_inline(self.table.over, WorkerKey(member.id, member.incarnation), link)
 
     def _on_left(self, member: Any) -> None:  # Any: the group's Member
         self._on_lost(WorkerInfo(member.name, member.id), member.incarnation)

@@ -1,7 +1,8 @@
 """What the reference table of one worker is told and says: ids, messages between tables, orders to its own worker.
 
     ids       GlobalId for references and for forks; WorkerKey: one life of one worker
-    messages  ForkRequest, ChildAccepted, Release, Forget, Unmade, Fence, Fenced; they travel in numbered batches
+    messages  ForkRequest, ChildAccepted, Release, Forget, Unmade, Cut, NeverCame, Fence, Fenced; they travel in
+              numbered batches
     orders    Send, Answer, FreeValue, FailValue, Confirmed, FailRefs, Refused
 
 A reference (RRef) is a value at its owner; a fork is one worker's share in it. Plain values; knows nothing else.
@@ -9,6 +10,9 @@ A reference (RRef) is a value at its owner; a fork is one worker's share in it. 
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
+
+# Why a call that was to make a value will never come to its owner.
+Why = Literal["died", "timed out", "not sent", "cut"]
 
 
 class WorkerKey(NamedTuple):
@@ -71,22 +75,40 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Creator to owner: the call that creates this was given up; forget the fork, also when the call is yet to come."""
+    """Creator to owner: the call that creates this was given up; forget the fork, also when the call is yet to come.
 
-    rref_id: GlobalId
-    fork_id: GlobalId
-
-
-@dataclass(frozen=True, slots=True)
-class Unmade:
-    """Creator to owner: the call that creates this will never come. Its value is an error, which this fork holds.
-
-    `timed_out`: it waited too long for its link; else it could not be sent.
+    `link`: by which that left; 0: not known.
     """
 
     rref_id: GlobalId
     fork_id: GlobalId
-    timed_out: bool
+    link: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unmade:
+    """Creator to owner: unless it is there, the call that creates this will never come. Then its value is an error.
+
+    In any case this fork holds it.
+    """
+
+    rref_id: GlobalId
+    fork_id: GlobalId
+    why: Why
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """To whom these were sent, as (reference, fork): the link that they left by was cut. Which of them did not come?"""
+
+    forks: tuple[tuple[GlobalId, GlobalId], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NeverCame:
+    """The answer to Cut: these are not held here, and never will be."""
+
+    forks: tuple[tuple[GlobalId, GlobalId], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +126,7 @@ class Fenced:
     lost: WorkerKey
 
 
-Message = ForkRequest | ChildAccepted | Release | Forget | Unmade | Fence | Fenced
+Message = ForkRequest | ChildAccepted | Release | Forget | Unmade | Cut | NeverCame | Fence | Fenced
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +170,7 @@ class FailValue:
 
     rref_id: GlobalId
     creator: WorkerKey
-    why: Literal["died", "timed out", "could not send it"] = "died"
+    why: Why
 
 
 @dataclass(frozen=True, slots=True)

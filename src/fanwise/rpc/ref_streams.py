@@ -45,6 +45,10 @@ class Outbox:
         self.old_number = self.next_number
         if not is_old:
             return None
+        return self.first()
+
+    def first(self) -> tuple[int, tuple[Message, ...]]:
+        """The oldest that are not answered."""
         some = min(len(self.unanswered), MOST_IN_A_BATCH)
         return self.first_number, tuple(self.unanswered[index] for index in range(some))
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.futures import Future
 
+from ..links import Link
 from .ref_orders import Fork
 from .rref import RRef
 
@@ -61,13 +62,14 @@ class Sealing:
 class Opening:
     """While a message is unpickled: its forks are references; those that nobody took end with it."""
 
-    def __init__(self, references: "References", forks: Sequence[Fork]) -> None:
+    def __init__(self, references: "References", forks: Sequence[Fork], link: Link | None) -> None:
         self._references = references
         self._forks = forks
+        self._link = link
 
     def __enter__(self) -> None:
         self._outer = now.opened
-        now.opened = [self._references.received(fork) for fork in self._forks]
+        now.opened = self._references.received(self._forks, self._link)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

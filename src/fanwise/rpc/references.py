@@ -24,7 +24,8 @@ import torch
 from torch.futures import Future
 
 from ..base.clocks import Clock
-from ..base.errors import ClosedError, DeadlineExceeded, OwnerLostError, WorkerLostError
+from ..base.errors import ClosedError, DeadlineExceeded, LinkLostError, OwnerLostError, WorkerLostError
+from ..links import Link
 from . import pickling
 from .outcomes import wait_for
 from .ref_keeper import Keeper
@@ -42,6 +43,7 @@ _log = logging.getLogger("fanwise.rpc")
 
 _TICK_S = 1.0
 _DELETE_S = 10.0
+_LEAST_S = 0.001  # 0 would be for ever
 
 
 class References:
@@ -123,9 +125,16 @@ class References:
 
     def _created(self, user: UserState, creation: Creation, future: "Future[Any]") -> None:  # Any: of nothing
         """The call that creates was answered, or not."""
-        error = error_of(future)
+        error, may_come = error_of(future), _has_left(future)
+        if isinstance(error, LinkLostError) and may_come:  # it came or not: the table asks the owner
+
+            def known(_: object) -> None:
+                _conclude(creation, None if user.error is None else user.error())
+
+            user.confirmed.add_done_callback(known)
+            return
         try:
-            self._note_created(user, error, may_come=_has_left(future))
+            self._note_created(user, error, may_come=may_come)
         finally:
             _conclude(creation, error)
 
@@ -151,9 +160,23 @@ class References:
         """Around the pickling of a message for worker `to`: the forks to send with it."""
         return Sealing(self, to)
 
-    def opening(self, forks: Sequence[Fork]) -> Opening:
-        """Around the unpickling of a message that came with these forks."""
-        return Opening(self, forks)
+    def opening(self, forks: Sequence[Fork], link: Link | None = None) -> Opening:
+        """Around the unpickling of a message that came with these forks over `link`."""
+        return Opening(self, forks, link)
+
+    def leave(self, forks: Sequence[tuple[GlobalId, GlobalId]], link: Link, number: int) -> bool:
+        """A message with these, (reference, fork), leaves by `link`. False: that has ended, and nothing was noted."""
+        if number:
+            with self._keeper.changed:
+                if link.ending is not None:
+                    return False
+                self._keeper.told(self._keeper.table.leaving, forks, number)
+        return True
+
+    def stays(self, remote: tuple[GlobalId, GlobalId]) -> bool:
+        """The call that creates this has not left after all. False: it must not leave any more."""
+        with self._keeper.changed:
+            return self._keeper.table.stays(remote[1])
 
     def unsent(self, forks: Sequence[Fork]) -> None:
         """A message with these forks never left."""
@@ -196,22 +219,38 @@ class References:
             self.unsent([fork])
             raise
 
-    def received(self, fork: Fork) -> RRef[Any]:  # Any: of any type
-        """A fork has come. Not on a reading thread: it may connect to the owner."""
+    def received(self, forks: Sequence[Fork], link: Link | None) -> list[RRef[Any]]:  # Any: of any type
+        """Forks have come over `link`.
+
+        Raises LinkLostError when that was cut, and their parents may have been told that they never came.
+        """
+        with self._keeper.changed:
+            self._check_not_cut(link)
+            came = [self._receive(fork) for fork in forks]
+        for _, orders in came:
+            self._keeper.carry_out(orders)
+        return [rref for rref, _ in came]
+
+    def _check_not_cut(self, link: Link | None) -> None:
+        if link is not None and link.ending is not None and not link.ending.clean:
+            raise LinkLostError(
+                f"the link that brought this was cut before it was opened ({link.ending.reason}): it is not taken.\n"
+                f"Both workers live: call again."
+            )
+
+    def _receive(self, fork: Fork) -> tuple[RRef[Any], list[Order]]:  # Any: of any type
         table = self._keeper.table
         if fork.owner != table.me:
             user = UserState(fork)
             self._keeper.users[fork.fork_id] = user
             rref = make(self, fork.rref_id, None, user)
-            self._keeper.do(table.received, fork)
-            return rref
+            return rref, self._keeper.told(table.received, fork)
         rref = make(self, fork.rref_id, None, None)
         orders = self._keeper.told(self._came_home, rref, fork)
         refused = next((order for order in orders if type(order) is Refused), None)
         if refused is not None:
             rref._error = partial(owner_lost, fork, self._keeper.name_of(refused.lost))
-        self._keeper.carry_out(orders)
-        return rref
+        return rref, orders
 
     def _lend(self, rref: RRef[Any], fork: Fork, to: WorkerKey) -> list[Order]:  # Any: of any type
         assert rref._value is not None, "an owner has a value"
@@ -227,11 +266,11 @@ class References:
     # -- for the server of calls -----------------------------------------------------------------------------------
 
     def keep(
-        self, sender: WorkerInfo, remote: tuple[GlobalId, GlobalId], run: Callable[[], Any]
+        self, sender: WorkerInfo, remote: tuple[GlobalId, GlobalId], run: Callable[[], Any], link: Link | None = None
     ) -> Any:  # Any: the user's
         """Run a call whose value stays here. Returns what to answer: nothing, or a `Later` done with the value."""
         rref_id, fork_id = remote
-        value = self._begin(rref_id, fork_id)
+        value = self._begin(rref_id, fork_id, link)
         try:
             result = run()
         except Exception as error:
@@ -252,10 +291,12 @@ class References:
         result.future.add_done_callback(settle)
         return Later(answer)
 
-    def _begin(self, rref_id: GlobalId, fork_id: GlobalId) -> Value:
+    def _begin(self, rref_id: GlobalId, fork_id: GlobalId, link: Link | None) -> Value:
         with self._keeper.changed:
+            self._check_not_cut(link)
             value = self._keeper.values.setdefault(rref_id, Value())
-        self._keeper.do(self._keeper.table.begun, rref_id, fork_id, rref_id.creator)
+            orders = self._keeper.told(self._keeper.table.begun, rref_id, fork_id, rref_id.creator)
+        self._keeper.carry_out(orders)
         return value
 
     def _settle(self, rref_id: GlobalId, value: Value, error: Exception | None, result: object) -> None:
@@ -309,15 +350,32 @@ class References:
         return self._keeper.info_of(fork.owner)
 
     def ask_owner(
-        self, user: UserState, function: Callable[..., Any], args: tuple[object, ...], timeout_s: float
+        self,
+        user: UserState,
+        function: Callable[..., Any],  # Any: our own
+        args: tuple[object, ...],
+        timeout_s: float,
+        *,
+        is_repeatable: bool,
     ) -> Any:  # Any: what the function returns
-        """Run our own `function` on the owner and wait; again when the owner did not know the reference yet."""
-        was_confirmed = user.confirmed.done()
-        try:
-            return self._ask_once(user, function, args, timeout_s)
-        except OwnerLostError:
-            if was_confirmed:
-                raise
+        """Run our own `function` on the owner and wait; again when the owner did not know the reference yet.
+
+        `is_repeatable`: also when the link was cut, and it is not known whether it has run.
+        """
+        now_s = self._keeper.now_s
+        until_s = now_s() + timeout_s if timeout_s > 0 else None
+        while True:
+            left_s = timeout_s if until_s is None else max(_LEAST_S, until_s - now_s())
+            was_confirmed = user.confirmed.done()
+            try:
+                return self._ask_once(user, function, args, left_s)
+            except OwnerLostError:
+                if was_confirmed:
+                    raise
+                break
+            except LinkLostError as error:
+                if not is_repeatable or hasattr(error, "__notes__"):  # those of the function itself have notes
+                    raise
         with self.agent.waiting():
             wait_for(user.confirmed)
         user.check("use it")
@@ -352,8 +410,11 @@ class References:
                 result.set_exception(error.with_traceback(None))
 
         def answered(first: "Future[Any]") -> None:  # Any: as above
-            if isinstance(error_of(first), OwnerLostError):
+            error = error_of(first)
+            if isinstance(error, OwnerLostError):
                 user.confirmed.add_done_callback(ask_again)
+            elif isinstance(error, LinkLostError) and not hasattr(error, "__notes__"):
+                ask_again(None)
             else:
                 hand_on(result, first)
 

@@ -130,7 +130,7 @@ class Routes:
                 if is_first:
                     self._queues[id] = _Queue(link=self.links.pop(id, None))
                 queue = self._queues[id]
-                if queue.num_bytes and queue.num_bytes + call.num_bytes > OVERDRAFT:
+                if call.num_bytes and queue.num_bytes and queue.num_bytes + call.num_bytes > OVERDRAFT:
                     return "full"
                 queue.num_bytes += call.num_bytes
                 queue.calls.append(call)
@@ -156,6 +156,8 @@ class Routes:
                     del self._queues[id]
                     if link.ending is None:
                         self.links[id] = link
+                    return link
+                if link.ending is not None:  # they wait for the next
                     return link
                 call = queue.calls.popleft()
                 queue.num_leaving += 1

@@ -193,7 +193,7 @@ class RRef(Generic[T]):
         if self._user is None:
             return self.local_value()
         self._user.check("call to_here() on it")
-        value: T = self._references.ask_owner(self._user, value_on_owner, (self._rref_id,), timeout)
+        value: T = self._references.ask_owner(self._user, value_on_owner, (self._rref_id,), timeout, is_repeatable=True)
         return value
 
     def local_value(self) -> T:
@@ -237,7 +237,7 @@ class RRef(Generic[T]):
         else:
             self._user.check("call backward() on it")
             args = (self._rref_id, dist_autograd_ctx_id, retain_graph)
-            self._references.ask_owner(self._user, backward_on_owner, args, UNSET_RPC_TIMEOUT)
+            self._references.ask_owner(self._user, backward_on_owner, args, UNSET_RPC_TIMEOUT, is_repeatable=False)
 
     # -- what torch's programs use all the same --------------------------------------------------------------------
 

@@ -22,12 +22,13 @@ from typing import Any
 import torch
 from torch.futures import Future
 
-from ..base.errors import ClosedError, FanwiseError, NotSendableError, RemoteError, WorkerLostError
-from ..links import Request
+from ..base.errors import ClosedError, FanwiseError, LinkLostError, NotSendableError, RemoteError, WorkerLostError
+from ..links import Link, Request
 from ..links.drivers import Drivers
 from .envelopes import Envelopes, Opened
 from .faults import Faults
 from .luggage import Context, Created
+from .messages import Sealed
 from .pickling import is_of_future
 from .worker_info import WorkerInfo
 
@@ -50,7 +51,9 @@ class Server:
         self.num_open = 0
         self.num_begun = 0
         # What runs a call whose value stays here: (caller, what it sent along, run) -> the answer. The references'.
-        self.keep: Callable[[WorkerInfo, Created, Callable[[], Any]], Any] | None = None  # Any: the user's
+        self.keep: Callable[[WorkerInfo, Created, Callable[[], Any], Link], Any] | None = None  # Any: the user's
+        # Notes by which link the references and loans of an answer leave; False: that has ended.
+        self.is_leaving: Callable[[Sealed, Link], bool] = lambda sealed, link: True
         # References among the arguments must be confirmed before the function runs: a future, or None when they are.
         self.confirmed: Callable[[], Future[Any] | None] = lambda: None  # Any: nothing
         self._faults = faults
@@ -191,7 +194,7 @@ class _Call:
         if self._request.when_answers_leave(self._again):
             return
         try:
-            opened = self._server._envelopes.open(self._request.method, self._sender.id)  # type: ignore[arg-type]  # Sealed
+            opened = self._server._envelopes.open(self._request.method, self._sender.id, self._request.link)  # type: ignore[arg-type]  # Sealed
         except AttributeError as error:
             self.fail(RuntimeError(f"{error}. {_NOT_FOUND}"))
         except BaseException as error:
@@ -216,7 +219,9 @@ class _Call:
             else:
                 keep = self._server.keep
                 assert keep is not None, "whoever sends this along has set it"
-                value = keep(self._sender, opened.remote, partial(self._begin, function, args, kwargs))
+                value = keep(
+                    self._sender, opened.remote, partial(self._begin, function, args, kwargs), self._request.link
+                )
             if type(value) is Later:
                 value.future.add_done_callback(self._done)
                 return
@@ -270,7 +275,10 @@ class _Call:
             return
         server.ended()
         try:
-            self._request.answer(sealed)
+            if not server.is_leaving(sealed, self._request.link):
+                server._envelopes.take_back(sealed, self._sender.id)  # nobody will read it
+            else:
+                self._request.answer(sealed)
         except FanwiseError:
             pass  # the caller is gone
 
@@ -291,7 +299,7 @@ class _Call:
 
 
 # Somebody else has ended: where that was noticed tells nothing.
-_ENDINGS = (WorkerLostError, ClosedError, KeyboardInterrupt)
+_ENDINGS = (WorkerLostError, LinkLostError, ClosedError, KeyboardInterrupt)
 
 
 def _about_result(error: BaseException, value: object, name: str) -> BaseException:

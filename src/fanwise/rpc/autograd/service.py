@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch.futures import Future
 
-from ...base.errors import DeadlineExceeded
+from ...base.errors import DeadlineExceeded, LinkLostError
 from ...links.codec import load_error
 from ..outcomes import wait_for
 from ..worker_info import WorkerInfo
@@ -251,7 +251,7 @@ class Service:
     def _released(self, peer: int, id: int, told: "Future[Any]") -> None:  # Any: the handler returns nothing
         try:
             told.value()
-        except DeadlineExceeded:
+        except (DeadlineExceeded, LinkLostError):  # it may not know, and it lives
             self._agent.outside(partial(self._tell_release, [peer], id))
         except Exception:
             return  # the worker, or this agent, is gone: so is the context

@@ -10,7 +10,8 @@ device is needed.
 
 numpy's and Python's global streams are begun and put back in the same way, but only by a step whose loss draws from
 them: to read and set numpy's state takes 50 us. The others compare the states, byte by byte in memory (1 us), and a
-shard that has drawn after all is made again with streams of its own.
+shard that has drawn after all is made again with streams of its own. So are generators that the program has made
+itself, where the loss or the model names them.
 """
 
 import ctypes
@@ -88,6 +89,48 @@ def _host_streams() -> Iterator[None]:
     finally:
         random.setstate(before)
         np.random.set_state(before_numpy)
+
+
+Generator = torch.Generator | np.random.Generator | np.random.RandomState | random.Random
+
+
+@contextmanager
+def own_streams(key: Key, generators: Sequence[Generator]) -> Iterator[None]:
+    """Generators that the program has made itself begin with `key` in this block, and are as before after it."""
+    before: list[Any] = []  # Any: states
+    for place, generator in enumerate(generators):
+        before.append(_state(generator))
+        _seed(generator, key.fold_in(place).words[0])
+    try:
+        yield
+    finally:
+        for generator, state in zip(generators, before, strict=True):
+            _set_state(generator, state)
+
+
+def _state(generator: Generator) -> Any:  # Any: of its kind
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    return generator.getstate() if isinstance(generator, random.Random) else generator.get_state()
+
+
+def _seed(generator: Generator, seed: int) -> None:
+    if isinstance(generator, np.random.Generator):
+        kind: Any = type(generator.bit_generator)  # Any: one of numpy's, which all take a seed
+        generator.bit_generator.state = kind(seed).state
+    elif isinstance(generator, torch.Generator):
+        generator.manual_seed(seed)
+    else:
+        generator.seed(seed if isinstance(generator, random.Random) else seed & 0xFFFFFFFF)
+
+
+def _set_state(generator: Generator, state: Any) -> None:  # Any: as above
+    if isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = state
+    elif isinstance(generator, random.Random):
+        generator.setstate(state)
+    else:
+        generator.set_state(state)
 
 
 @contextmanager

@@ -14,16 +14,34 @@ from .agreement import first_difference
 from .marks import marks_of_modules
 from .team import Team
 
+# Of torch, deepspeed and fairscale: what spreads a model over processes in its own way, by the names of classes.
+_WRAPPERS = frozenset(
+    (
+        *("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule", "ShardedDataParallel"),
+        *("DeepSpeedEngine", "PipelineModule"),
+    )
+)
+_SHARDED_OPTIMIZERS = ("ZeroRedundancyOptimizer", "DistributedOptimizer", "OSS", "DeepSpeedZeroOptimizer")
+
 
 def check_model(model: nn.Module, device: torch.device) -> None:
     """Raises TypeError for what is no module; ValueError for a wrapper, or a parameter or buffer elsewhere."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"the model must be a torch.nn.Module, got {type(model).__name__}")
-    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-        raise ValueError(
-            f"the model is wrapped in {type(model).__name__}, which would spread the work once more.\n"
-            f"  wrong:  run.step({type(model).__name__}(model), ...)\n  right:  run.step(model, ...)"
-        )
+    for module in model.modules():
+        wrapper = next((kind for kind in type(module).__mro__ if kind.__name__ in _WRAPPERS), None)
+        if wrapper is not None:
+            kind = wrapper if module is not model or wrapper.__name__ == "FSDPModule" else type(module)
+            raise ValueError(
+                f"the model is wrapped in {kind.__name__}, which would spread the work once more.\n"
+                f"  wrong:  run.step({kind.__name__}(model), ...)\n  right:  run.step(model, ...)"
+            )
+    for name, param in model.named_parameters():
+        if type(param).__name__ == "DTensor" or type(param.data).__name__ == "DTensor":
+            raise ValueError(
+                f"{name!r} of the model is a DTensor, of which each process has a part; a run needs whole parameters.\n"
+                f"  wrong:  run.step(fully_shard(model), ...)\n  right:  run.step(model, ...)"
+            )
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
             raise ValueError(f"{name!r} of the model has no shape yet; call the model once with a batch, then run.step")
@@ -38,6 +56,13 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
     """Raises TypeError for what is no optimizer; ValueError for one of other parameters, or that needs a closure."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"the optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}")
+    if type(optimizer).__name__ in _SHARDED_OPTIMIZERS:
+        raise ValueError(
+            f"{type(optimizer).__name__} spreads its state over a process group of its own. A run spreads the state of "
+            f"Adam, AdamW, SGD, RMSprop and Adagrad over its processes by itself.\n"
+            f"  wrong:  {type(optimizer).__name__}(model.parameters(), torch.optim.Adam, lr=0.01)\n"
+            f"  right:  torch.optim.Adam(model.parameters(), lr=0.01)"
+        )
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("LBFGS calls the loss several times a step; run.step is for optimizers that take gradients")
     of_model = {id(param) for param in model.parameters()}
@@ -47,6 +72,35 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
         raise ValueError(
             f"the optimizer holds {len(found)} parameters that are not the model's, the first of shape {found[0]}.\n"
             f"Make it of model.parameters(), after the last model.to(...); put several modules into one."
+        )
+
+
+def check_no_gradients(model: nn.Module) -> None:
+    """Raises ValueError for a parameter that has a gradient before a step."""
+    for name, param in model.named_parameters():
+        if param.grad is not None:
+            raise ValueError(
+                f"{name!r} of the model has a gradient before the step, which would be lost: a step makes forward and "
+                f"backward passes itself, and leaves no gradients behind.\n"
+                f"  wrong:  loss.backward(); step(batch)\n"
+                f"  right:  step(batch)                                # loss_fn returns the whole loss\n"
+                f"  right:  optimizer.register_step_pre_hook(fn)       # fn sees the gradients, to log or clip them\n"
+                f"  right:  run.step(..., also=[model])                # for another step whose loss calls this model"
+            )
+
+
+def check_compiled(sizes: Sequence[int]) -> None:
+    """Raises ValueError for shards of different sizes, for each of which a compiled model would be compiled anew."""
+    found = sorted({size for size in sizes if size})
+    if len(found) > 1:
+        raise ValueError(
+            f"the model or loss_fn is compiled for one shape at a time, and the shards of this batch of {sum(sizes)} "
+            f"have {' and '.join(map(str, found))} samples. For which shape it is compiled first depends on the "
+            f"process, and so would the last bits of the result.\n"
+            f"  wrong:  torch.compile(model)\n"
+            f"  right:  torch.compile(model, dynamic=True)\n"
+            f"  right:  run.batches(data, {len(sizes) * max(1, sum(sizes) // len(sizes))}, drop_last=True)   "
+            f"# a multiple of {len(sizes)} shards"
         )
 
 

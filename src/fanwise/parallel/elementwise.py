@@ -12,6 +12,8 @@ import torch.optim.optimizer as everywhere
 from torch import nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 
+from .habits import hooks
+
 Group = Mapping[str, Any]  # Any: settings of an optimizer
 
 
@@ -54,7 +56,8 @@ def is_elementwise(optimizer: Optimizer, params: Sequence[nn.Parameter]) -> bool
 def is_watched(optimizer: Optimizer) -> bool:
     """Whether somebody is told of its steps, and so is to see all gradients, once a step."""
     own = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
-    return bool(own or everywhere._global_optimizer_pre_hooks or everywhere._global_optimizer_post_hooks)
+    of_all = len(everywhere._global_optimizer_pre_hooks) + len(everywhere._global_optimizer_post_hooks)
+    return bool(own) or of_all > hooks()
 
 
 def another(optimizer: Optimizer, groups: Sequence[dict[str, Any]]) -> Optimizer:  # Any: settings, and parameters

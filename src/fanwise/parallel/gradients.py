@@ -82,6 +82,24 @@ def add_grads(left: list[Tensor | None], right: Sequence[Tensor | None]) -> None
         torch._foreach_add_(both_left, both_right)
 
 
+def check_apart(grads: Sequence[Tensor | None], others: Sequence[Sequence[Tensor | None]]) -> None:
+    """Raises ValueError for gradients of two passes in the same memory: the later one has overwritten the earlier."""
+    held = {
+        each.data_ptr()
+        for other in others
+        for each in other
+        if each is not None and not each.is_sparse and each.numel()
+    }
+    if any(grad is not None and not grad.is_sparse and grad.numel() and grad.data_ptr() in held for grad in grads):
+        raise ValueError(
+            "two passes of the model have written a gradient into the same memory, so the first one is lost. CUDA "
+            "graphs do that.\n"
+            "  wrong:  model = torch.cuda.make_graphed_callables(model, samples)   # and several shards in a process\n"
+            "  right:  fanwise.run(..., shards='devices'), accumulate=1\n"
+            "  right:  the model as it is"
+        )
+
+
 def total_into(
     sums: Sequence[Tensor], nodes: Sequence[Node[list[Tensor | None]]], shards: int, *, changes: bool
 ) -> list[Tensor | None]:

@@ -71,14 +71,20 @@ def check_counts(losses: Tensor, counts: Any) -> None:  # Any: what the user's f
     if counts.requires_grad or not fits:
         with_gradient = " with a gradient" if counts.requires_grad else ""
         raise TypeError(
-            f"loss_fn returned two tensors, losses of shape {tuple(losses.shape)} and {counts.dtype} of shape "
-            f"{tuple(counts.shape)}{with_gradient}. The second one would be the counts that the sum of the losses is "
+            f"loss_fn returned two tensors, losses of shape {_shape(losses)} and {counts.dtype} of shape "
+            f"{_shape(counts)}{with_gradient}. The second one would be the counts that the sum of the losses is "
             f"divided by, and these are none.\n"
             f"  wrong:  return loss, logits\n"
             f"  right:  return losses, number_of_tokens\n"
             f"  right:  return losses\n"
             f"What is to be measured besides is for run.mean(fn, model, data), which sees every sample once."
         )
+
+
+def _shape(tensor: Tensor) -> str:
+    """B: the samples of a shard, of which each has its own number."""
+    sizes = ["B", *map(str, tensor.shape[1:])] if tensor.ndim else []
+    return f"({', '.join(sizes)}{',' * (len(sizes) == 1)})"
 
 
 def check_rows(values: Tensor, samples: int, function: str) -> None:

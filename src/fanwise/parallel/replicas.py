@@ -8,6 +8,8 @@ only device of its process; what it is asked for is queued, and no step of one p
 shared - gradients, buffers that change, the stream of random numbers - begins anew with each shard.
 """
 
+import random
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -19,12 +21,13 @@ from torch import Tensor, nn
 from ..tensor.random.keys import Key
 from .attributes import Attributes
 from .buffers import Buffers
-from .chance import HostStreams, generators_of, stream
-from .gradients import Changed, Partial, add
+from .chance import Generator, HostStreams, generators_of, own_streams, stream
+from .gradients import Changed, Partial, add, check_apart
 from .losses import LossReader
-from .reached import modules_reached
+from .reached import modules_reached, reached
 from .shards import Node, TreeSum
 from .splitting import Content, arguments
+from .strangers import strangers_refused
 
 _CPU = torch.device("cpu")
 
@@ -63,7 +66,9 @@ class Replica:
     """The model of one memory, and what is needed to differentiate its loss.
 
     `modules`: the model, whose name is "", and others that the loss reaches. `others`: the parameters of these.
-    `generators`: that a shard draws from, those of the model's device.
+    `generators`: that a shard draws from, those of the model's device; `own_generators`: that the program has made.
+    `looks`: what a shard may do that nobody knows of is looked for. `known`: ids of all modules and their parts.
+    `is_compiled`: for one shape at a time.
     """
 
     model: nn.Module
@@ -75,20 +80,28 @@ class Replica:
     reader: LossReader
     attributes: Attributes
     others: list[nn.Parameter]
+    own_generators: list[Generator]
     device: torch.device = _CPU
+    looks: bool = False
+    known: set[int] = field(init=False)
+    is_compiled: bool = field(init=False)
     generators: tuple[torch.Generator, ...] = field(init=False)
     host_streams: HostStreams = field(init=False)
 
     def __post_init__(self) -> None:
         self.generators = generators_of(self.device)
         self.host_streams = HostStreams()
+        self.known = {id(each) for module in self.modules.values() for each in module.modules()}
+        self.is_compiled = is_compiled(self.model, self.loss_fn)
 
     def differentiate(self, work: ShardWork, key: Key) -> Partial:
         """Forward and backward of one shard. The gradients are moved out of the parameters."""
         own = key.fold_in(work.index)
 
         def passes() -> tuple[Tensor, float]:
-            with stream(own, self.generators):
+            strangers = strangers_refused(self.known) if self.looks and not self.is_compiled else nullcontext()
+            streams = own_streams(own, self.own_generators) if self.own_generators else nullcontext()
+            with stream(own, self.generators), streams, strangers:
                 loss, count = self.loss(work)
                 scaled(loss, work).backward()  # type: ignore[no-untyped-call]  # torch has not annotated it
             return loss, count
@@ -155,7 +168,27 @@ def replica_of(
         LossReader(),
         Attributes(modules),
         [param for key, param in others.items() if key not in params],
+        _generators_in(loss_fn, model),
         device,
+    )
+
+
+def _generators_in(loss_fn: LossFn, model: nn.Module) -> list[Generator]:
+    """Those of the program's own that the loss or the model names."""
+    found = [each.value for each in (*reached(loss_fn), *reached(model))]
+    shared = {id(torch.default_generator), id(random.random.__self__)}  # type: ignore[attr-defined]  # the module's
+    made = {id(each): each for each in found if isinstance(each, Generator) and id(each) not in shared}
+    return list(made.values())
+
+
+def is_compiled(model: nn.Module, loss_fn: LossFn) -> bool:
+    """Whether model or loss, or a part, is compiled for each shape by itself: without dynamic=True."""
+    found = [*model.modules(), *(each.value for each in reached(loss_fn)), loss_fn]
+    return any(
+        (hasattr(each, "_orig_mod") and getattr(each.dynamo_ctx, "_dynamic", None) is not True)
+        or getattr(each, "_compiled_call_impl", None) is not None
+        or (isinstance(each, types.FunctionType) and hasattr(each, "_torchdynamo_orig_callable"))
+        for each in found
     )
 
 
@@ -170,6 +203,8 @@ class LocalDevice:
         for each in work:
             with noted(each, shards):
                 value = self._replica.differentiate(each, key) if each.samples else None
+                if self._replica.looks and value is not None:
+                    check_apart(value.grads, [node.value.grads for node in tree.nodes if node.value is not None])
             tree.put(Node(each.index, each.index + 1, value))
         return tree.nodes
 
@@ -200,6 +235,11 @@ def noted(work: ShardWork, shards: int) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        if "does not have a deterministic implementation" in str(error):
+            error.add_note(
+                'fanwise.run(..., reduce="fast") allows such operators; results then differ from run to run in their '
+                "last bits, on one device too. Another operator may have a deterministic form."
+            )
         error.add_note(f"in shard {work.index} of {shards}, which has {work.samples} samples of the batch")
         if shards > 1 and "more than 1 value per channel" in str(error):
             error.add_note(

@@ -179,10 +179,8 @@ def _train_here(
         seed_everything(made.seed)
         if resume is not None:
             made.restore(resume)
-        with made.shown(screen_for(progress, notice=notice), name_of(train)), made.writer:
-            result = train(made)
-            made.ends()
-            return result
+        with made.shown(screen_for(progress, notice=notice), name_of(train)), made.writer, made.watched():
+            return train(made)
 
 
 def here(*, shards: int = DEFAULT_SHARDS, seed: int | None = None) -> Run:

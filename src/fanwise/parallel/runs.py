@@ -23,7 +23,7 @@ from torch import nn
 from ..base.errors import TrialStopped
 from ..pool.current import STOP
 from ..pool.reporting import plain_metrics, report
-from . import checkpoints, evaluation
+from . import checkpoints, evaluation, habits
 from .batch_norm import BatchNorm, TogetherDevice, check_batch_norm
 from .batches import Batch, Collate, Data, batches, reader_of
 from .chance import generators_of
@@ -96,13 +96,16 @@ class Run:
         with closing(self._line):
             yield
 
-    def ends(self) -> None:
-        """The training function has returned."""
-        if not self._team.catching_up:
-            for step in self._steps:
-                step.check_end()
-        if self._outside is not None:
-            self._outside.say_changes()
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """The training function runs in this block: what it does beside the run is said, or refused."""
+        with habits.watched(lambda optimizer: id(optimizer) in self._sums_by):
+            yield
+            if not self._team.catching_up:
+                for step in self._steps:
+                    step.check_end()
+            if self._outside is not None:
+                self._outside.say_changes()
 
     def _device_names(self) -> list[str]:
         if self._names is not None:

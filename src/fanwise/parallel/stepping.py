@@ -17,7 +17,9 @@ from torch.nn.utils import clip_grad_norm_
 from ..tensor.random.keys import Key
 from .batches import Batch, batch_of
 from .blocked import BlockedStep, pays
-from .gradients import Partial, add, add_grads
+from .checking import check_compiled, check_no_gradients, check_optimizer
+from .gradients import Partial, add, add_grads, check_apart
+from .habits import updating
 from .loss_scale import LossScale, take_off
 from .plans import Plan
 from .progress_line import ProgressLine
@@ -77,6 +79,7 @@ class Step:
         self._accumulate = accumulate
         self._line = line
         self._verifier = verifier
+        self._held = sum(len(group["params"]) for group in optimizer.param_groups)
         self._window: Window | None = None
 
     def __call__(self, batch: Any) -> Tensor:  # Any: a Batch, or a tree of tensors
@@ -90,9 +93,12 @@ class Step:
             TypeError: a part of the batch cannot be cut into samples.
             What the model and `loss_fn` raise, with a note on the shard; the step has then changed nothing.
         """
+        self._check_unchanged()
         self._team.step_begins(self._state_here)
         made = batch_of(batch, self._plan.shards, self._replica.device)
         factor = 1.0 if self._loss_scale is None else self._loss_scale.factor(len(made))
+        if self._replica.is_compiled:
+            check_compiled(made.sizes)
         if self._verifier.is_due(self.turns):
             self._verifier.check(self.turns, batch, made)
             if self._verifier.repeats(self.turns):
@@ -116,14 +122,30 @@ class Step:
         self._team.step_ends()
         return loss
 
+    def _check_unchanged(self) -> None:
+        """The program has done nothing since the last step that this one would not see.
+
+        Raises:
+            ValueError: the optimizer has got parameters that are not the model's, or a gradient is there already.
+        """
+        held = sum(len(group["params"]) for group in self._optimizer.param_groups)
+        if held != self._held:
+            check_optimizer(self._optimizer, self._replica.model)
+            self._held = held
+        if any(param.grad is not None for param in self._replica.params):
+            check_no_gradients(self._replica.model)
+
     def _execute(self, batch: Batch, factor: float, *, mean: bool) -> Partial:
         buffers, attributes = self._replica.buffers, self._replica.attributes
         what = f"makes step {self._number} of batch {self.turns}"
         self._forget_grads()
         buffers.keep()
-        attributes.keep(looks=self._looks())
+        self._replica.looks = self._looks()
+        attributes.keep(looks=self._replica.looks)
         try:
-            done = self._sums.total(what, self._nodes(batch, factor), len(batch.sizes), mean=mean)
+            nodes = self._nodes(batch, factor)
+            with updating():
+                done = self._sums.total(what, nodes, len(batch.sizes), mean=mean)
             buffers.settle(done.buffers, done.samples)
             attributes.settle(done.attributes)
         except BaseException as error:
@@ -188,6 +210,8 @@ class Step:
         if self._window is None:
             self._window = Window(done.grads, done.count, 1)
         else:
+            if self._replica.looks:
+                check_apart(done.grads, [self._window.grads])
             add_grads(self._window.grads, done.grads)
             self._window.count += done.count
             self._window.batches += 1
@@ -201,10 +225,13 @@ class Step:
             return
         for param, grad in zip(self._replica.params, grads, strict=True):
             param.grad = grad
-        if self._clip_norm is not None:
-            clip_grad_norm_(self._replica.params, self._clip_norm)
-        (self._in_blocks or self._optimizer).step()
-        self._forget_grads()
+        try:
+            if self._clip_norm is not None:
+                clip_grad_norm_(self._replica.params, self._clip_norm)
+            with updating():
+                (self._in_blocks or self._optimizer).step()
+        finally:
+            self._forget_grads()
         self.updates += 1
 
     def _forget_grads(self) -> None:

@@ -231,9 +231,9 @@ def test_what_a_function_changes_outside_of_itself_is_said(pool: Pool, caplog: p
 @pytest.mark.parametrize(
     ("result", "said"),
     [
-        (lambda m, x: (losses(m, x).mean(), m(x)), "float32 of shape (2, 3) with a gradient"),
-        (lambda m, x: (losses(m, x), m(x).detach()), "losses of shape (2,) and torch.float32 of shape (2, 3)."),
-        (lambda m, x: (losses(m, x).mean(), m(x).argmax(1)), "losses of shape () and torch.int64 of shape (2,)."),
+        (lambda m, x: (losses(m, x).mean(), m(x)), "float32 of shape (B, 3) with a gradient"),
+        (lambda m, x: (losses(m, x), m(x).detach()), "losses of shape (B,) and torch.float32 of shape (B, 3)."),
+        (lambda m, x: (losses(m, x).mean(), m(x).argmax(1)), "losses of shape () and torch.int64 of shape (B,)."),
         (lambda m, x: (losses(m, x), x, x), "got tuple of 3"),
         (lambda m, x: {"loss": losses(m, x)}, "got dict"),
     ],

@@ -68,11 +68,11 @@ def differentiate_together(
         if made:  # the modules have the attributes of the first shard
             made[0].attributes = replica.attributes.take()
     partials = iter(made)
-    if MEMORY.read() != streams and shards > 1:
+    if shards > 1 and (replica.own_generators or MEMORY.read() != streams):
         MEMORY.write(streams)
         raise ValueError(
-            "batch_norm='global': the model or loss_fn draws from numpy's or Python's random numbers, and the shards, "
-            "which are all under way at once, would draw from them in turns.\n"
+            "batch_norm='global': the model or loss_fn draws from numpy's or Python's random numbers, or from a "
+            "generator of its own, and the shards, which are all under way at once, would draw from it in turns.\n"
             "  wrong:  np.random.rand(), random.random()\n"
             "  right:  torch.rand(()), which has a stream of its own in each shard"
         )

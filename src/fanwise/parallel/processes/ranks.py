@@ -127,9 +127,8 @@ def _train(train: Callable[[Run], Any], orders: Orders, speaker: Speaker) -> Any
 
     try:
         first_s, every_s = orders.drawn
-        with run.shown(FarScreen(show, first_s=first_s, every_s=every_s), orders.name), run.writer:
+        with run.shown(FarScreen(show, first_s=first_s, every_s=every_s), orders.name), run.writer, run.watched():
             result = train(run)
-            run.ends()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

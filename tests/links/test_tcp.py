@@ -385,7 +385,7 @@ def test_a_peer_that_says_no_hello_is_dropped_after_its_time(serve: Serve) -> No
     server = serve(clock=clock)
     with server.secured(OURS.context("dialler")) as silent:
         assert silent.recv(HELLO_SIZE) == hello(VERSION), "it was accepted as one of ours"
-        server.hub.call_soon(lambda: clock.advance(30.0))
+        server.listener._acceptor.hub.call_soon(lambda: clock.advance(30.0))
         assert is_closed(silent)
     assert server.is_refused(half_open=1)
 

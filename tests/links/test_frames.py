@@ -186,8 +186,26 @@ def test_what_a_header_announces_is_checked_before_memory_is_asked_for(first: by
 def test_a_frame_that_the_machine_has_no_memory_for_is_a_wire_error() -> None:
     first = header(head=1 << 30, total=1 << 30)
     with mock.patch.object(frames, "aligned_buffer", side_effect=MemoryError):
-        with pytest.raises(WireError, match=f"a frame of {1 << 30} bytes was announced; this machine has no memory"):
+        with pytest.raises(WireError, match=rf"of a frame of {1 << 30} bytes is coming; this machine has no memory"):
             read(FrameReader(Limits()), first, [32])
+
+
+def test_memory_is_asked_for_when_the_first_byte_of_a_part_comes() -> None:
+    asked: list[int] = []
+
+    def counted(size_bytes: int) -> memoryview:
+        asked.append(size_bytes)
+        return memoryview(bytearray(size_bytes))
+
+    stream = encoded([(1, 1, b"head", [bytes(300_000), b"", bytes(200_000), bytes(100_000)])])
+    reader = FrameReader(Limits())
+    with mock.patch.object(frames, "aligned_buffer", counted):
+        seen = []
+        for at in range(0, len(stream), 1000):
+            found = read(reader, stream[at : at + 1000], [1000])
+            seen.append(tuple(asked))
+    assert seen[1] == (4, 300_000), "of what was announced, only what is coming"
+    assert seen[-1] == (4, 300_000, 0, 200_000, 100_000) and len(found) == 1
 
 
 def test_the_limits_are_exact() -> None:

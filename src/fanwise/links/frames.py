@@ -192,7 +192,10 @@ class FrameReader:
 
     def _check(self, n_buffers: int, head_size: int, total: int, entry: int) -> None:
         if total > self._limits.frame_bytes:
-            raise WireError(f"a frame of {total} bytes was announced; this link takes {self._limits.frame_bytes}.")
+            raise WireError(
+                f"a frame of {total} bytes was announced; this link takes {self._limits.frame_bytes}, which depends on "
+                f"the memory of this process.\nSend what is larger in several calls."
+            )
         if n_buffers > self._limits.buffers:
             raise WireError(f"a frame of {n_buffers} buffers was announced; this link takes {self._limits.buffers}.")
         if entry > 8 and n_buffers > SHARED_BUFFERS_MAX:
@@ -211,10 +214,7 @@ class FrameReader:
         sizes, parts = self._table(n_buffers, flags)
         if head_size + table - _HEADER_SIZE + sum(sizes) != total:
             raise WireError(f"a frame's buffers have {sum(sizes)} bytes, its header promises another number.")
-        try:
-            big = _BigFrame(kind, call_id, [head_size, *sizes], parts)
-        except MemoryError as error:
-            raise WireError(f"a frame of {total} bytes was announced; this machine has no memory for it.") from error
+        big = _BigFrame(kind, call_id, [head_size, *sizes], parts)
         used = big.feed(self._view[self._start + table : self._end])
         self._start += table + used
         if big.complete:
@@ -239,23 +239,27 @@ class FrameReader:
 
 
 class _BigFrame:
-    """A frame that is received straight into its own memory, part by part: the head, then each buffer."""
+    """A frame that is received straight into its own memory, part by part: the head, then each buffer.
+
+    Memory for a part is asked for when its first byte comes. A big one is given by the system without pages, which are
+    made as bytes come: who announces much and sends little takes little.
+    """
 
     def __init__(self, kind: int, call_id: int, sizes: Sequence[int], places: Sequence[Part | None]) -> None:
         self._kind = kind
         self._places = places
         self._call_id = call_id
-        self._parts = [aligned_buffer(size) for size in sizes]
-        self._part = 0
+        self._sizes = sizes
+        self._parts: list[memoryview] = []  # the last of them is being filled, if it is not full
         self._at = 0
         self._skip_full()
 
     @property
     def complete(self) -> bool:
-        return self._part == len(self._parts)
+        return len(self._parts) == len(self._sizes) and self._at == self._sizes[-1]
 
     def space(self) -> memoryview:
-        return self._parts[self._part][self._at :]
+        return self._parts[-1][self._at :]
 
     def filled(self, size: int) -> bool:
         self._at += size
@@ -277,6 +281,14 @@ class _BigFrame:
         return Frame(self._kind, self._call_id, self._parts[0], self._parts[1:], self._places)
 
     def _skip_full(self) -> None:
-        while self._part < len(self._parts) and self._at == len(self._parts[self._part]):
-            self._part += 1
+        """Go on to the next part that has bytes."""
+        while len(self._parts) < len(self._sizes) and (not self._parts or self._at == len(self._parts[-1])):
+            size = self._sizes[len(self._parts)]
+            try:
+                self._parts.append(aligned_buffer(size))
+            except MemoryError as error:
+                raise WireError(
+                    f"a part of {size} bytes of a frame of {sum(self._sizes)} bytes is coming; this machine has no "
+                    f"memory for it."
+                ) from error
             self._at = 0

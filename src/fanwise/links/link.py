@@ -39,6 +39,7 @@ from .credits import cost_of
 from .flow import Flow
 from .frames import Frame, FrameReader, Limits
 from .hub import WRITE, Alarm, Hub
+from .memory import fitted
 from .peers import Ending, Peer, PeerWatch
 from .sender import Sender
 from .sharing import Sharing, shared
@@ -85,7 +86,7 @@ class Link:
         self._lock, self._reading, self._reader_id = threading.Lock(), threading.Lock(), 0
         self._calls: Calls[Reply] = Calls()
         self._alarm = Alarm(hub, self._expire)
-        self._limits = limits
+        self._limits = limits = fitted(limits)
         self._reader, self._unhandled = FrameReader(limits), deque[Frame]()
         self._sender = Sender(hub, wire)
         self._flow, self._held = Flow(hub), deque[Callable[[], None]]()

@@ -32,6 +32,7 @@ LONG = (
 
 # What computes with TensorFlow: one process runs all of it, and the others never load it.
 OF_TENSORFLOW = (
+    "tests/docs/test_differences.py",
     "tests/links/test_arrays_of_engines.py",
     "tests/rpc/autograd/test_mixed_engines.py",
     "tests/sources/test_arrays.py",
@@ -41,6 +42,7 @@ OF_TENSORFLOW = (
     "tests/tensor/test_gradients_tensorflow.py",
     "tests/tensor/test_keys_at_state_on_engines.py",
     "tests/tensor/test_portability.py",
+    "tests/tensor/test_same_beyond_the_standard.py",
     "tests/tensor/test_standard_names.py",
     "tests/tensor/test_standard_values.py",
     "tests/tensor/test_tensor_exchange.py",

@@ -1,4 +1,4 @@
-"""Whether something is nothing but Python's own numbers, as literals in a program are. A quiet file."""
+"""Python's own numbers, as literals in a program are: what is nothing else, and what fits a type. A quiet file."""
 
 _NUMBERS = {bool, int, float, complex}
 _SEQUENCES = {list, tuple}
@@ -16,3 +16,17 @@ def made_of_python_numbers(x: object) -> bool:
     assert isinstance(x, (list, tuple)), "the types above are lists and tuples"
     kinds = set(map(type, x))
     return kinds <= _NUMBERS or all(made_of_python_numbers(item) for item in x)
+
+
+def check_fits(number: int, least_and_greatest: tuple[int, int] | None) -> None:
+    """Whether a type of these limits holds the number; None: no type of integers.
+
+    Raises:
+        OverflowError: it does not. Engines take it modulo the size of the type, in silence.
+    """
+    if least_and_greatest is not None and not least_and_greatest[0] <= number <= least_and_greatest[1]:
+        least, greatest = least_and_greatest
+        raise OverflowError(
+            f"the Python integer {number} does not fit into the array's type, which holds {least} to {greatest}; "
+            f"convert the array first: fanwise.tensor.astype(x, dtype)"
+        )

@@ -12,6 +12,7 @@ What is mended, and why:
 * linspace: integers at whole distances;
 * pow: a Python number as base takes the dtype of the exponent;
 * take, take_along_axis: IndexError where an index is seen to be out of range: on a CPU, and not while tracing;
+* functions of two arrays: a Python integer that the other's type does not hold is an OverflowError;
 * special values: see special_values/with_jax.py.
 """
 
@@ -24,8 +25,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..dtype_names import limits
 from .infos import FloatInfo, Info, IntInfo, float_info, int_info
-from .python_numbers import made_of_python_numbers
+from .python_numbers import check_fits, made_of_python_numbers
 from .shapes import broadcast_shapes
 from .special_values.with_jax import VALUES
 from .standard import CONSTANTS, DTYPES, EXTRA_DTYPES, PARTS
@@ -35,6 +37,9 @@ _Function = Callable[..., Any]  # Any, here and below: arguments that JAX's own 
 _Axis = int | tuple[int, ...] | None
 
 _WIDE = {np.dtype(name) for name in ("float64", "int64", "uint64", "complex128")}
+_LIMITS: dict[Any, tuple[int, int]] = {
+    np.dtype(name): limits(name) for name in DTYPES if name.startswith(("int", "uint"))
+}
 _DTYPE_OF_NUMBER: dict[type, Any] = {float: jnp.float32, complex: jnp.complex64}
 _finfo: _Function = jnp.finfo
 
@@ -258,6 +263,20 @@ def _taken(x: Any) -> Any:
     return np.uint64(x) if type(x) is int and x >= 2**63 else x
 
 
+def _checking(function: _Function) -> _Function:
+    """A function of two arrays that refuses Python integers that the other's type does not hold."""
+
+    @functools.wraps(function)
+    def checked(x1: Any, x2: Any, /) -> Any:
+        if type(x2) is int:
+            check_fits(x2, _LIMITS.get(getattr(x1, "dtype", None)))
+        elif type(x1) is int:
+            check_fits(x1, _LIMITS.get(getattr(x2, "dtype", None)))
+        return function(x1, x2)
+
+    return checked
+
+
 def take(x: jax.Array, indices: jax.Array, /, *, axis: int | None = None) -> jax.Array:
     _check_range(indices, x.shape, axis)
     return jnp.take(x, indices, axis=axis)
@@ -338,6 +357,12 @@ _GUARDED = ("empty_like", "full_like", "ones_like", "prod", "sum", "zeros_like")
 
 
 def _fixed() -> dict[str, Any]:
+    found = _by_name()
+    of_two = [name for name, signature in PARTS[""].items() if signature == "(x1, x2, /)"]
+    return found | {name: _checking(found.get(name) or getattr(jnp, name)) for name in of_two}
+
+
+def _by_name() -> dict[str, Any]:
     return {
         **{function.__name__: function for function in _MENDED},
         **{name: _guarded(getattr(jnp, name)) for name in _GUARDED},

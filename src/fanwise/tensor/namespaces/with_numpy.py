@@ -3,12 +3,14 @@
 What is mended, and why:
 * creation: floats made of Python numbers are float32 as on the other engines; NumPy's own are float64;
 * finfo: its fields are NumPy scalars, the standard says Python floats;
+* mean, std, var: of integers in float32, as on the other engines;
 * repeat: refuses uint64 repeats;
 * clip: costs 5 us more than NumPy's own, and writes into array bounds that are out of range;
 * broadcast_shapes, isin: keep to the standard's arguments; diff: None is no number to prepend;
 * cross: refuses vectors of two elements.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -173,6 +175,17 @@ def _extra_dtypes() -> dict[str, Any]:
     return {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 
 
+def _of_floats(function: Callable[..., Any]) -> Callable[..., Any]:
+    """mean, std or var: of integers float32, as of Python numbers."""
+
+    @functools.wraps(function)
+    def mended(x: Array, /, **keywords: Any) -> Any:
+        found = function(x, **keywords)
+        return found.astype(np.float32) if x.dtype.kind in "biu" else found
+
+    return mended
+
+
 _MENDED: tuple[Callable[..., Any], ...] = (
     *(
         arange,
@@ -198,5 +211,6 @@ _FIXED: dict[str, Any] = {
     **_DTYPES,
     **_extra_dtypes(),
     **{function.__name__: function for function in _MENDED},
+    **{name: _of_floats(getattr(compat, name)) for name in ("mean", "std", "var")},
 }
 _FIXED_FFT: dict[str, Any] = {"fftfreq": fftfreq, "rfftfreq": rfftfreq}

@@ -4,7 +4,9 @@ What is mended, and why:
 * functions of two arrays: when both have the same dtype they go straight to torch; compat's promotion costs
   0.5 us, in matmul 2.8 us;
 * asarray, from_dlpack: memory with negative strides is copied; torch refuses it, or ends the process;
-* asarray: lists of tensors are stacked;
+* asarray: lists of tensors are stacked; Python integers that the dtype does not hold are an OverflowError;
+* functions of two arrays: so they are beside an array of integers;
+* mean, std, var: of integers too, as floats of the default dtype;
 * finfo, iinfo: `dtype` is a torch.dtype, not a string;
 * unique_*: compat has no unique_all, and torch.unique miscounts NaN and knows no complex numbers;
 * std, var: a correction that is no integer, and axis=();
@@ -28,7 +30,9 @@ from typing import Any, NamedTuple
 import array_api_compat.torch as compat
 import torch
 
+from ..dtype_names import limits
 from .infos import FloatInfo, Info, IntInfo, float_info, int_info
+from .python_numbers import check_fits
 from .shapes import broadcast_shapes
 from .standard import CONSTANTS, DTYPES, EXTRA_DTYPES, PARTS
 
@@ -53,6 +57,10 @@ def _straight(raw: _Function, otherwise: _Function) -> _Function:
     def function(x1: Any, x2: Any, /) -> Any:
         if isinstance(x1, _TENSOR) and isinstance(x2, _TENSOR) and x1.dtype is x2.dtype:
             return raw(x1, x2)
+        if type(x2) is int:
+            check_fits(x2, _LIMITS.get(getattr(x1, "dtype", None)))
+        elif type(x1) is int:
+            check_fits(x1, _LIMITS.get(getattr(x2, "dtype", None)))
         return otherwise(x1, x2)
 
     function.__name__ = function.__qualname__ = otherwise.__name__
@@ -61,12 +69,16 @@ def _straight(raw: _Function, otherwise: _Function) -> _Function:
 
 
 _TENSOR = torch.Tensor
+_LIMITS = {getattr(torch, name): limits(name) for name in DTYPES if name.startswith(("int", "uint"))}
+_SMALL = {dtype for dtype in _LIMITS if dtype is not torch.int64}
 matmul = _straight(torch.matmul, compat.matmul)
 
 
 def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> torch.Tensor:
     if device is None and isinstance(obj, _TENSOR):
         device = obj.device
+    if dtype in _SMALL and isinstance(obj, (int, list, tuple)):
+        _check_numbers(obj, dtype)
     try:
         return torch.asarray(_forward(obj, copy), dtype=dtype, device=device, copy=copy)
     except (TypeError, ValueError):
@@ -75,6 +87,15 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
     # torch makes a tensor of a list of tensors only where each has one element.
     stacked = torch.stack([asarray(each, device=device) for each in obj])
     return stacked if dtype is None else stacked.to(dtype)
+
+
+def _check_numbers(obj: Any, dtype: torch.dtype) -> None:
+    """torch takes numbers modulo the size of the type, in silence."""
+    for each in obj if isinstance(obj, (list, tuple)) else (obj,):
+        if isinstance(each, (list, tuple)):
+            _check_numbers(each, dtype)
+        elif type(each) is int:
+            check_fits(each, _LIMITS[dtype])
 
 
 def _holds_tensors(obj: Any) -> bool:
@@ -146,10 +167,26 @@ def remainder(x1: Any, x2: Any, /) -> torch.Tensor:
 _remainder = _straight(torch.remainder, compat.remainder)
 
 
+def mean(x: torch.Tensor, /, *, axis: Any = None, keepdims: bool = False) -> torch.Tensor:
+    try:
+        found: torch.Tensor = compat.mean(x, axis=axis, keepdims=keepdims)
+        return found
+    except RuntimeError:
+        if _is_of_floats(x):
+            raise
+        return mean(x.to(torch.get_default_dtype()), axis=axis, keepdims=keepdims)
+
+
+def _is_of_floats(x: torch.Tensor) -> bool:
+    return x.is_floating_point() or x.is_complex()
+
+
 def std(x: torch.Tensor, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> torch.Tensor:
     if axis == ():
         return torch.sqrt(var(x, axis=axis, correction=correction, keepdims=keepdims))
     axis = tuple(range(x.ndim)) if axis is None else axis
+    if not _is_of_floats(x):
+        x = x.to(torch.get_default_dtype())
     return torch.std(x, axis, correction=correction, keepdim=keepdims)
 
 
@@ -158,6 +195,8 @@ def var(x: torch.Tensor, /, *, axis: Any = None, correction: float = 0.0, keepdi
         # Over no axis: the mean is x itself, and each group has one element.
         return (x - x) / max(1.0 - correction, 0.0)
     axis = tuple(range(x.ndim)) if axis is None else axis
+    if not _is_of_floats(x):
+        x = x.to(torch.get_default_dtype())
     return torch.var(x, axis, correction=correction, keepdim=keepdims)
 
 
@@ -323,6 +362,7 @@ _MENDED: tuple[_Function, ...] = (
         iinfo,
         log1p,
         matmul,
+        mean,
         remainder,
         repeat,
         searchsorted,

@@ -1,7 +1,7 @@
 """Functions that arrange elements anew without computing with them, and those that pick elements by index."""
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...with_tensorflow import tf
@@ -209,13 +209,20 @@ def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Tensor:
 
     Raises:
         ValueError: x has not one axis, and none is named.
-        tf.errors.InvalidArgumentError: an index is out of bounds; a GPU gives zeros there.
+        IndexError: an index is out of bounds. In a tf.function it is an InvalidArgumentError; a GPU gives zeros.
     """
     x, indices = one("take", x, ALL), one("take", indices, INTEGER)
     if axis is None and ndim_of(x) != 1:
         raise ValueError(f"take needs an axis for an array of {ndim_of(x)} axes")
     axis = axis_of(0 if axis is None else axis, ndim_of(x))
-    return tf.gather(x, _from_front(indices, sizes_of(x)[axis]), axis=axis)
+    return _in_range(x, axis, lambda: tf.gather(x, _from_front(indices, sizes_of(x)[axis]), axis=axis))
+
+
+def _in_range(x: Tensor, axis: int, gather: Callable[[], Tensor]) -> Tensor:
+    try:
+        return gather()
+    except tf.errors.InvalidArgumentError as error:
+        raise IndexError(f"an index is out of range for axis {axis} with {x.shape[axis]} elements") from error
 
 
 def _from_front(indices: Tensor, size: Size) -> Tensor:
@@ -228,7 +235,7 @@ def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Tensor:
 
     Raises:
         ValueError: x and indices differ in the number of axes.
-        tf.errors.InvalidArgumentError: an index is out of bounds.
+        IndexError: an index is out of bounds; as for `take`.
     """
     x, indices = one("take_along_axis", x, ALL), one("take_along_axis", indices, INTEGER)
     if ndim_of(x) != ndim_of(indices):
@@ -237,7 +244,8 @@ def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Tensor:
     x, indices = moveaxis(x, axis, -1), moveaxis(indices, axis, -1)
     if x.shape[:-1] != indices.shape[:-1] or not x.shape[:-1].is_fully_defined():
         x, indices = _broadcast_outer(x, indices)
-    picked = tf.gather(x, _from_front(indices, sizes_of(x)[-1]), batch_dims=ndim_of(x) - 1)
+    places = _from_front(indices, sizes_of(x)[-1])
+    picked = _in_range(x, -1, lambda: tf.gather(x, places, batch_dims=ndim_of(x) - 1))
     return moveaxis(picked, -1, axis)
 
 

@@ -15,6 +15,7 @@ from .dtypes import (
     ALL,
     COMPLEX,
     FLOATING,
+    INTEGER_OR_BOOL,
     NUMERIC,
     REAL,
     REAL_FLOATING,
@@ -44,15 +45,27 @@ def _summed_dtype(x: Tensor, dtype: DType | None) -> DType:
     return tf.int64 if x.dtype in SIGNED else tf.uint64 if x.dtype in UNSIGNED else x.dtype
 
 
+def _numbers(name: str, x: Array) -> Tensor:
+    """x, booleans as integers: the other engines count what is True."""
+    x = as_tensor(x)
+    return tf.cast(x, tf.int64) if x.dtype == tf.bool else one(name, x, NUMERIC)
+
+
+def _floats(name: str, x: Array, allowed: frozenset[DType]) -> Tensor:
+    """x, integers and booleans in float32, as floats of Python are."""
+    x = as_tensor(x)
+    return tf.cast(x, tf.float32) if x.dtype in INTEGER_OR_BOOL else one(name, x, allowed)
+
+
 def sum(x: Array, /, *, axis: Axis = None, dtype: DType | None = None, keepdims: bool = False) -> Tensor:
     """The sum; 0 of no elements. Integers are summed in 64 bits unless dtype says otherwise."""
-    x = one("sum", x, NUMERIC)
+    x = _numbers("sum", x)
     return tf.reduce_sum(cast(x, _summed_dtype(x, dtype)), _axes(x, axis), keepdims)
 
 
 def prod(x: Array, /, *, axis: Axis = None, dtype: DType | None = None, keepdims: bool = False) -> Tensor:
     """The product; 1 of no elements. Integers are multiplied in 64 bits unless dtype says otherwise."""
-    x = one("prod", x, NUMERIC)
+    x = _numbers("prod", x)
     return tf.reduce_prod(cast(x, _summed_dtype(x, dtype)), _axes(x, axis), keepdims)
 
 
@@ -82,8 +95,8 @@ def _extreme(name: str, reduce: Callable[..., Tensor], x: Array, axis: Axis, kee
 
 
 def mean(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """The arithmetic mean of floating-point numbers; nan of no elements."""
-    x = one("mean", x, FLOATING)
+    """The arithmetic mean; nan of no elements. Of integers in float32."""
+    x = _floats("mean", x, FLOATING)
     return tf.reduce_mean(x, _axes(x, axis), keepdims)
 
 
@@ -93,7 +106,7 @@ def var(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bo
     correction=1 estimates the variance of what a sample was drawn from. The result is nan or infinite where
     there are no more elements than `correction`.
     """
-    x = one("var", x, REAL_FLOATING)
+    x = _floats("var", x, REAL_FLOATING)
     axes = axes_of(axis, ndim_of(x))
     count = math.prod([sizes_of(x)[place] for place in axes])
     if isinstance(count, int):
@@ -107,7 +120,7 @@ def var(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bo
 
 def std(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
     """The square root of `var`."""
-    one("std", x, REAL_FLOATING)
+    x = _floats("std", x, REAL_FLOATING)
     return tf.sqrt(var(x, axis=axis, correction=correction, keepdims=keepdims))
 
 
@@ -174,7 +187,7 @@ def _running(
     dtype: DType | None,
     include_initial: bool,
 ) -> Tensor:
-    x = one(name, x, NUMERIC)
+    x = _numbers(name, x)
     if axis is None and ndim_of(x) != 1:
         raise ValueError(f"{name} needs an axis for an array of {ndim_of(x)} axes")
     place = axis_of(0 if axis is None else axis, ndim_of(x))

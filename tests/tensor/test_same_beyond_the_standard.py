@@ -1,0 +1,110 @@
+"""What the standard leaves open and the guide promises all the same: one result, or one error, on every engine."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fanwise.tensor as ft
+
+pytestmark = pytest.mark.usefixtures("jax_is_loaded", "tensorflow_is_loaded")
+ENGINES = ("numpy", "torch", "jax", "tensorflow")
+Array = Any  # Any: of whatever engine
+
+
+def bytes_() -> Array:
+    return ft.asarray([3, 2], dtype=ft.uint8)
+
+
+@pytest.fixture(params=ENGINES, autouse=True)
+def engine(request: pytest.FixtureRequest) -> Any:
+    with ft.use(request.param):
+        yield request.param
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        (lambda: ft.mean(ft.asarray([1, 2])), 1.5),
+        (lambda: ft.mean(ft.asarray([[1, 2], [3, 5]]), axis=0, keepdims=True), [[2.0, 3.5]]),
+        (lambda: ft.mean(ft.asarray([True, False])), 0.5),
+        (lambda: ft.std(ft.asarray([3, -2])), 2.5),
+        (lambda: ft.var(bytes_(), correction=1), 0.5),
+    ],
+)
+def test_means_of_integers_are_float32(call: Callable[[], Array], expected: object) -> None:
+    found = call()
+    assert found.dtype == ft.float32 and np.asarray(found).tolist() == expected
+
+
+def test_sums_count_what_is_true() -> None:
+    b = ft.asarray([True, False, True])
+    assert int(ft.sum(b)) == 2 and int(ft.prod(b)) == 0
+    assert np.asarray(ft.cumulative_sum(b)).tolist() == [1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: ft.asarray([-1], dtype=ft.uint8),
+        lambda: ft.asarray([[1], [300]], dtype=ft.int8),
+        lambda: ft.add(bytes_(), 300),
+        lambda: ft.subtract(-1, bytes_()),
+        lambda: ft.multiply(bytes_(), 256),
+        lambda: ft.bitwise_or(bytes_(), -1),
+        lambda: ft.pow(bytes_(), 300),
+    ],
+)
+def test_a_python_integer_that_the_type_does_not_hold_is_an_error(call: Callable[[], Array]) -> None:
+    with pytest.raises(OverflowError):
+        call()
+
+
+def test_a_comparison_with_what_the_type_does_not_hold_is_an_error_or_right(engine: str) -> None:
+    if engine == "numpy":
+        assert np.asarray(ft.less(bytes_(), -1)).tolist() == [False, False]
+    else:
+        with pytest.raises(OverflowError, match="-1"):
+            ft.less(bytes_(), -1)
+
+
+def test_what_the_type_holds_is_no_error() -> None:
+    assert np.asarray(ft.add(bytes_(), 252)).tolist() == [255, 254]
+    assert np.asarray(ft.less(2, bytes_())).tolist() == [True, False]
+    assert np.asarray(ft.asarray([255, 0], dtype=ft.uint8)).tolist() == [255, 0]
+
+
+@pytest.mark.parametrize("index", [5, -6])
+def test_an_index_out_of_range_is_an_index_error(index: int) -> None:
+    x, indices = ft.arange(5), ft.asarray([index])
+    for take in (ft.take, ft.take_along_axis):
+        with pytest.raises(IndexError, match="out of"):
+            take(x, indices)
+
+
+def test_the_operators_that_the_guide_lists_give_what_numpys_give() -> None:
+    floats, ints = ([1.5, -2.0], [0.5, 4.0]), ([3, -2], [2, 5])
+    operators: list[Callable[[Any, Any], Any]] = [
+        lambda x, y: x + y,
+        lambda x, y: x - y,
+        lambda x, y: x * y,
+        lambda x, y: x < y,
+        lambda x, y: x <= y,
+        lambda x, y: x > y,
+        lambda x, y: x >= y,
+        lambda x, y: x == y,
+        lambda x, y: x != y,
+    ]
+    of_floats: list[Callable[[Any, Any], Any]] = [lambda x, y: x / y, lambda x, y: x**y]
+    for (one, other), number, able in ((floats, 2.0, operators + of_floats), (ints, 2, operators)):
+        x, y = ft.asarray(one), ft.asarray(other)
+        a, b = (
+            np.array(each, dtype=np.float32 if number == 2.0 and able != operators else None) for each in (one, other)
+        )
+        for operate in able:
+            for found, expected in ((operate(x, y), operate(a, b)), (operate(x, number), operate(a, number))):
+                assert np.allclose(np.asarray(found), expected, equal_nan=True)
+    square = ft.asarray([[1.0, 2.0], [3.0, 4.0]])
+    assert np.asarray(square @ square).tolist() == [[7.0, 10.0], [15.0, 22.0]]
+    assert np.asarray(square[0, ::1]).tolist() == [1.0, 2.0]

@@ -31,9 +31,10 @@ from typing import Any
 
 from torch.futures import Future
 
-from ..base.errors import ClosedError, DeadlineExceeded, FanwiseError, WorkerLostError
+from ..base.errors import ClosedError, DeadlineExceeded, FanwiseError, LinkLostError, WorkerLostError
 from ..links import Fail, Hub, Link, Reply, Request, memory_links
 from ..links.codec import load_error
+from ..links.frozen import has_ended
 from .group import Group
 from .lending import Claim
 from .members import Member
@@ -51,6 +52,9 @@ _LOOK_AGAIN_S = 0.5
 # Where nobody listens any more: for so long the group's word on that is waited for.
 _NEXT_VIEW_S = 2.0
 _PAUSE_S = 0.002
+# Who refuses, and whose process still lives after so long, is dialled again: the connection was cut, it did not end.
+_CUT_OFF_S = 0.05
+_TRIES = 10
 OVER = "links.over"
 
 
@@ -189,13 +193,18 @@ class Connections:
         if id == self._info.id:
             return self._to_oneself()
         with self._waiting():
-            try:
-                return self._connect_to(member, asked, self._left_s(until_s))
-            except WorkerLostError:
-                newer = None if asked else self._next_life(member, until_s)
-                if newer is None:
-                    raise
-            return self._connect_to(newer, asked, self._left_s(until_s))
+            for _ in range(_TRIES):
+                try:
+                    return self._connect_to(member, asked, self._left_s(until_s))
+                except WorkerLostError as error:
+                    lost, newer = error, None if asked else self._next_life(member, until_s)
+                    if newer is None:
+                        raise
+                    member = newer
+            raise LinkLostError(
+                f"no link to worker {member.name} (rank {member.id}) could be made in {_TRIES} tries, and its process "
+                f"lives: {lost.message}\nWhat was to be sent did not leave. Try again."
+            ) from lost
 
     def _left_s(self, until_s: float | None) -> float | None:
         return None if until_s is None else max(0.0, until_s - self._hub.clock.now_s())
@@ -213,15 +222,22 @@ class Connections:
             return self._be_dialled(member, error)
 
     def _next_life(self, member: Member, until_s: float | None) -> Member | None:
-        """It cannot be reached. Wait for what the group says of it: who has its id now, if anybody has."""
-        patience_s = self._hub.clock.now_s() + _NEXT_VIEW_S
-        until_s = patience_s if until_s is None else min(until_s, patience_s)
-        while self._hub.clock.now_s() < until_s and not (self.group.ending.is_full or self.group.has_left):
+        """It cannot be reached. Wait for what the group says of it: who has its id now, if anybody has.
+
+        One of this host whose process lives may just have been cut off: it is returned itself, to be dialled again.
+        """
+        now_s = self._hub.clock.now_s
+        begun_s = now_s()
+        until_s = begun_s + _NEXT_VIEW_S if until_s is None else min(until_s, begun_s + _NEXT_VIEW_S)
+        while now_s() < until_s and not (self.group.ending.is_full or self.group.has_left):
             now = self.group.members().get(member.id)
-            if now != member:
+            if now != member or (now_s() - begun_s > _CUT_OFF_S and self._lives_here(member)):
                 return now
             self._closing.wait(_PAUSE_S)
         return None
+
+    def _lives_here(self, member: Member) -> bool:
+        return member.host == self.group.me.host and not has_ended(member.pid, member.started_ticks)
 
     def _to_oneself(self) -> Link:
         link, other = memory_links(self._hub, self._hub)

@@ -98,6 +98,7 @@ class Contexts:
         self._lock = threading.Lock()
         self._by_id: dict[int, Context] = {}
         self._released: OrderedDict[int, None] = OrderedDict()
+        self._lost: set[int] = set()  # lives of workers, as they stand in the ids of their contexts
         self._made = 0
 
     def make(self, worker: int, incarnation: int) -> Context:
@@ -120,14 +121,24 @@ class Contexts:
         return context
 
     def at_first_sight(self, id: int, me: int) -> Context | None:
-        """The context, made if a message brings its id here for the first time; None: it was released."""
+        """The context, made if a message brings its id here for the first time.
+
+        None: it was released, or its creator is lost, and nobody would release it.
+        """
         context = self._by_id.get(id)
         if context is not None:
             return context
         with self._lock:
-            if id in self._released or id >> WORKER_SHIFT == me:
+            if id in self._released or id >> WORKER_SHIFT == me or id >> _LIFE_SHIFT in self._lost:
                 return self._by_id.get(id)
             return self._by_id.setdefault(id, Context(id))
+
+    def lose(self, worker: int, incarnation: int) -> list[Context]:
+        """A life of a worker is lost: no context of its own is made here any more. Those that are open."""
+        life = worker << WORKER_SHIFT - _LIFE_SHIFT | incarnation & _LIFE_MASK
+        with self._lock:
+            self._lost.add(life)
+            return [context for id, context in self._by_id.items() if id >> _LIFE_SHIFT == life]
 
     def remove(self, id: int) -> Context | None:
         """Take the context out; None: it was not here."""

@@ -261,11 +261,12 @@ class Service:
         for running in list(context.passes.values()):
             running.fail(Failure.of(self._agent.info.id, gone))
 
-    def _on_lost(self, worker: WorkerInfo, _incarnation: int) -> None:
+    def _on_lost(self, worker: WorkerInfo, incarnation: int) -> None:
+        ended = self.contexts.lose(worker.id, incarnation)
         for context in self.contexts.all():
             with context.lock:
                 context.lost[worker.id] = worker.name
             for running in list(context.passes.values()):
                 running.lost(worker.id)
-            if context.id >> WORKER_SHIFT == worker.id:
-                self._release(context.id, but=worker.id)
+        for context in ended:
+            self._release(context.id, but=worker.id)

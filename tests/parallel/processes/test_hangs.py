@@ -157,6 +157,34 @@ def test_what_always_hangs_in_one_place_ends_with_one_error(pool: Pool, tmp_path
     assert "devices=1" in str(raised.value)
 
 
+class Result:
+    """What is not sent back the first time."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self.folder, self.rank = folder, rank
+
+    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+        note = self.folder / "sent"
+        if not note.exists():
+            note.touch()
+            reads_what_nobody_writes(self.folder)
+        return int, (self.rank,)
+
+
+def test_a_process_that_hangs_with_the_result_is_named_and_another_sends_its_own(
+    pool: Pool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def returns(run: Run) -> Result:
+        step = run.step(model := nn.Linear(4, 1), torch.optim.SGD(model.parameters(), 0.1), lambda m, x: m(x).sum(1))
+        step(X)
+        return Result(tmp_path, run.rank)
+
+    found = fanwise.run(returns, devices=3, step_timeout_s=TIMEOUT_S, pool=pool)
+    assert found == 1, "what it was when it made the result"
+    (told,) = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert told.startswith("rank 0 of 3") and "2 processes wait for it" in told and "in __reduce__" in told
+
+
 def slow(run: Run) -> list[int]:
     """The first step, and what comes before it, takes longer than the limit; later ones do not."""
     model, turns = nn.Linear(4, 1), []

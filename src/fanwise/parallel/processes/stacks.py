@@ -22,7 +22,8 @@ _ANSWER_S = 0.5
 _QUIET_S = 0.03
 _MOST_LINES = 60
 _NUMBER_BYTES = 8
-_RANKS = "parallel/processes/ranks.py"
+# Below the training function, and below what sends its result back.
+_OURS = ("/fanwise/parallel/processes/ranks.py", "/fanwise/pool/worker.py")
 
 _STATES = {
     "R": "It is computing",
@@ -115,12 +116,12 @@ def doing(pid: int, stacks: Stacks, send: Callable[[int], None]) -> str:
 
 
 def own(lines: Sequence[str]) -> list[str]:
-    """Of stacks, most recent call first, what lies above this library's own calls of the training function."""
+    """Of stacks, most recent call first, what lies above the calls of this library that every process begins with."""
     kept, is_own = [], True
     for line in lines:
         if not line.startswith("  File"):
             is_own = True
-        elif line.endswith(" in _train") and _RANKS in line:
+        elif any(ours in line for ours in _OURS):
             is_own = False
         if is_own and line.strip():
             kept.append(line)

@@ -4,12 +4,14 @@ import functools
 import logging
 import os
 import random
+import re
 import signal
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +20,9 @@ from torch import Tensor, nn
 import fanwise
 from fanwise.base.errors import WorkerLostError
 from fanwise.parallel import Run
+from fanwise.parallel.processes import stalls
 from fanwise.pool import Pool
+from fanwise.testing import within
 
 X = torch.randn(48, 4, generator=torch.Generator().manual_seed(1))
 STEPS = 6  # an epoch
@@ -157,6 +161,32 @@ def test_what_always_hangs_in_one_place_ends_with_one_error(pool: Pool, tmp_path
     assert "devices=1" in str(raised.value)
 
 
+def test_without_a_limit_it_is_named_and_waited_for(
+    pool: Pool,
+    tmp_path: Path,
+    expected: list[Tensor],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stalls, "WARN_S", 0.5)
+
+    def let_go_on() -> None:
+        within(60, lambda: len(caplog.records) > 0, "it is named")
+        found = re.search(r"kill -CONT (\d+)", caplog.records[0].getMessage())
+        assert found is not None
+        os.kill(int(found[1]), signal.SIGCONT)
+
+    thread = threading.Thread(target=let_go_on)
+    thread.start()
+    hangs = functools.partial(train, tmp_path, "stopped", (1,), "loss", 3)
+    found = fanwise.run(hangs, devices=2, pool=pool)
+    thread.join()
+    assert all(map(torch.equal, found, expected))
+    told = caplog.records[0].getMessage()
+    assert told.startswith("rank 1 of 2 (pid ")
+    assert told.endswith("The run waits, because no step_timeout_s= was given.")
+
+
 class Result:
     """What is not sent back the first time."""
 
@@ -179,7 +209,7 @@ def test_a_process_that_hangs_with_the_result_is_named_and_another_sends_its_own
         step(X)
         return Result(tmp_path, run.rank)
 
-    found = fanwise.run(returns, devices=3, step_timeout_s=TIMEOUT_S, pool=pool)
+    found: Any = fanwise.run(returns, devices=3, step_timeout_s=TIMEOUT_S, pool=pool)  # Any: what is sent in its place
     assert found == 1, "what it was when it made the result"
     (told,) = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
     assert told.startswith("rank 0 of 3") and "2 processes wait for it" in told and "in __reduce__" in told

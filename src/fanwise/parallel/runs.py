@@ -162,8 +162,8 @@ class Run:
             model: on `run.device`, without a wrapper. optimizer: of its parameters.
             loss_fn: called as `loss_fn(model, *batch)` for each shard; returns one loss for each sample (or more,
                 first axis the sample), or `(losses, counts)`, or one mean. The gradient is that of the sum of all
-                losses over the sum of all counts of the global batch. It draws random numbers from torch's
-                global generator only.
+                losses over the sum of all counts of the global batch. Each shard draws from
+                streams of its own, of torch, numpy and Python, also from generators of the program that it names.
             clip_norm: the gradient of the whole batch is scaled down to this 2-norm.
             accumulate: batches to one update. The last batch of a pass of `run.batches` always ends with one.
             autocast: torch.bfloat16 or torch.float16 for mixed precision. float16 differentiates a scaled loss, and

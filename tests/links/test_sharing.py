@@ -204,7 +204,7 @@ def test_nothing_is_asked_of_a_finalizer_that_could_wait_for_a_lock(pair: Pair) 
     pair.returned()
 
 
-def test_what_is_in_use_during_a_fork_is_never_returned(pair: Pair) -> None:
+def test_what_is_in_use_during_a_fork_is_returned_when_the_child_has_ended(pair: Pair) -> None:
     pair.near.ask("keep", np.full(MIB, 6, np.uint8))
     reader, writer = os.pipe()
     child = os.fork()
@@ -219,6 +219,22 @@ def test_what_is_in_use_during_a_fork_is_never_returned(pair: Pair) -> None:
     assert os.waitpid(child, 0)[1] == 0
     os.close(reader)
     os.close(writer)
+    pair.returned()
+
+
+def test_what_outlives_the_child_here_is_returned_when_it_ends_here(pair: Pair) -> None:
+    pair.near.ask("keep", np.full(MIB, 6, np.uint8))
+    for _ in range(2):
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+    sharing = pair.far._sharing
+    assert sharing is not None
+    within(5.0, lambda: not sharing._forks, "the ends of the children are noticed")
+    assert pair.held() == 1 and (pair.got[0] == 6).all()
+    pair.got.clear()
+    pair.returned()
 
 
 def test_a_read_only_array_is_sent_as_any_other(pair: Pair) -> None:

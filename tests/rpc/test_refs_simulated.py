@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fanwise.rpc.ref_orders import Answer, Fenced, FreeValue, GlobalId, Send, WorkerKey
+from fanwise.rpc.ref_orders import Answer, Batch, Fence, Fenced, Fork, FreeValue, GlobalId, Send, WorkerKey
 from fanwise.rpc.refs import RefTable
 from fanwise.testing.played_refs import PlayedWorker, World
 from fanwise.testing.sim import Sim
@@ -179,6 +179,23 @@ def test_nothing_is_left_of_20000_references() -> None:
         sizes = {name: len(held) for name, held in vars(table).items() if hasattr(held, "__len__")}
         assert {name for name, size in sizes.items() if size} <= {"me", "_outboxes", "_inboxes"}
         assert table.num_unanswered == table.num_unconfirmed == table.num_forks == 0
+
+
+def test_a_fence_does_not_tell_of_the_lost_that_everybody_has_fenced() -> None:
+    owner, other = RefTable(WorkerKey(0, 1)), WorkerKey(1, 2)
+    told, number = [], 1
+    for incarnation in range(10, 60):
+        holder, rref_id = WorkerKey(2, incarnation), GlobalId(0, 1, incarnation)
+        owner.lent(Fork(rref_id, GlobalId(0, 1, 1000 + incarnation), owner.me, owner.me), holder)
+        (order,) = owner.lost(holder, [other])
+        assert isinstance(order, Send)
+        (fence,) = order.batch.messages
+        assert isinstance(fence, Fence)
+        told.append(len(fence.lost_before))
+        assert FreeValue(rref_id) in owner.on_batch(Batch(other, owner.me, number, (Fenced(holder),)))
+        owner.on_answer(other, number)
+        number += 1
+    assert told == [1] * 50
 
 
 # Broken versions, each with one method replaced. Any: they reach into what is private.

@@ -12,8 +12,9 @@ Descriptors are looked for only after an INVITE: a read that can take them costs
 
 A received part belongs to the receiver until the last array or view over it is gone. That is noticed by a weak
 reference, whose callback may run on any thread in the middle of anything: it only appends to a deque, which is looked
-at whenever the link has read something, and now and then. What is in use when this process forks is never returned,
-for the child may read it; it is shared with the child, as memory of torch's `share_memory_()` is.
+at whenever the link has read something, and now and then. What is in use when this process forks may be read by the
+child too, and is shared with it, as memory of torch's `share_memory_()` is: it is returned when that child has ended as
+well, and all that it forked. The end of a pipe tells that: they hold its other end, and nobody writes.
 
 Locks: a link's own, then the pool's, then the sender's.
 """
@@ -26,6 +27,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..base.errors import WireError
@@ -71,6 +73,8 @@ class Sharing:
         self._received = Received(limits.mapped_bytes)
         self._segments: dict[int, Segment] = {}
         self._watches: dict[int, _Watch] = {}
+        self._forks: dict[int, set[int]] = {}  # the reading end of the pipe to a fork -> the parts it may read
+        self._forking: tuple[int, int] | None = None
         self._gone: deque[int] = deque()
         self._returning = threading.Lock()
         self._due: list[int] = []
@@ -216,9 +220,11 @@ class Sharing:
         with self._returning:
             with contextlib.suppress(IndexError):
                 while True:
-                    self._due.append(self._gone.popleft())
-                    self._watches.pop(self._due[-1], None)
-                    self._due_bytes += self._received.done(self._due[-1])
+                    part_id = self._gone.popleft()
+                    self._watches.pop(part_id, None)
+                    if not self._is_read_by_fork(part_id):
+                        self._due.append(part_id)
+                        self._due_bytes += self._received.done(part_id)
             if self._ended or not self._due or self._due_bytes < at_least_bytes:
                 return
             head = b"".join(map(_ONE.pack, self._due))
@@ -227,7 +233,7 @@ class Sharing:
 
     def _look(self) -> None:
         self.send_returns()
-        if self._watches and not self._ended:
+        if (self._watches or self._forks) and not self._ended:
             self._alarm.set(self._hub.clock.now_s() + _LOOK_S)
 
     # -- the end ---------------------------------------------------------------------------------------------------
@@ -240,15 +246,55 @@ class Sharing:
                 self._pool.lose(self._number)
         self._alarm.cancel()
         self._watches, self._segments = {}, {}
+        with self._returning:
+            forks, self._forks = list(self._forks), {}
+        for end in forks:
+            self._hub.forget(end)
+            os.close(end)
+
+    # -- forks -----------------------------------------------------------------------------------------------------
 
     def close_fork(self) -> None:
-        """In a forked child, where locks may be held by threads that are not there."""
+        """In a forked child, where locks may be held by threads that are not there. Our end of the pipe stays open."""
         self._ended = True
         self._watches, self._segments = {}, {}
+        for end in (*self._forks, *(self._forking or ())[:1]):
+            os.close(end)
+        self._forks, self._forking = {}, None
 
-    def keep_for_fork(self) -> None:
-        """This process is about to fork: what is in use here may be in use there, so it is never returned."""
-        self._watches = {}
+    def before_fork(self) -> None:
+        """This process is about to fork: what is in use here may be in use there."""
+        if self._watches and not self._ended:
+            self._forking = os.pipe2(os.O_CLOEXEC)
+
+    def after_fork(self) -> None:
+        """It has forked, or could not: then the pipe ends at once."""
+        ends, self._forking = self._forking, None
+        if ends is None:
+            return
+        os.close(ends[1])
+        with self._returning:
+            is_over = self._ended
+            if not is_over:
+                self._forks[ends[0]] = set(self._watches)
+        if is_over:
+            os.close(ends[0])
+        else:
+            self._hub.watch(ends[0], partial(self._fork_ended, ends[0]))
+
+    def _is_read_by_fork(self, part_id: int) -> bool:
+        return any(part_id in parts for parts in self._forks.values())
+
+    def _fork_ended(self, end: int, _events: int) -> None:
+        with self._returning:
+            parts = self._forks.pop(end, None)
+        if parts is None:
+            return
+        self._hub.forget(end)
+        os.close(end)
+        self._gone.extend(part_id for part_id in parts if part_id not in self._watches)  # nobody here reads it either
+        self.send_returns(at_least_bytes=_RETURNED_FROM_BYTES)
+        self._alarm.set(self._hub.clock.now_s() + _LOOK_S)
 
 
 def shared(sharing: Sharing | None) -> Sharing:
@@ -285,16 +331,23 @@ def _unpacked(form: struct.Struct, head: Buffer) -> tuple[int, ...]:
     return form.unpack(head)
 
 
-def _before_fork() -> None:
+def _every() -> "list[Sharing]":
     while True:
         try:
-            every = list(_all)
+            return list(_all)
         except RuntimeError:  # another thread has just made a link
             continue
-        for sharing in every:
-            sharing.keep_for_fork()
-        return
+
+
+def _before_fork() -> None:
+    for sharing in _every():
+        sharing.before_fork()
+
+
+def _after_fork() -> None:
+    for sharing in _every():
+        sharing.after_fork()
 
 
 _all: "weakref.WeakSet[Sharing]" = weakref.WeakSet()
-os.register_at_fork(before=_before_fork)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork)

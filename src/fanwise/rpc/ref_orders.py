@@ -113,7 +113,10 @@ class NeverCame:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """To everybody: take nothing more from `lost` and those before, and say when all you had from them is confirmed."""
+    """To everybody: take nothing more from `lost` and those before, and say when all you had from them is confirmed.
+
+    `lost_before`: who may not be known to be lost everywhere.
+    """
 
     lost: WorkerKey
     lost_before: tuple[WorkerKey, ...]

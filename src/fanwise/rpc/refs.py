@@ -105,6 +105,9 @@ class RefTable:
         self._lost: set[WorkerKey] = set()
         self._asked: dict[WorkerKey, set[WorkerKey]] = {}  # the lost -> who waits for our Fenced
         self._inquiries: dict[WorkerKey, set[WorkerKey]] = {}  # the lost -> whose Fenced we wait for
+        # The lost of whom a Fence of ours may not have come to everybody: each Fence tells of all of them.
+        self._untold: set[WorkerKey] = set()
+        self._told_with: dict[WorkerKey, tuple[WorkerKey, ...]] = {}  # by inquiry
         self._orders: list[Order] = []
         self._posted: set[WorkerKey] = set()
 
@@ -285,6 +288,7 @@ class RefTable:
         if worker in self._lost or worker == self.me:
             return []
         self._lost.add(worker)
+        self._untold.add(worker)
         self._fenced.add(worker)
         self._outboxes.pop(worker, None)
         self._inboxes.pop(worker, None)
@@ -500,8 +504,9 @@ class RefTable:
     def _inquire(self, lost: WorkerKey, alive: Iterable[WorkerKey]) -> None:
         awaited = {worker for worker in alive if worker not in self._lost and worker != self.me}
         self._inquiries[lost] = awaited
+        self._told_with[lost] = untold = tuple(sorted(self._untold))
         for worker in sorted(awaited):
-            self._post(worker, Fence(lost, tuple(sorted(self._lost))))
+            self._post(worker, Fence(lost, untold))
         self._end_inquiry(lost)
 
     def _has_fenced(self, lost: WorkerKey, by: WorkerKey) -> None:
@@ -513,6 +518,7 @@ class RefTable:
         if self._inquiries.get(lost) != set():
             return
         del self._inquiries[lost]
+        self._untold.difference_update(self._told_with.pop(lost))
         for rref_id, owned in list(self.owned.items()):
             for fork_id in [fork_id for fork_id, holder in owned.forks.items() if holder == lost]:
                 self._drop_fork(rref_id, fork_id)

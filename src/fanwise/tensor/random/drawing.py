@@ -340,8 +340,10 @@ def _checked(key: Key) -> Key:
 
 
 def _axes(shape: _Shape) -> tuple[int, ...]:
-    if isinstance(shape, SupportsIndex):
-        lengths: tuple[int, ...] = (operator.index(shape),)
+    if isinstance(shape, (tuple, list)):
+        lengths = tuple(map(operator.index, shape))
+    elif hasattr(shape, "__index__"):  # isinstance of a protocol would cost 5 us
+        lengths = (operator.index(shape),)  # type: ignore[arg-type]  # it has what this asks for
     else:
         if any(length is None for length in shape):  # of a tf.TensorShape
             raise ValueError(f"TensorFlow does not know all of the shape {shape} while it traces; give a known one")

@@ -30,6 +30,8 @@ _Words = tuple[int, int]
 _Array = Any  # Any: an array of an engine that is tracing, or the numbers of one
 # What is done, with what, and whether that is an array: ("int", 3, False), ("words", four words of 32 bits, True), ...
 _Derivation = tuple[str, Any, bool]
+_put = object.__setattr__  # a key's own refuses
+_BEGINNINGS = frozenset(("known", "words", "seed"))
 # What engines put in an array's place while they trace: it has a shape and no numbers.
 _STAND_INS = {("jax", "Tracer"), ("tensorflow", "SymbolicTensor")}
 
@@ -87,6 +89,8 @@ class Key:
         Raises:
             TypeError: `data` is none of these.
         """
+        if type(data) is int and self._known is not None:
+            return _key(_derived(self._known, "int", data))
         kind = "text" if isinstance(data, str) else "bytes" if isinstance(data, bytes) else "int"
         if kind == "int" and type(data) is not int and stands_for_array(data):
             return self._on(kind, _whole(data, "what is folded into a key"), is_array=True)
@@ -170,34 +174,40 @@ def words_of_32_bits(words: _Words) -> list[int]:
 
 
 def _set(key: Key, known: _Words | None, way: tuple[_Derivation, ...]) -> None:
-    object.__setattr__(key, "_known", known)
-    object.__setattr__(key, "_way", way)
+    _put(key, "_known", known)
+    _put(key, "_way", way)
 
 
 def _key(known: _Words | None, way: tuple[_Derivation, ...] = ()) -> Key:
     key = object.__new__(Key)
-    _set(key, known, way)
+    _put(key, "_known", known)
+    _put(key, "_way", way)
     return key
 
 
 def _derived(words: _Words, kind: str, data: Any) -> _Words:  # Any: as the kind says
-    if kind == "known":
-        known: _Words = data
-        return known
-    if kind == "words":
-        a, b, c, d = (int(word) for word in data)
-        return a | b << 32, c | d << 32
-    if kind == "seed":
-        return _hash(b"", b"seed", _whole_number_bytes(data, "a seed"))
+    if kind in _BEGINNINGS:
+        return _begun(kind, data)
     low, high = words
     parent = (low | high << 64).to_bytes(_SIZE_BYTES, "little")
+    if kind == "int":
+        return _hash(parent, b"int", _whole_number_bytes(data, "what is folded into a key"))
     if kind == "text":
         return _hash(parent, b"text", data.encode("utf-8", "surrogatepass"))
     if kind == "bytes":
         return _hash(parent, b"bytes", data)
-    if kind == "split":
-        return _hash(parent, b"split", data.to_bytes(8, "little"))
-    return _hash(parent, b"int", _whole_number_bytes(data, "what is folded into a key"))
+    assert kind == "split", f"no key is derived by {kind!r}"
+    return _hash(parent, b"split", data.to_bytes(8, "little"))
+
+
+def _begun(kind: str, data: Any) -> _Words:  # Any: as the kind says
+    if kind == "seed":
+        return _hash(b"", b"seed", _whole_number_bytes(data, "a seed"))
+    if kind == "words":
+        a, b, c, d = (int(word) for word in data)
+        return a | b << 32, c | d << 32
+    known: _Words = data
+    return known
 
 
 def _hash(parent: bytes, kind: bytes, data: bytes) -> _Words:
@@ -218,7 +228,7 @@ def _whole(data: _Array, what: str) -> _Array:
 
 
 def _whole_number_bytes(number: SupportsIndex, what: str) -> bytes:
-    whole = _integer(number, what)
+    whole = number if type(number) is int else _integer(number, what)
     return whole.to_bytes(whole.bit_length() // 8 + 1, "little", signed=True)
 
 

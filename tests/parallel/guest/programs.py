@@ -150,6 +150,24 @@ def error_of_the_last(rank: int) -> None:
     fanwise.run(train)
 
 
+def _ends_of_the_last(error: type[BaseException]) -> None:
+    def train(run: Run) -> None:
+        step = run.step(model := Net(), optimizer_of("momentum", model), losses)
+        if run.rank == run.world_size - 1:
+            raise error(3)
+        step((X, Y))
+
+    fanwise.run(train)
+
+
+def exit_of_the_last(rank: int) -> None:
+    _ends_of_the_last(SystemExit)
+
+
+def interrupt_of_the_last(rank: int) -> None:
+    _ends_of_the_last(KeyboardInterrupt)
+
+
 def different_ways(rank: int) -> None:
     fanwise.run(lambda run: run.mean(losses, Net(), (X, Y)) if run.rank else None)
 

@@ -12,7 +12,8 @@ from fanwise.testing.programs import LoadedInterpreter
 
 STARTED = Path(__file__).with_name("started.py")
 BY_TORCHRUN = Path(__file__).with_name("by_torchrun.py")
-ERRORS = ("error_of_the_last", "different_ways", "different_arguments", "different_models", "too_many_devices")
+EXITS = ("exit_of_the_last", "interrupt_of_the_last")
+ERRORS = (*EXITS, "error_of_the_last", "different_ways", "different_arguments", "different_models", "too_many_devices")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,11 @@ def test_the_error_of_one_is_raised_in_all(three: Said) -> None:
         assert notes[0] == own[2][0]
         assert "programs.py" in notes[1], "the remote traceback"
         assert notes[-1] == "raised in process 2 of 3"
+
+
+@pytest.mark.parametrize(("program", "kind"), [(EXITS[0], "SystemExit"), (EXITS[1], "KeyboardInterrupt")])
+def test_sys_exit_and_ctrl_c_in_one_end_all(three: Said, program: str, kind: str) -> None:
+    assert [each[:2] for each in three.all(program)] == [(kind, "3")] * 3
 
 
 def test_an_error_does_not_wait_for_those_that_are_busy(three: Said) -> None:

@@ -1,5 +1,6 @@
 """What one device does and several did otherwise without a word: it is the same now, or the same error on both."""
 
+import functools
 import random
 import sys
 from collections.abc import Callable
@@ -249,3 +250,77 @@ def test_what_are_no_losses_and_counts_is_refused_alike(result: Any, said: str, 
     assert said in one[1]
     assert "\n  wrong:  return loss, logits" in one[1]
     assert "\n  right:  return " in one[1]
+
+
+def spoiled(run: Run, what: str) -> None:
+    """After two batches the last process changes something for itself."""
+    model: Any = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))  # Any: its parts are of many types
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    step = run.step(model, optimizer, losses)
+    for number, batch in enumerate(run.batches(X, 8)):
+        if number == 2 and run.rank == run.world_size - 1:
+            with torch.no_grad():
+                if what == "parameter":
+                    model[0].bias[0] += 1e-7
+                elif what == "buffer":
+                    model[1].get_buffer("running_var")[0] += 1e-7
+                elif what == "rate":
+                    optimizer.param_groups[0]["lr"] = 0.2
+                else:
+                    model[1].eps = 1e-4
+        step(batch)
+
+
+@pytest.mark.parametrize(
+    ("what", "verify", "said"),
+    [
+        (
+            "parameter",
+            1,
+            r"before batch 2 of step 0 0\.bias is not the same in all processes: float32 \(3,\) with .* in ",
+        ),
+        ("parameter", 2, r"before batch 2 of step 0 0\.bias is"),
+        ("parameter", 5, r"before batch 3 of step 0 0\.weight is|before batch 3 of step 0 0\.bias is"),
+        ("buffer", 1, r"before batch 2 of step 0 1\.running_var is not the same"),
+        (
+            "rate",
+            1,
+            r"lr of parameter group 0 is not the same in all processes: 0\.1 in processes 0 and 1, 0\.2 in process 2",
+        ),
+        (
+            "attribute",
+            1,
+            r" 1\.eps is not the same in all processes: 1e-05 in processes 0 and 1, 0\.0001 in process 2",
+        ),
+    ],
+)
+def test_verify_names_what_differs_first(what: str, verify: int, said: str, pool: Pool) -> None:
+    with pytest.raises(ValueError, match=said):
+        fanwise.run(functools.partial(spoiled, what=what), devices=3, verify=verify, pool=pool)
+
+
+def by_rank(run: Run, where: str) -> None:
+    model = net()
+    step = run.step(model, torch.optim.SGD(model.parameters(), 0.1), losses)
+    own = X[run.rank :: run.world_size]
+    if where == "data":
+        step(next(iter(run.batches(own, 8, shuffle=False))))
+    for part in torch.tensor_split(own, len(own) // 4):
+        step({"x": part}["x"] if where == "tensor" else [part])
+
+
+@pytest.mark.parametrize("where", ["data", "tensor", "list"])
+def test_samples_by_rank_are_refused_with_the_way(where: str, pool: Pool) -> None:
+    with pytest.raises(ValueError, match="the processes gave other batches to step 0, first in batch 0") as caught:
+        fanwise.run(functools.partial(by_rank, where=where), devices=2, pool=pool)
+    assert "right:  for batch in run.batches(data, 32): step(batch)" in str(caught.value)
+    fanwise.run(functools.partial(by_rank, where=where), devices=1)  # where it is the whole data
+
+
+def test_another_number_of_samples_is_refused(pool: Pool) -> None:
+    def train(run: Run) -> None:
+        model = net()
+        run.step(model, torch.optim.SGD(model.parameters(), 0.1), losses)(X[: 8 + run.rank])
+
+    with pytest.raises(ValueError, match="the number of samples is 8 in process 0, 9 in process 1"):
+        fanwise.run(train, devices=2, pool=pool)

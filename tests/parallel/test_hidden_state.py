@@ -1,0 +1,396 @@
+"""What a shard might use or leave behind besides model, samples and key: kept, taken back, said or refused."""
+
+import random
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+import fanwise
+from fanwise.parallel import Run
+from fanwise.parallel.attributes import Attributes
+from fanwise.parallel.chance import MEMORY, HostStreams
+from fanwise.parallel.gradients import check_apart
+from fanwise.parallel.habits import hooks
+from fanwise.parallel.reached import modules_reached, reached
+from fanwise.parallel.switches import switched, taken
+from fanwise.tensor import Key
+
+X = torch.randn(8, 4, generator=torch.Generator().manual_seed(1))
+
+
+def losses(m: nn.Module, x: Tensor) -> Tensor:
+    result: Tensor = m(x).square().mean(1)
+    return result
+
+
+def sgd(model: nn.Module) -> torch.optim.SGD:
+    return torch.optim.SGD(model.parameters(), 0.1)
+
+
+def step_of(model: nn.Module, loss_fn: Any = losses, run: Run | None = None, **options: Any) -> Any:  # Any: a Step
+    return (run or fanwise.here(shards=4)).step(model, sgd(model), loss_fn, **options)
+
+
+# -- attributes -------------------------------------------------------------------------------------------------------
+
+
+class Keeping(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+        self.calls, self.name, self.pair = 0, "begins", (1, 2)
+        self.seen: list[int] = []
+        self.hidden = torch.zeros(3)
+        self.table = {"a": 1}
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.linear(x)
+        self.calls += 1
+        self.name, self.pair = f"call {self.calls}", (self.calls, len(x))
+        self.seen.append(self.calls)
+        self.hidden = self.hidden + 1
+        self.table["b"] = self.calls
+        self.features = out
+        return out
+
+
+def test_plain_attributes_count_steps_and_others_are_put_back_with_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    model = Keeping()
+    step = step_of(model)
+    for turn in range(1, 10):
+        step(X)
+        assert (model.calls, model.name, model.pair) == (turn, f"call {turn}", (turn, 2))
+        assert model.seen == [] and model.table == {"a": 1} and model.hidden.tolist() == [0, 0, 0]
+        assert "features" not in vars(model)
+    said = caplog.text
+    assert all(said.count(f"changes {each}, a") == 1 for each in (".seen", ".hidden", ".table"))
+    assert "features" not in said and "  right:  give it with the batch" in said
+
+
+def test_what_begins_to_change_later_is_found_at_a_power_of_two() -> None:
+    model = Keeping()
+    attributes = Attributes({"": model})
+    for looks, expected in ((True, {}), (False, {}), (True, {(0, "calls"): 5})):
+        attributes.keep(looks=looks)
+        if not looks or expected:
+            model.calls = 5 if expected else 0
+        assert attributes.take() == expected
+    attributes.keep(looks=False)
+    model.calls = 6
+    assert attributes.take() == {(0, "calls"): 6}, "once found it is looked after"
+    assert model.calls == 0
+
+
+def test_a_shard_that_fails_leaves_attributes_as_before() -> None:
+    model = Keeping()
+
+    def fails(m: nn.Module, x: Tensor) -> Tensor:
+        m(x)
+        raise KeyError("a bad sample")
+
+    with pytest.raises(KeyError):
+        step_of(model, fails)(X)
+    assert (model.calls, model.seen, model.table) == (0, [], {"a": 1})
+
+
+# -- buffers ----------------------------------------------------------------------------------------------------------
+
+
+class Averaging(nn.Module):
+    def __init__(self, whole: bool = False) -> None:
+        super().__init__()
+        self.linear, self.whole = nn.Linear(4, 2), whole
+        self.register_buffer("middle", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.middle = torch.ones(4) if self.whole else x.mean(0)
+        out: Tensor = self.linear(x)
+        return out
+
+
+def test_a_buffer_on_which_shards_disagree_is_refused_unless_the_mean_is_meant() -> None:
+    model = Averaging()
+    step = step_of(model)
+    before = model.linear.weight.detach().clone()
+    with pytest.raises(ValueError, match=r"the buffer 'middle', float32 \(4,\), is not the same after every shard"):
+        step(X)
+    assert torch.equal(model.linear.weight, before) and model.middle.tolist() == [0] * 4
+    model = Averaging()
+    step_of(model, mean_buffers=["middle"])(X)
+    torch.testing.assert_close(model.middle, X.mean(0))
+    model = Averaging(whole=True)
+    step_of(model)(X)
+    assert model.middle.tolist() == [1] * 4
+
+
+def test_names_of_mean_buffers_are_checked() -> None:
+    with pytest.raises(ValueError, match=r"there is no buffer 'midle'; did you mean 'middle'\?"):
+        step_of(Averaging(), mean_buffers=["midle"])
+    with pytest.raises(TypeError, match="must be a list of names"):
+        step_of(Averaging(), mean_buffers="middle")
+    with pytest.raises(ValueError, match=r"'num_batches_tracked' is torch\.int64, of which no mean is taken"):
+        step_of(nn.BatchNorm1d(4), mean_buffers=["num_batches_tracked"])
+
+
+def test_a_module_that_nothing_leads_to_is_refused_and_also_names_it() -> None:
+    hidden = nn.BatchNorm1d(4)
+    registry = types.ModuleType("a_registry_of_the_program")
+    registry.__dict__["critic"] = hidden
+    sys.modules["a_registry_of_the_program"] = registry
+    try:
+
+        def critical(m: nn.Module, x: Tensor) -> Tensor:
+            found = sys.modules["a_registry_of_the_program"].__dict__["critic"]
+            return losses(m, found(x))
+
+        with pytest.raises(ValueError, match=r"calls a BatchNorm1d that is no part of the model(.|\n)*also=\[that"):
+            step_of(nn.Linear(4, 2), critical)(X)
+        assert hidden.running_mean is not None and hidden.running_mean.tolist() == [0] * 4
+        step_of(nn.Linear(4, 2), critical, also=[hidden])(X)
+        torch.testing.assert_close(hidden.running_mean, 0.1 * X.mean(0))
+    finally:
+        del sys.modules["a_registry_of_the_program"]
+
+
+# -- chance -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_streams_in_memory_are_those_that_the_libraries_tell() -> None:
+    first = MEMORY.read()
+    drawn = random.random(), random.gauss(), np.random.rand(), int(np.random.randint(9))
+    assert MEMORY.read() != first
+    MEMORY.write(first)
+    assert MEMORY.read() == first
+    assert drawn == (random.random(), random.gauss(), np.random.rand(), int(np.random.randint(9)))
+
+
+def test_a_body_that_begins_to_draw_is_made_again_with_streams_of_its_own() -> None:
+    streams, undone, state = HostStreams(), [], MEMORY.read()
+    assert streams.run(Key(1), lambda: 0, lambda: undone.append(1)) == 0
+    late = streams.run(Key(2), random.random, lambda: undone.append(1))
+    assert undone == [1] and MEMORY.read() == state
+    assert late == HostStreams().run(Key(2), random.random, lambda: undone.append(1))
+    assert late == streams.run(Key(2), random.random, lambda: undone.append(1))
+    assert undone == [1] and MEMORY.read() == state
+
+
+@pytest.mark.parametrize(
+    "generator",
+    [np.random.default_rng(0), np.random.RandomState(0), random.Random(0), torch.Generator()],
+    ids=["Generator", "RandomState", "Random", "torch"],
+)
+def test_a_generator_of_the_programs_own_begins_anew_in_each_shard(generator: Any) -> None:  # Any: of four kinds
+    drawn: list[float] = []
+
+    def draw() -> float:
+        if isinstance(generator, torch.Generator):
+            return float(torch.rand((), generator=generator))
+        return float(generator.random())
+
+    def noisy(m: nn.Module, x: Tensor) -> Tensor:
+        drawn.append(draw())
+        return losses(m, x)
+
+    step_of(nn.Linear(4, 2), noisy)(X)
+    step_of(nn.Linear(4, 2), noisy, fanwise.here(shards=1))(X[:2])
+    assert len(set(drawn[:4])) == 4 and drawn[0] == drawn[4]
+    after = draw()
+    assert after not in drawn
+
+
+# -- settings, and what a function reaches ----------------------------------------------------------------------------
+
+
+def test_settings_are_set_in_the_block_and_put_back() -> None:
+    before = taken()
+    wanted = {**before, "default dtype": torch.float64, "oneDNN": False, "path of einsum": False, "gradients": False}
+    with switched(wanted):
+        assert taken() == wanted
+        torch.set_default_dtype(torch.float16)
+    assert taken() == before
+
+
+def test_a_function_reaches_its_closure_globals_and_the_object_that_it_belongs_to() -> None:
+    inside, hidden = nn.Linear(1, 1), nn.Linear(1, 1)
+
+    class Trainer:
+        def __init__(self) -> None:
+            self.parts = {"critic": [hidden]}
+
+        def loss(self, m: nn.Module, x: Tensor) -> Tensor:
+            return helper(x)
+
+    def helper(x: Tensor) -> Tensor:
+        out: Tensor = inside(x) + X.sum()
+        return out
+
+    found = modules_reached(Trainer().loss)
+    assert found == {"self.parts['critic'][0]": hidden, "inside": inside}
+    assert any(each.value is X for each in reached(helper))
+
+
+# -- habits -----------------------------------------------------------------------------------------------------------
+
+
+def refused(train: Any, said: str, **options: Any) -> None:  # Any: a training function, settings of a run
+    with pytest.raises(ValueError, match=said):
+        fanwise.run(train, devices="cpu", progress=False, **options)
+    assert hooks() == 0
+
+
+def test_a_sampler_by_rank_is_refused_in_a_run_and_works_outside() -> None:
+    data = TensorDataset(X)
+
+    def loader() -> Iterator[Any]:  # Any: batches
+        sampler: Any = DistributedSampler(data, num_replicas=1, rank=0)
+        return iter(DataLoader(data, 4, sampler=sampler))
+
+    refused(lambda run: list(loader()), "a DistributedSampler gives each process samples of its own")
+    assert len(list(loader())) == 2
+
+
+def test_an_update_beside_a_step_is_refused_and_another_one_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    def twice(run: Run) -> None:
+        model = nn.Linear(4, 2)
+        optimizer = sgd(model)
+        run.step(model, optimizer, losses)(X)
+        optimizer.step()
+
+    refused(twice, "of an optimizer that belongs to a run.step")
+
+    def by_hand(run: Run) -> None:
+        for _ in range(2):
+            sgd(nn.Linear(4, 2)).step()
+
+    fanwise.run(by_hand, devices="cpu", progress=False)
+    assert caplog.text.count("the training function calls SGD.step() itself") == 1
+
+
+def test_an_update_inside_a_backward_pass_is_refused() -> None:
+    def train(run: Run) -> None:
+        model = nn.Linear(4, 2)
+        optimizer = sgd(model)
+        hook: Any = model.weight.register_post_accumulate_grad_hook
+        hook(lambda _: optimizer.step())
+        run.step(model, optimizer, losses)(X)
+
+    refused(train, "of an optimizer that belongs to a run.step")
+
+
+def test_gradients_and_parameters_that_a_step_would_not_see_are_refused() -> None:
+    model = nn.Linear(4, 2)
+    step = step_of(model)
+    torch.autograd.backward(losses(model, X).sum())
+    with pytest.raises(ValueError, match=r"'weight' of the model has a gradient before the step(.|\n)*right:  step"):
+        step(X)
+    model = nn.Linear(4, 2)
+    optimizer = sgd(model)
+    step = fanwise.here().step(model, optimizer, losses)
+    optimizer.add_param_group({"params": nn.Linear(3, 1).parameters()})
+    with pytest.raises(ValueError, match="holds 2 parameters that are not the model's"):
+        step(X)
+
+
+def test_gradients_of_two_passes_in_one_memory_are_refused() -> None:
+    same = torch.zeros(2, 4)
+
+    class Same(torch.autograd.Function):
+        """Writes its gradient into the same memory each time, as a CUDA graph does."""
+
+        @staticmethod
+        def forward(ctx: Any, weight: Tensor, x: Tensor) -> Tensor:
+            return x @ weight.T
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Tensor) -> Any:
+            return same.detach(), None
+
+    def graphed(m: Any, x: Tensor) -> Tensor:  # Any: a Linear
+        out: Any = Same.apply(m.weight, x)  # type: ignore[no-untyped-call]  # not annotated
+        result: Tensor = out.sum(1)
+        return result
+
+    with pytest.raises(ValueError, match="two passes of the model have written a gradient into the same memory"):
+        step_of(nn.Linear(4, 2, bias=False), graphed)(X)
+    check_apart([torch.zeros(2), None], [[torch.zeros(2), None]])
+
+
+def test_an_operator_that_is_not_deterministic_names_the_way() -> None:
+    def train(run: Run) -> None:
+        def puts(m: nn.Module, x: Tensor) -> Tensor:
+            torch.zeros(3).put_(torch.tensor([0, 0]), torch.tensor([1.0, 2.0]))
+            return losses(m, x)
+
+        step_of(nn.Linear(4, 2), puts, run)(X)
+
+    with pytest.raises(RuntimeError, match="deterministic") as caught:
+        fanwise.run(train, devices="cpu", progress=False)
+    assert any('reduce="fast") allows such operators' in note for note in caught.value.__notes__)
+
+
+@pytest.mark.parametrize("name", ["FullyShardedDataParallel", "DistributedDataParallel", "DeepSpeedEngine"])
+def test_wrappers_are_refused_by_name_also_inside_a_model(name: str) -> None:
+    wrapper = type(name, (nn.Linear,), {})(4, 2)
+    with pytest.raises(ValueError, match=f"wrapped in {name}, which would spread the work once more"):
+        step_of(wrapper)
+    with pytest.raises(ValueError, match=f"wrapped in {name}"):
+        step_of(nn.Sequential(wrapper))
+
+
+class DTensor(Tensor):
+    """As torch calls a tensor of which each process has a part."""
+
+
+def test_a_model_in_parts_is_refused_by_name() -> None:
+    model = nn.Linear(4, 2)
+    optimizer = sgd(model)
+    model.weight = nn.Parameter(model.weight.detach().as_subclass(DTensor))
+    with pytest.raises(ValueError, match="'weight' of the model is a DTensor, of which each process has a part"):
+        fanwise.here().step(model, optimizer, losses)
+
+
+def test_an_optimizer_with_a_group_of_its_own_is_refused_by_name() -> None:
+    model = nn.Linear(4, 2)
+    optimizer = type("ZeroRedundancyOptimizer", (torch.optim.SGD,), {})(model.parameters(), 0.1)
+    with pytest.raises(ValueError, match="ZeroRedundancyOptimizer spreads its state over a process group"):
+        fanwise.here().step(model, optimizer, losses)
+
+
+# -- verify -----------------------------------------------------------------------------------------------------------
+
+
+def test_verify_finds_on_one_device_what_depends_on_more_than_the_shard() -> None:
+    calls = [0]
+
+    def counting(m: nn.Module, x: Tensor) -> Tensor:
+        calls[0] += 1
+        return losses(m, x) / calls[0]
+
+    def train(run: Run) -> None:
+        step = step_of(nn.Linear(4, 2), counting, run)
+        for _ in range(3):
+            step(X)
+
+    fanwise.run(train, devices="cpu", progress=False)
+    refused(train, "shard 0 was executed twice, and the loss is not the same", verify=2)
+    refused(train, "verify must be at least 0, got -1", verify=-1)
+
+
+def test_verify_changes_no_bit() -> None:
+    def train(run: Run) -> Tensor:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 2))
+        step = step_of(model, run=run)
+        for _ in range(5):
+            step(X)
+        return torch.cat([value.float().flatten() for value in model.state_dict().values()])
+
+    plain, verified = (fanwise.run(train, devices="cpu", verify=verify, progress=False) for verify in (0, 1))
+    assert torch.equal(plain, verified)

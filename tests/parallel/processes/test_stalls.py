@@ -80,7 +80,7 @@ class StallsMachine(RuleBasedStateMachine):
         self.looks: list[tuple[float, int, dict[int, int]]] = []
         self.told: list[int] = []  # the looks at which it was
 
-    @rule(after_s=st.sampled_from([0.05, 0.5, 0.9, 30.0]), times=st.sampled_from([1, 1, 1, 5, 70]))
+    @rule(after_s=st.sampled_from([0.05, 0.5, 0.9, 30.0]), times=st.sampled_from([1, 1, 1, 1, 2, 2, 70]))
     def look(self, after_s: float, times: int) -> None:
         for _ in range(times):
             self.now_s += after_s
@@ -183,5 +183,8 @@ def test_the_machine_catches_broken_books(broken: type[Stalls]) -> None:
 
     with pytest.raises(AssertionError):
         run_state_machine_as_test(
-            Machine, settings=settings(max_examples=500, phases=[Phase.generate], derandomize=True, database=None)
+            Machine,
+            settings=settings(
+                max_examples=500, stateful_step_count=15, phases=[Phase.generate], derandomize=True, database=None
+            ),
         )

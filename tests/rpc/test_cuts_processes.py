@@ -4,6 +4,7 @@ import contextlib
 import gc
 import os
 import random
+import signal
 import socket
 import struct
 import threading
@@ -250,3 +251,32 @@ def test_who_loses_its_link_to_the_coordinator_and_lives_stays_in_the_group(real
     assert all_do(group, members) == [["w0", "w1", "w2"]] * 3
     assert group[2].do(cut_and_look, [group[0].do(pid)]) > 0
     all_do(group, leave)
+
+
+# -- a peer that does not answer -----------------------------------------------------------------------------------
+
+
+def hold_of(to: str) -> None:
+    KEPT.append(rpc.remote(to, Thing, args=(1,)))
+    KEPT[-1].to_here()
+
+
+def cut_and_let_go(its_pid: int) -> int:
+    """The references to a frozen worker first: their releases have to dial it."""
+    count = cut([its_pid])
+    KEPT.pop(0)
+    KEPT.pop(0)
+    return count
+
+
+def test_a_frozen_worker_whose_link_is_cut_delays_nobody_elses_releases(real_workers: Workers) -> None:
+    one, two, three = real_workers.group(3)
+    one.do(hold_of, "w2")
+    one.do(hold_of, "w1")
+    its_pid = three.do(pid)
+    three.send(signal.SIGSTOP)
+    assert one.do(cut_and_let_go, its_pid) > 0
+    within(LIMIT_S, lambda: is_empty(two), "the value of the worker that answers is freed")
+    assert "w2" in one.do(members), "the frozen one was not lost before"
+    three.send(signal.SIGKILL)
+    all_do([one, two], leave)

@@ -239,7 +239,9 @@ class Agent:
             except FanwiseError as error:
                 return _failed_future(failed(error, to, limit_s, closed=self.is_closed))
         sealed = self._seal_call(to, function, args, kwargs, remote, "async" if remote is None else "remote")
-        while link is not None and not self.is_leaving(sealed, link):  # it has just ended: by another one, then
+        while (
+            link is not None and (sealed.carries or sealed.loans) and not self.is_leaving(sealed, link)
+        ):  # it has just ended: by another one, then
             self.envelopes.take_back(sealed, to.id)
             link = self.connections.ready(to.id)
             sealed = self._seal_call(to, function, args, kwargs, remote, "async" if remote is None else "remote")
@@ -296,7 +298,7 @@ class Agent:
             except FanwiseError as error:
                 raise failed(error, to, limit_s, closed=self.is_closed) from None
             sealed = self._seal_call(to, function, args, kwargs, None, "sync")
-            if not self.is_leaving(sealed, link):
+            if (sealed.carries or sealed.loans) and not self.is_leaving(sealed, link):
                 self.envelopes.take_back(sealed, to.id)
                 continue
             lent = self.begin_waiting()
@@ -315,9 +317,10 @@ class Agent:
             return self.envelopes.open(answer, to.id, link).value
 
     def is_leaving(self, sealed: Sealed, link: Link) -> bool:
-        """Note by which link the references and loans of a message leave. False: that has ended; nothing was noted."""
-        if not (sealed.carries or sealed.loans):
-            return True
+        """Note by which link the references and loans of a message leave. False: that has ended; nothing was noted.
+
+        For a message that has any.
+        """
         number = self.connections.number_of(link)
         if sealed.carries and not self.references.leave(sealed.carries, link, number):
             return False

@@ -61,7 +61,7 @@ class QueuedCall(Future[Any]):  # Any: what the function returns
         """The link is there: leave."""
         left_s = None if self.due_s is None else max(0.0, self.due_s - self._now_s())
         try:
-            if not self._agent.is_leaving(self._sealed, link):
+            if (self._sealed.carries or self._sealed.loans) and not self._agent.is_leaving(self._sealed, link):
                 raise NeverSent("the link has just ended")
             reply = link.call_on_credit(
                 cast(str, self._sealed), deadline_s=left_s, waiting=self._agent.waiting, overdraws=True

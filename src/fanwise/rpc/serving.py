@@ -275,7 +275,7 @@ class _Call:
             return
         server.ended()
         try:
-            if not server.is_leaving(sealed, self._request.link):
+            if (sealed.carries or sealed.loans) and not server.is_leaving(sealed, self._request.link):
                 server._envelopes.take_back(sealed, self._sender.id)  # nobody will read it
             else:
                 self._request.answer(sealed)

@@ -178,6 +178,7 @@ def test_a_body_that_begins_to_draw_is_made_again_with_streams_of_its_own() -> N
     assert undone == [1] and MEMORY.read() == state
     assert late == HostStreams().run(Key(2), random.random, lambda: undone.append(1))
     assert late == streams.run(Key(2), random.random, lambda: undone.append(1))
+    assert late != streams.run(Key(3), random.random, lambda: undone.append(1))
     assert undone == [1] and MEMORY.read() == state
 
 

@@ -1,0 +1,304 @@
+"""Mutated bytes at a member's socket, before and after the greeting: it goes on, takes no memory, runs nothing of them.
+
+Each connection says some valid words of a member first, and then words that were changed: in their bytes, their
+lengths, their kinds, their tables, and, for a member with an allow-list, their pickles. For a member without one a
+pickle may run code, as SECURITY.md says; so its words carry an empty one, and what is around it is changed.
+"""
+
+import contextlib
+import os
+import pickle
+import random
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fanwise.rpc as rpc
+from fanwise.links import frames
+from fanwise.links.handshake import NONCE_SIZE, DiallerHandshake
+from fanwise.rpc import agent
+from fanwise.rpc.claims import host_key
+from fanwise.rpc.luggage import Along, pack
+from fanwise.rpc.members import Hello, Member, View
+from fanwise.rpc.messages import dumps, seal
+from fanwise.rpc.ref_orders import Batch, ChildAccepted, Fence, Fork, ForkRequest, GlobalId, Release, WorkerKey
+from fanwise.testing import within
+from fanwise.testing.rpc_workers import Worker, Workers
+
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse")
+
+MEMORY_MAX_BYTES = 64 << 20
+SOAK_S = 600.0
+
+
+class Tally:
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def add(self, amount: int) -> int:
+        self.value += amount
+        return self.value
+
+
+def total(tensor: torch.Tensor) -> float:
+    return float(tensor.to_dense().sum())
+
+
+# -- at the member -----------------------------------------------------------------------------------------------------
+
+
+def where() -> tuple[str, int, int]:
+    """How to come in here: the path, whom to ask for, and the process."""
+    me = agent.current().group.me
+    return me.address, me.incarnation, os.getpid()
+
+
+def works() -> float:
+    """An honest call of all that is allowed, to this worker itself."""
+    me = rpc.get_worker_info().name
+    tally = rpc.remote(me, Tally, args=(1,))
+    return float(tally.rpc_sync().add(2)) + float(rpc.rpc_sync(me, total, args=(torch.ones(3, 2).t(),)))
+
+
+def resident_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+# -- what is said ------------------------------------------------------------------------------------------------------
+
+
+def words(chance: random.Random, incarnation: int, *, with_pickles: bool, canary: Path) -> list[tuple[int, Any]]:
+    """Valid words of a member, with their kinds of frames."""
+    k, g = WorkerKey(7, 70), GlobalId(7, 70, chance.randrange(4))
+    other = GlobalId(0, incarnation, chance.randrange(4))
+    fork = Fork(other, g, WorkerKey(0, incarnation), k)
+    batch = Batch(
+        k, WorkerKey(0, incarnation), 1, (ForkRequest(other, g), Release(other, g), ChildAccepted(g), Fence(k, ()))
+    )
+    member = Member("evil", 7, 70, "/nowhere", "nohost/1", 1)
+    plain = [
+        ("hello", (member, incarnation, chance.randrange(9))),
+        ("join", (1, "0", Hello(member, 2, View((1, 1), (member,), ((3, "lost"),), 70)))),
+        ("refs", (batch,)),
+        ("autograd.begin", (5, (7, 1), ((1, 2), (3,)), False)),
+        ("autograd.gradients", (5, (7, 1), 3, (torch.ones(3), None))),
+        ("autograd.zeros", (5, (7, 1), (1, 2))),
+        ("autograd.release", (5,)),
+        ("loans.returned", ((1, 2), True)),
+        ("loans.staged", (1, "why")),
+        ("loans.sight", ()),
+        ("devices", ()),
+        ("who", ()),
+        ("view", (View((9, 9), (member,), ()),)),
+    ]
+    tensors = [
+        torch.ones(5, 3).t(),
+        torch.eye(3, 5).to_sparse(),
+        torch.ones(3),
+        torch.zeros(3000),
+        torch.eye(3).to_sparse_csr(),
+    ]
+    chance.shuffle(tensors)
+    tensors = tensors[: chance.randrange(5)]
+    along = Along(
+        (chance.randrange(4), 9) if chance.random() < 0.3 else None,
+        (g, g) if chance.random() < 0.3 else None,
+        [fork] * chance.randrange(2),
+        ["cpu"] * len(tensors) if chance.random() < 0.3 else None,
+    )
+    extra = pack(along) if along != Along() else b""
+    data = chance.choice(pickles(canary)) if with_pickles else b"N."
+    sealed = seal(extra, tensors, data, [memoryview(bytes(5000))] * chance.randrange(2), chance.choice(["f", None]))
+    kinds = [frames.REQUEST, frames.NOTICE, frames.CALL, frames.REPLY]
+    return [(chance.choice(kinds), chance.choice([*plain, (sealed, ())])) for _ in range(chance.randrange(1, 5))]
+
+
+def pickles(canary: Path) -> list[bytes]:
+    """Calls that are allowed, and such that leave a mark."""
+    evil = b"\x80\x04\x8c\x02os\x8c\x05mkdir\x93" + _text(str(canary)) + b"\x85R."
+    return [
+        pickle.dumps((Tally, (1,), {}), protocol=5),
+        pickle.dumps((total, (3,), {}), protocol=5),
+        pickle.dumps((Tally(1).add, (Tally(2),), {}), protocol=5),
+        pickle.dumps((f"{__name__}:total", ({"a": [1, (2, 3)]},), {"b": {1, 2}}), protocol=5),
+        evil,
+        b"\x80\x04" + evil[2:-1] + b")}\x87.",
+        pickle.dumps((os.mkdir, (str(canary),), {})),
+    ]
+
+
+def _text(text: str) -> bytes:
+    return b"X" + struct.pack("<I", len(text)) + text.encode()
+
+
+def changed(chance: random.Random, data: bytes, until: int) -> bytes:
+    """Some bytes of the first `until` are others, or are not there, or twice there."""
+    found = bytearray(data)
+    for _ in range(chance.randrange(1, 4)):
+        at = chance.randrange(max(1, min(until, len(found))))
+        match chance.randrange(4):
+            case 0 if at < len(found):
+                found[at] = chance.choice([0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256)])
+            case 1 if at < len(found):
+                found[at] ^= 1 << chance.randrange(8)
+            case 2:
+                del found[at : at + chance.randrange(1, 9)]
+            case _:
+                found[at:at] = found[at : at + chance.randrange(1, 9)] or b"\xff"
+    return bytes(found)
+
+
+def stream_of(chance: random.Random, said: Sequence[tuple[int, Any]], *, with_pickles: bool) -> bytes:
+    """The frames of some words, most of them changed."""
+    parts = []
+    for kind, word in said:
+        head, buffers = dumps(word)
+        head = bytes(head)
+        if chance.random() < 0.5:
+            head = changed(chance, head, len(head) if with_pickles else max(1, len(head) - 2))
+        frame = b"".join(map(bytes, frames.encode(kind, chance.randrange(1, 100), head, buffers)))
+        if chance.random() < 0.3:  # a header that lies
+            header = list(frames.HEADER.unpack_from(frame))
+            header[chance.randrange(7)] = chance.choice([0, 1, 2, 13, 200, chance.randrange(1 << 7)])
+            if chance.random() < 0.5:
+                header[chance.choice([3, 5, 6])] = chance.choice([1 << 31, (1 << 32) - 1])
+            if chance.random() < 0.5:
+                header[5] = header[6] = chance.choice([60 << 30, 1 << 40, 1 << 63])
+            frame = frames.HEADER.pack(*header) + frame[frames.HEADER.size :]
+        parts.append(changed(chance, frame, frames.HEADER.size) if chance.random() < 0.1 else frame)
+    stream = b"".join(parts)
+    return stream[: chance.randrange(len(stream))] if chance.random() < 0.2 else stream
+
+
+class Attack:
+    """Strangers and hostile members at the sockets of one member."""
+
+    def __init__(self, worker: Worker, seed: int, *, with_pickles: bool, canary: Path) -> None:
+        self.chance = random.Random(seed)
+        self.worker = worker
+        self.with_pickles = with_pickles
+        self.canary = canary
+        assert worker.do(works) == 9.0
+        path, self.incarnation, self.pid = worker.do(where)
+        self.path = Path(path)
+        self.key = host_key(self.path.parent)
+        self.count = 0
+        for _ in range(20):  # what the first of them leave behind for the others
+            self.once()
+        self.base_bytes = resident_bytes(self.pid)
+        self.peak_bytes = self.base_bytes
+
+    def once(self) -> None:
+        """One connection."""
+        self.count += 1
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(20.0)
+            connection.connect(os.fspath(self.path))
+            with contextlib.suppress(OSError):
+                if self.chance.random() < 0.15:
+                    connection.sendall(self._as_a_stranger())
+                else:
+                    self._as_a_member(connection)
+        self.peak_bytes = max(getattr(self, "peak_bytes", 0), resident_bytes(self.pid))
+
+    def _as_a_stranger(self) -> bytes:
+        chance = self.chance
+        nonce = chance.randbytes(NONCE_SIZE)
+        valid = DiallerHandshake(chance.randbytes(32), nonce).receive(b"fanwise1" + chance.randbytes(NONCE_SIZE))
+        return chance.choice([changed(chance, valid, 40), valid, chance.randbytes(chance.randrange(200))]) + b"x" * 99
+
+    def _as_a_member(self, connection: socket.socket) -> None:
+        chance = self.chance
+        handshake = DiallerHandshake(self.key, chance.randbytes(NONCE_SIZE))
+        while not handshake.done:
+            data = connection.recv(handshake.wants)
+            if not data:
+                return
+            connection.sendall(handshake.receive(data))
+        member = Member("evil", 7, chance.randrange(1 << 40), "/x", "nohost/1", 1)
+        hello, _ = dumps(("hello", (member, self.incarnation, chance.randrange(1 << 40))))
+        if chance.random() < 0.9:
+            connection.sendall(b"".join(frames.encode(frames.REQUEST, 1, bytes(hello))))
+        said = words(chance, self.incarnation, with_pickles=self.with_pickles, canary=self.canary)
+        connection.sendall(stream_of(chance, said, with_pickles=self.with_pickles))
+        if chance.random() < 0.3:
+            connection.shutdown(socket.SHUT_WR)
+        connection.settimeout(0.005)
+        with contextlib.suppress(TimeoutError):
+            while connection.recv(65536):
+                pass
+
+    def check(self) -> None:
+        """The member lives, answers, has taken no memory, and has run nothing of what came."""
+        assert self.worker.do(works) == 9.0
+        grown = self.peak_bytes - self.base_bytes
+        assert grown < MEMORY_MAX_BYTES, f"{grown >> 20} MiB more after {self.count} connections"
+        assert not self.canary.exists()
+
+
+def attacks_on(real_workers: Workers, folder: Path, seed: int) -> list[Attack]:
+    """On a member with an allow-list, and on one without."""
+    strict, open_one = real_workers.begin(0, 2, allow=[Tally, total]), real_workers.begin(1, 2)
+    strict.result(), open_one.result()
+    return [
+        Attack(strict, seed, with_pickles=True, canary=folder / "strict"),
+        Attack(open_one, seed, with_pickles=False, canary=folder / "open"),
+    ]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_member_outlives_what_is_sent_to_its_socket(real_workers: Workers, tmp_path: Path, seed: int) -> None:
+    for attack in attacks_on(real_workers, tmp_path, seed):
+        for _ in range(60):
+            attack.once()
+        attack.check()
+
+
+def test_the_marks_would_be_seen(real_workers: Workers, tmp_path: Path) -> None:
+    """The same pickles do run where nothing is refused."""
+    (one,) = real_workers.group(1)
+    attack = Attack(one, 3, with_pickles=True, canary=tmp_path / "mark")
+    for _ in range(200):
+        attack.once()
+        if attack.canary.exists():
+            break
+    within(10.0, attack.canary.exists, "a pickle has left its mark")
+
+
+def test_what_is_announced_takes_no_memory(real_workers: Workers, tmp_path: Path) -> None:
+    (one,) = real_workers.group(1)
+    attack = Attack(one, 4, with_pickles=False, canary=tmp_path / "mark")
+    limit = frames.Limits().buffers
+    with contextlib.ExitStack() as stack:
+        for sizes in ([1 << 30], [255 << 10] * limit, [0, 1 << 30, 1 << 30]):
+            connection = stack.enter_context(socket.socket(socket.AF_UNIX))
+            connection.settimeout(20.0)
+            connection.connect(os.fspath(attack.path))
+            handshake = DiallerHandshake(attack.key, bytes(NONCE_SIZE))
+            while not handshake.done:
+                connection.sendall(handshake.receive(connection.recv(handshake.wants)))
+            total_bytes = 8 * len(sizes) + 10 + sum(sizes)
+            header = frames.HEADER.pack(frames.MAGIC, frames.REQUEST, 0, len(sizes), 1, 10, total_bytes)
+            connection.sendall(header + struct.pack(f"<{len(sizes)}Q", *sizes) + bytes(10) + b"some")
+        assert one.do(works) == 9.0
+        assert resident_bytes(attack.pid) - attack.base_bytes < MEMORY_MAX_BYTES
+
+
+@pytest.mark.soak
+def test_a_member_outlives_ten_minutes_of_it(real_workers: Workers, tmp_path: Path) -> None:
+    seed = random.SystemRandom().randrange(1 << 30)
+    attacks = attacks_on(real_workers, tmp_path, seed)
+    until_s = time.monotonic() + SOAK_S
+    while time.monotonic() < until_s:
+        for attack in attacks:
+            for _ in range(100):
+                attack.once()
+            attack.check()
+    told = [(attack.count, (attack.peak_bytes - attack.base_bytes) >> 20) for attack in attacks]
+    print(f"seed {seed}: (connections, MiB more) {told}")

@@ -401,6 +401,48 @@ def test_who_connects_and_goes_away_is_counted_as_half_open(serve: Serve) -> Non
     assert server.serves()
 
 
+def waited(free: threading.Event) -> None:
+    free.wait(20.0)
+
+
+def test_strangers_are_refused_while_the_thread_of_the_links_is_busy(serve: Serve) -> None:
+    server, free = serve(), threading.Event()
+    server.hub.call_soon(lambda: waited(free))
+    try:
+        with server.connect() as stranger:
+            send(stranger, b"GET / HTTP/1.1\r\n\r\n")
+            assert is_closed(stranger)
+        assert server.is_refused(not_authentic=1)
+    finally:
+        free.set()
+    assert server.serves()
+
+
+def test_one_address_has_a_part_of_the_places(serve: Serve) -> None:
+    server = serve()
+    with contextlib.ExitStack() as crowd:
+        for _ in range(acceptor.GREETINGS_OF_ONE_MAX + 20):
+            crowd.enter_context(server.connect())
+        within(10.0, lambda: server.is_refused(half_open=20), "the oldest of this address are dropped")
+        assert len(server.listener._acceptor.greeting) == acceptor.GREETINGS_OF_ONE_MAX
+        assert server.serves()
+
+
+def test_who_has_proved_itself_when_the_listener_closes_is_turned_away(serve: Serve) -> None:
+    server, free = serve(), threading.Event()
+    server.hub.call_soon(lambda: waited(free))
+    try:
+        with server.authenticated() as peer:
+            within(5.0, lambda: server.listener._acceptor._proved, "it waits to be let in")
+            server.hub.call_soon(server.listener.close)
+            server.listener._acceptor._links_hub._soon.rotate(1)  # the closing comes before it
+            free.set()
+            assert is_closed(peer)
+    finally:
+        free.set()
+    assert server.links == []
+
+
 def test_a_crowd_that_says_nothing_does_not_keep_good_peers_out(serve: Serve) -> None:
     server = serve()
     with contextlib.ExitStack() as crowd:

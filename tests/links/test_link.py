@@ -213,6 +213,19 @@ def test_what_the_other_side_would_refuse_is_not_sent_and_the_link_goes_on(a: Hu
     assert left.num_open == 0 and left.ask("echo", 1, within_s=10.0) == (1,)
 
 
+def test_what_the_other_side_says_that_it_takes_counts(a: Hub) -> None:
+    left, right = memory_links(a, a)
+    left.open()
+    right.open()
+    right.handler = echo
+    a.start()
+    left.peer_takes(1 << 15)
+    with pytest.raises(NotSendableError, match="takes 32768 bytes"):
+        left.ask("echo", "x" * (1 << 16), within_s=10.0)
+    left.peer_takes(right.frame_bytes)
+    assert left.ask("echo", 1, within_s=10.0) == (1,)
+
+
 def test_an_answer_that_the_caller_would_refuse_is_an_error_there_and_the_link_goes_on(a: Hub) -> None:
     left, right = memory_links(a, a, limits=frames.Limits(frame_bytes=1 << 15))
     left.open()

@@ -49,7 +49,8 @@ Buffer = bytes | bytearray | memoryview
 class Limits(NamedTuple):
     """What a peer may send. Checked before it is sent, and again before memory is allocated. At most 8188 buffers.
 
-    Both sides of a link are made with the same limits, so who sends knows what will be taken.
+    Both sides of a link are made with the same limits, or have told each other what they take (`Link.peer_takes`), so
+    who sends knows what will be taken.
 
     Attributes:
         mapped_bytes: how much shared memory a peer on this host may make us map; 0: none, all goes through the socket.

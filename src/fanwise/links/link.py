@@ -86,7 +86,7 @@ class Link:
         self._lock, self._reading, self._reader_id = threading.Lock(), threading.Lock(), 0
         self._calls: Calls[Reply] = Calls()
         self._alarm = Alarm(hub, self._expire)
-        self._limits = limits = fitted(limits)
+        self._limits = self._taken_there = limits = fitted(limits)
         self._reader, self._unhandled = FrameReader(limits), deque[Frame]()
         self._sender = Sender(hub, wire)
         self._flow, self._held = Flow(hub), deque[Callable[[], None]]()
@@ -219,6 +219,15 @@ class Link:
         """End the link because the peer is known to be lost: open calls fail so. Never blocks, never raises."""
         if self._pid == os.getpid():
             self._end(Ending(False, reason))
+
+    @property
+    def frame_bytes(self) -> int:
+        """How large a message this side takes."""
+        return self._limits.frame_bytes
+
+    def peer_takes(self, frame_bytes: int) -> None:
+        """The other side has said how large a message it takes. Until then it is taken to be as this side."""
+        self._taken_there = self._taken_there._replace(frame_bytes=frame_bytes)
 
     @property
     def is_read_out(self) -> bool:
@@ -394,8 +403,8 @@ class Link:
     def _dumped(self, value: object) -> tuple[bytes, Sequence[memoryview]]:
         """A message that the other side takes. Raises what pickling raises; `NotSendableError` when it is too big."""
         head, buffers = self.dumps(value)
-        if buffers or len(head) > self._limits.frame_bytes:
-            frames.check_may_be_sent(self._limits, head, buffers)
+        if buffers or len(head) > self._taken_there.frame_bytes:
+            frames.check_may_be_sent(self._taken_there, head, buffers)
         return head, buffers
 
     def _encode(self, kind: int, call_id: int, head: bytes, buffers: Sequence[memoryview]) -> list[Buffer]:

@@ -266,7 +266,8 @@ class Connections:
             self._serve_on(link, WorkerInfo(member.name, member.id))
             self._keep(link, member)
             number = self._number(link, secrets.randbits(62))
-            link.ask("hello", self.group.me, member.incarnation, number, within_s=_CONNECT_S)
+            mine = self.group.me, member.incarnation, number, link.frame_bytes
+            link.peer_takes(link.ask("hello", *mine, within_s=_CONNECT_S))
             self._settle_up(link, member)
         except BaseException:
             link.close("not welcome")
@@ -311,7 +312,7 @@ class Connections:
         if request.method != "hello":
             link.close("say hello first")
             return
-        member, incarnation, number = request.args
+        member, incarnation, number, frame_bytes = request.args
         refusal = self._group.refusal(member, incarnation) if self._group is not None else None
         if refusal is not None:
             request.fail(WorkerLostError(refusal))
@@ -319,7 +320,8 @@ class Connections:
         self._serve_on(link, WorkerInfo(member.name, member.id))
         self._number(link, number)
         self._keep(link, member)
-        request.answer()
+        link.peer_takes(frame_bytes)
+        request.answer(link.frame_bytes)
         self._settle_up_inline(link, member)
 
     def _serve_on(self, link: Link, peer: WorkerInfo) -> None:

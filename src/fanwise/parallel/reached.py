@@ -79,7 +79,10 @@ def _of_module(module: nn.Module, name: str) -> Iterator[Reached]:
     for path, each in module.named_modules():
         where = _in(name, path) if path else name
         registers = ("_parameters", "_buffers", "_modules")
-        yield from (Reached(_in(where, key), value) for key, value in vars(each).items() if key not in registers)
+        for key, value in vars(each).items():
+            # torch has a dozen dicts of hooks in each module, most of them empty.
+            if key not in registers and not (isinstance(value, dict) and not value):
+                yield Reached(_in(where, key), value)
         if _is_users(type(each)) and isinstance(type(each).forward, types.FunctionType):
             yield Reached(where, type(each).forward)
 

@@ -55,6 +55,8 @@ _PAUSE_S = 0.002
 # Who refuses, and whose process still lives after so long, is dialled again: the connection was cut, it did not end.
 _CUT_OFF_S = 0.05
 _TRIES = 10
+# So many lives of workers may be known here before those that are no members, or not yet, are forgotten.
+_KNOWN_MAX = 4096
 OVER = "links.over"
 
 
@@ -459,9 +461,19 @@ class Connections:
             cut = not ending.clean and not self.closed
             if cut:
                 self._owed.setdefault(member.incarnation, set()).add(self._numbers.get(link, 0))
+            if len(self._kept) > _KNOWN_MAX:
+                self._forget_strangers()
         if cut:
             self.group.suspect(member, ending.reason)
             self._outside(partial(self._mend, member))
+
+    def _forget_strangers(self) -> None:
+        """With the lock: what is known of those who said hello and never became members is kept for the newest only."""
+        members = {member.incarnation for member in self.group.members().values()}
+        gone = [life for life, links in self._kept.items() if not links and life not in members]
+        for life in gone[: len(gone) // 2 + 1]:  # the oldest
+            for known in (self._kept, self._owed, self._proofs):
+                known.pop(life, None)
 
     def lost(self, member: Member) -> None:
         """All that waits for `member` fails."""

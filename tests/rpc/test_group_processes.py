@@ -312,10 +312,10 @@ def test_the_shutdown_ends_when_a_worker_dies_in_it(workers: Workers, victim: in
 def test_the_shutdown_waits_for_open_calls(workers: Workers) -> None:
     two = workers.group(2)
     two[0].do("counts", 1, 1)
-    for worker in two:
-        worker.begin("shutdown", True, 0.5)
-    for worker in two:
-        assert isinstance(failure(worker), DeadlineExceeded)
+    two[0].begin("shutdown", True, 0.5)
+    two[1].begin("shutdown", True, 30.0)
+    assert isinstance(failure(two[0]), DeadlineExceeded)
+    two[1].result()  # it waited for the open call of the other, which has left with it
 
 
 def test_a_shutdown_in_vain_says_who_has_not_called_it(workers: Workers) -> None:

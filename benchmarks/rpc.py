@@ -94,6 +94,13 @@ OBSERVER_ROWS = (
     ("observers", "calls/s", f"{OBSERVERS} observers call one agent, calls a second", 0, ""),
     ("observers", "p50 us", f"one call of {OBSERVERS} observers at a time, p50, us", 0, ""),
 )
+# A callee whose threads are busy for 10 s gets 8 times 400 calls of 100 kB meanwhile.
+OVERLOAD_ROWS = (
+    ("overload", "callee MB", "callee's memory at its peak, above its base, MB", 0, "< 64 MB"),
+    ("overload", "caller MB", "the largest caller's, MB", 0, "< 64 MB"),
+    ("overload", "answered", "calls that were answered, %", 0, "100 %"),
+    ("overload", "threads", "callee's threads, above its base", 0, "<= 16 + 6"),
+)
 
 
 @dataclass(slots=True)
@@ -262,7 +269,8 @@ def shown(title: str, rows: Sequence[tuple[str, str, str, int, str]], running: S
         )
         if beside_torch:
             ours, theirs = (by_name[name].samples.get(key) for name in ("fanwise", "torch"))
-            ratio = f"{spread(ours).median / spread(theirs).median:.2f}" if ours and theirs else "-"
+            beside = ours and theirs and spread(theirs).median
+            ratio = f"{spread(ours).median / spread(theirs).median:.2f}" if ours and theirs and beside else "-"
             cells[-1] += [ratio, wanted]
     more = ["fanwise / torch", "wanted"] if beside_torch else []
     return table([title, *(f"{one.contestant.name} {one.version}" for one in present), *more], cells)
@@ -288,6 +296,7 @@ def main() -> None:
         ("two workers on one host", ROWS, PAIRS),
         ("other libraries", OTHER_ROWS, OTHERS),
         ("many to one", OBSERVER_ROWS, WITH_OBSERVERS),
+        (f"{OBSERVERS} callers and a busy callee", OVERLOAD_ROWS, WITH_OBSERVERS),
     ]
     tables, everything = [], []
     for title, rows, contestants in stages:

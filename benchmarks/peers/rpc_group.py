@@ -18,6 +18,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import rpc_measures
@@ -85,6 +86,73 @@ def observers(rpc: Any, library: str, count: int, quick: bool) -> Figures:  # An
     return {"calls/s": calls / (time.perf_counter() - begun), "p50 us": sorted(medians)[count // 2]}
 
 
+# -- overload: all observers call an agent that is busy ----------------------------------------------------------------
+
+CALL_FLOATS = 25_000  # 100 kB
+THREADS = 16  # that run calls, with either library
+
+
+def base() -> None:
+    """From now on the peak of this process's memory counts."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def memory_mb(what: str = "VmHWM") -> float:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{what}:"):
+            return int(line.split()[1]) / 1024
+    raise LookupError(what)
+
+
+def be_busy(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+def size_of(x: torch.Tensor) -> int:
+    return x.numel()
+
+
+def flood(library: str, number: int) -> tuple[int, float]:
+    """On an observer: so many calls with 100 kB each, none waited for before all have begun. Answers, and MB grown."""
+    rpc = imported(library)
+    base()
+    before = memory_mb("VmRSS")
+    calls = [rpc.rpc_async("worker0", size_of, args=(torch.full((CALL_FLOATS,), float(i)),)) for i in range(number)]
+    right = sum(call.wait() == CALL_FLOATS for call in calls)
+    return right, memory_mb() - before
+
+
+def overload(rpc: Any, library: str, count: int, quick: bool) -> Figures:  # Any: the module under either name
+    """The agent's threads do something else for a while; meanwhile all observers call it without waiting."""
+    number, busy_s, most = (100, 2.0, 0) if quick else (400, 10.0, 0)
+    over = threading.Event()
+
+    def watch() -> None:
+        nonlocal most
+        while not over.wait(0.02):
+            most = max(most, len(os.listdir("/proc/self/task")))
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    rpc.rpc_sync("worker1", be_busy, args=(0.2,))
+    base()
+    before, threads = memory_mb("VmRSS"), len(os.listdir("/proc/self/task"))
+    busy = [rpc.rpc_async("worker0", be_busy, args=(busy_s,)) for _ in range(THREADS)]
+    time.sleep(0.2)
+    floods = [rpc.rpc_async(f"worker{i + 1}", flood, args=(library, number)) for i in range(count)]
+    found = [each.wait() for each in floods]
+    for each in busy:
+        each.wait()
+    over.set()
+    watching.join()
+    return {
+        "callee MB": memory_mb() - before,
+        "caller MB": max(grown for _, grown in found),
+        "answered": 100 * sum(right for right, _ in found) / (count * number),
+        "threads": float(most - threads),
+    }
+
+
 def in_wait_all(rpc: Any, library: str, quick: bool) -> Figures:  # Any: the module under either name
     """One call inside the block that waits for all calls begun in it: `_wait_all` in torch."""
     wait_all = rpc.api._wait_all if library == "torch" else importlib.import_module("fanwise.rpc.calls").wait_all
@@ -115,6 +183,7 @@ def main() -> None:
         rpc = join(args.library, 0, world_size, init_method)
         more: dict[str, Callable[[Library, bool], Figures]] = {
             "observers": lambda _, quick: observers(rpc, args.library, args.observers, quick),
+            "overload": lambda _, quick: overload(rpc, args.library, args.observers, quick),
             "in_wait_all": lambda _, quick: in_wait_all(rpc, args.library, quick),
         }
         serve(Group(rpc), version(args.library), more)

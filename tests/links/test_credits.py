@@ -85,7 +85,7 @@ class OneLink(RuleBasedStateMachine):
             self.go(cost)
             return
         self.number += 1
-        self.spending.wait(self.number, cost)
+        assert self.spending.wait(self.number, cost) == [], "nothing has changed since it was told to wait"
         self.waiting.append((self.number, cost))
         if len(self.waiting) == 1:
             self.want()
@@ -127,7 +127,7 @@ class OneLink(RuleBasedStateMachine):
             self.came += number
             self.queued.append(number)
         else:
-            self.asked = number
+            self.asked = number if self.asked is None else min(self.asked, number)
             self.told(self.granting.wanted(number, self.window))
 
     @precondition(lambda self: self.queued)
@@ -135,21 +135,23 @@ class OneLink(RuleBasedStateMachine):
     def a_call_is_taken_up(self) -> None:
         cost = self.queued.popleft()
         self.taken += cost
-        self.told(self.granting.taken_up(cost, self.window))
+        self.told(self.granting.taken_up(cost), by_window=False)
 
     @rule(num_links=st.integers(1, 2000))
     def others_join_or_leave(self, num_links: int) -> None:
         self.window = share(num_links)
 
-    def told(self, credit: Any) -> None:
+    def told(self, tells: bool, *, by_window: bool = True) -> None:
         last = self.back[-1] if self.back else self.last_told
-        is_due = 2 * (self.taken - last[0]) >= last[1] or (
-            self.asked is not None and (self.taken >= self.asked or self.window > last[1])
+        assert tells == (
+            2 * (self.taken - last[0]) >= last[1]
+            or (self.asked is not None and self.taken >= self.asked)
+            or (by_window and self.window > last[1])
         )
-        assert (credit is not None) == is_due
-        if credit is not None:
+        if tells:
+            credit = self.granting.tell(self.window)
             assert tuple(credit) == (self.taken, self.window)
-            self.back.append(tuple(credit))
+            self.back.append(credit)
             self.asked = None
 
     last_told = (0, WINDOW_MIN)
@@ -197,7 +199,7 @@ def test_a_call_larger_than_the_window_goes_when_nothing_is_outstanding() -> Non
     spending: Spending[str] = Spending()
     assert spending.spend(10 * WINDOW_MAX)
     assert not spending.spend(CALL_COST)
-    spending.wait("small", CALL_COST)
+    assert spending.wait("small", CALL_COST) == []
     assert spending.wanted() == 10 * WINDOW_MAX + CALL_COST - WINDOW_MIN
     assert spending.credit(10 * WINDOW_MAX, WINDOW_MIN) == ["small"]
 
@@ -209,6 +211,14 @@ def test_a_small_call_does_not_pass_a_large_one_that_waits() -> None:
     assert not spending.spend(CALL_COST)
     spending.wait("small", CALL_COST)
     assert spending.give_up("large", WINDOW_MAX) == ["small"]
+
+
+def test_who_comes_to_wait_when_credit_has_come_meanwhile_goes_at_once() -> None:
+    spending: Spending[str] = Spending()
+    assert spending.spend(WINDOW_MIN)
+    assert not spending.spend(CALL_COST)
+    assert spending.credit(WINDOW_MIN, WINDOW_MIN) == []
+    assert spending.wait("late", CALL_COST) == ["late"]
 
 
 @pytest.mark.parametrize(("taken", "window"), [(1, WINDOW_MIN), (0, 0)])
@@ -225,8 +235,8 @@ def test_a_caller_that_does_not_keep_to_its_window_is_noticed() -> None:
 
 def test_nothing_is_told_of_single_calls() -> None:
     granting = Granting()
-    told = [granting.taken_up(CALL_COST, WINDOW_MIN) for _ in range(64)]
-    assert [i for i, credit in enumerate(told) if credit] == [31, 63]
+    told = [granting.taken_up(CALL_COST) and bool(granting.tell(WINDOW_MIN)) for _ in range(64)]
+    assert [i for i, is_told in enumerate(told) if is_told] == [31, 63]
 
 
 def test_all_links_together_get_the_budget_and_each_a_window() -> None:

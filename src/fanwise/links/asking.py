@@ -17,6 +17,9 @@ from .codec import pack_error
 if TYPE_CHECKING:
     from .link import Link
 
+# With more bytes of answers waiting for a peer, no more of its requests are begun.
+BEHIND_BYTES = 4 << 20
+
 _log = logging.getLogger(__name__)
 
 
@@ -51,7 +54,7 @@ class Request:
 
         If so, `again` is called when they have left, or when the link ends. On a thread that must not block.
         """
-        return self.link._is_behind and self.link._hold(again)
+        return self.link._sender.num_queued_bytes > BEHIND_BYTES and self.link._hold(again)
 
     def answer(self, value: object = None) -> None:
         """The call returns `value`."""

@@ -69,9 +69,10 @@ class Spending(Generic[Turn]):
             self.sent += cost
         return fits
 
-    def wait(self, turn: Turn, cost: int) -> None:
-        """It waits. After `spend` said no, with nothing in between."""
+    def wait(self, turn: Turn, cost: int) -> list[Turn]:
+        """It waits. Whose turns these are now: its own, when credit came since `spend` said no."""
         self._waiting.append((turn, cost))
+        return self._next()
 
     def wanted(self) -> int | None:
         """The position at which the first that waits may go; None: nobody waits."""
@@ -136,7 +137,7 @@ class Granting:
     came: int = 0
     taken: int = 0
     told: Credit = field(default_factory=lambda: Credit(0, WINDOW_MIN))
-    _asked: int | None = None
+    _due_at: int = WINDOW_MIN // 2
 
     def received(self, cost: int) -> bool:
         """A call came. False: its caller has not kept to what was granted."""
@@ -144,20 +145,18 @@ class Granting:
         self.came += cost
         return kept
 
-    def taken_up(self, cost: int, window: int) -> Credit | None:
-        """A call waits no more. What to tell; None: nothing yet. `window`: of this link, by now."""
+    def taken_up(self, cost: int) -> bool:
+        """A call waits no more. Whether to tell the caller how far things are."""
         self.taken += cost
-        return self._due(window)
+        return self.taken >= self._due_at
 
-    def wanted(self, position: int, window: int) -> Credit | None:
-        """The caller cannot go on before so much was taken up."""
-        self._asked = position
-        return self._due(window)
+    def wanted(self, position: int, window: int) -> bool:
+        """The caller cannot go on before so much was taken up. `window`: of this link, by now. As `taken_up`."""
+        self._due_at = min(self._due_at, position)
+        return self.taken >= self._due_at or window > self.told.window
 
-    def _due(self, window: int) -> Credit | None:
-        is_half = 2 * (self.taken - self.told.taken) >= self.told.window
-        if not is_half and (self._asked is None or (self.taken < self._asked and window <= self.told.window)):
-            return None
-        self._asked = None
+    def tell(self, window: int) -> Credit:
+        """It is told."""
         self.told = Credit(self.taken, window)
+        self._due_at = self.taken + (window + 1) // 2
         return self.told

@@ -35,6 +35,7 @@ _UNPOLLED_S = 0.001
 # After so many ticks without a job the watch goes to sleep; the next job wakes it.
 _TICKS_AWAKE = 50
 _IDLE_SPARES_MAX = 4
+_FAILED = "a job of %s failed; nobody else will hear of it"
 
 Job = Callable[[], None]
 
@@ -156,7 +157,10 @@ class Drivers:
                 job = jobs.popleft()
             except IndexError:
                 return
-            self._run(job)
+            try:
+                job()
+            except BaseException:
+                _log.exception(_FAILED, self._name)
 
     # -- threads ---------------------------------------------------------------------------------------------------
 
@@ -229,7 +233,8 @@ class Drivers:
         try:
             while not self._over:
                 try:
-                    hub.turn(0.0 if answers.can_begin or calls.can_begin else None)
+                    some = (answers.jobs or calls.jobs) and (answers.can_begin or calls.can_begin)
+                    hub.turn(0.0 if some else None)
                 except (SystemExit, KeyboardInterrupt):  # of a handler: it ends neither this thread nor the process
                     _log.exception("a callback of %s wanted to end the program; it goes on", self._name)
                 if (answers.jobs or calls.jobs) and not self._run_some(me):
@@ -243,18 +248,21 @@ class Drivers:
 
     def _run_some(self, me: int) -> bool:
         """Run jobs for a moment; what answers first. False: another thread drives by now."""
-        answers, calls, now_s = self._answers, self._calls, time.perf_counter
-        until_s = now_s() + _UNPOLLED_S
+        answers, calls, now_s, until_s = self._answers, self._calls, time.perf_counter, 0.0
         while not self._over:
-            if answers.can_begin:
+            if answers.jobs and len(answers.running) < answers.limit:
                 kind = answers
-            elif calls.can_begin:
+            elif calls.jobs and len(calls.running) < calls.limit:
                 kind = calls
             else:
                 break
             if not self._run_one(me, kind):
                 return False
-            if now_s() > until_s:
+            if not (answers.jobs or calls.jobs):
+                break  # as after most turns: no need to look at the clock
+            if not until_s:
+                until_s = now_s() + _UNPOLLED_S
+            elif now_s() > until_s:
                 break
         return True
 
@@ -272,7 +280,9 @@ class Drivers:
             self._watch_sleeps = False
             self._spares[-1].wake()
         try:
-            self._run(job)
+            job()
+        except BaseException:
+            _log.exception(_FAILED, self._name)
         finally:
             self._make_room(kind, me)
             del self._kinds[me]
@@ -281,12 +291,6 @@ class Drivers:
                 if drives:
                     self._busy = False
         return drives
-
-    def _run(self, job: Job) -> None:
-        try:
-            job()
-        except BaseException:
-            _log.exception("a job of %s failed; nobody else will hear of it", self._name)
 
     def _make_room(self, kind: _Kind, me: int) -> None:
         """The job of thread `me` has no place any more: another driver, that may wait for one, hears of it."""

@@ -13,7 +13,7 @@ import weakref
 from ..base.errors import WireError
 from . import frames
 from .asking import Reply
-from .credits import WINDOW_MIN, Credit, Granting, Spending, share
+from .credits import WINDOW_MIN, Granting, Spending, share
 from .frames import Buffer
 from .hub import Hub
 
@@ -45,14 +45,14 @@ class Flow:
         self._spending: Spending[Reply] = Spending()
         self.spend, self.overdraw = self._spending.spend, self._spending.overdraw
         self.give_up, self.refund = self._spending.give_up, self._spending.refund
-        self.received = self._granting.received
+        self.received, self.taken_up = self._granting.received, self._granting.taken_up
 
     # -- the caller's side -----------------------------------------------------------------------------------------
 
-    def wait(self, turn: Reply, cost: int) -> list[Buffer]:
-        """It waits for its turn. What to send."""
-        self._spending.wait(turn, cost)
-        return self.want() if self._spending.num_waiting == 1 else []
+    def wait(self, turn: Reply, cost: int) -> tuple[list[Reply], list[Buffer]]:
+        """It waits for its turn. Whose turns these are now, maybe this one already; what to send."""
+        turns = self._spending.wait(turn, cost)
+        return turns, self.want() if self._spending.num_waiting == 1 else []
 
     def want(self) -> list[Buffer]:
         """What to send when others wait still, after some have got their turns."""
@@ -72,9 +72,9 @@ class Flow:
     def _window(self) -> int:
         return WINDOW_MIN if self._budget is None else self._budget.window
 
-    def taken_up(self, cost: int) -> list[Buffer]:
-        """A call waits no more. What to send."""
-        return _encoded(self._granting.taken_up(cost, self._window))
+    def tell(self) -> list[Buffer]:
+        """What to send when `taken_up` says so."""
+        return frames.encode(frames.CREDIT, 0, _CREDIT.pack(*self._granting.tell(self._window)))
 
     def wanted(self, head: Buffer) -> list[Buffer]:
         """WANT came. What to send. Raises `WireError`."""
@@ -84,7 +84,7 @@ class Flow:
             self._budget = _budgets.get(self._hub) or _budgets.setdefault(self._hub, Budget())
             self._budget.join(1)
         (position,) = _WANT.unpack(head)
-        return _encoded(self._granting.wanted(position, self._window))
+        return self.tell() if self._granting.wanted(position, self._window) else []
 
     def close(self) -> list[Reply]:
         """The link has ended: all who wait."""
@@ -92,10 +92,6 @@ class Flow:
         if budget is not None:
             budget.join(-1)
         return self._spending.lose()
-
-
-def _encoded(credit: Credit | None) -> list[Buffer]:
-    return [] if credit is None else frames.encode(frames.CREDIT, 0, _CREDIT.pack(*credit))
 
 
 _budgets: "weakref.WeakKeyDictionary[Hub, Budget]" = weakref.WeakKeyDictionary()

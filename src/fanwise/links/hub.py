@@ -100,7 +100,6 @@ class Hub:
         self.clock = clock or SystemClock()
         self.name = name
         self.driven = False
-        self.readers: list[int] = []  # threads that read a link, and so must not wait for another
         self._pid = os.getpid()
         self._poll = select.epoll()
         self._waking = threading.Lock()
@@ -169,11 +168,6 @@ class Hub:
     def is_loop_thread(self) -> bool:
         """Whether the caller is on the thread that drives this hub, or in a turn, and so must not wait for it."""
         return self._loop_thread_id == threading.get_ident()
-
-    @property
-    def may_wait(self) -> bool:
-        """Whether the caller may wait for what comes in: it is not in a turn, nor called by what reads a link."""
-        return not self.is_loop_thread and threading.get_ident() not in self.readers
 
     def _drive(self) -> None:
         self._loop_thread_id = threading.get_ident()

@@ -24,6 +24,7 @@ import contextlib
 import logging
 import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -32,10 +33,10 @@ from typing import Any
 
 from ..base.errors import ClosedError, FanwiseError, WindowFullError, WireError, WorkerLostError
 from . import frames
-from .asking import Expired, Handler, NotSent, Reply, Request, Waiters, refuse
+from .asking import BEHIND_BYTES, Expired, Handler, NotSent, Reply, Request, Waiters, refuse
 from .calls import Calls
 from .codec import dumps, load_error, loads, pack_error, unpack_error
-from .credits import cost_of
+from .credits import CALL_COST, cost_of
 from .flow import Flow
 from .frames import Frame, FrameReader, Limits
 from .hub import WRITE, Alarm, Hub
@@ -49,8 +50,8 @@ _log = logging.getLogger(__name__)
 
 # How long to wait for room in the socket before looking again whether anybody reads meanwhile.
 _LOOK_AGAIN_S = 0.05
-# With more bytes of answers waiting for a peer, no more of its requests are begun.
-_BEHIND_BYTES = 4 << 20
+
+Waiting = Callable[[], contextlib.AbstractContextManager[None]]
 
 
 class NeverSent(WorkerLostError):
@@ -95,6 +96,7 @@ class Link:
             sharing.attach(self._sender)
         self._waiters = Waiters()
         hub.close_in_fork(self)
+        _all.add(self)
 
     def open(self) -> None:
         """Begin to read. Set `handler` first. Does nothing when the link has ended already."""
@@ -134,12 +136,28 @@ class Link:
         finally:
             del reply  # else an error would keep this frame, and so what was sent, until the collector comes
 
+    def ask_on_credit(self, method: str, *, within_s: float | None = None) -> Any:  # Any: the peer's answer
+        """As `ask`, when the peer has room for it. Waiting for that counts; then `NotSent` is raised."""
+        self._check_may_wait(method)
+        head, buffers = self._dumped((method, ()))
+        cost = cost_of(head, buffers) if buffers else CALL_COST + len(head)
+        reply = Reply(self, method)
+        if not self._open_on_credit(reply, cost):
+            began_s = self._hub.clock.now_s()
+            self._wait_for_credit(reply, cost, within_s)
+            if within_s is not None:
+                within_s = max(0.0, within_s - (self._hub.clock.now_s() - began_s))
+        try:
+            return self._ask(reply, self._encode_paid(reply, head, buffers, cost), within_s)
+        finally:
+            del reply  # as in `ask`
+
     def call_on_credit(
         self,
         method: str,
         *,
         deadline_s: float | None = None,
-        waiting: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+        waiting: Waiting = contextlib.nullcontext,
         overdraws: bool = False,
     ) -> Reply:
         """As `call`, when the peer has room for it; until then it waits here, within `waiting()`.
@@ -148,29 +166,16 @@ class Link:
         Raises `NotSent` at the deadline; `WindowFullError` on a thread that must not wait.
         """
         head, buffers = self._dumped((method, ()))
-        cost = cost_of(head, buffers)
+        cost = cost_of(head, buffers) if buffers else CALL_COST + len(head)
         reply = Reply(self, str(method))
         if deadline_s is not None:
             reply._due_s = self._hub.clock.now_s() + deadline_s
-        self._open_on_credit(reply, cost, deadline_s, waiting, overdraws)
+        if not self._open_on_credit(reply, cost, overdraws):
+            self._wait_for_credit(reply, cost, deadline_s, waiting)
         if reply._due_s is not None:
             self._alarm.set(reply._due_s)
         self._send(self._encode_paid(reply, head, buffers, cost))
         return reply
-
-    def ask_on_credit(self, method: str, *, within_s: float | None = None) -> Any:  # Any: the peer's answer
-        """As `ask`, when the peer has room for it. Waiting for that counts; then `NotSent` is raised."""
-        self._check_may_wait(method)
-        head, buffers = self._dumped((method, ()))
-        cost = cost_of(head, buffers)
-        reply = Reply(self, method)
-        waited_s = self._open_on_credit(reply, cost, within_s)
-        if waited_s and within_s is not None:
-            within_s = max(0.0, within_s - waited_s)
-        try:
-            return self._ask(reply, self._encode_paid(reply, head, buffers, cost), within_s)
-        finally:
-            del reply  # as in `ask`
 
     def _ask(self, reply: Reply, parts: Sequence[Buffer], within_s: float | None) -> Any:  # Any: the peer's answer
         try:  # nothing is copied: the memory is ours until this returns
@@ -262,73 +267,51 @@ class Link:
 
     # -- credit ----------------------------------------------------------------------------------------------------
 
-    def _open_on_credit(
-        self,
-        reply: Reply,
-        cost: int,
-        within_s: float | None,
-        waiting: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
-        overdraws: bool = False,
-    ) -> float:
-        """A call begins when it may. For how many seconds it waited."""
+    def _open_on_credit(self, reply: Reply, cost: int, overdraws: bool = False) -> bool:
+        """A call begins, if it may now."""
         self._hub.check_usable()
         with self._lock:
             if self.ending is not None:
                 raise self._gone(reply.method, "cannot be asked")
             if self._flow.spend(cost) or (overdraws and self._flow.overdraw(cost)):
                 reply.call_id = self._calls.open(reply, reply._due_s)
-                return 0.0
-        begun_s = self._hub.clock.now_s()
-        self._wait_for_credit(reply.method, cost, within_s, waiting)
-        with self._lock:
-            if self.ending is not None:
-                raise self._gone(reply.method, "cannot be asked")
-            reply.call_id = self._calls.open(reply, reply._due_s)
-        return self._hub.clock.now_s() - begun_s
+                return True
+        return False
 
     def _wait_for_credit(
-        self,
-        method: str,
-        cost: int,
-        within_s: float | None,
-        waiting: Callable[[], contextlib.AbstractContextManager[None]],
+        self, reply: Reply, cost: int, within_s: float | None, waiting: Waiting = contextlib.nullcontext
     ) -> None:
-        """Block until it is spent. Where that must not be, spend more than there is; `WindowFullError`: too much."""
-        turn = Reply(self, str(method))
+        """Block until a call may begin, and begin it. Where nobody may block, spend more than there is."""
+        may_wait, turn = may_wait_for(self._hub), Reply(self, str(reply.method))
+        if self._open_on_credit(reply, cost, not may_wait):
+            return
+        if not may_wait:
+            raise WindowFullError(
+                f"{turn.method!r} was not sent: as many calls as {self.peer} has room for wait there to be begun, "
+                f"and this thread reads the answers, so it must not wait.\n"
+                f"Call from a thread of your own, or from a callback of a call's future (`then`), which may wait."
+            )
         with self._lock:
-            if self._flow.spend(cost) or (not self._hub.may_wait and self._flow.overdraw(cost)):
-                return
-            if not self._hub.may_wait:
-                raise WindowFullError(
-                    f"{turn.method!r} was not sent: as many calls as {self.peer} has room for wait there to be begun, "
-                    f"and this thread reads the answers, so it must not wait.\n"
-                    f"Call from a thread of your own, or from a callback of a call's future (`then`), which may wait."
-                )
-            wanted = self._flow.wait(turn, cost)
+            if self.ending is not None:
+                raise self._gone(turn.method, "cannot be asked")
+            turns, wanted = self._flow.wait(turn, cost)
+        self._give_turns(turns, wanted)
         try:
-            if wanted:
-                self._send(wanted)
             with waiting():
-                self._wait_for_turn(turn, within_s)
+                self._wait(turn, within_s)
+            if turn._error is not None:
+                raise turn._error
+            with self._lock:
+                if self.ending is not None:
+                    raise self._gone(turn.method, "was not sent")
+                reply.call_id = self._calls.open(reply, reply._due_s)
         except BaseException:
             with self._lock:
                 turns, wanted = self._flow.give_up(turn, cost), self._flow.want()
             self._give_turns(turns, wanted)
             raise
-
-    def _wait_for_turn(self, turn: Reply, within_s: float | None) -> None:
-        now_s = self._hub.clock.now_s
-        until_s = None if within_s is None else now_s() + within_s
-        try:
-            while not turn._done:
-                left_s = None if until_s is None else until_s - now_s()
-                if left_s is not None and left_s <= 0:
-                    raise NotSent(f"{turn.method!r} was not sent within {within_s} s: {self.peer} had no room for it.")
-                self._wait_once(turn, left_s)
         finally:
-            self._waiters.wake_one()
-        if turn._error is not None:
-            raise turn._error
+            del turn  # as in `ask`
 
     def _encode_paid(self, reply: Reply, head: bytes, buffers: Sequence[memoryview], cost: int) -> list[Buffer]:
         try:
@@ -360,15 +343,17 @@ class Link:
 
     def _taken_up(self, cost: int) -> None:
         with self._lock:
-            credit = self._flow.taken_up(cost)
-        if credit and self.ending is None:
+            if not self._flow.taken_up(cost):
+                return
+            credit = self._flow.tell()
+        if self.ending is None:
             with contextlib.suppress(ClosedError):  # there is no hub any more
                 self._send(credit)
 
     @property
     def _is_behind(self) -> bool:
         """Whether the peer does not take its answers."""
-        return self._sender.num_queued_bytes > _BEHIND_BYTES
+        return self._sender.num_queued_bytes > BEHIND_BYTES
 
     def _hold(self, again: Callable[[], None]) -> bool:
         with self._lock:
@@ -441,7 +426,7 @@ class Link:
         left_s = within_s
         while self._sender.waits and self.ending is None and (left_s is None or left_s > 0):
             if self._reading.acquire(blocking=False):
-                self._begin_reading()
+                self._reader_id = get_ident()
                 try:
                     self._wire.wait_any(left_s)
                     self._read_once()
@@ -480,7 +465,7 @@ class Link:
     def _read(self, *, to_the_end: bool) -> None:
         """Read what is there now, or all there is; not while another thread, which waits for an answer, reads."""
         if self.ending is None and self._reading.acquire(blocking=False):
-            self._begin_reading()
+            self._reader_id = get_ident()
             try:
                 while self._read_once() and to_the_end:
                     pass
@@ -488,12 +473,7 @@ class Link:
                 self._stop_reading()
                 self._waiters.wake_one()
 
-    def _begin_reading(self) -> None:
-        self._reader_id = me = get_ident()
-        self._hub.readers.append(me)
-
     def _stop_reading(self) -> None:
-        self._hub.readers.remove(self._reader_id)
         self._reader_id = 0
         self._reading.release()
         if self._over:
@@ -562,7 +542,7 @@ class Link:
     def _serve(self, frame: Frame) -> None:
         cost = 0
         if frame.kind == frames.CALL:
-            cost = cost_of(frame.head, frame.buffers)
+            cost = cost_of(frame.head, frame.buffers) if frame.buffers else CALL_COST + len(frame.head)
             if not self._flow.received(cost):
                 raise WireError("the peer sent more calls than this side has room for, and than it was granted.")
         request = Request(self, frame.call_id, cost)
@@ -605,27 +585,22 @@ class Link:
         try:
             while not reply._done:
                 left_s = None if until_s is None else max(0.0, until_s - now_s())
-                self._wait_once(reply, left_s)
+                if self.ending is not None:
+                    self._waiters.wait_unless(reply, reply.done, left_s)  # another thread is just telling everybody
+                elif self._reading.acquire(blocking=False):
+                    self._read_for(reply, left_s)
+                elif self._sender.waits and self._may_block:
+                    self._write_beside_reader(left_s)
+                else:
+                    self._waiters.wait_unless(reply, lambda: reply._done or not self._reading.locked(), left_s)
                 if until_s is not None and not reply._done and now_s() >= until_s:
                     self._too_late(reply, within_s)
         finally:
             self._waiters.wake_one()  # whoever waits may read now
 
-    def _wait_once(self, reply: Reply, left_s: float | None) -> None:
-        """Do what must be done for the reply to come, or wait until another thread has; not longer than `left_s`."""
-        if self.ending is not None:
-            self._waiters.wait_unless(reply, reply.done, left_s)  # another thread is just telling everybody
-        elif self._reading.acquire(blocking=False):
-            self._read_for(reply, left_s)
-        elif self._sender.waits and self._may_block:
-            self._write_beside_reader(left_s)
-        else:
-            self._waiters.wait_unless(reply, lambda: reply._done or not self._reading.locked(), left_s)
-
     def _read_for(self, reply: Reply, left_s: float | None) -> None:
         """Read until the answer is here, as the only reader. The hub's poll leaves this link alone meanwhile."""
-        self._begin_reading()
-        driven = self._hub.driven
+        self._reader_id, driven = get_ident(), self._hub.driven
         try:
             if driven:
                 self._sender.borrow_reading()
@@ -656,6 +631,8 @@ class Link:
     # -- deadlines -------------------------------------------------------------------------------------------------
 
     def _too_late(self, reply: Reply, within_s: float | None) -> None:
+        if not reply.call_id:
+            raise NotSent(f"{reply.method!r} was not sent within {within_s} s: {self.peer} had no room for it.")
         if reply._due_s is not None and reply._due_s <= self._hub.clock.now_s():
             self._expire()
         else:
@@ -745,3 +722,20 @@ class Link:
                 self._sender.close()
             finally:
                 self._reading.release()
+
+
+_all: "weakref.WeakSet[Link]" = weakref.WeakSet()
+
+
+def may_wait_for(hub: Hub) -> bool:
+    """Whether this thread may wait for what comes in: it is in no turn of the hub, nor called by what reads a link.
+
+    Looks at all links, as nobody has to tell anything then who reads: it is asked only when there is no credit.
+    """
+    if hub.is_loop_thread:
+        return False
+    while True:
+        try:
+            return all(link._reader_id != get_ident() for link in list(_all))
+        except RuntimeError:  # another thread has just made a link
+            continue

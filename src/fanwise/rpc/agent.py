@@ -25,6 +25,7 @@ from ..base.errors import ClosedError, DeadlineExceeded, FanwiseError, NotSendab
 from ..links import Hub, Link, NeverSent, Request
 from ..links.asking import NotSent
 from ..links.drivers import Drivers
+from ..links.link import may_wait_for
 from . import pickling
 from .call_future import CallFuture, failed, not_sent
 from .connections import OVER, Connections
@@ -265,9 +266,11 @@ class Agent:
             return _failed_future(failed(error, to, limit_s, closed=self.is_closed))
         return CallFuture(self, reply, to, limit_s)
 
-    def _wait_for_link(self, to: WorkerInfo, call: QueuedCall, sealed: Sealed, limit_s: float | None) -> None:
+    def _wait_for_link(
+        self, to: WorkerInfo, call: QueuedCall, sealed: Sealed, limit_s: float | None
+    ) -> "Future[Any]":  # Any: what the function returns
         """Too many calls wait for this link to let one more: this thread waits for it itself."""
-        if not self._hub.may_wait:
+        if not may_wait_for(self._hub):
             self.outside(partial(self.envelopes.take_back, sealed, to.id))
             raise WindowFullError(
                 f"the call of {sealed!r} was not sent: as many calls as may wait for a link to worker {to.name} do, "
@@ -275,9 +278,12 @@ class Agent:
                 f"Call from a thread of your own, or from a callback of a call's future (`then`), which may wait."
             )
         try:
-            call.send(self.connections.to(to.id, within_s=limit_s))
+            link = self.connections.to(to.id, within_s=limit_s)
         except FanwiseError as error:
-            call.fail(error)
+            self.envelopes.take_back(sealed, to.id)
+            return _failed_future(failed(error, to, limit_s, closed=self.is_closed))
+        call.send(link)
+        return call
 
     def call_sync(
         self,
@@ -327,12 +333,12 @@ class Agent:
         self.lending.leave(sealed.loans, number)
         return True
 
-    def _queued(self, sealed: Sealed, to: WorkerInfo, limit_s: float | None) -> QueuedCall:
+    def _queued(
+        self, sealed: Sealed, to: WorkerInfo, limit_s: float | None
+    ) -> "Future[Any]":  # Any: what the function returns
         """It leaves when there is a link."""
         call = QueuedCall(self, sealed, to, now_s=self._hub.clock.now_s, limit_s=limit_s)
-        if not self.connections.queue(to.id, call):
-            self._wait_for_link(to, call, sealed, limit_s)
-        return call
+        return call if self.connections.queue(to.id, call) else self._wait_for_link(to, call, sealed, limit_s)
 
     def _begin(self, timeout_s: float) -> float | None:
         """A call begins: its time in seconds. Not in a fork, where the locks of this object may be held for ever."""

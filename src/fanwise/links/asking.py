@@ -45,9 +45,12 @@ class Request:
 
     def taken_up(self) -> None:
         """It waits here no more: its caller gets the credit back that it spent. When not told, its answer does so."""
-        cost, self._cost = self._cost, 0
+        cost, self._cost, link = self._cost, 0, self.link
         if cost:
-            self.link._taken_up(cost)
+            with link._lock:
+                is_due = link._flow.taken_up(cost)
+            if is_due:
+                link._tell_credit()
 
     def when_answers_leave(self, again: Callable[[], None]) -> bool:
         """Whether so many bytes of answers wait for this peer that it should not be given more now.

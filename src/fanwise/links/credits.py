@@ -57,7 +57,8 @@ class Spending(Generic[Turn]):
 
     def spend(self, cost: int) -> bool:
         """A call would leave: whether it may now. Not past those who wait."""
-        if self._waiting or not self._fits(cost, self.window):
+        outstanding = self.sent - self.taken
+        if self._waiting or (outstanding and outstanding + cost > self.window):  # as `_fits`; every call comes here
             return False
         self.sent += cost
         return True

@@ -92,7 +92,9 @@ class Drivers:
     def call(self, job: Job) -> None:
         """Run `job`, which another worker asks for, when it has a place. By any thread. Dropped when `close` begins."""
         if not self._closing:
-            self._bring(self._calls, job)
+            self._calls.jobs.append(job)
+            if self._driver != get_ident():
+                self._hub.call_soon(_nothing)
 
     def outside(self, job: Job) -> None:
         """Run `job` soon, not on a thread that reads, before all calls. By any thread. Dropped after `close`."""

@@ -148,7 +148,12 @@ class Link:
             if within_s is not None:
                 within_s = max(0.0, within_s - (self._hub.clock.now_s() - began_s))
         try:
-            return self._ask(reply, self._encode_paid(reply, head, buffers, cost), within_s)
+            try:
+                parts = self._encode(frames.CALL, reply.call_id, head, buffers)
+            except BaseException:
+                self._not_sent(reply, cost)
+                raise
+            return self._ask(reply, parts, within_s)
         finally:
             del reply  # as in `ask`
 
@@ -174,7 +179,12 @@ class Link:
             self._wait_for_credit(reply, cost, deadline_s, waiting)
         if reply._due_s is not None:
             self._alarm.set(reply._due_s)
-        self._send(self._encode_paid(reply, head, buffers, cost))
+        try:
+            parts = self._encode(frames.CALL, reply.call_id, head, buffers)
+        except BaseException:
+            self._not_sent(reply, cost)
+            raise
+        self._send(parts)
         return reply
 
     def _ask(self, reply: Reply, parts: Sequence[Buffer], within_s: float | None) -> Any:  # Any: the peer's answer
@@ -313,15 +323,12 @@ class Link:
         finally:
             del turn  # as in `ask`
 
-    def _encode_paid(self, reply: Reply, head: bytes, buffers: Sequence[memoryview], cost: int) -> list[Buffer]:
-        try:
-            return self._encode(frames.CALL, reply.call_id, head, buffers)
-        except BaseException:
-            with self._lock:
-                self._calls.give_up(reply.call_id)
-                turns, wanted = self._flow.refund(cost), self._flow.want()
-            self._give_turns(turns, wanted)
-            raise
+    def _not_sent(self, reply: Reply, cost: int) -> None:
+        """A call that had begun could not be written."""
+        with self._lock:
+            self._calls.give_up(reply.call_id)
+            turns, wanted = self._flow.refund(cost), self._flow.want()
+        self._give_turns(turns, wanted)
 
     def _give_turns(self, turns: Sequence[Reply], wanted: Sequence[Buffer]) -> None:
         for turn in turns:
@@ -341,10 +348,8 @@ class Link:
         if credit:
             self._send(credit)
 
-    def _taken_up(self, cost: int) -> None:
+    def _tell_credit(self) -> None:
         with self._lock:
-            if not self._flow.taken_up(cost):
-                return
             credit = self._flow.tell()
         if self.ending is None:
             with contextlib.suppress(ClosedError):  # there is no hub any more

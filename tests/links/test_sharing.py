@@ -21,6 +21,7 @@ from fanwise.links import Hub, Limits, Link, Request, UnixListener, dial, frames
 from fanwise.links.frames import encode, encode_shared
 from fanwise.links.segment_table import Part
 from fanwise.links.segments import SegmentPool
+from fanwise.links.sender import Sender
 from fanwise.links.sharing import SHARED_FROM_BYTES, Sharing
 from fanwise.links.wires import SocketWire
 from fanwise.testing import within
@@ -291,6 +292,30 @@ def test_idle_memory_goes_back_to_the_system(hubs: tuple[Hub, Hub], tmp_path: Pa
         assert pair.got[0].max() == 0 and pair.got[1].min() == 1
     finally:
         near.close()
+
+
+def test_the_descriptor_of_a_segment_is_copied_while_nobody_can_close_it(hubs: tuple[Hub, Hub]) -> None:
+    pool = SegmentPool(hubs[0])
+    placed = pool.place(1 << 20, holder=1, limit_bytes=1 << 30)
+    assert placed is not None
+    fd = pool.descriptor(placed.part.segment)
+    pool.close()
+    assert fd is not None and os.fstat(fd).st_size == placed.segment.size_bytes, "the copy outlives the pool"
+    os.close(fd)
+    assert pool.descriptor(placed.part.segment) is None
+
+
+def test_a_descriptor_for_a_link_that_has_closed_its_wire_is_given_back() -> None:
+    ours, theirs = socket.socketpair()
+    hub = Hub(name="closed")
+    sender = Sender(hub, SocketWire(ours))
+    sender.close()
+    fd = os.memfd_create("late")
+    sender.put_with_descriptor(b"too late", fd, lambda part, fd: len(part))
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+    theirs.close()
+    hub.close()
 
 
 def test_a_segment_is_told_of_in_order_when_the_socket_is_full(pair: Pair) -> None:

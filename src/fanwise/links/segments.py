@@ -91,11 +91,10 @@ def pool_bytes(limits: Limits) -> int:
 
 
 class Placed(NamedTuple):
-    """Where something may be written, and the descriptor of the segment, which stays the pool's."""
+    """Where something may be written."""
 
     part: Part
     segment: Segment
-    fd: int
 
 
 class SegmentPool:
@@ -131,7 +130,15 @@ class SegmentPool:
             part = self._table.place(size_bytes, holder)
             if part is None and self._grow(size_bytes, limit_bytes):
                 part = self._table.place(size_bytes, holder)
-            return None if part is None else Placed(part, *self._segments[part.segment])
+            return None if part is None else Placed(part, self._segments[part.segment][0])
+
+    def descriptor(self, segment: int) -> int | None:
+        """A descriptor of this segment, from now on the caller's. None: the pool has none of that number any more.
+
+        A copy, made while nobody can close the pool's own: its number might be another file's a moment later.
+        """
+        with self._lock:
+            return os.dup(self._segments[segment][1]) if segment in self._segments else None
 
     def give_back(self, part_ids: Sequence[int], holder: int) -> None:
         """The holder uses them no more."""

@@ -43,7 +43,7 @@ class Sender:
         self.num_queued_bytes = 0
         self._carriers: deque[_Carrier] = deque()
         self._polled = False
-        self._ended = False
+        self._ended = self._closed = False
         self._events = READ
         self._borrowed = False
 
@@ -68,9 +68,15 @@ class Sender:
             return "waits" if self._queue else "written"
 
     def put_with_descriptor(self, part: bytes, fd: int, write: Callable[[Buffer, int], int]) -> None:
-        """Write, or queue, `part`, and with its first byte a copy of `fd`. `write(part, fd)` is the wire's way."""
+        """Write, or queue, `part`, and with its first byte `fd`, which is the sender's from now on.
+
+        `write(part, fd)` is the wire's way to do so.
+        """
         with self._lock:
-            carrier = _Carrier(memoryview(part), os.dup(fd), write)
+            if self._closed:
+                os.close(fd)
+                return
+            carrier = _Carrier(memoryview(part), fd, write)
             self._carriers.append(carrier)
             self._queue.append(carrier.view)
             self.num_queued_bytes += len(part)
@@ -125,6 +131,7 @@ class Sender:
     def close(self) -> None:
         """Drop what waits and give the descriptor back. Nobody may be reading."""
         with self._lock:
+            self._closed = True
             self._queue.clear()
             self.num_queued_bytes = 0
             while self._carriers:

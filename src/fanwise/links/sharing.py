@@ -142,9 +142,9 @@ class Sharing:
             placed = self._pool.place(buffer.nbytes, self._number, self._pool_bytes)
             if placed is None:
                 return None
-            part, segment, fd = placed
-            if part.segment not in self._introduced:
-                self._introduce(part.segment, segment.size_bytes, fd)
+            part, segment = placed
+            if part.segment not in self._introduced and not self._introduce(part.segment, segment.size_bytes):
+                return None
         if part.fresh_bytes:
             end = part.offset + rounded(part.size_bytes, PAGE_BYTES)
             if not segment.acquire(end - part.fresh_bytes, part.fresh_bytes):
@@ -153,12 +153,20 @@ class Sharing:
         segment.write(part.offset, buffer)
         return part
 
-    def _introduce(self, number: int, size_bytes: int, fd: int) -> None:
-        """The peer gets the segment before any frame that names it: who sends such a frame took the lock after us."""
+    def _introduce(self, number: int, size_bytes: int) -> bool:
+        """The peer gets the segment before any frame that names it: who sends such a frame took the lock after us.
+
+        False: the pool is closed by now.
+        """
+        assert self._pool is not None, "it has the segment"
+        fd = self._pool.descriptor(number)
+        if fd is None:
+            return False
         self._introduced.add(number)
         (frame,) = frames.encode(frames.SEGMENT, 0, _TWO.pack(number, size_bytes))
         assert self._sender is not None, "attached when the link was made"
         self._sender.put_with_descriptor(bytes(frame), fd, self._wire.write_with_descriptor)
+        return True
 
     def _dropped(self, number: int) -> None:
         if number in self._introduced:

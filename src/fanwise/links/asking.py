@@ -141,8 +141,11 @@ class Reply:
         callback(self)
 
     def _resolve(self, value: object, error: BaseException | None) -> None:
-        self._settle(value, error)
-        self._tell()
+        with self._link._lock:  # as `_settle`
+            self._value, self._error = value, error
+            self._done = True
+        if self._callback is not None:
+            self._tell()
 
     def _settle(self, value: object, error: BaseException | None) -> None:
         with self._link._lock:
@@ -164,12 +167,13 @@ class Reply:
 class Waiters:
     """Threads that wait for their replies while another reads. To wake nobody costs nothing.
 
-    Each sleeps on a lock of its own: an answer wakes the one that it is for, not all of hundreds.
+    Each sleeps on a lock of its own: an answer wakes the one that it is for, not all of hundreds. Where nobody is
+    `asleep`, and what makes the fact of `wait_unless` true was done before that was seen, nobody need be woken.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._asleep: dict[Reply, list[threading.Lock]] = {}
+        self.asleep: dict[Reply, list[threading.Lock]] = {}
 
     def wait_unless(self, reply: Reply, fact: Callable[[], bool], timeout_s: float | None) -> None:
         """Block until woken, at most `timeout_s` seconds; not at all when `fact()` holds already.
@@ -180,34 +184,34 @@ class Waiters:
         turn = threading.Lock()
         turn.acquire()
         with self._lock:
-            self._asleep.setdefault(reply, []).append(turn)
+            self.asleep.setdefault(reply, []).append(turn)
         try:
             if not fact():
                 turn.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s))
         finally:
             with self._lock:
-                turns = self._asleep.get(reply, [])
+                turns = self.asleep.get(reply, [])
                 if turn in turns:
                     turns.remove(turn)
                     if not turns:
-                        del self._asleep[reply]
+                        del self.asleep[reply]
 
     def wake(self, reply: Reply) -> None:
         """This reply is done."""
-        if self._asleep:
+        if self.asleep:
             with self._lock:
-                for turn in self._asleep.pop(reply, ()):
+                for turn in self.asleep.pop(reply, ()):
                     turn.release()
 
     def wake_one(self) -> None:
         """Nobody reads any more: let one of them. Those who wait for the same reply go together."""
-        if self._asleep:
+        if self.asleep:
             with self._lock:
-                reply = next(iter(self._asleep), None)
+                reply = next(iter(self.asleep), None)
             if reply is not None:
                 self.wake(reply)
 
     def wake_all(self) -> None:
         """Nothing will come any more."""
-        for reply in list(self._asleep):
+        for reply in list(self.asleep):
             self.wake(reply)

@@ -286,7 +286,9 @@ class Drivers:
         except BaseException:
             _log.exception(_FAILED, self._name)
         finally:
-            self._make_room(kind, me)
+            kind.running.discard(me)  # as `_make_room`
+            if kind.jobs and self._driver != me:
+                self._hub.call_soon(_nothing)
             del self._kinds[me]
             with self._lock:
                 drives = self._driver == me

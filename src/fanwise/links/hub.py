@@ -156,7 +156,9 @@ class Hub:
             if callback is not None:
                 self._guard(callback, events)
         if self._timers:
-            self._fire(self.clock.now_s())
+            now_s = self.clock.now_s()
+            if self._timers[0][0] <= now_s:
+                self._fire(now_s)
         if self._soon:
             for _ in range(len(self._soon)):
                 if self._soon:  # a callback may have closed this hub

@@ -142,14 +142,18 @@ class Link:
         head, buffers = self._dumped((method, ()))
         cost = cost_of(head, buffers) if buffers else CALL_COST + len(head)
         reply = Reply(self, method)
-        if not self._open_on_credit(reply, cost):
+        with self._lock:  # as most: there is room
+            has_begun = self.ending is None and self._flow.spend(cost)
+            if has_begun:
+                reply.call_id = self._calls.open(reply)
+        if not (has_begun or self._open_on_credit(reply, cost)):
             began_s = self._hub.clock.now_s()
             self._wait_for_credit(reply, cost, within_s)
             if within_s is not None:
                 within_s = max(0.0, within_s - (self._hub.clock.now_s() - began_s))
         try:
             try:
-                parts = self._encode(frames.CALL, reply.call_id, head, buffers)
+                parts = (self._encode if buffers else frames.encode)(frames.CALL, reply.call_id, head, buffers)
             except BaseException:
                 self._not_sent(reply, cost)
                 raise
@@ -388,7 +392,7 @@ class Link:
         except Exception as error:
             self._send(frames.encode(frames.ERROR, call_id, pack_error(error)))
             return
-        self._send(self._encode(frames.REPLY, call_id, head, buffers))
+        self._send((self._encode if buffers else frames.encode)(frames.REPLY, call_id, head, buffers))
 
     def _dumped(self, value: object) -> tuple[bytes, Sequence[memoryview]]:
         """A message that the other side takes. Raises what pickling raises; `NotSendableError` when it is too big."""
@@ -406,8 +410,9 @@ class Link:
 
     def _send(self, parts: Sequence[Buffer]) -> None:
         """Send; the memory of `parts` may be changed afterwards. Blocks until it is written where nobody else will."""
-        self._hub.check_usable()
-        put = self._sender.put(parts, copied=not self._may_block)
+        hub = self._hub
+        hub.check_usable()
+        put = self._sender.put(parts, copied=hub.driven or not self._may_block)
         if put == "waits" and self._may_block:
             self._flush()
         elif put == "lost":
@@ -476,7 +481,8 @@ class Link:
                     pass
             finally:
                 self._stop_reading()
-                self._waiters.wake_one()
+                if self._waiters.asleep:
+                    self._waiters.wake_one()
 
     def _stop_reading(self) -> None:
         self._reader_id = 0
@@ -540,8 +546,9 @@ class Link:
         except BaseException as raised:  # the value's own type failed to come back: the caller must learn why
             failure = raised
         reply._resolve(value, failure or error)
-        self._waiters.wake(reply)
-        if isinstance(failure, WireError) or not isinstance(failure, Exception | None):
+        if self._waiters.asleep:
+            self._waiters.wake(reply)
+        if failure is not None and (isinstance(failure, WireError) or not isinstance(failure, Exception)):
             raise failure
 
     def _serve(self, frame: Frame) -> None:
@@ -601,7 +608,8 @@ class Link:
                 if until_s is not None and not reply._done and now_s() >= until_s:
                     self._too_late(reply, within_s)
         finally:
-            self._waiters.wake_one()  # whoever waits may read now
+            if self._waiters.asleep:
+                self._waiters.wake_one()  # whoever waits may read now
 
     def _read_for(self, reply: Reply, left_s: float | None) -> None:
         """Read until the answer is here, as the only reader. The hub's poll leaves this link alone meanwhile."""
@@ -613,7 +621,7 @@ class Link:
                 if left_s is None and (driven or not self._sender.waits):
                     self._read_once(self._wire.read_waiting)
                     continue
-                if self._unhandled or self._wait_for_bytes(left_s):
+                if self._unhandled or (self._wire.wait_readable if self._hub.driven else self._wait_for_bytes)(left_s):
                     self._read_once()
                 if left_s is not None:
                     break  # the caller looks at the clock again
@@ -623,7 +631,7 @@ class Link:
             self._stop_reading()
             if self._fd < 0:
                 self._tell()
-        if reply._done and self._sender.waits and self._may_block:
+        if not self._hub.driven and reply._done and self._sender.waits and self._may_block:
             self._flush(left_s)  # answers that handlers gave meanwhile
 
     def _wait_for_bytes(self, left_s: float | None) -> bool:

@@ -120,13 +120,19 @@ class Sender:
         """The hub does not look for bytes from now on: this thread reads."""
         with self._lock:
             self._borrowed = True
-            self._poll_for_events()
+            events = WRITE if self._queue else 0  # as `_poll_for_events`; every call that is waited for comes here
+            if events != self._events and self._polled:
+                self._events = events
+                self._hub.change(self._fd, events)
 
     def return_reading(self) -> None:
         """The hub looks for bytes again."""
         with self._lock:
             self._borrowed = False
-            self._poll_for_events()
+            events = READ | WRITE if self._queue else READ  # as above
+            if events != self._events and self._polled:
+                self._events = events
+                self._hub.change(self._fd, events)
 
     def close(self) -> None:
         """Drop what waits and give the descriptor back. Nobody may be reading."""

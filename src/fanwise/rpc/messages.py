@@ -43,6 +43,8 @@ _PLAIN, _CALL, _ANSWER, _BARE_CALL, _BARE_ANSWER, _LENT_CALL, _LENT_ANSWER = ran
 _KINDS = [bytes([kind]) for kind in range(7)]
 _CALLS, _ANSWERS = (_BARE_CALL, _CALL), (_BARE_ANSWER, _ANSWER)
 _BARE = (_BARE_CALL, _BARE_ANSWER)
+# The first byte of a call and of an answer that has nothing but its pickle after it.
+BARE_CALL, BARE_ANSWER = _BARE
 # Tensors, size of extra, size of the table, pieces of memory that belong to tensors, rows: 0 when nothing is packed.
 _COUNTS = struct.Struct("<IQQII")
 _ENTRY = struct.Struct("<HI")  # size of the header, size of the bytes that follow it, or _BESIDE

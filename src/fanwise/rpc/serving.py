@@ -92,11 +92,6 @@ class Server:
         else:
             call.run(opened)
 
-    @property
-    def is_faulty(self) -> bool:
-        """Whether faults are put in on purpose."""
-        return self._faults is not None
-
     def has_begun(self, ticket: int) -> None:
         """The function of a call is about to run, or never will."""
         self._coming.discard(ticket)
@@ -200,7 +195,7 @@ class _Call:
         except BaseException as error:
             self.fail(error)
         else:
-            if opened.has_references or self._server.is_faulty:
+            if opened.has_references or self._server._faults is not None:
                 self._server._run(self, opened)
             else:
                 self.run(opened)
@@ -232,11 +227,17 @@ class _Call:
 
     def _begin(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:  # Any: the user's
         """What the function returns; a future in its place when it is not done yet."""
-        self._server.has_begun(self._ticket)
+        server = self._server
+        server._coming.discard(self._ticket)  # as `has_begun`
+        if server._waiting:
+            server._tell_who_waits()
         self._request.taken_up()
         try:
             if self._header is None:
-                return self._outcome(function, function(*args, **kwargs))
+                value = function(*args, **kwargs)
+                if type(value) is CoroutineType or hasattr(function, "_wrapped_async_rpc_function"):
+                    return self._outcome(function, value)
+                return value
             with self._server._envelopes.entered(self._header):
                 return self._outcome(function, function(*args, **kwargs))
         except BaseException as error:
@@ -273,7 +274,8 @@ class _Call:
         except BaseException as error:
             self.fail(_about_result(error, value, self._name))
             return
-        server.ended()
+        with server._lock:  # as `ended`
+            server.num_open -= 1
         try:
             if (sealed.carries or sealed.loans) and not server.is_leaving(sealed, self._request.link):
                 server._envelopes.take_back(sealed, self._sender.id)  # nobody will read it

@@ -289,6 +289,9 @@ def test_a_job_can_be_killed_while_the_warm_process_stands_still() -> None:
         within(30, lambda: warm_of(pool).unanswered == 1, "the warm process was asked to fork")
         assert isinstance(handle, JobHandle)
         handle.kill()
+        done = threading.Event()
+        pool._life.on_hub(done.set)  # after the kill, which was handed in before
+        assert done.wait(30)
         os.kill(pid, signal.SIGCONT)
         assert outcome(handle).kind in ("stopped", "signal")
         assert pool.submit(os.getppid).result(within_s=60) == pid

@@ -184,7 +184,7 @@ class Link:
         if reply._due_s is not None:
             self._alarm.set(reply._due_s)
         try:
-            parts = self._encode(frames.CALL, reply.call_id, head, buffers)
+            parts = (self._encode if buffers else frames.encode)(frames.CALL, reply.call_id, head, buffers)
         except BaseException:
             self._not_sent(reply, cost)
             raise
@@ -591,12 +591,19 @@ class Link:
     def _wait(self, reply: Reply, within_s: float | None) -> None:
         """Block until the reply is done. After `_check_may_wait`."""
         now_s = self._hub.clock.now_s
-        until_s = None if within_s is None else now_s() + within_s
-        if reply._due_s is not None and (until_s is None or reply._due_s < until_s):
-            until_s = reply._due_s
+        until_s, left_s = reply._due_s, within_s
+        if within_s is not None:
+            end_s = now_s() + within_s
+            if until_s is None or end_s <= until_s:
+                until_s = end_s
+            else:
+                left_s = within_s - (end_s - until_s)
+        elif until_s is not None:
+            left_s = until_s - now_s()
+        if left_s is not None and left_s < 0:
+            left_s = 0.0
         try:
             while not reply._done:
-                left_s = None if until_s is None else max(0.0, until_s - now_s())
                 if self.ending is not None:
                     self._waiters.wait_unless(reply, reply.done, left_s)  # another thread is just telling everybody
                 elif self._reading.acquire(blocking=False):
@@ -605,8 +612,10 @@ class Link:
                     self._write_beside_reader(left_s)
                 else:
                     self._waiters.wait_unless(reply, lambda: reply._done or not self._reading.locked(), left_s)
-                if until_s is not None and not reply._done and now_s() >= until_s:
-                    self._too_late(reply, within_s)
+                if until_s is not None and not reply._done:
+                    left_s = max(0.0, until_s - now_s())
+                    if not left_s:
+                        self._too_late(reply, within_s)
         finally:
             if self._waiters.asleep:
                 self._waiters.wake_one()  # whoever waits may read now

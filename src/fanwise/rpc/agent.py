@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.futures import Future
@@ -116,7 +116,7 @@ class Agent:
         """The worker of this name, rank or info. RuntimeError when there is none, with those that there are."""
         if isinstance(to, WorkerInfo):
             return to
-        if isinstance(to, bool) or not isinstance(to, (str, int)):
+        if type(to) is not str and (isinstance(to, bool) or not isinstance(to, (str, int))):
             raise ValueError(f"Cannot get WorkerInfo from name {to}")
         info = self._infos.get(to)
         if info is not None:
@@ -251,7 +251,7 @@ class Agent:
         if link is None:
             return self._queued(sealed, to, limit_s)
         try:
-            reply = link.call_on_credit(cast(str, sealed), deadline_s=limit_s, waiting=self.waiting)  # `dumps` knows it
+            reply = link.call_on_credit(sealed, deadline_s=limit_s, waiting=self.waiting)  # type: ignore[arg-type]  # `dumps` knows it
         except WindowFullError:
             self.outside(partial(self.envelopes.take_back, sealed, to.id))
             raise
@@ -309,7 +309,7 @@ class Agent:
                 continue
             lent = self.begin_waiting()
             try:
-                answer = link.ask_on_credit(cast(str, sealed), within_s=limit_s)  # `dumps` knows it
+                answer = link.ask_on_credit(sealed, within_s=limit_s)  # type: ignore[arg-type]  # `dumps` knows it
             except NeverSent:  # it has just ended
                 self.envelopes.take_back(sealed, to.id)
                 continue

@@ -109,7 +109,9 @@ def encode(value: object, to: int) -> tuple[bytes, list[torch.Tensor], list[memo
     Raises what pickling raises.
     """
     encoder = _now.encoder
-    if encoder is None or encoder.is_busy or encoder.table is not _dispatch_table():
+    if _table_made_of != len(copyreg.dispatch_table) or _modules_seen != len(sys.modules):
+        _dispatch_table()
+    if encoder is None or encoder.is_busy or encoder.table is not _table:
         encoder = _Encoder()
         if _now.encoder is None or not _now.encoder.is_busy:
             _now.encoder = encoder

@@ -388,7 +388,9 @@ class Link:
 
     def _answer(self, call_id: int, value: object) -> None:
         try:
-            head, buffers = self._dumped(value)
+            head, buffers = self.dumps(value)  # as `_dumped`
+            if buffers or len(head) > self._taken_there.frame_bytes:
+                frames.check_may_be_sent(self._taken_there, head, buffers)
         except Exception as error:
             self._send(frames.encode(frames.ERROR, call_id, pack_error(error)))
             return

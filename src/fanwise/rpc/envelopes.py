@@ -18,7 +18,7 @@ from ..links import Link
 from . import pickling
 from .allowing import Allowed
 from .devices import DeviceMaps
-from .luggage import Along, Context, Created, pack, unpack
+from .luggage import NOTHING, Along, Context, Created, pack, unpack
 from .messages import BARE_ANSWER, BARE_CALL, Parts, Sealed, extra_of, is_answer, seal, unseal
 from .ref_orders import Fork
 from .worker_info import WorkerInfo
@@ -148,7 +148,7 @@ class Envelopes:
             return Opened(pickling.decode_call(memoryview(sealed.head)[1:], [], sealed.buffers, self.allowed))
         if sealed.claim is None:
             extra, tensors, data, buffers = unseal(sealed)
-            header, remote, forks, places = unpack(extra)
+            header, remote, forks, places = unpack(extra) if extra else NOTHING
             if tensors and (places is not None or self.devices.maps):
                 tensors = self._placed(tensors, places, sealed, sender)
         else:

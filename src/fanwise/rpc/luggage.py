@@ -45,7 +45,7 @@ class Along(NamedTuple):
     places: Sequence[str] | None = None
 
 
-_NOTHING = Along()
+NOTHING = Along()  # of a message that has no bytes of it
 
 
 def pack(along: Along) -> bytes:
@@ -66,7 +66,7 @@ def pack(along: Along) -> bytes:
 def unpack(data: Buffer) -> Along:
     """What `pack` was given; nothing of no bytes. Raises WireError for bytes that it does not make."""
     if not data:
-        return _NOTHING
+        return NOTHING
     try:
         return _unpack(memoryview(data))
     except (struct.error, UnicodeDecodeError) as error:

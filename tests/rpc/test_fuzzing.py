@@ -205,7 +205,10 @@ class Attack:
                     connection.sendall(self._as_a_stranger())
                 else:
                     self._as_a_member(connection)
-        self.peak_bytes = max(getattr(self, "peak_bytes", 0), resident_bytes(self.pid))
+        now_bytes = resident_bytes(self.pid)
+        if now_bytes > getattr(self, "peak_bytes", now_bytes) + (8 << 20):
+            print(f"connection {self.count} to {self.pid}: {(now_bytes - self.peak_bytes) >> 20} MiB more at once")
+        self.peak_bytes = max(getattr(self, "peak_bytes", 0), now_bytes)
 
     def _as_a_stranger(self) -> bytes:
         chance = self.chance
@@ -293,6 +296,7 @@ def test_what_is_announced_takes_no_memory(real_workers: Workers, tmp_path: Path
 @pytest.mark.soak
 def test_a_member_outlives_ten_minutes_of_it(real_workers: Workers, tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(1 << 30)
+    print(f"seed {seed}")
     attacks = attacks_on(real_workers, tmp_path, seed)
     until_s = time.monotonic() + SOAK_S
     while time.monotonic() < until_s:
@@ -301,4 +305,4 @@ def test_a_member_outlives_ten_minutes_of_it(real_workers: Workers, tmp_path: Pa
                 attack.once()
             attack.check()
     told = [(attack.count, (attack.peak_bytes - attack.base_bytes) >> 20) for attack in attacks]
-    print(f"seed {seed}: (connections, MiB more) {told}")
+    print(f"(connections, MiB more) {told}")

@@ -53,6 +53,19 @@ class Pair:
         within(10.0, lambda: len(self.came) == 3, "as many as may have come")
         return calls
 
+    def fill_and_stop_reading(self) -> threading.Event:
+        """The caller has sent what it may, and reads no more until the event is set (or 10 s)."""
+        self.fill_the_first_window()
+        stopped, go_on = threading.Event(), threading.Event()
+
+        def stop() -> None:
+            stopped.set()
+            go_on.wait(10.0)
+
+        self.hubs[0].call_soon(stop)
+        assert stopped.wait(10.0)
+        return go_on
+
     def answer_all(self) -> None:
         while self.came:
             self.came.popleft().answer(1)
@@ -215,15 +228,7 @@ def test_a_thread_that_reads_does_not_wait_it_overdraws_and_is_refused_at_last(p
 
 
 def test_a_peer_that_does_not_take_its_answers_gets_no_more_begun_until_it_does(pair: Pair) -> None:
-    stopped, go_on, again = threading.Event(), threading.Event(), threading.Event()
-
-    def stop() -> None:
-        stopped.set()
-        go_on.wait(10.0)
-
-    pair.fill_the_first_window()
-    pair.hubs[0].call_soon(stop)
-    assert stopped.wait(10.0)
+    go_on, again = pair.fill_and_stop_reading(), threading.Event()
     assert not pair.came[0].when_answers_leave(again.set)
     pair.came.popleft().answer(bytes(8 << 20))
     assert pair.came[0].when_answers_leave(again.set)
@@ -234,15 +239,7 @@ def test_a_peer_that_does_not_take_its_answers_gets_no_more_begun_until_it_does(
 
 
 def test_what_is_held_for_a_peer_is_let_go_when_its_link_ends(pair: Pair) -> None:
-    stopped, go_on, again = threading.Event(), threading.Event(), threading.Event()
-
-    def stop() -> None:
-        stopped.set()
-        go_on.wait(10.0)
-
-    pair.fill_the_first_window()
-    pair.hubs[0].call_soon(stop)
-    assert stopped.wait(10.0)
+    go_on, again = pair.fill_and_stop_reading(), threading.Event()
     pair.came.popleft().answer(bytes(8 << 20))
     assert pair.came[0].when_answers_leave(again.set)
     pair.other.lose("it was cut")

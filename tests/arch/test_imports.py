@@ -70,7 +70,7 @@ QUIET = [
     "rpc/ref_orders.py",
     "rpc/ref_streams.py",
     "rpc/refs.py",
-    "tune/spaces.py",
+    "tune/spaces/space.py",
     "tune/searchers.py",
     "tune/schedulers.py",
     "tune/stopping.py",

@@ -1,6 +1,6 @@
 """Asynchronous hyperparameter search.
 
-spaces, searchers, schedulers, stopping, tuning (quiet)   what to try, what goes on, when to end
+spaces/, searchers, schedulers, stopping, tuning (quiet)  what to try, what goes on, when to end
 reporting                                                 what objectives call
 tuner, search, screen                                     a search at work, and what it shows
 record, experiment                                        what happened, kept and read

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fanwise.tune import domains, values
-from fanwise.tune.domains import (
+from fanwise.tune import values
+from fanwise.tune.spaces import domains
+from fanwise.tune.spaces.domains import (
     Domain,
     FinRange,
     LogUniform,

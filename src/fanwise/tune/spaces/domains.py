@@ -18,8 +18,8 @@ from dataclasses import dataclass, fields
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from typing import TypeAlias, TypeGuard, final
 
-from ..base.nearest import did_you_mean
-from .values import check_switch, is_number, plain_json
+from ...base.nearest import did_you_mean
+from ..values import check_switch, is_number, plain_json
 
 Value: TypeAlias = int | float | str | bool | None
 

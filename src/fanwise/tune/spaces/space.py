@@ -15,16 +15,9 @@ from random import Random
 from types import MappingProxyType
 from typing import final
 
-from ..base.nearest import did_you_mean
-from .domains import Domain as Domain
-from .domains import choice as choice
-from .domains import domain_from_json, domain_to_json
-from .domains import finrange as finrange
-from .domains import lograndint as lograndint
-from .domains import loguniform as loguniform
-from .domains import randint as randint
-from .domains import uniform as uniform
-from .values import plain_json
+from ...base.nearest import did_you_mean
+from ..values import plain_json
+from .domains import Domain, domain_from_json, domain_to_json
 
 _MOST_SHOWN = 6
 
@@ -63,6 +56,7 @@ class Space:
         TypeError: a name that is not text, a bare list or tuple, or a constant that JSON cannot keep.
         ValueError: an empty name, or a constant NaN.
 
+    >>> from fanwise.tune import loguniform
     >>> space = Space({"learning_rate": loguniform(1e-2, 1), "max_epochs": 10})
     >>> space.complete({"learning_rate": 0.1}, Random("0/suggest/0"))
     {'learning_rate': 0.1, 'max_epochs': 10}

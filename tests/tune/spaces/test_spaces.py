@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanwise.tune import spaces
 from fanwise.tune.spaces import Space, choice, constant, finrange, lograndint, loguniform, randint, uniform
+from fanwise.tune.spaces import space as space_module
 
 BOOK = {"learning_rate": loguniform(1e-2, 1), "batch_size": randint(32, 256), "max_epochs": 10}
 JSON = st.recursive(
@@ -205,4 +205,4 @@ def test_foreign_json_is_refused() -> None:
 
 
 def test_the_examples_run() -> None:
-    assert doctest.testmod(spaces).failed == 0
+    assert doctest.testmod(space_module).failed == 0

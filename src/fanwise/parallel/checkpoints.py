@@ -22,7 +22,7 @@ import pickle
 import threading
 import traceback
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -103,9 +103,13 @@ class Writer:
 
     A checkpoint that cannot be written raises its error, once: in the next `write`, in `write_now`, in `wait`, or at
     the end of a `with` block. If none of them comes, the error is logged when the writer or the process ends.
+
+    Args:
+        told: is called with True when there is something to write, and with False when all of it is on the disk.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, told: Callable[[bool], None] = lambda is_writing: None) -> None:
+        self._told = told
         self._pid = os.getpid()
         self._changed = threading.Condition()
         self._waiting: dict[Path, Mapping[str, Any]] = {}  # Any: as `write` above
@@ -133,6 +137,7 @@ class Writer:
                 thread = threading.Thread(target=self._run, name="fanwise-checkpoints", daemon=False)
                 thread.start()  # if that fails, nothing was promised; until the lock is free it waits
                 self._thread = thread
+                self._told(True)
             self._waiting[place] = copied
 
     def write_now(self, path: Path, content: Mapping[str, Any]) -> None:  # Any: as above
@@ -142,7 +147,11 @@ class Writer:
         """
         self._check_process()
         self.wait()
-        write(_absolute(path), content)
+        self._told(True)
+        try:
+            write(_absolute(path), content)
+        finally:
+            self._told(False)
 
     def wait(self) -> None:
         """Block until everything is on the disk. Raises what a checkpoint failed with. At once in a fork."""
@@ -213,6 +222,7 @@ class Writer:
             work = None if self._writing is None else (self._writing, self._waiting.pop(self._writing))
             if work is None:
                 self._thread = None
+                self._told(False)
             self._changed.notify_all()
             return work
 

@@ -82,7 +82,7 @@ class Run:
         self._settings: dict[int, list[dict[str, Any]]] = {}  # Any: of optimizers, by id, as a checkpoint has them
         self._objects: dict[str, Stateful] = {}
         self._resumed: dict[str, Any] = {}  # Any: state_dicts that wait for their objects
-        self.writer = Writer()
+        self.writer = Writer(self._team.set_writing)
         self._line = ProgressLine(NoScreen())
         self._verify = verify  # batches between two times that processes compare everything
         self._outside = outside  # what the training function reaches beyond itself
@@ -411,17 +411,21 @@ class Run:
         """Write a checkpoint: the file is replaced as a whole, in the background.
 
         What it holds is copied before this returns. `fanwise.run` returns, and a program ends, when it is on the disk;
-        an error there is raised by the next `save` or at the end. With `wait` this call blocks until then.
+        an error there is raised by the next `save` or at the end. With `wait` this call blocks until then. A run that
+        fails, in whichever process, waits up to 30 s for what was asked for before.
 
         Called after a step it holds that step; called after the loop over the batches it goes on with the next
         epoch, so save last in an epoch. Returns the path.
         """
-        if self._team.place == 0 and not self._team.catching_up:
+        if self._team.catching_up:
+            return Path(path)
+        if self._team.place == 0:
             state = self._state()
             if not wait:
                 self.writer.write(Path(path), state)
             else:  # the other way copies, to main memory: a file shall be readable where there is no GPU
                 self.writer.write_now(Path(path), state if self.device.type == "cpu" else snapshot(state))
+        self._team.saved()
         return Path(path)
 
     def _state_here(self) -> dict[str, Any] | None:  # Any: as `_state`

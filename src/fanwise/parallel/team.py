@@ -98,6 +98,14 @@ class Team(Protocol):
         """Report once for all; the decision. None: it is this process's own job that reports."""
         ...
 
+    def saved(self) -> None:
+        """This process has come to a checkpoint in its program; what it writes of it itself is under way."""
+        ...
+
+    def set_writing(self, is_writing: bool) -> None:
+        """Whether this process writes checkpoints now. Called from any thread."""
+        ...
+
 
 class Alone:
     """The team of a process that trains by itself."""
@@ -121,6 +129,12 @@ class Alone:
 
     def report(self, values: Mapping[str, Any]) -> None:  # Any: as given
         return None
+
+    def saved(self) -> None:
+        pass
+
+    def set_writing(self, is_writing: bool) -> None:
+        pass
 
 
 class OwnSums:

@@ -101,6 +101,12 @@ class GuestTeam:
             raise unpack_error(decided)
         return decided
 
+    def saved(self) -> None:
+        pass
+
+    def set_writing(self, is_writing: bool) -> None:
+        pass
+
     # -- beginning and end -----------------------------------------------------------------------------------------
 
     def agree_on(self, plan: Plan, fixed: frozenset[str]) -> None:

@@ -10,6 +10,7 @@
 
     for each rank:  arrived   view << 32 | turn, how far it has come      agreed   the odd view that it has seen
                     idle      1 while it waits for something other than a turn or a view
+                    saves     how often it has called run.save      writing   1 while it writes checkpoints
 
 Every number has one writer: the supervisor above, the rank itself below. Numbers of 8 bytes are read and written whole.
 The order of two writes holds for a reader that looks in the other order, as the processors promise that Linux futexes
@@ -26,7 +27,7 @@ _VIEW, _COMMITTED, _COUNT, _ENDING, _JOINING, _ANSWERED, _DECIDED = range(7)
 _MEMBERS = 8
 _LINES = _MEMBERS + MAX_RANKS
 _LINE = 8  # numbers of a rank: 64 bytes, a cache line of its own
-_ARRIVED, _AGREED, _IDLE = 0, 1, 2
+_ARRIVED, _AGREED, _IDLE, _SAVES, _WRITING = range(5)
 _NUMBERS = _LINES + _LINE * MAX_RANKS
 
 _BOXES = 1 << 20
@@ -135,6 +136,20 @@ class Board:
 
     def set_idle(self, rank: int, is_idle: bool) -> None:
         self._numbers[_LINES + _LINE * rank + _IDLE] = int(is_idle)
+
+    def saves(self, rank: int) -> int:
+        """How many checkpoints it has come to in its program, whoever writes them."""
+        return self._numbers[_LINES + _LINE * rank + _SAVES]
+
+    def set_saves(self, rank: int, saves: int) -> None:
+        self._numbers[_LINES + _LINE * rank + _SAVES] = saves
+
+    def is_writing(self, rank: int) -> bool:
+        """Whether it has checkpoints that are not on the disk yet."""
+        return bool(self._numbers[_LINES + _LINE * rank + _WRITING])
+
+    def set_writing(self, rank: int, is_writing: bool) -> None:
+        self._numbers[_LINES + _LINE * rank + _WRITING] = int(is_writing)
 
     # -- boxes -----------------------------------------------------------------------------------------------------
 

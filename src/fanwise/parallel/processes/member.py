@@ -97,6 +97,10 @@ class Member:
         self._view, self._members, self._turn = view, members, turn
         # From the start on all count alike: the first of them may have reported before this one came so far.
         self._requests = board.answered if self.catching_up else 0
+        # Those that it joins stand in one place of the program until it takes part.
+        self._saves = max(map(board.saves, members)) if self.catching_up else 0
+        board.set_saves(self.rank, self._saves)
+        board.set_writing(self.rank, False)
 
     @property
     def place(self) -> int:
@@ -286,6 +290,13 @@ class Member:
                 raise Again
             board.wait_answered(seen)
         return pickle.loads(board.get(SUPERVISOR, message[1] % 2))
+
+    def saved(self) -> None:
+        self._saves += 1
+        self._board.set_saves(self.rank, self._saves)
+
+    def set_writing(self, is_writing: bool) -> None:
+        self._board.set_writing(self.rank, is_writing)
 
     def done(self) -> bool:
         """The training function has returned here. Whether this process is the one whose result counts."""

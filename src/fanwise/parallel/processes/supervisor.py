@@ -45,6 +45,8 @@ _LOOK_S = 0.05
 _ECHO_S = 0.1
 # What a stopped training function gets for its `finally`.
 _GRACE_S = 2.0
+# What checkpoints get that were asked for before the run failed.
+_SAVING_S = 30.0
 # What killed processes get to be gone.
 _DYING_S = 10.0
 # Deaths in one and the same place: by then the work, and not chance, kills.
@@ -449,6 +451,8 @@ class Supervisor:
 
     def _hang(self, hung: Sequence[int], late: Late, limit: float) -> None:
         said = {number: f"{self._hanging(number, late)}\nstep_timeout_s={limit:g} has passed" for number in hung}
+        for number, text in said.items():
+            self._ranks[number].hung = text
         if self._settings.on_loss == "stop":
             raise WorkerLostError("\n".join(f"{text}; on_loss='stop' ends the run with it." for text in said.values()))
         if set(hung) >= self._views.living:
@@ -494,16 +498,48 @@ class Supervisor:
     def _end_all(self, grace_s: float) -> None:
         """No process of the run is left after it."""
         self._board.end(FAILED, self._count)
-        self._let_end(grace_s)
-        for rank in self._ranks.values():
-            if not rank.is_over:
-                rank.kill()
-        self._let_end(_DYING_S)
-        for rank in self._ranks.values():
-            rank.close()
-        self._board.clear()  # an error that somebody keeps would hold the memory else
-        self._memory.close()
-        self._screen.close()
+        try:
+            self._let_end(grace_s)
+            self._let_save()
+        finally:
+            for rank in self._ranks.values():
+                if not rank.is_over:
+                    rank.kill()
+            self._let_end(_DYING_S)
+            for rank in self._ranks.values():
+                rank.close()
+            self._board.clear()  # an error that somebody keeps would hold the memory else
+            self._memory.close()
+            self._screen.close()
+
+    def _let_save(self) -> None:
+        """Wait until checkpoints are on the disk that any process had come to when the run failed.
+
+        All take the same way, and the first one writes: it comes to as many as another one has come to.
+        """
+        until_s = time.monotonic() + _SAVING_S
+        while late := self._saving():
+            if time.monotonic() > until_s:
+                for rank in late:
+                    _log.warning(
+                        "%s has not written its last checkpoint within %g s after the run had failed, and is "
+                        "killed: the file stays as it was before.",
+                        self._called(rank),
+                        _SAVING_S,
+                    )
+                return
+            self._let_end(_LOOK_S)
+
+    def _saving(self) -> list[_Rank]:
+        """Those that write checkpoints, or are to come to one. Who hangs, or is gone, is not waited for."""
+        board, first = self._board, self._views.members[0]
+        saves = max(map(board.saves, range(self._count)))
+        return [
+            rank
+            for rank in self._ranks.values()
+            if not (rank.is_over or rank.hung)
+            and (board.is_writing(rank.number) or (rank.number == first and board.saves(first) < saves))
+        ]
 
     def _silence(self, rank: _Rank) -> None:
         self._poll.unregister(rank.ear.fd)

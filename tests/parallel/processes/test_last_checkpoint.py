@@ -1,0 +1,119 @@
+"""A checkpoint that was asked for before a run fails is on the disk when the error is raised, as on one device."""
+
+import functools
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import fanwise
+from fanwise.base.errors import WorkerLostError
+from fanwise.parallel import Run
+from fanwise.parallel.processes import supervisor
+from fanwise.pool import Pool
+from fanwise.testing import within
+
+X = torch.randn(16, 4, generator=torch.Generator().manual_seed(1))
+
+
+class Fault(Exception):
+    """What another process than the first raises."""
+
+
+class Slow:
+    """Takes until the run has been told to end, and then some: what a large file takes.
+
+    `ended`: the note that says so.
+    """
+
+    def __init__(self, ended: Path) -> None:
+        self._ended = ended
+
+    def state_dict(self) -> dict[str, Any]:  # Any: itself
+        return {"slow": self}
+
+    def load_state_dict(self, state: Any) -> None: ...  # Any: never called
+
+    def __deepcopy__(self, memo: object) -> "Slow":
+        return self
+
+    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+        within(20, self._ended.exists, "the first process has been told that the run ends")
+        threading.Event().wait(0.3)
+        return int, (3,)
+
+
+def steps_of(run: Run) -> Any:  # Any: a Step
+    model = nn.Linear(4, 1)
+    return run.step(model, torch.optim.SGD(model.parameters(), 0.1), lambda m, x: m(x).square().mean(1))
+
+
+def while_it_is_written(folder: Path, run: Run, until: str = "ended") -> None:
+    """The first process waits in the next step, with its file not yet written, when the last one raises."""
+    step = steps_of(run)
+    run.keep(slow=Slow(folder / until))
+    batches = run.batches(X, 8)
+    step(next(batches))
+    run.save(folder / "checkpoint")
+    if run.rank == run.world_size - 1:
+        raise Fault
+    try:
+        step(next(batches))
+    except BaseException:
+        if run.rank == 0:
+            (folder / "ended").touch()
+        raise
+
+
+def before_it_is_asked_for(folder: Path, run: Run) -> None:
+    """The first process comes to run.save when the last one has raised for long."""
+    step = steps_of(run)
+    step(X)
+    if run.rank == 0:
+        within(20, (folder / "raises").exists, "the other process raises")
+        threading.Event().wait(0.5)
+    run.save(folder / "checkpoint")
+    if run.rank == run.world_size - 1:
+        (folder / "raises").touch()
+        raise Fault
+    step(X)
+
+
+def dies(folder: Path, run: Run) -> None:
+    """As `while_it_is_written`, with a process that is killed."""
+    try:
+        while_it_is_written(folder, run)
+    except Fault:
+        os.kill(os.getpid(), 9)
+
+
+@pytest.mark.parametrize("train", [while_it_is_written, before_it_is_asked_for])
+@pytest.mark.parametrize("devices", [2, 3])
+def test_what_was_asked_for_before_another_process_raises_is_on_the_disk(
+    train: Any, devices: int, pool: Pool, tmp_path: Path
+) -> None:
+    with pytest.raises(Fault):
+        fanwise.run(functools.partial(train, tmp_path), devices=devices, pool=pool)
+    assert torch.load(tmp_path / "checkpoint", weights_only=False)["step"]["turns"] == 1
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_and_before_one_dies_where_a_death_ends_the_run(pool: Pool, tmp_path: Path) -> None:
+    with pytest.raises(WorkerLostError):
+        fanwise.run(functools.partial(dies, tmp_path), devices=2, on_loss="stop", pool=pool)
+    assert torch.load(tmp_path / "checkpoint", weights_only=False)["step"]["turns"] == 1
+
+
+def test_a_disk_that_does_not_answer_is_not_waited_for_without_end(
+    pool: Pool, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "_SAVING_S", 0.3)
+    (tmp_path / "checkpoint").write_text("of before")
+    with pytest.raises(Fault):
+        fanwise.run(functools.partial(while_it_is_written, tmp_path, until="never"), devices=2, pool=pool)
+    assert "has not written its last checkpoint within 0.3 s after the run had failed, and is killed" in caplog.text
+    assert (tmp_path / "checkpoint").read_text() == "of before"

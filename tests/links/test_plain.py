@@ -2,6 +2,7 @@
 
 import pickle
 import struct
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 
 from fanwise.base.errors import FanwiseError, WireError
 from fanwise.links.plain import Plain
+from fanwise.tensor import to_wire
+from fanwise.tensor.wire.header import ENGINE_CODES
 
 
 class Place(NamedTuple):
@@ -88,6 +91,15 @@ def test_tensors_come_back_also_in_records(size: int) -> None:
     for back in (through((1, tensor))[1], through(Grad(tensor)).values, through([Grad(tensor[::2])])[0].values):
         assert torch.equal(back, tensor if back.shape == tensor.shape else tensor[::2])
     assert through(torch.nn.Parameter(tensor)).requires_grad
+
+
+def test_an_array_of_a_library_that_is_not_loaded_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, _ = plain.dumps(torch.arange(3.0))
+    header, _ = to_wire(torch.arange(3.0))
+    changed = header[:2] + bytes([ENGINE_CODES["jax"]]) + header[3:]
+    monkeypatch.setitem(sys.modules, "jax", None)  # to load it is an error
+    with pytest.raises(WireError, match="an array of jax came, and this process has not loaded jax"):
+        ours.loads(data.replace(header, changed))
 
 
 class Level(int):

@@ -7,13 +7,17 @@ import os
 import pickle
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 
 from fanwise.base.errors import WireError
 from fanwise.rpc.allowing import Allowed
+from fanwise.tensor import to_wire
+from fanwise.tensor.wire.header import ENGINE_CODES
+from fanwise.tensor.wire.reducing import rebuild_array
 
 
 def step(x: int) -> int:
@@ -143,6 +147,29 @@ def test_nothing_is_imported_that_is_not_allowed() -> None:
     with pytest.raises((WireError, pickle.UnpicklingError)):
         Allowed([]).loads(b"\x80\x04\x8c\x0bantigravity\x8c\x05flyer\x93.", ())
     assert "antigravity" not in sys.modules
+
+
+def test_an_array_loads_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    header, (memory,) = to_wire(np.arange(3.0))
+    monkeypatch.setitem(sys.modules, "jax", None)  # to load it is an error
+    for engine in ("numpy", "jax"):
+        named = header[:2] + bytes([ENGINE_CODES[engine]]) + header[3:]
+        data = pickle.dumps(Rebuilt(named, bytes(memory)), protocol=5)
+        if engine == "numpy":
+            assert Allowed([]).loads(data, ()).tolist() == [0.0, 1.0, 2.0]
+        else:
+            with pytest.raises(WireError, match=r"has not loaded jax.*\nImport jax here before, or send .*to_numpy"):
+                Allowed([]).loads(data, ())
+
+
+class Rebuilt(NamedTuple):
+    """An array, as its pickle makes it again."""
+
+    header: bytes
+    memory: bytes
+
+    def __reduce__(self) -> tuple[Any, tuple[bytes, bytes]]:
+        return rebuild_array, (self.header, self.memory)
 
 
 def test_what_has_no_name_cannot_be_allowed() -> None:

@@ -11,6 +11,7 @@ import pickle
 import random
 import socket
 import struct
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,6 +29,7 @@ from fanwise.rpc.luggage import Along, pack
 from fanwise.rpc.members import Hello, Member, View
 from fanwise.rpc.messages import dumps, seal
 from fanwise.rpc.ref_orders import Batch, ChildAccepted, Fence, Fork, ForkRequest, GlobalId, Release, WorkerKey
+from fanwise.tensor.wire.header import ENGINE_CODES, MAGIC, VERSION
 from fanwise.testing import within
 from fanwise.testing.rpc_workers import Worker, Workers
 
@@ -64,6 +66,11 @@ def works() -> float:
     me = rpc.get_worker_info().name
     tally = rpc.remote(me, Tally, args=(1,))
     return float(tally.rpc_sync().add(2)) + float(rpc.rpc_sync(me, total, args=(torch.ones(3, 2).t(),)))
+
+
+def engines_loaded() -> list[str]:
+    """What bytes of others could have this process load: each takes more memory than all else here may."""
+    return [name for name in ("jax", "tensorflow") if name in sys.modules]
 
 
 def resident_bytes(pid: int) -> int:
@@ -116,7 +123,7 @@ def words(chance: random.Random, incarnation: int, *, with_pickles: bool, canary
     data = chance.choice(pickles(canary)) if with_pickles else b"N."
     sealed = seal(extra, tensors, data, [memoryview(bytes(5000))] * chance.randrange(2), chance.choice(["f", None]))
     kinds = [frames.REQUEST, frames.NOTICE, frames.CALL, frames.REPLY]
-    return [(chance.choice(kinds), chance.choice([*plain, (sealed, ())])) for _ in range(chance.randrange(1, 5))]
+    return [(chance.choice(kinds), chance.choice([*plain, *[(sealed, ())] * 6])) for _ in range(chance.randrange(1, 5))]
 
 
 def pickles(canary: Path) -> list[bytes]:
@@ -160,6 +167,9 @@ def stream_of(chance: random.Random, said: Sequence[tuple[int, Any]], *, with_pi
     for kind, word in said:
         head, buffers = dumps(word)
         head = bytes(head)
+        if chance.random() < 0.2:  # arrays of another engine
+            begin, engine = bytes((MAGIC, VERSION)), chance.choice(["numpy", "jax", "tensorflow"])
+            head = head.replace(begin + bytes([ENGINE_CODES["torch"]]), begin + bytes([ENGINE_CODES[engine]]))
         if chance.random() < 0.5:
             head = changed(chance, head, len(head) if with_pickles else max(1, len(head) - 2))
         frame = b"".join(map(bytes, frames.encode(kind, chance.randrange(1, 100), head, buffers)))
@@ -238,11 +248,12 @@ class Attack:
                 pass
 
     def check(self) -> None:
-        """The member lives, answers, has taken no memory, and has run nothing of what came."""
+        """The member lives, answers, has taken no memory, and has run and loaded nothing of what came."""
         assert self.worker.do(works) == 9.0
         grown = self.peak_bytes - self.base_bytes
         assert grown < MEMORY_MAX_BYTES, f"{grown >> 20} MiB more after {self.count} connections"
         assert not self.canary.exists()
+        assert self.worker.do(engines_loaded) == []
 
 
 def attacks_on(real_workers: Workers, folder: Path, seed: int) -> list[Attack]:

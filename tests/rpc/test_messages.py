@@ -3,6 +3,7 @@
 import math
 import pickle
 import struct
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -16,6 +17,8 @@ from fanwise.rpc import messages
 from fanwise.rpc.devices import DeviceMaps
 from fanwise.rpc.envelopes import Envelopes
 from fanwise.rpc.messages import Sealed, dumps, is_answer, loads, seal, unseal
+from fanwise.tensor import to_wire
+from fanwise.tensor.wire.header import ENGINE_CODES
 
 
 def through(tensors: Sequence[torch.Tensor], extra: bytes = b"", call: str | None = "f") -> messages.Parts:
@@ -177,6 +180,60 @@ def test_a_changed_description_is_a_wire_error_or_a_tensor_that_can_be_read(kind
 def test_an_index_beyond_the_shape_is_a_wire_error() -> None:
     with pytest.raises(WireError, match="do not make one"):
         unsealed_with(OF_PARTS["coo"](), lambda about: about[: messages._ABOUT.size] + struct.pack("<2q", 2, 2))
+
+
+def with_header(tensor: torch.Tensor, *, engine: str, dtype: int | None = None) -> Sealed:
+    """A message in which the header of a tensor names another engine, and maybe another type."""
+    sealed = seal(b"", [tensor], b"", [], "f")
+    (header, _) = to_wire(tensor)
+    changed = bytearray(header)
+    changed[2] = ENGINE_CODES[engine]
+    changed[3] = dtype or changed[3]
+    return Sealed(bytes(sealed.head).replace(header, bytes(changed)), sealed.buffers, "f")
+
+
+@pytest.mark.parametrize("size", [3, 5000])
+@pytest.mark.parametrize("engine", ["jax", "tensorflow", "numpy"])
+def test_a_tensor_is_one_of_torch_whatever_engine_its_header_names(
+    engine: str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if engine != "numpy":
+        monkeypatch.setitem(sys.modules, engine, None)  # to load it is an error
+    (back,) = unseal(with_header(torch.arange(float(size)), engine=engine)).tensors
+    assert type(back) is torch.Tensor and back.sum() == size * (size - 1) / 2
+
+
+def test_a_tensor_of_a_type_that_torch_does_not_have_is_a_wire_error() -> None:
+    with pytest.raises(WireError, match="torch has no element type float8_e4m3"):
+        unseal(with_header(torch.ones(3, dtype=torch.uint8), engine="jax", dtype=46))
+
+
+@pytest.mark.parametrize("kind", OF_PARTS)
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_parts_of_a_tensor_are_whole(kind: str) -> None:
+    """Else its indices could be one number that is said to be any number of them, and to check them takes for ever."""
+    sealed = seal(b"", [OF_PARTS[kind]()], b"", [], "f")
+    at = 1 + messages._COUNTS.size + messages._ENTRY.size + _about_size(sealed)
+    entry, said = messages._ENTRY.size, struct.pack("<4q2B", 1 << 40, 1 << 40, 0, 0, 0, 1)
+    strided = messages._ABOUT.pack(messages._STRIDED, 0, 2) + said
+    one = bytes(seal(b"", [torch.ones(1, 1)], b"", [], "f").head)[1 + messages._COUNTS.size :]
+    part = messages._ENTRY.pack(len(strided), messages._PARTS) + strided + one
+    header_size, size = messages._ENTRY.unpack_from(sealed.head, at)
+    (num, extra, table, beside, rows) = messages._COUNTS.unpack_from(sealed.head, 1)
+    longer = len(part) - (entry + header_size + size)
+    counts = messages._COUNTS.pack(num, extra, table + longer, beside, rows)
+    rest = sealed.head[at + entry + header_size + size :]
+    head = b"".join((sealed.head[:1], counts, sealed.head[1 + len(counts) : at], part, rest))
+    with pytest.raises(WireError, match="in parts itself"):
+        unseal(Sealed(head, sealed.buffers, "f"))
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_sparse_tensors_of_views_come_as_they_were() -> None:
+    indices, values = torch.tensor([[0, 2], [1, 0]]).t(), torch.ones(1).expand(2)
+    coo = torch.sparse_coo_tensor(indices, values, (2, 3))
+    (back,) = through([coo]).tensors
+    assert torch.equal(back.to_dense(), coo.to_dense())
 
 
 def test_strides_of_a_huge_gap_take_no_memory() -> None:

@@ -3,6 +3,7 @@
 TensorFlow goes the same way (`fanwise.tensor.wire`) and is tested on links, where it is loaded once.
 """
 
+import importlib
 import importlib.abc
 import sys
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 import fanwise.rpc as rpc
-from fanwise.base.errors import NotInstalled, NotSendableError
+from fanwise.base.errors import NotInstalled, NotSendableError, WireError
 from fanwise.testing.rpc_workers import Workers
 
 # Any throughout: arrays of JAX, which the process of the tests does not load.
@@ -49,6 +50,10 @@ def total_of_mine(rref: Any) -> float:
 
 def has_jax() -> bool:
     return "jax" in sys.modules
+
+
+def load_jax() -> None:
+    importlib.import_module("jax")
 
 
 def there_and_back(to: str) -> list[Any]:
@@ -158,6 +163,10 @@ def test_a_worker_without_jax_says_so_and_goes_on(real_workers: Workers) -> None
     assert not two.do(has_jax)
 
 
-def test_an_allow_list_lets_arrays_pass(real_workers: Workers) -> None:
-    one, _ = real_workers.group(2, allow=[f"{__name__}.*"])
+def test_an_allow_list_lets_arrays_pass_where_their_library_is_loaded(real_workers: Workers) -> None:
+    one, two = real_workers.group(2, allow=[f"{__name__}.*"])
+    with pytest.raises(WireError, match=r"an array of jax came, and this process has not loaded jax"):
+        one.do(send, "w1")
+    assert not two.do(has_jax)
+    two.do(load_jax)
     assert one.do(there_and_back, "w1") == [True, True, True, True, True, "bfloat16"]

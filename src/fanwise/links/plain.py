@@ -3,10 +3,11 @@
     None, bool, int, float, str, bytes, tuple, list, dict, frozenset; arrays (`tensor.wire`); records of a fixed list
     one byte of kind, then for numbers the number, for the others how long they are, then what they hold
 
-Reading makes nothing but these, whoever has written the bytes: no name is looked up and nothing is imported. A record
-is a named tuple or a dataclass of the list that both sides have, known by its place there, and its fields have the
-types that it declares. All numbers are little-endian. Bytes that are no such value are a `WireError`, never another
-error, and never ask for more memory than they have themselves.
+Reading makes nothing but these, whoever has written the bytes: no name is looked up and nothing is imported, so an
+array of an engine that this process has not loaded is refused. A record is a named tuple or a dataclass of the list
+that both sides have, known by its place there, and its fields have the types that it declares. All numbers are little-
+endian. Bytes that are no such value are a `WireError`, never another error, and never ask for more memory than they
+have themselves.
 """
 
 import operator
@@ -19,7 +20,7 @@ from typing import Any, Literal, NamedTuple, SupportsIndex, Union
 
 from ..base.errors import FanwiseError, WireError
 from ..tensor import from_wire, to_wire
-from ..tensor.wire import is_array
+from ..tensor.wire import check_loaded, is_array
 
 Buffer = bytes | bytearray | memoryview
 _Check = Callable[[Any], bool]  # Any: a value that came
@@ -198,6 +199,7 @@ class _Reader:
         _, header_size, size = _ARRAY.unpack_from(self._view, self.at)
         self.at += _ARRAY.size
         header = self._bytes(header_size)
+        check_loaded(header)
         if size != _BESIDE:
             return from_wire(header, [bytearray(self._bytes(size))])
         (number,) = struct.unpack("<H", self._bytes(2))

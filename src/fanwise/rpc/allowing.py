@@ -31,6 +31,8 @@ import torch
 
 from ..base import errors
 from ..base.errors import WireError
+from ..tensor.wire import check_loaded
+from ..tensor.wire.reducing import rebuild_array
 from .reading import Found, GetAttribute, Reader, give_state, refused
 
 Buffer = bytes | bytearray | memoryview
@@ -253,6 +255,11 @@ def _parameter(data: torch.Tensor, requires_grad: bool, hooks: OrderedDict[Any, 
     return torch.nn.Parameter(data, requires_grad)
 
 
+def _array(header: bytes, buffer: Buffer) -> object:
+    check_loaded(header)
+    return rebuild_array(header, buffer)
+
+
 def _size(lengths: Sequence[int]) -> torch.Size:
     return torch.Size(lengths)
 
@@ -287,6 +294,7 @@ _KNOWN: dict[str, Callable[[], Found]] = {
     ),
     "collections.OrderedDict": lambda: Found(OrderedDict, _checked(OrderedDict)),
     "collections.deque": lambda: Found(deque, _checked(deque, list | tuple, int | None, at_least=0)),
+    "fanwise.tensor.wire.reducing.rebuild_array": lambda: Found(rebuild_array, _checked(_array, bytes, _bytes)),
     "torch.Size": lambda: Found(torch.Size, _checked(_size, tuple | list)),
     "torch.device": lambda: Found(torch.device, _checked(torch.device, str, int, at_least=1)),
     "torch._utils._rebuild_parameter": lambda: Found(_parameter, _checked(_parameter, torch.Tensor, bool, OrderedDict)),
@@ -296,7 +304,6 @@ _KNOWN: dict[str, Callable[[], Found]] = {
     **_ours("fanwise.rpc.pickling", "_tensor", int),
     **_ours("fanwise.rpc.rref", "received", int),
     **_ours("fanwise.rpc.nn", "_received", object, str, bool, bool, tuple, object),
-    **_ours("fanwise.tensor.wire.reducing", "rebuild_array", bytes, _bytes),
     **_ours("fanwise.tensor.wire.reducing", "rebuild_scalar", bytes, bytes),
     # Where pickle finds the functions of torch, and under which name users know them.
     "torch._C._VariableFunctionsClass": lambda: Found(_FunctionsOf("torch._C", "_VariableFunctionsClass", "torch")),

@@ -249,7 +249,7 @@ def _put(tensor: torch.Tensor, table: list[Buffer], beside: list[memoryview], le
         about += struct.pack(f"<{tensor.ndim}q", *tensor.shape)
         table += (_ENTRY.pack(len(about), _PARTS), about)
         for part in _SPARSE[tensor.layout]:
-            _put(getattr(bare, part)(), table, beside, lend)
+            _put(getattr(bare, part)().contiguous(), table, beside, lend)
         return
     if not tensor.is_contiguous() and tensor.layout is torch.strided and not tensor.is_nested:
         _put_strided(tensor, table, beside, lend)
@@ -331,9 +331,15 @@ class _Table:
                 raise WireError("a handle of memory came in a message without loans.")
             return self._borrow(self._number, header)
         if size == _BESIDE:
-            return from_wire(header, [next(self._beside)])  # type: ignore[no-any-return]  # torch's tensors only
+            return _dense(header, next(self._beside))
         # A copy of its own: the bytes of a frame are shared by all that lies in it, and not aligned.
-        return from_wire(header, [bytearray(self._bytes(0, size))])  # type: ignore[no-any-return]  # as above
+        return _dense(header, bytearray(self._bytes(0, size)))
+
+    def _take_part(self) -> torch.Tensor:
+        # One that is itself in parts could claim to be of any size, and so keep for hours whoever checks it.
+        if _ENTRY.unpack_from(self._view, self._at)[1] == _PARTS:
+            raise WireError("a part of a tensor came in parts itself.")
+        return self.take()
 
     def _bytes(self, skip: int, size: int) -> memoryview:
         self._at += skip + size
@@ -350,15 +356,23 @@ class _Table:
             shape = struct.unpack(f"<{ndim}q", about[_ABOUT.size :])
         try:
             if code == _STRIDED:
-                tensor = _strided(self.take(), shape, strides, order)
+                tensor = _strided(self._take_part(), shape, strides, order)
             else:
-                parts = [self.take() for _ in _SPARSE[_LAYOUTS[code]]]
+                parts = [self._take_part() for _ in _SPARSE[_LAYOUTS[code]]]
                 tensor = _sparse(_LAYOUTS[code], parts, shape, is_coalesced=bool(flags & _COALESCED))
             return tensor.requires_grad_() if flags & _NEEDS_GRAD else tensor
         except FanwiseError:
             raise
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             raise WireError(f"a tensor of shape {shape} came in parts that do not make one: {error}") from error
+
+
+def _dense(header: memoryview, memory: Buffer) -> torch.Tensor:
+    """A tensor, whatever engine the header names: to make an array of another one could load its library."""
+    try:
+        return from_wire(header, [memory], engine="torch")  # type: ignore[no-any-return]  # that makes a tensor
+    except TypeError as error:
+        raise WireError(f"a tensor came that torch cannot make: {error}") from error
 
 
 def _sparse(

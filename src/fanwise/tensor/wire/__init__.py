@@ -1,5 +1,6 @@
 """The wire format of arrays: a header of a few bytes, and the memory as it is. See docs/design/wire-format.md."""
 
+from .coding import check_loaded as check_loaded
 from .coding import from_wire as from_wire
 from .coding import to_wire as to_wire
 from .header import WireHeader as WireHeader

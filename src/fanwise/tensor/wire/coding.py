@@ -12,6 +12,7 @@ The contents are not looked at.
 """
 
 import importlib
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -106,6 +107,23 @@ def from_wire(
     if engine is not None and engine != head.engine:
         head = _for_engine(head, engine)
     return (_codecs.get(head.engine) or _load(head.engine)).decode(head, buffer, device)
+
+
+def check_loaded(header: bytes | bytearray | memoryview) -> None:
+    """Refuse the header of an array whose engine this process has not loaded.
+
+    For bytes that may load nothing here. To load an engine takes a second or more and 100 MB and more, so `from_wire`
+    is for senders who may ask for that.
+
+    Raises:
+        WireError: that, or the header is malformed.
+    """
+    engine = read_header(header).engine
+    if sys.modules.get(engine) is None:
+        raise WireError(
+            f"an array of {engine} came, and this process has not loaded {engine}; these bytes may load nothing.\n"
+            f"Import {engine} here before, or send fanwise.tensor.to_numpy(x)"
+        )
 
 
 def _as_bytes(buffer: memoryview | bytearray | bytes) -> memoryview:

@@ -1,5 +1,7 @@
 """What one device does and several did otherwise without a word: it is the same now, or the same error on both."""
 
+import collections
+import copy
 import functools
 import random
 import sys
@@ -159,6 +161,45 @@ def test_a_hook_in_one_process_alone_takes_the_state_home_in_all(exchange: Excha
 
     one, two = on_both(train, pool)
     assert equal(one, two)
+
+
+def looks_into_the_state(run: Run, where: str, at: int = 0) -> list[Tensor]:
+    """After so many batches; what is looked at is held, and looked at again later."""
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters(), 0.1)
+    step = run.step(model, optimizer, losses)
+    weight, seen, held = next(model.parameters()), [], None
+    for number, batch in enumerate(run.batches(X, 8)):
+        step(batch)
+        if number == at:
+            if where == "read" or (where == "read in one" and run.rank == 0):
+                held = optimizer.state[weight]
+            elif where == "copied":
+                held = copy.deepcopy(optimizer).state_dict()["state"][0]
+            elif where == "walked":
+                held = next(state for param, state in optimizer.state.items() if param is weight)
+            elif where == "changed":
+                optimizer.state[weight]["exp_avg"].zero_()
+            elif where == "cleared":
+                optimizer.state.clear()
+            elif where == "replaced":
+                optimizer.state = collections.defaultdict(dict)
+        if held is not None:
+            seen.append(held["exp_avg"].clone())
+    first = optimizer.state_dict()["state"][0]
+    assert sorted(optimizer.state[weight]) == sorted(first) == ["exp_avg", "exp_avg_sq", "step"]
+    return [*weights(model), *first.values(), *seen]
+
+
+LOOKS = ["read", "read in one", "walked", "copied", "changed", "cleared", "replaced"]
+
+
+@pytest.mark.parametrize("where", LOOKS)
+def test_the_state_of_an_optimizer_can_be_looked_into_and_changed(where: str, exchange: Exchange, pool: Pool) -> None:
+    one, two = on_both(functools.partial(looks_into_the_state, where=where), pool)
+    assert equal(one, two)
+    unseen = fanwise.run(functools.partial(looks_into_the_state, where=""), devices=1, shards=4)
+    assert equal(one[: len(unseen)], unseen) == (where in LOOKS[:4])
 
 
 def test_numpys_and_pythons_chance_in_a_loss_is_that_of_the_shard(pool: Pool) -> None:

@@ -8,12 +8,13 @@ passed the barrier nothing has happened: when an owner dies, whoever owns its sl
 that of the dead. So the memory and the time of the state are divided by the number of processes.
 
 Only for optimizers that treat every element by itself, the same in a slice as in the whole tensor. When that is no
-longer so - somebody has added a group of parameters, or a hook that is to see every gradient, or another step needs
-the optimizer as a whole - each process takes the whole state home and updates by itself from then on. All learn of it
-in the exchange of the same step, so they do it together.
+longer so - somebody has added a group of parameters, or a hook that is to see every gradient, or has looked into
+`optimizer.state`, or another step needs the optimizer as a whole - each process takes the whole state home and updates
+by itself from then on. All learn of it in the exchange of the same step, so they do it together.
 """
 
 import operator
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ from torch.optim import Optimizer
 
 from ..elementwise import COUNTED, KEYS, another, is_watched
 from .areas import Areas, Piece
+from .spread_state import SpreadState
 
 
 class ShardedOptimizer:
@@ -44,6 +46,10 @@ class ShardedOptimizer:
         self._places = {param: place for place, param in enumerate(self._params)}
         self._slices: dict[tuple[int, tuple[Piece, ...]], Optimizer] = {}
         self._is_stale = bool(optimizer.state)
+        self._spread = SpreadState(self._whole)
+        self._shown: dict[Any, dict[str, Any]] | None = None  # in its place for a state_dict
+        if not self._is_stale:
+            optimizer.state = self._spread
         self._held = _held_by(optimizer)
         self._hooks = [
             optimizer.register_state_dict_pre_hook(self._fill),
@@ -63,14 +69,21 @@ class ShardedOptimizer:
         """Whether it can no longer be done by slices."""
         held = _held_by(self._optimizer)
         is_same = len(held) == len(self._held) and all(map(operator.is_, held, self._held))
-        return not is_same or is_watched(self._optimizer)
+        return not is_same or is_watched(self._optimizer) or self._is_seen
+
+    @property
+    def _is_seen(self) -> bool:
+        """Whether the program has looked into the state, or put another one in its place."""
+        is_other = self._optimizer.state is not self._spread and not self._is_stale
+        return is_other or self._spread.has_come
 
     def end(self) -> None:
         """The whole state goes to the optimizer, in every process; what updates from now on is the optimizer.
 
         Between two steps, or when all know in a step that all do it: then nobody writes into the state.
         """
-        self._fill(self._optimizer)
+        if not self._is_stale and not self._is_seen:
+            self._optimizer.state = self._whole()
         for hook in self._hooks:
             hook.remove()
 
@@ -80,7 +93,7 @@ class ShardedOptimizer:
             self._is_stale = False
             self._version = next((version for version in versions if version is not None), self._version)
             self._take_in()
-            self._optimizer.state.clear()
+            self._optimizer.state = self._spread
 
     def update(self, pieces: Sequence[Piece], reached: Sequence[bool], grad_of: Callable[[Piece], Tensor]) -> None:
         """Write new parameters and new state of our pieces; nobody uses them yet."""
@@ -167,10 +180,9 @@ class ShardedOptimizer:
 
     # -- the whole state -------------------------------------------------------------------------------------------
 
-    def _fill(self, optimizer: Optimizer) -> None:
-        """Before state_dict: the state of all slices, as this optimizer would have it."""
-        if self._is_stale:
-            return
+    def _whole(self) -> defaultdict[Any, dict[str, Any]]:  # Any: tensors, by parameter
+        """The state of all slices, as this optimizer would have it."""
+        found: defaultdict[Any, dict[str, Any]] = defaultdict(dict)
         for place in self._in_groups():
             if not self._counts[place]:
                 continue
@@ -178,12 +190,19 @@ class ShardedOptimizer:
             for number, key in enumerate(self._keys_of(place)):
                 if (place, key) in self._has:
                     state[key] = self._areas.whole_state(number, self._version, place).clone()
-            optimizer.state[self._params[place]] = state
+            found[self._params[place]] = state
+        return found
+
+    def _fill(self, optimizer: Optimizer) -> None:
+        """Before state_dict, which is to see the whole state."""
+        if not self._is_stale and not self._is_seen:
+            optimizer.state = self._shown = self._whole()
 
     def _empty(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
         """After it: this process holds its slice only."""
-        if not self._is_stale:
-            optimizer.state.clear()
+        if self._shown is not None and optimizer.state is self._shown:
+            optimizer.state = self._spread
+        self._shown = None
 
     def _loaded(self, optimizer: Optimizer) -> None:
         """After load_state_dict: what it holds is newer than what lies in the memory."""

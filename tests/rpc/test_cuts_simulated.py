@@ -1,11 +1,15 @@
 """Members on many hosts, one thread, no time: cuts, deaths, newcomers and searches in any order. No two sides go on.
 
-    every step is drawn from a seed: cut, mend, kill, start, seek, stand, give up, notice, deliver
+    every step is drawn from a seed: cut, mend, reset, kill, start, seek, stand, give up, notice, deliver
     then all that is silent is noticed, all that was sent arrives: at most one coordinator rules, and all of its members
     know it
 
 A cut is silence: what was sent across it is gone, and each side notices on its own, at any later time. A link that was
 cut stays so. A death is heard at once, by whoever is not cut off.
+
+A reset looks like a death to both sides, and both live: the member seeks, and finds the coordinator that it had; that
+waits for it. A link that was reset is no cut before it is mended: who cannot reach the coordinator after a reset takes
+it for dead, and the other way round, which is a limit that `docs/design/rpc.md` names.
 """
 
 import random
@@ -31,7 +35,23 @@ class Link:
         self.member, self.chief, self.machine = member, chief, machine
         self.up: deque[Callable[[], None]] = deque()
         self.down: deque[Callable[[], None]] = deque()
-        self.cut = False
+        self.cut = self.ended = False
+
+    def reset(self) -> None:
+        """Both sides hear its end, and nothing of what is on its way."""
+        if not (self.cut or self.ended):
+            self.silence()
+            self.cut, self.ended = False, True
+            self.up.append(lambda: self.chief.guest_away(self))
+            self.down.append(lambda: self.member.chief_reset(self))
+
+    @property
+    def is_unmended(self) -> bool:
+        """It was reset, and one of the two does not know yet, or has not met the other again."""
+        if not (self.ended and self.member.alive and self.chief.alive):
+            return False
+        is_away = self.chief.away.get(self.member.me.incarnation) is self.member
+        return is_away or self.member.link is self or self.member.was_reset_by is self.chief
 
     def silence(self) -> None:
         self.cut = True
@@ -39,7 +59,7 @@ class Link:
         self.down.clear()
 
     def send(self, way: deque[Callable[[], None]], what: Callable[[], None]) -> None:
-        if not self.cut:
+        if not (self.cut or self.ended):
             way.append(what)
 
 
@@ -52,8 +72,10 @@ class Worker:
         self.guests: dict[int, Link] = {}
         self.link: Link | None = None
         self.alive = True
-        self.admitted = False
+        self.admitted = self.is_fenced = False
         self.gone: tuple[int, bool] | None = None  # the coordinator that was lost, and whether it is dead for certain
+        self.was_reset_by: Worker | None = None
+        self.away: dict[int, Worker] = {}  # as a coordinator: whose links were reset
 
     # -- as a coordinator ------------------------------------------------------------------------------------------
 
@@ -93,6 +115,20 @@ class Worker:
             del self.guests[link.member.me.incarnation]
             self.carry_out(self.machine.gone(link.member.me.incarnation))
 
+    def guest_away(self, link: Link) -> None:
+        if self.machine is not None and self.guests.get(link.member.me.incarnation) is link:
+            del self.guests[link.member.me.incarnation]
+            self.away[link.member.me.incarnation] = link.member
+
+    def look_for_away(self) -> None:
+        """Who has ended meanwhile is lost."""
+        away, self.away = self.away, {}
+        for incarnation, member in away.items():
+            if member.alive:
+                self.away[incarnation] = member
+            elif self.machine is not None and incarnation not in self.guests:
+                self.carry_out(self.machine.lose(incarnation, "away"))
+
     def say(self, link: Link | None, what: Callable[[Coordinator], list[Order]]) -> None:
         if self.machine is not None:
             self.carry_out(what(self.machine))
@@ -115,11 +151,12 @@ class Worker:
                 version, me = order.view.version, self.me.incarnation
                 self.say(self.link, lambda machine: machine.seen(me, version))
         elif isinstance(order, Admit):
-            self.admitted, self.gone = True, None
+            self.admitted, self.gone, self.was_reset_by = True, None, None
         elif isinstance(order, Fence):
+            self.is_fenced = True
             self.die(clean=True)
         elif isinstance(order, Refuse):
-            self.link = None
+            self.link, self.is_fenced = None, order.kind == "fenced"
             if order.kind != "again":
                 self.die(clean=True)
 
@@ -129,14 +166,26 @@ class Worker:
             if self.admitted and self.seat.view is not None and self.gone is None:
                 self.gone = (self.seat.view.coordinator, dead)
 
+    def chief_reset(self, link: Link) -> None:
+        if self.link is link and link.chief.alive:
+            self.was_reset_by = link.chief
+        self.chief_lost(link, dead=True)
+
     def seeks(self) -> bool:
         return self.alive and self.link is None and self.machine is None
+
+    def may_stand(self) -> bool:
+        finds_another = self.was_reset_by is not None and self.was_reset_by.alive
+        return self.seeks() and self.gone is not None and not finds_another
 
     def say_hello(self, chief: "Worker") -> None:
         if chief.machine is None or not chief.alive or not self.world.reach(self, chief):
             return
-        if self.seat.view is not None and self.gone is not None and chief.me.incarnation == self.gone[0]:
+        is_old = self.seat.view is not None and self.gone is not None and chief.me.incarnation == self.gone[0]
+        if is_old and self.was_reset_by is not chief:
             return
+        if self.was_reset_by is not None and self.was_reset_by.alive and self.was_reset_by is not chief:
+            return  # it finds that one first
         machine = chief.machine
         link = self.link = Link(self, chief, machine)
         self.world.links.append(link)
@@ -144,6 +193,8 @@ class Worker:
 
         def arrive() -> None:
             if chief.machine is machine and chief.alive:
+                self.world.times_back += is_old
+                chief.away.pop(self.me.incarnation, None)
                 chief.guests[self.me.incarnation] = link
                 chief.carry_out(machine.hello(hello))
             elif self.link is link:
@@ -175,13 +226,31 @@ class Worker:
             self.end(link, clean=clean)
 
 
+LOSSES = ["cut", "turn away", "kill"]
+WEIGHTS = {
+    "deliver": 40,
+    "notice": 12,
+    "seek": 12,
+    "stand": 6,
+    "give up": 2,
+    "turn away": 2,
+    "cut": 2,
+    "mend": 2,
+    "reset": 4,
+    "look": 4,
+    "kill": 1,
+    "start": 1,
+}
+
+
 class World:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, weights: dict[str, int] = WEIGHTS) -> None:
+        self.weights = weights
         self.chance = random.Random(seed)
         self.workers: list[Worker] = []
         self.links: list[Link] = []
         self.side: dict[int, int] = {}  # by rank
-        self.lives = 0
+        self.lives = self.times_back = 0
         for rank in range(SIZE):
             self.start(rank)
         self.workers[0].open_office()
@@ -205,6 +274,9 @@ class World:
 
     def cut(self) -> None:
         self.side = {rank: self.chance.randrange(2) for rank in range(2 * SIZE)}
+        for link in self.links:
+            if link.is_unmended:
+                self.side[link.member.me.id] = self.side[link.chief.me.id]
         for link in self.links:
             if not self.reach(link.member, link.chief):
                 link.silence()
@@ -233,17 +305,14 @@ class World:
 
     def step(self) -> None:
         worker = self.chance.choice(self.workers)
-        what = self.chance.choices(
-            ["deliver", "notice", "seek", "stand", "give up", "turn away", "cut", "mend", "kill", "start"],
-            [40, 12, 12, 6, 2, 2, 2, 2, 1, 1],
-        )[0]
+        what = self.chance.choices(list(self.weights), list(self.weights.values()))[0]
         if what == "deliver":
             self.deliver()
         elif what == "notice" and self.links:
             self.notice(self.chance.choice(self.links))
         elif what == "seek" and worker.seeks():
             worker.say_hello(self.chance.choice(self.workers))
-        elif what == "stand" and worker.seeks() and worker.gone is not None:
+        elif what == "stand" and worker.may_stand():
             worker.open_office()
         elif what == "give up":
             worker.give_up()
@@ -253,6 +322,10 @@ class World:
             self.cut()
         elif what == "mend":
             self.side = {}
+        elif what == "reset" and self.links:
+            self.chance.choice(self.links).reset()
+        elif what == "look":
+            worker.look_for_away()
         elif what == "kill" and worker.alive and len(self.living()) > 2:
             worker.die(clean=False)
         elif what == "start" and len(self.workers) < 2 * SIZE:
@@ -262,10 +335,14 @@ class World:
         for _ in range(3):
             self.notice_all()
             self.deliver_all()
+            for worker in self.living():
+                if worker.was_reset_by is not None and worker.seeks():
+                    worker.say_hello(worker.was_reset_by)
+                worker.look_for_away()
 
 
-def play(seed: int) -> World:
-    world = World(seed)
+def play(seed: int, weights: dict[str, int] = WEIGHTS) -> World:
+    world = World(seed, weights)
     for _ in range(STEPS):
         world.step()
         if world.chance.random() < 0.05:
@@ -290,6 +367,30 @@ def test_no_two_sides_of_a_cut_go_on(seed: int) -> None:
 
 def test_some_side_goes_on_often() -> None:
     assert sum(len(play(seed).rulers()) for seed in range(100)) > 20
+
+
+def resets_do_no_harm(number: int) -> int:
+    """How often somebody came back to the coordinator that it had."""
+    times = 0
+    for seed in range(number):
+        world = play(seed, {what: weight for what, weight in WEIGHTS.items() if what not in LOSSES})
+        times += world.times_back
+        for worker in world.living():
+            if worker.admitted:
+                assert worker.seat.view == world.rulers()[0].seat.view, worker.me
+        fenced = [worker.me for worker in world.workers if worker.seat.fenced is not None or worker.is_fenced]
+        assert not fenced, f"nobody has died or was cut off, and these were declared lost: {fenced}"
+    return times
+
+
+def test_a_thousand_links_that_are_reset_make_nobody_lost_who_lives() -> None:
+    assert resets_do_no_harm(300) > 1000
+
+
+def test_a_coordinator_that_takes_a_reset_for_a_death_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Worker, "guest_away", lambda self, link: self.guest_lost(link, dead=True))
+    with pytest.raises(AssertionError, match="nobody has died"):
+        resets_do_no_harm(100)
 
 
 def all_are_well(number: int) -> None:

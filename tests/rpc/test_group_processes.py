@@ -70,7 +70,7 @@ class Body:
     def refuses(self, name: str) -> str | None:
         """What it answers to a link of a worker of this name."""
         assert self.group is not None and self.stranger is not None
-        return self.group.refusal(self.stranger, self.group.me.incarnation)
+        return self.group.refusal(self.stranger, self.group.me.incarnation, (1, 1))
 
     stranger: Any = None
 

@@ -139,6 +139,75 @@ def test_who_was_declared_lost_teaches_nobody_anything() -> None:
     assert played.machine.lost == {101: "stopped"} and sorted(played.machine.members) == [0]
 
 
+def forgetful(*, kept: int = 0) -> Played:
+    """A group whose coordinator has forgotten why worker 1 was lost; w0 and w2 are there."""
+    played = Played(None)
+    played.machine = Coordinator(100, world_size=None, reasons_kept=kept)
+    played.join(hello(0), hello(1), hello(2), hello(3))
+    played.do(played.machine.lose(101, "stopped"))
+    played.do(played.machine.lose(103, "killed"))
+    return played
+
+
+def test_who_is_not_remembered_any_more_is_fenced_when_it_wakes() -> None:
+    played = forgetful()
+    assert played.machine.lost == {103: "killed"}, "worker 1's reason is not needed: all have read it"
+    old = View((1, 3), (member(0), member(1), member(2)), (), 100, 100)
+    again = refusal(played.join(Hello(member(1), None, old)))
+    assert (again.kind, again.text) == ("fenced", "the group has gone on without it since it was last heard of")
+    alone = View((9, 9), (member(1),), ((100, "it was alone"),), 101, 100)
+    assert refusal(played.join(Hello(member(1), None, alone))).kind == "fenced"
+    assert sorted(played.machine.members) == [0, 2] and played.machine.lost == {103: "killed"}
+
+
+def test_the_newest_reasons_are_kept() -> None:
+    assert forgetful(kept=2).machine.lost == {101: "stopped", 103: "killed"}
+
+
+def test_a_reason_is_kept_until_all_members_have_read_it() -> None:
+    machine = Coordinator(100, world_size=None, reasons_kept=0)
+    for rank in range(4):
+        machine.hello(hello(rank))
+    machine.seen(100, machine.view.version)
+    machine.lose(103, "killed")
+    for one in (100, 101):
+        machine.seen(one, machine.view.version)
+    machine.lose(101, "killed too")
+    assert machine.lost == {103: "killed", 101: "killed too"}, "worker 2 has not read it"
+    for one in (100, 102):
+        machine.seen(one, machine.view.version)
+    machine.lose(102, "killed as well")
+    assert machine.lost == {102: "killed as well"}
+
+
+def test_a_successor_fences_whom_it_only_knows_to_be_missing() -> None:
+    three = tuple(member(rank) for rank in range(3))
+    machine = Coordinator(300, world_size=None)
+    machine.hello(hello(3, life=2))
+    machine.hello(Hello(three[1], None, View((1, 3), three, (), 100, 100)))
+    orders = machine.hello(Hello(three[2], None, View((1, 5), (three[0], three[2]), (), 100, 100)))
+    assert [order.to for order in orders if isinstance(order, Fence)] == [101], "it came first, and had been lost"
+    assert sorted(machine.members) == [0, 2, 3]
+
+
+def test_a_member_that_returns_to_the_coordinator_that_it_had_teaches_it_nothing() -> None:
+    played = Played(None)
+    played.join(hello(0), hello(1), hello(2))
+    old = played.machine.view
+    played.do(played.machine.leave(102))
+    version = played.machine.view.version
+    assert admitted(played.join(Hello(member(1), None, old))) == [101]
+    assert sorted(played.machine.members) == [0, 1], "worker 2 has left, whatever the old view says"
+    assert played.machine.view.version[0] == version[0]
+
+
+def test_a_link_of_who_knows_as_much_and_is_missing_is_refused_and_that_of_a_newcomer_is_not() -> None:
+    view = View((2, 5), (member(0),), ((101, "killed"),), 100)
+    assert view.refusal(101, (1, 1)) == "killed"
+    assert view.refusal(102, (2, 5)) is not None and view.refusal(102, (1, 9)) is not None
+    assert view.refusal(103, (2, 6)) is None and view.refusal(100, (1, 1)) is None
+
+
 def test_a_second_verdict_changes_nothing() -> None:
     played = Played(None)
     played.join(hello(0), hello(1))

@@ -11,7 +11,7 @@ import struct
 from ..base.errors import WireError
 from ..base.text import printable_line
 
-PROTOCOL = 2  # raised whenever a frame or a message changes its meaning
+PROTOCOL = 3  # raised whenever a frame or a message changes its meaning
 
 _LAYOUT = struct.Struct("<8sH6x16s")
 _MAGIC = b"fanwise\0"

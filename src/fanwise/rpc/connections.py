@@ -268,7 +268,7 @@ class Connections:
             self._serve_on(link, WorkerInfo(member.name, member.id))
             self._keep(link, member)
             number = self._number(link, secrets.randbits(62))
-            mine = self.group.me, member.incarnation, number, link.frame_bytes
+            mine = self.group.me, member.incarnation, number, link.frame_bytes, self.group.knows
             link.peer_takes(link.ask("hello", *mine, within_s=_CONNECT_S))
             self._settle_up(link, member)
         except BaseException:
@@ -314,8 +314,8 @@ class Connections:
         if request.method != "hello":
             link.close("say hello first")
             return
-        member, incarnation, number, frame_bytes = request.args
-        refusal = self._group.refusal(member, incarnation) if self._group is not None else None
+        member, incarnation, number, frame_bytes, knows = request.args
+        refusal = self._group.refusal(member, incarnation, knows) if self._group is not None else None
         if refusal is not None:
             request.fail(WorkerLostError(refusal))
             return

@@ -17,13 +17,17 @@ Succession: the next coordinator starts from its own view, and takes over what r
 cannot be known whether another has taken over too (between hosts, `exclusive=False`), it rules only while the members
 that have come to it are a majority (`electorates`): before that it decides nothing, and when it loses it, by a cut, all
 on its side are fenced. One who is dead for certain is not missed; one who only cannot be reached is.
+
+Who comes with an old view, and is no member, was lost or has left since: it is fenced, also when nobody remembers it.
+Reasons are forgotten when all members have seen a view that tells them, but for the newest, and those of members that
+this coordinator has taken over from another.
 """
 
 from dataclasses import dataclass, field
 from typing import Literal
 
 from .electorates import Electorates
-from .members import Hello, Member, Version, View, wrong_name
+from .members import FORGOTTEN, REASONS_KEPT, Hello, Member, Version, View, wrong_name
 
 RefusalKind = Literal["refused", "again", "fenced"]
 
@@ -153,17 +157,31 @@ class Coordinator:
     Args:
         known: the view of a member that takes over.
         exclusive: whether nobody else can be the coordinator, for some reason outside.
+        reasons_kept: of how many members that were lost the reason is told for good.
 
     Attributes:
         ruling: whether it may decide anything.
     """
 
-    def __init__(self, me: int, *, world_size: int | None, known: View | None = None, exclusive: bool = True) -> None:
+    def __init__(
+        self,
+        me: int,
+        *,
+        world_size: int | None,
+        known: View | None = None,
+        exclusive: bool = True,
+        reasons_kept: int = REASONS_KEPT,
+    ) -> None:
         self.me = me
         self.world_size = world_size
         self.members: dict[int, Member] = {m.id: m for m in known.members} if known else {}
         self.lost: dict[int, str] = dict(known.lost) if known else {}
+        self._lost_in: dict[int, int] = dict.fromkeys(self.lost, 1)  # the number of the first view that tells it
+        self._reasons_kept = reasons_kept
+        self.group = known.group if known else me
         self.newest: Version = known.version if known else (0, 0)
+        self._learnt: dict[int, Version] = {known.group: known.version} if known else {}  # by group
+        self._taken_over: set[int] = {m.incarnation for m in known.members} if known else set()
         self.term = self.newest[0] + 1
         self.number = 0
         self.forming = world_size is not None and known is None
@@ -175,7 +193,7 @@ class Coordinator:
         self.ruling = exclusive or known is None
         self._exclusive = exclusive
         self._electorates = Electorates()
-        self._returned: set[int] = set()
+        self._returned: dict[int, int] = {}  # with a view of this group; 0: with one of ours
         self._unshown = False
         if known is not None:
             self._electorates.shown(1, known.members)
@@ -185,7 +203,7 @@ class Coordinator:
     @property
     def view(self) -> View:
         members = tuple(self.members[rank] for rank in sorted(self.members))
-        return View((self.term, self.number), members, tuple(self.lost.items()), self.me)
+        return View((self.term, self.number), members, tuple(self.lost.items()), self.me, self.group)
 
     @property
     def present(self) -> set[int]:
@@ -217,6 +235,8 @@ class Coordinator:
         to = hello.member.incarnation
         if to in self.lost:
             return [Refuse(to, "fenced", self.lost[to])]
+        if hello.view is not None and not hello.leaving and self._has_gone_on(hello.view, to):
+            return [Refuse(to, "fenced", FORGOTTEN)]
         orders = self._learn(hello.view) if hello.view is not None else []
         if hello.leaving:  # it had begun to leave when the coordinator before us went
             return [*orders, *self.leave(to)]
@@ -230,7 +250,7 @@ class Coordinator:
         self._change()
         self.joining[to] = self.number
         if hello.view is not None:
-            self._returned.add(to)
+            self._returned[to] = self._returned.get(to, 0) if hello.view.coordinator == self.me else hello.view.group
         if hello.arrived:
             self.barrier.arrived.add(to)
         self.barrier.over = self.barrier.over or hello.prepared
@@ -267,7 +287,7 @@ class Coordinator:
         if not self.ruling and not dead and member in self.seen_number:
             return self._turned_away(member)
         present = member in self.seen_number
-        self.lost[member] = why
+        self._declare_lost(member, why)
         self._remove(member)
         return [*([Fence(member, why)] if present else []), *self._settle()]
 
@@ -301,7 +321,7 @@ class Coordinator:
         if hello.view is None and (self.closing or self.barrier.over or self.barrier.round):
             return Refuse(to, "again", "the group that was here is closing")
         if holder is not None and holder.incarnation != to and hello.view is not None:
-            self.lost[to] = f"its place was taken by {holder}"
+            self._declare_lost(to, f"its place was taken by {holder}")
             return Refuse(to, "fenced", self.lost[to])
         text = self._wrong(hello)
         if text is not None:
@@ -335,24 +355,55 @@ class Coordinator:
             return f"rank {member.id} of {member.name!r} is out of range: world_size={self.world_size}"
         return None
 
+    def _has_gone_on(self, view: View, incarnation: int) -> bool:
+        """Whether one that comes with `view` is no member any more, for all that is in that view is known here.
+
+        The view of a coordinator that has ruled, and comes itself, is worth nothing: the others have left it.
+        """
+        is_known = view.coordinator in (self.me, incarnation) or view.version <= self._learnt.get(view.group, (0, 0))
+        return is_known and incarnation not in self.alive
+
+    def _declare_lost(self, incarnation: int, why: str) -> None:
+        if incarnation not in self.lost:
+            self.lost[incarnation], self._lost_in[incarnation] = why, self.number + 1
+
+    def _forget_the_lost(self) -> None:
+        """A new view is made. What all members have read in an older one need not be in it.
+
+        But for those who were members before this coordinator: somebody may yet come with a view that has them.
+        """
+        known = min(self.seen_number.values(), default=0) if self.alive <= self.present else 0
+        for incarnation in list(self.lost)[: max(0, len(self.lost) - self._reasons_kept)]:
+            if self._lost_in[incarnation] <= known and incarnation not in self._taken_over:
+                del self.lost[incarnation], self._lost_in[incarnation]
+
     def _learn(self, view: View) -> list[Order]:
         """A returning member's view. Where it is newer than all seen so far, it knows better, but for who is here."""
+        if view.coordinator == self.me:
+            return []
         for member in view.members:
             mine = self.members.get(member.id)
             if mine is not None and mine.incarnation in self.seen_number and mine.incarnation != member.incarnation:
-                self.lost.setdefault(member.incarnation, f"its place was taken by {mine}")
+                self._declare_lost(member.incarnation, f"its place was taken by {mine}")
         if view.version <= self.newest:
             return []
-        self.newest = view.version
+        self.newest = self._learnt[view.group] = view.version
+        self.group = view.group
+        self._taken_over.update(member.incarnation for member in view.members)
         self.lost.update(view.lost)
         present = self.seen_number
         kept = {rank: member for rank, member in self.members.items() if member.incarnation in present}
+        for member in kept.values():  # it came with an older view, and was lost between the two
+            came_with = self._returned.get(member.incarnation)
+            if came_with == view.group and view.member(member.incarnation) is None:
+                self.lost.setdefault(member.incarnation, FORGOTTEN)
         self.members = {m.id: m for m in view.members if m.incarnation not in self.lost} | kept
         self.forming = self.forming and not view.members
         if view.version[0] >= self.term:
             self.term, self.number = view.version[0] + 1, 0
             self.seen_number = dict.fromkeys(self.seen_number, 0)
         self._change()
+        self._lost_in = dict.fromkeys(self.lost, self.number)
         self._electorates.learned(self.number, view.members, instead=not self.ruling)
         self.joining = dict.fromkeys(self.joining, self.number)
         self.leaving = dict.fromkeys(self.leaving, self.number)
@@ -364,7 +415,7 @@ class Coordinator:
     def _turned_away(self, incarnation: int) -> list[Order]:
         """It did not wait to be let in, and may be with another coordinator now: it is neither here nor gone."""
         if incarnation in self._returned:
-            self._returned.discard(incarnation)
+            self._returned.pop(incarnation)
             self.seen_number.pop(incarnation, None)
             self.joining.pop(incarnation, None)
         else:
@@ -401,6 +452,7 @@ class Coordinator:
         orders: list[Order] = []
         if self._unshown and not self.barrier.over:
             self._unshown = False
+            self._forget_the_lost()
             if not self._exclusive:
                 self._electorates.shown(self.number, self.members.values())
             orders += [Show(to, self.view) for to in sorted(self.present)]

@@ -25,7 +25,7 @@ from .coordinator import Admit, Coordinator, Count, Dismiss, Fence, Order, Over,
 from .coordinator_watch import CoordinatorWatch
 from .entrance import Meeting
 from .leaving import GOODBYE_S, Leaving
-from .members import Joined, Left, Lost, Member, Seat, View, wrong_name
+from .members import Joined, Left, Lost, Member, Seat, Version, View, wrong_name
 from .messages import speak
 from .office import HEARTBEAT_S, PROTOCOL, Office
 from .seeking import Gone, Seeker, answer_of, fenced_text, text_of
@@ -243,12 +243,17 @@ class Group:
         """Whether this worker is no member any more: what it knows of the others changes no more."""
         return self._closed.is_set()
 
-    def refusal(self, member: Member, incarnation: int) -> str | None:
+    @property
+    def knows(self) -> Version:
+        """The version of the newest view here."""
+        return (0, 0) if self._seat.view is None else self._seat.view.version
+
+    def refusal(self, member: Member, incarnation: int, knows: Version) -> str | None:
         """Why not to take a link of `member`, which believes to reach `incarnation`; None when there is no reason."""
         view = self._seat.view
         if incarnation != self.me.incarnation:
             return f"{self.me} is another life of the worker that was to be called; the one before is gone"
-        lost = dict(view.lost).get(member.incarnation) if view is not None else None
+        lost = view.refusal(member.incarnation, knows) if view is not None else None
         return None if lost is None else f"{member} was declared lost: {lost}"
 
     def dial(self, member: Member, *, within_s: float) -> Link:

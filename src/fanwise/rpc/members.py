@@ -8,16 +8,20 @@
 The coordinator (`coordinator.py`) makes views; everybody else takes the newest and forgets the others, so a late or
 repeated announcement changes nothing. What happened is the difference of two views: joined, left, lost.
 
-A member that was declared lost is fenced: its incarnation is refused for good, and a view that lacks it tells it so.
+A member that was declared lost is fenced: its incarnation is refused for good, however late it wakes. Nobody has to
+remember it for that: it says which view it knows, and who is missing from a view that is not older is no member any
+more. The reason is kept until all have read it, and of the newest REASONS_KEPT for whoever asks later.
 """
 
 import re
 from dataclasses import dataclass, field
 
+REASONS_KEPT = 64
 NAME_SIZE_MAX = 128  # shorter than this, as torch has it
 _NAME = re.compile(r"[A-Za-z0-9_:-]+")
 
 Version = tuple[int, int]  # (term of the coordinator, number within the term)
+FORGOTTEN = "the group has gone on without it since it was last heard of"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +50,28 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Who is in the group as of `version`; `lost` says why, by incarnation, for all who were ever declared lost."""
+    """Who is in the group as of `version`; `lost` says why, by incarnation, for those last declared lost.
+
+    `group` is the incarnation of the first coordinator. Two groups may meet: where all of one were stopped for so long
+    that another was opened in its place. Versions of different groups say nothing about each other's members.
+    """
 
     version: Version
     members: tuple[Member, ...]
     lost: tuple[tuple[int, str], ...] = ()
     coordinator: int = 0  # an incarnation
+    group: int = 0
 
     def member(self, incarnation: int) -> Member | None:
         """The living member of this incarnation."""
         return next((member for member in self.members if member.incarnation == incarnation), None)
+
+    def refusal(self, incarnation: int, knows: Version) -> str | None:
+        """Why not to deal with somebody who knows the view `knows`; None: it is a member, or may become one."""
+        why = dict(self.lost).get(incarnation)
+        if why is None and knows <= self.version and self.member(incarnation) is None:
+            return FORGOTTEN
+        return why
 
 
 @dataclass(frozen=True, slots=True)

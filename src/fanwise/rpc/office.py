@@ -26,7 +26,7 @@ from .messages import speak
 
 _log = logging.getLogger("fanwise.rpc")
 
-PROTOCOL = 2
+PROTOCOL = 3
 _REST_S = 0.01
 # How long who lives may be without a link to the coordinator, when the kernel of its host ended that; and how often to
 # look whether it lives. On this host it may take as long as `heartbeat_s`: its process can be seen.

@@ -180,7 +180,7 @@ def test_a_stop_interrupts_waiting_for_a_nested_job(pool: Pool, tmp_path: Path) 
         try:
             current().submit(child).result()
         except TrialStopped:
-            return f"stopped, and the link still works: {current().report(1)}"
+            return f"stopped, and the link still works: {current().report(1).decision}"
         return "not stopped"
 
     handle = submitted(pool.submit(parent))
@@ -212,7 +212,7 @@ def test_the_outcomes_of_nested_jobs_are_not_kept_once_they_are_told(pool: Pool)
     def parent() -> str:
         for number in range(10):
             assert current().submit(abs, number).result(20) == number
-        return current().report("told")
+        return current().report("told").decision
 
     def decide(values: object) -> str:
         (job,) = pool.engine._jobs.values()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fanwise.base.errors import ClosedError, DeadlineExceeded, LeaseError, NotSendableError
-from fanwise.pool import JobHandle, Pool, current
+from fanwise.pool import JobHandle, Pool, Reply, current
 from fanwise.testing import within
 from fanwise.testing.gates import Gate
 from fanwise.testing.jobs import submitted
@@ -211,7 +211,7 @@ def test_the_seed_of_a_retry_is_another_one(pool: Pool, tmp_path: Path) -> None:
 
 def test_reports_reach_the_submitter_and_its_decision_the_job(pool: Pool) -> None:
     def climb() -> list[str]:
-        return [current().report({"step": step}) for step in range(3)]
+        return [current().report({"step": step}).decision for step in range(3)]
 
     heard: list[object] = []
 
@@ -239,12 +239,12 @@ def test_a_refused_report_raises_in_the_job(pool: Pool) -> None:
 
 
 def test_reports_of_two_threads_do_not_mix(pool: Pool) -> None:
-    def talk() -> list[object]:
-        heard: list[object] = []
+    def talk() -> list[bool]:
+        heard: list[bool] = []
 
         def say(word: str) -> None:
             for number in range(50):
-                heard.append(current().report((word, number)) == f"{word} {number}")
+                heard.append(current().report((word, number)).body == {"heard": [word, number]})
 
         threads = [threading.Thread(target=say, args=(word,)) for word in ("a", "b")]
         for thread in threads:
@@ -254,8 +254,8 @@ def test_reports_of_two_threads_do_not_mix(pool: Pool) -> None:
             thread.join()
         return heard
 
-    def echo(values: tuple[str, int]) -> str:
-        return f"{values[0]} {values[1]}"
+    def echo(values: tuple[str, int]) -> Reply:
+        return Reply(body={"heard": list(values)})
 
     assert pool.needs(on_report=echo).submit(talk).result(within_s=30) == [True] * 150
 

@@ -13,6 +13,7 @@ import pytest
 
 from fanwise.base.errors import ClosedError, WorkerLostError
 from fanwise.pool import JobHandle, Need, Pool
+from fanwise.pool.contract import JobRequest
 from fanwise.pool.functions import pack
 from fanwise.testing import within
 from fanwise.testing.gates import Gate
@@ -129,9 +130,8 @@ def test_a_submitter_that_fails_when_told_does_not_stop_the_pool(pool: Pool, cap
 
     told: list[str] = []
     engine = pool.engine
-    packed = pack(int)
-    pool.hub.call_soon(lambda: void(engine.submit(packed, packed.arguments, Need(), Bad())))
-    within(30, lambda: told == ["on_ready", "on_outcome", "on_finished"], "it was told of everything")
+    pool.hub.call_soon(lambda: void(engine.submit(JobRequest(pack(int), Need()), Bad())))
+    within(30, lambda: told == ["on_ready", "on_ended", "on_free"], "it was told of everything")
     assert pool.submit(abs, -3).result(within_s=30) == 3
     assert caplog.text.count("failed when it was told of it") == 3
 

@@ -97,7 +97,7 @@ def test_what_a_callback_raises_stops_no_other_job(pool: Pool, callback_fails_by
         from fanwise.pool import current
 
         try:
-            return current().report(1)
+            return current().report(1).decision
         except BaseException as error:
             return type(error).__name__
 

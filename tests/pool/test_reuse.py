@@ -100,7 +100,7 @@ def test_a_process_is_replaced_after_an_exception(own: Pool) -> None:
 
 def test_a_process_is_replaced_after_a_stop_at_any_place_and_kept_after_one_in_a_report(own: Pool) -> None:
     def obey() -> None:
-        if current().report(1) == "STOP":
+        if current().report(1).ends:
             raise TrialStopped("told so")
 
     reuse = own.needs(reuse=True, on_report=lambda values: "STOP")

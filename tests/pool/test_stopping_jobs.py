@@ -111,7 +111,7 @@ def test_a_stop_during_a_report_comes_after_the_answer(pool: Pool) -> None:
             current().report(os.getpid())
             return "went on"
         except TrialStopped:
-            return "stopped after the report, and the link still works: " + current().report(None)
+            return "stopped after the report, and the link still works: " + current().report(None).decision
 
     def decide(pid: int | None) -> str:
         if pid is not None:
@@ -132,7 +132,7 @@ def _signal_is_pending(pid: int) -> bool:
 def test_a_decision_to_stop_that_is_obeyed_ends_the_job_as_stopped(pool: Pool) -> None:
     def train() -> None:
         while True:
-            if current().report(1) == "STOP":
+            if current().report(1).ends:
                 raise TrialStopped("told so")
 
     handle = submitted(pool.needs(on_report=lambda values: "STOP").submit(train))

@@ -7,9 +7,9 @@ from typing import cast
 import pytest
 
 from fanwise.base.errors import ClosedError, FanwiseError, RecordError
-from fanwise.pool import Outcome as JobOutcome
-from fanwise.pool.engine import Job
-from fanwise.testing.played_pool import DONE, Stage
+from fanwise.pool import Outcome
+from fanwise.pool.contract import Output
+from fanwise.testing.played_pool import Stage
 from fanwise.tune import FIFOScheduler, Searcher, Space, StoppingCriterion
 from fanwise.tune.record import read_events
 from fanwise.tune.schedulers import Decision, Scheduler, Status
@@ -20,7 +20,6 @@ from fanwise.tune.table import MAX_ROWS
 def stage(tmp_path: Path) -> Iterator[Stage]:
     stage = Stage(tmp_path)
     yield stage
-    stage.hub.close()
     try:
         stage.file.close()
     except FanwiseError:
@@ -67,10 +66,10 @@ def test_the_record_tells_the_life_of_a_trial_in_order(stage: Stage) -> None:
 def test_a_report_after_the_end_of_its_trial_is_answered_and_not_recorded(stage: Stage) -> None:
     stage.begin(stop=StoppingCriterion(max_num_trials_started=1), n_workers=1)
     (job,) = stage.engine.jobs
-    stage.turn(lambda: stage.search.on_outcome(cast(Job, job), DONE))
+    stage.ended(job)
     ended = stage.report(job, loss=0.5)
     stage.turn()
-    stage.turn(lambda: stage.gone(job))
+    stage.gone(job)
     assert stage.search.finished.is_set()
     gone = stage.report(job, loss=0.25)
     stage.turn()
@@ -85,17 +84,17 @@ def test_a_trial_that_has_not_begun_can_be_told_to_stop(stage: Stage) -> None:
     stage.turn(stage.search.interrupt)
     assert [job.told for job in stage.engine.jobs] == [["terminate", "kill"], ["terminate", "kill"]]
     for job in stage.engine.jobs:
-        stage.end(job, JobOutcome("signal", "ended by SIGKILL"))
+        stage.end(job, Outcome("signal", "ended by SIGKILL"))
     assert stage.search.finished.is_set()
     assert [body["status"] for _, body in stage.events("end")] == ["Stopped", "Stopped"]
 
 
 def test_the_next_attempt_of_a_trial_has_an_output_and_a_seed_of_its_own(stage: Stage) -> None:
     stage.begin(n_workers=1, retries=1)
-    stage.end(stage.engine.jobs[0], JobOutcome("exit", "gone"))
+    stage.end(stage.engine.jobs[0], Outcome("exit", "gone"))
     first, again = stage.engine.jobs
-    assert (again.number, again.attempt) == (0, 1)
-    assert [Path(job.output).name for job in (first, again)] == ["0", "0-1"]
+    assert (again.number, again.request.attempt) == (0, 1)
+    assert [Path(job.request.output or "").name for job in (first, again)] == ["0", "0-1"]
     seeds = [body["seed"] for _, body in stage.events("start")]
     assert len(set(seeds)) == 2
 
@@ -108,7 +107,7 @@ def finish_off(stage: Stage) -> None:
     assert not stage.search.finished.is_set()
     for job in stage.engine.jobs:
         assert job.told[-1:] == ["kill"]
-        stage.turn(lambda job=job: stage.gone(job))  # type: ignore[misc]  # mypy cannot tell the type of a default
+        stage.gone(job)
     assert stage.search.finished.is_set()
 
 
@@ -141,8 +140,8 @@ def test_whatever_a_commit_raises_ends_the_search(stage: Stage, error: BaseExcep
 def test_a_job_that_cannot_be_submitted_ends_the_search(stage: Stage, error: BaseException) -> None:
     stage.begin(n_workers=1)
     stage.engine.error = error
-    stage.turn(lambda: stage.search.on_outcome(cast(Job, stage.engine.jobs[0]), DONE))
-    stage.turn(lambda: stage.gone(stage.engine.jobs[0]))
+    stage.ended(stage.engine.jobs[0])
+    stage.gone(stage.engine.jobs[0])
     assert stage.search.finished.is_set()
     assert stage.search.failure is error
 
@@ -175,7 +174,7 @@ def test_a_searcher_that_raises_system_exit_does_not_end_the_hubs_thread(stage: 
     first, second = stage.engine.jobs
     stage.end(first)
     assert second.told == ["kill"]
-    stage.turn(lambda: stage.gone(second))
+    stage.gone(second)
     assert stage.search.finished.is_set()
     assert isinstance(stage.search.failure, SystemExit)
 
@@ -236,7 +235,6 @@ def test_an_abandoned_search_lets_go_at_once_and_never_writes_again(stage: Stage
 
 def test_a_search_may_be_abandoned_when_its_hub_has_ended(stage: Stage) -> None:
     stage.begin()
-    stage.hub.close()
     stage.search.abandon()
     assert stage.search.finished.is_set()
 
@@ -244,7 +242,8 @@ def test_a_search_may_be_abandoned_when_its_hub_has_ended(stage: Stage) -> None:
 def test_the_same_end_is_not_told_twice(stage: Stage) -> None:
     stage.begin(stop=StoppingCriterion(max_num_trials_started=1), n_workers=1)
     stage.end(stage.engine.jobs[0])
-    stage.turn(stage.search.abandon, stage.search.interrupt, lambda: stage.gone(stage.engine.jobs[0]))
+    stage.turn(stage.search.abandon, stage.search.interrupt)
+    stage.gone(stage.engine.jobs[0])
     assert stage.search.failure is None
     assert len(stage.events("finish")) == 1
 
@@ -263,9 +262,9 @@ def test_nothing_of_100_trials_stays_but_sums_and_the_rows_that_are_shown(stage:
     assert len(stage.engine.jobs) == 100
     for table in ("_trials", "_jobs", "_answers"):
         assert len(getattr(stage.search, table)) == 0, table
-    assert len(stage.hub._timers) <= 2
+    assert stage.loop.num_timers <= 1
     stage.turn()
-    assert not stage.hub._turn_end
+    assert not stage.loop.hooks
     news, snapshot = stage.search.look()
     assert len(news) == 21 and news[-1] == "(and 181 more events)"
     assert len(snapshot.rows) == MAX_ROWS
@@ -288,12 +287,11 @@ def test_the_best_trial_keeps_its_row_however_long_ago_it_was(stage: Stage) -> N
 def test_a_failure_that_is_not_the_processs_own_is_told_with_what_it_had_printed(stage: Stage) -> None:
     stage.begin(n_workers=1, max_equal_failures=None)
     (silent,) = stage.engine.jobs
-    Path(silent.output).parent.mkdir()
-    Path(f"{silent.output}.out").write_text("on its way\n")
+    silent.printed = Output("on its way")
     stage.end(silent)
     crashed = stage.engine.jobs[1]
-    Path(f"{crashed.output}.out").write_text("not this\n")
-    stage.end(crashed, JobOutcome("exception", "ValueError: wrong", "the traceback", "its own words"))
+    crashed.printed = Output("not this")
+    stage.end(crashed, Outcome("exception", "ValueError: wrong", "the traceback", "its own words"))
     (_, first), (_, second) = stage.events("end")
     assert first["reason"]["kind"] == "no-report"
     assert first["reason"]["last_output"] == "on its way"

@@ -98,6 +98,7 @@ class Hub:
 
     def __init__(self, *, clock: Clock | None = None, name: str = "hub") -> None:
         self.clock = clock or SystemClock()
+        self.now_s = self.clock.now_s  # as it is: whoever handles what a turn brings looks at it all the time
         self.name = name
         self.driven = False
         self._pid = os.getpid()

@@ -21,7 +21,6 @@ import torch
 from torch import nn
 
 from ..base.errors import TrialStopped
-from ..pool.current import STOP
 from ..pool.reporting import plain_metrics, report
 from . import checkpoints, evaluation, habits
 from .batch_norm import BatchNorm, TogetherDevice, check_batch_norm
@@ -364,7 +363,7 @@ class Run:
         decision = self._team.report(values)
         if decision is None:
             report(**values)
-        elif decision == STOP:
+        elif decision != "CONTINUE":
             raise TrialStopped("the tuner stopped this trial")
 
     def print(self, *values: object, sep: str = " ", end: str = "\n") -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ..pool.contract import Decision
 from .gradients import Partial, add
 from .shards import Node, total
 
@@ -94,7 +95,7 @@ class Team(Protocol):
         """A step is done, the update included. From the first one on it is known what a step takes."""
         ...
 
-    def report(self, values: Mapping[str, Any]) -> str | None:  # Any: numbers
+    def report(self, values: Mapping[str, Any]) -> Decision | None:  # Any: numbers
         """Report once for all; the decision. None: it is this process's own job that reports."""
         ...
 

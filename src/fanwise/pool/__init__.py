@@ -1,11 +1,13 @@
 """The pool: what this machine has, leases on it, warm processes, the tree of jobs, and their death.
 
+    contract (quiet)             what the layers above ask of an engine, and what they hear of it
     devices, leases (quiet)      what there is, and who holds it
     functions, preload, seeds    what travels to a worker, what it will import, and what its chance begins with
     surroundings, sources        where a job runs, and whether its code is still what it was
     launching, marks, processes  a fresh interpreter; what the operating system offers against orphans
     guard, keeper, warm, worker  the mains of the processes below a pool
-    children, stopper            what a child leaves behind is ended; how a job is told to end
+    children, threads            what a job leaves behind is ended, or told by name
+    stopper                      how a job is told to end
     interpreters, crew           our processes seen from the owner; which of them runs which job
     engine, jobs, workers        from submit to its end; backlog and tree (quiet) are two of its books
     current                      the job that this process runs
@@ -24,22 +26,26 @@ from .current import current as current
 from .current import in_job as in_job
 
 if TYPE_CHECKING:
+    from .contract import Capacity as Capacity
+    from .contract import Outcome as Outcome
+    from .contract import Reply as Reply
     from .handles import JobHandle as JobHandle
     from .leases import Machine as Machine
     from .leases import Need as Need
-    from .outcomes import Outcome as Outcome
     from .pool import Needs as Needs
     from .pool import Pool as Pool
     from .pool import PoolStats as PoolStats
 
 _FILE_BY_NAME = {
+    "Capacity": "contract",
     "JobHandle": "handles",
     "Machine": "leases",
     "Need": "leases",
     "Needs": "pool",
-    "Outcome": "outcomes",
+    "Outcome": "contract",
     "Pool": "pool",
     "PoolStats": "pool",
+    "Reply": "contract",
 }
 
 

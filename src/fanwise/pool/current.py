@@ -10,20 +10,18 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..base.errors import ClosedError, DeadlineExceeded
 from ..links import Hub, Link
+from .contract import Outcome, Reply
 from .functions import pack
-from .outcomes import Outcome
+from .outcomes import value_of
 from .settings import grace_of, limit_of
 from .specs import JobSpec, NestedJob
 from .stopper import Stopper, Waiter
 from .surroundings import look
-
-STOP = "STOP"
-CONTINUE = "CONTINUE"
 
 
 class CurrentJob:
@@ -32,6 +30,8 @@ class CurrentJob:
     Attributes:
         id: the pool's number for this job.
         number: the submitter's number (a tuner's trial id).
+        attempt: 0, 1, ...: how often this number was tried before.
+        context: plain values that the submitter gave it on its way.
         seed: what random, numpy and torch were seeded with.
         cpus: how many CPUs, and so threads, it may use.
         gpus: its GPUs as CUDA_VISIBLE_DEVICES names them; empty: none.
@@ -40,6 +40,8 @@ class CurrentJob:
     def __init__(self, hub: Hub, link: Link, spec: JobSpec, stopper: Stopper) -> None:
         self.id = spec.job_id
         self.number = spec.number
+        self.attempt = spec.attempt
+        self.context: Mapping[str, Any] = {} if spec.context is None else spec.context  # Any: plain values
         self.name = spec.name
         self.seed = spec.seed
         self.cpus = spec.cpus
@@ -53,20 +55,25 @@ class CurrentJob:
         """The user's function begins at `now_s` (monotonic)."""
         self._began_s = now_s
 
-    def report(self, values: object) -> str:
-        """Send `values` to the submitter and wait for its decision, "CONTINUE" or "STOP". Blocks until it answers.
+    def report(self, values: object, *, checkpoint: str | None = None) -> Reply:
+        """Send `values` to the submitter and wait for its reply. Blocks until it answers.
+
+        Args:
+            values: what `on_report` gets.
+            checkpoint: where the state is that goes with them, if the job has saved one.
 
         Raises what the submitter raised when it refused the values; `TrialStopped` when a stop order came meanwhile.
         """
         with self._stopper.shield():
-            decision = self._link.ask("report", self.id, values, time.monotonic() - self._began_s)
-        if decision == STOP:
+            worker_time_s = time.monotonic() - self._began_s
+            reply = Reply(*self._link.ask("report", self.id, values, worker_time_s, checkpoint))
+        if reply.ends:
             if threading.current_thread() is threading.main_thread():
                 self._stopper.stopped_in_report = True
                 self._stopper.ignore()
             else:
                 os.kill(os.getpid(), signal.SIGTERM)  # the function must end, not only the thread that reported
-        return str(decision)
+        return reply
 
     def submit(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> "NestedHandle":  # Any: the user's
         """Run `function(*args, **kwargs)` in a process of its own beside this one, with 1 CPU of this job's lease."""
@@ -134,7 +141,7 @@ class NestedHandle:
             if not self._reply.done():
                 raise DeadlineExceeded(f"job {self.id} {self.name!r} has not ended within {within_s} s; it goes on.")
             outcome: Outcome = self._reply.result()
-            return outcome.value()
+            return value_of(outcome)
 
     def stop(self, grace_s: float = 5.0) -> None:
         """Tell it to end: SIGTERM, and SIGKILL when it still lives after `grace_s`. Nothing happens when it has."""

@@ -11,10 +11,11 @@ import os
 import signal
 from pathlib import Path
 
+from .contract import Outcome
 from .deaths import explain
 from .devices import ooms_so_far
 from .jobs import Job
-from .outcomes import Outcome, said_last
+from .outcomes import said_last
 from .specs import LINK_LOST
 
 # How the reason begins when a link has ended because the process has; any other is worth telling.
@@ -63,5 +64,5 @@ def remove_output(job: Job) -> None:
     for ending in (".out", ".err"):
         path = job.output + ending
         with contextlib.suppress(OSError):  # never made, or not ours to remove
-            if not job.keep_output or os.path.getsize(path) == 0:
+            if job.request.output is None or os.path.getsize(path) == 0:
                 os.unlink(path)

@@ -11,6 +11,7 @@ Invariant: a job that has finished is in no table here, and an outcome is told o
 """
 
 import logging
+import pickle
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -18,21 +19,21 @@ from pathlib import Path
 from ..base.errors import ClosedError, LeaseError
 from ..links import Ending, Hub, Link, Request
 from .backlog import Backlog
+from .contract import Capacity, JobEvents, JobRequest, Outcome, Output, Ready, Reply
+from .contract import Ending as HowToEnd
+from .contract import Job as AnyJob
 from .crew import Crew
 from .devices import find_machine
 from .endings import death_of, never_began, remove_output
-from .functions import Packed
 from .interpreters import turns_later
-from .jobs import Job as Job
-from .jobs import JobEvents, NestedEvents, Worker
-from .jobs import Report as Report
+from .jobs import Job, NestedEvents, Report, Worker
 from .leases import Ledger, Machine, Need
-from .outcomes import Outcome, exception_outcome, said_last
+from .outcomes import exception_outcome, said_last
 from .seeds import job_seed
-from .specs import NestedJob, Surroundings
+from .specs import NestedJob, Packed, Surroundings
 from .surroundings import look
 from .tree import End, JobTree, Order
-from .workers import Workers
+from .workers import LEAVE_S, Workers
 
 _log = logging.getLogger(__name__)
 
@@ -43,15 +44,14 @@ _NESTED_GRACE_S = 1.0
 _AGAIN_S = 1.0
 
 
-class Engine:
-    """See the module."""
+class LocalEngine:
+    """Jobs in processes of this machine; an engine as `contract` says."""
 
     def __init__(self, hub: Hub, folder: Path, key: bytes, *, seed: int, machine: Machine | None = None) -> None:
         self.machine = machine or find_machine()
         self.seed = seed
-        self.retried = 0
         self.finished = 0
-        self._hub = hub
+        self.loop = hub
         self._folder = folder
         self.ledger = Ledger(self.machine, "this pool")
         self._tree = JobTree()
@@ -65,52 +65,38 @@ class Engine:
         self.crew = Crew(hub, folder, key, self)
         self._workers = Workers(hub, self.crew)
 
+    def capacity(self) -> Capacity:
+        """What there is on this machine. May be called by any thread."""
+        return Capacity((self.machine,))
+
+    def prepare(self, packed: Packed) -> None:
+        """Begin to load a function in the warm process before its first job comes."""
+        self.crew.warm_up(packed)
+
     # -- submitting ------------------------------------------------------------------------------------------------
 
-    def submit(
-        self,
-        packed: Packed,
-        arguments: bytes,
-        need: Need,
-        events: JobEvents,
-        *,
-        number: int | None = None,
-        attempt: int = 0,
-        seed: int | None = None,
-        output: str | None = None,
-        reuse: bool = False,
-        parent: int | None = None,
-        surroundings: Surroundings | None = None,
-    ) -> Job:
-        """Queue a job. `seed` is that of the experiment; the job's own is made from it, `number` and `attempt`.
+    def submit(self, request: JobRequest, events: JobEvents) -> Job:
+        """Queue a job, see `contract.Engine`."""
+        return self._submit(request, events, None)
 
-        `output`: where its output is kept, without ending; None: kept by the pool as long as the job runs.
-
-        Raises:
-            LeaseError: nobody can ever give what it needs.
-            ClosedError: the engine is closed.
-        """
+    def _submit(self, request: JobRequest, events: JobEvents, parent: int | None) -> Job:
         if self._closed:
             raise ClosedError("this pool is closed. Make a new one.")
-        self._ledger_of(parent).check(need)
-        self._last_id += 1
-        job_id = self._last_id
-        number = job_id - 1 if number is None else number
+        self._ledger_of(parent).check(request.resources)
+        job_id = self._last_id + 1
+        number = job_id - 1 if request.number is None else request.number
         job = Job(
             job_id,
-            packed,
-            arguments,
-            need,
+            request,
             events,
             number,
-            attempt,
-            job_seed(self.seed if seed is None else seed, number, attempt),
-            output or str(self._folder / f"job-{job_id}"),
-            output is not None,
-            reuse,
-            surroundings or self.surroundings(),
+            job_seed(self.seed if request.seed is None else request.seed, number, request.attempt),
+            _arguments_of(request),
+            request.output or str(self._folder / f"job-{job_id}"),
+            request.surroundings or self.surroundings(),
             parent,
         )
+        self._last_id = job_id
         self._jobs[job_id] = job
         self._backlog.append(parent, job)
         self._obey(self._tree.add(job_id, parent))
@@ -129,48 +115,56 @@ class Engine:
 
     # -- ending ----------------------------------------------------------------------------------------------------
 
-    def stop(self, job: Job, grace_s: float) -> None:
-        """End a job: SIGTERM, and SIGKILL when it still lives `grace_s` later. Ended jobs: nothing happens."""
-        self.terminate(job)
-        if job.id in self._jobs and job.asked == "terminate" and job.outcome is None:
-            until_s = self._hub.clock.now_s() + grace_s
+    def end(self, job: AnyJob, how: HowToEnd, *, grace_s: float | None = None) -> None:
+        """End a job, see `contract.Engine`."""
+        own = self._jobs.get(job.id)
+        if own is not job or own is None:
+            return
+        if how == "kill":
+            self._kill(own)
+        else:
+            self._terminate(own, grace_s)
+
+    def output(self, job: AnyJob) -> Output:
+        """What a job printed last. May be called by any thread; reads two files."""
+        assert isinstance(job, Job), "a job of this engine"
+        return job.printed()
+
+    def _terminate(self, job: Job, grace_s: float | None) -> None:
+        """SIGTERM, and SIGKILL when it still lives `grace_s` later; one that has no process yet never gets one.
+
+        It is sent once more: one that came just before a call that blocks is seen by Python when that has returned,
+        unless another interrupts it. A job that has seen the first is not disturbed by the second.
+        """
+        if job.asked is None:
+            job.asked = "terminate"
+            job.again_s = self.loop.now_s() + _AGAIN_S
+            if self._signal_or_drop(job, signal.SIGTERM):
+                self._arm(job)
+        if grace_s is not None and job.id in self._jobs and job.asked == "terminate" and job.outcome is None:
+            until_s = self.loop.now_s() + grace_s
             if job.until_s is None or until_s < job.until_s:
                 job.until_s = until_s
                 self._arm(job)
 
-    def terminate(self, job: Job) -> bool:
-        """Send a job SIGTERM; one that has no process yet never gets one. True when a process was told.
-
-        It is sent once more: one that came just before a call that blocks is seen by Python when that has returned,
-        unless another interrupts it. Who has seen the first does not mind the second.
-        """
-        if job.id not in self._jobs or job.asked is not None:
-            return False
-        job.asked = "terminate"
-        job.again_s = self._hub.clock.now_s() + _AGAIN_S
-        is_told = self._signal_or_drop(job, signal.SIGTERM)
-        if is_told:
-            self._arm(job)
-        return is_told
-
     def _arm(self, job: Job) -> None:
         """For what comes next to a job that was told to end: to be told again, or to be killed."""
         moments = [moment_s for moment_s in (job.again_s, job.until_s) if moment_s is not None]
-        job.set_timer(self._hub.call_at(min(moments), lambda: self._insist(job)) if moments else None)
+        job.set_timer(self.loop.call_at(min(moments), lambda: self._insist(job)) if moments else None)
 
     def _insist(self, job: Job) -> None:
         """It has not ended yet."""
-        if job.until_s is not None and self._hub.clock.now_s() >= job.until_s:
-            self.kill(job)
+        if job.until_s is not None and self.loop.now_s() >= job.until_s:
+            self._kill(job)
         elif job.asked == "terminate":
             job.again_s = None
             if job.worker is not None:
                 self.crew.signal(job.worker.id, job.worker.link, signal.SIGTERM)
             self._arm(job)
 
-    def kill(self, job: Job) -> None:
-        """End a job by SIGKILL now."""
-        if job.id in self._jobs and job.asked != "kill":
+    def _kill(self, job: Job) -> None:
+        """SIGKILL, now."""
+        if job.asked != "kill":
             first = job.asked is None
             job.asked = "kill"
             if first or job.worker is not None:
@@ -182,7 +176,7 @@ class Engine:
         )
         if dropped:
             # Later in this turn: whoever stops it may be in the middle of its own book-keeping.
-            self._hub.call_soon(lambda: self._drop(job))
+            self.loop.call_soon(lambda: self._drop(job))
         elif job.worker is not None:
             self.crew.signal(job.worker.id, job.worker.link, number)
         return not dropped
@@ -226,7 +220,7 @@ class Engine:
         return above.inner
 
     def _try_start(self, job: Job) -> bool:
-        if not (job.reuse and self._workers.hand_over(job)) and not self._workers.start(
+        if not (job.request.reuse and self._workers.hand_over(job)) and not self._workers.start(
             job, self._ledger_of(job.parent)
         ):
             return False
@@ -256,7 +250,7 @@ class Engine:
     def on_not_started(self, job_id: int, error: bytes) -> None:
         """Its function cannot be loaded, or there is no process to be had."""
         # Later in this turn: whoever submits shall have its job in hand before it hears of its end.
-        self._hub.call_soon(lambda: self._not_started(job_id, error))
+        self.loop.call_soon(lambda: self._not_started(job_id, error))
 
     def _not_started(self, job_id: int, error: bytes) -> None:
         job = self._jobs.get(job_id)
@@ -275,7 +269,7 @@ class Engine:
             self._result(request)
         elif request.method == "stop":
             if job is not None and job.parent is not None:
-                self.stop(job, request.args[1])
+                self._terminate(job, request.args[1])
             request.answer(None)
         elif job is not None:
             self._on_request_of(job, request)
@@ -288,8 +282,10 @@ class Engine:
         match request.method:
             case "ready":
                 self._ready(job, request)
-            case "report":
+            case "report" if job.outcome is None:
                 job.events.on_report(Report(job, request))
+            case "report":  # of a thread that the function left running
+                Report(job, request).answer(Reply("STOP"))
             case "done":
                 self._done(job, *request.args[1:])
             case "next":
@@ -297,7 +293,7 @@ class Engine:
             case "declined":
                 self._declined(job)
             case "function":
-                request.answer(job.packed.function)
+                request.answer(job.request.packed.function)
             case "submit":
                 self._submit_nested(job, request)
             case other:
@@ -329,7 +325,7 @@ class Engine:
         if job.outcome is not None or worker.cut_off:
             self._settle(job)
         elif worker.link is None:
-            turns_later(self._hub, lambda: self._settle_unless_linked(job, worker))
+            turns_later(self.loop, lambda: self._settle_unless_linked(job, worker))
 
     def _settle_unless_linked(self, job: Job, worker: Worker) -> None:
         if worker.link is None or worker.cut_off:
@@ -360,7 +356,7 @@ class Engine:
         worker.gpus.pids.add(pid)
         job.begun = True
         self._obey(self._tree.begin(job.id))
-        self._tell(lambda: job.events.on_ready(job, pid, started_s, how))
+        self._tell(lambda: job.events.on_ready(job, Ready(pid, started_s, how)))
 
     def _declined(self, job: Job) -> None:
         """A reused worker has imported what was edited since, and leaves."""
@@ -378,15 +374,29 @@ class Engine:
         else:
             self._backlog.put_back(job.parent, job)
 
-    def _done(self, job: Job, kind: str, payload: bytes, buffers: list[object], objective_s: float) -> None:
+    def _done(
+        self,
+        job: Job,
+        kind: str,
+        payload: bytes,
+        buffers: list[object],
+        objective_s: float,
+        threads: tuple[str, ...],
+    ) -> None:
         if job.outcome is not None or job.worker is None:
             return
         if kind == "returned":
-            outcome = Outcome("returned", payload=payload, buffers=buffers, objective_s=objective_s)
+            outcome = Outcome("returned", payload=payload, buffers=buffers, objective_s=objective_s, threads=threads)
         elif kind == "stopped":
-            outcome = Outcome("stopped", "stopped", objective_s=objective_s)
+            outcome = Outcome("stopped", "stopped", objective_s=objective_s, threads=threads)
         else:
-            outcome = exception_outcome(payload, objective_s, said_last(Path(job.output + ".err")))
+            outcome = exception_outcome(payload, objective_s, said_last(Path(job.output + ".err")), threads=threads)
+        if threads:
+            _log.warning(
+                "job %d %r has ended and left a thread running: %s. Its process keeps its lease until the thread ends, "
+                "at most %g s. Join the thread before the function returns, or make it a daemon.",
+                *(job.number, job.request.packed.name, "; ".join(threads), LEAVE_S),
+            )
         self._workers.kill_later(job.worker)
         self._set_outcome(job, outcome)
         if job.exited is not None:
@@ -395,7 +405,7 @@ class Engine:
     def _set_outcome(self, job: Job, outcome: Outcome) -> None:
         job.outcome = outcome
         job.set_timer(None)
-        self._tell(lambda: job.events.on_outcome(job, outcome))
+        self._tell(lambda: job.events.on_ended(job, outcome))
         self._obey(self._tree.outcome(job.id))
 
     def _obey(self, orders: list[Order]) -> None:
@@ -405,13 +415,14 @@ class Engine:
                 continue
             if isinstance(order, End):
                 if job.outcome is None:
-                    self.stop(job, _NESTED_GRACE_S)
+                    self._terminate(job, _NESTED_GRACE_S)
             else:
                 self._finish(job)
 
     def _finish(self, job: Job) -> None:
         """Nothing of it is left. A worker that is gone gives its lease back before the end is told."""
         del self._jobs[job.id]
+        job.over = True
         self.finished += 1
         job.set_timer(None)
         worker = job.worker
@@ -423,7 +434,7 @@ class Engine:
             self._tell_finished(job)
 
     def _tell_finished(self, job: Job) -> None:
-        self._tell(lambda: job.events.on_finished(job))
+        self._tell(lambda: job.events.on_free(job))
         remove_output(job)
         self._schedule()
 
@@ -438,19 +449,16 @@ class Engine:
 
     def _submit_nested(self, parent: Job, request: Request) -> None:
         asked: NestedJob = request.args[1]
-        packed = Packed(asked.function, asked.arguments, asked.function_id, asked.name, asked.modules)
         events = NestedEvents()
         try:
-            job = self.submit(
-                packed,
-                asked.arguments,
+            wanted = JobRequest(
+                Packed(asked.function, asked.arguments, asked.function_id, asked.name, asked.modules),
                 Need(cpus=asked.cpus, gpus=asked.gpus, memory_bytes=asked.memory_bytes),
-                events,
                 number=asked.number,
                 seed=parent.seed,
-                parent=parent.id,
                 surroundings=asked.surroundings,
             )
+            job = self._submit(wanted, events, parent.id)
         except (LeaseError, TypeError, ValueError) as error:
             request.fail(error)
             return
@@ -482,7 +490,15 @@ class Engine:
 
     def _end_at_close(self, job: Job) -> None:
         job.set_timer(None)
+        job.over = True
         if job.outcome is None:
             outcome = Outcome("stopped", f"job {job.id} was ended because its pool was closed")
-            self._tell(lambda: job.events.on_outcome(job, outcome))
-        self._tell(lambda: job.events.on_finished(job))
+            self._tell(lambda: job.events.on_ended(job, outcome))
+        self._tell(lambda: job.events.on_free(job))
+
+
+def _arguments_of(request: JobRequest) -> bytes:
+    """Those of the call, packed."""
+    if request.keywords is None:
+        return request.packed.arguments
+    return pickle.dumps(((), dict(request.keywords)), protocol=5)

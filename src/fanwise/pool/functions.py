@@ -16,35 +16,14 @@ import hashlib
 import inspect
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ..base.errors import NotSendableError
 from .preload import modules_needed
 from .sendable import dump, find_culprit
+from .specs import Packed as Packed
 
 Function = Callable[..., Any]  # Any: a user's function returns what it likes
-
-
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """A call ready to travel.
-
-    Args:
-        function: the pickled function.
-        arguments: the pickled (args, kwargs).
-        function_id: sha256 of `function` and `modules` in hex; who has unpacked a function of this id, and imported
-            what it needs, need not do it again.
-        name: what messages call the function.
-        modules: what to import before it runs, also for functions and classes among its arguments; see
-            `preload.modules_needed`.
-    """
-
-    function: bytes
-    arguments: bytes
-    function_id: str
-    name: str
-    modules: tuple[str, ...]
 
 
 def pack(

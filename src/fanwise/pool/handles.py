@@ -1,6 +1,6 @@
 r"""The handle of a submitted job: what its submitter asks and tells, and what becomes of it, retries included.
 
-    Pool.submit --> JobHandle --submit--> engine --on_ready, on_report, on_outcome, on_finished--> JobHandle
+    Pool.submit --> JobHandle --submit--> engine --on_ready, on_report, on_ended, on_free--> JobHandle
                         \-- retries left and it failed: submitted again
 
 Its user may be any thread; what the engine tells comes on the hub's thread. A handle that is done keeps the outcome and
@@ -11,19 +11,15 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ..base.errors import DeadlineExceeded
-from .engine import Engine
-from .functions import Packed
-from .jobs import Job, Report
+from .contract import Decision, Engine, Job, JobRequest, JobState, Outcome, Output, Ready, Reply, Report
 from .leases import Need
 from .lifetime import Lifetime, closed_error
-from .outcomes import Outcome
-from .output import tail
+from .outcomes import value_of
 from .settings import grace_of, limit_of, require_bool, require_callable_or_none, require_int, require_int_or_none
-from .specs import How, Surroundings
+from .specs import How, Packed, Surroundings
 
 _log = logging.getLogger(__name__)
 
@@ -33,6 +29,9 @@ _FAILED = frozenset(("exception", "exit", "signal", "out-of-memory", "lost"))
 _SHOWN = 100  # characters of a failure in a repr
 
 
+OnReport = Callable[[Any], str | Reply]  # Any: what the job reports
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """What goes with a submit beside the needs."""
@@ -40,7 +39,7 @@ class Options:
     number: int | None = None
     reuse: bool = False
     retries: int = 0
-    on_report: Callable[[Any], str] | None = None  # Any: what the job reports
+    on_report: OnReport | None = None
 
     def __post_init__(self) -> None:
         require_int_or_none("number", self.number, least=0)
@@ -82,7 +81,7 @@ class JobHandle:
         self._finished = threading.Event()
         self._began = threading.Event()
         self._callbacks: list[Callable[[JobHandle], None]] = []
-        self._output = ("", "")
+        self._output = Output()
         self._stopped = False
 
     def result(self, within_s: float | None = None) -> Any:  # Any: the function's result
@@ -94,7 +93,7 @@ class JobHandle:
             TrialStopped: it was stopped.
             ClosedError: this process was forked from the one that submitted it, before it ended.
         """
-        return self.outcome(within_s).value()
+        return value_of(self.outcome(within_s))
 
     def outcome(self, within_s: float | None = None) -> Outcome:
         """Block until the job's process is gone; how it ended, without raising."""
@@ -111,8 +110,7 @@ class JobHandle:
 
     def queued(self) -> bool:
         """Whether it waits for CPUs, GPUs or memory that other jobs hold."""
-        job = self._job
-        return not self.done() and (job is None or job.worker is None)
+        return self._where() == "queued"
 
     def wait_began(self, within_s: float | None = None) -> bool:
         """Block until the job's process is about to call the function; False when the time ran out."""
@@ -133,11 +131,11 @@ class JobHandle:
         Raises TypeError or ValueError when `grace_s` is not a number of seconds.
         """
         seconds = grace_of(grace_s)
-        self._end(lambda engine, job: engine.stop(job, seconds))
+        self._end(lambda engine, job: engine.end(job, "terminate", grace_s=seconds))
 
     def kill(self) -> None:
         """End the job and all it started by SIGKILL, now. Does not block."""
-        self._end(lambda engine, job: engine.kill(job))
+        self._end(lambda engine, job: engine.end(job, "kill"))
 
     def _end(self, how: Callable[[Engine, Job], None]) -> None:
         self._stopped = True
@@ -146,7 +144,8 @@ class JobHandle:
     def output(self) -> tuple[str, str]:
         """The last 64 KiB of its standard output and of its standard error."""
         job = self._job
-        return self._output if job is None else _output_of(job)
+        printed = self._output if job is None else self._life.engine_here.output(job)
+        return printed.out, printed.err
 
     def __repr__(self) -> str:
         tried = f", try {self._attempt + 1}" if self._attempt else ""
@@ -154,16 +153,18 @@ class JobHandle:
         return f"<JobHandle {self.id} {self.name!r}: {self._state()}{process}{tried}>"
 
     def _state(self) -> str:
-        job, outcome = self._job, self._outcome
+        outcome = self._outcome
         if self.done() and outcome is not None:
             line = outcome.text.partition("\n")[0]
             shown = line if len(line) <= _SHOWN else f"{line[: _SHOWN - 3]}..."
             return outcome.kind if outcome.kind == "returned" else f"{outcome.kind} ({shown})"
-        if job is None or self.queued():
-            return "queued"
-        if job.outcome is not None or job.asked is not None:
-            return "ending"
-        return "running" if job.begun else "starting"
+        return self._where()
+
+    def _where(self) -> JobState:
+        job = self._job
+        if self.done():
+            return "over"
+        return "queued" if job is None else job.state
 
     # -- on the hub's thread ---------------------------------------------------------------------------------------
 
@@ -171,37 +172,37 @@ class JobHandle:
         """Raises what the engine raises."""
         call = self._call
         assert call is not None, "kept until the last attempt has ended"
-        self._job = self._life.engine_here.submit(
+        wanted = JobRequest(
             call.packed,
-            call.packed.arguments,
             call.need,
-            self,
             number=call.options.number,
             attempt=self._attempt,
             reuse=call.options.reuse,
             surroundings=call.surroundings,
         )
+        self._job = self._life.engine_here.submit(wanted, self)
         self.id, self.seed = self._job.id, self._job.seed
 
-    def on_ready(self, job: Job, pid: int, started_s: float, how: How) -> None:
-        self.pid, self.how = pid, how
+    def on_ready(self, job: Job, ready: Ready) -> None:
+        self.pid, self.how = ready.pid, ready.how
         self._began.set()
 
     def on_report(self, report: Report) -> None:
         on_report = self._call.options.on_report if self._call is not None else None
         if on_report is None:
-            report.answer("CONTINUE")
+            report.answer(Reply())
             return
         try:
-            report.answer(on_report(report.values))
+            told = on_report(report.values)
+            report.answer(told if isinstance(told, Reply) else Reply(cast(Decision, told)))  # which checks it
         except BaseException as error:  # on our own thread: also what leaves by sys.exit is for the job that reported
             report.refuse(error)
 
-    def on_outcome(self, job: Job, outcome: Outcome) -> None:
+    def on_ended(self, job: Job, outcome: Outcome) -> None:
         self._outcome = outcome
 
-    def on_finished(self, job: Job) -> None:
-        self._output = _output_of(job)
+    def on_free(self, job: Job) -> None:
+        self._output = self._life.engine_here.output(job)
         if self._tries_again():
             return
         self._job = self._call = None  # whoever keeps the handle shall not keep the arguments and the link
@@ -222,14 +223,9 @@ class JobHandle:
         if not failed or self._stopped or self._life.closed:
             return False
         self._attempt += 1
-        self._life.engine_here.retried += 1
+        self._life.retried += 1
         self._submit()
         return True
-
-
-def _output_of(job: Job) -> tuple[str, str]:
-    out, err = (tail(Path(job.output + end), max_bytes=1 << 16, max_lines=2000) for end in (".out", ".err"))
-    return out, err
 
 
 def hand_in(life: Lifetime, call: Call) -> JobHandle:

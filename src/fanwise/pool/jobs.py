@@ -5,42 +5,39 @@ need, one after another, and waits in between with an open question for the next
 """
 
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from pathlib import Path
+from typing import Literal
 
 from ..links import Link, Request, Timer
-from .functions import Packed
+from .contract import Job as AnyJob
+from .contract import JobEvents, JobRequest, JobState, Outcome, Output, Ready, Reply
+from .contract import Report as AnyReport
 from .gpu_return import HeldGpus
 from .leases import Lease, Ledger, Need
-from .outcomes import Outcome
-from .specs import How, JobSpec, Surroundings
+from .outcomes import to_send
+from .output import tail
+from .specs import JobSpec, Surroundings
+
+# How much of what a job has printed is shown.
+_SHOWN_BYTES = 1 << 16
+_SHOWN_LINES = 2000
 
 
 class Report:
-    """What a job reported; `answer` or `refuse` it once, now or later in the same or another turn."""
+    """What a job reported, see `contract.Report`."""
 
-    __slots__ = ("_request", "job", "values", "worker_time_s")
+    __slots__ = ("_request", "checkpoint", "job", "values", "worker_time_s")
 
     def __init__(self, job: "Job", request: Request) -> None:
         self.job = job
         self._request = request
-        _, self.values, self.worker_time_s = request.args
+        _, self.values, self.worker_time_s, self.checkpoint = request.args
 
-    def answer(self, decision: str) -> None:
-        """The job's `report` returns `decision`."""
-        self._request.answer(decision)
+    def answer(self, reply: Reply) -> None:
+        self._request.answer((reply.decision, reply.body))
 
     def refuse(self, error: BaseException) -> None:
-        """The job's `report` raises `error`."""
         self._request.fail(error)
-
-
-class JobEvents(Protocol):
-    """What the submitter of a job hears, on the hub's thread."""
-
-    def on_ready(self, job: "Job", pid: int, started_s: float, how: How) -> None: ...
-    def on_report(self, report: Report) -> None: ...
-    def on_outcome(self, job: "Job", outcome: Outcome) -> None: ...
-    def on_finished(self, job: "Job") -> None: ...
 
 
 class NestedEvents:
@@ -56,22 +53,22 @@ class NestedEvents:
         self._request = request
         self._tell()
 
-    def on_ready(self, job: "Job", pid: int, started_s: float, how: How) -> None:
+    def on_ready(self, job: AnyJob, ready: Ready) -> None:
         """The submitter is not told."""
 
-    def on_report(self, report: Report) -> None:
-        report.answer("CONTINUE")
+    def on_report(self, report: AnyReport) -> None:
+        report.answer(Reply())
 
-    def on_outcome(self, job: "Job", outcome: Outcome) -> None:
+    def on_ended(self, job: AnyJob, outcome: Outcome) -> None:
         self._outcome = outcome
 
-    def on_finished(self, job: "Job") -> None:
+    def on_free(self, job: AnyJob) -> None:
         self._finished = True
         self._tell()
 
     def _tell(self) -> None:
         if self._request is not None and self._outcome is not None and self._finished:
-            self._request.answer(self._outcome.to_send())
+            self._request.answer(to_send(self._outcome))
 
 
 @dataclass(slots=True, eq=False)
@@ -116,8 +113,11 @@ class Job:
     """One job of the engine's table.
 
     Attributes:
+        arguments: of its call, packed.
+        output: where its output is kept, without ending.
         worker: its process, from the moment it has a lease; None while it is queued.
         begun: the worker said that it is about to call the function.
+        over: it is in no table any more.
         inner: the leases of the jobs that this one submits, within its own.
         asked: what was sent to end it.
         again_s, until_s: when it is told once more, and when it is killed, because it has not ended.
@@ -125,20 +125,17 @@ class Job:
     """
 
     id: int
-    packed: Packed
-    arguments: bytes
-    need: Need
+    request: JobRequest
     events: JobEvents
     number: int
-    attempt: int
     seed: int
+    arguments: bytes
     output: str
-    keep_output: bool
-    reuse: bool
     surroundings: Surroundings
     parent: int | None = None
     worker: Worker | None = None
     begun: bool = False
+    over: bool = False
     inner: Ledger | None = None
     asked: Literal[None, "terminate", "kill"] = None
     again_s: float | None = None
@@ -149,11 +146,27 @@ class Job:
     timer: Timer | None = None
     nested: dict[int, NestedEvents] = field(default_factory=dict)
 
+    @property
+    def state(self) -> JobState:
+        """See `contract.Job`."""
+        if self.over:
+            return "over"
+        if self.outcome is not None or self.asked is not None:
+            return "ending"
+        if self.worker is None:
+            return "queued"
+        return "running" if self.begun else "starting"
+
     def set_timer(self, timer: Timer | None) -> None:
         """At most one is kept: when it is told again to stop, or killed because it does not."""
         if self.timer is not None:
             self.timer.cancel()
         self.timer = timer
+
+    def printed(self) -> Output:
+        """The end of its output files."""
+        paths = (Path(self.output + ending) for ending in (".out", ".err"))
+        return Output(*(tail(path, max_bytes=_SHOWN_BYTES, max_lines=_SHOWN_LINES) for path in paths))
 
     def spec(self) -> JobSpec:
         """What its process is told."""
@@ -162,15 +175,17 @@ class Job:
         return JobSpec(
             job_id=self.id,
             number=self.number,
-            name=self.packed.name,
+            attempt=self.request.attempt,
+            name=self.request.packed.name,
             seed=self.seed,
-            function_id=self.packed.function_id,
+            function_id=self.request.packed.function_id,
             arguments=self.arguments,
             cpus=lease.cpus,
             gpus=tuple(share.visible for share in lease.gpus),
             gpu_fraction=lease.gpus[0].fraction if lease.gpus else 1.0,
             memory_bytes=lease.memory_bytes,
             output=self.output,
-            reuse=self.reuse,
+            reuse=self.request.reuse,
             surroundings=self.surroundings,
+            context=self.request.context,
         )

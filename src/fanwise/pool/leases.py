@@ -203,6 +203,25 @@ class Ledger:
         return ""
 
 
+def places(machine: Machine, need: Need) -> int:
+    """How many jobs that need this the machine has room for when everything is free.
+
+    >>> places(Machine(cpus=8, memory_bytes=100), Need(cpus=3)), places(Machine(8, 100), Need(gpus=1))
+    (2, 0)
+    """
+    room = [machine.cpus // need.cpus]
+    if need.memory_bytes:
+        room.append(machine.memory_bytes // need.memory_bytes)
+    if need._cards:
+        room.append(len(machine.gpus) // need._cards * (_WHOLE // need._parts))
+    return min(room)
+
+
+def check_fits(machine: Machine, need: Need, where: str = "this pool") -> None:
+    """Return if the machine can meet `need` when everything is free; else LeaseError, which says what there is."""
+    Ledger(machine, where).check(need)
+
+
 def _choose(need: Need, gpus: tuple[GpuShare, ...]) -> tuple[GpuShare, ...] | None:
     """The GPUs for `need` among those free: the fullest that fit, in the order of the machine if equal."""
     fitting = sorted((share for share in gpus if _parts(share) >= need._parts), key=_parts)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ..base.errors import ClosedError
 from ..links import Hub, new_key, private_folder
-from .engine import Engine
+from .engine import LocalEngine
 from .leases import Machine
 
 
@@ -24,7 +24,8 @@ class Lifetime:
 
     def __init__(self, machine: Machine, seed: int) -> None:
         self.closed = False
-        self.engine: Engine | None = None
+        self.retried = 0
+        self.engine: LocalEngine | None = None
         self.hub: Hub | None = None
         self.folder = Path()
         self._machine = machine
@@ -32,7 +33,7 @@ class Lifetime:
         self._pid = os.getpid()
         self._lock = threading.Lock()
 
-    def start(self) -> Engine:
+    def start(self) -> LocalEngine:
         """The engine, made at first use.
 
         Raises:
@@ -45,12 +46,12 @@ class Lifetime:
             if self.engine is None:
                 self.hub = Hub(name="pool")
                 self.folder = private_folder()
-                self.engine = Engine(self.hub, self.folder, new_key(), seed=self._seed, machine=self._machine)
+                self.engine = LocalEngine(self.hub, self.folder, new_key(), seed=self._seed, machine=self._machine)
                 self.hub.start()
             return self.engine
 
     @property
-    def engine_here(self) -> Engine:
+    def engine_here(self) -> LocalEngine:
         """The engine, for jobs: they exist only when it does."""
         assert self.engine is not None, "jobs exist only when the engine does"
         return self.engine

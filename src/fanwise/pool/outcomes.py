@@ -1,74 +1,52 @@
-"""How a job ended, in the form that the pool, the tuner and the record share.
+"""How a job ended, on its way from the process that ran it to whoever asked; what it printed last, fit to be told.
 
-What a job printed last is somebody else's text: `said_last` makes it fit to be told, without the lines that every
-crash of a worker of ours has in common.
+What a job printed is somebody else's text: `said_last` leaves out the lines that every crash of a worker of ours has in
+common.
 """
 
 import pickle
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ..base.errors import TrialStopped, WorkerLostError
 from ..links.codec import ErrorText, error_text, loads, unpack_error
+from .contract import Outcome, OutcomeKind, Output
 from .output import tail
-
-Kind = Literal["returned", "exception", "exit", "signal", "out-of-memory", "lost", "stopped"]
 
 _OUT_OF_MEMORY = frozenset(("MemoryError", "_ArrayMemoryError", "OutOfMemoryError"))
 _OUR_FRAMES = (str(Path(__file__).parent), str(Path(__file__).parent.parent / "links"))
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a job ended.
-
-    Attributes:
-        kind: what happened; `returned` is the only success.
-        text: one line or a few, for people; empty for `returned`.
-        traceback: of the worker, when there was an exception.
-        last_output: the last lines it wrote, when it failed.
-        payload, buffers: the packed result, or the packed error.
-        objective_s: seconds inside the function, as the worker measured them; None when it could not tell.
-    """
-
-    kind: Kind
-    text: str = ""
-    traceback: str = ""
-    last_output: str = ""
-    payload: bytes = b""
-    buffers: Sequence[Any] = ()  # Any: bytes-like
-    objective_s: float | None = None
-
-    def value(self) -> Any:  # Any: the function's result
-        """The result; raises the job's error in its original type, `WorkerLostError` for a death."""
-        if self.kind == "returned":
-            return loads(self.payload, self.buffers)
-        if self.kind == "stopped":
-            raise TrialStopped(self.text)
-        if self.payload:
-            raise unpack_error(self.payload)
-        raise self.as_lost()
-
-    def as_lost(self) -> WorkerLostError:
-        """The error for a job that died without a result."""
-        return WorkerLostError(self.text)
-
-    def to_send(self) -> "Outcome":
-        """The same, fit to be sent on a link; nothing is copied."""
-        return replace(self, buffers=[pickle.PickleBuffer(buffer) for buffer in self.buffers])
+def value_of(outcome: Outcome) -> Any:  # Any: the function's result
+    """The result; raises the job's error in its original type, `WorkerLostError` for a death."""
+    if outcome.kind == "returned":
+        return loads(outcome.payload, outcome.buffers)
+    if outcome.kind == "stopped":
+        raise TrialStopped(outcome.text)
+    if outcome.payload:
+        raise unpack_error(outcome.payload)
+    raise WorkerLostError(outcome.text)
 
 
-def exception_outcome(packed: bytes, objective_s: float | None, last_output: str) -> Outcome:
+def to_send(outcome: Outcome) -> Outcome:
+    """The same, fit to be sent on a link; nothing is copied."""
+    return replace(outcome, buffers=[pickle.PickleBuffer(buffer) for buffer in outcome.buffers])
+
+
+def exception_outcome(
+    packed: bytes, objective_s: float | None, last_output: str, *, threads: tuple[str, ...] = ()
+) -> Outcome:
     """The outcome of a job whose function raised. An interpreter's exit is an `exit`, not an exception to pass on."""
     text = error_text(packed)
     if text.name in ("SystemExit", "KeyboardInterrupt") and text.module == "builtins":
-        return Outcome("exit", f"the job left by {text}", text.trace, last_output, objective_s=objective_s)
-    return Outcome(_kind_of(text), str(text), text.trace, last_output, payload=packed, objective_s=objective_s)
+        left = f"the job left by {text}"
+        return Outcome("exit", left, text.trace, last_output, objective_s=objective_s, threads=threads)
+    kind = _kind_of(text)
+    return Outcome(kind, str(text), text.trace, last_output, packed, objective_s=objective_s, threads=threads)
 
 
-def _kind_of(text: ErrorText) -> Kind:
+def _kind_of(text: ErrorText) -> OutcomeKind:
     if text.module == WorkerLostError.__module__ and text.name == WorkerLostError.__name__:
         return "lost"  # the process that was to start it, or one that it asked, is gone
     return "out-of-memory" if text.name in _OUT_OF_MEMORY else "exception"
@@ -76,7 +54,16 @@ def _kind_of(text: ErrorText) -> Kind:
 
 def said_last(path: Path) -> str:
     """The end of a job's stderr, for people. Of the stack of a crash the frames above the user's are left out."""
-    lines = tail(path, max_lines=80).split("\n")
+    return _without_ours(tail(path, max_lines=80))
+
+
+def last_words(output: Output) -> str:
+    """What to tell of a job that failed: the end of what it printed as errors, or if there is none, of the rest."""
+    return _without_ours("\n".join(output.err.split("\n")[-80:])) or "\n".join(output.out.split("\n")[-20:])
+
+
+def _without_ours(text: str) -> str:
+    lines = text.split("\n")
     return "\n".join(line for line in lines if not _is_ours(line) and not line.startswith("Extension modules: "))
 
 

@@ -21,9 +21,9 @@ from ..base.text import counted
 from ..links import Hub
 from .current import CurrentJob, NestedHandle, current, in_job
 from .devices import find_machine
-from .engine import Engine
+from .engine import LocalEngine
 from .functions import pack
-from .handles import Call, JobHandle, Options, hand_in
+from .handles import Call, JobHandle, OnReport, Options, hand_in
 from .leases import Gpu, Ledger, Machine, Need
 from .lifetime import Lifetime, closed_error
 from .settings import require_int, require_int_or_none
@@ -113,7 +113,7 @@ class Pool:
         reuse: bool = False,
         retries: int = 0,
         number: int | None = None,
-        on_report: Callable[[Any], str] | None = None,  # Any: what the job reports
+        on_report: OnReport | None = None,
     ) -> Needs:
         """What each job submitted through the returned object needs.
 
@@ -124,7 +124,8 @@ class Pool:
             reuse: run in a process that has run such a job before (keeps the CUDA context), if there is one.
             retries: repeat a job that failed or died so many times.
             number: number the jobs with this, instead of counting; their seed is made from it.
-            on_report: called on the pool's thread with what a job reports; returns "CONTINUE" or "STOP".
+            on_report: called on the pool's thread with what a job reports; returns "CONTINUE", or "STOP" or "PAUSE",
+                which both end the job, or a `Reply` with something for the job to know.
 
         Raises:
             LeaseError: this pool can never give it; says what there is. Inside a job `submit` raises it.
@@ -147,7 +148,7 @@ class Pool:
         if self._job is not None:
             return self._submit_nested(self._job, function, args, kwargs, need, options)
         engine = self._started()
-        engine.ledger.check(need)
+        engine.capacity().check(need)
         return hand_in(self._life, Call(pack(function, args, kwargs), need, options, engine.surroundings()))
 
     def _submit_nested(
@@ -183,7 +184,7 @@ class Pool:
         return self._life.hub
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> LocalEngine:
         """The engine of this pool; to be used on the hub's thread only."""
         return self._started()
 
@@ -195,7 +196,7 @@ class Pool:
         started: Counter[How] = engine.crew.started if engine else Counter()
         return PoolStats(
             jobs_finished=engine.finished if engine else 0,
-            jobs_retried=engine.retried if engine else 0,
+            jobs_retried=self._life.retried,
             started_by_fork=started["fork"],
             started_in_spare=started["spare"],
             started_by_reuse=started["reuse"],
@@ -233,7 +234,7 @@ class Pool:
         running, waiting = self._life.engine.counts()
         return f"{running} running, {waiting} waiting, {self._life.engine.finished} finished"
 
-    def _started(self) -> Engine:
+    def _started(self) -> LocalEngine:
         """The engine, made at first use: a pool that is never used starts no process."""
         self._life.check_process()
         if self._job is not None:

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any, TypeGuard
 
 from ..base.errors import TrialStopped
-from .current import STOP, current, in_job
+from .current import current, in_job
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ def report(**metrics: Any) -> None:  # Any: scalars of any library
     if not in_job():
         _log.info("report outside a tuner: %s", values)
         return
-    if current().report(values) == STOP:
+    if current().report(values).ends:
         raise TrialStopped("the tuner stopped this trial")
 
 

@@ -4,14 +4,36 @@ A worker process is started (forked from the warm process, or a spare), says `re
 another when it is reused.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-How = Literal["fork", "spare", "reuse"]
-OutcomeKind = Literal["returned", "exception", "stopped"]
+How = Literal["fork", "spare", "reuse", "simulated"]
+EndKind = Literal["returned", "exception", "stopped"]
 
 # What a worker exits with whose link has ended: told with the reason when it is the pool that still lives.
 LINK_LOST = 252
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A call ready to travel.
+
+    Args:
+        function: the pickled function.
+        arguments: the pickled (args, kwargs).
+        function_id: sha256 of `function` and `modules` in hex; who has unpacked a function of this id, and imported
+            what it needs, need not do it again.
+        name: what messages call the function.
+        modules: what to import before it runs, also for functions and classes among its arguments; see
+            `preload.modules_needed`.
+    """
+
+    function: bytes
+    arguments: bytes
+    function_id: str
+    name: str
+    modules: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +59,7 @@ class JobSpec:
 
     job_id: int
     number: int
+    attempt: int
     name: str
     seed: int
     function_id: str
@@ -48,6 +71,7 @@ class JobSpec:
     output: str
     reuse: bool
     surroundings: Surroundings
+    context: Mapping[str, object] | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,8 +34,9 @@ from .marks import MARK
 from .processes import die_with_parent, started_s
 from .seeds import seed_everything, seed_on_import
 from .sources import Sources
-from .specs import LINK_LOST, Home, How, JobSpec, OutcomeKind
+from .specs import LINK_LOST, EndKind, Home, How, JobSpec
 from .stopper import Stopper, stop_by_signal
+from .threads import end_executors, left_running
 
 # The kernel shall pick a worker, not the tuner, when memory runs out.
 _OOM_SCORE = 500
@@ -47,7 +48,7 @@ _DIAL_S = 60.0
 class _Ended(NamedTuple):
     """How the user's function ended."""
 
-    kind: OutcomeKind
+    kind: EndKind
     payload: bytes
     buffers: list[Any]  # Any: bytes-like
     objective_s: float
@@ -137,10 +138,11 @@ class _Worker:
                 os._exit(ended.kind != "returned")
             leave()
         _flush()
-        self._link.notify("done", spec.job_id, *ended)
-        # After an exception, or a stop at any place, who knows what is half-done in this process.
+        threads = left_running()
+        self._link.notify("done", spec.job_id, *ended, threads)
+        # After an exception, or a stop at any place, or beside a thread that runs on, who knows what is half-done here.
         clean = ended.kind == "returned" or (ended.kind == "stopped" and stopper.stopped_in_report)
-        if not (clean and spec.reuse and self._memory.is_steady()):
+        if threads or not (clean and spec.reuse and self._memory.is_steady()):
             return False
         self._sources.remember()
         return True
@@ -248,11 +250,12 @@ def _redirect(output: str) -> None:
 
 def _leave() -> None:
     """What an interpreter does at its end, for the parts that user code may rely on."""
-    if "multiprocessing.util" in sys.modules:
-        sys.modules["multiprocessing.util"]._exit_function()
+    end_executors()
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
+    if "multiprocessing.util" in sys.modules:
+        sys.modules["multiprocessing.util"]._exit_function()
     atexit._run_exitfuncs()
 
 

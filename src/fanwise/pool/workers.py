@@ -6,6 +6,7 @@ A lease is held by a process, from its start until all it started is reaped and 
 thread only. Does not know which job comes next, nor what is told to whom.
 """
 
+import logging
 import signal
 from collections.abc import Callable
 
@@ -16,8 +17,10 @@ from .gpu_return import HeldGpus
 from .jobs import Job, Worker
 from .leases import Ledger
 
+_log = logging.getLogger(__name__)
+
 # A function has ended, its process has not: something it left running keeps it. Then it is killed.
-_LEAVE_S = 5.0
+LEAVE_S = 5.0
 
 
 class Workers:
@@ -30,14 +33,14 @@ class Workers:
 
     def start(self, job: Job, ledger: Ledger) -> bool:
         """Start a process for a job, if `ledger` has a lease for it now."""
-        lease = ledger.take(job.need, job.id)
+        lease = ledger.take(job.request.resources, job.id)
         if lease is None:
             self._dismiss_one(ledger)
             return False
         job.ooms_before = ooms_so_far()
-        job.worker = Worker(job.id, job.need, lease, job.parent, ledger, HeldGpus(lease), job=job)
+        job.worker = Worker(job.id, job.request.resources, lease, job.parent, ledger, HeldGpus(lease), job=job)
         self._workers[job.id] = job.worker
-        self._crew.start(job.spec(), job.packed)
+        self._crew.start(job.spec(), job.request.packed)
         return True
 
     def of_link(self, link: Link) -> Worker | None:
@@ -67,10 +70,14 @@ class Workers:
 
         def kill() -> None:
             worker.killed = True
+            _log.warning(
+                "the process of job %d was to end %g s ago and is killed: something that its function left keeps it",
+                *(worker.id, LEAVE_S),
+            )
             self._crew.signal(worker.id, worker.link, signal.SIGKILL)
 
         if worker.timer is None:
-            worker.set_timer(self._hub.call_at(self._hub.clock.now_s() + _LEAVE_S, kill))
+            worker.set_timer(self._hub.call_at(self._hub.now_s() + LEAVE_S, kill))
 
     def close(self) -> None:
         """Forget all; their processes are ended by others."""
@@ -86,7 +93,7 @@ class Workers:
     def hand_over(self, job: Job) -> bool:
         """Give a job to an idle worker of the same need, if there is one."""
         idle = [w for w in self._workers.values() if w.request is not None and w.job is None]
-        worker = next((w for w in idle if w.need == job.need and w.parent == job.parent), None)
+        worker = next((w for w in idle if w.need == job.request.resources and w.parent == job.parent), None)
         if worker is None:
             return False
         request, worker.request = worker.request, None

@@ -1,86 +1,48 @@
-"""A search on a pool that the test plays: every fact comes from the test, in the turn of the hub in which it says so.
+"""A search on an engine that the test plays: every fact comes from the test, in the turn in which it says so.
 
     stage = Stage(tmp_path)
     stage.begin()                                        # two trials are submitted: stage.engine.jobs
     report = stage.report(stage.engine.jobs[0], loss=0.5)
-    stage.turn()                                         # the hub hands it over; report.answers has the answer
+    stage.turn()                                         # the loop hands it over; report.answers has the answer
     stage.end(stage.engine.jobs[0])
 
-No process, no thread and no clock but the hub's. Close `stage.hub` and `stage.file` at the end.
+No process and no thread, and the clock is virtual. Close `stage.file` at the end.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from ..links import Hub
-from ..pool import Need
-from ..pool import Outcome as JobOutcome
-from ..pool.engine import Engine, Job
+from ..pool import Need, Outcome, Reply
 from ..pool.functions import pack
 from ..tune import RandomSearch, Space, StoppingCriterion, uniform
 from ..tune.record import Record, read_events
 from ..tune.schedulers import Scheduler
 from ..tune.search import Plan, Search
 from ..tune.tuning import Tuning
+from .simulated_engine import Say, SimulatedEngine, SimulatedJob, SimulatedReport
 
-DONE = JobOutcome("returned", objective_s=0.5)
-
-
-@dataclass(eq=False)
-class FakeJob:
-    """A job of the fake engine; `told` is what it was sent."""
-
-    id: int
-    number: int
-    attempt: int
-    output: str
-    told: list[str] = field(default_factory=list)
+DONE = Outcome("returned", objective_s=0.5)
 
 
-class FakeReport:
-    """A report whose answer the test looks at. `kept`: what the record held when it came."""
+class PlayedReport:
+    """A report whose answer the test looks at.
 
-    def __init__(self, job: FakeJob, values: object, folder: Path) -> None:
-        self.job = job
-        self.values = values
-        self.worker_time_s = 0.25
+    Attributes:
+        answers: decisions, and what it was refused with.
+        kept: what the record held when it was answered.
+    """
+
+    def __init__(self, engine: SimulatedEngine, job: SimulatedJob, values: object, folder: Path) -> None:
         self.answers: list[str | BaseException] = []
         self.kept: list[object] = []
         self._folder = folder
+        report = SimulatedReport(engine, job, Say(values), self._answered)
+        engine.loop.call_soon(lambda: job.events.on_report(report))
 
-    def answer(self, decision: str) -> None:
-        self.answers.append(decision)
+    def _answered(self, answer: Reply | BaseException) -> None:
+        self.answers.append(answer.decision if isinstance(answer, Reply) else answer)
         self.kept = [event.body["values"] for event in read_events(self._folder) if event.kind == "report"]
-
-    def refuse(self, error: BaseException) -> None:
-        self.answers.append(error)
-
-
-class FakeEngine:
-    """Takes jobs and does nothing with them; `error` is raised by the next submit."""
-
-    def __init__(self) -> None:
-        self.jobs: list[FakeJob] = []
-        self.error: BaseException | None = None
-        self.crew = self
-
-    def warm_up(self, packed: object) -> None:
-        """Nothing to warm."""
-
-    def submit(self, packed: object, arguments: bytes, need: object, events: object, **options: Any) -> FakeJob:
-        if self.error is not None:
-            raise self.error
-        job = FakeJob(len(self.jobs) + 100, options["number"], options["attempt"], options["output"])
-        self.jobs.append(job)
-        return job
-
-    def terminate(self, job: FakeJob) -> None:
-        job.told.append("terminate")
-
-    def kill(self, job: FakeJob) -> None:
-        job.told.append("kill")
 
 
 class CountingRecord:
@@ -105,12 +67,12 @@ class CountingRecord:
 
 
 class Stage:
-    """One search, its pool and its hub, all driven by the test."""
+    """One search and its engine, all driven by the test."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "e"
-        self.hub = Hub(name="test")
-        self.engine = FakeEngine()
+        self.engine = SimulatedEngine()
+        self.loop = self.engine.loop
         self.file = Record.create(self.folder, {"name": "e"})
         self.record = CountingRecord(self.file)
         self.search: Search
@@ -121,33 +83,33 @@ class Stage:
         options = {"n_workers": 2, **options}
         tuning = Tuning(scheduler, stop or StoppingCriterion(max_num_trials_started=1_000_000), **options)
         plan = Plan("e", pack(print), Need(), 0, options["n_workers"], False, self.folder, "loss", ("x",), None)
-        engine, record = cast(Engine, self.engine), cast(Record, self.record)
-        self.search = Search(engine, self.hub, record, tuning, plan)
-        self.hub.call_soon(self.search.begin)
+        self.search = Search(self.engine, cast(Record, self.record), tuning, plan)
+        self.loop.call_soon(self.search.begin)
         self.turn()
 
     def turn(self, *calls: Callable[[], None]) -> None:
-        """One turn of the hub that brings all these facts together."""
+        """One turn of the loop that brings all these facts together."""
         for call in calls:
-            self.hub.call_soon(call)
-        self.hub.turn()
+            self.loop.call_soon(call)
+        self.loop.turn()
 
-    def report(self, job: FakeJob, **values: object) -> FakeReport:
+    def report(self, job: SimulatedJob, **values: object) -> PlayedReport:
         return self.report_raw(job, values)
 
-    def report_raw(self, job: FakeJob, values: object) -> FakeReport:
-        report = FakeReport(job, values, self.folder)
-        self.hub.call_soon(lambda: self.search.on_report(cast(Any, report)))  # Any: a stand-in
-        return report
+    def report_raw(self, job: SimulatedJob, values: object) -> PlayedReport:
+        return PlayedReport(self.engine, job, values, self.folder)
 
-    def ready(self, job: FakeJob) -> None:
-        self.turn(lambda: self.search.on_ready(cast(Job, job), 4711, 1.0, "fork"))
+    def ready(self, job: SimulatedJob) -> None:
+        self.turn(lambda: self.engine.ready(job))
 
-    def end(self, job: FakeJob, outcome: JobOutcome = DONE) -> None:
-        self.turn(lambda: self.search.on_outcome(cast(Job, job), outcome), lambda: self.gone(job))
+    def ended(self, job: SimulatedJob, outcome: Outcome = DONE) -> None:
+        self.turn(lambda: self.engine.ended(job, outcome))
 
-    def gone(self, job: FakeJob) -> None:
-        self.search.on_finished(cast(Job, job))
+    def gone(self, job: SimulatedJob) -> None:
+        self.turn(lambda: self.engine.free(job))
+
+    def end(self, job: SimulatedJob, outcome: Outcome = DONE) -> None:
+        self.turn(lambda: self.engine.ended(job, outcome), lambda: self.engine.free(job))
 
     def events(self, kind: str) -> list[tuple[int | None, Any]]:  # Any: JSON
         return [(event.trial_id, event.body) for event in read_events(self.folder) if event.kind == kind]

@@ -15,7 +15,6 @@ asked of `tuning` or written, its jobs are killed, and when they are gone `finis
 
 import contextlib
 import functools
-import pickle
 import reprlib
 import threading
 from collections.abc import Callable, Mapping
@@ -24,15 +23,12 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from ..base.errors import ClosedError, RecordError
-from ..links import Hub, Timer
 from ..pool import Outcome as JobOutcome
-from ..pool.engine import Engine, Job, Report
-from ..pool.functions import Packed
+from ..pool.contract import Ending, Engine, Job, JobRequest, Ready, Reply, Report, Timer
 from ..pool.leases import Need
-from ..pool.outcomes import said_last
-from ..pool.output import tail
+from ..pool.outcomes import last_words
 from ..pool.seeds import job_seed
-from ..pool.specs import How
+from ..pool.specs import Packed
 from . import orders
 from .orders import Answer, Ended, Finish, Kill, Order, Reject, Start, StopStarting, Terminate
 from .progress import Progress, Running
@@ -77,16 +73,16 @@ def _breaks_off(fact: _Fact) -> _Fact:
 class Search:
     """See the module. `finished` is set when the search is over, `failure` then says whether it went wrong."""
 
-    def __init__(self, engine: Engine, hub: Hub, record: Record, tuning: Tuning, plan: Plan) -> None:
+    def __init__(self, engine: Engine, record: Record, tuning: Tuning, plan: Plan) -> None:
         self.finished = threading.Event()
         self.finish: Finish | None = None
         self.failure: BaseException | None = None
         self._engine = engine
-        self._hub = hub
+        self._loop = engine.loop
         self._record = record
         self._tuning = tuning
         self._plan = plan
-        self._began_s = hub.clock.now_s()
+        self._began_s = engine.loop.now_s()
         self._progress = Progress(
             plan.name, plan.metric, plan.config_names, n_workers=plan.n_workers, limit_s=plan.limit_s
         )
@@ -99,8 +95,8 @@ class Search:
     @_breaks_off
     def begin(self) -> None:
         """Start the first trials."""
-        self._hub.at_turn_end(self._turn_end)
-        self._engine.crew.warm_up(self._plan.packed)
+        self._loop.at_turn_end(self._turn_end)
+        self._engine.prepare(self._plan.packed)
         self._obey(self._tuning.start(now_s=self._now_s()))
 
     @_breaks_off
@@ -118,18 +114,18 @@ class Search:
             self._let_go()
 
     def _now_s(self) -> float:
-        return self._hub.clock.now_s() - self._began_s
+        return self._loop.now_s() - self._began_s
 
     # -- facts: what the pool tells --------------------------------------------------------------------------------
 
     @_breaks_off
-    def on_ready(self, job: Job, pid: int, started_s: float, how: How) -> None:
+    def on_ready(self, job: Job, ready: Ready) -> None:
         trial = self._trials.get(job.id)
         if trial is None or self.failure is not None:
             return
         now_s = self._now_s()
         self._progress.ready(trial, now_s)
-        body = {"attempt": trial.attempt, "pid": pid, "process_started_s": started_s, "how": how}
+        body = {"attempt": trial.attempt, "pid": ready.pid, "process_started_s": ready.started_s, "how": ready.how}
         self._append(now_s, "ready", trial.trial_id, body)
         self._obey(self._tuning.on_ready(trial.trial_id, trial.attempt, now_s=now_s))
 
@@ -137,7 +133,7 @@ class Search:
     def on_report(self, report: Report) -> None:
         trial = self._trials.get(report.job.id)
         if trial is None:
-            report.answer("STOP")
+            report.answer(Reply("STOP"))
         elif self.failure is not None:
             self._answers.append((report, Reject(trial.trial_id, "")))
         elif (problem := _problem_with(report.values)) is not None:
@@ -147,7 +143,7 @@ class Search:
             self._obey(self._tuning.on_report(trial.trial_id, trial.attempt, report.values, now_s=self._now_s()))
 
     @_breaks_off
-    def on_outcome(self, job: Job, outcome: JobOutcome) -> None:
+    def on_ended(self, job: Job, outcome: JobOutcome) -> None:
         trial = self._trials.get(job.id)
         if trial is None or self.failure is not None:
             return
@@ -160,7 +156,7 @@ class Search:
         self._obey(self._tuning.on_ended(trial.trial_id, trial.attempt, told, now_s=now_s))
 
     @_breaks_off
-    def on_finished(self, job: Job) -> None:
+    def on_free(self, job: Job) -> None:
         trial = self._trials.get(job.id)
         if trial is None:
             return
@@ -190,9 +186,9 @@ class Search:
                 case Start():
                     self._start(order)
                 case Terminate():
-                    self._end_jobs(order.trial_id, self._engine.terminate)
+                    self._end_jobs(order.trial_id, "terminate")
                 case Kill():
-                    self._end_jobs(order.trial_id, self._engine.kill)
+                    self._end_jobs(order.trial_id, "kill")
                 case Ended():
                     self._ended(order)
                 case StopStarting():
@@ -229,23 +225,23 @@ class Search:
         trial = Running(order.trial_id, order.attempt, order.config, order.slot)
         self._progress.scheduled(trial)
         suffix = f"-{order.attempt}" if order.attempt else ""
-        job = self._engine.submit(
+        wanted = JobRequest(
             plan.packed,
-            pickle.dumps(((), dict(order.config)), protocol=5),
             plan.need,
-            self,
+            keywords=order.config,
             number=order.trial_id,
             attempt=order.attempt,
             seed=plan.seed,
             output=str(plan.folder / "output" / f"{order.trial_id}{suffix}"),
             reuse=plan.reuse,
         )
+        job = self._engine.submit(wanted, self)
         self._trials[job.id], self._jobs[job.id] = trial, job
 
-    def _end_jobs(self, trial_id: int, end: Callable[[Job], object]) -> None:
+    def _end_jobs(self, trial_id: int, how: Ending) -> None:
         for job_id, trial in list(self._trials.items()):
             if trial.trial_id == trial_id:
-                end(self._jobs[job_id])
+                self._engine.end(self._jobs[job_id], how)
 
     def _ended(self, order: Ended) -> None:
         asked = (order.trial_id, order.attempt)
@@ -254,7 +250,7 @@ class Search:
         body = {
             "attempt": order.attempt,
             "status": order.status,
-            "reason": None if order.reason is None else _told(order.reason, self._jobs[job_id].output),
+            "reason": None if order.reason is None else self._told(order.reason, self._jobs[job_id]),
             "objective_s": trial.objective_s or 0.0,
             "will_retry": order.will_retry,
         }
@@ -263,6 +259,10 @@ class Search:
         self._progress.ended(
             trial, order.status, order.reason, will_retry=order.will_retry, now_s=now_s, is_best=is_best
         )
+
+    def _told(self, reason: orders.Reason, job: Job) -> dict[str, str]:
+        """A reason for the record. One that is not the process's own fault, as a time-out, comes without its output."""
+        return {**asdict(reason), "last_output": reason.last_output or last_words(self._engine.output(job))}
 
     # -- the record and the clock ----------------------------------------------------------------------------------
 
@@ -291,7 +291,7 @@ class Search:
                     RecordError(f"this report was not kept: {getattr(self.failure, 'message', self.failure)}")
                 )
             elif isinstance(order, Answer):
-                report.answer(str(order.decision))
+                report.answer(Reply(order.decision.value))
             else:
                 report.refuse(ValueError(order.message))
 
@@ -305,7 +305,7 @@ class Search:
             if self._timer.when_s <= when_s:
                 return
             self._timer.cancel()
-        self._timer = self._hub.call_at(when_s, self._tick)
+        self._timer = self._loop.call_at(when_s, self._tick)
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
@@ -316,20 +316,20 @@ class Search:
         self.failure = error
         for job in list(self._jobs.values()):
             with contextlib.suppress(Exception):  # a link that has just ended; its process ends too
-                self._engine.kill(job)
+                self._engine.end(job, "kill")
 
     def _let_go(self) -> None:
         """Nothing is written and nothing happens here after this."""
         if self._timer is not None:
             self._timer.cancel()
         with contextlib.suppress(ClosedError):
-            self._hub.check_usable()
-            self._hub.call_soon(self._unhook)
+            self._loop.check_usable()
+            self._loop.call_soon(self._unhook)
         self.finished.set()
 
     def _unhook(self) -> None:
         with contextlib.suppress(ValueError):  # it never began
-            self._hub.not_at_turn_end(self._turn_end)
+            self._loop.not_at_turn_end(self._turn_end)
 
     # -- what is shown ---------------------------------------------------------------------------------------------
 
@@ -338,12 +338,6 @@ class Search:
         tuning = self._tuning
         snapshot = self._progress.snapshot(self._trials.values(), tuning.counts, tuning.best, now_s=self._now_s())
         return self._progress.news(), snapshot
-
-
-def _told(reason: orders.Reason, output: str) -> dict[str, str]:
-    """A reason for the record. One that is not the process's own fault, as a time-out, comes without its output."""
-    last = reason.last_output or said_last(Path(output + ".err")) or tail(Path(output + ".out"))
-    return {**asdict(reason), "last_output": last}
 
 
 def _problem_with(values: object) -> str | None:

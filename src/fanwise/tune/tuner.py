@@ -27,9 +27,10 @@ from ..links import Hub
 from ..pool import Machine, Need, Pool
 from ..pool.current import in_job
 from ..pool.devices import find_machine
-from ..pool.functions import Packed, check_signature, name_of, pack
+from ..pool.functions import check_signature, name_of, pack
 from ..pool.leases import Ledger
 from ..pool.preload import modules_needed
+from ..pool.specs import Packed
 from .experiment import Experiment
 from .experiment_names import check_name, experiments_folder, new_name
 from .record import Record
@@ -172,7 +173,7 @@ class Tuner:
             record = Record.create(self.path, self._meta())
             self._ran = True
             mark_used(self.scheduler)
-            search = Search(engine, hub, record, self._tuning, self._plan(packed))
+            search = Search(engine, record, self._tuning, self._plan(packed))
             try:
                 (self.path / "output").mkdir(mode=0o700)
                 self._run(hub, search, interrupts)

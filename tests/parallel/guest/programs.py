@@ -18,7 +18,8 @@ from fanwise.parallel.guest.guest_team import GuestTeam, entered
 from fanwise.parallel.guest.launcher import launched
 from fanwise.parallel.order import Progress
 from fanwise.parallel.plans import Plan
-from fanwise.pool.current import STOP, CurrentJob, enter, leave
+from fanwise.pool.contract import Decision, Reply
+from fanwise.pool.current import CurrentJob, enter, leave
 from fanwise.testing.within import within
 
 # N: samples, B: samples of a global batch
@@ -190,11 +191,11 @@ def too_many_devices(rank: int) -> None:
     fanwise.run(lambda run: None, devices=7)
 
 
-def reports(rank: int) -> list[str]:
+def reports(rank: int) -> list[Decision | str]:
     """What the processes are told when the first one is in a job that goes on, is stopped, or refuses the values."""
-    own, said = launched(), []
+    own, said = launched(), list[Decision | str]()
     assert own is not None
-    for decision in ("CONTINUE", STOP, "refused"):
+    for decision in (Reply(), Reply("STOP"), None):
         if rank == 0:
             enter(Job(decision))
         try:
@@ -205,7 +206,7 @@ def reports(rank: int) -> list[str]:
     return said
 
 
-def reported(team: GuestTeam) -> str:
+def reported(team: GuestTeam) -> Decision | str:
     try:
         return team.report({"loss": 0.5})
     except ValueError as error:
@@ -234,14 +235,14 @@ def busy_while_the_last_fails(rank: int) -> None:
 class Job(CurrentJob):
     """A job whose submitter decides at once."""
 
-    def __init__(self, decision: str) -> None:
-        self._decision = decision
+    def __init__(self, reply: Reply | None) -> None:
+        self._reply = reply
 
-    def report(self, values: object) -> str:
+    def report(self, values: object, *, checkpoint: str | None = None) -> Reply:
         assert values == {"loss": 0.5}
-        if self._decision == "refused":
+        if self._reply is None:
             raise ValueError("no such metric")
-        return self._decision
+        return self._reply
 
 
 def group_of_the_program(rank: int) -> tuple[bool, int]:

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from ...base.errors import TrialStopped, WorkerLostError
 from ...links.codec import pack_error, unpack_error
-from ...pool.current import CONTINUE, STOP
+from ...pool.contract import Decision
 from ...pool.reporting import report
 from .. import switches
 from ..agreement import first_difference
@@ -86,17 +86,17 @@ class GuestTeam:
     def step_ends(self) -> None:
         self._groups.has_stepped = True
 
-    def report(self, values: Mapping[str, Any]) -> str:  # Any: numbers
+    def report(self, values: Mapping[str, Any]) -> Decision:  # Any: numbers
         """The process at place 0 reports to its own job, if it runs one; what comes of it is the same for all."""
-        outcome: str | bytes = CONTINUE
+        outcome: Decision | bytes = "CONTINUE"
         if self.place == 0:
             try:
                 report(**values)
             except TrialStopped:
-                outcome = STOP
+                outcome = "STOP"
             except Exception as error:
                 outcome = pack_error(error)
-        decided: str | bytes = self.gather("reports", outcome)[0]
+        decided: Decision | bytes = self.gather("reports", outcome)[0]
         if isinstance(decided, bytes):
             raise unpack_error(decided)
         return decided

@@ -21,6 +21,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ...base.errors import TrialStopped
+from ...pool.contract import Decision
 from ..fast import FastSums
 from ..team import StateHere, Sums
 from .board import FAILED, STOPPED, SUPERVISOR, Board
@@ -264,20 +265,20 @@ class Member:
 
     # -- the end, and reports --------------------------------------------------------------------------------------
 
-    def report(self, values: Mapping[str, Any]) -> str | None:  # Any: numbers
+    def report(self, values: Mapping[str, Any]) -> Decision | None:  # Any: numbers
         if self.catching_up:
             return "CONTINUE"  # it was reported before this process came
         self._requests += 1
         return self.together(lambda: self._report(values))
 
-    def _report(self, values: Mapping[str, Any]) -> str:  # Any: numbers
+    def _report(self, values: Mapping[str, Any]) -> Decision:  # Any: numbers
         decision = None
         if self.place == 0:
             decision = self.ask("report", self._requests, dict(values))
-        found = self.gather("reports", decision)[0]
+        found: Decision | BaseException = self.gather("reports", decision)[0]
         if isinstance(found, BaseException):
             raise found
-        return str(found)
+        return found
 
     def ask(self, *message: Any) -> Any:  # Any: plain values
         """Say something to the supervisor, its number second, and wait for the answer."""

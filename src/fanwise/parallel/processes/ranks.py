@@ -18,6 +18,7 @@ import torch
 
 from ...base.errors import TrialStopped
 from ...links.codec import pack_error
+from ...pool.contract import Reply
 from ...pool.current import CurrentJob, current, enter
 from ...pool.seeds import seed_everything
 from ...tensor.random import with_torch  # noqa: F401  # once, before the fork; each rank's first batch would load it
@@ -145,11 +146,11 @@ class _ReportingJob(CurrentJob):
         self.__dict__.update(job.__dict__)
         self._member = member
 
-    def report(self, values: object) -> str:
+    def report(self, values: object, *, checkpoint: str | None = None) -> Reply:
         assert isinstance(values, Mapping), "metrics by name"
         decision = self._member.report(values)
         assert decision is not None, "others decide"
-        return decision
+        return Reply(decision)
 
 
 class _Forwarding(io.TextIOBase):

@@ -37,6 +37,7 @@ OPTIONAL = {
     **{name: f"with_{name}.py" for name in ("mlflow", "wandb")},
     "jaxlib": "with_jax.py",
     "gpytorch": "with_botorch.py",
+    "ConfigSpace": "with_configspace.py",
 }
 
 QUIET = [
@@ -72,6 +73,7 @@ QUIET = [
     "rpc/ref_orders.py",
     "rpc/ref_streams.py",
     "rpc/refs.py",
+    "tune/chance.py",
     "tune/spaces/space.py",
     "tune/searchers.py",
     "tune/schedulers.py",

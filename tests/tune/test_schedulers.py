@@ -266,12 +266,12 @@ def test_a_scheduler_describes_itself_as_json() -> None:
 
 
 def reachable(thing: object) -> int:
-    """How many objects hang on `thing`, code and modules apart."""
+    """How many objects hang on `thing`; code and modules apart, and integers, which may be one object or two."""
     seen: set[int] = set()
     waiting = [thing]
     while waiting:
         item = waiting.pop()
-        if id(item) in seen or isinstance(item, type | types.FunctionType | types.ModuleType):
+        if id(item) in seen or isinstance(item, int | type | types.FunctionType | types.ModuleType):
             continue
         seen.add(id(item))
         waiting += gc.get_referents(item)

@@ -1,15 +1,28 @@
-"""Search spaces: which values hyperparameters may take, how they are drawn, checked and kept.
+"""Search spaces: which values hyperparameters may take, how they are drawn, checked and kept. All files are quiet.
 
-domains   what one hyperparameter may be
-space     names for domains and constants: configurations are drawn, completed and checked here
+bits, scales                                 powers and logarithms with the same bits everywhere
+interval, multiples, finrange, categories    the five kinds of domain
+domains                                      the functions that make them, and their JSON form
+near, prior                                  neighbours and grids; where somebody expects good values
+conditions, counting                         hyperparameters that exist only beside certain values of others
+space                                        names for domains and constants: configurations are drawn and checked here
 """
 
+from .conditions import parameter as parameter
 from .domains import Domain as Domain
 from .domains import choice as choice
 from .domains import finrange as finrange
+from .domains import logfinrange as logfinrange
+from .domains import logordinal as logordinal
 from .domains import lograndint as lograndint
 from .domains import loguniform as loguniform
+from .domains import ordinal as ordinal
+from .domains import qlograndint as qlograndint
+from .domains import qloguniform as qloguniform
+from .domains import qrandint as qrandint
+from .domains import quniform as quniform
 from .domains import randint as randint
+from .domains import reverseloguniform as reverseloguniform
 from .domains import uniform as uniform
 from .space import Constant as Constant
 from .space import Space as Space

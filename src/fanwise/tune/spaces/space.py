@@ -1,23 +1,39 @@
 """Search spaces: names for domains and for constants, which are passed through to the objective as they are.
 
 A Space draws, completes and checks configurations. It knows nothing of trials, metrics or searchers. Chance comes in
-as a `random.Random`, of which only `.random()` is used: one number for each domain, in the order of the space.
+as a generator of which only `.random()` is used.
 
-Invariants: a configuration that leaves here has every name of the space, in its order, and plain Python values; the
-caller's dicts are neither changed nor kept.
+Invariants: a configuration that leaves here has, in the order of the space, every name that exists beside the values
+it has, and plain Python values; the caller's dicts are neither changed nor kept.
 """
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from random import Random
 from types import MappingProxyType
 from typing import final
 
 from ...base.nearest import did_you_mean
+from ..chance import Draws
 from ..values import plain_json
-from .domains import Domain, domain_from_json, domain_to_json
+from .bounds import Value
+from .conditions import (
+    Parameter,
+    When,
+    demands,
+    exists,
+    has_prior,
+    is_one_of,
+    parameter,
+    parents_first,
+    read_when,
+    told,
+)
+from .counting import count_configurations
+from .domains import Domain, domain_from_json, domain_to_json, is_domain
+from .near import grid, neighbour
+from .prior import Prior, make_prior
 
 _MOST_SHOWN = 6
 
@@ -38,6 +54,7 @@ def constant(value: object) -> Constant:
 
     Whoever writes `{"learning_rate": [0.1, 0.01]}` nearly always means two alternatives: `choice([0.1, 0.01])`.
 
+    >>> from random import Random
     >>> Space({"hidden_sizes": constant([128, 64])}).sample(Random(0))
     {'hidden_sizes': [128, 64]}
     """
@@ -50,45 +67,66 @@ class Space:
 
     Args:
         mapping: name -> domain, or a constant (anything JSON keeps as it is) which every configuration carries; a
-            list as `constant([...])`.
+            list as `constant([...])`; either inside `parameter(...)` with a condition or a prior.
 
     Raises:
         TypeError: a name that is not text, a bare list or tuple, or a constant that JSON cannot keep.
-        ValueError: an empty name, or a constant NaN.
+        ValueError: an empty name, a constant NaN, a condition on what is not there, or a prior outside its domain.
 
+    >>> from random import Random
     >>> from fanwise.tune import loguniform
     >>> space = Space({"learning_rate": loguniform(1e-2, 1), "max_epochs": 10})
     >>> space.complete({"learning_rate": 0.1}, Random("0/suggest/0"))
     {'learning_rate': 0.1, 'max_epochs': 10}
     """
 
-    __slots__ = ("_constants", "_domains", "_names")
+    __slots__ = ("_conditions", "_constants", "_domains", "_names", "_parents_first", "_priors")
 
     def __init__(self, mapping: Mapping[str, object]) -> None:
         if not isinstance(mapping, Mapping):
             raise TypeError(f"a space is a dict of names, got {mapping!r} of type {type(mapping).__name__}")
-        domains: dict[str, Domain] = {}
-        constants: dict[str, object] = {}
-        for name, given in mapping.items():
-            if not isinstance(name, str):
-                raise TypeError(f"a hyperparameter's name must be text, got {name!r} of type {type(name).__name__}")
-            if not name:
-                raise ValueError("a hyperparameter's name must not be empty")
-            if isinstance(given, Domain):
-                domains[name] = given
-            else:
-                constants[name] = _constant_of(name, given)
         self._names = tuple(mapping)
-        self._domains = domains
-        self._constants = constants
+        self._domains: dict[str, Domain] = {}
+        self._constants: dict[str, object] = {}
+        self._priors: dict[str, Prior] = {}
+        for name, given in mapping.items():
+            _check_name(name)
+            inner = given.domain if isinstance(given, Parameter) else given
+            if is_domain(inner):
+                self._domains[name] = inner
+            else:
+                self._constants[name] = _constant_of(name, inner)
+        more = {name: given for name, given in mapping.items() if isinstance(given, Parameter)}
+        self._conditions: dict[str, When] = {
+            name: read_when(name, given.when, self._domains, self._names)
+            for name, given in more.items()
+            if given.when is not None
+        }
+        self._priors = {name: self._prior_of(name, given) for name, given in more.items() if has_prior(given)}
+        self._parents_first = parents_first(self._names, self._conditions)
+
+    def _prior_of(self, name: str, given: Parameter) -> Prior:
+        if name in self._constants:
+            raise ValueError(f"{name!r} is a constant of the space, so it cannot have a prior")
+        try:
+            return make_prior(self._domains[name], given.prior, given.confidence)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{name!r}: {error}") from error
 
     def __repr__(self) -> str:
-        inside = (f"{name!r}: {self._shown(name)!r}" for name in self._names)
+        inside = (f"{name!r}: {self._shown(name)}" for name in self._names)
         return f"Space({{{', '.join(inside)}}})"
 
-    def _shown(self, name: str) -> object:
+    def _shown(self, name: str) -> str:
         given = self._domains.get(name, self._constants.get(name))
-        return Constant(given) if isinstance(given, list) else given
+        more = []
+        if name in self._conditions:
+            when = {parent: _one_or_list(values) for parent, values in self._conditions[name].items()}
+            more.append(f"when={when!r}")
+        if name in self._priors:
+            more.append(f"prior={self._priors[name].center!r}, confidence={self._priors[name].confidence!r}")
+        shown = repr(Constant(given) if isinstance(given, list) else given)
+        return f"parameter({', '.join((shown, *more))})" if more else shown
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Space) and self.to_json() == other.to_json() and self._names == other._names
@@ -110,40 +148,147 @@ class Space:
         """What every configuration carries. Read only."""
         return MappingProxyType(self._constants)
 
-    def sample(self, rng: Random) -> dict[str, object]:
-        """A configuration at random: one `rng.random()` for each domain, in the order of the space."""
-        drawn = {name: domain.from_unit(rng.random()) for name, domain in self._domains.items()}
-        return self._in_order(drawn)
+    @property
+    def conditions(self) -> Mapping[str, When]:
+        """Of what does not exist in every configuration: parent -> the values that it must have. Read only."""
+        return MappingProxyType(self._conditions)
 
-    def resample(self, config: Mapping[str, object], name: str, rng: Random) -> dict[str, object]:
+    @property
+    def priors(self) -> Mapping[str, Prior]:
+        """Where somebody expects good values. Read only."""
+        return MappingProxyType(self._priors)
+
+    @property
+    def num_configurations(self) -> int | None:
+        """How many different configurations there are; None if a real-valued hyperparameter makes them countless."""
+        return count_configurations(self._parents_first, self._domains, self._conditions)
+
+    def from_units(self, units: Sequence[float]) -> dict[str, object]:
+        """The configuration at a point of the unit cube, one number for each of `domains`: for Sobol sequences.
+
+        Raises:
+            ValueError: not one number in [0, 1) for each domain.
+        """
+        if len(units) != len(self._domains):
+            raise ValueError(f"a point of this space has {len(self._domains)} numbers, got {len(units)}")
+        pairs = zip(self._domains.items(), units, strict=True)
+        return self._existing({name: domain.from_unit(u) for (name, domain), u in pairs})
+
+    def sample(self, rng: Draws) -> dict[str, object]:
+        """A configuration at random: one `rng.random()` for each domain, in the order of the space."""
+        return self._existing({name: domain.from_unit(rng.random()) for name, domain in self._domains.items()})
+
+    def sample_prior(self, rng: Draws) -> dict[str, object]:
+        """A configuration at random, near the priors where there are some; else as `sample`."""
+        return self._existing({name: self._near_prior(name, rng.random()) for name in self._domains})
+
+    def _near_prior(self, name: str, u: float) -> Value:
+        prior, domain = self._priors.get(name), self._domains[name]
+        return domain.from_unit(u) if prior is None else prior.value_at(domain, u)
+
+    def resample(self, config: Mapping[str, object], name: str, rng: Draws) -> dict[str, object]:
         """A copy of config with the hyperparameter `name` drawn anew (which may give the old value again).
 
-        Raises:
-            ValueError: name is a constant or unknown, or config is not a configuration of this space.
-        """
-        if name in self._constants:
-            raise ValueError(f"{name!r} is a constant of the space{did_you_mean(name, self._domains)}")
-        if name not in self._domains:
-            raise ValueError(f"{name!r} is not in the space{did_you_mean(name, self._domains)}")
-        return {**self.check(config), name: self._domains[name].from_unit(rng.random())}
+        What does not exist beside the new value is left out, what begins to exist is drawn.
 
-    def complete(self, partial: Mapping[str, object], rng: Random) -> dict[str, object]:
+        Raises:
+            ValueError: name is a constant or unknown, config is not a configuration of this space, or name does not
+                exist in it.
+        """
+        return self._changed(config, name, lambda domain, _: domain.from_unit(rng.random()), rng)
+
+    def neighbour(self, config: Mapping[str, object], name: str, rng: Draws) -> dict[str, object]:
+        """A copy of config with a value of `name` that is near the old one, at most a tenth of its domain away.
+
+        Of a choice it is any other category. What does not exist beside the new value is left out, what begins to
+        exist is drawn.
+
+        Raises:
+            ValueError: as `resample`.
+        """
+        return self._changed(config, name, lambda domain, old: neighbour(domain, old, rng.random()), rng)
+
+    def _changed(
+        self, config: Mapping[str, object], name: str, change: Callable[[Domain, object], Value], rng: Draws
+    ) -> dict[str, object]:
+        if name not in self._domains:
+            what = "is a constant of the space" if name in self._constants else "is not in the space"
+            raise ValueError(f"{name!r} {what}{did_you_mean(name, self._domains)}")
+        old = self.check(config)
+        if name not in old:
+            raise ValueError(f"{name!r} does not exist in this configuration: only when {told(self._conditions[name])}")
+        new = {**old, name: change(self._domains[name], old[name])}
+        for other in self._parents_first if self._conditions else ():
+            if not exists(other, new, self._conditions):
+                new.pop(other, None)
+            elif other not in new and other in self._domains:
+                new[other] = self._domains[other].from_unit(rng.random())
+        return self._existing(new)
+
+    def complete(self, partial: Mapping[str, object], rng: Draws) -> dict[str, object]:
         """A configuration with the values of partial, and the others as `sample` would draw them from rng.
 
+        A hyperparameter that is given exists: its parents are drawn from the values that it needs.
+
         Raises:
-            ValueError: partial names what the space has not, or gives a value outside its domain.
+            ValueError: partial has a name that is not in the space, a value outside its domain, or hyperparameters
+                that do not exist together.
         """
         given = self.check_part(partial)
-        return {**self.sample(rng), **given}
+        units = {name: rng.random() for name in self._domains}
+        values = {name: domain.from_unit(units[name]) for name, domain in self._domains.items()}
+        for name, allowed in demands(partial, self._conditions).items():
+            if name not in given and not is_one_of(values[name], allowed):
+                values[name] = allowed[int(units[name] * len(allowed))]
+        return self._existing({**values, **given})
+
+    def grid(self, num_points: int | Mapping[str, int]) -> Iterator[dict[str, object]]:
+        """All configurations with values that are evenly spread over each domain; the last name changes fastest.
+
+        Args:
+            num_points: how many values for each domain, or for each by name. All of a domain that has fewer, and all
+                categories of a choice.
+
+        Raises:
+            ValueError: a number below 1, or a name that is missing or unknown.
+        """
+        if not isinstance(num_points, Mapping):
+            num_points = dict.fromkeys(self._domains, num_points)
+        for name in num_points:
+            if name not in self._domains:
+                raise ValueError(f"{name!r} is no domain of the space{did_you_mean(name, self._domains)}")
+        missing = [name for name in self._domains if name not in num_points]
+        if missing:
+            raise ValueError(f"num_points has no number for {', '.join(map(repr, missing))}")
+        values = {name: grid(domain, num_points[name]) for name, domain in self._domains.items()}
+        return self._combined(values, {}, self._parents_first)
+
+    def _combined(
+        self, values: Mapping[str, Sequence[Value]], config: Mapping[str, object], names: tuple[str, ...]
+    ) -> Iterator[dict[str, object]]:
+        rest = list(itertools.dropwhile(lambda name: not self._is_free(name, config), names))
+        if not rest:
+            yield self._existing(config)
+            return
+        for value in values[rest[0]]:
+            yield from self._combined(values, {**config, rest[0]: value}, tuple(rest[1:]))
+
+    def _is_free(self, name: str, config: Mapping[str, object]) -> bool:
+        return name in self._domains and exists(name, config, self._conditions)
 
     def check(self, config: Mapping[str, object]) -> dict[str, object]:
         """config as plain Python values in the order of the space; constants may be left out and are filled in.
 
         Raises:
-            ValueError: names every hyperparameter that is missing, surplus, or outside its domain.
+            ValueError: names every hyperparameter that is missing, surplus, does not exist beside the others, or is
+                outside its domain.
         """
-        missing = [f"{name!r} is missing" for name in self._domains if name not in config]
-        return self._in_order(self._checked(config, missing))
+        problems = [
+            f"{name!r} is missing"
+            for name in self._domains
+            if name not in config and exists(name, config, self._conditions)
+        ]
+        return self._existing(self._checked(config, problems))
 
     def check_part(self, partial: Mapping[str, object]) -> dict[str, object]:
         """Like `check` for a configuration that may leave anything out; fills nothing in."""
@@ -161,24 +306,57 @@ class Space:
                 problems.append(f"{name!r} is not in the space{did_you_mean(name, self._names)}")
             elif not _same(value, self._constants[name]):
                 problems.append(f"{name} = {value!r}, but the space fixes it at {self._constants[name]!r}")
+        if not problems and self._conditions:
+            problems += self._misfits(plain, config)
         if problems:
             raise ValueError("\n".join(problems))
         return plain
 
-    def _in_order(self, values: Mapping[str, object]) -> dict[str, object]:
+    def _misfits(self, plain: Mapping[str, object], config: Mapping[str, object]) -> list[str]:
+        """What does not exist beside the values of parents that are given.
+
+        Raises:
+            ValueError: two do not exist together, whatever the parents that are left out.
+        """
+        misfits = []
+        for name in config:
+            for parent, values in demands([name], self._conditions).items():
+                if parent in plain and not is_one_of(plain[parent], values):
+                    misfits.append(
+                        f"{name} = {config[name]!r} is given, but it exists only when {told({parent: tuple(values)})}, "
+                        f"and {parent} is {plain[parent]!r}"
+                    )
+                    break
+        if not misfits:
+            demands(config, self._conditions)
+        return misfits
+
+    def _existing(self, values: Mapping[str, object]) -> dict[str, object]:
+        """The values that exist beside each other, and the constants, in the order of the space."""
+        if self._conditions:
+            kept: dict[str, object] = {}
+            for name in self._parents_first:
+                if exists(name, kept, self._conditions):
+                    kept[name] = values.get(name)
+            names = tuple(name for name in self._names if name in kept)
+        else:
+            names = self._names
         return {
-            name: values[name] if name in self._domains else plain_json(name, self._constants[name])
-            for name in self._names
+            name: values[name] if name in self._domains else plain_json(name, self._constants[name]) for name in names
         }
 
     def to_json(self) -> dict[str, object]:
-        """The JSON form: name -> {"domain": kind, ...} or {"constant": value}."""
-        return {
-            name: domain_to_json(self._domains[name])
-            if name in self._domains
-            else {"constant": plain_json(name, self._constants[name])}
-            for name in self._names
-        }
+        """The JSON form: name -> {"domain": kind, ...} or {"constant": value}, with "when" and "prior" if they are."""
+        return {name: self._entry(name) for name in self._names}
+
+    def _entry(self, name: str) -> dict[str, object]:
+        domain = self._domains.get(name)
+        entry = {"constant": plain_json(name, self._constants[name])} if domain is None else domain_to_json(domain)
+        if name in self._conditions:
+            entry["when"] = {parent: list(values) for parent, values in self._conditions[name].items()}
+        if name in self._priors:
+            entry |= {"prior": self._priors[name].center, "confidence": self._priors[name].confidence}
+        return entry
 
     @classmethod
     def from_json(cls, body: Mapping[str, object]) -> "Space":
@@ -191,8 +369,22 @@ class Space:
         for name, entry in body.items():
             if not isinstance(entry, Mapping):
                 raise ValueError(f"{name!r} is {entry!r}, not the JSON form of a domain or a constant")
-            mapping[name] = Constant(entry["constant"]) if set(entry) == {"constant"} else domain_from_json(entry)
+            more = {key: entry[key] for key in ("when", "prior", "confidence") if key in entry}
+            rest = {key: value for key, value in entry.items() if key not in more}
+            inner = Constant(rest["constant"]) if set(rest) == {"constant"} else domain_from_json(rest)
+            mapping[name] = parameter(inner, **more) if more else inner
         return cls(mapping)
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f"a hyperparameter's name must be text, got {name!r} of type {type(name).__name__}")
+    if not name:
+        raise ValueError("a hyperparameter's name must not be empty")
+
+
+def _one_or_list(values: tuple[Value, ...]) -> object:
+    return values[0] if len(values) == 1 else list(values)
 
 
 def _constant_of(name: str, given: object) -> object:

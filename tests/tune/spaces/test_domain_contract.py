@@ -1,0 +1,119 @@
+"""Every domain keeps the contract; broken ones do not."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, final
+
+import numpy as np
+import pytest
+
+from fanwise.testing import domain_contract
+from fanwise.testing.domain_contract import CHECKS, Check
+from fanwise.tune.spaces.domains import (
+    MAKERS,
+    Domain,
+    choice,
+    finrange,
+    logfinrange,
+    logordinal,
+    lograndint,
+    loguniform,
+    ordinal,
+    qlograndint,
+    qloguniform,
+    qrandint,
+    quniform,
+    randint,
+    reverseloguniform,
+    uniform,
+)
+
+DOMAINS: list[Domain] = [
+    uniform(-1, 3),
+    uniform(1.0, math.nextafter(1.0, 2.0)),
+    uniform(-1e300, 1e300 / 3),
+    loguniform(1e-6, 1),
+    loguniform(5e-324, 1.7e308),
+    reverseloguniform(0.9, 0.9999),
+    reverseloguniform(0, 1 - 2**-40),
+    randint(32, 256),
+    randint(-(2**60), -(2**60) + 2**52 - 1),
+    lograndint(1, 1000),
+    lograndint(2**45 - 1, 2**45),
+    lograndint(1, 2**45),
+    quniform(0.1, 0.9, 0.05),
+    quniform(-1, 1, 0.001),
+    qloguniform(1e-4, 0.1, 1e-4),
+    qrandint(-16, 64, 8),
+    qlograndint(8, 1024, 8),
+    finrange(0.1, 1.0, 10),
+    finrange(8, 1024, 5, cast_int=True),
+    finrange(0, 11, 7, cast_int=True),
+    logfinrange(1e-5, 1, 6),
+    logfinrange(16, 1024, 7, cast_int=True),
+    choice(["relu", "tanh", None, True, 1, 0.5]),
+    choice([3]),
+    ordinal(["small", "medium", "large"]),
+    ordinal([3, 1, 2]),
+    ordinal([1, 2, 4, 100]),
+    ordinal([7]),
+    logordinal([0.001, 0.1, 0.5, 64]),
+]
+
+
+def test_every_way_to_make_a_domain_is_held_against_the_contract() -> None:
+    assert {domain.made_by for domain in DOMAINS} | {"logordinal"} == set(MAKERS)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("domain", DOMAINS, ids=repr)
+def test_every_domain_keeps_the_contract(domain: Domain, check: Check) -> None:
+    check(domain)
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Broken:
+    """A domain with one method or property replaced."""
+
+    inner: Any  # Any: all its methods are passed on
+    changed: Mapping[str, object]
+
+    def __getattr__(self, name: str) -> object:
+        return self.changed[name] if name in self.changed else getattr(self.inner, name)
+
+
+TEN = randint(1, 10)
+TURNS = itertools.count(1)
+WRONG: list[tuple[Domain, Mapping[str, object], Check]] = [
+    (TEN, {"from_unit": lambda u: 11 if u > 0.9 else TEN.from_unit(u)}, CHECKS[0]),
+    (TEN, {"from_unit": lambda u: np.int64(TEN.from_unit(u))}, CHECKS[1]),
+    (uniform(0, 1), {"from_unit": lambda _: 1 / next(TURNS)}, CHECKS[2]),
+    (TEN, {"from_unit": lambda u: TEN.from_unit(math.nextafter(1.0, 0.0) - u)}, CHECKS[3]),
+    (TEN, {"to_unit": lambda value: TEN.to_unit(value) / 2}, CHECKS[4]),
+    (loguniform(1e-3, 1), {"to_unit": lambda value: uniform(1e-3, 1).to_unit(value)}, CHECKS[4]),
+    (TEN, {"to_unit": lambda value: 1 - TEN.to_unit(value)}, CHECKS[5]),
+    (TEN, {"from_unit": lambda u: TEN.from_unit(u % 1)}, CHECKS[6]),
+    (TEN, {"contains": lambda value: True}, CHECKS[7]),
+    (TEN, {"to_unit": lambda value: 0.5}, CHECKS[7]),
+    (TEN, {"settings": lambda: {"lower": 1, "upper": 11}}, CHECKS[8]),
+    (TEN, {"num_values": 9}, CHECKS[9]),
+    (choice(["a", "b"]), {"value_at": lambda index: "a"}, CHECKS[9]),
+    (TEN, {"value_at": lambda index: index}, CHECKS[10]),
+    (randint(1, 100), {"value_at": lambda index: 1 if index > 98 else index + 1}, CHECKS[10]),
+    (TEN, {"value_at": lambda index: 1}, CHECKS[11]),
+    (uniform(0, 1), {"from_unit": lambda u: 0.5}, CHECKS[11]),
+]
+
+
+@pytest.mark.parametrize(("domain", "changed", "check"), WRONG, ids=lambda part: getattr(part, "__name__", ""))
+def test_a_broken_domain_is_seen(domain: Domain, changed: Mapping[str, object], check: Callable[[Any], None]) -> None:
+    check(domain)
+    with pytest.raises((AssertionError, ValueError)):
+        check(Broken(domain, changed))
+
+
+def test_every_check_has_a_broken_domain_that_it_refuses() -> None:
+    assert {check for _, _, check in WRONG} == set(domain_contract.CHECKS)

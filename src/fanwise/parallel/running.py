@@ -33,6 +33,8 @@ from .progress_line import name_of, screen_for
 from .runs import Run, StrPath
 from .shards import cut
 from .surroundings import surroundings
+from .team import Alone
+from .watchdog import watched
 
 R = TypeVar("R")
 
@@ -88,7 +90,8 @@ def run(
             killed and replaced as one that died, or the run ends. By default they wait for ever, and a warning names
             it after a minute. Choose it well above the longest step, evaluation, and what `train` does between steps;
             until its first step is done a process has ten times as long, and at least a minute. In the processes of
-            a launcher each waits so long for the others, then all raise. With one process nobody waits.
+            a launcher each waits so long for the others, then all raise. With one process, as on one device, a warning
+            names where it is, and it is waited for. Time in which a tuner decides on a report does not count.
         pool: whose jobs the processes are; by default one of this library's own, or that of the job that this is.
         verify: every so many batches of a step the processes compare batch, settings of the optimizer, parameters and
             buffers, and a shard is executed twice; what differs first is named in an error. For looking for an
@@ -153,8 +156,10 @@ def run(
         )
         result: R = Supervisor(places.pool, train, settings).run()
         return result
-    made = Run(plan, found, fixed=fixed, outside=Outside(train), verify=verify)
-    return _train_here(train, made, resume, progress, notice=line, exact=reduce == "exact")
+    alone = Alone()
+    made = Run(plan, found, team=alone, fixed=fixed, outside=Outside(train), verify=verify)
+    with watched(alone, step_timeout_s):
+        return _train_here(train, made, resume, progress, notice=line, exact=reduce == "exact")
 
 
 def _notice(plan: Plan, devices: int, device: torch.device, said: frozenset[str]) -> str:

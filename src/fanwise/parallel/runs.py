@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from ..base.errors import TrialStopped
-from ..pool.reporting import plain_metrics, report
+from ..pool.reporting import plain_metrics
 from . import checkpoints, evaluation, habits
 from .batch_norm import BatchNorm, TogetherDevice, check_batch_norm
 from .batches import Batch, Collate, Data, batches, reader_of
@@ -360,10 +360,7 @@ class Run:
         """
         values = plain_metrics(metrics)
         self.rows.append(values)
-        decision = self._team.report(values)
-        if decision is None:
-            report(**values)
-        elif decision != "CONTINUE":
+        if self._team.report(values) != "CONTINUE":
             raise TrialStopped("the tuner stopped this trial")
 
     def print(self, *values: object, sep: str = " ", end: str = "\n") -> None:

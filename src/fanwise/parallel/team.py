@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..pool.contract import Decision
+from ..pool.reporting import report
 from .gradients import Partial, add
 from .shards import Node, total
 
@@ -95,8 +96,8 @@ class Team(Protocol):
         """A step is done, the update included. From the first one on it is known what a step takes."""
         ...
 
-    def report(self, values: Mapping[str, Any]) -> Decision | None:  # Any: numbers
-        """Report once for all; the decision. None: it is this process's own job that reports."""
+    def report(self, values: Mapping[str, Any]) -> Decision:  # Any: numbers
+        """Report once for all; the decision. Blocks until it is there. May raise TrialStopped by itself."""
         ...
 
     def saved(self) -> None:
@@ -109,12 +110,23 @@ class Team(Protocol):
 
 
 class Alone:
-    """The team of a process that trains by itself."""
+    """The team of a process that trains by itself.
+
+    Attributes:
+        turns: how much it has done of what several would do together. has_stepped: its first step is done.
+        is_idle: it waits for a decision.
+    """
 
     place, size, catching_up = 0, 1, False
 
+    def __init__(self) -> None:
+        self.turns = 0
+        self.has_stepped = self.is_idle = False
+
     def together(self, body: Callable[[], T]) -> T:
-        return body()
+        result = body()
+        self.turns += 1
+        return result
 
     def gather(self, what: str, content: Any) -> list[Any]:  # Any: as given
         return [content]
@@ -126,10 +138,16 @@ class Alone:
         pass
 
     def step_ends(self) -> None:
-        pass
+        self.has_stepped = True
 
-    def report(self, values: Mapping[str, Any]) -> None:  # Any: as given
-        return None
+    def report(self, values: Mapping[str, Any]) -> Decision:  # Any: numbers
+        self.is_idle = True
+        try:
+            report(**values)
+        finally:
+            self.is_idle = False
+            self.turns += 1
+        return "CONTINUE"
 
     def saved(self) -> None:
         pass

@@ -11,10 +11,11 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from ..base.errors import ClosedError, DeadlineExceeded
 from ..links import Hub, Link
+from ..links import Reply as Asked
 from .contract import Outcome, Reply
 from .functions import pack
 from .outcomes import value_of
@@ -66,7 +67,16 @@ class CurrentJob:
         """
         with self._stopper.shield():
             worker_time_s = time.monotonic() - self._began_s
-            reply = Reply(*self._link.ask("report", self.id, values, worker_time_s, checkpoint))
+            replied = self._link.ask("report", self.id, values, worker_time_s, checkpoint)
+        return self._obeyed(Reply(*replied))
+
+    def begin_report(self, values: object) -> "Reported":
+        """As `report`, and the reply is asked for apart, by who has something else to do meanwhile."""
+        with self._stopper.shield():
+            asked = self._link.call("report", self.id, values, time.monotonic() - self._began_s, None)
+        return _Reported(asked, self._waiter, self._obeyed)
+
+    def _obeyed(self, reply: Reply) -> Reply:
         if reply.ends:
             if threading.current_thread() is threading.main_thread():
                 self._stopper.stopped_in_report = True
@@ -110,6 +120,25 @@ class CurrentJob:
         with self._stopper.shield():
             job_id = self._link.ask("submit", self.id, nested)
             return NestedHandle(self._link, self._stopper, self._waiter, job_id, packed.name)
+
+
+class Reported(Protocol):
+    """A report that is on its way to the submitter of the job."""
+
+    def reply(self, within_s: float) -> Reply | None:
+        """The submitter's; None if it has not come within this time. Raises as `CurrentJob.report`."""
+        ...
+
+
+class _Reported:
+    def __init__(self, asked: Asked, waiter: Waiter, obeyed: Callable[[Reply], Reply]) -> None:
+        self._asked = asked
+        self._waiter = waiter
+        self._obeyed = obeyed
+
+    def reply(self, within_s: float) -> Reply | None:
+        self._waiter.wait(self._asked, within_s)
+        return self._obeyed(Reply(*self._asked.result())) if self._asked.done() else None
 
 
 class NestedHandle:

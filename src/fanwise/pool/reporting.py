@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any, TypeGuard
 
 from ..base.errors import TrialStopped
-from .current import current, in_job
+from .current import Reported, current, in_job
 
 _log = logging.getLogger(__name__)
 
@@ -66,6 +66,16 @@ def report(**metrics: Any) -> None:  # Any: scalars of any library
         return
     if current().report(values).ends:
         raise TrialStopped("the tuner stopped this trial")
+
+
+def begin_report(values: Mapping[str, float | int]) -> Reported | None:
+    """As `report`, with values that `plain_metrics` made: where the reply will be; None if nobody has to decide."""
+    global _reported
+    _reported = True
+    if in_job():
+        return current().begin_report(dict(values))
+    _log.info("report outside a tuner: %s", values)
+    return None
 
 
 def plain_metrics(metrics: Mapping[str, Any]) -> dict[str, float | int]:  # Any: scalars of any library

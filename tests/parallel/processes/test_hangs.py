@@ -21,7 +21,7 @@ import fanwise
 from fanwise.base.errors import WorkerLostError
 from fanwise.parallel import Run
 from fanwise.parallel.processes import stalls
-from fanwise.pool import Pool
+from fanwise.pool import JobHandle, Pool
 from fanwise.testing import within
 
 X = torch.randn(48, 4, generator=torch.Generator().manual_seed(1))
@@ -185,6 +185,56 @@ def test_without_a_limit_it_is_named_and_waited_for(
     told = caplog.records[0].getMessage()
     assert told.startswith("rank 1 of 2 (pid ")
     assert told.endswith("The run waits, because no step_timeout_s= was given.")
+
+
+def decided_late(folder: Path, run: Run) -> str:
+    """The last process hangs before it reports, while the report of the first is not decided yet."""
+    step = run.step(model := nn.Linear(4, 1), torch.optim.SGD(model.parameters(), 0.1), lambda m, x: m(x).sum(1))
+    step(X)
+    if run.rank == 1:
+        (folder / "written").write_text(str(os.getpid()))
+        (folder / "written").rename(folder / "pid")
+        within(60, (folder / "asked").exists, "the first one has reported")
+        deadlocks(folder)
+    run.report(processes=run.world_size)
+    step(X)
+    return "returned"
+
+
+def test_a_process_that_hangs_while_the_tuner_decides_is_killed_before_it_has_decided(
+    pool: Pool, tmp_path: Path
+) -> None:
+    def decides(values: Any) -> str:  # Any: what was reported
+        within(20, (tmp_path / "pid").exists, "the other one has come to where it hangs")
+        (tmp_path / "asked").touch()
+        within(20, lambda: not Path("/proc", (tmp_path / "pid").read_text()).exists(), "the other one is killed")
+        return "CONTINUE"
+
+    def trial() -> str:
+        return fanwise.run(functools.partial(decided_late, tmp_path), devices=2, step_timeout_s=TIMEOUT_S)
+
+    assert pool.needs(cpus=3, on_report=decides).submit(trial).result(within_s=60) == "returned"
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_decision_that_takes_longer_than_the_limit_is_waited_for(devices: int, pool: Pool) -> None:
+    def decides(values: Any) -> str:  # Any: what was reported
+        threading.Event().wait(3 * TIMEOUT_S)
+        return "CONTINUE"
+
+    def train(run: Run) -> int:
+        step = run.step(model := nn.Linear(4, 1), torch.optim.SGD(model.parameters(), 0.1), lambda m, x: m(x).sum(1))
+        for batch in run.batches(X, 16):
+            step(batch)
+            run.report(turns=step.turns)
+        return run.world_size
+
+    def trial() -> int:
+        return fanwise.run(train, devices=devices, step_timeout_s=TIMEOUT_S, on_loss="stop")
+
+    job = pool.needs(cpus=3, on_report=decides).submit(trial)
+    assert isinstance(job, JobHandle) and job.result(within_s=60) == devices
+    assert "hangs" not in "".join(job.output())
 
 
 class Result:

@@ -265,7 +265,7 @@ class Member:
 
     # -- the end, and reports --------------------------------------------------------------------------------------
 
-    def report(self, values: Mapping[str, Any]) -> Decision | None:  # Any: numbers
+    def report(self, values: Mapping[str, Any]) -> Decision:  # Any: numbers
         if self.catching_up:
             return "CONTINUE"  # it was reported before this process came
         self._requests += 1

@@ -148,9 +148,20 @@ class _ReportingJob(CurrentJob):
 
     def report(self, values: object, *, checkpoint: str | None = None) -> Reply:
         assert isinstance(values, Mapping), "metrics by name"
-        decision = self._member.report(values)
-        assert decision is not None, "others decide"
-        return Reply(decision)
+        return Reply(self._member.report(values))
+
+    def begin_report(self, values: object) -> "_Replied":
+        return _Replied(self.report(values))
+
+
+@dataclass(frozen=True, slots=True)
+class _Replied:
+    """What all have decided together is there at once."""
+
+    what: Reply
+
+    def reply(self, within_s: float) -> Reply:
+        return self.what
 
 
 class _Forwarding(io.TextIOBase):

@@ -11,7 +11,10 @@ import faulthandler
 import os
 import secrets
 import signal
+import sys
+import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -23,7 +26,7 @@ _QUIET_S = 0.03
 _MOST_LINES = 60
 _NUMBER_BYTES = 8
 # Below the training function, and below what sends its result back.
-_OURS = ("/fanwise/parallel/processes/ranks.py", "/fanwise/pool/worker.py")
+_OURS = ("/fanwise/parallel/processes/ranks.py", "/fanwise/parallel/running.py", "/fanwise/pool/worker.py")
 
 _STATES = {
     "R": "It is computing",
@@ -103,14 +106,27 @@ def doing(pid: int, stacks: Stacks, send: Callable[[int], None]) -> str:
     Args:
         send: a signal to the process; never to another that has got its number.
     """
-    state, place = _state(pid)
-    said = _STATES.get(state, f"Its state is {state}" if state else "It is gone").format(pid=pid)
-    said += f" (in {place})." if place else "."
+    state, said = _state_said(pid)
     if state not in ("R", "S", "D"):
         return said
     lines = own(stacks.asked(send).splitlines())
     if not lines:
         return f"{said} It does not answer with its Python stack."
+    return _with_stack(said, lines)
+
+
+def doing_here(thread: threading.Thread) -> str:
+    """The same, of another thread of this process."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    stack = [
+        f'  File "{each.f_code.co_filename}", line {line} in {each.f_code.co_name}'
+        for each, line in traceback.walk_stack(frame)
+    ]
+    _, said = _state_said(thread.native_id or 0)
+    return _with_stack(said, own(["Stack (most recent call first):", *stack]))
+
+
+def _with_stack(said: str, lines: Sequence[str]) -> str:
     left_out = [f"  ... and {len(lines) - _MOST_LINES} lines more"] if len(lines) > _MOST_LINES else []
     return "\n".join([said, *(f"  {line}" for line in lines[:_MOST_LINES]), *left_out])
 
@@ -126,6 +142,13 @@ def own(lines: Sequence[str]) -> list[str]:
         if is_own and line.strip():
             kept.append(line)
     return kept
+
+
+def _state_said(pid: int) -> tuple[str, str]:
+    """The letter of the state of a process, or thread, and a sentence."""
+    state, place = _state(pid)
+    said = _STATES.get(state, f"Its state is {state}" if state else "It is gone").format(pid=pid)
+    return state, said + (f" (in {place})." if place else ".")
 
 
 def _state(pid: int) -> tuple[str, str]:

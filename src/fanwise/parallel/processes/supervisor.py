@@ -23,8 +23,9 @@ from typing import Any, NoReturn
 from ...base.errors import LeaseError, TrialStopped, WorkerLostError
 from ...links.codec import unpack_error
 from ...pool import Pool
-from ...pool.current import in_job
-from ...pool.reporting import report
+from ...pool.contract import Reply
+from ...pool.current import Reported, in_job
+from ...pool.reporting import begin_report
 from .. import switches
 from ..progress_line import name_of, screen_for
 from ..runs import Run
@@ -165,6 +166,8 @@ class Supervisor:
         self._began_s = time.monotonic()
         self._is_placed = False
         self._deaths: Counter[tuple[str, int]] = Counter()
+        self._asked: tuple[int, int] | None = None  # the report that is to be decided: its number, and who asks
+        self._reported: Reported | None = None
         self._answered = 0
         self._poll = select.poll()
         self._screen = screen_for(settings.progress, notice=settings.notice)
@@ -245,7 +248,8 @@ class Supervisor:
 
     def _until_over(self) -> NoReturn:
         while True:
-            self._listen(_LOOK_S)
+            self._listen(_LOOK_S if self._asked is None else 0)
+            self._look_for_decision(_LOOK_S)
             self._look_for_failures()
             for rank in list(self._ranks.values()):
                 if not rank.is_over and rank.is_gone():
@@ -278,7 +282,7 @@ class Supervisor:
                 case "admit":
                     self._obey(self._views.admits(content[0]))
                 case "report":
-                    self._report(*content)
+                    self._report(rank, *content)
                 case "failed":
                     rank.failed = (content[0], content[1])
                 case "stopped":
@@ -299,17 +303,39 @@ class Supervisor:
             self._views.ready(rank.number)
             self._board.set_joining(len(self._views.waiting))
 
-    def _report(self, request: int, values: dict[str, Any]) -> None:  # Any: numbers
+    def _report(self, rank: _Rank, request: int, values: dict[str, Any]) -> None:  # Any: numbers
         """Report for all, once: a second request of the same number comes from one who asks for the dead."""
         if request <= self._answered:
             return
+        is_new, self._asked = self._asked is None, (request, rank.number)
+        if not is_new:
+            return
         try:
-            report(**values)
-            answer: Any = "CONTINUE"
-        except TrialStopped:
-            answer = "STOP"
+            self._reported = begin_report(values)
         except Exception as error:
-            answer = error
+            self._answer(error)
+            return
+        self._look_for_decision(_LOOK_S)
+
+    def _look_for_decision(self, within_s: float) -> None:
+        """Of the submitter of this job, which may take its time: meanwhile a process may die, or hang."""
+        if self._asked is None:
+            return
+        try:
+            reply = Reply() if self._reported is None else self._reported.reply(within_s)
+        except TrialStopped:
+            self._answer("STOP")
+        except Exception as error:
+            self._answer(error)
+        else:
+            if reply is not None:
+                self._answer("STOP" if reply.ends else "CONTINUE")
+
+    def _answer(self, answer: str | Exception) -> None:
+        assert self._asked is not None, "it was asked for"
+        request, _ = self._asked
+        self._asked = self._reported = None
+        self._stalls = Stalls()  # who has asked was waiting for us
         self._board.put(SUPERVISOR, request % 2, pack(answer))
         self._answered = request
         self._board.set_answered(request)
@@ -447,6 +473,9 @@ class Supervisor:
             return views.view, {number: int(board.agreed(number) == views.view) for number in numbers}, set()
         arrived = {number: board.arrived(number) for number in numbers}
         places = {number: turn if view == views.view else -1 for number, (view, turn) in arrived.items()}
+        if self._asked is not None and (place := places.pop(self._asked[1], None)) is not None:
+            # It waits for a decision, and whoever has come further waits for it.
+            places = {number: its for number, its in places.items() if its <= place}
         return views.view, places, {number for number in numbers if board.is_idle(number)}
 
     def _hang(self, hung: Sequence[int], late: Late, limit: float) -> None:

@@ -15,7 +15,7 @@ import torch
 
 from fanwise.base.errors import NotSendableError, RemoteError, WireError, WorkerLostError
 from fanwise.links import codec
-from fanwise.links.codec import dumps, dumps_by_value, error_text, loads, pack_error, unpack_error
+from fanwise.links.codec import Beside, dumps, dumps_by_value, error_text, loads, pack_error, unpack_error
 
 
 def sent(value: object) -> Any:  # Any: the value as it arrives
@@ -108,6 +108,51 @@ def test_very_many_big_arrays_stay_below_what_a_peer_takes() -> None:
     arrays = [np.full(4096, i % 256, np.uint8) for i in range(1500)]
     assert len(dumps(arrays)[1]) == 1024 == len(dumps_by_value(arrays)[1])
     assert all(np.array_equal(a, b) for a, b in zip(arrays, sent(arrays), strict=True))
+
+
+RING = """
+import gc
+import torch
+from fanwise.links import codec
+from fanwise.rpc import pickling
+
+def fails(dump):
+    held = tuple(dump()[-1])  # what was to be sent, as a frame has it
+    try:
+        raise ValueError("it was not sent")
+    except ValueError as error:
+        kept = error  # it holds the frame, and the frame holds it
+
+tensor, array = torch.ones(5000), torch.ones(5000).numpy()
+for dump in (
+    lambda: codec.dumps(tensor), lambda: codec.dumps_by_value(tensor), lambda: pickling.encode(array, 0)
+):
+    fails(dump)
+    gc.collect()
+print("lives")
+"""
+
+
+def test_what_is_left_of_a_message_that_was_not_sent_can_be_collected() -> None:
+    """In a process of its own: CPython 3.11 crashes where a view holds another view, see `kept_view`."""
+    done = subprocess.run([sys.executable, "-c", RING], capture_output=True, text=True, check=False)
+    assert (done.stdout.strip(), done.returncode) == ("lives", 0), done.stderr
+
+
+@pytest.mark.parametrize("dump", [dumps, dumps_by_value])
+def test_a_buffer_that_is_kept_is_no_view_of_a_view(dump: Callable[[object], tuple[bytes, list[memoryview]]]) -> None:
+    memory = memoryview(bytearray(range(250)) * 40)
+    for value in (torch.ones(2000), np.ones(2000), Beside(memory), Beside(memory[50:9000])):
+        (buffer,) = dump(value)[1]
+        assert not isinstance(buffer.obj, memoryview)
+    assert buffer == memory[50:9000] and buffer.readonly is memory.readonly
+
+
+def test_memory_beside_a_message_arrives_as_it_is() -> None:
+    big, small = memoryview(bytes(range(200)) * 30)[7:], b"small"
+    head, buffers = dumps({"a": [Beside(big), Beside(small)]})
+    assert len(buffers) == 1 and len(head) < 1000
+    assert [bytes(memory) for memory in loads(head, buffers)["a"]] == [bytes(big), small]
 
 
 def test_a_tensor_that_cannot_travel_says_what_to_send_instead() -> None:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, cast
 
 from ..base.errors import RemoteError, WireError
 from ..tensor import from_wire, to_wire
-from ..tensor.wire import array_reducers
+from ..tensor.wire import array_reducers, kept_view
 from .plain import Plain
 
 # A buffer smaller than this costs less inside the pickle than as a part of its own.
@@ -52,7 +52,7 @@ def dumps(value: object) -> tuple[bytes, list[memoryview]]:
     buffers: list[memoryview] = []
 
     def keep_in_band(buffer: pickle.PickleBuffer) -> bool:
-        view = buffer.raw()
+        view = kept_view(buffer)
         if view.nbytes < _OUT_OF_BAND_BYTES or len(buffers) == _OUT_OF_BAND_COUNT:
             return True
         buffers.append(view)
@@ -69,16 +69,17 @@ def dumps(value: object) -> tuple[bytes, list[memoryview]]:
     return stream.getvalue(), buffers
 
 
-def dumps_by_value(value: object) -> tuple[bytes, list[pickle.PickleBuffer]]:
+def dumps_by_value(value: object) -> tuple[bytes, list[memoryview]]:
     """As `dumps`, and classes and functions that the receiver cannot import travel with the value (cloudpickle)."""
     import cloudpickle
 
-    buffers: list[pickle.PickleBuffer] = []
+    buffers: list[memoryview] = []
 
     def keep_in_band(buffer: pickle.PickleBuffer) -> bool:
-        if buffer.raw().nbytes < _OUT_OF_BAND_BYTES or len(buffers) == _OUT_OF_BAND_COUNT:
+        view = kept_view(buffer)
+        if view.nbytes < _OUT_OF_BAND_BYTES or len(buffers) == _OUT_OF_BAND_COUNT:
             return True
-        buffers.append(buffer)
+        buffers.append(view)
         return False
 
     kind = cloudpickle.Pickler
@@ -90,6 +91,22 @@ def dumps_by_value(value: object) -> tuple[bytes, list[pickle.PickleBuffer]]:
     stream = io.BytesIO()
     kind(stream, protocol=5, buffer_callback=keep_in_band).dump(value)
     return stream.getvalue(), buffers
+
+
+class Beside:
+    """Memory that goes beside the message that it is part of. It arrives as bytes or a view."""
+
+    __slots__ = ("_memory",)
+
+    def __init__(self, memory: Buffer) -> None:
+        self._memory = memory
+
+    def __reduce__(self) -> tuple[Callable[[Buffer], Buffer], tuple[pickle.PickleBuffer]]:
+        return _as_it_came, (pickle.PickleBuffer(self._memory),)
+
+
+def _as_it_came(memory: Buffer) -> Buffer:
+    return memory
 
 
 def loads(head: Buffer, buffers: Sequence[memoryview] = ()) -> Any:  # Any: whatever the peer sent

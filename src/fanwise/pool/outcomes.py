@@ -4,13 +4,12 @@ What a job printed is somebody else's text: `said_last` leaves out the lines tha
 common.
 """
 
-import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..base.errors import TrialStopped, WorkerLostError
-from ..links.codec import ErrorText, error_text, loads, unpack_error
+from ..links.codec import Beside, ErrorText, error_text, loads, unpack_error
 from .contract import Outcome, OutcomeKind, Output
 from .output import tail
 
@@ -31,7 +30,7 @@ def value_of(outcome: Outcome) -> Any:  # Any: the function's result
 
 def to_send(outcome: Outcome) -> Outcome:
     """The same, fit to be sent on a link; nothing is copied."""
-    return replace(outcome, buffers=[pickle.PickleBuffer(buffer) for buffer in outcome.buffers])
+    return replace(outcome, buffers=[Beside(buffer) for buffer in outcome.buffers])
 
 
 def exception_outcome(

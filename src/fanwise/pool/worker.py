@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from ..base.errors import FanwiseError, NotSendableError, TrialStopped
 from ..links import Hub, Link, dial
-from ..links.codec import dumps_by_value, pack_error
+from ..links.codec import Beside, dumps_by_value, pack_error
 from . import surroundings
 from .current import CurrentJob, enter, leave
 from .functions import Function, unpack_arguments, unpack_function
@@ -50,7 +50,7 @@ class _Ended(NamedTuple):
 
     kind: EndKind
     payload: bytes
-    buffers: list[Any]  # Any: bytes-like
+    buffers: list[Beside]
     objective_s: float
 
 
@@ -189,14 +189,15 @@ def _print(error: BaseException) -> None:
             sys.excepthook(type(error), error, error.__traceback__)
 
 
-def _pack_result(value: object, spec: JobSpec) -> tuple[bytes, list[Any]]:
+def _pack_result(value: object, spec: JobSpec) -> tuple[bytes, list[Beside]]:
     try:
-        return dumps_by_value(value)
+        payload, buffers = dumps_by_value(value)
     except Exception as error:
         raise NotSendableError(
             f"job {spec.job_id} '{spec.name}' returned a {type(value).__name__} that cannot be sent back: {error}.\n"
             f"Return plain values, arrays, or a state_dict."
         ) from error
+    return payload, [Beside(buffer) for buffer in buffers]
 
 
 def _limit(spec: JobSpec, how: How) -> None:

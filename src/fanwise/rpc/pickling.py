@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 from ..base.errors import NotSendableError
-from ..tensor.wire import array_reducers, numpy_reducers
+from ..tensor.wire import array_reducers, kept_view, numpy_reducers
 from .allowing import Allowed
 from .worker_info import WorkerInfo
 
@@ -51,7 +51,7 @@ class _Encoder:
         self.pickler.dispatch_table = self.table
 
     def _keep_in_band(self, buffer: pickle.PickleBuffer) -> bool:
-        view = buffer.raw()
+        view = kept_view(buffer)
         if view.nbytes < _OUT_OF_BAND_BYTES:
             return True
         self.buffers.append(view)

@@ -62,3 +62,18 @@ def _reduce(x: Any) -> Any:  # Any: an array; what its own pickling returns
 
     # A read-only buffer would arrive read-only, and so be copied: but what arrives is the receiver's own memory.
     return rebuild_array, (header, pickle.PickleBuffer(shown_writable(buffer).data))
+
+
+def kept_view(buffer: pickle.PickleBuffer) -> memoryview:
+    """The bytes of a buffer that a pickle leaves out, to be kept until they are sent.
+
+    `raw()` of a buffer over a memoryview is a view that holds the other view. When CPython's collector finds both among
+    what is left of an error and its frames, and clears the inner one first, it crashes: python/cpython#77894, mended in
+    3.12.7 and never in 3.11. So what is kept is another view of the same memory, beside the first.
+    """
+    view = buffer.raw()
+    of = view.obj
+    return of.cast("B") if type(of) is memoryview and of.c_contiguous and of.format in _BYTES else view
+
+
+_BYTES = frozenset("Bbc")

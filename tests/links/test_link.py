@@ -5,7 +5,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -133,6 +133,41 @@ def test_threads_of_an_undriven_side_send_and_wait_on_one_link(a: Hub, b: Hub) -
 
     works = [started(lambda number=number: work(number)) for number in range(6)]  # type: ignore[misc]
     assert [one.result(30.0) for one in works] == [sum(range(20)) + 20 * number for number in range(6)]
+
+
+class HeldWire:
+    """A wire whose poll for room lasts until the test lets it end, though it was hung up."""
+
+    def __init__(self, wire: SocketWire) -> None:
+        self._wire = wire
+        self.polls, self.may_end = threading.Event(), threading.Event()
+        self.was_open: list[bool] = []
+
+    def __getattr__(self, name: str) -> Any:  # Any: what a wire has
+        return getattr(self._wire, name)
+
+    def wait_writable(self, timeout_s: float | None) -> bool:
+        self.polls.set()
+        assert self.may_end.wait(20.0)
+        self.was_open.append(self._wire.fileno() >= 0)
+        return self._wire.wait_writable(0.0)
+
+
+def test_a_descriptor_that_is_polled_for_room_is_not_given_back_when_the_link_ends(a: Hub) -> None:
+    ours, theirs = socket.socketpair()
+    wire = HeldWire(SocketWire(ours))
+    link = Link(a, wire)  # type: ignore[arg-type]  # it is one
+    link.open()
+    with theirs:
+        asks = started(lambda: link.ask("nobody", within_s=20.0))  # it reads
+        within(20.0, link._reading.locked, "it reads")
+        notes = started(lambda: link.notify("note", np.ones(BIG, np.uint8)))  # it polls for room
+        assert wire.polls.wait(20.0)
+    assert isinstance(asks.exception(20.0), WorkerLostError), "the other side has closed"
+    assert wire.fileno() >= 0, "another file could have its number, while it is polled"
+    wire.may_end.set()
+    notes.exception(20.0)
+    assert wire.was_open == [True] and wire.fileno() < 0
 
 
 def test_a_turn_serves_what_has_come_and_never_blocks(a: Hub, b: Hub) -> None:

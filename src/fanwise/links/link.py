@@ -17,7 +17,8 @@ A link ends by `close` on either side (`clean`), or is lost: end of file, the pe
 Then every open call fails at once. Nothing is sent twice.
 
 Locks: `_reading` is held by the one thread that reads, also while it waits for bytes; `_lock` and the sender's only for
-moments. The descriptor is closed with `_reading` and the sender's held: nobody uses a number that became another's.
+moments. The descriptor is closed with `_reading` and the sender's held, and by who polls it for room, if anybody does:
+nobody uses a number that became another's.
 """
 
 import contextlib
@@ -452,7 +453,7 @@ class Link:
 
     def _write_beside_reader(self, left_s: float | None) -> None:
         """Write some more while another thread reads. It may stop to read, so not for long."""
-        self._wire.wait_writable(min(_LOOK_AGAIN_S, _LOOK_AGAIN_S if left_s is None else left_s))
+        self._sender.wait_for_room(min(_LOOK_AGAIN_S, _LOOK_AGAIN_S if left_s is None else left_s))
         self._drain()
 
     # -- reading ---------------------------------------------------------------------------------------------------

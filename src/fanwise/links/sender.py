@@ -1,8 +1,8 @@
 """The writing half of a link: what the wire takes now is written now, the rest waits in order.
 
 Also keeps what the hub polls for on this wire: room to write while something waits, and bytes to read unless a thread
-that waits for its own answer has borrowed the reading. Both change with `_lock` held, together with the queue, and
-nothing here ever blocks.
+that waits for its own answer has borrowed the reading. Both change with `_lock` held, together with the queue. Only
+`wait_for_room` blocks.
 
 Memory: what the caller owns and may change again is copied before it waits. Lent memory is not; it is given back, by
 copying what still waits, with `keep_lent`. Knows bytes only: no frames, calls or peers.
@@ -43,6 +43,7 @@ class Sender:
         self.num_queued_bytes = 0
         self._carriers: deque[_Carrier] = deque()
         self._polled = False
+        self._num_waiting = 0
         self._ended = self._closed = False
         self._events = READ
         self._borrowed = False
@@ -88,6 +89,19 @@ class Sender:
             self._write_queue()
             if not self._queue:
                 self._wire.write(parts)
+
+    def wait_for_room(self, timeout_s: float) -> None:
+        """Block until the wire may take something, or is hung up. The descriptor stays open meanwhile."""
+        with self._lock:
+            if self._closed:
+                return
+            self._num_waiting += 1
+        try:
+            self._wire.wait_writable(timeout_s)
+        finally:
+            with self._lock:
+                self._num_waiting -= 1
+                self._give_back()
 
     def drain(self) -> None:
         """Write what the wire takes now."""
@@ -135,13 +149,17 @@ class Sender:
                 self._hub.change(self._fd, events)
 
     def close(self) -> None:
-        """Drop what waits and give the descriptor back. Nobody may be reading."""
+        """Drop what waits and give the descriptor back, once nobody polls it. Nobody may be reading."""
         with self._lock:
             self._closed = True
             self._queue.clear()
             self.num_queued_bytes = 0
             while self._carriers:
                 os.close(self._carriers.popleft().fd)
+            self._give_back()
+
+    def _give_back(self) -> None:
+        if self._closed and not self._num_waiting:
             self._wire.close()
 
     def _wanted_events(self) -> int:

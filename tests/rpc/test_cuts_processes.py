@@ -16,9 +16,12 @@ import torch
 
 import fanwise.rpc as rpc
 from fanwise.base.errors import LinkLostError, OwnerLostError, WorkerLostError
+from fanwise.links.shared_secret import new_secret
 from fanwise.rpc import agent as agents
 from fanwise.rpc import autograd
 from fanwise.testing import within
+from fanwise.testing.networks import PlayedHost, why_not
+from fanwise.testing.resets import hosts_behind_resets
 from fanwise.testing.rpc_workers import LIMIT_S, Worker, Workers, all_do, leave
 
 # Any throughout: what users' functions take and return.
@@ -99,6 +102,16 @@ def cut(pids: list[int], chance: random.Random | None = None) -> int:
     return count
 
 
+def join_behind_resets(host: PlayedHost, name: str, rank: int, secret: str) -> None:
+    """Become a worker on a host of its own."""
+    host.enter()
+    torch.set_num_threads(1)
+    os.environ.update(MASTER_ADDR="10.91.0.1", MASTER_PORT="29500", FANWISE_PORTS="29600", FANWISE_SECRET=secret)
+    rpc.init_rpc(
+        name, rank=rank, world_size=3, rpc_backend_options=rpc.TensorPipeRpcBackendOptions(rpc_timeout=LIMIT_S)
+    )
+
+
 def cut_into(count: list[int], pids: list[int], seed: float) -> None:
     count.append(cut(pids, random.Random(seed)))
 
@@ -111,12 +124,12 @@ def work_among_cuts(seed: int, num_steps: int, num_cuts: int, pids: list[int]) -
     foreign = [other for other in pids if other != os.getpid()]
     said: dict[str, Any] = {"cuts": 0, "well": 0, "LinkLostError": 0, "wrong": []}
     held: list[Any] = []
-    steps_a_cut = max(1, num_steps // num_cuts)
+    steps_a_cut = max(1, num_steps // num_cuts) if num_cuts else 0
     for step in range(num_steps):
         to, third = chance.choice(others), chance.choice([f"w{id}" for id in range(3)])
         cutting: list[int] = []
         cutter = threading.Timer(chance.uniform(0.0, 0.004), cut_into, (cutting, foreign, chance.random()))
-        is_cut = step % steps_a_cut == 0
+        is_cut = num_cuts > 0 and step % steps_a_cut == 0
         if is_cut:
             cutter.start()
         try:
@@ -168,13 +181,19 @@ def is_empty(worker: Worker) -> bool:
 def end_among_cuts(workers: Workers, seed: int, num_steps: int, num_cuts: int) -> int:
     """A group works while its links are cut. How many were."""
     group = workers.group(3)
+    said = work_to_the_end(group, seed, num_steps, num_cuts)
+    all_do(group, leave)
+    return sum(int(one["cuts"]) for one in said)
+
+
+def work_to_the_end(group: list[Worker], seed: int, num_steps: int, num_cuts: int) -> list[dict[str, Any]]:
+    """All work, nothing goes wrong but calls whose links were cut, nothing is left. What each said."""
     pids = [worker.do(pid) for worker in group]
     said = all_do(group, work_among_cuts, seed, num_steps, num_cuts, pids)
     assert [one["wrong"] for one in said] == [[], [], []], said
     assert all(one["well"] > 0 for one in said)
     within(LIMIT_S, lambda: all(is_empty(worker) for worker in group), "all values are freed and all books empty")
-    all_do(group, leave)
-    return sum(int(one["cuts"]) for one in said)
+    return said
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -186,6 +205,37 @@ def test_calls_and_references_outlive_random_cuts(real_workers: Workers, seed: i
 @pytest.mark.parametrize("seed", range(100, 105))
 def test_calls_and_references_outlive_hundreds_of_random_cuts(real_workers: Workers, seed: int) -> None:
     assert end_among_cuts(real_workers, seed, num_steps=120, num_cuts=12) >= 20
+
+
+def end_among_resets(workers: Workers, seed: int, *, num_steps: int, num_resets: int) -> None:
+    """Three workers on three hosts; a device between them resets so many connections, in the middle of frames."""
+    secret = new_secret()
+    with hosts_behind_resets(
+        3, [29500, 29600], seed=seed, bytes_between=(3_000, 30_000), num_resets_max=num_resets
+    ) as (hosts, device):
+        group = [workers.start(f"w{rank}") for rank in range(3)]
+        for rank, (worker, host) in enumerate(zip(group, hosts, strict=True)):
+            worker.begin(join_behind_resets, host, worker.name, rank, secret)
+        for worker in group:
+            worker.result()
+        hit = 0
+        while device.num_resets < num_resets:
+            said = work_to_the_end(group, seed + device.num_resets, num_steps, 0)
+            hit += sum(one["LinkLostError"] for one in said)
+        assert hit > 0, "calls were under way"
+        all_do(group, leave)
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+def test_calls_and_references_outlive_connections_that_are_reset_in_the_middle_of_frames(real_workers: Workers) -> None:
+    end_among_resets(real_workers, 1, num_steps=60, num_resets=10)
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+@pytest.mark.parametrize("seed", range(100, 103))
+def test_calls_and_references_outlive_a_hundred_connections_that_are_reset(real_workers: Workers, seed: int) -> None:
+    end_among_resets(real_workers, seed, num_steps=200, num_resets=100)
 
 
 # -- one cut at a known moment -------------------------------------------------------------------------------------

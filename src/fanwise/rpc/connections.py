@@ -212,16 +212,35 @@ class Connections:
         return None if until_s is None else max(0.0, until_s - self._hub.clock.now_s())
 
     def _connect_to(self, member: Member, asked: bool, within_s: float | None) -> Link:
+        link = self._second_link(member)
+        if link is not None:
+            return link
         if member.host == self.group.me.host:
             return self._dial_patiently(member, within_s)
-        try:
-            return self.dial(member, _DIRECT_S)
-        except DeadlineExceeded:  # its host is there, and it is busy
-            return self._dial_patiently(member, within_s)
-        except WorkerLostError as error:
-            if asked:
-                raise
-            return self._be_dialled(member, error)
+        begun_s = self._hub.clock.now_s()
+        while True:
+            try:
+                return self.dial(member, _DIRECT_S)
+            except DeadlineExceeded:  # its host is there, and it is busy
+                return self._dial_patiently(member, within_s)
+            except WorkerLostError as error:
+                failed = error
+            if self.closed or self._hub.clock.now_s() - begun_s > _CUT_OFF_S:
+                break
+            self._closing.wait(_PAUSE_S)  # the connection may have been cut before we had greeted each other
+        if asked:
+            raise failed
+        return self._be_dialled(member, failed)
+
+    def _second_link(self, member: Member) -> Link | None:
+        """One that it made and calls with, where ours was cut: it would not dial again, as it has one."""
+        with self._lock:
+            links = [link for link in self._kept.get(member.incarnation, ()) if link.ending is None]
+        for link in links:
+            with contextlib.suppress(FanwiseError):  # it has just been cut too
+                self._settle_up(link, member)
+                return self._adopt(link, member)
+        return None
 
     def _next_life(self, member: Member, until_s: float | None) -> Member | None:
         """It cannot be reached. Wait for what the group says of it: who has its id now, if anybody has.

@@ -3,8 +3,8 @@
     ask(member, link, fail)  --> looks until a fact decides --> fail(how to make the error of each call)
 
 Facts: the group says that it is lost, or has left; its process, on this host, has ended; it has answered over a new
-link. When nothing of this is known in 2 s, a worker of this host lives, for its process is there; another is out of
-reach.
+link. When nothing of this is known in 2 s, a worker of this host lives, for its process is there. Of another host the
+group has more time to decide, as it hears of a cut when we do; then it is out of reach.
 Looks on the hub's thread, and never blocks.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # A process that ends closes its sockets a moment before it counts as ended.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.02
-_DECIDED_S = 2.0
+_DECIDED_S, _DECIDED_FAR_S = 2.0, 10.0
 
 
 class Links(Protocol):
@@ -62,10 +62,10 @@ class Verdicts:
     def ask(self, member: Member, link: Link, fail: Fail) -> None:
         """The link to `member` was lost, with calls open. By any thread."""
         reason = link.ending.reason if link.ending is not None else ""
+        is_here = member.host == self._links.group.me.host
+        until_s = self._hub.clock.now_s() + (_DECIDED_S if is_here else _DECIDED_FAR_S)
         with self._lock:
-            self._cases.append(
-                _Case(member, reason, self._links.num_proofs(member), self._hub.clock.now_s() + _DECIDED_S, fail)
-            )
+            self._cases.append(_Case(member, reason, self._links.num_proofs(member), until_s, fail))
             self._pause_s = _FIRST_PAUSE_S
         self._hub.call_soon(self.look)
 

@@ -100,6 +100,37 @@ class PlayedHost:
 
 
 @contextlib.contextmanager
+def hosts_and_others(size: int) -> Iterator[list[tuple[PlayedHost, PlayedHost]]]:
+    """Hosts without a way to each other, each with a second one in the place of all others.
+
+    Of each pair the first is the host; the second is at the other end of its cable, and has the addresses of all other
+    hosts. Whoever listens there gets the connections that the host makes to them, and may hand them on, or not.
+    """
+    number = f"fanwise-{os.getpid()}-{next(_numbers)}"
+    addresses = [f"10.91.0.{place + 1}" for place in range(size)]
+    pairs = [
+        (PlayedHost(f"{number}-h{place}", address), PlayedHost(f"{number}-o{place}", ""))
+        for place, address in enumerate(addresses)
+    ]
+    _remove_stale()
+    try:
+        for host, others in pairs:
+            for one in (host, others):
+                _ip("netns", "add", one.name)
+                one.ip("link", "set", "lo", "up")
+            host.ip("link", "add", "cable", "type", "veth", "peer", "name", "cable", "netns", others.name)
+            for one, its in ((host, [host.address]), (others, [a for a in addresses if a != host.address])):
+                for address in its:
+                    one.ip("address", "add", f"{address}/24", "dev", "cable")
+                one.mend()
+        yield pairs
+    finally:
+        for one in itertools.chain(*pairs):
+            with contextlib.suppress(OSError):  # those after one that could not be made
+                _ip("netns", "delete", one.name)
+
+
+@contextlib.contextmanager
 def two_hosts() -> Iterator[tuple[PlayedHost, PlayedHost]]:
     """Two hosts with a cable between them. Raises OSError where `why_not` has an answer."""
     number = f"fanwise-{os.getpid()}-{next(_numbers)}"

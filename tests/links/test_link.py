@@ -156,7 +156,7 @@ class HeldWire:
 def test_a_descriptor_that_is_polled_for_room_is_not_given_back_when_the_link_ends(a: Hub) -> None:
     ours, theirs = socket.socketpair()
     wire = HeldWire(SocketWire(ours))
-    link = Link(a, wire)  # type: ignore[arg-type]  # it is one
+    link = Link(a, wire)
     link.open()
     with theirs:
         asks = started(lambda: link.ask("nobody", within_s=20.0))  # it reads

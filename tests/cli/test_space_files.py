@@ -5,7 +5,20 @@ from pathlib import Path
 import pytest
 
 from fanwise.cli.space_files import read_space
-from fanwise.tune import Space, choice, constant, finrange, lograndint, loguniform, randint, uniform
+from fanwise.tune import (
+    Space,
+    choice,
+    constant,
+    finrange,
+    logordinal,
+    lograndint,
+    loguniform,
+    parameter,
+    qlograndint,
+    randint,
+    uniform,
+)
+from fanwise.tune.spaces.domains import MAKERS
 
 
 def written(folder: Path, text: str) -> Path:
@@ -47,6 +60,50 @@ def test_all_domains_and_constants_are_read(tmp_path: Path) -> None:
     )
 
 
+def test_every_domain_is_read_from_a_list_and_by_name(tmp_path: Path) -> None:
+    text = """
+        a: {reverseloguniform: [0.9, 0.999]}
+        b: {quniform: [0, 1, 0.25]}
+        c: {qloguniform: {lower: 0.25, upper: 1, q: 0.25}}
+        d: {qrandint: [8, 64, 8]}
+        e: {qlograndint: {lower: 8, upper: 64, q: 8}}
+        f: {finrange: [1, 9, 5, true]}
+        g: {logfinrange: {lower: 1e-3, upper: 1, size: 4}}
+        h: {ordinal: [small, large]}
+        i: {ordinal: {categories: [1, 2, 9], kind: nn-log}}
+        j: {logordinal: [1, 2, 9]}
+        k: {uniform: [0, 1]}
+        l: {loguniform: [1e-3, 1]}
+        m: {randint: [1, 3]}
+        n: {lograndint: [1, 3]}
+        o: {choice: {categories: [1, x]}}
+    """
+    space = read_space(written(tmp_path, text))
+    assert {kind for entry in space.to_json().values() if isinstance(entry, dict) for kind in [entry["domain"]]} | {
+        "logordinal"
+    } == set(MAKERS)
+    assert Space.from_json(space.to_json()) == space
+    assert space.domains["i"] == space.domains["j"] == logordinal([1, 2, 9])
+    assert space.domains["e"] == qlograndint(8, 64, 8)
+
+
+def test_conditions_and_priors_are_read(tmp_path: Path) -> None:
+    text = """
+        optimizer: {choice: [sgd, adam, rmsprop], prior: adam}
+        momentum: {uniform: [0, 0.99], when: {optimizer: [sgd, rmsprop]}, prior: 0.9, confidence: high}
+        steps: {constant: [1, 2], when: {optimizer: adam}}
+    """
+    assert read_space(written(tmp_path, text)) == Space(
+        {
+            "optimizer": parameter(choice(["sgd", "adam", "rmsprop"]), prior="adam"),
+            "momentum": parameter(
+                uniform(0, 0.99), when={"optimizer": ["sgd", "rmsprop"]}, prior=0.9, confidence="high"
+            ),
+            "steps": parameter(constant([1, 2]), when={"optimizer": "adam"}),
+        }
+    )
+
+
 def test_powers_of_ten_are_numbers_without_a_point_too(tmp_path: Path) -> None:
     space = read_space(written(tmp_path, "a: 1e-4\nb: -2E3\nc: 1.5e3\nd: e3\n"))
     assert dict(space.constants) == {"a": 1e-4, "b": -2000.0, "c": 1500.0, "d": "e3"}
@@ -66,6 +123,15 @@ def test_powers_of_ten_are_numbers_without_a_point_too(tmp_path: Path) -> None:
         ("x: {uniform: {low: 1, upper: 2}}", "'low'"),
         ("x: {randint: [one, 2]}", "/space.yaml: x: randint: lower must be an int, got 'one' of type str"),
         ("x: 1\nx: 2", "'x' is there twice"),
+        ("x: {when: {y: 1}}", "/space.yaml: x must name one domain, got none"),
+        ("x: {uniform: [0, 1], confidance: high}", "/space.yaml: x must name one domain, got uniform, confidance"),
+        ("x: {uniform: [0, 1], when: {y: 1}}", "/space.yaml: 'x' depends on 'y', which is not in the space"),
+        ("x: {uniform: [0, 1], prior: 2}", "/space.yaml: 'x': prior 2 is not in uniform(0.0, 1.0)"),
+        (
+            "x: {qrandint: [1, 9, 4]}",
+            "/space.yaml: x: qrandint: lower 1 is not a multiple of q = 4; the nearest",
+        ),
+        ("x: {logordinal: 3}", "/space.yaml: x: logordinal needs its bounds, e.g. {logordinal: [1, 10]}, got 3"),
         ("x: [1,", "/space.yaml is not YAML: "),
         ("", "/space.yaml must map names of hyperparameters to domains, e.g.\n  learning_rate: {loguniform"),
         ("- x", "/space.yaml must map names of hyperparameters to domains"),

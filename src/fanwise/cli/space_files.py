@@ -1,8 +1,9 @@
 """Search spaces as YAML files.
 
-    learning_rate: {loguniform: [1e-2, 1]}
-    batch_size: {randint: {lower: 32, upper: 256}}
-    activation: {choice: [relu, tanh]}
+    learning_rate: {loguniform: [1e-2, 1], prior: 0.1, confidence: high}
+    batch_size: {qrandint: {lower: 32, upper: 256, q: 32}}
+    optimizer: {choice: [sgd, adam]}
+    momentum: {uniform: [0, 0.99], when: {optimizer: sgd}}    # exists only beside these values
     max_epochs: 10                              # a number, text or truth value is a constant
     layers: {constant: [128, 64]}               # and so is this
 
@@ -11,23 +12,17 @@ file and the entry.
 """
 
 import re
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from ..base.nearest import did_you_mean
-from ..tune import Space, choice, constant, finrange, lograndint, loguniform, randint, uniform
+from ..tune import Space, constant, parameter
+from ..tune.spaces.domains import MAKERS, Domain
 
-_DOMAINS: Mapping[str, Callable[..., Any]] = {  # Any: the domain classes
-    "uniform": uniform,
-    "loguniform": loguniform,
-    "randint": randint,
-    "lograndint": lograndint,
-    "choice": choice,
-    "finrange": finrange,
-}
+_MORE = ("when", "prior", "confidence")
+_LISTS = ("choice", "ordinal", "logordinal")  # take one list; the others a list of settings
 _EXAMPLE = "\n  learning_rate: {loguniform: [0.01, 1]}"
 
 
@@ -82,26 +77,32 @@ def _domain_or_constant(name: str, entry: object) -> object:
         )
     if not isinstance(entry, dict):
         return entry
-    if set(entry) == {"constant"}:
-        return constant(entry["constant"])
-    if len(entry) != 1:
-        raise ValueError(f"{name} must name one domain, got {', '.join(map(str, entry)) or 'none'}")
-    kind, arguments = next(iter(entry.items()))
-    if kind not in _DOMAINS:
+    more = {key: value for key, value in entry.items() if key in _MORE}
+    rest = [(kind, arguments) for kind, arguments in entry.items() if kind not in more]
+    if len(rest) != 1:
+        raise ValueError(f"{name} must name one domain, got {', '.join(str(kind) for kind, _ in rest) or 'none'}")
+    inner = _inner(name, *rest[0])
+    return parameter(inner, **more) if more else inner
+
+
+def _inner(name: str, kind: object, arguments: object) -> object:
+    if kind == "constant":
+        return constant(arguments)
+    if kind not in MAKERS:
         raise ValueError(
-            f"{name}: no domain {kind!r}{did_you_mean(kind, _DOMAINS)} (a mapping as constant: {{constant: ...}})"
+            f"{name}: no domain {kind!r}{did_you_mean(kind, MAKERS)} (a mapping as constant: {{constant: ...}})"
         )
     try:
-        return _domain(kind, arguments)
+        return _domain(str(kind), arguments)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name}: {error}") from error
 
 
-def _domain(kind: str, arguments: object) -> object:
-    if kind == "choice" and isinstance(arguments, list):
-        return choice(arguments)
+def _domain(kind: str, arguments: object) -> Domain:
+    if kind in _LISTS and isinstance(arguments, list):
+        return MAKERS[kind](arguments)
     if isinstance(arguments, dict):
-        return _DOMAINS[kind](**arguments)
+        return MAKERS[kind](**arguments)
     if isinstance(arguments, list):
-        return _DOMAINS[kind](*arguments)
+        return MAKERS[kind](*arguments)
     raise ValueError(f"{kind} needs its bounds, e.g. {{{kind}: [1, 10]}}, got {arguments!r}")

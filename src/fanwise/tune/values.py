@@ -1,6 +1,7 @@
 """Values: what counts as a number, and what a configuration may hold so that the record can keep it.
 
-numpy's scalars are numbers here without numpy being imported: they are registered as `numbers.Real`.
+numpy's scalars are numbers here without numpy being imported: they are registered as `numbers.Real`. Its booleans are
+known by their names.
 """
 
 import math
@@ -13,6 +14,12 @@ def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
+def is_switch(value: object) -> bool:
+    """A boolean, of Python or numpy."""
+    made = type(value)
+    return made is bool or (made.__module__ == "numpy" and made.__name__ in ("bool", "bool_"))
+
+
 def check_switch(name: str, value: object) -> bool:
     """True or False, or TypeError: a text such as "no" would count as true."""
     if not isinstance(value, bool):
@@ -23,14 +30,16 @@ def check_switch(name: str, value: object) -> bool:
 def plain_json(what: str, value: object) -> object:
     """A deep copy of `value` in plain Python types that JSON keeps as they are.
 
-    Numbers of numpy become int and float; lists and dicts are copied.
+    Numbers and booleans of numpy become int, float and bool; lists and dicts are copied.
 
     Raises:
         TypeError: JSON cannot hold it, or would change its type (tuples, sets, keys that are no text).
         ValueError: NaN, which is not equal to itself and so cannot be checked.
     """
-    if value is None or isinstance(value, bool):
+    if value is None:
         return value
+    if is_switch(value):
+        return bool(value)
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, numbers.Integral):

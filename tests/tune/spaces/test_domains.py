@@ -210,7 +210,9 @@ def test_finrange_rounds_to_different_integers() -> None:
         (lograndint(1, 9), np.int8(9), 9),
         (choice([0.5, 1]), 1.0, 1),
         (choice([True, False]), False, False),
+        (choice([True, False]), np.bool_(False), False),
         (choice([None, "l2"]), np.str_("l2"), "l2"),
+        (choice([np.True_, "l2"]), True, True),  # type: ignore[list-item]
     ],
 )
 def test_numbers_of_other_kinds_are_accepted_and_made_plain(domain: Domain, value: object, plain: object) -> None:
@@ -234,6 +236,7 @@ def test_numbers_of_other_kinds_are_accepted_and_made_plain(domain: Domain, valu
         (lograndint(1, 9), 0),
         (choice([1, 2]), True),
         (choice([True, False]), 1),
+        (choice([1, 2]), np.True_),
         (choice(["1"]), 1),
         (choice(["1"]), [1]),
         (finrange(0, 1, 3), math.inf),

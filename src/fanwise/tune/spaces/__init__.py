@@ -1,4 +1,4 @@
-"""Search spaces: which values hyperparameters may take, how they are drawn, checked and kept. All files are quiet.
+"""Search spaces: which values hyperparameters may take, how they are drawn, checked and kept. Quiet, but for with_*.
 
 bits, scales                                 powers and logarithms with the same bits everywhere
 interval, multiples, finrange, categories    the five kinds of domain
@@ -6,6 +6,7 @@ domains                                      the functions that make them, and t
 near, prior                                  neighbours and grids; where somebody expects good values
 conditions, counting                         hyperparameters that exist only beside certain values of others
 space                                        names for domains and constants: configurations are drawn and checked here
+with_configspace, with_optuna                spaces from and for other libraries, which these two load
 """
 
 from .conditions import parameter as parameter

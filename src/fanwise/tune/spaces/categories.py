@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import ClassVar, Literal, TypeAlias, final
 
 from ...base.nearest import did_you_mean
-from ..values import is_number, plain_json
+from ..values import is_number, is_switch, plain_json
 from .bits import ONE, log2
 from .bounds import Value, check_unit, middle_of_share, not_inside, share_at
 
@@ -174,13 +174,13 @@ def _category(made_by: str, value: object) -> Value:
 
 def _key(value: object) -> tuple[type, object]:
     # True == 1 in Python, but not here: a switch and a number are different hyperparameters.
-    if isinstance(value, bool):
+    if is_switch(value):
         return bool, value
     return numbers.Real if isinstance(value, numbers.Real) else str if isinstance(value, str) else type(value), value
 
 
 def _known(positions: dict[object, int], value: object) -> int | None:
-    if value is None or isinstance(value, str | numbers.Real):  # others may have no hash
+    if value is None or isinstance(value, str | numbers.Real) or is_switch(value):  # others may have no hash
         return positions.get(_key(value))
     return None
 

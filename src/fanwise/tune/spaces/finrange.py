@@ -1,7 +1,11 @@
-"""FinRange: a given number of equally spaced points between two bounds, on a linear or logarithmic scale. Quiet."""
+"""FinRange: a given number of equally spaced points between two bounds, on a linear or logarithmic scale. Quiet.
+
+Bounds mean the decimal numbers that are written: the third point of finrange(0.1, 0.4, 4) is 0.3.
+"""
 
 import math
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import ClassVar, Literal, final
 
 from ..values import check_switch, is_number
@@ -39,7 +43,7 @@ class FinRange:
             object.__setattr__(self, name, value)  # frozen for everybody else
         if self.size < 2:
             raise ValueError(f"{self.made_by}: size must be at least 2, got {self.size!r}")
-        (a, b), (c, d) = lower.as_integer_ratio(), upper.as_integer_ratio()
+        (a, b), (c, d) = (Fraction(repr(bound)).as_integer_ratio() for bound in (lower, upper))
         object.__setattr__(self, "_exact", (a * d, c * b, b * d))
         if self.made_by == "logfinrange":
             check_positive(self.made_by, lower)
@@ -82,7 +86,7 @@ class FinRange:
         lower, upper, denominator = self._exact
         steps = self.size - 1
         numerator, denominator = lower * (steps - index) + upper * index, denominator * steps
-        # In whole numbers, so that each point is rounded once: 0.3 is in finrange(0.1, 1.0, 10).
+        # In whole numbers, so that each point is rounded once.
         return (2 * numerator + denominator) // (2 * denominator) if self.cast_int else numerator / denominator
 
     def _nearest(self, value: float) -> int:

@@ -187,6 +187,9 @@ class Reply:
         return self.decision != "CONTINUE"
 
 
+GO_ON = Reply()  # by far the commonest, so it is made once
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How a job ended.

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from ..base.errors import ClosedError, DeadlineExceeded
 from ..links import Hub, Link
 from ..links import Reply as Asked
-from .contract import Outcome, Reply
+from .contract import GO_ON, Outcome, Reply
 from .functions import pack
 from .outcomes import value_of
 from .settings import grace_of, limit_of
@@ -67,8 +67,8 @@ class CurrentJob:
         """
         with self._stopper.shield():
             worker_time_s = time.monotonic() - self._began_s
-            replied = self._link.ask("report", self.id, values, worker_time_s, checkpoint)
-        return self._obeyed(Reply(*replied))
+            answer = self._link.ask("report", self.id, values, worker_time_s, checkpoint)
+        return self._obeyed(answer)
 
     def begin_report(self, values: object) -> "Reported":
         """As `report`, and the reply is asked for apart, by who has something else to do meanwhile."""
@@ -76,7 +76,10 @@ class CurrentJob:
             asked = self._link.call("report", self.id, values, time.monotonic() - self._began_s, None)
         return _Reported(asked, self._waiter, self._obeyed)
 
-    def _obeyed(self, reply: Reply) -> Reply:
+    def _obeyed(self, answer: Any) -> Reply:  # Any: a decision, or a decision and a body, see `jobs.Report.answer`
+        if answer == "CONTINUE":
+            return GO_ON
+        reply = Reply(*((answer,) if isinstance(answer, str) else answer))
         if reply.ends:
             if threading.current_thread() is threading.main_thread():
                 self._stopper.stopped_in_report = True
@@ -131,14 +134,14 @@ class Reported(Protocol):
 
 
 class _Reported:
-    def __init__(self, asked: Asked, waiter: Waiter, obeyed: Callable[[Reply], Reply]) -> None:
+    def __init__(self, asked: Asked, waiter: Waiter, obeyed: Callable[[Any], Reply]) -> None:  # Any: what was answered
         self._asked = asked
         self._waiter = waiter
         self._obeyed = obeyed
 
     def reply(self, within_s: float) -> Reply | None:
         self._waiter.wait(self._asked, within_s)
-        return self._obeyed(Reply(*self._asked.result())) if self._asked.done() else None
+        return self._obeyed(self._asked.result()) if self._asked.done() else None
 
 
 class NestedHandle:

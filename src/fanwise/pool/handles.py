@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from ..base.errors import DeadlineExceeded
-from .contract import Decision, Engine, Job, JobRequest, JobState, Outcome, Output, Ready, Reply, Report
+from .contract import GO_ON, Decision, Engine, Job, JobRequest, JobState, Outcome, Output, Ready, Reply, Report
 from .leases import Need
 from .lifetime import Lifetime, closed_error
 from .outcomes import value_of
@@ -190,11 +190,13 @@ class JobHandle:
     def on_report(self, report: Report) -> None:
         on_report = self._call.options.on_report if self._call is not None else None
         if on_report is None:
-            report.answer(Reply())
+            report.answer(GO_ON)
             return
         try:
             told = on_report(report.values)
-            report.answer(told if isinstance(told, Reply) else Reply(cast(Decision, told)))  # which checks it
+            if not isinstance(told, Reply):
+                told = GO_ON if told == "CONTINUE" else Reply(cast(Decision, told))  # which checks it
+            report.answer(told)
         except BaseException as error:  # on our own thread: also what leaves by sys.exit is for the job that reported
             report.refuse(error)
 

@@ -24,7 +24,7 @@ from typing import TypeVar, cast
 
 from ..base.errors import ClosedError, RecordError
 from ..pool import Outcome as JobOutcome
-from ..pool.contract import Ending, Engine, Job, JobRequest, Ready, Reply, Report, Timer
+from ..pool.contract import GO_ON, Ending, Engine, Job, JobRequest, Ready, Reply, Report, Timer
 from ..pool.leases import Need
 from ..pool.outcomes import last_words
 from ..pool.seeds import job_seed
@@ -291,7 +291,7 @@ class Search:
                     RecordError(f"this report was not kept: {getattr(self.failure, 'message', self.failure)}")
                 )
             elif isinstance(order, Answer):
-                report.answer(Reply(order.decision.value))
+                report.answer(GO_ON if order.decision == "CONTINUE" else Reply(order.decision.value))
             else:
                 report.refuse(ValueError(order.message))
 

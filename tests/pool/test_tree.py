@@ -7,7 +7,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from fanwise.pool.tree import End, Finished, JobTree, Order, State
+from fanwise.pool.tree import End, Finished, JobTree, Order
 
 
 def family() -> JobTree:
@@ -23,29 +23,24 @@ def test_a_job_that_ends_takes_everything_below_it_along_from_the_outside_in() -
     assert family().reaped(0) == [End(1), End(2), End(3)]
 
 
-def test_a_lost_or_stopped_job_is_ended_itself() -> None:
-    assert family().lost(0) == [End(0), End(1), End(2), End(3)]
-    assert family().stop(1) == [End(1), End(3)]
-
-
 def test_an_end_is_ordered_once() -> None:
     tree = family()
-    assert tree.stop(1) == [End(1), End(3)]
-    assert tree.stop(0) == [End(0), End(2)]
-    assert tree.outcome(0) + tree.outcome(0) + tree.lost(1) == []
+    assert tree.outcome(1) == [End(3)]
+    assert tree.outcome(0) == [End(1), End(2)]
+    assert tree.outcome(0) + tree.outcome(0) + tree.outcome(1) == []
 
 
 def test_what_is_reaped_needs_no_end() -> None:
     tree = family()
     tree.reaped(1)
-    assert tree.stop(0) == [End(0), End(2)]
+    assert tree.outcome(0) == [End(2)]
 
 
 def test_a_job_is_finished_when_it_is_reaped_and_its_outcome_known() -> None:
     tree = family()
     assert tree.reaped(4) == []
     assert tree.outcome(4) == [Finished(4)]
-    assert tree.state(4) is None
+    assert 4 not in tree.jobs
     tree = family()
     assert tree.outcome(4) == []
     assert tree.reaped(4) == [Finished(4)]
@@ -55,7 +50,7 @@ def test_inner_jobs_finish_before_the_job_they_belong_to() -> None:
     tree = family()
     tree.outcome(0)
     assert tree.reaped(0) == []
-    tree.lost(3), tree.lost(1), tree.lost(2)
+    tree.outcome(3), tree.outcome(1), tree.outcome(2)
     assert tree.reaped(1) == []
     assert tree.reaped(2) == [Finished(2)]
     assert tree.reaped(3) == [Finished(3), Finished(1), Finished(0)]
@@ -66,35 +61,16 @@ def test_a_job_started_by_one_that_ends_is_ended_at_once() -> None:
     tree = family()
     tree.outcome(4)
     assert tree.add(5, 4) == [End(5)]
-    tree.stop(0)
+    tree.outcome(0)
     assert tree.add(6, 3) == [End(6)]
     assert tree.add(7, 99) == [End(7)]
-    assert tree.state(7) == "ending"
+    assert tree.jobs[7].ending
 
 
 def test_facts_about_unknown_jobs_are_dropped() -> None:
     tree = JobTree()
-    assert tree.begin(1) + tree.outcome(1) + tree.lost(1) + tree.reaped(1) + tree.stop(1) == []
+    assert tree.outcome(1) + tree.reaped(1) == []
     assert tree.jobs == {}
-    assert tree.below(1) == []
-
-
-def test_states_go_from_waiting_to_reaped() -> None:
-    tree = JobTree()
-    seen = [tree.state(0)]
-    tree.add(0, None)
-    for step in (tree.begin, tree.stop, tree.outcome):
-        seen.append(tree.state(0))
-        step(0)
-    seen.append(tree.state(0))
-    assert seen == [None, "waiting", "running", "ending", "over"]
-    tree = family()
-    tree.reaped(4)
-    assert tree.state(4) == "reaped"
-
-
-def test_everything_below_is_listed_parents_first() -> None:
-    assert family().below(0) == [1, 2, 3]
 
 
 def test_among_cousins_the_elder_is_ended_first() -> None:
@@ -134,15 +110,12 @@ class TreeMachine(RuleBasedStateMachine):
     def must_end(self, job: int) -> bool:
         own = self.jobs[job].facts
         above = [self.jobs[other].facts for other in self.ancestors(job)]
-        ending = bool(own & {"lost", "stop", "orphan"}) or any(
-            facts & {"lost", "stop", "orphan", "outcome", "reaped"} for facts in above
-        )
-        return ending and "reaped" not in own
+        return "reaped" not in own and ("orphan" in own or any(above))
 
     def is_finished(self, job: int) -> bool:
         facts = self.jobs[job].facts
         nothing_below = all(known.parent != job for known in self.jobs.values())
-        return "reaped" in facts and bool(facts & {"outcome", "lost"}) and nothing_below
+        return {"reaped", "outcome"} <= facts and nothing_below
 
     def expect(self, orders: list[Order]) -> None:
         ends = [job for job, known in self.jobs.items() if self.must_end(job) and not known.ended]
@@ -172,21 +145,12 @@ class TreeMachine(RuleBasedStateMachine):
         if job in self.jobs:
             self.expect(self.tree.add(job, None if under_another else self.jobs[job].parent))
 
-    @rule(data=st.data(), fact=st.sampled_from(["begin", "outcome", "lost", "reaped", "stop"]))
+    @rule(data=st.data(), fact=st.sampled_from(["outcome", "reaped"]))
     def tell(self, data: st.DataObject, fact: str) -> None:
         job = data.draw(st.integers(0, self.number))
         if job in self.jobs:
             self.jobs[job].facts.add(fact)
         self.expect(getattr(self.tree, fact)(job))
-
-    def expected_state(self, known: Known) -> State:
-        if "reaped" in known.facts:
-            return "reaped"
-        if known.facts & {"outcome", "lost"}:
-            return "over"
-        if known.ended:
-            return "ending"
-        return "running" if "begin" in known.facts else "waiting"
 
     @invariant()
     def the_whole_state_is_the_models(self) -> None:
@@ -195,8 +159,8 @@ class TreeMachine(RuleBasedStateMachine):
             job = self.tree.jobs[number]
             assert job.parent == known.parent
             assert job.children == [other for other, one in self.jobs.items() if one.parent == number]
-            assert (job.begun, job.ending) == ("begin" in known.facts, known.ended)
-            assert self.tree.state(number) == self.expected_state(known)
+            assert (job.over, job.reaped) == ("outcome" in known.facts, "reaped" in known.facts)
+            assert job.ending == known.ended
 
 
 TestTree = TreeMachine.TestCase
@@ -206,8 +170,10 @@ TestTree.settings = settings(max_examples=80, stateful_step_count=40)
 class RepeatsEnds(JobTree):
     """Broken: tells to end what it has told before."""
 
-    def stop(self, job: int) -> list[Order]:
-        return super().stop(job) or ([End(job)] if job in self.jobs else [])
+    def outcome(self, job: int) -> list[Order]:
+        for child in self.jobs[job].children if job in self.jobs else ():
+            self.jobs[child].ending = False
+        return super().outcome(job)
 
 
 class ForgetsInnerJobs(JobTree):

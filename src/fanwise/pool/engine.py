@@ -355,7 +355,6 @@ class LocalEngine:
         worker.link = request.link
         worker.gpus.pids.add(pid)
         job.begun = True
-        self._obey(self._tree.begin(job.id))
         self._tell(lambda: job.events.on_ready(job, Ready(pid, started_s, how)))
 
     def _declined(self, job: Job) -> None:

@@ -1,6 +1,6 @@
 """The tree of jobs: who started whom, what is known of each job's end, who must be ended, who may be forgotten.
 
-    facts:  add, begin, outcome, lost, reaped, stop      (any order, any number of times)
+    facts:  add, outcome, reaped      (any order, any number of times)
     orders: End(job)        end its process tree if it is not gone yet; given once a job
             Finished(job)   nothing of it is left: its lease can come back, its slot is free
 
@@ -11,17 +11,14 @@ Rules:
 * When a job ends, for whatever reason, everything below it that is not reaped must end too.
 * Orders go from the outside in, parents before their children, elder before younger, also among cousins: a parent that
   saw its child die first could take that for a failure, report it, or start the child again.
-* A job is finished only when it is reaped, its outcome is known or its link is lost (an outcome may still lie unread
-  in the socket after the process is gone), and every job below it is finished. So inner jobs finish first, and a
-  lease comes back only when nothing runs inside it any more.
+* A job is finished only when it is reaped, its outcome is known (it may still lie unread in the socket after the
+  process is gone), and every job below it is finished. So inner jobs finish first, and a lease comes back only when
+  nothing runs inside it any more.
 * A finished job is forgotten. Facts about jobs that are not in the table say nothing new and are dropped. Numbers of
   jobs are never used twice, and the younger has the higher.
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
-
-State = Literal["waiting", "running", "ending", "over", "reaped"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +40,10 @@ Order = End | Finished
 
 @dataclass(slots=True)
 class Job:
-    """What is known of one job. `over`: its outcome is known or its link is lost, so nothing more comes from it."""
+    """What is known of one job. `over`: its outcome is known; `ending`: it was told to end."""
 
     parent: int | None
     children: list[int] = field(default_factory=list)
-    begun: bool = False
     ending: bool = False
     over: bool = False
     reaped: bool = False
@@ -62,7 +58,7 @@ class JobTree:
     ([], [])
     >>> tree.outcome(0)
     [End(job=1)]
-    >>> tree.reaped(0), tree.reaped(1), tree.lost(1)
+    >>> tree.reaped(0), tree.reaped(1), tree.outcome(1)
     ([], [], [Finished(job=1), Finished(job=0)])
     """
 
@@ -83,12 +79,6 @@ class JobTree:
         welcome = parent is None or (above is not None and not (above.ending or above.over or above.reaped))
         return [] if welcome else self._end([job])
 
-    def begin(self, job: int) -> list[Order]:
-        """The job's process has linked up and begins its function."""
-        if known := self.jobs.get(job):
-            known.begun = True
-        return []
-
     def outcome(self, job: int) -> list[Order]:
         """Its result or failure is known. Its process is expected to exit by itself, so it gets no order."""
         if not (known := self.jobs.get(job)):
@@ -96,41 +86,12 @@ class JobTree:
         known.over = True
         return self._end(known.children) + self._finish(job)
 
-    def lost(self, job: int) -> list[Order]:
-        """Its link is lost, or was never made and cannot be any more (its process is gone without having linked)."""
-        if not (known := self.jobs.get(job)):
-            return []
-        known.over = True
-        return self._end([job]) + self._finish(job)
-
     def reaped(self, job: int) -> list[Order]:
         """Its process and everything its process started are gone."""
         if not (known := self.jobs.get(job)):
             return []
         known.reaped = True
         return self._end(known.children) + self._finish(job)
-
-    def stop(self, job: int) -> list[Order]:
-        """Somebody wants it ended: a scheduler, a time limit, the user, the pool that closes."""
-        return self._end([job]) if job in self.jobs else []
-
-    def state(self, job: int) -> State | None:
-        """Where the job is on its way; None when it is not in the table (never added, or finished)."""
-        known = self.jobs.get(job)
-        if known is None:
-            return None
-        if known.reaped:
-            return "reaped"
-        if known.over:
-            return "over"
-        if known.ending:
-            return "ending"
-        return "running" if known.begun else "waiting"
-
-    def below(self, job: int) -> list[int]:
-        """All jobs below this one that are not finished, parents before their children."""
-        known = self.jobs.get(job)
-        return self._breadth_first(known.children) if known else []
 
     def _breadth_first(self, roots: list[int]) -> list[int]:
         found: list[int] = []

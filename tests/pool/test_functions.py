@@ -505,6 +505,15 @@ def test_misfits_are_named(function: Callable[..., Any], names: list[str], probl
     assert str(caught.value).split("\n")[1:] == [f"  {problem}" for problem in problems]
 
 
+def test_an_argument_that_some_configurations_leave_out_needs_a_default() -> None:
+    check_signature(plain, ["lr", "batch_size", "epochs"], sometimes=["epochs"])
+    with pytest.raises(ValueError) as caught:
+        check_signature(plain, ["lr", "batch_size"], sometimes=["batch_size"])
+    assert str(caught.value).split("\n")[1:] == [
+        "  argument 'batch_size' does not exist in every configuration: give it a default, batch_size=None"
+    ]
+
+
 def test_the_signature_is_shown() -> None:
     with pytest.raises(ValueError) as caught:
         check_signature(plain, [])

@@ -19,10 +19,12 @@ from fanwise.tune import (
     RandomSearcher,
     StoppingCriterion,
     Tuner,
+    choice,
     finrange,
     load_experiment,
     lograndint,
     loguniform,
+    parameter,
     randint,
     report,
     uniform,
@@ -74,7 +76,7 @@ def tune(**changes: Any) -> None:  # Any: whatever a test gets wrong
         (lambda: loguniform(0, 1), "loguniform: lower must be above 0, got 0.0; with 0 use uniform"),
         (lambda: loguniform(-1e-3, 1), "loguniform: lower must be above 0, got -0.001; with 0 use uniform"),
         (lambda: loguniform(1, 1e-3), "loguniform: lower 1.0 is above upper 0.001; write loguniform(0.001, 1.0)"),
-        (lambda: lograndint(0, 9), "lograndint: lower must be at least 1, got 0; with 0 use randint"),
+        (lambda: lograndint(0, 9), "lograndint: lower must be above 0, got 0; with 0 use randint"),
         (lambda: finrange(1, 0, 5), "finrange: lower 1.0 is above upper 0.0; write finrange(0.0, 1.0)"),
     ],
 )
@@ -88,6 +90,9 @@ def test_bounds_that_are_reversed_or_not_above_0_are_told_with_their_values(
 
 def needs_two(learning_rate: float, batch_size: int) -> None:
     report(loss=learning_rate * batch_size)
+
+
+SIZE = {"size": choice(["given", "own"])}
 
 
 @pytest.mark.parametrize(
@@ -109,6 +114,12 @@ def needs_two(learning_rate: float, batch_size: int) -> None:
             "train(learning_rate: float, depth: int = 3) does not fit the space:\n"
             "  argument 'learning_rate' is not in the space: add it (a constant will do) or give it a default\n"
             "  the space has 'learningrate', which is not an argument: did you mean 'learning_rate'?",
+        ),
+        (
+            {"objective": needs_two, "space": {**SPACE, "batch_size": parameter(64, when={"size": "given"}), **SIZE}},
+            "needs_two(learning_rate: float, batch_size: int) does not fit the space:\n"
+            "  argument 'batch_size' does not exist in every configuration: give it a default, batch_size=None\n"
+            "  the space has 'size', which is not an argument: add it to the arguments, or take it out of the space",
         ),
     ],
 )

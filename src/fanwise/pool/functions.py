@@ -93,28 +93,30 @@ def name_of(function: Function) -> str:
     return str(name).rpartition("<locals>.")[2]
 
 
-def check_signature(function: Function, names: Iterable[str]) -> None:
-    """Return if `function` can be called with exactly these keyword arguments.
+def check_signature(function: Function, names: Iterable[str], *, sometimes: Iterable[str] = ()) -> None:
+    """Return if `function` can be called with exactly these keyword arguments, and without those in `sometimes`.
 
     Args:
         function: function, bound method, partial, class or callable object. One whose signature Python does not know
             (some built-in functions) passes.
         names: the names of the space.
+        sometimes: those of them that some configurations leave out.
 
     Raises:
-        ValueError: names arguments that the space lacks and names that the function does not take.
+        ValueError: names arguments that the space lacks, names that the function does not take, and arguments that
+            need a default because some configurations leave them out.
     """
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
         return
-    problems = _misfits(signature, list(names))
+    problems = _misfits(signature, list(names), set(sometimes))
     if problems:
         call = f"{name_of(function)}{signature.replace(return_annotation=inspect.Signature.empty)}"
         raise ValueError(f"{call} does not fit the space:\n" + "\n".join(f"  {problem}" for problem in problems))
 
 
-def _misfits(signature: inspect.Signature, names: list[str]) -> list[str]:
+def _misfits(signature: inspect.Signature, names: list[str], sometimes: set[str]) -> list[str]:
     parameters = signature.parameters.values()
     by_name = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     unnamed = [p for p in parameters if p.kind is p.POSITIONAL_ONLY]
@@ -130,6 +132,9 @@ def _misfits(signature: inspect.Signature, names: list[str]) -> list[str]:
     ]
     for name in missing:
         problems.append(f"argument {name!r} is not in the space: add it (a constant will do) or give it a default")
+    for name, p in by_name.items():
+        if p.default is p.empty and name in sometimes:
+            problems.append(f"argument {name!r} does not exist in every configuration: give it a default, {name}=None")
     for name in surplus:
         nearest = difflib.get_close_matches(name, missing or by_name, 1)
         hint = f"did you mean {nearest[0]!r}?" if nearest else "add it to the arguments, or take it out of the space"

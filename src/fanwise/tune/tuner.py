@@ -108,7 +108,7 @@ class Tuner:
         _check_settings(pool, name, print_update_interval)
         for setting, value in (("asynchronous", asynchronous), ("reuse", reuse), ("quiet", quiet)):
             check_switch(setting, value)
-        check_signature(objective, self.space.names)
+        check_signature(objective, self.space.names, sometimes=self.space.conditions)
         machine = find_machine() if pool is None else pool.machine
         self._need = _need_of(machine, devices_per_trial)
         self.n_workers = _workers_on(machine, self._need) if n_workers is None else n_workers

@@ -4,10 +4,13 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 from typing import Any, final
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fanwise.testing import domain_contract
 from fanwise.testing.domain_contract import CHECKS, Check
@@ -117,3 +120,63 @@ def test_a_broken_domain_is_seen(domain: Domain, changed: Mapping[str, object], 
 
 def test_every_check_has_a_broken_domain_that_it_refuses() -> None:
     assert {check for _, _, check in WRONG} == set(domain_contract.CHECKS)
+
+
+REALS = st.floats(-1e6, 1e6).map(lambda x: round(x, 3))
+POSITIVE = st.floats(-30, 30).map(lambda x: float(f"{10**x:.6g}"))
+NAMES = (
+    st.none() | st.booleans() | st.text(max_size=5) | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+)
+LENGTHS = st.integers(2, 60)
+
+
+def in_order(numbers: st.SearchStrategy[float]) -> st.SearchStrategy[tuple[float, float]]:
+    return st.tuples(numbers, numbers).filter(lambda pair: pair[0] != pair[1]).map(lambda p: (min(p), max(p)))
+
+
+@st.composite
+def multiples(draw: st.DrawFn, lowest: int, q: st.SearchStrategy[Any]) -> tuple[Any, Any, Any]:
+    step = draw(q)
+    first = draw(st.integers(lowest, 1000))
+    exact = Fraction(repr(step))
+    plain = int if isinstance(step, int) else float
+    return plain(first * exact), plain((first + draw(st.integers(1, 1000))) * exact), step
+
+
+@st.composite
+def ints_far_apart(draw: st.DrawFn, lowest: int) -> tuple[int, int, int]:
+    size = draw(LENGTHS)
+    lower = draw(st.integers(lowest, 10**6))
+    return lower, lower + draw(st.integers(size * size * 10, 10**7)) * (lower + 1 if lowest else 1), size
+
+
+STEPS = st.sampled_from([0.001, 0.05, 0.1, 0.25, 1.0, 2.5, 1e-7])
+CATEGORIES = st.lists(NAMES, min_size=1, max_size=12, unique_by=lambda value: (isinstance(value, bool), value))
+INCREASING = st.lists(st.integers(-1000, 1000), min_size=1, max_size=12, unique=True).map(sorted)
+GENERATED: st.SearchStrategy[Domain] = st.one_of(
+    in_order(REALS).map(lambda b: uniform(*b)),
+    in_order(POSITIVE).map(lambda b: loguniform(*b)),
+    in_order(st.integers(0, 9999)).map(lambda b: reverseloguniform(b[0] / 10000, b[1] / 10000)),
+    in_order(st.integers(-(10**12), 10**12)).map(lambda b: randint(int(b[0]), int(b[1]))),
+    in_order(st.integers(1, 2**45)).map(lambda b: lograndint(int(b[0]), int(b[1]))),
+    multiples(-1000, STEPS).map(lambda b: quniform(*b)),
+    multiples(1, STEPS).map(lambda b: qloguniform(*b)),
+    multiples(-1000, st.integers(1, 50)).map(lambda b: qrandint(*b)),
+    multiples(1, st.integers(1, 50)).map(lambda b: qlograndint(*b)),
+    st.tuples(in_order(REALS), LENGTHS).map(lambda b: finrange(*b[0], b[1])),
+    ints_far_apart(-(10**6)).map(lambda b: finrange(*b, cast_int=True)),
+    st.tuples(in_order(POSITIVE), LENGTHS)
+    .filter(lambda b: b[0][1] > 1.001 * b[0][0])
+    .map(lambda b: logfinrange(*b[0], b[1])),
+    ints_far_apart(1).map(lambda b: logfinrange(b[0] * 100, b[1] * 100, min(b[2], 8), cast_int=True)),
+    CATEGORIES.map(choice),
+    CATEGORIES.map(lambda values: ordinal(values, "equal")),
+    INCREASING.map(ordinal),
+    INCREASING.map(lambda values: logordinal([value + 1001 for value in values])),
+)
+
+
+@given(GENERATED, st.sampled_from(CHECKS))
+@settings(max_examples=300)
+def test_any_domain_keeps_the_contract(domain: Domain, check: Check) -> None:
+    check(domain)

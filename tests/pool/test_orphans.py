@@ -147,7 +147,7 @@ def test_every_process_of_a_pool_carries_the_line_it_comes_from(pool: Pool, gate
     assert of_a_child.startswith(f"{of_a_fork}/") and of_a_fork.endswith(
         f"{keeper}/1"
     )  # all that nothing was executed in
-    guard = pool.engine.crew._interpreters._guard
+    guard = pool.engine.worker_set._interpreters._guard
     assert guard is not None and of_a_fork == f"{mark_of(guard.pid)}/1"
 
 
@@ -196,9 +196,9 @@ if __name__ == "__main__":
     pool = Pool(cpus=2, seed=1)
     handles = [pool.submit(job, {folder!r}) for _ in range(4)]
     assert all(handle.wait_began(60) for handle in handles[:2])
-    interpreters = pool.engine.crew._interpreters
+    interpreters = pool.engine.worker_set._interpreters
     keeper = interpreters._keeper_link.peer.pid
-    print(interpreters._guard.pid, keeper, pool.engine.crew._warm.pid, pool._life.folder, flush=True)
+    print(interpreters._guard.pid, keeper, pool.engine.worker_set._warm.pid, pool._life.folder, flush=True)
     for line in sys.stdin:
         if line == "outcomes\\n":
             print([handle.outcome(60).kind for handle in handles[:2]], flush=True)
@@ -364,7 +364,7 @@ def test_a_closed_pool_leaves_nothing(owner: Owner, tmp_path: Path) -> None:
 
 
 def test_keeper_and_guard_that_are_told_to_end_by_a_terminal_stay(pool: Pool) -> None:
-    interpreters = pool.engine.crew._interpreters
+    interpreters = pool.engine.worker_set._interpreters
     guard, link = interpreters._guard, interpreters._keeper_link
     assert guard is not None and link is not None
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
@@ -377,14 +377,14 @@ def test_keeper_and_guard_that_are_told_to_end_by_a_terminal_stay(pool: Pool) ->
 @pytest.mark.parametrize("victim", ["keeper", "guard"])
 def test_a_killed_keeper_is_replaced_for_the_next_job(victim: str, caplog: pytest.LogCaptureFixture) -> None:
     def pids() -> dict[str, int]:
-        interpreters = pool.engine.crew._interpreters
+        interpreters = pool.engine.worker_set._interpreters
         assert interpreters._guard is not None and interpreters._keeper_link is not None
         return {"guard": interpreters._guard.pid, "keeper": interpreters._keeper_link.peer.pid}
 
     with Pool(cpus=1, seed=1) as pool:
         pool.submit(int).result(within_s=60)
         first = pids()
-        warm = pool.engine.crew._warm
+        warm = pool.engine.worker_set._warm
         assert warm is not None
         below = [*first.values(), warm.pid]
         os.kill(first[victim], signal.SIGKILL)
@@ -399,7 +399,7 @@ def test_a_keeper_that_is_killed_while_it_starts_is_replaced() -> None:
         done = threading.Event()
 
         def kill_keeper() -> None:
-            guard = pool.engine.crew._interpreters._guard
+            guard = pool.engine.worker_set._interpreters._guard
             assert guard is not None
             guard.kill()
             done.set()

@@ -104,9 +104,9 @@ def test_nothing_is_kept_of_50_finished_jobs() -> None:
         engine = pool.engine
         within(5, lambda: engine.ledger.leases == {} and len(engine._workers) == 0, "all leases are back")
         assert (engine._jobs, len(engine._backlog), engine._tree.jobs, engine._unsettled) == ({}, 0, {}, set())
-        crew, interpreters = engine.crew, engine.crew._interpreters
-        assert (crew._starts, crew._where, len(interpreters._all)) == ({}, {}, 1)
-        warm = crew._warm
+        workers, interpreters = engine.worker_set, engine.worker_set._interpreters
+        assert (workers._starts, workers._where, len(interpreters._all)) == ({}, {}, 1)
+        warm = workers._warm
         assert warm is not None and (warm.pids, warm.asking, warm.unanswered, warm.when_linked) == ({}, {}, 0, [])
         assert len(warm.prepared) <= 32
         within(5, lambda: len(interpreters._links) == 2, "only the links of keeper and warm process are left")

@@ -67,8 +67,8 @@ class Killing:
         elif victim == "worker":
             self._kill_pid(next((handle.pid for handle in handles if handle.pid and not handle.done()), None))
         else:
-            warm = self._pool.engine.crew._warm
-            interpreters = self._pool.engine.crew._interpreters
+            warm = self._pool.engine.worker_set._warm
+            interpreters = self._pool.engine.worker_set._interpreters
             if "warm" in victim and warm is not None:
                 self._kill_pid(warm.pid)
             if "keeper" in victim and interpreters._keeper_link is not None:
@@ -88,8 +88,8 @@ class Killing:
         self._pool.needs(cpus=2).submit(int).result(within_s=60)  # what was kept for reuse gives way
         within(10, lambda: engine.ledger.leases == {}, "all leases are back")
         assert (engine._jobs, len(engine._backlog), engine._tree.jobs, len(engine._workers)) == ({}, 0, {}, 0)
-        assert (engine.crew._starts, engine.crew._where, engine._unsettled) == ({}, {}, set())
-        within(10, lambda: len(engine.crew._interpreters._links) == 2, "only keeper and warm process are linked")
+        assert (engine.worker_set._starts, engine.worker_set._where, engine._unsettled) == ({}, {}, set())
+        within(10, lambda: len(engine.worker_set._interpreters._links) == 2, "only keeper and warm process are linked")
 
 
 def run(folder: Path, *, rounds: int, seed: int) -> Counter[str]:

@@ -8,8 +8,8 @@
     guard, keeper, warm, worker  the mains of the processes below a pool
     children, threads            what a job leaves behind is ended, or told by name
     stopper                      how a job is told to end
-    interpreters, crew           our processes seen from the owner; which of them runs which job
-    engine, jobs, workers        from submit to its end; backlog and tree (quiet) are two of its books
+    interpreters, worker_set     our processes seen from the owner; which of them runs which job
+    engine, jobs, leased_workers from submit to its end; backlog and tree (quiet) are two of its books
     current                      the job that this process runs
     pool, handles                what users see; lifetime: what of it begins and ends in their process
     settings (quiet)             what they may set, checked

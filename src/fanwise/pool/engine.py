@@ -1,10 +1,10 @@
 """The engine of a local pool: which job runs where and when, from submit to its end. Runs on the hub's thread only.
 
-    submit --> backlog --lease free--> crew starts a process --> ready, reports --> done --> exited --> lease back
+    submit --> backlog --lease free--> worker set starts a process --> ready, reports --> done --> exited --> lease back
                           \\-> an idle reused worker of the same need takes it at once
 
-It joins two quiet books - `JobTree` (who started whom), `Ledger` (leases) - with the crew's processes; why a job died
-is found out in `endings`. Everything it learns comes as a message or an exit; the order of the two does not matter.
+It joins two quiet books - `JobTree` (who started whom), `Ledger` (leases) - with the processes of the worker set. Why
+a job died is found out in `endings`. Everything that it learns comes as a message or an exit, in either order.
 Jobs of the user and jobs that jobs submit are the same here: the latter have a parent and take their lease from its.
 
 Invariant: a job that has finished is in no table here, and an outcome is told once, before the end.
@@ -22,18 +22,18 @@ from .backlog import Backlog
 from .contract import Capacity, JobEvents, JobRequest, Outcome, Output, Ready, Reply
 from .contract import Ending as HowToEnd
 from .contract import Job as AnyJob
-from .crew import Crew
 from .devices import find_machine
 from .endings import death_of, never_began, remove_output
 from .interpreters import turns_later
 from .jobs import Job, NestedEvents, Report, Worker
+from .leased_workers import LEAVE_S, LeasedWorkers
 from .leases import Ledger, Machine, Need
 from .outcomes import exception_outcome, said_last
 from .seeds import job_seed
 from .specs import NestedJob, Packed, Surroundings
 from .surroundings import look
 from .tree import End, JobTree, Order
-from .workers import LEAVE_S, Workers
+from .worker_set import WorkerSet
 
 _log = logging.getLogger(__name__)
 
@@ -62,8 +62,8 @@ class LocalEngine:
         self._scheduling = False
         self._schedule_again = False
         self._closed = False
-        self.crew = Crew(hub, folder, key, self)
-        self._workers = Workers(hub, self.crew)
+        self.worker_set = WorkerSet(hub, folder, key, self)
+        self._workers = LeasedWorkers(hub, self.worker_set)
 
     def capacity(self) -> Capacity:
         """What there is on this machine. May be called by any thread."""
@@ -71,7 +71,7 @@ class LocalEngine:
 
     def prepare(self, packed: Packed) -> None:
         """Begin to load a function in the warm process before its first job comes."""
-        self.crew.warm_up(packed)
+        self.worker_set.warm_up(packed)
 
     # -- submitting ------------------------------------------------------------------------------------------------
 
@@ -105,7 +105,7 @@ class LocalEngine:
 
     def surroundings(self) -> Surroundings:
         """Those of this process now, as jobs are told them. May be called by any thread."""
-        return look(self.crew.environment)
+        return look(self.worker_set.environment)
 
     def counts(self) -> tuple[int, int]:
         """How many jobs run, and how many wait to begin. May be called by any thread."""
@@ -159,7 +159,7 @@ class LocalEngine:
         elif job.asked == "terminate":
             job.again_s = None
             if job.worker is not None:
-                self.crew.signal(job.worker.id, job.worker.link, signal.SIGTERM)
+                self.worker_set.signal(job.worker.id, job.worker.link, signal.SIGTERM)
             self._arm(job)
 
     def _kill(self, job: Job) -> None:
@@ -172,13 +172,13 @@ class LocalEngine:
 
     def _signal_or_drop(self, job: Job, number: int) -> bool:
         dropped = self._backlog.remove(job.parent, job) or (
-            job.worker is not None and job.worker.link is None and self.crew.cancel(job.worker.id)
+            job.worker is not None and job.worker.link is None and self.worker_set.cancel(job.worker.id)
         )
         if dropped:
             # Later in this turn: whoever stops it may be in the middle of its own book-keeping.
             self.loop.call_soon(lambda: self._drop(job))
         elif job.worker is not None:
-            self.crew.signal(job.worker.id, job.worker.link, number)
+            self.worker_set.signal(job.worker.id, job.worker.link, number)
         return not dropped
 
     def _drop(self, job: Job) -> None:
@@ -238,14 +238,14 @@ class LocalEngine:
         self._obey(self._tree.reaped(job.id))
         self._schedule()
 
-    # -- what the crew tells ---------------------------------------------------------------------------------------
+    # -- what the worker set tells ---------------------------------------------------------------------------------
 
     def on_started(self, job_id: int, pid: int) -> None:
         """Its process is there, and has not said anything yet, or has."""
         job = self._jobs.get(job_id)
         if job is not None and job.worker is not None and job.asked is not None:  # stopped while it was on its way
             number = signal.SIGTERM if job.asked == "terminate" else signal.SIGKILL
-            self.crew.signal(job_id, job.worker.link, number)
+            self.worker_set.signal(job_id, job.worker.link, number)
 
     def on_not_started(self, job_id: int, error: bytes) -> None:
         """Its function cannot be loaded, or there is no process to be had."""
@@ -481,7 +481,7 @@ class LocalEngine:
             return
         self._closed = True
         self._backlog.clear()
-        self.crew.close()
+        self.worker_set.close()
         self._workers.close()
         jobs, self._jobs = self._jobs, {}
         for job in jobs.values():

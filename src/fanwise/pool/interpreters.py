@@ -88,8 +88,8 @@ class _Asking:
     thens: list[Callable[[Prepared], None]]
 
 
-class Boss(Protocol):
-    """What the interpreters tell: the crew."""
+class InterpreterEvents(Protocol):
+    """What the interpreters tell, and whom: the worker set."""
 
     def on_worker(self, request: Request) -> None: ...
     def on_child_exited(self, interpreter: Interpreter, pid: int, status: int) -> None: ...
@@ -99,12 +99,12 @@ class Boss(Protocol):
 class Interpreters:
     """See the module. `close` ends every process, `wait_closed` waits for that."""
 
-    def __init__(self, hub: Hub, folder: Path, key: bytes, boss: Boss) -> None:
+    def __init__(self, hub: Hub, folder: Path, key: bytes, events: InterpreterEvents) -> None:
         self.environment: Mapping[str, str] = dict(os.environ)
         self._hub = hub
         self._folder = folder
         self._key = key
-        self._boss = boss
+        self._events = events
         self._listener = UnixListener(hub, folder / "hub", key, on_link=self._arrived)
         self._links: set[Link] = set()
         self._all: dict[int, Interpreter] = {}
@@ -254,7 +254,7 @@ class Interpreters:
     def _first_message(self, request: Request) -> None:
         """Who is this? A worker's first message is `ready`; all others say hello."""
         if request.method != "hello":
-            self._boss.on_worker(request)
+            self._events.on_worker(request)
             return
         role, number = request.args
         if role == "keeper":
@@ -284,7 +284,7 @@ class Interpreters:
 
     def _from_interpreter(self, interpreter: Interpreter, request: Request) -> None:
         assert request.method == "exited", request.method
-        self._boss.on_child_exited(interpreter, *request.args)
+        self._events.on_child_exited(interpreter, *request.args)
         interpreter.end_if_idle()
 
     def _from_keeper(self, request: Request) -> None:
@@ -309,7 +309,7 @@ class Interpreters:
         del self._all[interpreter.number]
         interpreter.when_linked.clear()
         asking, interpreter.asking = interpreter.asking, {}
-        self._boss.on_over(interpreter)
+        self._events.on_over(interpreter)
         for one in asking.values():
             died = self._died(interpreter, one.name)
             for then in one.thens:

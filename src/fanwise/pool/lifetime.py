@@ -96,7 +96,7 @@ class Lifetime:
             hub.call_soon(ended.set)  # runs whatever becomes of the call before it
             ended.wait()
         hub.close()
-        engine.crew.wait_closed()
+        engine.worker_set.wait_closed()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

@@ -193,14 +193,14 @@ class Pool:
     def stats(self) -> PoolStats:
         """What this pool has done so far."""
         engine = self._life.engine
-        started: Counter[How] = engine.crew.started if engine else Counter()
+        started: Counter[How] = engine.worker_set.started if engine else Counter()
         return PoolStats(
             jobs_finished=engine.finished if engine else 0,
             jobs_retried=self._life.retried,
             started_by_fork=started["fork"],
             started_in_spare=started["spare"],
             started_by_reuse=started["reuse"],
-            connections_refused=engine.crew.refused.total() if engine else 0,
+            connections_refused=engine.worker_set.refused.total() if engine else 0,
         )
 
     def close(self) -> None:

@@ -32,8 +32,8 @@ _MOST_TRIES = 3
 _MOST_UNSAFE = 256
 
 
-class Boss(Protocol):
-    """What the crew tells: the engine."""
+class WorkerSetEvents(Protocol):
+    """What the worker set tells, and whom: the engine."""
 
     def on_started(self, job_id: int, pid: int) -> None: ...
     def on_not_started(self, job_id: int, error: bytes) -> None: ...
@@ -54,13 +54,13 @@ class _Start:
     asked: Interpreter | None = None
 
 
-class Crew:
+class WorkerSet:
     """See the module. `close` ends every process and `wait_closed` waits for the keeper."""
 
-    def __init__(self, hub: Hub, folder: Path, key: bytes, boss: Boss) -> None:
+    def __init__(self, hub: Hub, folder: Path, key: bytes, events: WorkerSetEvents) -> None:
         self.started: Counter[How] = Counter()
         self._hub = hub
-        self._boss = boss
+        self._events = events
         self._interpreters = Interpreters(hub, folder, key, self)
         self._starts: dict[int, _Start] = {}
         self._where: dict[int, tuple[Interpreter, int]] = {}
@@ -127,7 +127,7 @@ class Crew:
     def _not_started(self, start: _Start, error: bytes) -> None:
         del self._starts[start.spec.job_id]
         self._keep_spare(start)
-        self._boss.on_not_started(start.spec.job_id, error)
+        self._events.on_not_started(start.spec.job_id, error)
 
     def _prepared(self, start: _Start, interpreter: Interpreter, prepared: Prepared) -> None:
         if self._closed or self._starts.get(start.spec.job_id) is not start:
@@ -171,7 +171,7 @@ class Crew:
         interpreter.pids[pid] = job_id
         self._where[job_id] = (interpreter, pid)
         self.started["fork" if interpreter.kind == "warm" else "spare"] += 1
-        self._boss.on_started(job_id, pid)
+        self._events.on_started(job_id, pid)
         if interpreter.kind == "spare":
             self._spare_ahead(start)
 
@@ -238,16 +238,16 @@ class Crew:
 
     def on_worker(self, request: Request) -> None:
         """The first message of a worker."""
-        request.link.handler = self._boss.on_request
-        request.link.on_ended(self._boss.on_link_ended)
-        self._boss.on_request(request)
+        request.link.handler = self._events.on_request
+        request.link.on_ended(self._events.on_link_ended)
+        self._events.on_request(request)
 
     def on_child_exited(self, interpreter: Interpreter, pid: int, status: int) -> None:
         """A job that was forked is gone, with all it started."""
         job_id = interpreter.pids.pop(pid, None)
         if job_id is not None:
             del self._where[job_id]
-            self._boss.on_exited(job_id, status, "")
+            self._events.on_exited(job_id, status, "")
 
     def on_over(self, interpreter: Interpreter) -> None:
         """A warm process or spare is gone, and with it all that ran below it."""
@@ -260,15 +260,15 @@ class Crew:
         for pid, job_id in pids.items():
             del self._where[job_id]
             own = pid == interpreter.pid
-            self._boss.on_exited(job_id, status if own else -signal.SIGKILL, "" if own else self._why(interpreter))
+            self._events.on_exited(job_id, status if own else -signal.SIGKILL, "" if own else self._why(interpreter))
         for start in [start for start in self._starts.values() if start.asked is interpreter]:
             self._over_while_asked(start, interpreter)
 
     def _over_while_asked(self, start: _Start, interpreter: Interpreter) -> None:
         job_id = start.spec.job_id
-        if self._boss.has_begun(job_id):
+        if self._events.has_begun(job_id):
             del self._starts[job_id]
-            self._boss.on_exited(job_id, -signal.SIGKILL, self._why(interpreter))
+            self._events.on_exited(job_id, -signal.SIGKILL, self._why(interpreter))
             return
         _log.warning("the %s process ended before job %d began; it is started again", interpreter.kind, job_id)
         text = f"it could not be started in {_MOST_TRIES} tries: {self._why(interpreter)}"

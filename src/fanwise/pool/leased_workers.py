@@ -11,11 +11,11 @@ import signal
 from collections.abc import Callable
 
 from ..links import Hub, Link
-from .crew import Crew
 from .devices import ooms_so_far
 from .gpu_return import HeldGpus
 from .jobs import Job, Worker
 from .leases import Ledger
+from .worker_set import WorkerSet
 
 _log = logging.getLogger(__name__)
 
@@ -23,12 +23,12 @@ _log = logging.getLogger(__name__)
 LEAVE_S = 5.0
 
 
-class Workers:
+class LeasedWorkers:
     """See the module."""
 
-    def __init__(self, hub: Hub, crew: Crew) -> None:
+    def __init__(self, hub: Hub, worker_set: WorkerSet) -> None:
         self._hub = hub
-        self._crew = crew
+        self._worker_set = worker_set
         self._workers: dict[int, Worker] = {}
 
     def start(self, job: Job, ledger: Ledger) -> bool:
@@ -40,7 +40,7 @@ class Workers:
         job.ooms_before = ooms_so_far()
         job.worker = Worker(job.id, job.request.resources, lease, job.parent, ledger, HeldGpus(lease), job=job)
         self._workers[job.id] = job.worker
-        self._crew.start(job.spec(), job.request.packed)
+        self._worker_set.start(job.spec(), job.request.packed)
         return True
 
     def of_link(self, link: Link) -> Worker | None:
@@ -74,7 +74,7 @@ class Workers:
                 "the process of job %d was to end %g s ago and is killed: something that its function left keeps it",
                 *(worker.id, LEAVE_S),
             )
-            self._crew.signal(worker.id, worker.link, signal.SIGKILL)
+            self._worker_set.signal(worker.id, worker.link, signal.SIGKILL)
 
         if worker.timer is None:
             worker.set_timer(self._hub.call_at(self._hub.now_s() + LEAVE_S, kill))
@@ -100,14 +100,14 @@ class Workers:
         assert request is not None, "an idle worker has an open question"
         job.worker, worker.job = worker, job
         job.ooms_before = ooms_so_far()
-        self._crew.started["reuse"] += 1
+        self._worker_set.started["reuse"] += 1
         request.answer(job.spec())
         return True
 
     def take_back(self, job: Job) -> None:
         """A job that was handed over will not begin there: its worker is gone, or leaves."""
         assert job.worker is not None, "it was handed over"
-        self._crew.started["reuse"] -= 1
+        self._worker_set.started["reuse"] -= 1
         job.worker.job = None
         job.worker = job.exited = None
 

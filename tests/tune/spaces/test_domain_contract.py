@@ -147,7 +147,7 @@ def multiples(draw: st.DrawFn, lowest: int, q: st.SearchStrategy[Any]) -> tuple[
 def ints_far_apart(draw: st.DrawFn, lowest: int) -> tuple[int, int, int]:
     size = draw(LENGTHS)
     lower = draw(st.integers(lowest, 10**6))
-    return lower, lower + draw(st.integers(size * size * 10, 10**7)) * (lower + 1 if lowest else 1), size
+    return lower, lower + draw(st.integers(size * size * 10, 10**7)) * (lower if lowest > 0 else 1), size
 
 
 STEPS = st.sampled_from([0.001, 0.05, 0.1, 0.25, 1.0, 2.5, 1e-7])

@@ -1,8 +1,10 @@
 """What a shard might use or leave behind besides model, samples and key: kept, taken back, said or refused."""
 
+import functools
 import random
 import sys
 import types
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -364,18 +366,118 @@ def test_an_optimizer_with_a_group_of_its_own_is_refused_by_name() -> None:
         fanwise.here().step(model, optimizer, losses)
 
 
+# -- traces outside of modules ----------------------------------------------------------------------------------------
+
+COUNT = 0
+
+
+class Trainer:
+    """Whose method is the loss."""
+
+    def __init__(self) -> None:
+        self.calls, self.seen = 0, torch.zeros(3)
+
+    def by_number(self, m: nn.Module, x: Tensor) -> Tensor:
+        self.calls += 1
+        return losses(m, x) / self.calls
+
+    def by_tensor(self, m: nn.Module, x: Tensor) -> Tensor:
+        self.seen += 1
+        return losses(m, x) * self.seen.sum()
+
+
+def by_global(m: nn.Module, x: Tensor) -> Tensor:
+    global COUNT
+    COUNT += 1
+    return losses(m, x) * COUNT
+
+
+def by_cell() -> Any:  # Any: a loss
+    count = 0
+
+    def inner(x: Tensor) -> float:
+        nonlocal count
+        count += len(x)
+        return 1 / count
+
+    return lambda m, x: losses(m, x) * inner(x)
+
+
+def by_container(container: Any) -> Any:  # Any: a list, dict, set or deque; a loss
+    def counting(m: nn.Module, x: Tensor) -> Tensor:
+        if isinstance(container, dict):
+            container["calls"] = container.get("calls", 0) + 1
+        elif isinstance(container, set):
+            container.add(len(container))
+        else:
+            container.append(float(x.sum()))
+        return losses(m, x) * (container["calls"] if isinstance(container, dict) else len(container))
+
+    return counting
+
+
+def by_the_first_shard() -> Any:  # Any: a loss
+    mean = None
+
+    def centred(m: nn.Module, x: Tensor) -> Tensor:
+        nonlocal mean
+        if mean is None:
+            mean = x.mean(0)
+        return losses(m, x - mean)
+
+    return centred
+
+
+LEFT: dict[str, Any] = {  # Any: makes a loss
+    "global": lambda: by_global,
+    "cell": by_cell,
+    "attribute": lambda: Trainer().by_number,
+    "tensor": lambda: Trainer().by_tensor,
+    "partial": lambda: functools.partial(Trainer.by_number, Trainer()),
+    "list": lambda: by_container([]),
+    "dict": lambda: by_container({}),
+    "set": lambda: by_container(set()),
+    "deque": lambda: by_container(deque(maxlen=3)),
+    "first shard": by_the_first_shard,
+}
+
+
+@pytest.mark.parametrize("what", LEFT)
+def test_a_loss_that_depends_on_what_it_has_left_is_refused_in_its_first_step(what: str) -> None:
+    def train(run: Run) -> None:
+        step_of(nn.Linear(4, 2), LEFT[what](), run)(X)
+
+    refused(train, "shard 3 was executed twice, and the loss is not the same")
+
+
+def test_what_a_loss_leaves_for_people_to_read_stays_as_if_nobody_had_looked() -> None:
+    said: list[float] = []
+    total, calls, table = 0.0, 0, {"a": [1]}
+
+    def telling(m: nn.Module, x: Tensor) -> Tensor:
+        nonlocal total, calls
+        calls += 1
+        total += float(x.sum())
+        said.append(total)
+        table.setdefault("b", []).append(calls)
+        return losses(m, x)
+
+    step = step_of(nn.Linear(4, 2), telling)
+    for _ in range(2):
+        step(X)
+    assert calls == len(said) == 8 and said[-1] == total == pytest.approx(2 * float(X.sum()), abs=1e-4)
+    assert table == {"a": [1], "b": [1, 2, 3, 4, 5, 6, 7, 8]}
+
+
 # -- verify -----------------------------------------------------------------------------------------------------------
 
 
 def test_verify_finds_on_one_device_what_depends_on_more_than_the_shard() -> None:
-    calls = [0]
-
-    def counting(m: nn.Module, x: Tensor) -> Tensor:
-        calls[0] += 1
-        return losses(m, x) / calls[0]
+    def noisy(m: nn.Module, x: Tensor) -> Tensor:
+        return losses(m, x) * float(np.random.default_rng().random())
 
     def train(run: Run) -> None:
-        step = step_of(nn.Linear(4, 2), counting, run)
+        step = step_of(nn.Linear(4, 2), noisy, run)
         for _ in range(3):
             step(X)
 

@@ -10,20 +10,19 @@ devices, and no shard sees what another one has left.
 """
 
 import logging
-from collections import deque
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from .contents import copied, fill, holds
+
 _log = logging.getLogger(__name__)
 
 Key = tuple[int, str]  # of an attribute: which module, and its name
 _REGISTERS = frozenset(("_parameters", "_buffers", "_modules"))
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.Size, torch.device)
-_CONTAINERS = (list, dict, set, deque)
-_MOST_MEMBERS = 10_000
 
 
 class _Absent:
@@ -111,7 +110,7 @@ class Attributes:
         if now is not before.value:
             plain = _is_plain(now) and type(now) is type(before.value)
             return not (plain and now == before.value)
-        return before.content is not None and not _holds(now, before.content)
+        return before.content is not None and not holds(now, before.content)
 
     def _put_back(self, key: Key) -> None:
         attributes: MutableMapping[str, Any] = vars(self._homes[key[0]][1])
@@ -120,8 +119,8 @@ class Attributes:
             attributes.pop(key[1], None)
             return
         attributes[key[1]] = before.value
-        if before.content is not None and not _holds(before.value, before.content):
-            _fill(before.value, before.content)
+        if before.content is not None and not holds(before.value, before.content):
+            fill(before.value, before.content)
 
     def _say_once(self, key: Key, value: Any) -> None:  # Any: of the user's making
         is_of_graph = isinstance(value, Tensor) and value.grad_fn is not None
@@ -146,32 +145,4 @@ def _is_plain(value: Any) -> bool:  # Any: of the user's making
 
 
 def _kept(value: Any) -> _Kept:  # Any: of the user's making
-    if isinstance(value, Tensor):
-        # One of a graph is replaced by each pass, and a meta tensor holds nothing.
-        return _Kept(value, None if value.grad_fn is not None or value.is_meta else value.detach().clone())
-    if isinstance(value, _CONTAINERS) and len(value) <= _MOST_MEMBERS:
-        return _Kept(value, value.copy())
-    return _Kept(value, None)
-
-
-def _holds(value: Any, content: Any) -> bool:  # Any: a container or tensor, and a copy of it
-    if isinstance(value, Tensor):
-        return value.shape == content.shape and torch.equal(value.detach(), content)
-    if len(value) != len(content):
-        return False
-    if isinstance(value, dict):
-        return all(one is other for one, other in zip(value, content, strict=True)) and all(
-            value[name] is content[name] for name in content
-        )
-    if isinstance(value, set):
-        return bool(value == content)
-    return all(one is other for one, other in zip(value, content, strict=True))
-
-
-def _fill(value: Any, content: Any) -> None:  # Any: as above
-    if isinstance(value, Tensor):
-        with torch.no_grad():
-            value.copy_(content)
-    else:
-        value.clear()
-        value.extend(content) if isinstance(value, list | deque) else value.update(content)
+    return _Kept(value, copied(value))

@@ -2,9 +2,10 @@
 
     optimizer.step()            of an optimizer that run.step updates: refused; of another one: said once
     DistributedSampler          refused by name: it would leave out samples
+    another sampler by rank     refused too, where a DataLoader begins with it: it has a rank, and a number of ranks
 
-torch tells of every optimizer's step, and samplers ask here before they begin, while at least one run is under way in
-this process. Threads that are in no run are left alone.
+torch tells of every optimizer's step, and samplers and loaders ask here before they begin, while at least one run is
+under way in this process. Threads that are in no run are left alone.
 """
 
 import logging
@@ -15,7 +16,7 @@ from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.utils.data import DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +33,9 @@ _here = _InRun()
 _lock = threading.Lock()
 _runs = 0
 _leaving: list[Callable[[], None]] = []
-_samplers: Any = DistributedSampler  # Any: its method is replaced for a while
+# Their methods are replaced for a while.
+_samplers: Any = DistributedSampler  # Any: a class
+_loaders: Any = DataLoader  # Any: a class
 
 
 @contextmanager
@@ -69,14 +72,19 @@ def _enter() -> None:
         _runs += 1
         if _runs == 1:
             handle = register_optimizer_step_pre_hook(_before_step)
-            begin = _samplers.__iter__
+            _leaving.extend([handle.remove, _asking(_samplers, _check_sampler), _asking(_loaders, _check_loader)])
 
-            def ask_first(sampler: Any) -> Any:  # Any: a sampler, and its iterator
-                _check_sampler(sampler)
-                return begin(sampler)
 
-            _samplers.__iter__ = ask_first
-            _leaving.extend([handle.remove, lambda: setattr(_samplers, "__iter__", begin)])
+def _asking(kind: Any, check: Callable[[Any], None]) -> Callable[[], None]:  # Any: a class, and its objects
+    """Before one of them begins it is checked; how to undo that."""
+    begin = kind.__iter__
+
+    def ask_first(each: Any) -> Any:  # Any: one of them, and its iterator
+        check(each)
+        return begin(each)
+
+    kind.__iter__ = ask_first
+    return lambda: setattr(kind, "__iter__", begin)
 
 
 def _leave() -> None:
@@ -109,6 +117,13 @@ def _before_step(optimizer: torch.optim.Optimizer, *_: object) -> None:
             "  right:  step = run.step(model, optimizer, loss_fn); step(batch)",
             type(optimizer).__name__,
         )
+
+
+def _check_loader(loader: Any) -> None:  # Any: a DataLoader
+    for part in (loader.sampler, loader.batch_sampler, loader.dataset):
+        known = getattr(part, "__dict__", {})
+        if "rank" in known and ("num_replicas" in known or "world_size" in known):
+            _check_sampler(part)
 
 
 def _check_sampler(sampler: object) -> None:

@@ -119,6 +119,19 @@ def _in(name: str, inner: str) -> str:
     return f"{name}.{inner}" if name else inner
 
 
+def named_by(root: Any) -> Iterator[Reached]:  # Any: a function or module
+    """What stands in the closure cells, and under the names of globals, of all functions that it reaches."""
+    for function in (root, *(found.value for found in reached(root))):
+        if isinstance(function, types.FunctionType):
+            yield from (named for named in _of_function(function) if named.home is not None)
+
+
+def is_of_program(kind: type) -> bool:
+    """Whether a class is the program's own, and of no library."""
+    home = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
+    return _is_users(kind) and "site-packages" not in home
+
+
 def modules_reached(function: Callable[..., Any]) -> Mapping[str, nn.Module]:  # Any: of the user's making
     """The modules that a function reaches, by name; not those that are part of another one."""
     return {found.name: found.value for found in reached(function) if isinstance(found.value, nn.Module)}

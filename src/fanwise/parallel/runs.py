@@ -113,12 +113,12 @@ class Run:
 
     @property
     def rank(self) -> int:
-        """Of this process among those that take part now, from 0."""
+        """Of this process among those that take part now, from 0. For what is printed or written, not for data."""
         return self._team.place
 
     @property
     def world_size(self) -> int:
-        """How many processes take part now."""
+        """How many processes take part now. What a training makes from it is another training on other devices."""
         return self._team.size
 
     @property

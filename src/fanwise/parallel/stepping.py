@@ -6,7 +6,7 @@ What a shard raises leaves parameters, buffers and random streams as they were b
 `.grad` after a step, so there is no zero_grad to call and nothing to forget.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ from .progress_line import ProgressLine
 from .replicas import Device, Replica, ShardWork, noted
 from .shards import Node, TreeSum, assign
 from .team import NotSame, StateHere, Sums, Team, divide
+from .traces import Traces
 from .verifying import Verifier
 
 
@@ -81,6 +82,7 @@ class Step:
         self._verifier = verifier
         self._held = sum(len(group["params"]) for group in optimizer.param_groups)
         self._window: Window | None = None
+        self._has_looked = False  # for what the loss leaves behind
 
     def __call__(self, batch: Any) -> Tensor:  # Any: a Batch, or a tree of tensors
         """Forward, backward and, unless the window of `accumulate` is still open, the update.
@@ -104,7 +106,11 @@ class Step:
             if self._verifier.repeats(self.turns):
                 self._check_repeats(made, factor)
         closes = self._window is None and (self._accumulate == 1 or made.last)
+        traces = None if self._has_looked or not self._verifier.can_repeat else self._verifier.traces()
+        self._has_looked = True
         done = self._team.together(lambda: self._execute(made, factor, mean=closes))
+        if traces is not None and self._team.place == 0 and traces.are_left():
+            self._check_traces(made, factor, traces)
         if self._loss_scale is not None:
             take_off(done.grads, factor)
         self.turns += 1
@@ -187,19 +193,30 @@ class Step:
         """The first shard of this process that has samples has the same gradients twice."""
         own = assign(len(batch.sizes), self._team.size)[self._team.place]
         first = next((index for index in own if batch.sizes[index]), None)
-        if first is None:
-            return
+        if first is not None:
+            self._check_twice(batch, first, factor)
+
+    def _check_twice(self, batch: Batch, index: int, factor: float, between: Callable[[], None] | None = None) -> None:
         buffers, attributes = self._replica.buffers, self._replica.attributes
         buffers.keep()
         attributes.keep(looks=True)
         try:
-            work = ShardWork(first, batch.shard, batch.sizes[first], False, factor)
+            work = ShardWork(index, batch.shard, batch.sizes[index], False, factor)
             with noted(work, len(batch.sizes)):
-                self._verifier.check_repeats(work, self._key(), self.turns)
+                self._verifier.check_repeats(work, self._key(), self.turns, between)
         finally:
             buffers.put_back()
             attributes.put_back()
             self._forget_grads()
+
+    def _check_traces(self, batch: Batch, factor: float, before: Traces) -> None:
+        """The last shard of all has the same gradients with what the loss has left behind, and without it."""
+        last = max(index for index, size in enumerate(batch.sizes) if size)
+        after = self._verifier.traces()
+        try:
+            self._check_twice(batch, last, factor, between=before.put_back)
+        finally:
+            after.put_back()
 
     def check_end(self) -> None:
         """The training is over: with verify=, all processes have come to the same. Raises ValueError if not."""

@@ -1,6 +1,7 @@
 """What the processes of a run compare, so that what differs between them is said before it spoils a training.
 
     first batches of a step      the batch: somebody may bring a loader that gives each process samples of its own
+    the first step               whether what the loss leaves behind outside of modules changes gradients (traces.py)
     every n batches, verify=n    batch, settings of the optimizer, parameters, buffers, attributes; and whether a shard
                                  that is executed twice has the same gradients, on one device too
 
@@ -8,7 +9,7 @@ All that is compared are small facts (marks.py); what differs first is found by 
 the step, so nobody has computed anything from them yet.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from .batches import Batch
 from .marks import marks_of_batch, marks_of_modules, marks_of_settings
 from .replicas import Replica, ShardWork
 from .team import Team
+from .traces import Traces
 
 # Batches of each step that are watched closely.
 FIRST_TURNS = 3
@@ -52,6 +54,15 @@ class Verifier:
         self._number = number
         self._every = every
         self._repeats = repeats
+
+    @property
+    def can_repeat(self) -> bool:
+        """Whether a shard can be executed by itself, and has the same bits each time."""
+        return self._repeats and _is_deterministic(self._replica.device)
+
+    def traces(self) -> Traces:
+        """What the loss may leave behind outside of modules, as it is now."""
+        return Traces(self._replica.loss_fn, self._replica.model)
 
     def is_due(self, turn: int) -> bool:
         """Whether there is anything to compare before this batch."""
@@ -107,15 +118,18 @@ class Verifier:
         settings = marks_of_settings(self._optimizer.param_groups)
         return {**settings, **marks_of_modules(self._replica.modules), **self._replica.attributes.marks()}
 
-    def check_repeats(self, work: ShardWork, key: Key, turn: int) -> None:
+    def check_repeats(self, work: ShardWork, key: Key, turn: int, between: Callable[[], None] | None = None) -> None:
         """A shard that is executed twice has the same loss and gradients.
 
-        Inside a step: buffers and attributes are the caller's to keep and put back.
+        Inside a step: buffers and attributes are the caller's to keep and put back. `between`: done before the second.
 
         Raises:
             ValueError: it has not, so its result depends on more than model, samples and key.
         """
-        one, two = (self._replica.differentiate(work, key) for _ in range(2))
+        one = self._replica.differentiate(work, key)
+        if between is not None:
+            between()
+        two = self._replica.differentiate(work, key)
         names = ["the loss", *(f"the gradient of {name!r}" for name, _ in self._replica.model.named_parameters())]
         different = _first_other([one.loss, *one.grads], [two.loss, *two.grads])
         if different is not None:
@@ -127,6 +141,11 @@ class Verifier:
                 f"  wrong:  calls[0] += 1; return losses / calls[0]\n"
                 f"  right:  give it with the batch, or keep it in an attribute of the model"
             )
+
+
+def _is_deterministic(device: torch.device) -> bool:
+    """Whether the same work has the same bits there."""
+    return device.type == "cpu" or torch.are_deterministic_algorithms_enabled()
 
 
 def _first_other(one: Sequence[Tensor | None], two: Sequence[Tensor | None]) -> int | None:

@@ -7,6 +7,7 @@ device too.
 import copy
 import itertools
 import random
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -18,7 +19,7 @@ from torch.nn import functional
 from torch.nn.functional import cross_entropy, mse_loss
 from torch.nn.utils import parametrizations
 from torch.optim.swa_utils import AveragedModel, update_bn
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, Sampler, TensorDataset
 
 import fanwise
 from fanwise.parallel import Run
@@ -390,6 +391,24 @@ def distillation(run: Run) -> Result:
     return [*fit(run, net(), losses), *state(teacher)]
 
 
+@program
+def what_a_loss_writes_down_for_people(run: Run) -> Result:
+    history: list[float] = []
+    total, took_s, mask = 0.0, 0.0, None
+
+    def told(m: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        nonlocal total, took_s, mask
+        began_s = time.perf_counter()
+        mask = torch.ones(D) if mask is None else mask
+        loss = classify(m, x * mask, y)
+        total += loss.sum().item()
+        history.append(loss.mean().item())
+        took_s += time.perf_counter() - began_s
+        return loss
+
+    return fit(run, net(), told)
+
+
 class Counting(nn.Module):
     """The longer it trains, the less it drops, and it knows only from its own calls how long."""
 
@@ -468,6 +487,26 @@ def a_distributed_sampler(run: Run) -> Result:
     return state(model)
 
 
+class Interleaved(Sampler[int]):
+    """A sampler by rank of the program's own."""
+
+    def __init__(self, samples: int, rank: int, world_size: int) -> None:
+        self.samples, self.rank, self.world_size = samples, rank, world_size
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.rank, self.samples, self.world_size))
+
+
+@refused
+def a_sampler_by_rank_of_ones_own(run: Run) -> Result:
+    model = net()
+    step = run.step(model, sgd(model), classify)
+    sampler = Interleaved(N, run.rank, run.world_size)
+    for batch in DataLoader(TensorDataset(X, Y), B, sampler=sampler):
+        step(batch)
+    return state(model)
+
+
 @refused
 def loss_and_logits(run: Run) -> Result:
     def losses(m: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -475,6 +514,32 @@ def loss_and_logits(run: Run) -> Result:
         return cross_entropy(logits, y), logits
 
     return fit(run, net(), losses)
+
+
+@refused
+def a_warm_up_counted_in_the_loss(run: Run) -> Result:
+    calls = 0
+
+    def warming(m: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return min(1.0, calls / 100) * classify(m, x, y)
+
+    return fit(run, net(), warming)
+
+
+@refused
+def a_baseline_that_follows_the_losses(run: Run) -> Result:
+    kept: dict[str, Tensor] = {"baseline": torch.zeros(())}
+
+    def reinforced(m: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        chances = m(x).log_softmax(1)
+        reward = (chances.argmax(1) == y).float() - kept["baseline"]
+        kept["baseline"] = 0.9 * kept["baseline"] + 0.1 * reward.mean().detach()
+        gains: Tensor = reward * chances.gather(1, y[:, None])[:, 0]
+        return -gains
+
+    return fit(run, net(), reinforced)
 
 
 class Queue(nn.Module):

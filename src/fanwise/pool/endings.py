@@ -15,7 +15,7 @@ from .contract import Outcome
 from .deaths import explain
 from .devices import ooms_so_far
 from .jobs import Job
-from .outcomes import said_last
+from .outcomes import end_of_stderr
 from .specs import LINK_LOST
 
 # How the reason begins when a link has ended because the process has; any other is worth telling.
@@ -28,7 +28,7 @@ def death_of(job: Job, status: int, why: str) -> Outcome:
         return never_began(job)
     if job.asked == "terminate" and status in (0, LINK_LOST, -signal.SIGTERM):
         return Outcome("stopped", "ended by SIGTERM after a stop")
-    last = said_last(Path(job.output + ".err"))
+    last = end_of_stderr(Path(job.output + ".err"))
     if lost := f"it was lost: {why}" if why else _how_lost(job, status):
         return Outcome("lost", lost, last_output=last)
     death = explain(status, asked=job.asked, ooms=ooms_so_far() - job.ooms_before, last_output=last)

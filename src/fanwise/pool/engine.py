@@ -24,11 +24,11 @@ from .contract import Ending as HowToEnd
 from .contract import Job as AnyJob
 from .devices import find_machine
 from .endings import death_of, never_began, remove_output
-from .interpreters import turns_later
+from .interpreters import after_turns
 from .jobs import Job, NestedEvents, Report, Worker
 from .leased_workers import LEAVE_S, LeasedWorkers
 from .leases import Ledger, Machine, Need
-from .outcomes import exception_outcome, said_last
+from .outcomes import end_of_stderr, exception_outcome
 from .seeds import job_seed
 from .specs import NestedJob, Packed, Surroundings
 from .surroundings import look
@@ -325,7 +325,7 @@ class LocalEngine:
         if job.outcome is not None or worker.cut_off:
             self._settle(job)
         elif worker.link is None:
-            turns_later(self.loop, lambda: self._settle_unless_linked(job, worker))
+            after_turns(self.loop, lambda: self._settle_unless_linked(job, worker))
 
     def _settle_unless_linked(self, job: Job, worker: Worker) -> None:
         if worker.link is None or worker.cut_off:
@@ -389,7 +389,7 @@ class LocalEngine:
         elif kind == "stopped":
             outcome = Outcome("stopped", "stopped", objective_s=objective_s, threads=threads)
         else:
-            outcome = exception_outcome(payload, objective_s, said_last(Path(job.output + ".err")), threads=threads)
+            outcome = exception_outcome(payload, objective_s, end_of_stderr(Path(job.output + ".err")), threads=threads)
         if threads:
             _log.warning(
                 "job %d %r has ended and left a thread running: %s. Its process keeps its lease until the thread ends, "

@@ -230,7 +230,7 @@ class JobHandle:
         return True
 
 
-def hand_in(life: Lifetime, call: Call) -> JobHandle:
+def submit_call(life: Lifetime, call: Call) -> JobHandle:
     """Submit a call, and again when it fails and `retries` says so. Blocks until the engine has accepted it.
 
     Raises:

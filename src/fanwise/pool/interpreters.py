@@ -28,8 +28,8 @@ from .deaths import explain
 from .functions import Packed
 from .launching import launch
 from .marks import MARK
-from .outcomes import said_last
-from .processes import kill_line
+from .outcomes import end_of_stderr
+from .processes import kill_marked
 from .specs import Prepared, Surroundings
 
 _log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class Interpreter:
 
     def death(self) -> str:
         """How it ended, for people."""
-        status, said = self.status or 0, said_last(self.log)
+        status, said = self.status or 0, end_of_stderr(self.log)
         if status < 0:
             return explain(status, last_output=said).text
         return f"ended with exit code {status}." + (f" Its last output:\n{said}" if said else "")
@@ -299,7 +299,7 @@ class Interpreters:
     def _exited(self, interpreter: Interpreter, status: int) -> None:
         interpreter.status = status
         # A hello may lie unread; what is unread now is read before the next turn but one.
-        turns_later(self._hub, lambda: self._over_if_both(interpreter))
+        after_turns(self._hub, lambda: self._over_if_both(interpreter))
 
     def _over_if_both(self, interpreter: Interpreter) -> None:
         linked = interpreter.link is not None and interpreter.link.ending is None
@@ -324,13 +324,13 @@ class Interpreters:
         self._keeping = False
         link, self._keeper_link = self._keeper_link, None
         status = self._end_keeper(link)
-        kill_line(self.line)
+        kill_marked(self.line)
         if link is not None:
             link.close("it has ended")
             _log.warning("the keeper of the workers ended, and so did all workers; a new one is started when needed")
         for interpreter in list(self._all.values()):
             if link is None:
-                trouble = f"the keeper of the workers ended before it was ready: {said_last(self._keeper_log)}\n"
+                trouble = f"the keeper of the workers ended before it was ready: {end_of_stderr(self._keeper_log)}\n"
                 interpreter.log.write_text(trouble)
             self._exited(interpreter, status if link is None else -signal.SIGKILL)
 
@@ -375,13 +375,13 @@ class Interpreters:
         except subprocess.TimeoutExpired:
             guard.kill()
             guard.wait()
-            kill_line(self.line)
+            kill_marked(self.line)
         self._forget_guard()
 
 
-def turns_later(hub: Hub, call: Callable[[], None], turns: int = 3) -> None:
+def after_turns(hub: Hub, call: Callable[[], None], turns: int = 3) -> None:
     """Call `call` after some more turns of the hub: what lay unread in a socket before is read by then."""
     if turns == 0:
         call()
     else:
-        hub.call_soon(lambda: turns_later(hub, call, turns - 1))
+        hub.call_soon(lambda: after_turns(hub, call, turns - 1))

@@ -1,6 +1,6 @@
 """How a job ended, on its way from the process that ran it to whoever asked; what it printed last, fit to be told.
 
-What a job printed is somebody else's text: `said_last` leaves out the lines that every crash of a worker of ours has in
+What a job printed is somebody else's text: `end_of_stderr` leaves out the lines that every crash of a worker of ours has in
 common.
 """
 
@@ -51,7 +51,7 @@ def _kind_of(text: ErrorText) -> OutcomeKind:
     return "out-of-memory" if text.name in _OUT_OF_MEMORY else "exception"
 
 
-def said_last(path: Path) -> str:
+def end_of_stderr(path: Path) -> str:
     """The end of a job's stderr, for people. Of the stack of a crash the frames above the user's are left out."""
     return _without_ours(tail(path, max_lines=80))
 

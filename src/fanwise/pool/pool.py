@@ -23,7 +23,7 @@ from .current import CurrentJob, NestedHandle, current, in_job
 from .devices import find_machine
 from .engine import LocalEngine
 from .functions import pack
-from .handles import Call, JobHandle, OnReport, Options, hand_in
+from .handles import Call, JobHandle, OnReport, Options, submit_call
 from .leases import Gpu, Ledger, Machine, Need
 from .lifetime import Lifetime, closed_error
 from .settings import require_int, require_int_or_none
@@ -149,7 +149,7 @@ class Pool:
             return self._submit_nested(self._job, function, args, kwargs, need, options)
         engine = self._started()
         engine.capacity().check(need)
-        return hand_in(self._life, Call(pack(function, args, kwargs), need, options, engine.surroundings()))
+        return submit_call(self._life, Call(pack(function, args, kwargs), need, options, engine.surroundings()))
 
     def _submit_nested(
         self,

@@ -3,7 +3,7 @@
     die_with_parent    this process gets SIGKILL when the thread that made it ends
     adopt_orphans      descendants whose parent dies become children of this process (it is a subreaper)
     kill_descendants   ends the whole tree below this process, which has adopted orphans
-    kill_line          ends all processes that carry a mark (see `marks`), wherever they hang
+    kill_marked          ends all processes that carry a mark (see `marks`), wherever they hang
 
 All are found in /proc. Each fact about another process may be missing, because it may end while we look; then it
 is left out. How the children of one process are watched, and what they leave behind, is in `children`.
@@ -100,7 +100,7 @@ def kill_descendants() -> None:
         time.sleep(_PAUSE_S)
 
 
-def kill_line(line: str) -> None:
+def kill_marked(line: str) -> None:
     """SIGKILL every process that carries the mark `line` or one below it. Blocks until they are gone."""
     until_s = time.monotonic() + _DYING_S
     while time.monotonic() < until_s:

@@ -52,9 +52,9 @@ def seed_everything(seed: int) -> None:
     if not 0 <= seed < 2**64:
         raise ValueError(f"a seed is a number in [0, 2**64), got {seed}")
     random.seed(seed)
-    for name, plant in _LATE.items():
+    for name, seed_it in _LATE.items():
         if (module := sys.modules.get(name)) is not None:
-            plant(module, seed)
+            seed_it(module, seed)
 
 
 @contextmanager
@@ -64,23 +64,23 @@ def seed_on_import(seed: int) -> Iterator[None]:
     Works through an entry in `sys.meta_path`, which is gone when nothing is left to seed, at the latest at the end
     of the block. Other import hooks are asked as before, in their order.
     """
-    watcher = call_on_import({name: partial(_plant, plant, seed) for name, plant in _LATE.items()})
+    watcher = call_on_import({name: partial(_seed_module, seed_it, seed) for name, seed_it in _LATE.items()})
     try:
         yield
     finally:
         watcher.leave()
 
 
-def _plant(plant: Callable[[types.ModuleType, int], None], seed: int, module: types.ModuleType) -> None:
-    plant(module, seed)
+def _seed_module(seed_it: Callable[[types.ModuleType, int], None], seed: int, module: types.ModuleType) -> None:
+    seed_it(module, seed)
 
 
-def _plant_numpy(numpy_random: types.ModuleType, seed: int) -> None:
+def _seed_numpy(numpy_random: types.ModuleType, seed: int) -> None:
     # numpy's global state takes 32-bit words; the pair keeps all 64 bits.
     numpy_random.seed([seed >> 32, seed & 0xFFFF_FFFF])
 
 
-def _plant_torch(torch: Any, seed: int) -> None:  # Any: the module torch
+def _seed_torch(torch: Any, seed: int) -> None:  # Any: the module torch
     # torch's CPU generator uses the lower 32 bits, the CUDA generators all.
     if _sees_no_accelerator(torch):
         # manual_seed would format a stack trace for each kind of accelerator, to blame later: 3 ms in every trial.
@@ -98,4 +98,4 @@ def _sees_no_accelerator(torch: Any) -> bool:  # Any: the module torch
         return False  # a torch that is arranged in another way: let it seed whatever it has
 
 
-_LATE: dict[str, Callable[[types.ModuleType, int], None]] = {"numpy.random": _plant_numpy, "torch": _plant_torch}
+_LATE: dict[str, Callable[[types.ModuleType, int], None]] = {"numpy.random": _seed_numpy, "torch": _seed_torch}

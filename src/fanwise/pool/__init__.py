@@ -3,7 +3,7 @@
     contract (quiet)             what the layers above ask of an engine, and what they hear of it
     devices, leases (quiet)      what there is, and who holds it
     functions, preload, seeds    what travels to a worker, what it will import, and what its chance begins with
-    surroundings, sources        where a job runs, and whether its code is still what it was
+    runtime_environment          where a job runs; sources: whether its code is still what it was
     launching, marks, processes  a fresh interpreter; what the operating system offers against orphans
     guard, keeper, warm, worker  the mains of the processes below a pool
     children, threads            what a job leaves behind is ended, or told by name

@@ -24,7 +24,7 @@ from typing import Any, Literal, Protocol, get_args
 
 from ..base.errors import LeaseError
 from .leases import Machine, Need, check_fits, places
-from .specs import How, Packed, Surroundings
+from .specs import How, Packed, RuntimeEnvironment
 
 Decision = Literal["CONTINUE", "STOP", "PAUSE"]
 Ending = Literal["terminate", "kill"]
@@ -90,7 +90,7 @@ class JobRequest:
         output: where what it prints is kept, a path without ending; None: as long as the job is there.
         reuse: it may run in a process that has run such a job before.
         context: plain values (JSON) that the job finds in `current().context`: its trial, folder, checkpoint.
-        surroundings: the runtime environment of its submitter; None: that of the engine's process now.
+        runtime_environment: the runtime environment of its submitter; None: that of the engine's process now.
     """
 
     packed: Packed
@@ -102,7 +102,7 @@ class JobRequest:
     output: str | None = None
     reuse: bool = False
     context: Mapping[str, object] | None = None
-    surroundings: Surroundings | None = None
+    runtime_environment: RuntimeEnvironment | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,10 @@ from ..links import Reply as Asked
 from .contract import GO_ON, Outcome, Reply
 from .functions import pack
 from .outcomes import value_of
+from .runtime_environment import look
 from .settings import grace_of, limit_of
 from .specs import JobSpec, NestedJob
 from .stopper import Stopper, Waiter
-from .surroundings import look
 
 
 class CurrentJob:

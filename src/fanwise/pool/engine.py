@@ -29,9 +29,9 @@ from .jobs import Job, NestedEvents, Report, Worker
 from .leased_workers import LEAVE_S, LeasedWorkers
 from .leases import Ledger, Machine, Need
 from .outcomes import end_of_stderr, exception_outcome
+from .runtime_environment import look
 from .seeds import job_seed
-from .specs import NestedJob, Packed, Surroundings
-from .surroundings import look
+from .specs import NestedJob, Packed, RuntimeEnvironment
 from .tree import End, JobTree, Order
 from .worker_set import WorkerSet
 
@@ -93,7 +93,7 @@ class LocalEngine:
             job_seed(self.seed if request.seed is None else request.seed, number, request.attempt),
             _arguments_of(request),
             request.output or str(self._folder / f"job-{job_id}"),
-            request.surroundings or self.surroundings(),
+            request.runtime_environment or self.runtime_environment(),
             parent,
         )
         self._last_id = job_id
@@ -103,7 +103,7 @@ class LocalEngine:
         self._schedule()
         return job
 
-    def surroundings(self) -> Surroundings:
+    def runtime_environment(self) -> RuntimeEnvironment:
         """Those of this process now, as jobs are told them. May be called by any thread."""
         return look(self.worker_set.environment)
 
@@ -455,7 +455,7 @@ class LocalEngine:
                 Need(cpus=asked.cpus, gpus=asked.gpus, memory_bytes=asked.memory_bytes),
                 number=asked.number,
                 seed=parent.seed,
-                surroundings=asked.surroundings,
+                runtime_environment=asked.runtime_environment,
             )
             job = self._submit(wanted, events, parent.id)
         except (LeaseError, TypeError, ValueError) as error:

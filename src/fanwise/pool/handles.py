@@ -19,7 +19,7 @@ from .leases import Need
 from .lifetime import Lifetime, closed_error
 from .outcomes import value_of
 from .settings import grace_of, limit_of, require_bool, require_callable_or_none, require_int, require_int_or_none
-from .specs import How, Packed, Surroundings
+from .specs import How, Packed, RuntimeEnvironment
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Call:
     packed: Packed
     need: Need
     options: Options
-    surroundings: Surroundings
+    runtime_environment: RuntimeEnvironment
 
 
 class JobHandle:
@@ -178,7 +178,7 @@ class JobHandle:
             number=call.options.number,
             attempt=self._attempt,
             reuse=call.options.reuse,
-            surroundings=call.surroundings,
+            runtime_environment=call.runtime_environment,
         )
         self._job = self._life.engine_here.submit(wanted, self)
         self.id, self.seed = self._job.id, self._job.seed

@@ -30,7 +30,7 @@ from .launching import launch
 from .marks import MARK
 from .outcomes import end_of_stderr
 from .processes import kill_marked
-from .specs import Prepared, Surroundings
+from .specs import Prepared, RuntimeEnvironment
 
 _log = logging.getLogger(__name__)
 
@@ -183,7 +183,11 @@ class Interpreters:
     # -- preparing -------------------------------------------------------------------------------------------------
 
     def prepare(
-        self, interpreter: Interpreter, packed: Packed, around: Surroundings, then: Callable[[Prepared], None]
+        self,
+        interpreter: Interpreter,
+        packed: Packed,
+        environment: RuntimeEnvironment,
+        then: Callable[[Prepared], None],
     ) -> None:
         """Have it load a function; `then(prepared)` comes once, now or later."""
         function_id = packed.function_id
@@ -197,14 +201,16 @@ class Interpreters:
         else:
             interpreter.asking[function_id] = _Asking(packed.name, [then])
             if interpreter.link is not None:
-                self._ask_to_prepare(interpreter, packed, around)
+                self._ask_to_prepare(interpreter, packed, environment)
             else:
-                interpreter.when_linked.append(lambda: self._ask_to_prepare(interpreter, packed, around))
+                interpreter.when_linked.append(lambda: self._ask_to_prepare(interpreter, packed, environment))
 
-    def _ask_to_prepare(self, interpreter: Interpreter, packed: Packed, around: Surroundings) -> None:
+    def _ask_to_prepare(self, interpreter: Interpreter, packed: Packed, environment: RuntimeEnvironment) -> None:
         assert interpreter.link is not None, "called when it is linked"
         with contextlib.suppress(FanwiseError):  # it has just ended; who asks is told when it is over
-            reply = interpreter.link.call("prepare", packed.function_id, packed.function, list(packed.modules), around)
+            reply = interpreter.link.call(
+                "prepare", packed.function_id, packed.function, list(packed.modules), environment
+            )
             reply.add_done_callback(lambda reply: self._prepared(interpreter, packed, reply))
 
     def _prepared(self, interpreter: Interpreter, packed: Packed, reply: Reply) -> None:

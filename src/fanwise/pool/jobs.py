@@ -16,7 +16,7 @@ from .gpu_return import HeldGpus
 from .leases import Lease, Ledger, Need
 from .outcomes import to_send
 from .output import tail
-from .specs import JobSpec, Surroundings
+from .specs import JobSpec, RuntimeEnvironment
 
 # How much of what a job has printed is shown.
 _SHOWN_BYTES = 1 << 16
@@ -132,7 +132,7 @@ class Job:
     seed: int
     arguments: bytes
     output: str
-    surroundings: Surroundings
+    runtime_environment: RuntimeEnvironment
     parent: int | None = None
     worker: Worker | None = None
     begun: bool = False
@@ -187,6 +187,6 @@ class Job:
             memory_bytes=lease.memory_bytes,
             output=self.output,
             reuse=self.request.reuse,
-            surroundings=self.surroundings,
+            runtime_environment=self.runtime_environment,
             context=self.request.context,
         )

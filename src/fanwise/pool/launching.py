@@ -32,7 +32,7 @@ _QUIET_ENVIRONMENT = {
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
 }
 
-# Variables that belong to the pool, or to a lease, and not to the user's surroundings.
+# Variables that belong to the pool, or to a lease, and not to the user's runtime environment.
 OWN_VARIABLES = frozenset((*_QUIET_ENVIRONMENT, MARK, "CUDA_VISIBLE_DEVICES"))
 
 Config = dict[str, Any]  # Any: JSON

@@ -1,7 +1,7 @@
 """How a job ended, on its way from the process that ran it to whoever asked; what it printed last, fit to be told.
 
-What a job printed is somebody else's text: `end_of_stderr` leaves out the lines that every crash of a worker of ours has in
-common.
+What a job printed is somebody else's text: `end_of_stderr` leaves out the lines that every crash of a worker of ours
+has in common.
 """
 
 from dataclasses import replace

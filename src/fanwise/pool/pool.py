@@ -149,7 +149,7 @@ class Pool:
             return self._submit_nested(self._job, function, args, kwargs, need, options)
         engine = self._started()
         engine.capacity().check(need)
-        return submit_call(self._life, Call(pack(function, args, kwargs), need, options, engine.surroundings()))
+        return submit_call(self._life, Call(pack(function, args, kwargs), need, options, engine.runtime_environment()))
 
     def _submit_nested(
         self,

@@ -45,7 +45,7 @@ class Home:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class RuntimeEnvironment:
     """The working folder (empty: gone), `sys.path`, and what is different in the environment (None: not set)."""
 
     folder: str
@@ -70,7 +70,7 @@ class JobSpec:
     memory_bytes: int
     output: str
     reuse: bool
-    surroundings: Surroundings
+    runtime_environment: RuntimeEnvironment
     context: Mapping[str, object] | None
 
 
@@ -110,4 +110,4 @@ class NestedJob:
     gpus: float
     memory_bytes: int
     number: int | None
-    surroundings: Surroundings
+    runtime_environment: RuntimeEnvironment

@@ -8,7 +8,7 @@ since. Where it is not, it refuses and says why; the pool then runs the job in a
 A spare is the same interpreter that does not fork: it becomes the worker itself, for one job, or for several when it
 is reused.
 
-Asked by the pool: `prepare(function_id, function, modules, surroundings) -> Prepared`, `forget(function_id)`,
+Asked by the pool: `prepare(function_id, function, modules, environment) -> Prepared`, `forget(function_id)`,
 `start(JobSpec) -> pid | Refusal`, and `signal(pid, number)` (warm only). Tells: `exited(pid, status)`.
 """
 
@@ -25,7 +25,7 @@ from typing import Literal, NoReturn
 
 from ..links import Hub, Link, Request, dial
 from ..links.codec import pack_error
-from . import surroundings, worker
+from . import runtime_environment, worker
 from .children import Children
 from .functions import Function, unpack_function
 from .launching import Config
@@ -33,7 +33,7 @@ from .marks import MARK, take_mark
 from .pages import collapse
 from .processes import adopt_orphans, die_with_parent
 from .sources import Sources
-from .specs import Home, JobSpec, Prepared, Refusal, Surroundings
+from .specs import Home, JobSpec, Prepared, Refusal, RuntimeEnvironment
 
 # What the worker itself uses in every job or in some, beside what this file imports.
 _ALWAYS = ("numpy", "threadpoolctl")
@@ -76,7 +76,7 @@ def _main(config: Config) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     faulthandler.enable()  # jobs inherit it: a crash in native code leaves the Python stack in the job's stderr
     adopt_orphans()
-    surroundings.remember_base()
+    runtime_environment.remember_base()
     home = Home(config["socket"], bytes.fromhex(config["key"]))
     warm = _Warm(home, config["kind"], config["number"])
     spec = warm.serve()
@@ -133,10 +133,12 @@ class _Warm:
 
     # -- preparing -------------------------------------------------------------------------------------------------
 
-    def _prepare(self, function_id: str, packed: bytes, modules: list[str], around: Surroundings) -> Prepared:
+    def _prepare(
+        self, function_id: str, packed: bytes, modules: list[str], environment: RuntimeEnvironment
+    ) -> Prepared:
         if stale := self._stale():
             return Prepared(refusal=stale)
-        surroundings.apply(around)
+        runtime_environment.apply(environment)
         importlib.invalidate_caches()
         gc.disable()  # what is imported stays: to look at it again and again takes a tenth of the time
         try:

@@ -1,7 +1,7 @@
 """A worker process from the inside: prepares itself, connects to the pool, runs its job, tells how it went, ends.
 
     forked by the warm process --> own session, dies with its parent --> dials the pool
-      --> lease, surroundings, output files, seeds --> ready --> the user's function --> done --> end, or the next job
+      --> lease, environment, output files, seeds --> ready --> the user's function --> done --> end, or the next job
 
 The forked child shares nothing with the warm process but memory: its links are closed by the fork, its signals and
 its exit handlers are its own. A stop order arrives as SIGTERM, which raises `TrialStopped` wherever the function is;
@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, NoReturn
 from ..base.errors import FanwiseError, NotSendableError, TrialStopped
 from ..links import Hub, Link, dial
 from ..links.codec import Beside, dumps_by_value, pack_error
-from . import surroundings
+from . import runtime_environment
 from .current import CurrentJob, enter, leave
 from .functions import Function, unpack_arguments, unpack_function
 from .late_imports import call_on_import
@@ -124,7 +124,7 @@ class _Worker:
 
     def run(self, spec: JobSpec, how: How) -> bool:
         """One job. True when the process is fit for another."""
-        surroundings.apply(spec.surroundings, again=how == "reuse")
+        runtime_environment.apply(spec.runtime_environment, again=how == "reuse")
         _limit(spec, how)
         _redirect(spec.output)
         seed_everything(spec.seed)

@@ -22,8 +22,8 @@ from ..links import Ending, Hub, Link, Reply, Request
 from ..links.codec import pack_error
 from .functions import Packed
 from .interpreters import Interpreter, Interpreters
+from .runtime_environment import look
 from .specs import How, JobSpec, Prepared, Refusal
-from .surroundings import look
 
 _log = logging.getLogger(__name__)
 
@@ -85,8 +85,8 @@ class WorkerSet:
     def warm_up(self, packed: Packed) -> None:
         """Begin to prepare `packed` before its first job comes."""
         if not self._is_unsafe(packed):
-            around = look(self.environment)
-            self._interpreters.prepare(self._warm_process(), packed, around, lambda prepared: None)
+            environment = look(self.environment)
+            self._interpreters.prepare(self._warm_process(), packed, environment, lambda prepared: None)
 
     def start(self, spec: JobSpec, packed: Packed) -> None:
         """Start a process for `spec`. Tells `on_started`, or `on_not_started` when that cannot be done."""
@@ -111,7 +111,7 @@ class WorkerSet:
         self._interpreters.prepare(
             interpreter,
             start.packed,
-            start.spec.surroundings,
+            start.spec.runtime_environment,
             lambda prepared: self._prepared(start, interpreter, prepared),
         )
 
@@ -222,7 +222,9 @@ class WorkerSet:
         """Have one spare ready for the next job; it is prepared while this one runs."""
         if self._idle_spare is None or not self._idle_spare.usable:
             self._idle_spare = self._interpreters.launch("spare")
-            self._interpreters.prepare(self._idle_spare, start.packed, start.spec.surroundings, lambda prepared: None)
+            self._interpreters.prepare(
+                self._idle_spare, start.packed, start.spec.runtime_environment, lambda prepared: None
+            )
 
     def _keep_spare(self, start: _Start) -> None:
         """The spare of a job that was not started after all."""

@@ -51,7 +51,7 @@ def test_the_job_knows_its_number_seed_and_lease(pool: Pool) -> None:
     assert handle.result(within_s=30) == (42, handle.seed, 2, ())
 
 
-# -- surroundings ----------------------------------------------------------------------------------------------------
+# -- runtime environment ---------------------------------------------------------------------------------------------
 
 
 def test_the_output_is_kept_per_job_and_safe_to_show(pool: Pool) -> None:

@@ -1,5 +1,6 @@
 """A process of a run hangs: it is named with what it does, and the run ends, or goes on with the same bits."""
 
+import fcntl
 import functools
 import logging
 import os
@@ -8,7 +9,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -47,11 +48,45 @@ def reads_what_nobody_writes(folder: Path) -> None:
     path.read_bytes()
 
 
+def waits_for_a_locked_file(folder: Path) -> None:
+    with (folder / "lock").open("w") as held, (folder / "lock").open("w") as wanted:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        fcntl.flock(wanted, fcntl.LOCK_EX)
+
+
+def computes_in_native_code(folder: Path) -> None:
+    """With the interpreter's lock held, for longer than anybody waits."""
+    re.match("(a+)+$", "a" * 64 + "b")
+
+
+def cannot_be_interrupted(folder: Path) -> None:
+    """As one that waits for a disk which does not answer: a parent waits so until its child has begun.
+
+    The child opens a pipe that nobody writes to; it ends when `let_children_go` does.
+    """
+    path = folder / "stuck"
+    os.mkfifo(path)
+    os.posix_spawn("/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, path, os.O_RDONLY, 0)])
+
+
+@pytest.fixture
+def let_children_go(tmp_path: Path) -> Iterator[None]:
+    yield
+    if (path := tmp_path / "stuck").exists():
+        os.close(os.open(path, os.O_RDWR))
+
+
 # How, and what is said of it.
 HANGS: dict[str, tuple[Callable[[Path], None], str]] = {
     "stopped": (stops, "It is stopped by a signal (SIGSTOP, or Ctrl-Z); kill -CONT"),
     "deadlock": (deadlocks, "in deadlocks"),
     "blocking read": (reads_what_nobody_writes, "in reads_what_nobody_writes"),
+    "locked file": (waits_for_a_locked_file, "in waits_for_a_locked_file"),
+    "native code": (computes_in_native_code, "in computes_in_native_code"),
+    "uninterruptible": (
+        cannot_be_interrupted,
+        "It waits in the kernel and cannot be interrupted, as for a file system",
+    ),
 }
 
 
@@ -91,6 +126,7 @@ def expected() -> list[Tensor]:
     return fanwise.run(functools.partial(train, Path(os.devnull), "", (), "", 0), devices="cpu")
 
 
+@pytest.mark.usefixtures("let_children_go")
 @pytest.mark.parametrize("how", HANGS)
 def test_a_process_that_hangs_is_named_with_what_it_does(how: str, pool: Pool, tmp_path: Path) -> None:
     hangs = functools.partial(train, tmp_path, how, (1,), "loss", 2)
@@ -100,6 +136,18 @@ def test_a_process_that_hangs_is_named_with_what_it_does(how: str, pool: Pool, t
     assert said.startswith("rank 1 of 2 (pid ") and "1 process waits for it" in said
     assert HANGS[how][1] in said
     assert f"step_timeout_s={TIMEOUT_S} has passed; on_loss='stop' ends the run with it. See docs" in said
+
+
+@pytest.mark.usefixtures("let_children_go")
+@pytest.mark.parametrize("how", ["locked file", "native code", "uninterruptible"])
+def test_wherever_it_hangs_it_is_killed_and_the_others_go_on(
+    how: str, pool: Pool, tmp_path: Path, expected: list[Tensor], caplog: pytest.LogCaptureFixture
+) -> None:
+    hangs = functools.partial(train, tmp_path, how, (1,), "loss", 2)
+    found = fanwise.run(hangs, devices=2, step_timeout_s=TIMEOUT_S, pool=pool)
+    assert all(map(torch.equal, found, expected))
+    (told,) = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert HANGS[how][1] in told and "it was killed" in told
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -292,7 +340,11 @@ def test_a_limit_that_is_none_is_refused(value: float, error: type[Exception]) -
 def named_after_s(number: int, pool: Pool, folder: Path) -> float:
     """How long it took from the moment of the hang until it was named, less the limit. All is drawn from `number`."""
     chance = random.Random(number)
-    how, place, ranks = chance.choice(sorted(HANGS)), chance.choice(PLACES[:2]), chance.choice([2, 3])
+    how, place, ranks = (
+        chance.choice(sorted(set(HANGS) - {"uninterruptible"})),
+        chance.choice(PLACES[:2]),
+        chance.choice([2, 3]),
+    )
     rank, step = chance.randrange(ranks), chance.randrange(1, 2 * STEPS)
     folder.mkdir()
     hangs = functools.partial(train, folder, how, (rank,), place, step)

@@ -8,7 +8,7 @@ import copy
 import itertools
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
 import numpy as np
@@ -79,6 +79,15 @@ def fit(run: Run, model: nn.Module, loss_fn: Any = classify, data: Any = (X, Y),
     step = run.step(model, sgd(model), loss_fn, **options)
     for _ in passes(run, step, data):
         pass
+    return state(model)
+
+
+def over(run: Run, batches: Iterable[Any]) -> Result:
+    """As `fit`, with batches of the program's own."""
+    model = net()
+    step = run.step(model, sgd(model), classify)
+    for batch in batches:
+        step(batch)
     return state(model)
 
 
@@ -454,12 +463,8 @@ def augmented_samples(run: Run) -> Result:
 
 @program
 def a_loader_of_ones_own(run: Run) -> Result:
-    model = net()
-    step = run.step(model, sgd(model), classify)
-    for _ in run.epochs(2):
-        for batch in DataLoader(TensorDataset(X, Y), B, shuffle=True):
-            step(batch)
-    return state(model)
+    loader = DataLoader(TensorDataset(X, Y), B, shuffle=True)
+    return over(run, (batch for _ in run.epochs(2) for batch in loader))
 
 
 @program
@@ -478,13 +483,9 @@ def a_plain_loop_beside_the_run(run: Run) -> Result:
 
 @refused
 def a_distributed_sampler(run: Run) -> Result:
-    model = net()
-    step = run.step(model, sgd(model), classify)
     data = TensorDataset(X, Y)
     sampler: Any = DistributedSampler(data, num_replicas=run.world_size, rank=run.rank)
-    for batch in DataLoader(data, B // run.world_size, sampler=sampler):
-        step(batch)
-    return state(model)
+    return over(run, DataLoader(data, B // run.world_size, sampler=sampler))
 
 
 class Interleaved(Sampler[int]):
@@ -499,12 +500,7 @@ class Interleaved(Sampler[int]):
 
 @refused
 def a_sampler_by_rank_of_ones_own(run: Run) -> Result:
-    model = net()
-    step = run.step(model, sgd(model), classify)
-    sampler = Interleaved(N, run.rank, run.world_size)
-    for batch in DataLoader(TensorDataset(X, Y), B, sampler=sampler):
-        step(batch)
-    return state(model)
+    return over(run, DataLoader(TensorDataset(X, Y), B, sampler=Interleaved(N, run.rank, run.world_size)))
 
 
 @refused

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import signal
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -230,6 +231,46 @@ def busy_while_the_last_fails(rank: int) -> None:
             within(30.0, lambda: len(list(OUT.glob("heard*"))) == own.size - 1, "the others have heard of it")
         else:
             (OUT / f"heard{rank}").touch()
+
+
+class Slow:
+    """Is on the disk some time after the first process has been told that the run fails."""
+
+    def state_dict(self) -> dict[str, Any]:  # Any: itself
+        return {"slow": self}
+
+    def load_state_dict(self, state: Any) -> None: ...  # Any: never called
+
+    def __deepcopy__(self, memo: object) -> "Slow":
+        return self
+
+    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+        within(20, (OUT / "told").exists, "the first process has been told that the run fails")
+        threading.Event().wait(0.3)
+        return int, (3,)
+
+
+def saved_before_the_last_fails(rank: int) -> bool:
+    """Whether the checkpoint is on the disk when the error is raised here."""
+
+    def train(run: Run) -> None:
+        step = run.step(model := Net(), optimizer_of("momentum", model), losses)
+        run.keep(slow=Slow())
+        step((X, Y))
+        run.save(OUT / "last")
+        try:
+            if run.rank == run.world_size - 1:
+                raise KeyError("poison")
+            step((X, Y))
+        finally:
+            if run.rank == 0:
+                (OUT / "told").touch()
+
+    try:
+        fanwise.run(train)
+    except KeyError:
+        return (OUT / "last").exists()
+    raise AssertionError("nothing was raised")
 
 
 class Job(CurrentJob):

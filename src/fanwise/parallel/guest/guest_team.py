@@ -3,7 +3,8 @@
     entered(launched, ...)  groups -> agree on the plan -> train -> "has returned", or what was raised -> groups closed
 
 A death is the launcher's matter. An error is told: a process whose training function raises takes part in one more
-exchange, in which the others learn of it, and raise the same error in its original type.
+exchange, in which the others learn of it, and raise the same error in its original type. Then all wait for each other
+once more, for what each still writes: a launcher ends all as soon as one has failed.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,6 +36,7 @@ _TELL_S = 10.0
 
 _FAILS = "has failed"
 _RETURNS = "has returned"
+_LEAVES = "leaves the run"
 
 
 class GuestTeam:
@@ -136,6 +138,12 @@ class GuestTeam:
             with suppress(WorkerLostError):
                 self._groups.gather((_FAILS, pack_error(error)), within_s)
 
+    def leave(self, within_s: float) -> None:
+        """All know of an error. Blocks until they have nothing more to write, or for this time."""
+        if not self._groups.is_broken:
+            with suppress(WorkerLostError):
+                self._groups.gather((_LEAVES, None), within_s)
+
 
 @contextmanager
 def entered(
@@ -150,7 +158,7 @@ def entered(
 
     Args:
         step_timeout_s: how long an exchange waits for the others, once they have agreed on a plan.
-        tell_s: how long an error waits here for the others to hear of it.
+        tell_s: how long an error waits here for the others to hear of it, and again for what they still write.
 
     Raises:
         WorkerLostError: not all processes came.
@@ -165,6 +173,7 @@ def entered(
             raise
         except BaseException as error:  # whatever ends it here, also sys.exit and ctrl-c, ends it everywhere
             team.tell(error, tell_s)
+            team.leave(tell_s)
             raise
         finally:
             groups.close()

@@ -71,6 +71,11 @@ def test_the_tables_are_the_powers_rounded_down() -> None:
         assert [int(power(k * ONE // root) * ONE) for k in range(256)] == list(table)
 
 
+def test_the_constants_are_rounded_down() -> None:
+    assert int(LN2 * ONE) == bits._LN2
+    assert int(PRECISE.divide(Decimal(ONE), LN2)) == bits._LOG2_E
+
+
 def test_the_smallest_floats_are_rounded_once() -> None:
     chance = Random(3)
     for _ in range(300):

@@ -1,6 +1,7 @@
 """Hyperparameters that exist only beside certain values of others: drawn, completed, changed, checked, counted."""
 
 import json
+from collections import Counter
 from random import Random
 
 import pytest
@@ -64,9 +65,11 @@ def test_complete_draws_parents_that_let_the_given_values_exist(seed: int, other
         assert config == drawn
 
 
-def test_complete_chooses_each_parent_that_is_possible() -> None:
-    completed = [NESTED.complete({"momentum_kind": "heavy"}, Chance(f"{n}")) for n in range(50)]
-    assert {config["optimizer"] for config in completed} == {"sgd", "rmsprop"}
+def test_complete_chooses_each_parent_that_is_possible_equally_often() -> None:
+    completed = [NESTED.complete({"momentum_kind": "heavy"}, Chance(f"{n}")) for n in range(600)]
+    counts = Counter(config["optimizer"] for config in completed)
+    assert counts.keys() == {"sgd", "rmsprop"}
+    assert all(abs(count - 300) < 60 for count in counts.values()), counts  # 5 standard deviations
     assert {config["nesterov"] for config in completed} == {True, False}
 
 

@@ -5,6 +5,7 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from decimal import FloatOperation, localcontext
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,16 +13,24 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fanwise.tune import values
-from fanwise.tune.spaces import domains
+from fanwise.tune.spaces import conditions, domains, near
 from fanwise.tune.spaces.domains import (
     Domain,
     choice,
     domain_from_json,
     domain_to_json,
     finrange,
+    logfinrange,
+    logordinal,
     lograndint,
     loguniform,
+    ordinal,
+    qlograndint,
+    qloguniform,
+    qrandint,
+    quniform,
     randint,
+    reverseloguniform,
     uniform,
 )
 from fanwise.tune.spaces.finrange import FinRange
@@ -79,6 +88,13 @@ def test_real_values_never_leave_their_bounds_and_reach_the_lower_one(domain: In
     assert domain.from_unit(0.0) == domain.lower
     for bound in (domain.lower, domain.upper):
         assert 0.0 <= domain.to_unit(bound) < 1.0
+
+
+@given(st.integers(0, 9998), st.integers(1, 9999), UNITS)
+def test_reversed_logarithms_never_leave_their_bounds_and_reach_the_lower_one(lower: int, width: int, u: float) -> None:
+    domain = reverseloguniform(lower / 10000, min(lower + width, 9999) / 10000)
+    assert domain.lower <= domain.from_unit(u) <= domain.upper
+    assert domain.from_unit(0.0) == domain.lower
 
 
 def test_rounding_takes_no_value_below_the_lower_bound() -> None:
@@ -153,6 +169,31 @@ def test_the_two_ends_of_lograndint_have_whole_shares() -> None:
     whole = math.log(5.5 / 1.5)
     for k in (2, 3, 4, 5):
         assert abs(counts[k] / len(SPREAD) - math.log((k + 0.5) / (k - 0.5)) / whole) <= 2 / len(SPREAD)
+
+
+def test_an_ordinal_value_has_the_share_of_the_numbers_that_are_nearest_to_it() -> None:
+    # From 1 - 33/2 up to 100 + 33/2, with edges at 1.5, 3, 52.
+    counts = Counter(map(ordinal([1, 2, 4, 100]).from_unit, SPREAD))
+    for value, width in {1: 17.0, 2: 1.5, 4: 49.0, 100: 64.5}.items():
+        assert abs(counts[value] / len(SPREAD) - width / 132) <= 2 / len(SPREAD)
+    # On the logarithmic scale 1, 4 and 16 are equally far apart, and 64 is far from 1024.
+    assert Counter(map(logordinal([1, 4, 16]).from_unit, SPREAD))[4] == pytest.approx(len(SPREAD) / 3, abs=1)
+    counts = Counter(map(logordinal([1, 2, 8]).from_unit, SPREAD))
+    for value, width in {1: 1.25, 2: 1.5, 8: 1.75}.items():
+        assert abs(counts[value] / len(SPREAD) - width / 4.5) <= 2 / len(SPREAD)
+    assert Counter(map(ordinal([1, 2, 100], "equal").from_unit, SPREAD))[2] == pytest.approx(len(SPREAD) / 3, abs=1)
+
+
+def test_ordinals_take_numbers_that_rise_for_numbers_and_others_for_names() -> None:
+    given: list[list[Any]] = [[1, 2.5], [2, 1], ["a", "b"], [1, "b"], [7]]  # Any: mixed on purpose
+    assert [ordinal(values).kind for values in given] == ["nn", "equal", "equal", "equal", "equal"]
+
+
+def test_steps_of_a_decimal_q_are_the_decimal_numbers() -> None:
+    tenths = quniform(0.1, 0.9, 0.1)
+    assert [tenths.value_at(index) for index in range(9)] == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
+    assert tenths.plain(0.1 * 3) == 0.3
+    assert quniform(0.1 + 0.2, 0.9, 0.1).lower == 0.3
 
 
 def test_half_of_loguniform_lies_below_the_geometric_mean() -> None:
@@ -239,6 +280,15 @@ def test_numbers_of_other_kinds_are_accepted_and_made_plain(domain: Domain, valu
         (choice([1, 2]), np.True_),
         (choice(["1"]), 1),
         (choice(["1"]), [1]),
+        (qrandint(8, 64, 8), 12),
+        (qrandint(8, 64, 8), 72),
+        (qlograndint(8, 64, 8), 8.5),
+        (quniform(0, 1, 0.1), 0.15),
+        (quniform(0, 1, 0.1), 1.1),
+        (quniform(0, 1, 0.1), math.nan),
+        (reverseloguniform(0, 0.9), 0.95),
+        (ordinal([1, 2, 4]), 3),
+        (logfinrange(1, 100, 3), 11),
         (finrange(0, 1, 3), math.inf),
         (finrange(0, 1, 3), None),
         (finrange(1, 9, 5, cast_int=True), 4),
@@ -279,6 +329,36 @@ def test_values_outside_are_refused(domain: Domain, value: object) -> None:
         (lambda: choice([[1], [2]]), TypeError, r"got \[1\]; give it a name"),  # type: ignore[list-item]
         (lambda: choice([math.nan]), ValueError, "is NaN"),
         (lambda: choice([object()]), TypeError, "of type object"),  # type: ignore[list-item]
+        (
+            lambda: reverseloguniform(0.5, 1),
+            ValueError,
+            r"the bounds must lie in \[0, 1\) .* got reverseloguniform\(0.5, 1.0\)",
+        ),
+        (lambda: reverseloguniform(-0.5, 0.5), ValueError, "for values near 0 use loguniform"),
+        (
+            lambda: quniform(0, 1, 0.3),
+            ValueError,
+            "upper 1.0 is not a multiple of q = 0.3; the nearest ones are 0.9 and 1.2",
+        ),
+        (lambda: qrandint(5, 64, 8), ValueError, "lower 5 is not a multiple of q = 8; the nearest ones are 0 and 8"),
+        (lambda: quniform(0, 1, 0), ValueError, "quniform: q must be above 0, got 0.0"),
+        (lambda: qrandint(0, 4, 0.5), TypeError, "qrandint: q must be an int, got 0.5"),  # type: ignore[arg-type]
+        (
+            lambda: qloguniform(0, 1, 0.5),
+            ValueError,
+            "qloguniform: lower must be above 0, got 0.0; with 0 use quniform",
+        ),
+        (
+            lambda: ordinal(["a", "b"], "nn"),
+            ValueError,
+            r"kind 'nn' needs increasing numbers, got \['a', 'b'\]; use 'equal'",
+        ),
+        (lambda: ordinal([1, 2], "near"), ValueError, "'near' is not a kind; known: 'equal', 'nn', 'nn-log'"),  # type: ignore[arg-type]
+        (lambda: ordinal("ab"), TypeError, "ordinal takes a list of values, got 'ab'"),
+        (lambda: logordinal([0, 1]), ValueError, "kind 'nn-log' needs numbers above 0, got 0; use 'nn'"),
+        (lambda: logordinal([2, 1]), ValueError, "needs increasing numbers"),
+        (lambda: logfinrange(0, 1, 3), ValueError, "logfinrange: lower must be above 0, got 0.0; with 0 use finrange"),
+        (lambda: logfinrange(1, 8, 6, cast_int=True), ValueError, "cannot be told apart; lower size or use lograndint"),
         (lambda: finrange(0, 1, 1), ValueError, "size must be at least 2, got 1"),
         (lambda: finrange(0, 1, 2.0), TypeError, "size must be an int"),  # type: ignore[arg-type]
         (lambda: finrange(1, 0, 3), ValueError, "is above upper"),
@@ -307,6 +387,6 @@ def test_an_unknown_kind_of_domain_is_refused() -> None:
         domain_from_json({"domain": "uniform", "low": 0, "high": 1})
 
 
-@pytest.mark.parametrize("module", [domains, values])
+@pytest.mark.parametrize("module", [conditions, domains, near, values])
 def test_the_examples_run(module: object) -> None:
     assert doctest.testmod(module).failed == 0  # type: ignore[arg-type]

@@ -60,11 +60,22 @@ class FinRange:
         return "uniform" if self._scale is None else "lograndint" if self.cast_int else "loguniform"
 
     def _points_differ(self) -> bool:
-        if self._scale is not None:  # the first two points are the nearest ones
-            first, second = self.value_at(0), self.value_at(1)
-            return second > first if self.cast_int else second - first > 8 * math.ulp(second)
+        if self._scale is not None:
+            return self._ratios_differ(self._scale)
         largest = max(abs(self.lower), abs(self.upper))
         return self.cast_int or (self.upper - self.lower) / (self.size - 1) > 8 * math.ulp(largest)
+
+    def _ratios_differ(self, scale: LogScale) -> bool:
+        second = scale.at(1 / (self.size - 1)) if self.size > 2 else self.upper
+        if not self.cast_int:
+            return second - self.lower > 8 * math.ulp(second)
+        # The distances grow. From 1 on rounding cannot join two points; below it soon does, if at all.
+        index = 0
+        while index < self.size - 2 and scale.at((index + 1) / (self.size - 1)) - scale.at(index / (self.size - 1)) < 1:
+            if self.value_at(index) == self.value_at(index + 1):
+                return False
+            index += 1
+        return self.value_at(self.size - 2) < self.upper
 
     def __repr__(self) -> str:
         shown = ", ".join(map(repr, (self.lower, self.upper, self.size)))

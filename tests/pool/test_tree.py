@@ -129,9 +129,14 @@ class TreeMachine(RuleBasedStateMachine):
                 del self.jobs[job]
         assert orders == [*map(End, ends), *map(Finished, finished)]
 
+    def some_job(self) -> st.SearchStrategy[int]:
+        """Any number so far, more often one that is there."""
+        there = st.sampled_from(sorted(self.jobs)) if self.jobs else st.nothing()
+        return there | st.integers(0, self.number)
+
     @rule(data=st.data())
     def add(self, data: st.DataObject) -> None:
-        parent = data.draw(st.none() | st.integers(0, self.number))
+        parent = data.draw(st.none() | self.some_job())
         job = self.number
         self.number += 1
         parent = None if parent == job else parent
@@ -147,7 +152,7 @@ class TreeMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), fact=st.sampled_from(["outcome", "reaped"]))
     def tell(self, data: st.DataObject, fact: str) -> None:
-        job = data.draw(st.integers(0, self.number))
+        job = data.draw(self.some_job())
         if job in self.jobs:
             self.jobs[job].facts.add(fact)
         self.expect(getattr(self.tree, fact)(job))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule, run_state_machine_as_test
 
 from fanwise.base.errors import LeaseError
-from fanwise.pool.leases import Gpu, GpuShare, Lease, Ledger, Machine, Need
+from fanwise.pool.leases import Gpu, GpuShare, Lease, Ledger, Machine, Resources
 
 GIB = 1024**3
 
@@ -27,7 +27,7 @@ def shares(**fractions: float) -> tuple[GpuShare, ...]:
     return tuple(GpuShare(name, fraction) for name, fraction in fractions.items())
 
 
-# -- needs -------------------------------------------------------------------------------------------------------------
+# -- resources ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def shares(**fractions: float) -> tuple[GpuShare, ...]:
 )
 def test_a_need_without_sense_is_refused(values: dict[str, Any], kind: type[Exception], text: str) -> None:
     with pytest.raises(kind) as caught:
-        Need(**values)
+        Resources(**values)
     assert text in str(caught.value)
 
 
@@ -54,18 +54,18 @@ def test_a_need_without_sense_is_refused(values: dict[str, Any], kind: type[Exce
 
 
 @pytest.mark.parametrize(
-    ("need", "text"),
+    ("resources", "text"),
     [
-        (Need(cpus=7), "7 CPUs asked for, this machine has 6."),
-        (Need(gpus=4), "4 GPUs asked for, this machine has 3."),
-        (Need(memory_bytes=101), "101 bytes of memory asked for, this machine has 100."),
+        (Resources(cpus=7), "7 CPUs asked for, this machine has 6."),
+        (Resources(gpus=4), "4 GPUs asked for, this machine has 3."),
+        (Resources(memory_bytes=101), "101 bytes of memory asked for, this machine has 100."),
     ],
 )
-def test_what_can_never_be_met_is_refused_with_what_there_is(need: Need, text: str) -> None:
+def test_what_can_never_be_met_is_refused_with_what_there_is(resources: Resources, text: str) -> None:
     ledger = Ledger(BOX)
-    for ask in (ledger.check, lambda need: ledger.take(need, "job")):
+    for ask in (ledger.check, lambda resources: ledger.take(resources, "job")):
         with pytest.raises(LeaseError) as caught:
-            ask(need)
+            ask(resources)
         assert str(caught.value).startswith(text)
         assert str(caught.value).endswith("See docs/errors.md#lease")
     assert ledger.leases == {}
@@ -73,66 +73,66 @@ def test_what_can_never_be_met_is_refused_with_what_there_is(need: Need, text: s
 
 def test_a_machine_without_gpus_lends_no_part_of_one() -> None:
     with pytest.raises(LeaseError, match=r"0\.5 of a GPU asked for, this machine has none\."):
-        Ledger(Machine(4, 100)).check(Need(gpus=0.5))
+        Ledger(Machine(4, 100)).check(Resources(gpus=0.5))
 
 
 @pytest.mark.parametrize("number", [2, 3, 6, 7, 10, 49, 1000])
 def test_n_jobs_of_one_nth_fit_on_one_gpu(number: int) -> None:
     ledger = Ledger(Machine(2000, 0, gpus("a")))
-    assert all(ledger.take(Need(gpus=1 / number), job) for job in range(number))
-    assert ledger.take(Need(gpus=1 / number), number) is None
+    assert all(ledger.take(Resources(gpus=1 / number), job) for job in range(number))
+    assert ledger.take(Resources(gpus=1 / number), number) is None
 
 
 def test_parts_fill_one_gpu_before_they_open_another() -> None:
     ledger = Ledger(BOX)
-    lent = [ledger.take(Need(gpus=part), job) for job, part in enumerate([0.5, 0.75, 0.25, 0.25, 0.25])]
+    lent = [ledger.take(Resources(gpus=part), job) for job, part in enumerate([0.5, 0.75, 0.25, 0.25, 0.25])]
     assert [lease.visible for lease in lent if lease] == ["a", "b", "b", "a", "a"]
     assert ledger.free() == Lease(cpus=1, gpus=shares(c=1.0), memory_bytes=100)
-    whole = ledger.take(Need(gpus=1), "whole")
+    whole = ledger.take(Resources(gpus=1), "whole")
     assert whole is not None
     assert whole.visible == "c"
 
 
 def test_a_whole_gpu_is_not_lent_while_a_part_of_it_is() -> None:
     ledger = Ledger(Machine(4, 100, gpus("a")))
-    ledger.take(Need(gpus=0.1), "small")
-    assert ledger.take(Need(gpus=1), "large") is None
+    ledger.take(Resources(gpus=0.1), "small")
+    assert ledger.take(Resources(gpus=1), "large") is None
     assert ledger.give_back("small")
-    assert ledger.take(Need(gpus=1), "large") == Lease(1, shares(a=1.0), 0)
+    assert ledger.take(Resources(gpus=1), "large") == Lease(1, shares(a=1.0), 0)
 
 
 def test_what_came_back_twice_is_lent_once() -> None:
     ledger = Ledger(Machine(2, 100))
-    ledger.take(Need(cpus=2), 1)
+    ledger.take(Resources(cpus=2), 1)
     assert [ledger.give_back(1), ledger.give_back(1), ledger.give_back(99)] == [True, False, False]
     assert ledger.free().cpus == 2
 
 
 def test_jobs_inside_a_job_divide_its_lease() -> None:
-    outer = Ledger(BOX).take(Need(cpus=3, gpus=2, memory_bytes=60), "trial")
+    outer = Ledger(BOX).take(Resources(cpus=3, gpus=2, memory_bytes=60), "trial")
     assert outer is not None
     inner = Ledger.within(outer)
     assert inner.free() == outer
-    assert inner.take(Need(cpus=2, gpus=1, memory_bytes=30), 0) == Lease(2, shares(a=1.0), 30)
-    assert inner.take(Need(cpus=2, gpus=1), 1) is None
-    assert inner.take(Need(cpus=1, gpus=1), 1) == Lease(1, shares(b=1.0), 0)
+    assert inner.take(Resources(cpus=2, gpus=1, memory_bytes=30), 0) == Lease(2, shares(a=1.0), 30)
+    assert inner.take(Resources(cpus=2, gpus=1), 1) is None
+    assert inner.take(Resources(cpus=1, gpus=1), 1) == Lease(1, shares(b=1.0), 0)
     with pytest.raises(LeaseError, match=r"3 GPUs asked for, the lease of the job that asks has 2\."):
-        inner.check(Need(gpus=3))
+        inner.check(Resources(gpus=3))
 
 
 def test_a_part_of_a_gpu_can_be_divided_and_is_no_whole_gpu() -> None:
     inner = Ledger.within(Lease(4, shares(a=0.5), 0))
     with pytest.raises(LeaseError, match=r"1 GPU asked for, the lease of the job that asks has 0\.5 of GPU a\."):
-        inner.check(Need(gpus=1))
-    assert inner.take(Need(gpus=0.25), 0)
-    assert inner.take(Need(gpus=0.25), 1) == Lease(1, shares(a=0.25), 0)
-    assert inner.take(Need(gpus=0.25), 2) is None
+        inner.check(Resources(gpus=1))
+    assert inner.take(Resources(gpus=0.25), 0)
+    assert inner.take(Resources(gpus=0.25), 1) == Lease(1, shares(a=0.25), 0)
+    assert inner.take(Resources(gpus=0.25), 2) is None
 
 
 # -- all cases ---------------------------------------------------------------------------------------------------------
 
-NEEDS = st.builds(
-    Need,
+RESOURCES = st.builds(
+    Resources,
     cpus=st.integers(1, 3),
     gpus=st.integers(0, 3) | st.sampled_from([0.1, 0.25, 1 / 3, 0.5, 0.7]),
     memory_bytes=st.sampled_from([0, 0, 30, 50]),
@@ -148,42 +148,44 @@ class LedgerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.ledger = self.make(BOX)
-        self.lent: dict[Hashable, tuple[Need, tuple[str, ...]]] = {}
+        self.lent: dict[Hashable, tuple[Resources, tuple[str, ...]]] = {}
         self.next_holder = 0
 
     def used(self) -> Counter[str]:
         parts: Counter[str] = Counter()
-        for need, cards in self.lent.values():
+        for resources, cards in self.lent.values():
             for card in cards:
-                parts[card] += self.parts(need)
+                parts[card] += self.parts(resources)
         return parts
 
     @staticmethod
-    def parts(need: Need) -> int:
-        return {0.1: 100000, 0.25: 250000, 1 / 3: 333333, 0.5: 500000, 0.7: 700000}.get(need.gpus, 1000000)
+    def parts(resources: Resources) -> int:
+        return {0.1: 100000, 0.25: 250000, 1 / 3: 333333, 0.5: 500000, 0.7: 700000}.get(resources.gpus, 1000000)
 
-    def expected_cards(self, need: Need) -> tuple[str, ...] | None:
-        """The cards with room, fullest first; None if the need cannot be met now."""
+    def expected_cards(self, resources: Resources) -> tuple[str, ...] | None:
+        """The cards with room, fullest first; None if they cannot be met now."""
         used = self.used()
-        cpus = sum(other.cpus for other, _ in self.lent.values()) + need.cpus
-        memory = sum(other.memory_bytes for other, _ in self.lent.values()) + need.memory_bytes
-        number = need.gpus if isinstance(need.gpus, int) else 1
-        room = [card for card in "abc" if used[card] + self.parts(need) <= 1000000]
+        cpus = sum(other.cpus for other, _ in self.lent.values()) + resources.cpus
+        memory = sum(other.memory_bytes for other, _ in self.lent.values()) + resources.memory_bytes
+        number = resources.gpus if isinstance(resources.gpus, int) else 1
+        room = [card for card in "abc" if used[card] + self.parts(resources) <= 1000000]
         fullest_first = sorted(room, key=lambda card: -used[card])
         if cpus > 6 or memory > 100 or len(room) < number:
             return None
         return tuple(fullest_first[:number])
 
-    @rule(target=holders, need=NEEDS)
-    def take(self, need: Need) -> int:
+    @rule(target=holders, resources=RESOURCES)
+    def take(self, resources: Resources) -> int:
         self.next_holder += 1
-        expected = self.expected_cards(need)
-        lease = self.ledger.take(need, self.next_holder)
+        expected = self.expected_cards(resources)
+        lease = self.ledger.take(resources, self.next_holder)
         assert (lease is None) == (expected is None)
         if lease is not None and expected is not None:
-            fraction = self.parts(need) / 1000000
-            assert lease == Lease(need.cpus, tuple(GpuShare(card, fraction) for card in expected), need.memory_bytes)
-            self.lent[self.next_holder] = (need, expected)
+            fraction = self.parts(resources) / 1000000
+            assert lease == Lease(
+                resources.cpus, tuple(GpuShare(card, fraction) for card in expected), resources.memory_bytes
+            )
+            self.lent[self.next_holder] = (resources, expected)
         return self.next_holder
 
     @rule(holder=holders)
@@ -201,9 +203,9 @@ class LedgerMachine(RuleBasedStateMachine):
         used = self.used()
         assert set(self.ledger.leases) == set(self.lent)
         assert self.ledger.free() == Lease(
-            cpus=6 - sum(need.cpus for need, _ in self.lent.values()),
+            cpus=6 - sum(resources.cpus for resources, _ in self.lent.values()),
             gpus=tuple(GpuShare(card, (1000000 - used[card]) / 1000000) for card in "abc" if used[card] < 1000000),
-            memory_bytes=100 - sum(need.memory_bytes for need, _ in self.lent.values()),
+            memory_bytes=100 - sum(resources.memory_bytes for resources, _ in self.lent.values()),
         )
 
 
@@ -221,9 +223,9 @@ class ForgetsNothing(Ledger):
 class SpreadsParts(Ledger):
     """Broken: parts go to the emptiest GPU."""
 
-    def take(self, need: Need, holder: Hashable) -> Lease | None:
-        lease = super().take(need, holder)
-        if lease is not None and isinstance(need.gpus, float):
+    def take(self, resources: Resources, holder: Hashable) -> Lease | None:
+        lease = super().take(resources, holder)
+        if lease is not None and isinstance(resources.gpus, float):
             del self.leases[holder]
             emptiest = max(self.free().gpus, key=lambda share: share.fraction)
             lease = Lease(lease.cpus, (GpuShare(emptiest.visible, lease.gpus[0].fraction),), lease.memory_bytes)
@@ -234,8 +236,8 @@ class SpreadsParts(Ledger):
 class OverlooksMemory(Ledger):
     """Broken: memory is promised without end."""
 
-    def take(self, need: Need, holder: Hashable) -> Lease | None:
-        return super().take(Need(need.cpus, need.gpus), holder)
+    def take(self, resources: Resources, holder: Hashable) -> Lease | None:
+        return super().take(Resources(resources.cpus, resources.gpus), holder)
 
 
 class ForgetsParts(Ledger):

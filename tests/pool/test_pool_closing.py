@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fanwise.base.errors import ClosedError, WorkerLostError
-from fanwise.pool import JobHandle, Need, Pool
+from fanwise.pool import JobHandle, Pool, Resources
 from fanwise.pool.contract import JobRequest
 from fanwise.pool.functions import pack
 from fanwise.testing import within
@@ -130,7 +130,7 @@ def test_a_submitter_that_fails_when_told_does_not_stop_the_pool(pool: Pool, cap
 
     told: list[str] = []
     engine = pool.engine
-    pool.hub.call_soon(lambda: void(engine.submit(JobRequest(pack(int), Need()), Bad())))
+    pool.hub.call_soon(lambda: void(engine.submit(JobRequest(pack(int), Resources()), Bad())))
     within(30, lambda: told == ["on_ready", "on_ended", "on_free"], "it was told of everything")
     assert pool.submit(abs, -3).result(within_s=30) == 3
     assert caplog.text.count("failed when it was told of it") == 3

@@ -10,7 +10,7 @@ import pytest
 
 from fanwise.base.errors import TrialStopped
 from fanwise.pool import JobHandle, Pool, current
-from fanwise.pool.pool import Needs
+from fanwise.pool.pool import Submitter
 from fanwise.testing import within
 from fanwise.testing.jobs import submitted
 
@@ -28,7 +28,7 @@ def own(pool: Pool) -> Iterator[Pool]:
     within(10, lambda: pool.engine.ledger.leases == {}, "no process is kept")
 
 
-def pid_of(needs: Needs, function: Callable[..., object] = os.getpid, *args: object) -> int:
+def pid_of(needs: Submitter, function: Callable[..., object] = os.getpid, *args: object) -> int:
     handle = submitted(needs.submit(function, *args))
     handle.outcome(within_s=60)
     assert handle.pid is not None

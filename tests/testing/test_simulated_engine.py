@@ -9,13 +9,13 @@ from fanwise.base.errors import ClosedError
 from fanwise.pool import Machine, Outcome
 from fanwise.pool.contract import JobRequest
 from fanwise.pool.functions import pack
-from fanwise.pool.leases import Need
+from fanwise.pool.leases import Resources
 from fanwise.testing.engine_contract import Heard
 from fanwise.testing.engine_jobs import climbs, play, returns, waits
 from fanwise.testing.simulated_engine import Fate, SimulatedEngine, SimulatedJob
 from fanwise.testing.simulated_loop import SimulatedLoop
 
-CLIMB = JobRequest(pack(climbs), Need(), keywords={"steps": 100})
+CLIMB = JobRequest(pack(climbs), Resources(), keywords={"steps": 100})
 
 
 def test_an_hour_of_training_passes_in_no_time_and_is_counted() -> None:
@@ -55,7 +55,7 @@ def test_a_node_takes_its_jobs_with_it_and_another_may_join() -> None:
     engine = SimulatedEngine(play, machines=(first, second))
     all_heard = [Heard(engine) for _ in range(4)]
     for heard in all_heard:
-        engine.submit(JobRequest(pack(waits), Need(), keywords={}), heard)
+        engine.submit(JobRequest(pack(waits), Resources(), keywords={}), heard)
     engine.loop.run(lambda: sum(len(heard.ready) for heard in all_heard) == 3)
     engine.loop.call_soon(lambda: engine.lose_node(first))
     engine.loop.run(lambda: sum(heard.is_free for heard in all_heard) == 2)
@@ -88,7 +88,7 @@ def test_every_job_has_a_fate_of_its_own() -> None:
     engine = SimulatedEngine(play, fate=fate)
     all_heard = [Heard(engine) for _ in range(3)]
     for heard in all_heard:
-        engine.submit(JobRequest(pack(returns), Need(), keywords={"value": 1}), heard)
+        engine.submit(JobRequest(pack(returns), Resources(), keywords={"value": 1}), heard)
     engine.loop.run(lambda: all(heard.is_free for heard in all_heard))
     assert [heard.ready[0].started_s for heard in all_heard] == [0.0, 1.0, 2.0]
 

@@ -31,17 +31,17 @@ if TYPE_CHECKING:
     from .contract import Reply as Reply
     from .handles import JobHandle as JobHandle
     from .leases import Machine as Machine
-    from .leases import Need as Need
-    from .pool import Needs as Needs
+    from .leases import Resources as Resources
     from .pool import Pool as Pool
     from .pool import PoolStats as PoolStats
+    from .pool import Submitter as Submitter
 
 _FILE_BY_NAME = {
     "Capacity": "contract",
     "JobHandle": "handles",
     "Machine": "leases",
-    "Need": "leases",
-    "Needs": "pool",
+    "Resources": "leases",
+    "Submitter": "pool",
     "Outcome": "contract",
     "Pool": "pool",
     "PoolStats": "pool",

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
 
 from ..base.errors import LeaseError
-from .leases import Machine, Need, check_fits, places
+from .leases import Machine, Resources, check_fits, places
 from .specs import How, Packed, RuntimeEnvironment
 
 Decision = Literal["CONTINUE", "STOP", "PAUSE"]
@@ -94,7 +94,7 @@ class JobRequest:
     """
 
     packed: Packed
-    resources: Need
+    resources: Resources
     keywords: Mapping[str, object] | None = None
     number: int | None = None
     attempt: int = 0
@@ -119,15 +119,15 @@ class Capacity:
     def gpus(self) -> int:
         return sum(len(machine.gpus) for machine in self.machines)
 
-    def fits(self, resources: Need) -> int:
+    def fits(self, resources: Resources) -> int:
         """How many jobs that need this can run at once.
 
-        >>> Capacity((Machine(cpus=5, memory_bytes=100), Machine(cpus=2, memory_bytes=10))).fits(Need(cpus=2))
+        >>> Capacity((Machine(cpus=5, memory_bytes=100), Machine(cpus=2, memory_bytes=10))).fits(Resources(cpus=2))
         3
         """
         return sum(places(machine, resources) for machine in self.machines)
 
-    def check(self, resources: Need) -> None:
+    def check(self, resources: Resources) -> None:
         """Raise LeaseError, which says what there is, when no machine can ever give what is asked for."""
         problem: LeaseError | None = None
         for machine in self.machines:

@@ -1,7 +1,7 @@
 """The engine of a local pool: which job runs where and when, from submit to its end. Runs on the hub's thread only.
 
     submit --> backlog --lease free--> worker set starts a process --> ready, reports --> done --> exited --> lease back
-                          \\-> an idle reused worker of the same need takes it at once
+                          \\-> an idle reused worker of the same resources takes it at once
 
 It joins two quiet books - `JobTree` (who started whom), `Ledger` (leases) - with the processes of the worker set. Why
 a job died is found out in `endings`. Everything that it learns comes as a message or an exit, in either order.
@@ -27,7 +27,7 @@ from .endings import death_of, never_began, remove_output
 from .interpreters import after_turns
 from .jobs import Job, NestedEvents, Report, Worker
 from .leased_workers import LEAVE_S, LeasedWorkers
-from .leases import Ledger, Machine, Need
+from .leases import Ledger, Machine, Resources
 from .outcomes import end_of_stderr, exception_outcome
 from .runtime_environment import look
 from .seeds import job_seed
@@ -452,7 +452,7 @@ class LocalEngine:
         try:
             wanted = JobRequest(
                 Packed(asked.function, asked.arguments, asked.function_id, asked.name, asked.modules),
-                Need(cpus=asked.cpus, gpus=asked.gpus, memory_bytes=asked.memory_bytes),
+                Resources(cpus=asked.cpus, gpus=asked.gpus, memory_bytes=asked.memory_bytes),
                 number=asked.number,
                 seed=parent.seed,
                 runtime_environment=asked.runtime_environment,

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from ..base.errors import DeadlineExceeded
 from .contract import GO_ON, Decision, Engine, Job, JobRequest, JobState, Outcome, Output, Ready, Reply, Report
-from .leases import Need
+from .leases import Resources
 from .lifetime import Lifetime, closed_error
 from .outcomes import value_of
 from .settings import grace_of, limit_of, require_bool, require_callable_or_none, require_int, require_int_or_none
@@ -34,7 +34,7 @@ OnReport = Callable[[Any], str | Reply]  # Any: what the job reports
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What goes with a submit beside the needs."""
+    """What goes with a submit beside the resources."""
 
     number: int | None = None
     reuse: bool = False
@@ -53,7 +53,7 @@ class Call:
     """All of a submit."""
 
     packed: Packed
-    need: Need
+    resources: Resources
     options: Options
     runtime_environment: RuntimeEnvironment
 
@@ -174,7 +174,7 @@ class JobHandle:
         assert call is not None, "kept until the last attempt has ended"
         wanted = JobRequest(
             call.packed,
-            call.need,
+            call.resources,
             number=call.options.number,
             attempt=self._attempt,
             reuse=call.options.reuse,

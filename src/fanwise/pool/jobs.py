@@ -1,7 +1,7 @@
 """What the engine knows of a job and of the worker process that runs it, and what it tells whoever submitted the job.
 
 A worker process holds a lease from its start to its end; as a rule it runs one job, a reused one runs many of the same
-need, one after another, and waits in between with an open question for the next.
+resources, one after another, and waits in between with an open question for the next.
 """
 
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from .contract import GO_ON, JobEvents, JobRequest, JobState, Outcome, Output, R
 from .contract import Job as AnyJob
 from .contract import Report as AnyReport
 from .gpu_return import HeldGpus
-from .leases import Lease, Ledger, Need
+from .leases import Lease, Ledger, Resources
 from .outcomes import to_send
 from .output import tail
 from .specs import JobSpec, RuntimeEnvironment
@@ -85,7 +85,7 @@ class Worker:
     """
 
     id: int
-    need: Need
+    resources: Resources
     lease: Lease
     parent: int | None
     ledger: Ledger

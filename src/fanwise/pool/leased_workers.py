@@ -91,9 +91,9 @@ class LeasedWorkers:
     # -- reused ----------------------------------------------------------------------------------------------------
 
     def hand_over(self, job: Job) -> bool:
-        """Give a job to an idle worker of the same need, if there is one."""
+        """Give a job to an idle worker of the same resources, if there is one."""
         idle = [w for w in self._workers.values() if w.request is not None and w.job is None]
-        worker = next((w for w in idle if w.need == job.request.resources and w.parent == job.parent), None)
+        worker = next((w for w in idle if w.resources == job.request.resources and w.parent == job.parent), None)
         if worker is None:
             return False
         request, worker.request = worker.request, None

@@ -1,8 +1,8 @@
-"""Who holds which CPUs, GPUs and memory of a machine. Takes needs, hands out leases, takes them back.
+"""Who holds which CPUs, GPUs and memory of a machine. Takes requests for resources, hands out leases, takes them back.
 
-    Need --take--> Ledger --> Lease        (None: not now; LeaseError: never)
-    holder --give_back--> Ledger           (late or repeated: nothing happens)
-    Lease --within--> Ledger               for the jobs that a job starts inside its own lease
+    Resources --take--> Ledger --> Lease     (None: not now; LeaseError: never)
+    holder --give_back--> Ledger             (late or repeated: nothing happens)
+    Lease --within--> Ledger                 for the jobs that a job starts inside its own lease
 
 Knows nothing of processes, of time or of who waits: the pool asks again when something came back.
 The only state is the table of leases; what is free is computed from it, so nothing can be counted twice.
@@ -55,7 +55,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class Resources:
     """What one job asks for.
 
     Args:
@@ -66,8 +66,8 @@ class Need:
     Raises:
         TypeError, ValueError: the values make no sense; the caller's mistake.
 
-    >>> Need(cpus=2, gpus=0.25)
-    Need(cpus=2, gpus=0.25, memory_bytes=0)
+    >>> Resources(cpus=2, gpus=0.25)
+    Resources(cpus=2, gpus=0.25, memory_bytes=0)
     """
 
     cpus: int = 1
@@ -122,9 +122,9 @@ class Ledger:
     """The leases on one machine, or inside one lease.
 
     >>> ledger = Ledger(Machine(cpus=4, memory_bytes=8_000))
-    >>> ledger.take(Need(cpus=3), holder=17)
+    >>> ledger.take(Resources(cpus=3), holder=17)
     Lease(cpus=3, gpus=(), memory_bytes=0)
-    >>> ledger.take(Need(cpus=2), holder=18) is None
+    >>> ledger.take(Resources(cpus=2), holder=18) is None
     True
     >>> ledger.give_back(17)
     True
@@ -146,31 +146,31 @@ class Ledger:
         ledger._all = lease
         return ledger
 
-    def check(self, need: Need) -> None:
-        """Return if `need` can be met when everything is free.
+    def check(self, resources: Resources) -> None:
+        """Return if `resources` can be met when everything is free.
 
         Raises:
             LeaseError: it can never be met; says what there is.
         """
-        if problem := self._never(need):
+        if problem := self._never(resources):
             raise LeaseError(
                 f"{problem} The job would wait for ever, so it was refused: ask for less, or start it where there is "
                 f"more (`fanwise devices` lists what was found and why)."
             )
 
-    def take(self, need: Need, holder: Hashable) -> Lease | None:
-        """Lend what `need` asks for, or return None if it is not free now.
+    def take(self, resources: Resources, holder: Hashable) -> Lease | None:
+        """Lend what `resources` asks for, or return None if it is not free now.
 
         Raises:
             LeaseError: it will never be free, because there is not that much.
         """
         assert holder not in self.leases, f"{holder!r} already holds {self.leases.get(holder)}"
-        self.check(need)
+        self.check(resources)
         free = self.free()
-        shares = _choose(need, free.gpus)
-        if shares is None or need.cpus > free.cpus or need.memory_bytes > free.memory_bytes:
+        shares = _choose(resources, free.gpus)
+        if shares is None or resources.cpus > free.cpus or resources.memory_bytes > free.memory_bytes:
             return None
-        lease = Lease(need.cpus, shares, need.memory_bytes)
+        lease = Lease(resources.cpus, shares, resources.memory_bytes)
         self.leases[holder] = lease
         return lease
 
@@ -190,44 +190,45 @@ class Ledger:
             memory_bytes=self._all.memory_bytes - sum(lease.memory_bytes for lease in self.leases.values()),
         )
 
-    def _never(self, need: Need) -> str:
-        """Why `need` can never be met; empty if it can."""
+    def _never(self, resources: Resources) -> str:
+        """Why `resources` can never be met; empty if it can."""
         have, where = self._all, self._where
-        if need.cpus > have.cpus:
-            return f"{counted(need.cpus, 'CPU')} asked for, {where} has {have.cpus}."
-        if need.memory_bytes > have.memory_bytes:
-            return f"{need.memory_bytes} bytes of memory asked for, {where} has {have.memory_bytes}."
-        if _choose(need, have.gpus) is None:
-            asked = f"{need.gpus} of a GPU" if isinstance(need.gpus, float) else counted(need.gpus, "GPU")
+        if resources.cpus > have.cpus:
+            return f"{counted(resources.cpus, 'CPU')} asked for, {where} has {have.cpus}."
+        if resources.memory_bytes > have.memory_bytes:
+            return f"{resources.memory_bytes} bytes of memory asked for, {where} has {have.memory_bytes}."
+        if _choose(resources, have.gpus) is None:
+            gpus = resources.gpus
+            asked = f"{gpus} of a GPU" if isinstance(gpus, float) else counted(gpus, "GPU")
             return f"{asked} asked for, {where} has {_describe(have.gpus)}."
         return ""
 
 
-def places(machine: Machine, need: Need) -> int:
+def places(machine: Machine, resources: Resources) -> int:
     """How many jobs that need this the machine has room for when everything is free.
 
-    >>> places(Machine(cpus=8, memory_bytes=100), Need(cpus=3)), places(Machine(8, 100), Need(gpus=1))
+    >>> places(Machine(cpus=8, memory_bytes=100), Resources(cpus=3)), places(Machine(8, 100), Resources(gpus=1))
     (2, 0)
     """
-    room = [machine.cpus // need.cpus]
-    if need.memory_bytes:
-        room.append(machine.memory_bytes // need.memory_bytes)
-    if need._cards:
-        room.append(len(machine.gpus) // need._cards * (_WHOLE // need._parts))
+    room = [machine.cpus // resources.cpus]
+    if resources.memory_bytes:
+        room.append(machine.memory_bytes // resources.memory_bytes)
+    if resources._cards:
+        room.append(len(machine.gpus) // resources._cards * (_WHOLE // resources._parts))
     return min(room)
 
 
-def check_fits(machine: Machine, need: Need, where: str = "this pool") -> None:
-    """Return if the machine can meet `need` when everything is free; else LeaseError, which says what there is."""
-    Ledger(machine, where).check(need)
+def check_fits(machine: Machine, resources: Resources, where: str = "this pool") -> None:
+    """Return if the machine can meet `resources` when everything is free; else LeaseError, which says what there is."""
+    Ledger(machine, where).check(resources)
 
 
-def _choose(need: Need, gpus: tuple[GpuShare, ...]) -> tuple[GpuShare, ...] | None:
-    """The GPUs for `need` among those free: the fullest that fit, in the order of the machine if equal."""
-    fitting = sorted((share for share in gpus if _parts(share) >= need._parts), key=_parts)
-    if len(fitting) < need._cards:
+def _choose(resources: Resources, gpus: tuple[GpuShare, ...]) -> tuple[GpuShare, ...] | None:
+    """The GPUs for `resources` among those free: the fullest that fit, in the order of the machine if equal."""
+    fitting = sorted((share for share in gpus if _parts(share) >= resources._parts), key=_parts)
+    if len(fitting) < resources._cards:
         return None
-    return tuple(GpuShare(share.visible, need._parts / _WHOLE) for share in fitting[: need._cards])
+    return tuple(GpuShare(share.visible, resources._parts / _WHOLE) for share in fitting[: resources._cards])
 
 
 def _parts(share: GpuShare) -> int:

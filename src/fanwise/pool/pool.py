@@ -24,7 +24,7 @@ from .devices import find_machine
 from .engine import LocalEngine
 from .functions import pack
 from .handles import Call, JobHandle, OnReport, Options, submit_call
-from .leases import Gpu, Ledger, Machine, Need
+from .leases import Gpu, Ledger, Machine, Resources
 from .lifetime import Lifetime, closed_error
 from .settings import require_int, require_int_or_none
 from .specs import How
@@ -42,19 +42,19 @@ class PoolStats:
     connections_refused: int
 
 
-class Needs:
+class Submitter:
     """A pool together with what each job submitted through it needs. Made by `Pool.needs`."""
 
-    def __init__(self, pool: "Pool", need: Need, options: Options) -> None:
+    def __init__(self, pool: "Pool", resources: Resources, options: Options) -> None:
         self._pool = pool
-        self._need = need
+        self._resources = resources
         self._options = options
 
     def submit(
         self, function: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> JobHandle | NestedHandle:  # Any: user's
-        """As `Pool.submit`, with these needs."""
-        return self._pool._submit(function, args, kwargs, self._need, self._options)
+        """As `Pool.submit`, with these resources."""
+        return self._pool._submit(function, args, kwargs, self._resources, self._options)
 
 
 class Pool:
@@ -101,7 +101,7 @@ class Pool:
         The function travels by value, with its closure and defaults; what cannot travel is named by a
         `NotSendableError` here, not in the worker. The job is queued until its lease is free.
         """
-        return self._submit(function, args, kwargs, Need(), Options())
+        return self._submit(function, args, kwargs, Resources(), Options())
 
     @names_nearest_option
     def needs(
@@ -114,7 +114,7 @@ class Pool:
         retries: int = 0,
         number: int | None = None,
         on_report: OnReport | None = None,
-    ) -> Needs:
+    ) -> Submitter:
         """What each job submitted through the returned object needs.
 
         Args:
@@ -132,24 +132,25 @@ class Pool:
             TypeError, ValueError: an unknown setting, or one that makes no sense.
         """
         require_int("memory", memory, least=0)
-        need = Need(cpus=cpus, gpus=gpus, memory_bytes=memory)
+        resources = Resources(cpus=cpus, gpus=gpus, memory_bytes=memory)
         if self._job is None:
-            Ledger(self.machine, "this pool").check(need)
-        return Needs(self, need, Options(number, reuse, retries, on_report))
+            Ledger(self.machine, "this pool").check(resources)
+        return Submitter(self, resources, Options(number, reuse, retries, on_report))
 
     def _submit(
         self,
         function: Callable[..., Any],  # Any: the user's
         args: tuple[Any, ...],  # Any: the user's
         kwargs: dict[str, Any],  # Any: the user's
-        need: Need,
+        resources: Resources,
         options: Options,
     ) -> JobHandle | NestedHandle:
         if self._job is not None:
-            return self._submit_nested(self._job, function, args, kwargs, need, options)
+            return self._submit_nested(self._job, function, args, kwargs, resources, options)
         engine = self._started()
-        engine.capacity().check(need)
-        return submit_call(self._life, Call(pack(function, args, kwargs), need, options, engine.runtime_environment()))
+        engine.capacity().check(resources)
+        call = Call(pack(function, args, kwargs), resources, options, engine.runtime_environment())
+        return submit_call(self._life, call)
 
     def _submit_nested(
         self,
@@ -157,7 +158,7 @@ class Pool:
         function: Callable[..., Any],  # Any: the user's
         args: tuple[Any, ...],  # Any: the user's
         kwargs: dict[str, Any],  # Any: the user's
-        need: Need,
+        resources: Resources,
         options: Options,
     ) -> NestedHandle:
         if self._life.closed:
@@ -168,9 +169,9 @@ class Pool:
             function,
             args,
             kwargs,
-            cpus=need.cpus,
-            gpus=need.gpus,
-            memory_bytes=need.memory_bytes,
+            cpus=resources.cpus,
+            gpus=resources.gpus,
+            memory_bytes=resources.memory_bytes,
             number=options.number,
         )
 

@@ -206,7 +206,7 @@ def _limit(spec: JobSpec, how: How) -> None:
     for name in THREAD_VARIABLES:
         os.environ[name] = str(spec.cpus)
     if how == "reuse":
-        return  # the rest holds for the process: a reused one gets only jobs of one and the same need
+        return  # the rest holds for the process: a reused one gets only jobs of the same resources
     if spec.cpus != 1:
         import threadpoolctl
 

@@ -18,14 +18,14 @@ from typing import Any, TypeVar
 from ..base.errors import ClosedError, LeaseError
 from ..pool.contract import Ending, Engine, Job, JobRequest, Outcome, Output, Ready, Reply, Report
 from ..pool.functions import pack
-from ..pool.leases import Need
+from ..pool.leases import Resources
 from ..pool.outcomes import value_of
 from ..pool.seeds import job_seed
 from . import engine_jobs as jobs
 
 T = TypeVar("T")
 
-_ONE_CPU = Need()
+_ONE_CPU = Resources()
 _BOTH: tuple[Ending, ...] = ("terminate", "kill")
 
 
@@ -42,7 +42,7 @@ class EngineCase:
     engine: Engine
     wait: Callable[[Callable[[], object], str], None]
     lose: Callable[[Job, Ready], None]
-    resources: Need = _ONE_CPU
+    resources: Resources = _ONE_CPU
 
 
 @dataclass(eq=False)
@@ -342,7 +342,7 @@ def no_more_run_than_there_is_room_for(case: EngineCase) -> None:
 
 def what_can_never_run_is_refused(case: EngineCase) -> None:
     heard = Heard(case.engine)
-    too_much = Need(cpus=case.engine.capacity().cpus + 1)
+    too_much = Resources(cpus=case.engine.capacity().cpus + 1)
     assert case.engine.capacity().fits(too_much) == 0
     wanted = JobRequest(pack(jobs.returns), too_much, keywords={"value": 1})
     _raises(LeaseError, lambda: _on_loop(case, lambda: case.engine.submit(wanted, heard)))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from ..pool import Need, Outcome, Reply
+from ..pool import Outcome, Reply, Resources
 from ..pool.functions import pack
 from ..tune import RandomSearch, Space, StoppingCriterion, uniform
 from ..tune.record import Record, read_events
@@ -82,7 +82,7 @@ class Stage:
         scheduler.start(Space({"x": uniform(0, 1)}), 0)
         options = {"n_workers": 2, **options}
         tuning = Tuning(scheduler, stop or StoppingCriterion(max_num_trials_started=1_000_000), **options)
-        plan = Plan("e", pack(print), Need(), 0, options["n_workers"], False, self.folder, "loss", ("x",), None)
+        plan = Plan("e", pack(print), Resources(), 0, options["n_workers"], False, self.folder, "loss", ("x",), None)
         self.search = Search(self.engine, cast(Record, self.record), tuning, plan)
         self.loop.call_soon(self.search.begin)
         self.turn()

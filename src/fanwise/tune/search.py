@@ -25,7 +25,7 @@ from typing import TypeVar, cast
 from ..base.errors import ClosedError, RecordError
 from ..pool import Outcome as JobOutcome
 from ..pool.contract import GO_ON, Ending, Engine, Job, JobRequest, Ready, Reply, Report, Timer
-from ..pool.leases import Need
+from ..pool.leases import Resources
 from ..pool.outcomes import last_words
 from ..pool.seeds import job_seed
 from ..pool.specs import Packed
@@ -44,7 +44,7 @@ class Plan:
 
     name: str
     packed: Packed
-    need: Need
+    need: Resources
     seed: int
     n_workers: int
     reuse: bool

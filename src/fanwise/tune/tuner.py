@@ -24,7 +24,7 @@ from ..base.nearest import names_nearest_option
 from ..base.text import counted
 from ..base.version import VERSION
 from ..links import Hub
-from ..pool import Machine, Need, Pool
+from ..pool import Machine, Pool, Resources
 from ..pool.current import in_job
 from ..pool.devices import find_machine
 from ..pool.functions import check_signature, name_of, pack
@@ -331,20 +331,20 @@ def _check_settings(pool: object, name: object, print_update_interval: object) -
         raise ValueError(f"print_update_interval must be above 0 seconds, got {print_update_interval!r}")
 
 
-def _need_of(machine: Machine, devices: int | float) -> Need:
+def _need_of(machine: Machine, devices: int | float) -> Resources:
     if not is_number(devices):
         raise TypeError(f"devices_per_trial must be a number, got {devices!r}")
     if not 0 <= devices < math.inf:
         raise ValueError(f"devices_per_trial must be a number of at least 0, got {devices!r}")
     if machine.gpus and devices:
         gpus = int(devices) if devices == int(devices) else float(devices)
-        return Need(cpus=max(1, machine.cpus // max(1, int(len(machine.gpus) / devices))), gpus=gpus)
+        return Resources(cpus=max(1, machine.cpus // max(1, int(len(machine.gpus) / devices))), gpus=gpus)
     if devices != int(devices):
         raise ValueError(f"devices_per_trial={devices!r}: CPUs are not shared, and no GPU was found (fanwise devices)")
-    return Need(cpus=max(1, int(devices)))
+    return Resources(cpus=max(1, int(devices)))
 
 
-def _workers_on(machine: Machine, need: Need) -> int:
+def _workers_on(machine: Machine, need: Resources) -> int:
     if need.gpus:
         return max(1, int(len(machine.gpus) / need.gpus))
     return max(1, machine.cpus // need.cpus)

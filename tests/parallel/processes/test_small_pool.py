@@ -17,7 +17,7 @@ import fanwise
 from fanwise.parallel import Run
 from fanwise.pool import Pool
 from fanwise.pool.backlog import Backlog
-from fanwise.pool.leases import Ledger, Machine, Need
+from fanwise.pool.leases import Ledger, Machine, Resources
 from fanwise.testing import within
 
 
@@ -104,7 +104,9 @@ class Places:
         self.schedule()
 
     def schedule(self) -> None:
-        while (job := self.backlog.head(None)) is not None and self.ledger.take(Need(cpus=job[2]), job) is not None:
+        while (job := self.backlog.head(None)) is not None:
+            if self.ledger.take(Resources(cpus=job[2]), job) is None:
+                return
             self.backlog.remove(None, job)
 
     def dies_and_comes_again(self, job: tuple[int, int, int]) -> None:

@@ -278,7 +278,7 @@ def test_the_marks_would_be_seen(real_workers: Workers, tmp_path: Path) -> None:
     """The same pickles do run where nothing is refused."""
     (one,) = real_workers.group(1)
     attack = Attack(one, 3, with_pickles=True, canary=tmp_path / "mark")
-    for _ in range(200):
+    for _ in range(2000):
         attack.once()
         if attack.canary.exists():
             break

@@ -68,7 +68,8 @@ def test_data_parallelism_from_scratch_prints_what_the_book_does(run_example: Ca
     assert "after allreduce: tensor([[3., 3.]]) tensor([[3., 3.]])" in output
     assert re.search(r"scattered:\ntensor\(\[\[0, 1, .* 9\]\]\)\ntensor\(\[\[10, 11, .* 19\]\]\)", output, re.S)
     difference = re.search(r"^1 and 2 devices differ by (\S+), parameters go up to (\S+)$", output, re.M)
-    assert difference and float(difference[1]) < 1e-5 * float(difference[2])
+    # Other orders of float32 additions, over the steps of an epoch: 3e-5 was seen.
+    assert difference and float(difference[1]) < 1e-4 * float(difference[2])
     runs = re.findall(r"^train\((.*)\): 0\.\d\d test acc: 0\.\d\d, \d+\.\d sec/epoch on (\[.*\])$", output, re.M)
     larger = ["2, 64, 0.2", "2, 64, 0.4", "4, 128, 0.2", "4, 128, 0.8"]
     assert [run[0] for run in runs[2:]] == ["1, 32, 0.2", "2, 32, 0.2", *larger]

@@ -80,7 +80,7 @@ class Space:
     {'learning_rate': 0.1, 'max_epochs': 10}
     """
 
-    __slots__ = ("_conditions", "_constants", "_domains", "_names", "_parents_first", "_priors")
+    __slots__ = ("_conditions", "_constants", "_copied", "_domains", "_names", "_outline", "_parents_first", "_priors")
 
     def __init__(self, mapping: Mapping[str, object]) -> None:
         if not isinstance(mapping, Mapping):
@@ -96,6 +96,8 @@ class Space:
                 self._domains[name] = inner
             else:
                 self._constants[name] = _constant_of(name, inner)
+        self._outline: dict[str, object] = {name: self._constants.get(name) for name in self._names}
+        self._copied = [name for name, value in self._constants.items() if isinstance(value, list | dict)]
         more = {name: given for name, given in mapping.items() if isinstance(given, Parameter)}
         self._conditions: dict[str, When] = {
             name: read_when(name, given.when, self._domains, self._names)
@@ -333,17 +335,16 @@ class Space:
 
     def _existing(self, values: Mapping[str, object]) -> dict[str, object]:
         """The values that exist beside each other, and the constants, in the order of the space."""
-        if self._conditions:
-            kept: dict[str, object] = {}
-            for name in self._parents_first:
-                if exists(name, kept, self._conditions):
-                    kept[name] = values.get(name)
-            names = tuple(name for name in self._names if name in kept)
-        else:
-            names = self._names
-        return {
-            name: values[name] if name in self._domains else plain_json(name, self._constants[name]) for name in names
-        }
+        whole: dict[str, object] = {**self._outline, **values}
+        for name in self._copied:
+            whole[name] = plain_json(name, self._constants[name])
+        if not self._conditions:
+            return whole
+        kept: dict[str, object] = {}
+        for name in self._parents_first:
+            if exists(name, kept, self._conditions):
+                kept[name] = whole[name]
+        return {name: kept[name] for name in self._names if name in kept}
 
     def to_json(self) -> dict[str, object]:
         """The JSON form: name -> {"domain": kind, ...} or {"constant": value}, with "when" and "prior" if they are."""

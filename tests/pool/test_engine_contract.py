@@ -3,14 +3,29 @@
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
 from fanwise.base.errors import TrialStopped
 from fanwise.pool import Machine, Outcome, Pool, Reply
-from fanwise.pool.contract import Capacity, Ending, Engine, Job, JobEvents, JobRequest, Loop, Output, Ready, Report
+from fanwise.pool.contract import (
+    Capacity,
+    Ending,
+    Engine,
+    Job,
+    JobEvents,
+    JobRequest,
+    Loop,
+    Output,
+    Ready,
+    Report,
+    Timer,
+)
+from fanwise.pool.leases import Resources
 from fanwise.pool.processes import stat_of
 from fanwise.pool.specs import Packed
 from fanwise.testing import engine_contract as contract
@@ -72,7 +87,11 @@ class BrokenEvents:
     way: str
 
     def on_ready(self, job: Job, ready: Ready) -> None:
-        if self.way != "says nothing of ready":
+        if self.way == "tells on a thread of its own":
+            other = threading.Thread(target=self.true.on_ready, args=(job, ready))
+            other.start()
+            other.join()
+        elif self.way != "says nothing of ready":
             self.true.on_ready(job, ready)
         if self.way == "ready twice":
             self.true.on_ready(job, ready)
@@ -90,12 +109,30 @@ class BrokenEvents:
         if self.way == "forgets the traceback":
             outcome = replace(outcome, traceback="")
         self.true.on_ended(job, outcome)
+        if self.way == "reports after the end":
+            self.true.on_report(LateReport(job))
         if self.way == "ends twice":
             self.true.on_ended(job, outcome)
 
     def on_free(self, job: Job) -> None:
         if self.way not in ("never free", "free before the end"):
             self.true.on_free(job)
+
+
+@dataclass
+class LateReport:
+    """A report of such an engine when its job has ended."""
+
+    job: Job
+    values: Any = None
+    worker_time_s: float = 0.0
+    checkpoint: str | None = None
+
+    def answer(self, reply: Reply) -> None:
+        """Nobody waits."""
+
+    def refuse(self, error: BaseException) -> None:
+        """Nobody waits."""
 
 
 class BrokenReport:
@@ -118,16 +155,58 @@ class BrokenReport:
         self._true.refuse(TrialStopped("told so") if self._way == "refuses by a stop" else error)
 
 
+@dataclass
+class BrokenLoop:
+    """The loop of such an engine."""
+
+    true: Loop
+    way: str
+
+    def now_s(self) -> float:
+        return self.true.now_s()
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        self.true.call_soon(call)
+
+    def call_at(self, when_s: float, call: Callable[[], None]) -> Timer:
+        if self.way == "fires early":
+            when_s -= 0.06
+        timer = self.true.call_at(when_s, call)
+        return NeverCancelled(timer.when_s) if self.way == "never cancels" else timer
+
+    def at_turn_end(self, hook: Callable[[], None]) -> None:
+        if self.way != "has no hooks":
+            self.true.at_turn_end(hook)
+
+    def not_at_turn_end(self, hook: Callable[[], None]) -> None:
+        if self.way != "keeps hooks":
+            self.true.not_at_turn_end(hook)
+
+    def check_usable(self) -> None:
+        self.true.check_usable()
+
+
+@dataclass
+class NeverCancelled:
+    """A timer of such a loop."""
+
+    when_s: float
+
+    def cancel(self) -> None:
+        """Nothing."""
+
+
 class BrokenEngine:
     """A simulated engine that is broken in one way."""
 
     def __init__(self, true: Engine, way: str) -> None:
         self._true = true
         self._way = way
+        self._ended: set[Job] = set()
 
     @property
     def loop(self) -> Loop:
-        return self._true.loop
+        return BrokenLoop(self._true.loop, self._way)
 
     def capacity(self) -> Capacity:
         return Capacity((Machine(3, 0),)) if self._way == "boasts" else self._true.capacity()
@@ -138,6 +217,8 @@ class BrokenEngine:
     def submit(self, request: JobRequest, events: JobEvents) -> Job:
         if self._way == "loses the context":
             request = replace(request, context=None)
+        if self._way == "takes what can never run":
+            request = replace(request, resources=Resources())
         job = self._true.submit(request, BrokenEvents(events, self._way))
         if self._way == "tells while submit is at work":
             events.on_ready(job, Ready(None, 0.0, "simulated"))
@@ -146,6 +227,11 @@ class BrokenEngine:
     def end(self, job: Job, how: Ending, *, grace_s: float | None = None) -> None:
         if self._way == "cannot kill" and how == "kill":
             return
+        if self._way == "ends only what has begun" and job.state in ("queued", "starting"):
+            return
+        if self._way == "falls over a second end":
+            assert job not in self._ended, "it was ended before"
+            self._ended.add(job)
         if self._way == "knows no grace":
             grace_s = None
         if self._way == "kills at once":
@@ -182,6 +268,15 @@ class BrokenEngine:
         ("cannot kill", contract.a_deaf_job_ends_when_it_is_killed),
         ("knows no grace", contract.a_deaf_job_is_killed_when_its_grace_is_over),
         ("kills at once", contract.a_waiting_job_ends_when_it_is_told_to),
+        ("tells on a thread of its own", contract.everything_is_heard_on_the_thread_of_the_loop),
+        ("has no hooks", contract.what_a_turn_brought_may_be_answered_at_its_end),
+        ("keeps hooks", contract.what_a_turn_brought_may_be_answered_at_its_end),
+        ("fires early", contract.the_loop_keeps_time),
+        ("never cancels", contract.the_loop_keeps_time),
+        ("ends only what has begun", contract.a_job_that_has_not_begun_never_does_when_it_is_ended),
+        ("falls over a second end", contract.to_end_it_twice_or_late_does_no_harm),
+        ("takes what can never run", contract.what_can_never_run_is_refused),
+        ("reports after the end", contract.nothing_is_reported_after_the_end),
         ("boasts", contract.no_more_run_than_there_is_room_for),
         ("closes without a word", contract.closing_tells_every_submitter),
     ],

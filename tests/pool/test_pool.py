@@ -238,6 +238,17 @@ def test_a_refused_report_raises_in_the_job(pool: Pool) -> None:
     assert pool.needs(on_report=refuse).submit(careless).result(within_s=30) == "not a dict: 1"
 
 
+def test_a_decision_that_there_is_not_is_refused_in_the_job(pool: Pool) -> None:
+    def climb() -> str:
+        try:
+            return current().report(1).decision
+        except ValueError as error:
+            return str(error)
+
+    heard = pool.needs(on_report=lambda values: "stop").submit(climb).result(within_s=30)
+    assert heard == "the answer to a report is CONTINUE, STOP or PAUSE, got 'stop'"
+
+
 def test_reports_of_two_threads_do_not_mix(pool: Pool) -> None:
     def talk() -> list[bool]:
         heard: list[bool] = []

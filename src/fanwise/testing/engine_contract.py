@@ -79,6 +79,7 @@ class Heard:
 
     def on_free(self, job: Job) -> None:
         self._note("free", job)
+        self.printed.append(self.engine.output(job))
 
     def _note(self, what: str, job: Job) -> None:
         self.story.append(what)
@@ -217,6 +218,13 @@ def a_refused_report_raises_in_the_job(case: EngineCase) -> None:
     assert heard.values == [{"first": True}, {"refused": "no such metric"}]
 
 
+def nothing_is_reported_after_the_end(case: EngineCase) -> None:
+    _, heard = _submitted(case, jobs.talks_on)
+    _wait_free(case, heard)
+    assert heard.outcomes[0].kind == "returned"
+    assert "report" not in heard.story[heard.story.index("ended") :]
+
+
 def a_job_knows_what_its_submitter_gave_it(case: EngineCase) -> None:
     context = {"trial_id": 7, "folder": "/somewhere/7", "checkpoint": None}
     heard = Heard(case.engine)
@@ -260,21 +268,16 @@ def a_lost_node_is_an_outcome(case: EngineCase) -> None:
 def what_a_job_printed_is_there_when_it_has_ended(case: EngineCase) -> None:
     _, heard = _submitted(case, jobs.prints, out="on its way", err="in trouble")
     _wait_free(case, heard)
-    (printed,) = heard.printed
-    assert printed.out.strip() == "on its way"
-    assert printed.err.startswith("in trouble")
+    for printed in heard.printed:  # when it has ended, and once more when it is free
+        assert printed.out.strip() == "on its way"
+        assert printed.err.startswith("in trouble")
 
 
 def a_waiting_job_ends_when_it_is_told_to(case: EngineCase) -> None:
     job, heard = _submitted(case, jobs.waits)
     _wait_ready(case, heard)
     assert job.state == "running"
-
-    def end() -> list[str]:
-        case.engine.end(job, "terminate")
-        return list(heard.story)
-
-    assert _on_loop(case, end) == ["ready"], "nothing is heard while `end` is at work"
+    assert _heard_while_ended(case, job, "terminate", heard) == ["ready"], "nothing is heard while `end` is at work"
     _wait_free(case, heard)
     assert heard.story == ["ready", "ended", "free"]
     assert heard.outcomes[0].kind == "stopped"
@@ -319,7 +322,7 @@ def a_job_that_has_not_begun_never_does_when_it_is_ended(case: EngineCase) -> No
     for how in _BOTH:
         job, heard = _submitted(case, jobs.returns, value=1)
         assert job.state == "queued"
-        _end(case, job, how)
+        assert _heard_while_ended(case, job, how, heard) == []
         _wait_free(case, heard)
         assert heard.story == ["ended", "free"]
         assert heard.outcomes[0].kind == "stopped"
@@ -413,6 +416,7 @@ CHECKS: tuple[Check, ...] = (
     a_reply_may_come_later,
     a_job_that_is_told_to_stop_or_pause_ends_as_stopped,
     a_refused_report_raises_in_the_job,
+    nothing_is_reported_after_the_end,
     a_job_knows_what_its_submitter_gave_it,
     an_exception_is_an_outcome,
     a_death_is_an_outcome,
@@ -452,6 +456,14 @@ def _submitted(
 
 def _end(case: EngineCase, job: Job, how: Ending, *, grace_s: float | None = None) -> None:
     _on_loop(case, lambda: case.engine.end(job, how, grace_s=grace_s))
+
+
+def _heard_while_ended(case: EngineCase, job: Job, how: Ending, heard: Heard) -> list[str]:
+    def end() -> list[str]:
+        case.engine.end(job, how)
+        return list(heard.story)
+
+    return _on_loop(case, end)
 
 
 def _kill(case: EngineCase, submitted: Sequence[tuple[Job, Heard]]) -> None:

@@ -101,6 +101,22 @@ def _insists(job: SimulatedJob) -> Steps:
         yield Say({"refused": str(error)})
 
 
+def talks_on() -> None:
+    """Ends while a thread of it goes on reporting until it is told to stop."""
+    job, began = current(), threading.Event()
+
+    def talk() -> None:
+        while not job.report({"talks": True}).ends:
+            began.set()
+
+    threading.Thread(target=talk).start()
+    began.wait()
+
+
+def _talks_on(job: SimulatedJob) -> Steps:
+    yield Say({"talks": True})
+
+
 def waits() -> None:
     """Until it is told to end."""
     threading.Event().wait()
@@ -147,6 +163,7 @@ _PLAYED: dict[str, Callable[..., Steps]] = {
     "prints": _prints,
     "climbs": _climbs,
     "insists": _insists,
+    "talks_on": _talks_on,
     "waits": _waits,
     "is_deaf": _is_deaf,
     "tells_of_itself": _tells_of_itself,

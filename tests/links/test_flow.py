@@ -2,12 +2,14 @@
 
 import contextlib
 import random
+import signal
 import socket
 import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -40,7 +42,7 @@ class Pair:
         return self
 
     def call(self, size: int = SIZE, **settings: float) -> Reply:
-        return self.link.call_on_credit("x" * size, **settings)  # type: ignore[arg-type]  # seconds
+        return self.link.on_credit.call("x" * size, **settings)  # type: ignore[arg-type]  # seconds
 
     def fill(self) -> Reply:
         """The largest window is full."""
@@ -138,7 +140,7 @@ def test_a_call_that_waits_too_long_has_not_left_and_costs_nothing(pair: Pair, w
     before = pair.link._flow._spending.sent
     ways: dict[str, Callable[[], object]] = {
         "call": lambda: pair.call(deadline_s=0.05),
-        "ask": lambda: pair.link.ask_on_credit("x" * SIZE, within_s=0.05),
+        "ask": lambda: pair.link.on_credit.ask("x" * SIZE, within_s=0.05),
     }
     with pytest.raises(NotSent, match=r"was not sent within 0\.05 s: .* had no room for it"):
         ways[way]()
@@ -197,7 +199,7 @@ def test_who_waits_gives_way_meanwhile(pair: Pair, threads: ThreadPoolExecutor) 
             came_back.set()
 
     pair.fill()
-    late = threads.submit(lambda: pair.link.call_on_credit("x" * SIZE, waiting=Waiting))
+    late = threads.submit(lambda: pair.link.on_credit.call("x" * SIZE, waiting=Waiting))
     assert gave_way.wait(10.0) and not came_back.is_set()
     pair.answer_all()
     late.result(10.0)
@@ -288,7 +290,7 @@ def test_calls_of_many_threads_all_come_and_never_more_than_were_granted(seed: i
 
     def call(sizes: list[int]) -> list[int]:
         replies = [pair.call(size, deadline_s=30.0) for size in sizes[:-1]]
-        return [*(reply.result(10.0) for reply in replies), pair.link.ask_on_credit("x" * sizes[-1], within_s=30.0)]
+        return [*(reply.result(10.0) for reply in replies), pair.link.on_credit.ask("x" * sizes[-1], within_s=30.0)]
 
     taker = threading.Thread(target=take_up)
     taker.start()
@@ -341,3 +343,116 @@ def test_a_peer_that_sends_more_than_it_was_granted_is_cut_off() -> None:
 )
 def test_credit_that_cannot_be_ends_the_link(kind: int, head: bytes, said: str) -> None:
     assert said in ended(Hub(name="credit"), lambda peer: peer.sendall(b"".join(frames.encode(kind, 0, head))))
+
+
+# -- interrupts --------------------------------------------------------------------------------------------------------
+
+
+class Interrupted:
+    """In the place of a function or a lock: the first use is hit by Ctrl-C, the others are as ever."""
+
+    def __init__(self, real: Any) -> None:  # Any: as what it stands for
+        self._real = real
+        self.times = 0
+
+    def _hit(self) -> None:
+        self.times += 1
+        if self.times == 1:
+            raise KeyboardInterrupt
+
+    def __call__(self, *args: Any) -> Any:
+        self._hit()
+        return self._real(*args)
+
+    def __enter__(self) -> None:
+        self._hit()
+        self._real.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self._real.__exit__(*error)
+
+
+@pytest.mark.parametrize("way", ["call", "ask"])
+@pytest.mark.parametrize("where", ["it is encoded", "the sender is waited for"])
+def test_ctrl_c_before_a_call_has_left_returns_its_credit(
+    pair: Pair, way: str, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link, before = pair.link, pair.link._flow._spending.sent
+    if where == "it is encoded":
+        hit = Interrupted(frames.encode)
+        monkeypatch.setattr("fanwise.links.credit_calls.frames.encode", hit)
+    else:
+        hit = Interrupted(link._sender._lock)
+        link._sender._lock = hit  # type: ignore[assignment]  # of a kind
+    with pytest.raises(KeyboardInterrupt):
+        _ = pair.call() if way == "call" else link.on_credit.ask("x" * SIZE)
+    assert hit.times >= 1
+    assert link._flow._spending.sent == before and link.num_open == 0 and pair.other._flow._granting.came == 0
+    pair.other.handler = lambda request: request.answer(1)
+    assert pair.call().result(10.0) == 1
+
+
+def test_ctrl_c_while_a_call_waits_for_credit_lets_the_next_have_its_turn(
+    pair: Pair, threads: ThreadPoolExecutor
+) -> None:
+    pair.fill_the_first_window()
+
+    class Struck:
+        def __enter__(self) -> None:
+            raise KeyboardInterrupt
+
+        def __exit__(self, *error: object) -> None: ...
+
+    sent = pair.link._flow._spending.sent
+    with pytest.raises(KeyboardInterrupt):
+        pair.link.on_credit.call("x" * WINDOW_MAX, waiting=Struck)
+    assert pair.link._flow._spending.sent == sent and not is_waiting(pair)
+    late = threads.submit(pair.call)
+    pair.answer_all()
+    late.result(10.0)
+
+
+def test_an_interrupt_in_the_middle_of_a_large_frame_ends_the_link(pair: Pair) -> None:
+    pair.link._wire.write = Interrupted(pair.link._wire.write)  # type: ignore[method-assign, assignment]
+    with pytest.raises(KeyboardInterrupt):
+        pair.call()
+    within(10.0, lambda: pair.link.ending is not None, "nobody knows how much of it has left, so nothing may follow")
+
+
+def test_ctrl_c_at_any_moment_of_many_calls_leaves_the_link_whole_and_its_credit_next_to_whole(
+    pair: Pair, threads: ThreadPoolExecutor
+) -> None:
+    armed: list[int] = []
+    link, chance, hits = pair.link, random.Random(1), 0
+    pair.fill()
+    late = threads.submit(pair.call)  # it waits, so the link has the largest window afterwards: no other call waits
+    within(10.0, lambda: is_waiting(pair), "it waits")
+    pair.answer_all()
+    late.result(10.0)
+    within(10.0, lambda: link._flow._spending.window == WINDOW_MAX, "the window has grown")
+    pair.answer_all()
+    pair.other.handler = lambda request: request.answer(1)
+
+    def strike(*_: object) -> None:
+        if armed:
+            armed.clear()
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, strike)
+    try:
+        for _ in range(1000):
+            delay_s = chance.uniform(0.000005, 0.00008)
+            try:
+                armed.append(1)
+                signal.setitimer(signal.ITIMER_REAL, delay_s)
+                link.on_credit.call("x")
+                armed.clear()
+            except KeyboardInterrupt:
+                hits += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+    assert hits > 50
+    assert link.ending is None and link.on_credit.ask("y", within_s=10.0) == 1
+    lost = link._flow._spending.sent - pair.other._flow._granting.came
+    assert 0 <= lost <= hits * cost_of(b"x" * 100, ()) // 20, "but where Ctrl-C came in the very moment of writing"

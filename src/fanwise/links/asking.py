@@ -50,7 +50,7 @@ class Request:
             with link._lock:
                 is_due = link._flow.taken_up(cost)
             if is_due:
-                link._tell_credit()
+                link.on_credit.tell()
 
     def when_answers_leave(self, again: Callable[[], None]) -> bool:
         """Whether so many bytes of answers wait for this peer that it should not be given more now.
@@ -88,12 +88,12 @@ def refuse(request: Request) -> None:
 class Reply:
     """The answer to come of one call."""
 
-    __slots__ = ("_callback", "_done", "_due_s", "_error", "_link", "_more", "_value", "call_id", "method")
+    __slots__ = ("_callback", "_done", "_due_s", "_error", "_link", "_more", "_value", "call_id", "cost", "method")
 
     def __init__(self, link: "Link", method: str) -> None:
         self._link = link
         self.method = method
-        self.call_id = 0
+        self.call_id = self.cost = 0  # the cost: of a call on credit, once that was taken
         self._due_s: float | None = None
         self._done = False
         self._value: Any = None  # Any: whatever the peer answered

@@ -91,10 +91,13 @@ class Spending(Generic[Turn]):
 
     def give_up(self, turn: Turn, cost: int) -> list[Turn]:
         """It does not want to send any more, whether its turn has come or not. Whose turns these are now."""
+        return self.withdraw(turn, cost) if (turn, cost) in self._waiting else self.refund(cost)
+
+    def withdraw(self, turn: Turn, cost: int) -> list[Turn]:
+        """It does not wait any more, if it did. Whose turns these are now."""
         if (turn, cost) in self._waiting:
             self._waiting.remove((turn, cost))
-            return self._next()
-        return self.refund(cost)
+        return self._next()
 
     def refund(self, cost: int) -> list[Turn]:
         """What was spent was not sent. Whose turns these are now."""

@@ -3,7 +3,7 @@
     caller   spend, overdraw, wait ... credited          callee   received, taken_up, wanted
     both     close
 
-All but `share` is called with the link's lock held; what is to be sent is returned, and sent without it.
+All is called with the link's lock held; what is to be sent is returned, and sent without it.
 """
 
 import struct
@@ -45,6 +45,7 @@ class Flow:
         self._spending: Spending[Reply] = Spending()
         self.spend, self.overdraw = self._spending.spend, self._spending.overdraw
         self.give_up, self.refund = self._spending.give_up, self._spending.refund
+        self.withdraw = self._spending.withdraw
         self.received, self.taken_up = self._granting.received, self._granting.taken_up
 
     # -- the caller's side -----------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ thread is woken for another. Whoever reads handles all that comes: answers for o
 and must not block; they may answer later and from any thread. Who waits also writes where no hub does, and who must
 wait to write reads meanwhile: two sides that send each other more than their sockets hold never wait for each other.
 
-A request made on credit (`call_on_credit`, `ask_on_credit`) waits until the peer has room for it; see `credits`.
+A request made on credit (`on_credit.call`, `on_credit.ask`) waits until the peer has room for it; see `credit_calls`.
 Answers and other messages never do. Of a peer that does not take its answers, no more requests are begun (`_hold`).
 
 A link ends by `close` on either side (`clean`), or is lost: end of file, the peer's death, bytes that are not ours.
@@ -25,20 +25,19 @@ import contextlib
 import logging
 import os
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from threading import get_ident
 from typing import Any
 
-from ..base.errors import ClosedError, FanwiseError, WindowFullError, WireError, WorkerLostError
+from ..base.errors import ClosedError, FanwiseError, WireError, WorkerLostError
 from . import frames
 from .asking import BEHIND_BYTES, Expired, Handler, NotSent, Reply, Request, Waiters, refuse
 from .calls import Calls
 from .codec import dumps, load_error, loads, pack_error, unpack_error
+from .credit_calls import CreditCalls
 from .credits import CALL_COST, cost_of
-from .flow import Flow
 from .frames import Frame, FrameReader, Limits
 from .hub import WRITE, Alarm, Hub
 from .memory import fitted
@@ -51,8 +50,6 @@ _log = logging.getLogger(__name__)
 
 # How long to wait for room in the socket before looking again whether anybody reads meanwhile.
 _LOOK_AGAIN_S = 0.05
-
-Waiting = Callable[[], contextlib.AbstractContextManager[None]]
 
 
 class NeverSent(WorkerLostError):
@@ -91,13 +88,13 @@ class Link:
         self._limits = self._taken_there = limits = fitted(limits)
         self._reader, self._unhandled = FrameReader(limits), deque[Frame]()
         self._sender = Sender(hub, wire)
-        self._flow, self._held = Flow(hub), deque[Callable[[], None]]()
+        self.on_credit = CreditCalls(self, hub)
+        self._flow, self._held = self.on_credit.flow, deque[Callable[[], None]]()
         self._sharing = sharing
         if sharing is not None:
             sharing.attach(self._sender)
         self._waiters = Waiters()
         hub.close_in_fork(self)
-        _all.add(self)
 
     def open(self) -> None:
         """Begin to read. Set `handler` first. Does nothing when the link has ended already."""
@@ -137,62 +134,7 @@ class Link:
         finally:
             del reply  # else an error would keep this frame, and so what was sent, until the collector comes
 
-    def ask_on_credit(self, method: str, *, within_s: float | None = None) -> Any:  # Any: the peer's answer
-        """As `ask`, when the peer has room for it. Waiting for that counts; then `NotSent` is raised."""
-        self._check_may_wait(method)
-        head, buffers = self._dumped((method, ()))
-        cost = cost_of(head, buffers) if buffers else CALL_COST + len(head)
-        reply = Reply(self, method)
-        with self._lock:  # as most: there is room
-            has_begun = self.ending is None and self._flow.spend(cost)
-            if has_begun:
-                reply.call_id = self._calls.open(reply)
-        if not (has_begun or self._open_on_credit(reply, cost)):
-            began_s = self._hub.clock.now_s()
-            self._wait_for_credit(reply, cost, within_s)
-            if within_s is not None:
-                within_s = max(0.0, within_s - (self._hub.clock.now_s() - began_s))
-        try:
-            try:
-                parts = (self._encode if buffers else frames.encode)(frames.CALL, reply.call_id, head, buffers)
-            except BaseException:
-                self._not_sent(reply, cost)
-                raise
-            return self._ask(reply, parts, within_s)
-        finally:
-            del reply  # as in `ask`
-
-    def call_on_credit(
-        self,
-        method: str,
-        *,
-        deadline_s: float | None = None,
-        waiting: Waiting = contextlib.nullcontext,
-        overdraws: bool = False,
-    ) -> Reply:
-        """As `call`, when the peer has room for it; until then it waits here, within `waiting()`.
-
-        Nobody waits on a thread that reads, nor with `overdraws`, as long as the window is not overdrawn too far.
-        Raises `NotSent` at the deadline; `WindowFullError` on a thread that must not wait.
-        """
-        head, buffers = self._dumped((method, ()))
-        cost = cost_of(head, buffers) if buffers else CALL_COST + len(head)
-        reply = Reply(self, str(method))
-        if deadline_s is not None:
-            reply._due_s = self._hub.clock.now_s() + deadline_s
-        if not self._open_on_credit(reply, cost, overdraws):
-            self._wait_for_credit(reply, cost, deadline_s, waiting)
-        if reply._due_s is not None:
-            self._alarm.set(reply._due_s)
-        try:
-            parts = (self._encode if buffers else frames.encode)(frames.CALL, reply.call_id, head, buffers)
-        except BaseException:
-            self._not_sent(reply, cost)
-            raise
-        self._send(parts)
-        return reply
-
-    def _ask(self, reply: Reply, parts: Sequence[Buffer], within_s: float | None) -> Any:  # Any: the peer's answer
+    def _ask(self, reply: Reply, parts: list[Buffer], within_s: float | None) -> Any:  # Any: the peer's answer
         try:  # nothing is copied: the memory is ours until this returns
             if self._sender.put(parts, copied=False) == "lost":
                 self._find_end()
@@ -280,85 +222,7 @@ class Link:
             self._alarm.set(reply._due_s)
         return reply
 
-    # -- credit ----------------------------------------------------------------------------------------------------
-
-    def _open_on_credit(self, reply: Reply, cost: int, overdraws: bool = False) -> bool:
-        """A call begins, if it may now."""
-        self._hub.check_usable()
-        with self._lock:
-            if self.ending is not None:
-                raise self._gone(reply.method, "cannot be asked")
-            if self._flow.spend(cost) or (overdraws and self._flow.overdraw(cost)):
-                reply.call_id = self._calls.open(reply, reply._due_s)
-                return True
-        return False
-
-    def _wait_for_credit(
-        self, reply: Reply, cost: int, within_s: float | None, waiting: Waiting = contextlib.nullcontext
-    ) -> None:
-        """Block until a call may begin, and begin it. Where nobody may block, spend more than there is."""
-        may_wait, turn = may_wait_for(self._hub), Reply(self, str(reply.method))
-        if self._open_on_credit(reply, cost, not may_wait):
-            return
-        if not may_wait:
-            raise WindowFullError(
-                f"{turn.method!r} was not sent: as many calls as {self.peer} has room for wait there to be begun, "
-                f"and this thread reads the answers, so it must not wait.\n"
-                f"Call from a thread of your own, or from a callback of a call's future (`then`), which may wait."
-            )
-        with self._lock:
-            if self.ending is not None:
-                raise self._gone(turn.method, "cannot be asked")
-            turns, wanted = self._flow.wait(turn, cost)
-        self._give_turns(turns, wanted)
-        try:
-            with waiting():
-                self._wait(turn, within_s)
-            if turn._error is not None:
-                raise turn._error
-            with self._lock:
-                if self.ending is not None:
-                    raise self._gone(turn.method, "was not sent")
-                reply.call_id = self._calls.open(reply, reply._due_s)
-        except BaseException:
-            with self._lock:
-                turns, wanted = self._flow.give_up(turn, cost), self._flow.want()
-            self._give_turns(turns, wanted)
-            raise
-        finally:
-            del turn  # as in `ask`
-
-    def _not_sent(self, reply: Reply, cost: int) -> None:
-        """A call that had begun could not be written."""
-        with self._lock:
-            self._calls.give_up(reply.call_id)
-            turns, wanted = self._flow.refund(cost), self._flow.want()
-        self._give_turns(turns, wanted)
-
-    def _give_turns(self, turns: Sequence[Reply], wanted: Sequence[Buffer]) -> None:
-        for turn in turns:
-            turn._settle(None, None)
-            self._waiters.wake(turn)
-        if wanted and self.ending is None:
-            self._send(wanted)
-
-    def _credited(self, frame: Frame) -> None:
-        with self._lock:
-            turns, wanted = self._flow.credited(frame.head), self._flow.want()
-        self._give_turns(turns, wanted)
-
-    def _wanted(self, frame: Frame) -> None:
-        with self._lock:
-            credit = self._flow.wanted(frame.head)
-        if credit:
-            self._send(credit)
-
-    def _tell_credit(self) -> None:
-        with self._lock:
-            credit = self._flow.tell()
-        if self.ending is None:
-            with contextlib.suppress(ClosedError):  # there is no hub any more
-                self._send(credit)
+    # -- what is not begun ---------------------------------------------------------------------------------------------
 
     @property
     def _is_behind(self) -> bool:
@@ -411,7 +275,7 @@ class Link:
             self._read(to_the_end=False)  # the peer may have returned shared memory, and nobody else reads
         return self._sharing.encode(kind, call_id, head, buffers)
 
-    def _send(self, parts: Sequence[Buffer]) -> None:
+    def _send(self, parts: list[Buffer]) -> None:
         """Send; the memory of `parts` may be changed afterwards. Blocks until it is written where nobody else will."""
         hub = self._hub
         hub.check_usable()
@@ -533,9 +397,9 @@ class Link:
         elif kind == frames.GOODBYE:
             self._end(Ending(True, bytes(frame.head).decode(errors="replace")))
         elif kind == frames.CREDIT:
-            self._credited(frame)
+            self.on_credit.credited(frame)
         elif kind == frames.WANT:
-            self._wanted(frame)
+            self.on_credit.wanted(frame)
         else:
             shared(self._sharing).handle(frame)
 
@@ -747,20 +611,3 @@ class Link:
                 self._sender.close()
             finally:
                 self._reading.release()
-
-
-_all: "weakref.WeakSet[Link]" = weakref.WeakSet()
-
-
-def may_wait_for(hub: Hub) -> bool:
-    """Whether this thread may wait for what comes in: it is in no turn of the hub, nor called by what reads a link.
-
-    Looks at all links, as nobody has to tell anything then who reads: it is asked only when there is no credit.
-    """
-    if hub.is_loop_thread:
-        return False
-    while True:
-        try:
-            return all(link._reader_id != get_ident() for link in list(_all))
-        except RuntimeError:  # another thread has just made a link
-            continue

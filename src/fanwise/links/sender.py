@@ -21,6 +21,8 @@ from .wires import Buffer, Wire
 Put = Literal["written", "waits", "lost"]
 
 _PARTS_A_TIME = 16
+# So little a socket takes whole or not at all, but for one of TCP that is just full.
+_WHOLE_BYTES = 4096
 
 
 class _Carrier(NamedTuple):
@@ -53,20 +55,28 @@ class Sender:
         """Whether something still has to be written."""
         return bool(self._queue)
 
-    def put(self, parts: Sequence[Buffer], *, copied: bool) -> Put:
-        """Write, or queue, `parts`. `copied`: the caller may change their memory at once.
+    def put(self, parts: list[Buffer], *, copied: bool) -> Put:
+        """Write, or queue, `parts`, and empty the list: as long as it is not, nothing of them has left, nor will.
 
-        "lost": the wire takes nothing any more. Whoever reads it will find its end.
+        `copied`: the caller may change their memory at once. "lost": the wire takes nothing any more. Whoever reads it
+        will find its end.
         """
         with self._lock:
-            sent = 0 if self._queue else self._wire.write(parts)
-            if sent == len(parts[0]) and len(parts) == 1:
-                return "written"
-            if sent < 0:
-                return "lost"
-            self._enqueue(parts, sent, copied)
-            self._poll_for_events()
-            return "waits" if self._queue else "written"
+            mine = parts.copy()
+            parts.clear()
+            try:
+                sent = 0 if self._queue else self._wire.write(mine)
+                if sent == len(mine[0]) and len(mine) == 1:
+                    return "written"
+                if sent < 0:
+                    return "lost"
+                self._enqueue(mine, sent, copied)
+                self._poll_for_events()
+                return "waits" if self._queue else "written"
+            except BaseException:
+                if len(mine) > 1 or len(mine[0]) > _WHOLE_BYTES:
+                    self._tear()
+                raise
 
     def put_with_descriptor(self, part: bytes, fd: int, write: Callable[[Buffer, int], int]) -> None:
         """Write, or queue, `part`, and with its first byte `fd`, which is the sender's from now on.
@@ -82,6 +92,12 @@ class Sender:
             self._queue.append(carrier.view)
             self.num_queued_bytes += len(part)
             self._write_queue()
+
+    def _tear(self) -> None:
+        """An interrupt came while bytes left: nobody knows how many have, so no more may follow them."""
+        self._queue.clear()
+        self.num_queued_bytes = 0
+        self._wire.hang_up()
 
     def put_last(self, parts: Sequence[Buffer]) -> None:
         """Last words, if there is room for them after all that waits."""
@@ -185,15 +201,19 @@ class Sender:
             sent = 0
 
     def _write_queue(self) -> None:
-        while self._queue:
-            sent = self._write_some()
-            if sent < 0:
-                self._queue.clear()  # whoever reads finds the end
-                self.num_queued_bytes = 0
-            elif sent == 0:
-                break
-            else:
-                self._drop(sent)
+        try:
+            while self._queue:
+                sent = self._write_some()
+                if sent < 0:
+                    self._queue.clear()  # whoever reads finds the end
+                    self.num_queued_bytes = 0
+                elif sent == 0:
+                    break
+                else:
+                    self._drop(sent)
+        except BaseException:
+            self._tear()
+            raise
         self._poll_for_events()
 
     def _write_some(self) -> int:

@@ -24,8 +24,8 @@ from torch.futures import Future
 from ..base.errors import ClosedError, DeadlineExceeded, FanwiseError, NotSendableError, WindowFullError
 from ..links import Hub, Link, NeverSent, Request
 from ..links.asking import NotSent
+from ..links.credit_calls import may_wait_for
 from ..links.drivers import Drivers
-from ..links.link import may_wait_for
 from . import pickling
 from .call_future import CallFuture, failed, not_sent
 from .connections import OVER, Connections
@@ -251,7 +251,7 @@ class Agent:
         if link is None:
             return self._queued(sealed, to, limit_s)
         try:
-            reply = link.call_on_credit(sealed, deadline_s=limit_s, waiting=self.waiting)  # type: ignore[arg-type]  # `dumps` knows it
+            reply = link.on_credit.call(sealed, deadline_s=limit_s, waiting=self.waiting)  # type: ignore[arg-type]  # `dumps` knows it
         except WindowFullError:
             self.outside(partial(self.envelopes.take_back, sealed, to.id))
             raise
@@ -309,7 +309,7 @@ class Agent:
                 continue
             lent = self.begin_waiting()
             try:
-                answer = link.ask_on_credit(sealed, within_s=limit_s)  # type: ignore[arg-type]  # `dumps` knows it
+                answer = link.on_credit.ask(sealed, within_s=limit_s)  # type: ignore[arg-type]  # `dumps` knows it
             except NeverSent:  # it has just ended
                 self.envelopes.take_back(sealed, to.id)
                 continue

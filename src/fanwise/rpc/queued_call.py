@@ -63,7 +63,7 @@ class QueuedCall(Future[Any]):  # Any: what the function returns
         try:
             if (self._sealed.carries or self._sealed.loans) and not self._agent.is_leaving(self._sealed, link):
                 raise NeverSent("the link has just ended")
-            reply = link.call_on_credit(
+            reply = link.on_credit.call(
                 cast(str, self._sealed), deadline_s=left_s, waiting=self._agent.waiting, overdraws=True
             )  # `dumps` knows it
         except NeverSent:

@@ -228,7 +228,7 @@ def end_among_resets(workers: Workers, seed: int, *, num_steps: int, num_resets:
 
 @pytest.mark.skipif(bool(why_not()), reason=why_not())
 def test_calls_and_references_outlive_connections_that_are_reset_in_the_middle_of_frames(real_workers: Workers) -> None:
-    end_among_resets(real_workers, 1, num_steps=60, num_resets=10)
+    end_among_resets(real_workers, 1, num_steps=30, num_resets=6)
 
 
 @pytest.mark.soak

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from fanwise.pool import JobHandle, Pool
-from fanwise.pool.marks import mark_of
+from fanwise.pool.marks import MARK, mark_of
+from fanwise.pool.processes import all_pids, kill_marked
 from fanwise.testing import within
 from fanwise.testing.gates import Gate
 from fanwise.testing.jobs import began, submitted
@@ -408,3 +409,22 @@ def test_a_keeper_that_is_killed_while_it_starts_is_replaced() -> None:
         pool.hub.call_soon(kill_keeper)
         assert done.wait(10)
         assert handle.result(within_s=60) == 1
+
+
+def test_who_was_started_while_the_processes_were_listed_is_ended_too() -> None:
+    """By one that was on the list, and was dead when it was looked at."""
+    line = "0.a-line-of-this-test"
+    started: list[subprocess.Popen[bytes]] = []
+
+    def listed() -> list[int]:
+        pids = all_pids()
+        if not started:
+            started.append(subprocess.Popen(["sleep", "600"], env={**os.environ, MARK: line}))
+        return pids
+
+    try:
+        kill_marked(line, listed=listed)
+        assert started[0].wait(GONE_WITHIN_S) == -signal.SIGKILL
+    finally:
+        started[0].kill()
+        started[0].wait()

@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -100,15 +101,20 @@ def kill_descendants() -> None:
         time.sleep(_PAUSE_S)
 
 
-def kill_marked(line: str) -> None:
-    """SIGKILL every process that carries the mark `line` or one below it. Blocks until they are gone."""
+def kill_marked(line: str, *, listed: Callable[[], Iterable[int]] | None = None) -> None:
+    """SIGKILL every process that carries the mark `line` or one below it. Blocks until they are gone.
+
+    `listed`: the processes of this machine; None: as /proc has them.
+    """
     until_s = time.monotonic() + _DYING_S
-    while time.monotonic() < until_s:
-        marks = {pid: mark_of(pid) for pid in all_pids()}
+    num_clean = 0
+    # Twice: who was listed may start another and die before its mark is read, and only the next list has that one.
+    while num_clean < 2 and time.monotonic() < until_s:
+        marks = {pid: mark_of(pid) for pid in (listed or all_pids)()}
         found = [pid for pid, mark in marks.items() if is_of_line(mark, line)]
         _kill_all(found)
-        if not found and not any(_is_being_executed(pid) for pid, mark in marks.items() if not mark):
-            return
+        is_clean = not found and not any(_is_being_executed(pid) for pid, mark in marks.items() if not mark)
+        num_clean = num_clean + 1 if is_clean else 0
         time.sleep(_PAUSE_S)
 
 

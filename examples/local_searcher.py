@@ -11,7 +11,7 @@ import torch
 
 from fanwise import Pool, tune
 from fanwise.plot import SearchData, incumbent, save_figure
-from fanwise.tune import Ask, FIFOScheduler, RandomSearcher, Searcher, StoppingCriterion, Tuner, report
+from fanwise.tune import Ask, FIFOScheduler, Observation, RandomSearcher, Searcher, StoppingCriterion, Tuner, report
 from fanwise.zoo import DropoutMLP, digits, error_rate, train_epoch
 
 REPETITIONS = 3
@@ -37,9 +37,9 @@ class LocalSearcher(Searcher):
         names = list(ask.space.domains)
         return ask.space.resample(self.best_config, names[int(ask.random.random() * len(names))], ask.random)
 
-    def observe(self, trial_id: int, config: Mapping[str, object], loss: float) -> None:
-        if loss < self.best_loss:
-            self.best_loss, self.best_config = loss, dict(config)
+    def observe(self, observation: Observation) -> None:
+        if observation.loss < self.best_loss:
+            self.best_loss, self.best_config = observation.loss, dict(observation.config)
 
 
 def train_mlp(learning_rate: float, batch_size: int, max_epochs: int, **architecture: float) -> None:

@@ -12,7 +12,7 @@ import marks
 
 import fanwise
 from fanwise.tune import RandomSearch, StoppingCriterion, Tuner, report, uniform
-from fanwise.tune.record import read_events
+from fanwise.tune.record.reading import read_events
 
 NAME = "noop"
 

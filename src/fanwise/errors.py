@@ -4,6 +4,7 @@ The tree itself, with what each means, is in base/errors.py; what to do about ea
 """
 
 from .base.errors import AuthenticationError as AuthenticationError
+from .base.errors import CheckpointError as CheckpointError
 from .base.errors import ClosedError as ClosedError
 from .base.errors import DataFileError as DataFileError
 from .base.errors import DeadlineExceeded as DeadlineExceeded
@@ -18,6 +19,7 @@ from .base.errors import OwnerLostError as OwnerLostError
 from .base.errors import RecordError as RecordError
 from .base.errors import RemoteError as RemoteError
 from .base.errors import SearchFailedError as SearchFailedError
+from .base.errors import SearchInterrupted as SearchInterrupted
 from .base.errors import SecretError as SecretError
 from .base.errors import TrialStopped as TrialStopped
 from .base.errors import WindowFullError as WindowFullError

@@ -20,7 +20,7 @@ import pytest
 from fanwise.base.version import VERSION
 from fanwise.cli.app import main
 from fanwise.testing.programs import Finished, LoadedInterpreter, run_program
-from fanwise.tune.record import Record
+from fanwise.tune.record.writer import Record
 
 START = "import sys; sys.argv[0] = 'fanwise'; from fanwise.cli import main; main()"
 SHOW_LOADED = "import atexit, sys; atexit.register(lambda: print('loaded', *sys.modules)); "
@@ -99,8 +99,8 @@ def foreign(place: Place, searched: Finished) -> Iterator[str]:
     shutil.copytree(place.home / "good", place.home / name)
     with sqlite3.connect(place.home / name / "record.sqlite") as record:
         record.execute(r"""update meta set value = '"e\u001b[31mx"' where key in ('name', 'metric')""")
-        record.execute(r"""update events set body = replace(replace(replace(body, '"loss"', '"e\u001b[31mx"'),
-                           'Completed', 'Comp\u001b[31m'), '"epochs": 3', '"epochs": "\u001b[5m"')""")
+        record.execute(r"""update events set body = replace(replace(body, '"loss"', '"e\u001b[31mx"'),
+                           '"epochs": 3', '"epochs": "\u001b[5m"')""")
     record.close()
     (place.home / name / "output" / "0.out").write_bytes(b"\x1b[2Jgone\n")
     yield name
@@ -370,7 +370,7 @@ def test_a_record_of_another_version_names_both_versions(typed: Typed) -> None:
     done = typed("tune", "show", "other")
     shutil.rmtree(other)
     assert done.status == 1
-    assert "is of format 99, and this version of fanwise reads format 1" in done.err
+    assert "is of format 99, and this version of fanwise reads format [2, 0]" in done.err
 
 
 @pytest.mark.parametrize("arguments", [("--debug", "tune", "show", "none"), ("tune", "show", "none", "--debug")])

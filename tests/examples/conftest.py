@@ -24,6 +24,7 @@ SHRUNK: dict[str, dict[str, object]] = {
     "rl_cartpole": {"SOLVED": 20.0},
     "rl_cartpole_batched": {"EPISODES": 10},
     "rnn_parameter_server": {"EPOCHS": 2},
+    "simulate_asha": {"CONFIGURATIONS": 50, "HOURS": 0.5, "N_WORKERS": 20},
     "tensors": {},
     "tune_data_parallel": {"TRIALS": 2, "EPOCHS": 1},
 }

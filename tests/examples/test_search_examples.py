@@ -4,13 +4,12 @@ import ast
 import re
 from collections.abc import Callable
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
 
 from fanwise import tune
-from fanwise.tune import Ask, Space, lograndint, uniform
+from fanwise.tune import Ask, Observation, Space, lograndint, uniform
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -52,10 +51,18 @@ def test_a_searcher_of_ones_own_is_compared_with_random_search(
     assert_is_picture(tmp_path / "local-searcher.png")
 
 
+def test_simulated_searches_are_compared_without_training(run_example: Callable[[str], str]) -> None:
+    output = run_example("simulate_asha")
+    assert output.startswith("3 searches of 0.5 virtual hours on 20 workers with each scheduler; the error, mean:\n")
+    assert re.search(r"^ +3 min +8 min +15 min +30 min +trials +workers busy$", output, re.M)
+    for name in ("random search", "ASHA, stopping", "ASHA, promotion"):
+        assert re.search(rf"^{name} .*0\.\d{{4}} +\d+ +\d\d\.\d%$", output, re.M)
+
+
 # -- LocalSearcher -----------------------------------------------------------------------------------------------------
 
 SPACE = Space({"width": lograndint(8, 1024), "dropout": uniform(0, 0.95), "lr": uniform(0, 1), "max_epochs": 3})
-START = {"width": 100, "dropout": 0.5, "lr": 0.5, "max_epochs": 3}
+START: dict[str, object] = {"width": 100, "dropout": 0.5, "lr": 0.5, "max_epochs": 3}
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +76,12 @@ def local_searcher() -> Callable[[float, int], tune.Searcher]:
     return made
 
 
+def seen(trial_id: int, config: dict[str, object], loss: float) -> Observation:
+    return Observation(trial_id, config, 1, 1.0, (loss,), {"loss": loss})
+
+
 def changed_names(searcher: tune.Searcher, number: int) -> set[str]:
-    config = searcher.suggest(Ask(number, SPACE, Random(f"0/suggest/{number}")))
+    config = searcher.suggest(Ask(number, number, SPACE))
     assert config is not None
     return {name for name, value in SPACE.check(config).items() if value != START[name]}
 
@@ -79,8 +90,8 @@ def test_a_local_suggestion_changes_one_hyperparameter_of_the_best(
     local_searcher: Callable[[float, int], tune.Searcher],
 ) -> None:
     searcher = local_searcher(1.0, 0)
-    searcher.observe(0, START, 0.1)
-    searcher.observe(1, {**START, "width": 9}, 0.2)
+    searcher.observe(seen(0, START, 0.1))
+    searcher.observe(seen(1, {**START, "width": 9}, 0.2))
     changes = [changed_names(searcher, number) for number in range(100)]
     assert all(len(change) <= 1 for change in changes)
     assert set().union(*changes) == {"width", "dropout", "lr"}
@@ -88,7 +99,7 @@ def test_a_local_suggestion_changes_one_hyperparameter_of_the_best(
 
 def test_the_first_suggestions_are_random(local_searcher: Callable[[float, int], tune.Searcher]) -> None:
     searcher = local_searcher(1.0, 7)
-    searcher.observe(0, START, 0.1)
+    searcher.observe(seen(0, START, 0.1))
     changes = [changed_names(searcher, number) for number in range(10)]
     assert [len(change) for change in changes[:7]] == [3] * 7
     assert all(len(change) <= 1 for change in changes[7:])
@@ -98,7 +109,7 @@ def test_one_minus_probab_local_of_the_later_suggestions_are_random(
     local_searcher: Callable[[float, int], tune.Searcher],
 ) -> None:
     searcher = local_searcher(0.75, 0)
-    searcher.observe(0, START, 0.1)
+    searcher.observe(seen(0, START, 0.1))
     n_random = sum(len(changed_names(searcher, number)) > 1 for number in range(2000))
     assert 0.2 < n_random / 2000 < 0.3
 

@@ -219,6 +219,7 @@ class PlayedGroup:
         self.me = member("w0", 0, 10)
         self.fenced: str | None = None
         self.has_left = False
+        self.knows = (1, 1)
         self.ending = Mailbox()
         self.dialled: list[int] = []
         self._hub = hub

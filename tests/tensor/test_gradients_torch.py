@@ -2,7 +2,9 @@
 
 import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -203,6 +205,15 @@ def test_torch_compiles_only_where_asked_to(monkeypatch: pytest.MonkeyPatch) -> 
     assert compiled == [f, f]
 
 
+@pytest.fixture
+def no_monitor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's compiler uses tqdm where it is installed, and that would leave a thread that watches its bars."""
+    with suppress(ImportError):
+        tqdm = import_module("tqdm")
+        monkeypatch.setattr(tqdm.tqdm, "monitor_interval", 0)
+
+
+@pytest.mark.usefixtures("no_monitor")
 @pytest.mark.filterwarnings("ignore")  # torch's own, while it loads its compiler
 def test_a_compiled_function_has_first_and_second_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))  # no C++, and quick
@@ -212,6 +223,7 @@ def test_a_compiled_function_has_first_and_second_derivatives(monkeypatch: pytes
     assert torch.equal(grad(lambda x: f({"x": x})["x"].sum())(x), 6 * x)
 
 
+@pytest.mark.usefixtures("no_monitor")
 @pytest.mark.filterwarnings("ignore")  # as above
 def test_a_compiled_loss_draws_anew_from_each_key_without_compiling_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[object] = []

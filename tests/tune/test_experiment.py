@@ -4,7 +4,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,11 @@ import pandas as pd
 import pytest
 
 from fanwise.base.errors import RecordError
+from fanwise.testing.recorded_search import RecordedSearch
 from fanwise.tune.experiment import Best, Experiment, load_experiment
-from fanwise.tune.history import Failure
-from fanwise.tune.record import Record
-from fanwise.tune.record_lock import LOCK_NAME, is_held
+from fanwise.tune.record.history import Failure
+from fanwise.tune.record.lock import LOCK_NAME, is_held
+from fanwise.tune.record.writer import Record
 
 META = {
     "name": "lenet",
@@ -26,61 +27,24 @@ META = {
     "n_workers": 2,
     "asynchronous": False,
     "seed": 1,
+    "space": {"lr": {}, "max_epochs": {}},
 }
 REASON = {"kind": "exception", "text": "ValueError: no", "traceback": "Traceback ...", "last_output": "epoch 1"}
 
 
-class Search:
-    """Writes a search into a record, one committed event a call."""
-
-    def __init__(self, record: Record) -> None:
-        self.record = record
-
-    def add(self, t_s: float, kind: str, trial_id: int | None = None, **body: Any) -> None:  # Any: JSON
-        self.record.append(t_s, kind, trial_id, body)
-        self.record.commit()
-
-    def start(self, t_s: float, trial_id: int, config: dict[str, Any], *, attempt: int = 0, slot: int = 0) -> None:
-        self.add(t_s, "start", trial_id, config=config, attempt=attempt, slot=slot, seed=9)
-
-    def ready(self, t_s: float, trial_id: int, *, attempt: int = 0) -> None:
-        self.add(t_s, "ready", trial_id, attempt=attempt, pid=1, process_started_s=0.0, how="fork")
-
-    def report(
-        self,
-        t_s: float,
-        trial_id: int,
-        number: int,
-        values: dict[str, Any],  # Any: JSON
-        *,
-        attempt: int = 0,
-        decision: str = "CONTINUE",
-    ) -> None:
-        body = {"attempt": attempt, "values": values, "decision": decision, "worker_time": t_s / 2, "iter": number}
-        self.add(t_s, "report", trial_id, **body)
-
-    def end(
-        self,
-        t_s: float,
-        trial_id: int,
-        status: str,
-        objective_s: float | None,
-        *,
-        attempt: int = 0,
-        reason: dict[str, str] | None = None,
-        will_retry: bool = False,
-    ) -> None:
-        body = {"attempt": attempt, "status": status, "reason": reason, "objective_s": objective_s}
-        self.add(t_s, "end", trial_id, **body, will_retry=will_retry)
-
-
 @contextmanager
-def searching(folder: Path, **meta: Any) -> Iterator[Search]:  # Any: JSON
+def searching(folder: Path, **meta: Any) -> Iterator[RecordedSearch]:  # Any: JSON
+    """A search's rows go into a record, each committed at once."""
     with Record.create(folder, {**META, **meta}) as record:
-        yield Search(record)
+
+        def add(t_s: float, kind: str, trial_id: int | None, body: dict[str, Any]) -> None:  # Any: JSON
+            record.append(t_s, kind, trial_id, body)
+            record.commit()
+
+        yield RecordedSearch(add)
 
 
-def write_search(search: Search) -> None:
+def write_search(search: RecordedSearch) -> None:
     """Trial 0 completes, trial 1 fails and is tried again, trial 2 is stopped and ends after the stop."""
     search.start(0.0, 0, {"lr": 0.1, "max_epochs": 2}, slot=0)
     search.start(0.0, 1, {"lr": 0.2, "max_epochs": 2}, slot=1)
@@ -89,10 +53,10 @@ def write_search(search: Search) -> None:
     search.report(2.0, 0, 1, {"epoch": 1, "error": 0.5})
     search.report(2.5, 1, 1, {"epoch": 1, "error": 0.01})
     search.end(3.0, 1, "Failed", 2.0, reason=REASON, will_retry=True)
-    search.add(3.0, "free", 1, slot=1)
+    search.free(3.0, 1)
     search.report(4.0, 0, 2, {"epoch": 2, "error": 0.3, "note": "done"})
     search.end(4.0, 0, "Completed", 3.0)
-    search.add(4.0, "free", 0, slot=0)
+    search.free(4.0, 0)
     search.start(4.0, 1, {"lr": 0.2, "max_epochs": 2}, attempt=1, slot=0)
     search.start(4.0, 2, {"lr": 0.3, "max_epochs": 2, "extra": "x"}, slot=1)
     search.ready(5.0, 1, attempt=1)
@@ -100,12 +64,12 @@ def write_search(search: Search) -> None:
     search.report(6.0, 1, 1, {"epoch": 1, "error": 0.2}, attempt=1)
     search.report(7.0, 2, 1, {"epoch": 1, "error": math.nan})
     search.end(8.0, 1, "Completed", 3.0, attempt=1)
-    search.add(8.0, "free", 1, slot=0)
+    search.free(8.0, 1, attempt=1)
     search.report(9.0, 2, 2, {"epoch": 2, "error": 0.25}, decision="STOP")
-    search.add(9.0, "stop", reason="max_wallclock_time")
+    search.stop(9.0, "max_wallclock_time")
     search.end(10.0, 2, "Stopped", 5.0)
-    search.add(10.0, "free", 2, slot=1)
-    search.add(10.0, "finish", reason="max_wallclock_time")
+    search.free(10.0, 2)
+    search.finish(10.0, "max_wallclock_time")
 
 
 @pytest.fixture
@@ -179,7 +143,7 @@ def test_utilisation_is_the_share_between_first_ready_and_stop(experiment: Exper
 
 
 def test_metadata_are_those_of_the_record(experiment: Experiment) -> None:
-    assert experiment.metadata == {**META, "format": 1}
+    assert experiment.metadata == {**META, "format": [2, 0]}
     assert experiment.name == "lenet"
     assert experiment.path.name == "lenet"
     assert repr(experiment).startswith("Experiment('lenet', ")
@@ -208,7 +172,7 @@ def test_a_running_search_is_watched_with_one_object(tmp_path: Path) -> None:
         assert experiment.refresh() == 0
         assert list(experiment.results["st_status"]) == ["InProgress", "InProgress"]
         assert not experiment.finished
-        search.add(4.0, "finish", reason="done")
+        search.finish(4.0, "done")
         assert experiment.finished
 
 
@@ -216,21 +180,22 @@ def test_a_search_runs_as_long_as_its_tuner_holds_the_record(tmp_path: Path) -> 
     with searching(tmp_path / "e") as search:
         experiment = load_experiment(tmp_path / "e")
         assert (experiment.state, experiment.end_reason) == ("running", None)
-        search.add(4.0, "finish", reason="interrupted")
+        search.finish(4.0, "interrupted")
         assert (experiment.state, experiment.end_reason) == ("finished", "interrupted")
     assert experiment.state == "finished"
 
 
 def test_a_search_that_ends_while_it_is_looked_at_has_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with searching(tmp_path / "e") as search:
+    with ExitStack() as stack:
+        search = stack.enter_context(searching(tmp_path / "e"))
         experiment = load_experiment(tmp_path / "e")
 
         def end_and_look(file: Path) -> bool | None:
-            search.add(4.0, "finish", reason="done")
-            search.record.close()
+            search.finish(4.0, "done")
+            stack.close()
             return is_held(file)
 
-        monkeypatch.setattr("fanwise.tune.experiment.is_held", end_and_look)
+        monkeypatch.setattr("fanwise.tune.record.overview.is_held", end_and_look)
         assert experiment.state == "finished"
 
 
@@ -244,15 +209,16 @@ def test_a_record_that_is_closed_before_the_end_is_of_a_search_that_was_broken_o
 WRITER = """
 import os, signal, sys
 from pathlib import Path
-from fanwise.tune.record import Record
-record = Record.create(Path(sys.argv[1]), {"name": "e", "metric": "error", "mode": "min", "n_workers": 1})
+from fanwise.tune.record.writer import Record
+record = Record.create(Path(sys.argv[1]), {"name": "e", "metric": "error", "mode": "min", "n_workers": 1, "space": {}})
 its_end, our_end = os.pipe()
 if os.fork() == 0:
     os.write(our_end, b"x")
     sys.stdin.read()  # the child of a bare fork may live longer than the tuner
     os._exit(0)
 os.read(its_end, 1)
-record.append(0.0, "start", 0, {"config": {}, "attempt": 0, "slot": 0})
+start = {"order": "start", "trial": 0, "attempt": 0, "slot": 0, "config": {}}
+record.append(0.0, "begin", None, {"orders": [start]})
 record.commit()
 print("written", flush=True)
 signal.pause()
@@ -269,7 +235,7 @@ def test_a_search_whose_tuner_was_killed_was_broken_off_also_when_a_fork_of_it_l
         writer.kill()
         writer.wait()
         assert (before, experiment.state) == ("running", "broken-off")
-        assert list(experiment.trials["status"]) == ["InProgress"]
+        assert list(experiment.trials["status"]) == ["Lost"]
         assert writer.stdin is not None
         writer.stdin.close()
         assert writer.stdout.read() == "", "the fork has ended, too"
@@ -284,7 +250,8 @@ def test_on_a_network_file_system_only_the_machine_of_the_tuner_can_tell(
         with monkeypatch.context() as elsewhere:
             elsewhere.setattr("platform.node", lambda: "another")
             assert (here, experiment.state) == ("running", "unknown")
-        record.append(1.0, "finish", None, {"reason": "done"})
+        finish = {"order": "finish", "reason": "done", "kind": "limit", "error": None}
+        record.append(1.0, "tick", None, {"orders": [finish]})
     assert experiment.state == "finished"
 
 
@@ -301,7 +268,7 @@ def test_a_trial_that_waits_for_its_next_attempt_is_in_progress_until_the_stop(t
         experiment = load_experiment(tmp_path / "e")
         assert list(experiment.trials["status"]) == ["InProgress"]
         assert experiment.trials["ended_s"].isna().all()
-        search.add(2.0, "stop", reason="interrupted")
+        search.stop(2.0, "interrupted")
         assert list(experiment.trials["status"]) == ["Failed"]
         assert list(experiment.trials["ended_s"]) == [1.0]
 
@@ -329,7 +296,7 @@ def test_reported_names_that_are_ours_are_renamed(tmp_path: Path) -> None:
     assert (list(results["trial_id"]), list(results["reported_trial_id"])) == ([0], [5])
     assert (list(results["config_lr"]), list(results["reported_config_lr"])) == ([1.0], [9])
     assert list(results["status"]) == ["warm"]
-    assert (list(trials["status"]), list(trials["reported_status"])) == (["InProgress"], ["warm"])
+    assert (list(trials["status"]), list(trials["reported_status"])) == (["Lost"], ["warm"])
     assert (list(trials["iter"]), list(trials["reported_iter"])) == ([1], [7])
 
 
@@ -402,14 +369,15 @@ def test_the_utilisation_is_the_share_of_the_boxes_in_the_picture(
     with searching(tmp_path / "e") as search:
         for trial_id in range(4):
             begin_s = 2.5 * trial_id
+            if trial_id == 2:
+                search.start(3.0, 4, {}, slot=1)
+                search.ready(3.5, 4)  # runs for ever
             search.start(begin_s, trial_id, {})
             search.ready(begin_s + 0.5, trial_id)
+            if trial_id == 3 and stop_s is not None:
+                search.stop(stop_s, "max_wallclock_time")
             search.end(begin_s + 2.0, trial_id, "Completed", objective_s)  # 0.25 s later than its objective
-            search.add(begin_s + 2.25, "free", trial_id, slot=0)
-        search.start(3.0, 4, {}, slot=1)
-        search.ready(3.5, 4)  # runs for ever
-        if stop_s is not None:
-            search.add(stop_s, "stop", reason="max_wallclock_time")
+            search.free(begin_s + 2.25, trial_id)
     experiment = load_experiment(tmp_path / "e")
     timeline = worker_timeline(experiment.search_data())
     assert experiment.utilisation == pytest.approx(timeline.utilisation)

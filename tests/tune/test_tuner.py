@@ -13,20 +13,17 @@ from fanwise.pool import Pool, current
 from fanwise.testing.searches import quiet_tuner, search
 from fanwise.tune import (
     Ask,
-    Decision,
     Experiment,
     FIFOScheduler,
-    RandomSearch,
     Searcher,
-    Space,
     choice,
     load_experiment,
     randint,
     report,
     uniform,
 )
-from fanwise.tune.record import read_events
-from fanwise.tune.schedulers import Status
+from fanwise.tune.record.reading import read_events
+from fanwise.tune.searchers import Observation
 
 Objective = Callable[..., Any]  # Any: objectives return what they like
 
@@ -118,9 +115,13 @@ def test_the_utilisation_is_the_time_in_the_objective_over_that_of_all_workers_u
     experiment = search(spend_time, {"x": uniform(0, 1), "epochs": 50}, pool=pool, trials=5)
     events = read_events(experiment.path)
     ready = {event.trial_id: event.t_s for event in events if event.kind == "ready"}
-    stop_s = next(event.t_s for event in events if event.kind == "stop")
-    ends = {event.trial_id: event.body["objective_s"] for event in events if event.kind == "end"}
-    inside_s = sum(min(objective_s, max(0.0, stop_s - ready[number])) for number, objective_s in ends.items())
+    stop_s = next(event.t_s for event in events if "stop" in [o["order"] for o in event.body.get("orders", ())])
+    ends = {event.trial_id: event for event in events if event.kind == "ended"}
+    inside_s = 0.0
+    for number, event in ends.items():
+        until_stop_s = max(0.0, stop_s - ready[number])
+        took_s = event.body["objective_s"]
+        inside_s += took_s if event.t_s < stop_s else min(took_s, until_stop_s)
     utilisation = experiment.utilisation
     assert utilisation == pytest.approx(inside_s / (2 * (stop_s - min(ready.values()))), rel=1e-6)
     assert utilisation is not None and 0 < utilisation <= 1
@@ -158,10 +159,11 @@ class Halving(Searcher):
     def suggest(self, ask: Ask) -> Mapping[str, object]:
         return {"x": self.best[1] / 2}
 
-    def observe(self, trial_id: int, config: Mapping[str, object], loss: float) -> None:
-        self.seen.append((trial_id, loss))
-        assert isinstance(config["x"], float)
-        self.best = min(self.best, (loss, config["x"]))
+    def observe(self, observation: Observation) -> None:
+        self.seen.append((observation.trial_id, observation.loss))
+        x = observation.config["x"]
+        assert isinstance(x, float)
+        self.best = min(self.best, (observation.loss, x))
 
 
 def minus_x(x: float) -> float:
@@ -174,10 +176,11 @@ def test_a_searcher_of_ones_own_sees_every_report_as_a_loss_before_it_suggests_a
     objective: Objective,
     mode: Any,  # Any: user code's
 ) -> None:
-    searcher = Halving()
-    scheduler = FIFOScheduler(searcher, metric="loss", mode=mode)
-    experiment = search(objective, {"x": uniform(0, 1)}, pool=pool, scheduler=scheduler, n_workers=1)
-    assert configurations(experiment) == [0.5, 0.25, 0.125, 0.0625]
+    scheduler = FIFOScheduler(Halving(), metric="loss", mode=mode)
+    tuner = quiet_tuner(objective, {"x": uniform(0, 1)}, pool=pool, scheduler=scheduler, n_workers=1)
+    assert configurations(tuner.run()) == [0.5, 0.25, 0.125, 0.0625]
+    searcher = tuner.scheduler.searcher
+    assert isinstance(searcher, Halving)
     assert searcher.seen == [(0, 0.5), (1, 0.25), (2, 0.125), (3, 0.0625)]
 
 
@@ -189,7 +192,7 @@ class Broken(Searcher):
             raise LookupError("no more ideas")
         return {"x": 0.5}
 
-    def observe(self, trial_id: int, config: Mapping[str, object], loss: float) -> None:
+    def observe(self, observation: Observation) -> None:
         """Learns nothing."""
 
 
@@ -210,49 +213,17 @@ def test_a_tuner_serves_one_search(pool: Pool, home: Path) -> None:
     assert [path.name for path in home.iterdir()] == ["once"]
 
 
-class FromAList:
-    """A scheduler of one's own, which has nothing more when its list is empty."""
-
-    metric, mode = "loss", "min"
-
-    def __init__(self, values: list[float]) -> None:
-        self.values = values
-
-    def start(self, space: Space, seed: int) -> None: ...
-    def suggest(self, trial_id: int) -> dict[str, object] | None:
-        return {"x": self.values.pop(0)} if self.values else None
-
-    def on_report(self, trial_id: int, config: Mapping[str, object], values: Mapping[str, object]) -> Decision:
-        return Decision.CONTINUE
-
-    def on_end(self, trial_id: int, status: Status) -> None: ...
-    def describe(self) -> dict[str, object]:
-        return {}
+def test_one_scheduler_object_may_be_given_to_several_tuners_each_of_which_runs_a_copy(pool: Pool) -> None:
+    scheduler = FIFOScheduler(Halving(), metric="loss")
+    first = quiet_tuner(return_x, {"x": uniform(0, 1)}, pool=pool, scheduler=scheduler, n_workers=1)
+    second = quiet_tuner(return_x, {"x": uniform(0, 2)}, pool=pool, scheduler=scheduler, n_workers=1)
+    assert configurations(first.run()) == configurations(second.run()) == [0.5, 0.25, 0.125, 0.0625]
+    assert isinstance(scheduler.searcher, Halving)
+    assert scheduler.searcher.seen == []
 
 
-def halving(searcher: Searcher) -> FIFOScheduler:
-    return FIFOScheduler(searcher, metric="loss")
-
-
-def test_a_scheduler_or_searcher_that_has_served_a_search_is_refused_when_the_next_tuner_is_made(
-    pool: Pool, home: Path
-) -> None:
+def test_a_scheduler_that_cannot_be_copied_is_refused_with_what_to_do(pool: Pool) -> None:
     searcher = Halving()
-    used = [RandomSearch(metric="loss"), FromAList([0.5]), halving(searcher)]
-    for number, scheduler in enumerate(used):
-        search(return_x, {"x": uniform(0, 1)}, pool=pool, scheduler=scheduler, name=f"first-{number}")
-    names = ["RandomSearch", "FromAList", "FIFOScheduler", "Halving"]
-    for scheduler, name in zip([*used, halving(searcher)], names, strict=True):
-        with pytest.raises(ValueError, match=f"this {name} has already served a search, .* Make a new s"):
-            quiet_tuner(return_x, {"x": uniform(0, 1)}, pool=pool, scheduler=scheduler, name="second")
-    assert sorted(path.name for path in home.iterdir()) == ["first-0", "first-1", "first-2"]
-
-
-def test_of_two_tuners_with_one_scheduler_only_the_first_to_run_gets_it_with_its_own_space(pool: Pool) -> None:
-    scheduler = RandomSearch(metric="loss")
-    first = quiet_tuner(return_x, {"x": uniform(0, 1)}, pool=pool, scheduler=scheduler)
-    second = quiet_tuner(return_x, {"x": uniform(5, 6)}, pool=pool, scheduler=scheduler)
-    assert max(configurations(first.run())) < 1
-    with pytest.raises(ValueError, match="this RandomSearch has already served a search"):
-        second.run()
-    assert not second.path.exists()
+    searcher.lock = threading.Lock()  # type: ignore[attr-defined]
+    with pytest.raises(TypeError, match=r"copy of its scheduler, and FIFOScheduler cannot be copied .* begin\(\)"):
+        quiet_tuner(return_x, {"x": uniform(0, 1)}, pool=pool, scheduler=FIFOScheduler(searcher, metric="loss"))

@@ -8,12 +8,12 @@ import pytest
 
 from fanwise.base.errors import ClosedError
 from fanwise.pool import Pool, current
+from fanwise.pool.seeds import job_seed
 from fanwise.testing.programs import LoadedInterpreter
 from fanwise.testing.searches import search
 from fanwise.tune import (
     report,
 )
-from fanwise.tune.record import read_events
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def test_trials_of_one_configuration_draw_different_numbers_and_a_repeated_searc
     assert drawn.equals(drawn_again)
     for column in columns:
         assert first.results[column].nunique() == 3
-    seeds = {event.trial_id: event.body["seed"] % 2**32 for event in read_events(first.path) if event.kind == "start"}
+    seeds = {trial_id: job_seed(first.metadata["seed"], trial_id, 0) % 2**32 for trial_id in range(3)}
     assert dict(zip(first.results["trial_id"], first.results["seed"], strict=True)) == seeds
 
 

@@ -17,7 +17,7 @@ from fanwise.base.errors import RecordError, SearchFailedError
 from fanwise.pool import Pool
 from fanwise.testing import within
 from fanwise.tune import Experiment, RandomSearch, StoppingCriterion, Tuner, choice, load_experiment, report, uniform
-from fanwise.tune.record import read_events
+from fanwise.tune.record.reading import read_events
 
 WAYS = [
     *("good", "raises", "hangs", "crashes", "exits", "leaves", "is killed", "says nothing", "reports nan"),
@@ -189,9 +189,10 @@ def test_when_the_first_trials_all_fail_alike_the_search_fails_and_keeps_everyth
 
 def test_different_first_failures_and_failures_after_a_success_do_not_fail_the_search(pool: Pool, home: Path) -> None:
     ways = ["raises", "raises", "exits", "raises", "raises", "raises"]
-    assert list(search(end_in_a_way, ways, pool=pool, n_workers=1).trials["reason"]) == [
-        "exit" if w == "exits" else "exception" for w in ways
-    ]
+    with pytest.raises(SearchFailedError, match=r"all 6 trials failed; the commonest reason, 5 times, .exception."):
+        search(end_in_a_way, ways, pool=pool, n_workers=1, name="six")
+    reasons = ["exit" if w == "exits" else "exception" for w in ways]
+    assert list(load_experiment("six").trials["reason"]) == reasons
 
 
 def test_a_search_without_that_limit_goes_on_whatever_happens(pool: Pool, home: Path) -> None:
@@ -249,7 +250,7 @@ def test_a_trial_that_crashed_is_tried_again_and_only_its_last_attempt_counts(
 
 
 def test_what_fails_again_and_again_is_tried_no_more_often_than_asked(pool: Pool, home: Path) -> None:
-    experiment = search(end_in_a_way, ["raises"], pool=pool, retries=2)
+    experiment = search(end_in_a_way, ["raises"], pool=pool, retries=2, max_equal_failures=None)
     assert list(experiment.trials["attempt"]) == [2]
     assert list(experiment.trials["status"]) == ["Failed"]
 

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -18,8 +18,9 @@ from fanwise.base.errors import ClosedError, RecordError
 from fanwise.links import Hub
 from fanwise.testing import within
 from fanwise.tune import Experiment, load_experiment
-from fanwise.tune.record import read_events
-from fanwise.tune.watch import Interrupts, counting_interrupts, leave, look, watch
+from fanwise.tune.decisions.facts import Fact, Interrupt
+from fanwise.tune.record.reading import read_events
+from fanwise.tune.terminal.watch import Interrupts, counting_interrupts, leave, look, watch
 
 SOURCES = Path(fanwise.__file__).parents[1]
 
@@ -53,8 +54,8 @@ if __name__ == "__main__":
     tuner = Tuner(objective, {"x": uniform(0, 1)}, scheduler, stop, n_workers=2, name="pressed", stop_grace_s=60)
     try:
         experiment = tuner.run()
-    except KeyboardInterrupt:
-        print("it raised KeyboardInterrupt")
+    except KeyboardInterrupt as interrupted:
+        print("it raised", type(interrupted).__name__, "with", len(interrupted.experiment.results), "reports")
         sys.exit(130)
     print("it returned", len(experiment.results), "reports")
 """
@@ -161,14 +162,14 @@ def everything_is_kept() -> Experiment:
 HINT = "Ctrl-C: the trials are stopped and everything is kept; once more kills them."
 
 
-def test_once_stops_the_trials_prints_the_summary_and_returns(tmp_path: Path) -> None:
+def test_once_stops_the_trials_prints_the_summary_and_goes_on_as_keyboard_interrupt(tmp_path: Path) -> None:
     with script(tmp_path, "gentle") as running:
         both_have_reported()
         running.press()
-        assert running.ends() == 0
+        assert running.ends() == 130
         lines = running.text.splitlines()
     assert "Resource summary (last result is reported):" in lines
-    assert lines[-2:] == ["the search ended: interrupted", "it returned 2 reports"]
+    assert lines[-2:] == ["the search ended: interrupted", "it raised SearchInterrupted with 2 reports"]
     assert "Traceback" not in running.text
     everything_is_kept()
 
@@ -178,11 +179,11 @@ def test_ctrl_c_typed_into_a_terminal_ends_the_live_table_and_leaves_the_summary
         both_have_reported()
         running.says("2 running")
         os.write(running._source, b"\x03")
-        assert running.ends() == 0
+        assert running.ends() == 130
         table, _, summary = running.text.rpartition("\x1b[?25h")  # the cursor comes back
     assert "\x1b[?25l" in table and "loss" in table
     assert "Resource summary (last result is reported):" in summary
-    assert summary.endswith("the search ended: interrupted\r\nit returned 2 reports\r\n")
+    assert summary.endswith("the search ended: interrupted\r\nit raised SearchInterrupted with 2 reports\r\n")
     assert "Traceback" not in running.text
     everything_is_kept()
 
@@ -196,7 +197,7 @@ def test_twice_kills_what_cannot_be_stopped_and_raises_keyboard_interrupt(tmp_pa
         assert running.process.poll() is None
         running.press()
         assert running.ends() == 130  # long before the 60 s of grace are over
-    assert "it raised KeyboardInterrupt" in running.text
+    assert "it raised SearchInterrupted" in running.text
     assert "Traceback" not in running.text
     everything_is_kept()
 
@@ -207,8 +208,8 @@ def test_once_while_an_import_hangs_ends_it_before_any_trial_has_begun(tmp_path:
     with script(tmp_path, "late", environment={"SLOW_BEGUN": str(begun)}) as running:
         within(40.0, begun.exists, "the warm process imports")
         running.press()
-        assert running.ends() == 0
-    assert "it returned 0 reports" in running.text
+        assert running.ends() == 130
+    assert "it raised SearchInterrupted with 0 reports" in running.text
     assert list(load_experiment("pressed").trials["status"]) == ["Stopped", "Stopped"]
 
 
@@ -226,7 +227,8 @@ class EndlessSearch:
         self.abandoned_by: list[str] = []
         self._ends_at = ends_at
 
-    def interrupt(self) -> None:
+    def wish(self, make: Callable[[float], Fact]) -> None:
+        assert make is Interrupt
         self.interrupts += 1
 
     def abandon(self) -> None:

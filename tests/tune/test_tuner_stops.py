@@ -2,13 +2,12 @@
 
 import signal
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from fanwise.pool import Pool, current
-from fanwise.testing.searches import search
+from fanwise.testing.searches import quiet_tuner, search
 from fanwise.tune import (
     Decision,
     RandomSearch,
@@ -18,7 +17,9 @@ from fanwise.tune import (
     report,
     uniform,
 )
-from fanwise.tune.schedulers import Status
+from fanwise.tune.schedulers import New, NextTrial, Status
+from fanwise.tune.searchers import Ask, Observation
+from fanwise.tune.spaces import Space
 
 
 @pytest.fixture(autouse=True)
@@ -118,19 +119,35 @@ def test_a_stop_reaches_trials_inside_and_outside_of_report_and_those_that_keep_
 class StopsAtOnce:
     """A scheduler of one's own: every trial is stopped at its third report."""
 
-    def __init__(self) -> None:
-        self._random = RandomSearch(metric="loss")
-        self._seen: dict[int, int] = {}
-        self.ended: dict[int, Status] = {}
-        self.metric, self.mode = self._random.metric, self._random.mode
-        self.start, self.suggest, self.describe = self._random.start, self._random.suggest, self._random.describe
+    resource_attr: str | None = None
+    max_resource: float | None = None
+    clones = False
 
-    def on_report(self, trial_id: int, config: Mapping[str, object], values: Mapping[str, object]) -> Decision:
-        self._seen[trial_id] = self._seen.get(trial_id, 0) + 1
-        return Decision.STOP if self._seen[trial_id] == 3 else Decision.CONTINUE
+    def __init__(self) -> None:
+        random_search = RandomSearch(metric="loss")
+        self.ended: dict[int, Status] = {}
+        self.objectives, self.searcher = random_search.objectives, random_search.searcher
+
+    def check(self, space: Space) -> None:
+        """Any space will do."""
+
+    def begin(self, space: Space, seed: int) -> None:
+        self.ended.clear()
+
+    def next(self, ask: Ask) -> NextTrial:
+        return New()
+
+    def on_report(self, observation: Observation) -> Decision:
+        return Decision.STOP if observation.iter == 3 else Decision.CONTINUE
+
+    def on_rewind(self, trial_id: int, to_iter: int) -> None:
+        """Nothing is kept of reports."""
 
     def on_end(self, trial_id: int, status: Status) -> None:
         self.ended[trial_id] = status
+
+    def describe(self) -> dict[str, object]:
+        return {"name": "StopsAtOnce"}
 
 
 def report_for_ever(x: float, where: str) -> None:
@@ -149,10 +166,11 @@ def report_for_ever(x: float, where: str) -> None:
 
 @pytest.mark.parametrize("where", ["here", "in a thread"])
 def test_a_schedulers_stop_ends_the_trial_wherever_it_reports_from(pool: Pool, where: str) -> None:
-    scheduler = StopsAtOnce()
     space = {"x": uniform(0, 1), "where": where}
-    experiment = search(report_for_ever, space, pool=pool, scheduler=scheduler, trials=3)
+    tuner = quiet_tuner(report_for_ever, space, pool=pool, scheduler=StopsAtOnce(), trials=3)
+    experiment = tuner.run()
     assert list(experiment.trials["status"]) == ["Stopped"] * 3
     assert list(experiment.trials["iter"]) == [3] * 3
     assert sorted(experiment.results["st_decision"]) == ["CONTINUE"] * 6 + ["STOP"] * 3
-    assert scheduler.ended == dict.fromkeys(range(3), Status.STOPPED)
+    assert isinstance(tuner.scheduler, StopsAtOnce)
+    assert tuner.scheduler.ended == dict.fromkeys(range(3), Status.STOPPED)

@@ -21,7 +21,7 @@ from fanwise.tune import (
     report,
     uniform,
 )
-from fanwise.tune.record import read_events
+from fanwise.tune.record.reading import read_events
 
 SOURCES = Path(fanwise.__file__).parents[1]
 

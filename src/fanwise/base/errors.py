@@ -18,9 +18,11 @@
     +-- LeaseError                        more devices or memory asked for than there are
     +-- RecordError                       not an experiment's record, or one of another version
     +-- DataFileError                     a file of a data set is missing, cut short, or not what its name says
-    +-- SearchFailedError                 the first trials of a search all failed in the same way
+    +-- CheckpointError                   a trial's checkpoint cannot be written or read
+    +-- SearchFailedError                 the first trials of a search, or all of them, failed
 
     TrialStopped (BaseException)          not an error: this job was told to end
+    SearchInterrupted (KeyboardInterrupt) Ctrl-C ended a search, cleanly; carries the experiment
 
 Wrong arguments are TypeError and ValueError. A message says what happened with values, where, and what to do
 next; each class of the tree appends its anchor in docs/errors.md, so call sites do not repeat it.
@@ -151,10 +153,28 @@ class DataFileError(FanwiseError):
     anchor = "data-file"
 
 
+class CheckpointError(FanwiseError):
+    """A trial's checkpoint cannot be written, or is not there, or not whole."""
+
+    anchor = "checkpoint"
+
+
 class SearchFailedError(FanwiseError):
-    """The first trials of a search all failed in the same way, so going on would waste the machine."""
+    """The first trials of a search all failed in the same way, so going on would waste the machine; or all failed."""
 
     anchor = "search-failed"
+
+
+class SearchInterrupted(KeyboardInterrupt):
+    """Ctrl-C ended a search: its trials were stopped, and all that was reported is kept.
+
+    Attributes:
+        experiment: what was found until then; `Tuner.resume(experiment.name).run()` goes on.
+    """
+
+    def __init__(self, message: str, experiment: object) -> None:
+        super().__init__(message)
+        self.experiment = experiment
 
 
 class TrialStopped(BaseException):

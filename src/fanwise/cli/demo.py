@@ -14,7 +14,7 @@ import typer
 
 from ..base.text import counted, printable_line
 from ..tune import Experiment, RandomSearch, StoppingCriterion, Tuner, loguniform, randint
-from .experiments import check_end, draw, folder_for_output, shown_config, utilisation_of
+from .experiments import check_end, draw, folder_for_output, run_to_its_end, shown_config, utilisation_of
 
 DATA = ("digits", "fashion-mnist")
 # So that a trial takes some 4 to 8 seconds on one thread, and one sees trials end and begin. An epoch of Fashion-MNIST
@@ -54,7 +54,7 @@ def run_demo(*, seconds: float, workers: int, data: str, out: Path) -> None:
         n_workers=workers,
         print_update_interval=min(30.0, seconds / 3),
     )
-    experiment = tuner.run()
+    experiment = run_to_its_end(tuner)
     pictures = draw(experiment.path, out)
     typer.echo()
     for line in _summary(experiment, workers):

@@ -8,17 +8,16 @@ from pathlib import Path
 
 import typer
 
-from ..base.errors import RecordError
+from ..base.errors import RecordError, SearchInterrupted
 from ..base.text import printable, printable_line
 from ..plot import save_figure
 from ..plot.canvas import FIGURE_KINDS
 from ..plot.data import worker_timeline
 from ..pool.output import tail
-from ..tune import Experiment, list_experiments, load_experiment
+from ..tune import Experiment, Tuner, list_experiments, load_experiment
 from ..tune.experiment import State
-from ..tune.experiment_names import experiments_folder
-from ..tune.summary import snapshot_of
-from ..tune.table import final_block
+from ..tune.record.names import experiments_folder
+from ..tune.terminal.table import final_block
 
 # What a shell gives a program that Ctrl-C ended.
 INTERRUPTED_STATUS = 130
@@ -49,7 +48,7 @@ def list_lines() -> Iterator[str]:
 
 
 def _list_line(name: str, experiment: Experiment, width: int) -> str:
-    snapshot = snapshot_of(experiment)
+    snapshot = experiment.snapshot()
     best = "-"
     if snapshot.best is not None:
         best = f"{printable_line(snapshot.metric)}={snapshot.best[0]:.5g} (trial {snapshot.best[1]})"
@@ -61,7 +60,7 @@ def show_lines(name: str) -> Iterator[str]:
     experiment = load_experiment(name)
     ended = f" ({printable_line(experiment.end_reason)})" if experiment.end_reason else ""
     yield f"experiment {printable_line(experiment.name)}: {_STATES[experiment.state]}{ended}"
-    yield final_block(snapshot_of(experiment))
+    yield final_block(experiment.snapshot())
     best = experiment.best
     if best is not None:
         yield f"best configuration: {shown_config(best.config)}"
@@ -82,6 +81,14 @@ def show_lines(name: str) -> Iterator[str]:
 def utilisation_of(experiment: Experiment) -> str | None:
     """The utilisation in the words of the worker timeline; None before the first objective began."""
     return worker_timeline(experiment.search_data()).utilisation_in_words()
+
+
+def run_to_its_end(tuner: Tuner) -> Experiment:
+    """Run a search; Ctrl-C ends it, and what was found until then is shown all the same. See `check_end`."""
+    try:
+        return tuner.run()
+    except SearchInterrupted:
+        return Experiment(tuner.path)
 
 
 def check_end(experiment: Experiment) -> None:

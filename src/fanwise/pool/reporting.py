@@ -58,13 +58,18 @@ def report(**metrics: Any) -> None:  # Any: scalars of any library
 
     >>> report(epoch=1, validation_error=0.25)
     """
+    send_report(metrics)
+
+
+def send_report(metrics: Mapping[str, Any], *, checkpoint: str | None = None) -> None:  # Any: scalars of any library
+    """As `report`; `checkpoint`: the name of what was saved with it."""
     global _reported
     values = plain_metrics(metrics)
     _reported = True
     if not in_job():
         _log.info("report outside a tuner: %s", values)
         return
-    if current().report(values).ends:
+    if current().report(values, checkpoint=checkpoint).ends:
         raise TrialStopped("the tuner stopped this trial")
 
 

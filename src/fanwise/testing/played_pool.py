@@ -15,11 +15,14 @@ from typing import Any, cast
 
 from ..pool import Outcome, Reply, Resources
 from ..pool.functions import pack
-from ..tune import RandomSearch, Space, StoppingCriterion, uniform
-from ..tune.record import Record, read_events
-from ..tune.schedulers import Scheduler
-from ..tune.search import Plan, Search
-from ..tune.tuning import Tuning
+from ..tune import RandomSearch, Scheduler, Space, StoppingCriterion, uniform
+from ..tune.checkpoints import CheckpointStore
+from ..tune.decisions import facts
+from ..tune.decisions.tuning import Tuning
+from ..tune.record.progress import Progress
+from ..tune.record.reading import read_events
+from ..tune.record.writer import Record
+from ..tune.runner import Plan, Search
 from .simulated_engine import Say, SimulatedEngine, SimulatedJob, SimulatedReport
 
 DONE = Outcome("returned", objective_s=0.5)
@@ -51,8 +54,13 @@ class CountingRecord:
     def __init__(self, record: Record) -> None:
         self._record = record
         self.transactions = 0
+        self.meta: dict[str, Any] = {}  # Any: JSON; what was set last
         self.error: BaseException | None = None
         self._open = False
+
+    @property
+    def next_seq(self) -> int:
+        return self._record.next_seq
 
     def append(self, t_s: float, kind: str, trial_id: int | None, body: Mapping[str, Any]) -> int:  # Any: JSON
         self._open = True
@@ -65,6 +73,10 @@ class CountingRecord:
         self.transactions += self._open
         self._open = False
 
+    def set_meta(self, values: Mapping[str, Any]) -> None:  # Any: JSON
+        self._record.set_meta(values)
+        self.meta |= values
+
 
 class Stage:
     """One search and its engine, all driven by the test."""
@@ -73,18 +85,23 @@ class Stage:
         self.folder = folder / "e"
         self.engine = SimulatedEngine()
         self.loop = self.engine.loop
-        self.file = Record.create(self.folder, {"name": "e"})
+        self.meta = {"name": "e", "metric": "loss", "mode": "min", "space": {"x": {}}, "n_workers": 2}
+        self.file = Record.create(self.folder, self.meta)
         self.record = CountingRecord(self.file)
         self.search: Search
 
     def begin(self, scheduler: Scheduler | None = None, stop: StoppingCriterion | None = None, **options: Any) -> None:
         scheduler = scheduler or RandomSearch(metric="loss")
-        scheduler.start(Space({"x": uniform(0, 1)}), 0)
-        options = {"n_workers": 2, **options}
-        tuning = Tuning(scheduler, stop or StoppingCriterion(max_num_trials_started=1_000_000), **options)
-        plan = Plan("e", pack(print), Resources(), 0, options["n_workers"], False, self.folder, "loss", ("x",), None)
-        self.search = Search(self.engine, cast(Record, self.record), tuning, plan)
-        self.loop.call_soon(self.search.begin)
+        space = Space({"x": uniform(0, 1)})
+        scheduler.begin(space, 0)
+        root = str(self.folder / "checkpoints")
+        plan = Plan("e", pack(print), Resources(), 0, False, self.folder, root)
+        record = cast(Record, self.record)
+        self.search = Search(self.engine, record, plan, Progress(self.meta), checkpoints=CheckpointStore(root))
+        suggester = self.search.suggester(scheduler.searcher)
+        stop = stop or StoppingCriterion(max_num_trials_started=1_000_000)
+        tuning = Tuning(scheduler, space, stop, searcher=suggester, **{"n_workers": 2, **options})
+        self.loop.call_soon(lambda: self.search.begin(tuning, facts.Begin))
         self.turn()
 
     def turn(self, *calls: Callable[[], None]) -> None:
@@ -110,6 +127,11 @@ class Stage:
 
     def end(self, job: SimulatedJob, outcome: Outcome = DONE) -> None:
         self.turn(lambda: self.engine.ended(job, outcome), lambda: self.engine.free(job))
+
+    def orders(self, name: str) -> list[Any]:  # Any: JSON
+        """The orders of this name, in the order of the record."""
+        rows = [event.body.get("orders", ()) for event in read_events(self.folder)]
+        return [order for row in rows for order in row if order["order"] == name]
 
     def events(self, kind: str) -> list[tuple[int | None, Any]]:  # Any: JSON
         return [(event.trial_id, event.body) for event in read_events(self.folder) if event.kind == kind]

@@ -7,34 +7,34 @@
 Knows names and paths, and asks the others. Every property first reads what the record has got since the last look, and
 only that, so that a running search can be watched with one object. Nothing here writes to the record.
 
-Reports of an attempt that was later tried again are left out everywhere, except in `results_of(all_attempts=True)`.
+Reports that became void, because their trial went on from an earlier checkpoint, are left out everywhere, except in
+`results_of(all_attempts=True)`.
 An `Experiment` belongs to one thread.
 """
 
 import difflib
 import os
-import platform
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from ..base.errors import RecordError
-from . import history as _history
-from .experiment_names import experiments_folder, list_experiments
-from .frames import results_frame, trials_frame
-from .history import Failure, History
-from .record_lock import is_held
-from .record_reading import FILE_NAME, iter_events, read_meta
+from .record import history as _history
+from .record.frames import results_frame, trials_frame
+from .record.history import Failure, History
+from .record.names import experiments_folder, list_experiments
+from .record.overview import State as State
+from .record.overview import is_written, state_of
+from .record.reading import FILE_NAME, iter_events, read_meta
+from .record.snapshot import SearchSnapshot
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
     from ..plot.data import SearchData
-
-State = Literal["running", "finished", "broken-off", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Experiment:
         place = Path(path)
         self.path = place.parent if place.name == FILE_NAME else place
         self._meta = read_meta(self.path)
-        self._state = History()
+        self._state = History(self._meta)
 
     def __repr__(self) -> str:
         return f"Experiment({self.name!r}, {str(self.path)!r})"
@@ -88,7 +88,7 @@ class Experiment:
 
     def results_of(self, *, all_attempts: bool = False) -> "pd.DataFrame":
         """As `results`; with `all_attempts=True` also the reports of attempts that were later tried again."""
-        return results_frame(self.history(), all_attempts=all_attempts)
+        return results_frame(self.history(), all_attempts=all_attempts, dead=self.state == "broken-off")
 
     @property
     def trials(self) -> "pd.DataFrame":
@@ -98,7 +98,7 @@ class Experiment:
         last, best_<metric>, worker_time (s inside the objective, all attempts together), started_s, ended_s (NaN while
         it runs), reason (kind of failure) and reason_text; see `reason` for the whole of it.
         """
-        return trials_frame(self.history(), self._metric, self._mode)
+        return trials_frame(self.history(), self._metric, self._mode, dead=self.state == "broken-off")
 
     @property
     def best(self) -> Best | None:
@@ -118,9 +118,7 @@ class Experiment:
         The worker time is n_workers times the time from the first objective's beginning to the moment when trials were
         no longer started (in a running search: to the last event). Start-up and winding down are not part of it.
         """
-        share = _history.utilisation(self.history(), int(self._meta["n_workers"]))
-        # An objective begins a moment before the tuner hears of it, so the sum may be a hair more than the whole.
-        return None if share is None else min(1.0, share)
+        return self.history().progress.utilisation()
 
     @property
     def finished(self) -> bool:
@@ -138,19 +136,14 @@ class Experiment:
 
         Told from a lock that the tuner holds, so a new process with the pid of a dead tuner is not taken for it.
         """
-        if self.finished:
-            return "finished"
-        held = self._is_held()
-        if held:
-            return "running"
-        if self.finished:  # it came to its end between the two looks
-            return "finished"
-        return "unknown" if held is None else "broken-off"
+        held = is_written(self.path, self._meta)
+        return state_of(finished=self.finished, held=held)  # in this order: it may come to its end meanwhile
 
     @property
     def end_reason(self) -> str | None:
         """Why the search ended, e.g. "max_wallclock_time=60 s is over" or "interrupted"; None until it has finished."""
-        return self.history().end_reason
+        progress = self.history().progress
+        return progress.reason if progress.finished else None
 
     def reason(self, trial_id: int) -> Failure | None:
         """Why a trial failed, with traceback and last output; None if it did not.
@@ -212,10 +205,15 @@ class Experiment:
                 Span(a.slot, trial.trial_id, a.started_s, a.ready_s, a.ended_s, a.free_s, a.status, a.objective_s)
                 for trial, a in _history.spans(state)
             ],
-            first_ready_s=state.first_ready_s,
+            first_ready_s=state.progress.first_ready_s,
             stop_s=state.stop_s,
             last_s=state.last_s,
         )
+
+    def snapshot(self) -> SearchSnapshot:
+        """What the terminal shows of it: the same as while it runs."""
+        history = self.history()
+        return history.progress.snapshot(dead=self.state == "broken-off")
 
     def plot(self) -> "Figure":
         """The best value so far over wall-clock time, as a matplotlib figure."""
@@ -234,15 +232,6 @@ class Experiment:
         from ..plot import figures
 
         return figures.workers(self.search_data())
-
-    def _is_held(self) -> bool | None:
-        """Whether a tuner holds the record open. On a network file system only its own machine can tell."""
-        live_file = self._meta.get("live_file")
-        if live_file is None:
-            return is_held(self.path / FILE_NAME)
-        if self._meta.get("live_host") != platform.node():
-            return None
-        return is_held(Path(str(live_file)))
 
     @property
     def _metric(self) -> str:
@@ -270,12 +259,17 @@ def load_experiment(name_or_path: str | os.PathLike[str]) -> Experiment:
     >>> load_experiment("lenet-search").best.config
     {'learning_rate': 0.1, 'batch_size': 128}
     """
+    return Experiment(folder_of(name_or_path))
+
+
+def folder_of(name_or_path: str | os.PathLike[str]) -> Path:
+    """The folder of an experiment that is named or whose path is given. Raises as `load_experiment`."""
     place = Path(name_or_path)
     named = experiments_folder() / place
     if not place.is_absolute() and len(place.parts) == 1 and named.exists():
-        return Experiment(named)
+        return named
     if place.exists():
-        return Experiment(place)
+        return place.parent if place.name == FILE_NAME else place
     raise RecordError(f"There is no experiment {os.fspath(name_or_path)!r}: {_what_there_is(place.name)}")
 
 

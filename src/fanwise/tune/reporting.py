@@ -12,7 +12,7 @@ from typing import Any
 from ..pool.reporting import forget_reports, has_reported, is_array
 from ..pool.reporting import is_plain as is_plain
 from ..pool.reporting import plain_metrics as plain_metrics
-from ..pool.reporting import report as report
+from .trial import report as report
 
 
 def run_objective(objective: Callable[..., Any], metric: str, /, **config: Any) -> None:  # Any: the user's objective

@@ -8,8 +8,9 @@ Counts keeps the extremes of the metrics that the criterion names and of no othe
 
 import math
 import numbers
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 from ..base.nearest import names_nearest_option, nearest
 from .values import is_number
@@ -60,6 +61,11 @@ class Counts:
     def num_trials_finished(self) -> int:
         """Completed, stopped or failed."""
         return self.num_trials_completed + self.num_trials_stopped + self.num_trials_failed
+
+    def watch(self, watched: frozenset[str]) -> None:
+        """Keep the extremes of other metrics from now on; those that were kept before stay as they are."""
+        self.unseen = (self.unseen & watched) | (watched - self.watched)
+        self.watched = watched
 
     def add_report(self, values: Mapping[str, object]) -> None:
         """One more evaluation. Watched values that are NaN or no numbers leave the extremes as they were."""
@@ -130,39 +136,58 @@ class StoppingCriterion:
         for name in names[4:]:
             object.__setattr__(self, name, _metric_limit(name, getattr(self, name)))
 
+    def to_json(self) -> dict[str, object]:
+        """The limits that are set, for the record; an infinite one is written as Python's JSON does."""
+        limits = {option.name: getattr(self, option.name) for option in fields(self)}
+        return {
+            name: dict(limit) if isinstance(limit, Mapping) else limit
+            for name, limit in limits.items()
+            if limit is not None
+        }
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> "StoppingCriterion":  # Any: JSON
+        """The criterion that `to_json` wrote. Raises TypeError, ValueError as the constructor."""
+        return cls(**body)
+
     def watched(self, metric: str) -> frozenset[str]:
         """Names of the metrics whose extremes the verdict needs; `metric` is the scheduler's."""
         return frozenset(_limits(self.max_metric_value, metric)) | frozenset(_limits(self.min_metric_value, metric))
 
     def verdict(self, counts: Counts) -> Verdict | None:
         """Whether to stop. A limit that stops the running trials goes before the one that lets them finish."""
-        for reason in self._reached(counts):
+        reason = self._reached(counts)
+        if reason is not None:
             return Verdict(reason, lets_running_finish=False)
-        if _over(counts.num_trials_started, self.max_num_trials_started):
-            return Verdict(f"max_num_trials_started={self.max_num_trials_started} reached", lets_running_finish=True)
+        most = self.max_num_trials_started
+        if most is not None and counts.num_trials_started >= most:
+            return Verdict(f"max_num_trials_started={most} reached", lets_running_finish=True)
         return None
 
-    def _reached(self, counts: Counts) -> Iterable[str]:
-        if _over(counts.wallclock_s, self.max_wallclock_time):
-            yield f"max_wallclock_time={self.max_wallclock_time:g} s is over"
-        if _over(counts.num_trials_completed, self.max_num_trials_completed):
-            yield f"max_num_trials_completed={self.max_num_trials_completed} reached"
-        if _over(counts.num_evaluations, self.max_num_evaluations):
-            yield f"max_num_evaluations={self.max_num_evaluations} reached"
-        for name, limit in _limits(self.max_metric_value, counts.metric).items():
-            if counts.largest.get(name, -math.inf) >= limit:
-                yield f"{name} {counts.largest[name]:g} is at or above max_metric_value={limit:g}"
-        for name, limit in _limits(self.min_metric_value, counts.metric).items():
-            if counts.smallest.get(name, math.inf) <= limit:
-                yield f"{name} {counts.smallest[name]:g} is at or below min_metric_value={limit:g}"
+    def _reached(self, counts: Counts) -> str | None:
+        """The first limit that stops running trials too, if one is reached. Asked at every fact of a search."""
+        limit_s = self.max_wallclock_time
+        if limit_s is not None and counts.wallclock_s >= limit_s:
+            return f"max_wallclock_time={limit_s:g} s is over"
+        most = self.max_num_trials_completed
+        if most is not None and counts.num_trials_completed >= most:
+            return f"max_num_trials_completed={most} reached"
+        most = self.max_num_evaluations
+        if most is not None and counts.num_evaluations >= most:
+            return f"max_num_evaluations={most} reached"
+        if self.max_metric_value is not None:
+            for name, limit in _limits(self.max_metric_value, counts.metric).items():
+                if counts.largest.get(name, -math.inf) >= limit:
+                    return f"{name} {counts.largest[name]:g} is at or above max_metric_value={limit:g}"
+        if self.min_metric_value is not None:
+            for name, limit in _limits(self.min_metric_value, counts.metric).items():
+                if counts.smallest.get(name, math.inf) <= limit:
+                    return f"{name} {counts.smallest[name]:g} is at or below min_metric_value={limit:g}"
+        return None
 
 
 # Below the class, because the dataclass writes this method itself.
 StoppingCriterion.__init__ = names_nearest_option(StoppingCriterion.__init__)  # type: ignore[assignment,method-assign]
-
-
-def _over(count: float, limit: float | None) -> bool:
-    return limit is not None and count >= limit
 
 
 def _limits(limit: float | Mapping[str, float] | None, metric: str) -> Mapping[str, float]:

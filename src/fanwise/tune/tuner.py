@@ -3,47 +3,69 @@
     Tuner(objective, space, scheduler, stop).run()
       checks everything -> a pool (its own, or one that is given) -> the record -> `Search` on the pool's hub thread
       this thread watches it -> summary -> Experiment
+    Tuner.resume(name).run()
+      the record's facts -> `Tuning` and scheduler as they were -> go on
 
 Nothing is made before everything was checked: a wrong argument leaves no folder and no process behind.
 """
 
 import functools
-import math
+import hashlib
 import os
 import secrets
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, suppress
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..base.errors import ClosedError, RecordError, SearchFailedError
+from ..base.errors import ClosedError, RecordError, SearchFailedError, SearchInterrupted
 from ..base.nearest import names_nearest_option
 from ..base.text import counted
-from ..base.version import VERSION
 from ..links import Hub
-from ..pool import Machine, Pool, Resources
+from ..pool import Pool
 from ..pool.current import in_job
 from ..pool.devices import find_machine
 from ..pool.functions import check_signature, name_of, pack
 from ..pool.leases import Ledger
 from ..pool.preload import modules_needed
 from ..pool.specs import Packed
-from .experiment import Experiment
-from .experiment_names import check_name, experiments_folder, new_name
-from .record import Record
+from .checkpoints import CheckpointStore
+from .decisions import facts
+from .decisions.facts import Fact
+from .decisions.tuning import Tuning
+from .devices import need_of, workers_on
+from .experiment import Experiment, folder_of
+from .opening import check_same, check_scheduler, check_stop, copied, described, seed_of, space_of
+from .program import Program, load_program, save_program
+from .record.names import check_name, experiments_folder, new_name
+from .record.progress import Progress
+from .record.reading import iter_events, read_meta
+from .record.restoring import restore
+from .record.writer import Record
+from .remote.listening import WishListener
+from .remote.wishes import completed, wish_for
 from .reporting import run_objective
-from .schedulers import Scheduler, check_seed
-from .screen import Screen, screen_for
-from .search import Plan, Search
-from .searchers import mark_used, refuse_used
+from .runner import Plan, Search
+from .schedulers.protocol import Scheduler
+from .schedulers.settings import checked_seed
 from .spaces import Space
 from .stopping import StoppingCriterion
-from .tuning import Tuning
-from .values import check_switch, is_number
-from .watch import Interrupts, counting_interrupts, leave, look, watch
+from .terminal.screen import Screen, screen_for
+from .terminal.watch import Interrupts, counting_interrupts, leave, look, watch
+from .values import at_least, check_switch, is_number
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A search that can start: its record, and where its decisions stand."""
+
+    record: Record
+    progress: Progress
+    began_s: float
+    tuning: Callable[[Search], Tuning]
+    first: Callable[[float], Fact]
 
 
 class Tuner:
@@ -53,15 +75,20 @@ class Tuner:
         objective: called in a process of its own for each trial, with the configuration as keyword arguments; calls
             `report(**metrics)`, and may return a number or dict as its last report.
         space: names to domains (`loguniform(...)`, ...) and constants, or a `Space`.
-        scheduler: chooses configurations and decides about reports, e.g. `RandomSearch(metric="loss", mode="min")`.
+        scheduler: chooses configurations and decides about reports, e.g. `RandomSearch(metric="loss", mode="min")`. The
+            tuner runs a copy.
         stop: when the search ends.
         n_workers: trials at a time; None: as many as the machine has devices for.
         devices_per_trial: GPUs for each trial where there are GPUs (below 1: a share of one), else CPUs; 0: one CPU
             and no GPU.
         trial_timeout_s: seconds a trial may take; None: no limit.
         stop_grace_s: seconds between telling a trial to stop and killing it.
-        max_equal_failures: the search fails when its first so many trials all fail in the same way; None: never.
-        retries: how often a trial that crashed is tried again.
+        max_equal_failures: the search fails when its first so many trials all fail in the same way, or all trials of it
+            fail; None: never.
+        retries: how often a trial that crashed is tried again, from its last checkpoint.
+        checkpoints: where trials keep their checkpoints, a folder or any URL that fsspec knows; None: in the
+            experiment's folder.
+        keep_checkpoints: keep the last checkpoint of every trial, and not only of the best and of those that may go on.
         name: of the experiment and its folder; None: made from the objective's name and the time.
         print_update_interval: seconds between two tables where the output is no terminal.
         asynchronous: False: the next batch of trials waits for the whole last one.
@@ -72,13 +99,14 @@ class Tuner:
 
     Raises:
         TypeError, ValueError: settings that make no sense; an objective whose arguments and the space do not match;
-            points_to_evaluate outside the space; a scheduler or searcher that has served a search.
+            points_to_evaluate outside the space.
         FileExistsError: an experiment of this name exists.
         LeaseError: more devices for a trial than there are.
 
     Attributes:
         name: of the experiment; `load_experiment(name)` reads it, also while it runs.
         seed: the master seed in use.
+        scheduler: the copy that the tuner runs.
     """
 
     @names_nearest_option
@@ -95,6 +123,8 @@ class Tuner:
         stop_grace_s: float = 5.0,
         max_equal_failures: int | None = 3,
         retries: int = 0,
+        checkpoints: str | os.PathLike[str] | None = None,
+        keep_checkpoints: bool = False,
         name: str | None = None,
         print_update_interval: float = 30.0,
         asynchronous: bool = True,
@@ -103,19 +133,27 @@ class Tuner:
         pool: Pool | None = None,
         quiet: bool = False,
     ) -> None:
-        self.space = space if isinstance(space, Space) else Space(space)
-        _check_parts(objective, scheduler, stop)
+        self.space = space_of(space)
+        _check_objective(objective)
+        check_scheduler(scheduler)
+        check_stop(stop)
         _check_settings(pool, name, print_update_interval)
-        for setting, value in (("asynchronous", asynchronous), ("reuse", reuse), ("quiet", quiet)):
+        for setting, value in (
+            ("asynchronous", asynchronous),
+            ("reuse", reuse),
+            ("quiet", quiet),
+            ("keep_checkpoints", keep_checkpoints),
+        ):
             check_switch(setting, value)
         check_signature(objective, self.space.names, sometimes=self.space.conditions)
         machine = find_machine() if pool is None else pool.machine
-        self._need = _need_of(machine, devices_per_trial)
-        self.n_workers = _workers_on(machine, self._need) if n_workers is None else n_workers
+        self._need = need_of(machine, devices_per_trial)
+        self.n_workers = workers_on(machine, self._need) if n_workers is None else at_least("n_workers", n_workers, 1)
         self.objective = objective
-        self.scheduler = scheduler
-        self.stop = stop
-        self.seed = _seed_of(scheduler, check_seed(random_seed))
+        self.scheduler = copied(scheduler)
+        self._pristine = copied(scheduler)
+        self.stop_criterion = stop
+        self.seed = seed_of(scheduler, checked_seed(random_seed), secrets.randbits(31))
         self.name = new_name(name_of(objective), time.time(), os.urandom(8)) if name is None else check_name(name)
         self.asynchronous = asynchronous
         self._machine = machine
@@ -124,102 +162,274 @@ class Tuner:
         self._quiet = quiet
         self._print_update_interval = print_update_interval
         self._ran = False
-        self._tuning = Tuning(
-            scheduler,
-            stop,
-            n_workers=self.n_workers,
-            asynchronous=asynchronous,
-            trial_timeout_s=trial_timeout_s,
-            stop_grace_s=stop_grace_s,
-            max_equal_failures=max_equal_failures,
-            retries=retries,
-        )
+        self._resumes = False
+        self._search: Search | None = None
+        self._hub: Hub | None = None
+        self._checkpoints = None if checkpoints is None else os.fspath(checkpoints)
+        self._devices_per_trial = devices_per_trial
+        self._timing: dict[str, Any] = {  # Any: settings of `Tuning`, which checks them
+            "trial_timeout_s": trial_timeout_s,
+            "stop_grace_s": stop_grace_s,
+            "max_equal_failures": max_equal_failures,
+            "retries": retries,
+            "keep_checkpoints": keep_checkpoints,
+        }
+        self._new_tuning(self.scheduler, None)
         self._check_lease()
         self._check_name_is_free()
-        self._start_scheduler()
+        self.scheduler.check(self.space)
+
+    @classmethod
+    @names_nearest_option
+    def resume(
+        cls,
+        name_or_path: str | os.PathLike[str],
+        *,
+        objective: Callable[..., Any] | None = None,  # Any: the user's objective
+        space: Space | Mapping[str, Any] | None = None,  # Any: domains and constants
+        scheduler: Scheduler | None = None,
+        stop: StoppingCriterion | None = None,
+        n_workers: int | None = None,
+        print_update_interval: float = 30.0,
+        pool: Pool | None = None,
+        quiet: bool = False,
+    ) -> "Tuner":
+        """A tuner whose `run()` goes on with an experiment, however it ended: finished, by Ctrl-C, killed.
+
+        What ran then runs first, each trial from its last checkpoint; the time it was not running does not count.
+
+        Args:
+            name_or_path: of the experiment.
+            objective, space, scheduler: the same as then; None takes what is kept beside the record.
+            stop: another stopping criterion from now on; None: the last one.
+            n_workers: another number of workers from now on; None: the last one.
+            print_update_interval, pool, quiet: as in the constructor.
+
+        Raises:
+            RecordError: there is no such experiment, or its program cannot be loaded here.
+            ValueError: another objective, space or scheduler than then: says what differs.
+        """
+        folder = folder_of(name_or_path)
+        meta = read_meta(folder)
+        if objective is None or scheduler is None:
+            kept = load_program(folder)
+            objective = kept.objective if objective is None else objective
+            scheduler = kept.scheduler if scheduler is None else scheduler
+        before = Space.from_json(meta["space"])
+        _check_objective(objective)
+        check_scheduler(scheduler)
+        check_same(meta, name_of(objective), before if space is None else space_of(space), scheduler)
+        settings = meta["settings"]
+        last_workers, last_stop = _last_settings(folder, meta)
+        tuner = cls(
+            objective,
+            before,
+            scheduler,
+            stop or last_stop,
+            n_workers=last_workers if n_workers is None else n_workers,
+            random_seed=meta["seed"],
+            print_update_interval=print_update_interval,
+            pool=pool,
+            quiet=quiet,
+            **settings,
+        )
+        tuner._resumes = True
+        tuner._folder = folder
+        tuner.name = str(meta["name"])
+        return tuner
+
+    _folder: Path | None = None
 
     @property
     def path(self) -> Path:
         """The experiment's folder."""
-        return experiments_folder() / self.name
+        return experiments_folder() / self.name if self._folder is None else self._folder
 
     def run(self) -> Experiment:
         """Search until the stopping criterion holds; blocks. Returns the experiment.
 
-        Ctrl-C once ends the search: trials are stopped, everything is kept, and the experiment is returned. Twice
-        kills what still runs and raises KeyboardInterrupt.
+        Ctrl-C once ends the search: trials are stopped, everything is kept, and SearchInterrupted, a KeyboardInterrupt
+        that carries the experiment, is raised. Twice kills what still runs.
 
         Raises:
             NotSendableError: the objective refers to something that cannot travel to a worker; it is named.
-            SearchFailedError: the first trials all failed in the same way.
+            SearchFailedError: the first trials all failed in the same way, or all trials did.
             ValueError: no trial reports the scheduler's metric; the message has the names that were reported.
-            RecordError: the record can no longer be written.
+            RecordError: the record can no longer be written; or another tuner writes to the experiment.
             FileExistsError: an experiment of this name has been made since the Tuner was.
             ClosedError: the pool is closed, or this is a job of a pool itself.
-            KeyboardInterrupt: Ctrl-C was pressed more than once.
-            Exception: what the scheduler raised, in its own type.
+            SearchInterrupted: Ctrl-C.
+            Exception: what the scheduler or its searcher raised, in its own type.
         """
         if self._ran:
-            raise ValueError("this tuner has run. A search is run once: make a new Tuner, and a new scheduler.")
+            raise ValueError("this tuner has run. A search is run once: make a new Tuner, or Tuner.resume(name).")
         if self._pool is None and in_job():
             raise ClosedError("a search cannot be run inside a job or trial: its workers belong to the pool outside.")
         packed = self._packed()
-        self._check_name_is_free()
-        self._start_scheduler()
+        if not self._resumes:
+            self._check_name_is_free()
         with ExitStack() as stack:
             interrupts = stack.enter_context(counting_interrupts())
             pool = self._pool or stack.enter_context(Pool(seed=self.seed, cpus=self._cpus()))
             engine, hub = pool.engine, pool.hub  # before the record: a closed pool shall not leave a folder
-            record = Record.create(self.path, self._meta())
+            begun = self._reopen() if self._resumes else self._create()
             self._ran = True
-            mark_used(self.scheduler)
-            search = Search(engine, record, self._tuning, self._plan(packed))
+            store = CheckpointStore(self._checkpoint_root())
+            search = Search(
+                engine, begun.record, self._plan(packed), begun.progress, began_s=begun.began_s, checkpoints=store
+            )
             try:
-                (self.path / "output").mkdir(mode=0o700)
-                self._run(hub, search, interrupts)
+                (self.path / "output").mkdir(mode=0o700, exist_ok=True)
+                self._search, self._hub = search, hub
+                self._run(hub, search, interrupts, begun)
             finally:
                 leave(hub, search)
-                _close(record, search)
+                store.close()
+                _close(begun.record, search, begun.progress)
         self._raise_failure(search, interrupts)
         return Experiment(self.path)
+
+    # -- wishes, from other threads --------------------------------------------------------------------------------
+
+    def stop(self, reason: str = "stopped by hand") -> None:
+        """End the running search as its stopping criterion would; `run()` returns then. By any thread."""
+        self._wish(lambda now_s: facts.Interrupt(now_s, reason))
+
+    def pause(self, trial_id: int) -> None:
+        """Pause a trial at its next report; it keeps its last checkpoint, its worker goes on. By any thread."""
+        self._wish(lambda now_s: facts.Command(now_s, "pause", trial_id))
+
+    def unpause(self, trial_id: int) -> None:
+        """Go on with a trial that was paused by hand. By any thread."""
+        self._wish(lambda now_s: facts.Command(now_s, "resume", trial_id))
+
+    def stop_trial(self, trial_id: int) -> None:
+        """End one trial for good. By any thread."""
+        self._wish(lambda now_s: facts.Command(now_s, "stop", trial_id))
+
+    def enqueue(self, config: Mapping[str, object]) -> None:
+        """Try this configuration next; what it leaves out is drawn at random. By any thread.
+
+        Raises:
+            ValueError: it is not of the space.
+            ClosedError: the search does not run.
+        """
+        complete = completed(config, self.space, self.seed)
+        self._wish(lambda now_s: facts.Enqueued(now_s, complete))
+
+    def _wish(self, make: Callable[[float], Fact]) -> None:
+        search, hub = self._search, self._hub
+        if search is None or hub is None or search.finished.is_set():
+            raise ClosedError(f"the search {self.name!r} does not run.")
+        hub.call_soon(lambda: search.wish(make))
+
+    def _hear(self, search: Search, word: str, args: Sequence[object], answer: Callable[[str], None]) -> None:
+        """What another process wants, on the hub's thread. ValueError: it cannot be."""
+        if search.finished.is_set() or search.failure is not None:
+            raise ValueError(f"the search {self.name!r} is over")
+        wish = wish_for(word, args, progress=search.progress, space=self.space, seed=self.seed)
+        search.wish(wish.make, lambda: answer(wish.answer))
 
     # -- before ----------------------------------------------------------------------------------------------------
 
     def _packed(self) -> Packed:
         """The objective, wrapped so that what it returns is reported, packed for the workers."""
         pack(self.objective, caller="Tuner")  # names what cannot travel by the objective's own name
-        wrapped = pack(functools.partial(run_objective, self.objective, self.scheduler.metric), caller="Tuner")
+        metric = self.scheduler.objectives[0].metric
+        wrapped = pack(functools.partial(run_objective, self.objective, metric), caller="Tuner")
         return replace(wrapped, name=name_of(self.objective), modules=modules_needed(self.objective))
+
+    def _new_tuning(self, scheduler: Scheduler, search: Search | None) -> Tuning:
+        """A state machine with this tuner's settings; `search`: has the searcher told."""
+        return Tuning(
+            scheduler,
+            self.space,
+            self.stop_criterion,
+            n_workers=self.n_workers,
+            searcher=None if search is None else search.suggester(scheduler.searcher),
+            seed=seed_of(scheduler, None, self.seed),
+            asynchronous=self.asynchronous,
+            **self._timing,
+        )
+
+    def _create(self) -> _Begun:
+        """A new experiment."""
+        meta = self._meta()
+        record = Record.create(self.path, meta)
+        try:
+            save_program(self.path, Program(self.objective, self._pristine))
+            self.scheduler.begin(self.space, self.seed)
+        except BaseException:
+            record.close()
+            raise
+
+        def tuning(search: Search) -> Tuning:
+            return self._new_tuning(self.scheduler, search)
+
+        return _Begun(record, Progress(meta), 0.0, tuning, facts.Begin)
+
+    def _reopen(self) -> _Begun:
+        """An experiment that has a record: everything that was decided is decided again, and then it goes on."""
+        record = Record.reopen(self.path)
+        try:
+            meta = read_meta(self.path)
+            wanted, self.stop_criterion = self.stop_criterion, StoppingCriterion.from_json(meta["stop"])
+            n_workers, self.n_workers = self.n_workers, int(meta["n_workers"])
+            self.scheduler.begin(self.space, self.seed)
+            searcher = self.scheduler.searcher
+            restored = self._new_tuning(self.scheduler, None)
+            self.stop_criterion, self.n_workers = wanted, n_workers
+            progress = restore(self.path, restored, searcher)
+        except BaseException:
+            record.close()
+            raise
+
+        def tuning(search: Search) -> Tuning:
+            restored.listen(search.suggester(searcher))
+            return restored
+
+        def resumed(now_s: float) -> Fact:
+            return facts.Resumed(now_s, self.n_workers, self.stop_criterion.to_json())
+
+        return _Begun(record, progress, progress.last_s, tuning, resumed)
 
     def _meta(self) -> dict[str, object]:
         return {
-            "name": self.name,
-            "objective": name_of(self.objective),
-            "space": self.space.to_json(),
-            "scheduler": self.scheduler.describe(),
-            "metric": self.scheduler.metric,
-            "mode": self.scheduler.mode,
-            "seed": self.seed,
-            "n_workers": self.n_workers,
+            **described(
+                name=self.name,
+                objective=name_of(self.objective),
+                space=self.space,
+                scheduler=self.scheduler,
+                seed=self.seed,
+                n_workers=self.n_workers,
+                stop=self.stop_criterion,
+            ),
+            "objective_sha256": hashlib.sha256(pack(self.objective, caller="Tuner").function).hexdigest(),
             "asynchronous": self.asynchronous,
-            "created_s": time.time(),
-            "versions": _versions(),
+            "settings": {
+                "asynchronous": self.asynchronous,
+                "devices_per_trial": self._devices_per_trial,
+                "checkpoints": self._checkpoints,
+                "reuse": self._reuse,
+                **self._timing,
+            },
         }
 
     def _plan(self, packed: Packed) -> Plan:
-        limit_s = self.stop.max_wallclock_time
         return Plan(
             name=self.name,
             packed=packed,
             need=self._need,
             seed=self.seed,
-            n_workers=self.n_workers,
             reuse=self._reuse,
             folder=self.path,
-            metric=self.scheduler.metric,
-            config_names=tuple(self.space.names),
-            limit_s=limit_s if limit_s is not None and limit_s < float("inf") else None,
+            checkpoints=self._checkpoint_root(),
         )
+
+    def _checkpoint_root(self) -> str:
+        if self._checkpoints is None:
+            return str(self.path / "checkpoints")
+        return f"{self._checkpoints.rstrip('/')}/{self.name}"
 
     def _cpus(self) -> int:
         """Enough CPUs for all workers; more than there are is allowed, and said."""
@@ -232,25 +442,24 @@ class Tuner:
     def _check_name_is_free(self) -> None:
         if self.path.exists():
             raise FileExistsError(
-                f"{self.path} exists already. Give the experiment another name, or remove the folder."
+                f"{self.path} exists already. Give the experiment another name, remove the folder, or go on with it: "
+                f"Tuner.resume({self.name!r})."
             )
-
-    def _start_scheduler(self) -> None:
-        """Hand it the space, which it checks its settings against."""
-        refuse_used(self.scheduler, "Make a new scheduler for each Tuner, with a new searcher.")
-        self.scheduler.start(self.space, self.seed)
 
     # -- while it runs, and after ----------------------------------------------------------------------------------
 
-    def _run(self, hub: Hub, search: Search, interrupts: Interrupts) -> None:
+    def _run(self, hub: Hub, search: Search, interrupts: Interrupts, begun: _Begun) -> None:
         """Wait for the end of the search and show it."""
         screen = screen_for(self._print_update_interval, quiet=self._quiet)
         screen.begin(self._first_lines())
+        listener = WishListener(hub, self.path, functools.partial(self._hear, search))
         try:
-            hub.call_soon(search.begin)
+            tuning = begun.tuning(search)
+            hub.call_soon(lambda: search.begin(tuning, begun.first))
             watch(hub, search, screen, interrupts)
         finally:
             leave(hub, search)
+            listener.close()
             self._show_end(hub, search, screen)
 
     def _show_end(self, hub: Hub, search: Search, screen: Screen) -> None:
@@ -263,7 +472,8 @@ class Tuner:
     def _first_lines(self) -> Iterator[str]:
         how = "asynchronous" if self.asynchronous else "synchronous"
         workers = counted(self.n_workers, "worker")
-        yield f"experiment {self.name}: {how} search with {workers}, master random seed {self.seed}"
+        again = ", resumed" if self._resumes else ""
+        yield f"experiment {self.name}{again}: {how} search with {workers}, master random seed {self.seed}"
         asked = self.n_workers * self._need.cpus
         if asked > self._machine.cpus:
             found = self._machine.cpus
@@ -278,46 +488,50 @@ class Tuner:
 
     def _raise_failure(self, search: Search, interrupts: Interrupts) -> None:
         kept = f"All that was reported is kept: load_experiment({self.name!r})."
-        if interrupts.count > 1:
-            raise KeyboardInterrupt from search.failure
+        if interrupts.count:
+            what = (
+                f"the search {self.name!r} was interrupted. {kept} It goes on with Tuner.resume({self.name!r}).run()."
+            )
+            raise SearchInterrupted(what, Experiment(self.path)) from search.failure
         if search.failure is not None:
             search.failure.add_note(kept)
             raise search.failure
         finish = search.finish
         assert finish is not None, "a search that did not fail came to its end"
-        if finish.cause is not None:
-            raise finish.cause
+        cause = finish.cause or search.searcher_failure
+        if finish.kind in ("scheduler", "searcher") and cause is not None:
+            raise cause
         if finish.kind == "no-metric":
             raise ValueError(finish.error)
         if finish.error is not None:
             raise SearchFailedError(f"{finish.error}\n{kept}")
 
 
-def _close(record: Record, search: Search) -> None:
+def _close(record: Record, search: Search, progress: Progress) -> None:
     """Close the record. When the search has failed, that is what the caller hears of."""
     try:
+        if search.failure is None:
+            record.set_meta({"summary": progress.summary()})
         record.close()
     except RecordError:
         if search.failure is None:
             raise
 
 
-def _check_parts(objective: object, scheduler: object, stop: object) -> None:
+def _last_settings(folder: Path, meta: Mapping[str, Any]) -> tuple[int, StoppingCriterion]:  # Any: JSON
+    """The number of workers and the stopping criterion that held last."""
+    n_workers, stop = int(meta["n_workers"]), meta["stop"]
+    for events in iter_events(folder):
+        for event in events:
+            if event.kind in ("settings", "resumed"):
+                n_workers = event.body["n_workers"] or n_workers
+                stop = event.body["stop"] or stop
+    return n_workers, StoppingCriterion.from_json(stop)
+
+
+def _check_objective(objective: object) -> None:
     if not callable(objective):
         raise TypeError(f"the objective must be a function, got {objective!r}.\n  right:  Tuner(train, space, ...)")
-    for name in ("start", "suggest", "on_report", "on_end", "describe", "metric", "mode"):
-        if isinstance(scheduler, type):
-            raise TypeError(
-                f"the scheduler must be an object, got the class {scheduler.__name__}.\n"
-                f"  right:  {scheduler.__name__}(metric=...)"
-            )
-        if not hasattr(scheduler, name):
-            raise TypeError(
-                f"the scheduler must be one, such as RandomSearch(metric='loss'), got {scheduler!r} without {name!r}. "
-                f"A searcher of your own goes into FIFOScheduler(searcher, metric=...)."
-            )
-    if not isinstance(stop, StoppingCriterion):
-        raise TypeError(f"stop must be a StoppingCriterion, got {stop!r}.")
 
 
 def _check_settings(pool: object, name: object, print_update_interval: object) -> None:
@@ -329,38 +543,3 @@ def _check_settings(pool: object, name: object, print_update_interval: object) -
         raise TypeError(f"print_update_interval must be seconds, got {print_update_interval!r}")
     if not print_update_interval > 0:
         raise ValueError(f"print_update_interval must be above 0 seconds, got {print_update_interval!r}")
-
-
-def _need_of(machine: Machine, devices: int | float) -> Resources:
-    if not is_number(devices):
-        raise TypeError(f"devices_per_trial must be a number, got {devices!r}")
-    if not 0 <= devices < math.inf:
-        raise ValueError(f"devices_per_trial must be a number of at least 0, got {devices!r}")
-    if machine.gpus and devices:
-        gpus = int(devices) if devices == int(devices) else float(devices)
-        return Resources(cpus=max(1, machine.cpus // max(1, int(len(machine.gpus) / devices))), gpus=gpus)
-    if devices != int(devices):
-        raise ValueError(f"devices_per_trial={devices!r}: CPUs are not shared, and no GPU was found (fanwise devices)")
-    return Resources(cpus=max(1, int(devices)))
-
-
-def _workers_on(machine: Machine, need: Resources) -> int:
-    if need.gpus:
-        return max(1, int(len(machine.gpus) / need.gpus))
-    return max(1, machine.cpus // need.cpus)
-
-
-def _seed_of(scheduler: Scheduler, given: int | None) -> int:
-    seed = scheduler.describe().get("random_seed") if given is None else given
-    return seed if isinstance(seed, int) else secrets.randbits(31)
-
-
-def _versions() -> dict[str, str]:
-    """What the results may depend on; a library that is not installed as a package of its name is left out."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    versions = {"fanwise": VERSION, "python": sys.version.split()[0]}
-    for name in ("torch", "numpy"):
-        with suppress(PackageNotFoundError):
-            versions[name] = version(name)
-    return versions

@@ -5,8 +5,6 @@ import logging
 import sys
 import threading
 import warnings
-from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -19,8 +17,7 @@ from fanwise.parallel import Run
 from fanwise.parallel.progress_line import screen_for
 from fanwise.pool import Pool
 from fanwise.testing.searches import search
-from fanwise.tune import Decision, RandomSearch, loguniform, uniform
-from fanwise.tune.schedulers import Status
+from fanwise.tune import Ask, Decision, New, NextTrial, Observation, RandomSearch, Space, Status, loguniform, uniform
 
 X = torch.randn(24, 3, generator=torch.Generator().manual_seed(1))
 
@@ -100,20 +97,29 @@ def objective(folder: str, x: float) -> None:
 class StopsTheLowerHalf:
     """Trials of x below 0.5 are stopped at their second report."""
 
+    resource_attr: str | None = None
+    max_resource: float | None = None
+    clones = False
+
     def __init__(self) -> None:
-        points = [{"x": 0.25}, {"x": 0.75}]
-        self._random = RandomSearch(metric="loss", points_to_evaluate=points)
-        self._seen: Counter[int] = Counter()
-        self.metric, self.mode = self._random.metric, self._random.mode
-        self.start, self.suggest, self.describe = self._random.start, self._random.suggest, self._random.describe
+        inner = RandomSearch(metric="loss", points_to_evaluate=[{"x": 0.25}, {"x": 0.75}])
+        self.objectives, self.searcher = inner.objectives, inner.searcher
 
-    def on_report(self, trial_id: int, config: Mapping[str, object], values: Mapping[str, object]) -> Decision:
-        self._seen[trial_id] += 1
-        is_low = values["x"] == 0.25
-        return Decision.STOP if is_low and self._seen[trial_id] == 2 else Decision.CONTINUE
+    def check(self, space: Space) -> None: ...
+    def begin(self, space: Space, seed: int) -> None:
+        self.searcher.begin(space, seed)
 
-    def on_end(self, trial_id: int, status: Status) -> None:
-        pass
+    def next(self, ask: Ask) -> NextTrial:
+        return New()
+
+    def on_report(self, observation: Observation) -> Decision:
+        is_low = observation.values["x"] == 0.25
+        return Decision.STOP if is_low and observation.iter == 2 else Decision.CONTINUE
+
+    def on_rewind(self, trial_id: int, to_iter: int) -> None: ...
+    def on_end(self, trial_id: int, status: Status) -> None: ...
+    def describe(self) -> dict[str, object]:
+        return {"name": "StopsTheLowerHalf"}
 
 
 def test_a_trial_of_several_processes_reports_once_and_is_stopped_as_one(
@@ -143,7 +149,7 @@ def test_a_trial_cannot_have_more_processes_than_its_lease(
 ) -> None:
     monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
     space = {"x": uniform(0, 1), "folder": str(tmp_path)}
-    experiment = search(too_many, space, pool=pool, trials=1, n_workers=1, devices_per_trial=2)
+    experiment = search(too_many, space, pool=pool, trials=1, n_workers=1, devices_per_trial=2, max_equal_failures=None)
     assert list(experiment.trials["status"]) == ["Failed"]
     assert "3 processes, threads=1, need 3 CPUs at once, and this job has 2" in str(experiment.reason(0))
 

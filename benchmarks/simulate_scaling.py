@@ -1,0 +1,198 @@
+"""What a scheduler does on 1 to 10,000 workers, and how fast the simulator is. One core; small: 3 minutes, full: 20.
+
+time to target   ASHA on fanwise.testing.learning_curves, to a loss that costs some 4,000 full trainings on one
+                 worker; without loss the time falls linearly: speed-up = number of workers
+utilisation      ASHA and random search on the LCBench tables, virtual hours of 100 workers, where the tables are
+facts a second   of processor time: the state machine with its scheduler and searcher, and the simulator around them
+memory           resident memory of a process after 100,000 and after 1,000,000 simulated trials
+
+python benchmarks/simulate_scaling.py [--size small | full]
+"""
+
+import argparse
+import itertools
+import math
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from measuring import finish, machine, say, spread, table
+
+from fanwise.testing.learning_curves import curves
+from fanwise.tune import RandomSearch, Scheduler, StoppingCriterion
+from fanwise.tune.decisions.facts import Fact
+from fanwise.tune.decisions.orders import Order
+from fanwise.tune.decisions.tuning import Tuning
+from fanwise.tune.schedulers import ASHA
+from fanwise.tune.simulate import lcbench_curves, simulate
+
+MAX_EPOCHS = 64
+TARGET = 0.034  # of the family's least loss of 0.0039: one in some 100,000 configurations gets there
+NUM_WORKERS = (1, 10, 100, 500, 1_000, 10_000)
+SEEDS = {"small": range(1, 3), "full": range(1, 7)}
+TABLES = Path(__file__).resolve().parents[2] / "shared" / "data" / "lcbench-curves"
+REPETITIONS = 3
+
+
+def asha(kind: str, metric: str = "loss", mode: str = "min", eta: int = 4) -> Scheduler:
+    return ASHA(
+        metric=metric,
+        mode=mode,  # type: ignore[arg-type]  # one of the two
+        resource_attr="epoch",
+        max_resource_attr="max_epochs",
+        grace_period=1,
+        reduction_factor=eta,
+        type=kind,  # type: ignore[arg-type]  # one of the two
+    )
+
+
+def scaling(seeds: range, payload: dict[str, object]) -> str:
+    """Time to target over the number of workers."""
+    stop = StoppingCriterion(min_metric_value=TARGET)
+    family = curves(MAX_EPOCHS)
+    rows, raw = [], {}
+    for kind in ("stopping", "promotion"):
+        seconds: dict[int, list[float]] = {}
+        for n_workers in NUM_WORKERS:
+            searches = [simulate(asha(kind), family, stop, n_workers=n_workers, seed=seed) for seed in seeds]
+            seconds[n_workers] = [search.duration_s for search in searches]
+            total_s, one_s = sum(seconds[n_workers]), sum(seconds[1])
+            trainings = [each * n_workers / MAX_EPOCHS for each in seconds[n_workers]]
+            rows.append(
+                [
+                    kind,
+                    f"{n_workers:,}",
+                    spread(seconds[n_workers]).shown(0),
+                    f"{statistics.fmean(trainings):,.0f}",
+                    f"{one_s / total_s:,.1f}",
+                    f"{one_s / total_s / n_workers:.3f}",
+                    f"{min(search.utilisation for search in searches):.3f}",
+                ]
+            )
+            say(f"  ASHA {kind}, {n_workers} workers: {seconds[n_workers]}")
+        raw[kind] = seconds
+    payload["seconds_to_target"] = raw
+    header = ["ASHA", "workers", "virtual s to target", "full trainings", "speed-up", "of linear", "utilisation"]
+    return table(header, rows)
+
+
+def utilisation(payload: dict[str, object]) -> str:
+    """Virtual utilisation on the tables, with a second of start-up for each attempt."""
+    stop = StoppingCriterion(max_wallclock_time=3600)
+    rows = []
+    for path in sorted(TABLES.glob("task_*.npz")):
+        curve_table = lcbench_curves(path)
+        schedulers = {
+            "random search": RandomSearch(metric="val_accuracy", mode="max"),
+            "ASHA stopping": asha("stopping", "val_accuracy", "max", 3),
+            "ASHA promotion": asha("promotion", "val_accuracy", "max", 3),
+        }
+        for name, scheduler in schedulers.items():
+            for startup_s in (0.0, 0.3):
+                search = simulate(scheduler, curve_table, stop, n_workers=100, startup_s=startup_s)
+                rows.append(
+                    [
+                        path.stem,
+                        name,
+                        f"{startup_s:g}",
+                        f"{search.num_trials_started:,}",
+                        f"{search.incumbent_at(math.inf):.2f}",
+                        f"{search.utilisation:.4f}",
+                    ]
+                )
+        say(f"  {path.stem}")
+    payload["utilisation"] = rows
+    return table(["LCBench", "scheduler", "start-up s", "trials", "best accuracy %", "utilisation"], rows)
+
+
+def recorded(scheduler: Callable[[], Scheduler], n_workers: int, trials: int) -> list[Fact]:
+    """The facts of a simulated search."""
+    history: list[Fact] = []
+
+    def note(fact: Fact, orders: list[Order]) -> None:
+        history.append(fact)
+
+    stop = StoppingCriterion(max_num_trials_started=trials)
+    simulate(scheduler(), curves(MAX_EPOCHS), stop, n_workers=n_workers, checkpoints=False, note=note)
+    return history
+
+
+def speed(payload: dict[str, object], trials: int) -> str:
+    """Facts a second: of the state machine alone, facts handed in again, and of whole simulated searches."""
+    schedulers: Mapping[str, Callable[[], Scheduler]] = {
+        "random search": lambda: RandomSearch(metric="loss"),
+        "ASHA stopping": lambda: asha("stopping"),
+        "ASHA promotion": lambda: asha("promotion"),
+    }
+    rows = []
+    for (name, make), n_workers in itertools.product(schedulers.items(), (4, 1_000, 10_000)):
+        number = max(n_workers, trials if name != "random search" else trials // 8)
+        history = recorded(make, n_workers, number)
+        alone, whole = [], []
+        for _ in range(REPETITIONS):
+            scheduler, space = make(), curves(MAX_EPOCHS).space
+            scheduler.begin(space, 0)
+            stop = StoppingCriterion(max_num_trials_started=number)
+            tuning = Tuning(scheduler, space, stop, n_workers=n_workers)
+            began_s = time.process_time()
+            for fact in history:
+                tuning.handle(fact)
+            alone.append(len(history) / (time.process_time() - began_s))
+            began_s = time.process_time()
+            search = simulate(make(), curves(MAX_EPOCHS), stop, n_workers=n_workers, checkpoints=False)
+            whole.append(search.num_facts / (time.process_time() - began_s))
+        rows.append([name, f"{n_workers:,}", f"{len(history):,}", spread(alone).shown(0), spread(whole).shown(0)])
+        say(f"  {rows[-1]}")
+    payload["facts_per_s"] = rows
+    return table(["scheduler", "workers", "facts", "state machine, facts/s", "simulator, facts/s"], rows)
+
+
+def resident_mib(kind: str, trials: int) -> None:
+    """The measured process: prints the most memory that it had."""
+    scheduler = RandomSearch(metric="loss") if kind == "random" else asha(kind)
+    family = curves(1 if kind == "random" else 16)
+    simulate(scheduler, family, StoppingCriterion(max_num_trials_started=trials), n_workers=1_000)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+
+def memory(payload: dict[str, object], numbers: tuple[int, int]) -> str:
+    """Growth of memory between two numbers of trials."""
+    rows = []
+    for kind in ("random", "stopping", "promotion"):
+        mib = []
+        for number in numbers:
+            command = [sys.executable, __file__, "--memory-of", kind, "--trials", str(number)]
+            mib.append(float(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+        grown = (mib[1] - mib[0]) * 2**20 / (numbers[1] - numbers[0])
+        rows.append([kind, *(f"{each:.1f}" for each in mib), f"{grown:.1f}"])
+        say(f"  {rows[-1]}")
+    payload["memory"] = rows
+    return table(["scheduler", *(f"MiB after {number:,} trials" for number in numbers), "bytes a further trial"], rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="simulated searches on 1 to 10,000 workers")
+    parser.add_argument("--size", choices=sorted(SEEDS), default="small")
+    parser.add_argument("--memory-of", choices=["random", "stopping", "promotion"], help=argparse.SUPPRESS)
+    parser.add_argument("--trials", type=int, default=1, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.memory_of is not None:
+        resident_mib(args.memory_of, args.trials)
+        return
+    facts, payload = machine(), dict[str, object]()
+    full = args.size == "full"
+    tables = [
+        speed(payload, 40_000 if full else 8_000),
+        memory(payload, (100_000, 1_000_000) if full else (20_000, 100_000)),
+        *([utilisation(payload)] if TABLES.is_dir() else []),
+        scaling(SEEDS[args.size], payload),
+    ]
+    finish("simulate_scaling", tables, payload, facts=facts)
+
+
+if __name__ == "__main__":
+    main()

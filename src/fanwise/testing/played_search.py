@@ -1,0 +1,169 @@
+"""A search played through the tuner's decisions: trials that train in no time, fail by chance, and keep checkpoints.
+
+    search = PlayedSearch(scheduler, space, train, n_workers=4)
+    search.play(until=lambda: search.is_over)
+
+`train(state, config)` is one step of training: the state of a trial before it, None at first, to the state after it
+and what it reports. Who reports next is drawn from a seed. Loads no pytest.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from ..tune.chance import Chance
+from ..tune.decisions.driving import handle
+from ..tune.decisions.facts import Begin, Ended, Fact, Free, Outcome, Ready, Reported, Suggested
+from ..tune.decisions.orders import Answer, Finish, Judged, Order, Reject, Start, Suggest, Terminate
+from ..tune.decisions.tuning import Tuning
+from ..tune.schedulers.protocol import Decision, Scheduler
+from ..tune.spaces import Space
+from ..tune.stopping import StoppingCriterion
+
+State: TypeAlias = Any  # whatever train() makes of it
+Train: TypeAlias = Callable[[State, Mapping[str, object]], tuple[State, Mapping[str, object]]]
+
+
+@dataclass
+class _Attempt:
+    start: Start
+    state: State
+    is_begun: bool = False
+
+
+@dataclass
+class PlayedSearch:
+    """See the module.
+
+    Args:
+        saves: whether trials save a checkpoint with each report.
+        crashes: how likely an attempt crashes instead of reporting.
+        max_reports: a trial returns by itself after so many reports.
+    """
+
+    scheduler: Scheduler
+    space: Space
+    train: Train
+    n_workers: int = 4
+    seed: int = 0
+    retries: int = 0
+    saves: bool = True
+    crashes: float = 0.0
+    max_reports: int | None = None
+    num_trials: int | None = None
+    facts: list[Fact] = field(default_factory=list)
+    orders: list[list[Order]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._chance = Chance(f"{self.seed}/played search")
+        self._scheduler, self._tuning = self._begun()
+        self._running: dict[int, _Attempt] = {}
+        self._saved: dict[str, State] = {}
+        self.starts: list[Start] = []
+        self.ends: list[Judged] = []
+        self.values: dict[int, list[Mapping[str, object]]] = {}
+        self.finish: Finish | None = None
+        self._hand_in(Begin(0.0))
+
+    def _begun(self) -> tuple[Scheduler, Tuning]:
+        """A copy of the scheduler at its beginning, as a tuner makes it."""
+        scheduler = copy.deepcopy(self.scheduler)
+        scheduler.check(self.space)
+        scheduler.begin(self.space, self.seed)
+        stop = StoppingCriterion(max_wallclock_time=math.inf, max_num_trials_started=self.num_trials)
+        tuning = Tuning(
+            scheduler,
+            self.space,
+            stop,
+            n_workers=self.n_workers,
+            seed=self.seed,
+            retries=self.retries,
+            max_equal_failures=None,
+        )
+        return scheduler, tuning
+
+    @property
+    def is_over(self) -> bool:
+        return self.finish is not None
+
+    @property
+    def best(self) -> float:
+        best = self._tuning.best
+        assert best is not None, "nothing was reported"
+        return best.value
+
+    def play(self, until: Callable[[], bool] | None = None, *, most_steps: int = 100_000) -> None:
+        """Go on until it is over, or the fact is there."""
+        for _ in range(most_steps):
+            if self.is_over or (until is not None and until()):
+                return
+            self._step()
+        raise AssertionError(f"not over after {most_steps} steps; {len(self._running)} trials run: {self.facts[-5:]}")
+
+    def replayed(self) -> list[list[Order]]:
+        """The orders of another machine with another copy of the scheduler, from the same facts."""
+        scheduler, tuning = self._begun()
+        orders: list[list[Order]] = []
+        for fact in self.facts:
+            if not isinstance(fact, Suggested):
+                handle(tuning, fact, scheduler.searcher, lambda fact, new: orders.append(_comparable(new)))
+        return orders
+
+    def _step(self) -> None:
+        trial_id = self._chance.choice(sorted(self._running))
+        attempt = self._running[trial_id]
+        who = (trial_id, attempt.start.attempt)
+        if not attempt.is_begun:
+            attempt.is_begun = True
+            self._hand_in(Ready(0.0, *who))
+        elif self._chance.random() < self.crashes:
+            self._end(trial_id, Outcome("exit", "crashed by chance"))
+        elif self.max_reports is not None and len(self.values.get(trial_id, ())) >= self.max_reports:
+            self._end(trial_id, Outcome("returned"))
+        else:
+            attempt.state, values = self.train(attempt.state, attempt.start.config)
+            self.values.setdefault(trial_id, []).append(values)
+            name = f"{trial_id}.{attempt.start.attempt}.{len(self.facts)}" if self.saves else None
+            if name is not None:
+                self._saved[name] = attempt.state
+            self._hand_in(Reported(0.0, *who, values, checkpoint=name))
+
+    def _end(self, trial_id: int, outcome: Outcome) -> None:
+        who = (trial_id, self._running.pop(trial_id).start.attempt)
+        self._hand_in(Ended(0.0, *who, outcome))
+        self._hand_in(Free(0.0, *who))
+
+    def _hand_in(self, fact: Fact) -> None:
+        new: list[Order] = []
+
+        def note(fact: Fact, orders: list[Order]) -> None:
+            self.facts.append(fact)
+            self.orders.append(_comparable(orders))
+            new.extend(orders)
+
+        handle(self._tuning, fact, self._scheduler.searcher, note)
+        for order in new:
+            self._carry_out(order)
+
+    def _carry_out(self, order: Order) -> None:
+        if isinstance(order, Start):
+            self.starts.append(order)
+            state = None if order.checkpoint is None else self._saved[order.checkpoint]
+            self._running[order.trial_id] = _Attempt(order, state)
+        elif isinstance(order, Answer) and order.decision is not Decision.CONTINUE:
+            self._end(order.trial_id, Outcome("stopped"))
+        elif isinstance(order, Terminate):
+            self._end(order.trial_id, Outcome("signal", "ended by SIGTERM"))
+        elif isinstance(order, Judged):
+            self.ends.append(order)
+        elif isinstance(order, Finish):
+            self.finish = order
+            assert order.error is None or order.kind == "all-failed", order.error
+        assert not isinstance(order, Reject), order
+
+
+def _comparable(orders: list[Order]) -> list[Order]:
+    """Without the questions to the searcher: their answers are facts."""
+    return [order for order in orders if not isinstance(order, Suggest)]

@@ -1,0 +1,76 @@
+"""The border to what users write: what schedulers, searchers and objectives return, checked, with what is allowed."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from ...base.nearest import nearest
+from ..schedulers.protocol import Clone, Decision, Done, New, NextTrial, Resume, Stop, Wait
+from ..searchers.base import Objective
+from ..spaces import Space
+from ..values import is_number
+
+_ANSWERS = "New(...), Resume(trial_id), Clone(trial_id, config), Stop(trial_id), Wait() or Done()"
+
+
+class Refused(Exception):
+    """What was returned is not allowed. `cause`: the error in the type that the user should see."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+def checked_decision(decision: object, who: str, trial_id: int) -> Decision:
+    """A decision about a report, or Refused."""
+    if type(decision) is Decision:
+        return decision
+    allowed = ", ".join(f"Decision.{member.name}" for member in Decision)
+    raise Refused(TypeError(f"{who}.on_report() for trial {trial_id} must return one of {allowed}, got {decision!r}"))
+
+
+def checked_answer(answer: object, who: str, may_resume: Callable[[int], bool], paused: Callable[[], str]) -> NextTrial:
+    """An answer to "which trial runs next?", or Refused. Configurations are checked apart."""
+    if isinstance(answer, Resume | Stop) and not may_resume(answer.trial_id):
+        raise Refused(
+            ValueError(f"{who}.next() returned {answer!r}, but that trial is not paused; paused are: {paused()}")
+        )
+    if isinstance(answer, New | Resume | Clone | Stop | Wait | Done):
+        return answer
+    raise Refused(TypeError(f"{who}.next() must return {_ANSWERS}, got {answer!r}"))
+
+
+def checked_config(config: object, space: Space, who: str, trial_id: int) -> dict[str, object]:
+    """A complete configuration of the space in plain Python values, or Refused. `who`: what returned it."""
+    if not isinstance(config, Mapping):
+        raise Refused(TypeError(f"{who} for trial {trial_id} must be a dict of hyperparameters, got {config!r}"))
+    try:
+        return space.check(config)
+    except (TypeError, ValueError) as error:
+        raise Refused(ValueError(f"{who} for trial {trial_id} gave {dict(config)!r}: {error}")) from None
+
+
+def problem_with(values: Mapping[str, object], objectives: Sequence[Objective], resource: str | None) -> str | None:
+    """Why these reported values cannot be used; None: they can."""
+    for objective in objectives:
+        value = values.get(objective.metric)
+        if type(value) is not float and type(value) is not int:
+            return _problem(values, objective.metric, "the scheduler's metric")
+    if resource is not None:
+        value = values.get(resource)
+        if (type(value) is not float and type(value) is not int) or math.isnan(value):
+            return _problem(values, resource, "the scheduler's resource_attr")
+    return None
+
+
+def _problem(values: Mapping[str, object], name: str, what: str) -> str | None:
+    if name not in values:
+        names = ", ".join(map(repr, values)) or "nothing"
+        near = nearest(name, values)
+        hint = f"did you mean {near!r}?" if near else "report it under this name, or give the scheduler another one"
+        return f"report() gave {names}, but not {what} {name!r}; {hint}"
+    value = values[name]
+    if is_number(value) and not math.isnan(value):
+        return None
+    called = "the metric" if what.endswith("metric") else "the resource"
+    kind = type(value).__name__
+    return f"{called} {name!r} must be a number, got {value!r} of type {kind}"

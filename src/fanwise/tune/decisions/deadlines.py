@@ -1,0 +1,55 @@
+"""Which deadline is next, in O(log n) however many there are."""
+
+import heapq
+from collections.abc import Hashable
+from typing import Generic, TypeVar, final
+
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+@final
+class Deadlines(Generic[_Key]):
+    """One time a key. Setting it again replaces it; what was replaced or taken away leaves the heap when it comes up.
+
+    >>> deadlines = Deadlines()
+    >>> deadlines.set("a", 5.0); deadlines.set("b", 3.0); deadlines.set("a", 1.0)
+    >>> deadlines.next_s, deadlines.due(3.0)
+    (1.0, ['a', 'b'])
+    """
+
+    def __init__(self) -> None:
+        self._times: dict[_Key, tuple[float, int]] = {}
+        self._heap: list[tuple[float, int, _Key]] = []
+        self._set = 0
+
+    def set(self, key: _Key, at_s: float) -> None:
+        """The key is due at `at_s`."""
+        self._set += 1
+        self._times[key] = (at_s, self._set)
+        heapq.heappush(self._heap, (at_s, self._set, key))
+        if len(self._heap) > 64 + 2 * len(self._times):  # mostly replaced ones: as many again as are alive
+            self._heap = [(time_s, number, key) for key, (time_s, number) in self._times.items()]
+            heapq.heapify(self._heap)
+
+    def clear(self, key: _Key) -> None:
+        """The key is never due. Nothing happens when it was not set."""
+        self._times.pop(key, None)
+
+    @property
+    def next_s(self) -> float | None:
+        """The earliest time that is set."""
+        while self._heap:
+            at_s, number, key = self._heap[0]
+            if self._times.get(key) == (at_s, number):
+                return at_s
+            heapq.heappop(self._heap)
+        return None
+
+    def due(self, now_s: float) -> list[_Key]:
+        """Take away and return the keys whose time has come, the earliest first."""
+        keys = []
+        while (next_s := self.next_s) is not None and next_s <= now_s:
+            _, _, key = heapq.heappop(self._heap)
+            del self._times[key]
+            keys.append(key)
+        return keys

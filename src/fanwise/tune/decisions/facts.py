@@ -1,0 +1,146 @@
+"""What can happen in a search. Each fact has one time; facts are what the record keeps and what replay hands in again.
+
+    Begin                       the search begins                Tick        time has passed
+    Suggested                   the searcher has answered        Interrupt   somebody wants the search to end
+    Ready, Reported, Ended,     of one attempt of a trial        Command     somebody wants something of one trial
+      Free                                                       Enqueued    somebody wants a configuration tried
+    Settings                    workers or limits have changed   Resumed     what ran is gone, the search goes on
+
+Plain frozen values of JSON parts; `now_s` is seconds since the search began, without the time it was not running.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+OutcomeKind: TypeAlias = Literal["returned", "stopped", "exception", "exit", "signal", "out-of-memory", "lost"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one attempt's process ended. `text` starts with the line that a person should read first."""
+
+    kind: OutcomeKind
+    text: str = ""
+    traceback: str = ""
+    last_output: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """The search begins."""
+
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Suggested:
+    """The searcher's answer to question `number`; None: nothing now. `seen`: the last fact it had been told of."""
+
+    now_s: float
+    number: int
+    config: Mapping[str, object] | None
+    seen: int = 0
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The objective is about to begin in the worker."""
+
+    now_s: float
+    trial_id: int
+    attempt: int
+    pid: int = 0
+    process_started_s: float = 0.0
+    how: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """A trial waits for the answer to its report. `checkpoint`: the name of what it saved with it."""
+
+    now_s: float
+    trial_id: int
+    attempt: int
+    values: Mapping[str, object]
+    worker_time_s: float = 0.0
+    checkpoint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The attempt's process ended. Its slot stays busy until Free. `objective_s`: seconds inside the objective."""
+
+    now_s: float
+    trial_id: int
+    attempt: int
+    outcome: Outcome = field(default_factory=lambda: Outcome("returned"))
+    objective_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """The attempt's process tree is reaped and its lease came back: the slot may be used again."""
+
+    now_s: float
+    trial_id: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed: time-outs, ends of grace, the end of the search."""
+
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupt:
+    """The search is to end: Ctrl-C or `stop()`. The first stops all trials gently; the second kills them."""
+
+    now_s: float
+    who: str = "interrupted"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A person's wish about one trial: pause it at its next report, go on with it, or stop it."""
+
+    now_s: float
+    what: Literal["pause", "resume", "stop"]
+    trial_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """A person's configuration, complete and of the space, for the next new trial."""
+
+    now_s: float
+    config: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Another number of workers or another stopping criterion from now on; None leaves it as it is."""
+
+    now_s: float
+    n_workers: int | None = None
+    stop: Mapping[str, object] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """A new process goes on with the search: nothing runs. What ran, or was stopped with the search, runs again.
+
+    Another number of workers or stopping criterion holds before anything starts; None leaves it as it was.
+    """
+
+    now_s: float
+    n_workers: int | None = None
+    stop: Mapping[str, object] | None = None
+
+
+Fact: TypeAlias = (
+    Begin | Suggested | Ready | Reported | Ended | Free | Tick | Interrupt | Command | Enqueued | Settings | Resumed
+)

@@ -1,0 +1,79 @@
+"""Whether the trials of a search fail for one common reason: then it is the program, not the configurations.
+
+Numbers in a message do not count: "boom 0.16" and "boom 0.92" are one reason.
+"""
+
+import re
+from collections import Counter
+from typing import final
+
+from .orders import Reason
+
+_NUMBER = re.compile(r"[-+]?(?:0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[-+]?\d+)?)", re.IGNORECASE)
+_MOST_REASONS = 100
+
+
+def alike(reason: Reason) -> tuple[str, str]:
+    """What two reasons share that are the same but for numbers."""
+    return reason.kind, _NUMBER.sub("#", reason.text.partition("\n")[0])
+
+
+@final
+class Failures:
+    """Counts how the finished trials of a search failed.
+
+    Args:
+        max_equal: so many trials that finish first and all fail alike are a failure of the search. None: nothing is.
+    """
+
+    def __init__(self, max_equal: int | None) -> None:
+        self._max_equal = max_equal
+        self._finished = 0
+        self._failed = 0
+        self._reasons: Counter[tuple[str, str]] = Counter()
+        self._examples: dict[tuple[str, str], Reason] = {}
+
+    def add(self, reason: Reason | None, *, has_reported: bool) -> str | None:
+        """A trial has finished; None: it did not fail. Returns why the search should fail now, or None.
+
+        A trial that reported and took too long is no sign that the program is wrong.
+        """
+        self._finished += 1
+        if reason is None or (reason.kind == "time-out" and has_reported):
+            return None
+        self._failed += 1
+        key = alike(reason)
+        if key in self._reasons or len(self._reasons) < _MOST_REASONS:
+            self._reasons[key] += 1
+            self._examples.setdefault(key, reason)
+        if self._finished == self._max_equal and self._reasons[key] == self._max_equal:
+            text = _text(f"the first {self._max_equal} trials to finish all failed alike", reason)
+            return f"{text}\nRepair the objective; or set max_equal_failures=None to go on whatever happens."
+        return None
+
+    def all_failed(self) -> str | None:
+        """What to tell at the end of a search in which no trial did anything but fail; None: some did."""
+        if self._max_equal is None or not self._finished or self._failed < self._finished:
+            return None
+        key, count = self._reasons.most_common(1)[0]
+        how_many = "the only trial" if self._finished == 1 else f"all {self._finished} trials"
+        often = "" if count == self._finished else f"; the commonest reason, {count} times,"
+        return _text(f"{how_many} failed{often}", self._examples[key])
+
+
+def _text(what: str, reason: Reason) -> str:
+    """The failure, its traceback, and what the trial had printed besides."""
+    text = f"{what} ({reason.kind}): {reason.text}"
+    if reason.traceback:
+        text += f"\n{reason.traceback.rstrip()}"
+    if said := _without(reason.traceback, reason.last_output):
+        text += f"\nlast output:\n{said}"
+    return text
+
+
+def _without(traceback: str, output: str) -> str:
+    """The output without the traceback at its end: Python prints it there as well, and there it may be cut short."""
+    known, said = set(traceback.splitlines()), output.rstrip().splitlines()
+    while said and said[-1] in known:
+        said.pop()
+    return "\n".join(said)

@@ -1,0 +1,158 @@
+"""What is to be done because of a fact, in the order to do it. Plain frozen values.
+
+    Start      a slot gets an attempt of a trial          Suggest           ask the searcher
+    Answer     a report is answered                       Discard           a checkpoint is needed no more
+    Reject     a report is refused                        StopStarting      no new trial from now on
+    Judged     an attempt is over, and how                Finish            nothing runs, the search is over
+    Terminate, Kill   the trial's process gets a signal
+
+The record keeps them beside the fact that led to them: readers need not decide again, and replay can compare.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from ..schedulers.protocol import Decision, Status
+from ..searchers.base import Ask
+
+ReasonKind: TypeAlias = Literal[
+    "exception", "exit", "signal", "out-of-memory", "time-out", "no-report", "nan", "lost"
+]  # fmt: skip
+FinishKind: TypeAlias = Literal["limit", "no-metric", "equal-failures", "all-failed", "scheduler", "searcher"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a trial failed."""
+
+    kind: ReasonKind
+    text: str
+    traceback: str = ""
+    last_output: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The best report so far; `value` is the metric as it was reported."""
+
+    value: float
+    trial_id: int
+    config: Mapping[str, object]
+    iter: int
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start this attempt of the trial in the slot, which is free.
+
+    Args:
+        from_iter: its reports up to this iteration stand; the next one is from_iter + 1.
+        checkpoint: the name of what it saved at from_iter, or None: from scratch.
+        source: the trial that it was cloned from, or None.
+        fallback: the searcher took longer than its budget, and the configuration was drawn at random.
+    """
+
+    trial_id: int
+    attempt: int
+    config: Mapping[str, object]
+    slot: int
+    from_iter: int = 0
+    checkpoint: str | None = None
+    source: int | None = None
+    fallback: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Answer the report.
+
+    Args:
+        iter: which report of the trial it is.
+        late: the trial was over or told to stop; the report is not part of the search.
+        repeated: a resumed trial came this way before; the report is not part of the search.
+    """
+
+    trial_id: int
+    decision: Decision
+    iter: int = 0
+    late: bool = False
+    repeated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """Refuse the report; report() raises ValueError with this message in the trial."""
+
+    trial_id: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Terminate:
+    """SIGTERM to the trial's process."""
+
+    trial_id: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """SIGKILL to the trial's process tree."""
+
+    trial_id: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """This attempt is over. With will_retry the trial starts again, unless the search stops first."""
+
+    trial_id: int
+    attempt: int
+    status: Status
+    reason: Reason | None = None
+    will_retry: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Suggest:
+    """Ask the searcher, after it has been told all observations so far; its answer comes as `Suggested`."""
+
+    number: int
+    ask: Ask
+
+
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """This checkpoint of the trial is needed no more."""
+
+    trial_id: int
+    checkpoint: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopStarting:
+    """No new trial starts from now on."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The search is over and nothing runs.
+
+    Args:
+        reason: why, in one line.
+        error: None, or the message of what made the search fail.
+        cause: what the scheduler raised, if that was it; to be raised in its own type. Not on record.
+        kind: `limit` when the search came to its end; else what made it fail.
+    """
+
+    reason: str
+    error: str | None = None
+    cause: Exception | None = None
+    kind: FinishKind = "limit"
+
+
+Order: TypeAlias = Start | Answer | Reject | Terminate | Kill | Judged | Suggest | Discard | StopStarting | Finish

@@ -1,0 +1,105 @@
+"""A trial in the tuner's state machine: its attempts, how far it is, and from where it can go on.
+
+    Start -> STARTING -> RUNNING -> ENDED -> slot free        told to stop or pause: STOPPING -> (grace over) KILLED
+
+A trial's reports are numbered 1, 2, ... over all its attempts. An attempt begins at `from_iter`, the iteration of the
+checkpoint that it starts from, or 0. After a crash the reports beyond it are void; after a pause they stand, and what
+the next attempt reports on the way there again is a repetition (`reached`).
+"""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .orders import Best, Reason
+
+
+class Phase(enum.Enum):
+    """Where an attempt is between Start and Free; PAUSED and SUSPENDED trials hold no slot."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    KILLED = "killed"
+    ENDED = "ended"
+    PAUSED = "paused"
+    SUSPENDED = "suspended"
+
+
+class Ranked(NamedTuple):
+    """A report and where it stands: the smallest is the best, of equals the first."""
+
+    loss: float
+    number: int
+    report: Best
+
+
+class Checkpoint(NamedTuple):
+    """What a trial saved with a report: its name, the report's iteration, and the trial's best report until then."""
+
+    name: str
+    iter: int
+    best: Ranked | None
+
+
+@dataclass(slots=True)
+class Trial:
+    """A trial that may still run.
+
+    Args:
+        iter: number of its last report; reports of the attempt that runs count on from `from_iter`.
+        reached: the scheduler and the searcher know its reports up to here.
+        told: what it was told to do: "" nothing yet; "stop", "pause", or "suspend": the search ends, not the trial.
+        counted: it is suspended and counts as stopped until the search goes on.
+        hold: a person has paused it: only a person goes on with it.
+        wanted: it pauses because of the person alone: for the scheduler it runs.
+        dropped: it was told to pause and will never go on: it is over when its slot is free.
+        given_up: a person has stopped it while it was about to pause or start again: likewise.
+        at_maximum: it was told to stop because it had reached the scheduler's maximum.
+    """
+
+    trial_id: int
+    config: Mapping[str, object]
+    slot: int = -1
+    attempt: int = 0
+    phase: Phase = Phase.STARTING
+    iter: int = 0
+    reached: int = 0
+    checkpoint: Checkpoint | None = None
+    best: Ranked | None = None
+    told: str = ""
+    hold: bool = False
+    wanted: bool = False
+    dropped: bool = False
+    given_up: bool = False
+    at_maximum: bool = False
+    counted: bool = False
+    fault: Reason | None = None
+    will_retry: bool = False
+    num_retries: int = 0
+
+    @property
+    def was_told(self) -> bool:
+        """Whether it was told to stop or pause, and has not ended."""
+        return self.phase is Phase.STOPPING or self.phase is Phase.KILLED
+
+    @property
+    def from_iter(self) -> int:
+        """Where an attempt that starts now begins."""
+        return 0 if self.checkpoint is None else self.checkpoint.iter
+
+    def begin_again(self) -> None:
+        """A further attempt is about to start, from the last checkpoint."""
+        self.attempt += 1
+        self.phase = Phase.STARTING
+        self.iter = self.from_iter
+        self.told = ""
+        self.fault = None
+        self.will_retry = self.at_maximum = self.wanted = False
+
+    def rewind(self) -> int:
+        """The reports after the last checkpoint are void. Returns the iteration of the last report that stands."""
+        self.iter = self.reached = self.from_iter
+        self.best = None if self.checkpoint is None else self.checkpoint.best
+        return self.iter

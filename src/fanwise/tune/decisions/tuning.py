@@ -1,0 +1,922 @@
+"""The tuner's decisions: which trial runs in which slot, who is told to stop or pause, and when the search is over.
+
+    handle(fact)  ->  orders, in the order to carry them out
+
+    New, Clone --> running --ended--> Completed, Stopped or Failed          (the trial is over, and forgotten)
+                    |   ^---crashed, with retries---'
+                    |-- PAUSE --> paused --Resume--> running                from its last checkpoint
+                    '-- the search ends --> suspended --Resumed--> running  likewise
+
+Knows trials, slots, times and reports as plain values; knows nothing of processes, links, the record or the screen.
+The scheduler decides about trials and the searcher about configurations; both are told only what counts. What they
+return is checked here. Facts may come late, twice, or for trials that were never there: such a fact changes nothing
+and never raises. The same facts give the same orders: replay and resume hand the recorded ones in again.
+
+Invariants: a slot is busy from Start until Free; every Reported is answered by exactly one Answer or Reject, which
+comes first; StopStarting and then Finish are ordered once, Finish only when no slot is busy, until Resumed; a finished
+trial leaves counters and, if it is the best, its configuration and checkpoint.
+"""
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Protocol, final
+
+from ..chance import Chance
+from ..schedulers.protocol import Clone, Decision, Done, New, NextTrial, Resume, Scheduler, Status, Stop, Wait
+from ..searchers.base import Ask, Observation
+from ..spaces import Space
+from ..stopping import Counts, StoppingCriterion, Verdict
+from ..values import at_least, seconds
+from . import facts
+from .checking import Refused, checked_answer, checked_config, checked_decision, problem_with
+from .checkpoints import CheckpointHolders
+from .deadlines import Deadlines
+from .facts import Fact, Outcome
+from .failures import Failures
+from .orders import (
+    Answer,
+    Best,
+    Discard,
+    Finish,
+    FinishKind,
+    Judged,
+    Kill,
+    Order,
+    Reason,
+    Reject,
+    Start,
+    StopStarting,
+    Suggest,
+    Terminate,
+)
+from .stages import Stage
+from .trials import Checkpoint, Phase, Ranked, Trial
+
+# A crash may be bad luck; a time-out, a NaN or a missing report comes from the configuration or the program.
+_RETRIED = ("exception", "exit", "signal", "out-of-memory", "lost")
+# How a trial may end that was told to stop: by TrialStopped, by our signal, or because it was done anyway.
+_OBEYED = ("stopped", "signal", "exit", "lost", "returned")
+# The keys of deadlines that are no trial's.
+_SEARCH_ENDS = -1
+_SUGGESTION_DUE = -2
+
+
+class Listener(Protocol):
+    """What a searcher is told: its methods but `suggest`, which is asked for by an order."""
+
+    def observe(self, observation: Observation) -> None: ...
+    def on_rewind(self, trial_id: int, to_iter: int) -> None: ...
+    def on_end(self, trial_id: int, status: str) -> None: ...
+
+
+@final
+class Tuning:
+    """The state machine of one search. Hand in facts and carry out the orders, `Begin` first.
+
+    Args:
+        scheduler: decides about trials; `begin` was called. What it raises ends the search.
+        space: of the configurations.
+        criterion: when the search ends.
+        n_workers: slots.
+        searcher: is told what happens; None: the scheduler's own. A caller that runs a searcher in another thread
+            hands in what passes the calls on.
+        seed: of the search; the scheduler's and the searcher's chance.
+        asynchronous: False: the next batch starts when every slot of the last one is free.
+        trial_timeout_s: seconds from Ready until the attempt is terminated; None: never.
+        stop_grace_s: seconds from being told to stop until Kill.
+        max_equal_failures: the search fails when the first so many finished trials all failed alike; None: never.
+        retries: further attempts of a trial that crashed.
+        keep_checkpoints: whether checkpoints of finished trials are kept too.
+
+    Raises:
+        TypeError, ValueError: a setting of the wrong type or size.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        space: Space,
+        criterion: StoppingCriterion,
+        *,
+        n_workers: int,
+        searcher: Listener | None = None,
+        seed: int = 0,
+        asynchronous: bool = True,
+        trial_timeout_s: float | None = None,
+        stop_grace_s: float = 5.0,
+        max_equal_failures: int | None = 3,
+        retries: int = 0,
+        keep_checkpoints: bool = False,
+    ) -> None:
+        self._scheduler = scheduler
+        self._space = space
+        self._criterion = criterion
+        self._seed = seed
+        self._asynchronous = asynchronous
+        self._timeout_s = None if trial_timeout_s is None else seconds("trial_timeout_s", trial_timeout_s)
+        if self._timeout_s == 0.0:
+            raise ValueError("trial_timeout_s must be above 0; None lets a trial take as long as it likes")
+        self._grace_s = seconds("stop_grace_s", stop_grace_s)
+        if max_equal_failures is not None:
+            at_least("max_equal_failures", max_equal_failures, 1)
+        self._retries = at_least("retries", retries, 0)
+        self._keep_checkpoints = keep_checkpoints
+        self._objectives = scheduler.objectives
+        self._resource_attr = scheduler.resource_attr
+        self._metric, self._mode = self._objectives[0].metric, self._objectives[0].mode
+        self._listener: Listener | None = searcher if searcher is not None else scheduler.searcher
+        self._has_searcher = scheduler.searcher is not None
+        self._budget_s = None if scheduler.searcher is None else scheduler.searcher.budget_s
+        self._counts = Counts(self._metric, criterion.watched(self._metric))
+        self._failures = Failures(max_equal_failures)
+        self._n_workers = at_least("n_workers", n_workers, 1)
+        self._free_slots = list(range(n_workers))
+        self._trials: dict[int, Trial] = {}
+        self._pending: dict[int, Mapping[str, object]] = {}
+        self._paused: dict[int, Trial] = {}
+        self._suspended: dict[int, Trial] = {}
+        self._again: deque[Trial] = deque()  # hold no slot and are to run next
+        self._reserved: dict[int, int] = {}  # trial that is being paused -> the slot in which it goes on
+        self._enqueued: deque[Mapping[str, object]] = deque()
+        self._holders = CheckpointHolders()
+        self._left: dict[int, Checkpoint] = {}  # of trials that are over, where these are kept
+        self._best_left: Checkpoint | None = None
+        self._deadlines: Deadlines[int] = Deadlines()
+        self._stage = Stage.OPEN
+        self._started_s: float | None = None
+        self._interrupts = 0
+        self._num_starts = 0
+        self._num_suggestions = 0
+        self._asked: int | None = None  # the suggestion that is being made
+        self._suggestion: Mapping[str, object] | None = None  # made ahead of need
+        self._new_wanted = False  # a slot waits for a suggestion
+        self._exhausted = False
+        self._in_batch = False  # slots that are free now are filled together
+        self._metric_seen = False
+        self._best: Ranked | None = None  # of the trials that are over
+        self._reason = ""
+        self._error: str | None = None
+        self._cause: Exception | None = None
+        self._kind: FinishKind = "limit"
+        self._orders: list[Order] = []
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            facts.Begin: self._on_begin,
+            facts.Suggested: self._on_suggested,
+            facts.Ready: self._on_ready,
+            facts.Reported: self._on_reported,
+            facts.Ended: self._on_ended,
+            facts.Free: self._on_free,
+            facts.Tick: self._on_tick,
+            facts.Interrupt: self._on_interrupt,
+            facts.Command: self._on_command,
+            facts.Enqueued: self._on_enqueued,
+            facts.Settings: self._on_settings,
+            facts.Resumed: self._on_resumed,
+        }
+
+    def handle(self, fact: Fact) -> list[Order]:
+        """What is to be done because of the fact."""
+        self._handlers[type(fact)](fact)
+        if type(fact) is not facts.Reported:
+            self._obey(self._verdict(fact.now_s), fact.now_s)
+        if self._trials or self._stage is Stage.OPEN or self._stage is Stage.FINISHED:
+            orders, self._orders = self._orders, []
+            return orders
+        return self._finish()
+
+    def listen(self, searcher: Listener | None) -> None:
+        """From now on this is told, in place of the searcher: a replay is over, and the searcher gets a thread."""
+        self._listener = searcher
+
+    # What is known.
+
+    @property
+    def best(self) -> Best | None:
+        """The best finite report of the first objective so far; the earlier one of equals. Void ones do not count."""
+        ranked = [trial.best for trial in self._living() if trial.best is not None]
+        if self._best is not None:
+            ranked.append(self._best)
+        return min(ranked).report if ranked else None
+
+    @property
+    def counts(self) -> Counts:
+        """What was started, reported and finished so far. Owned by the machine: read only."""
+        return self._counts
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether Finish was ordered."""
+        return self._stage is Stage.FINISHED
+
+    @property
+    def next_tick_s(self) -> float | None:
+        """When a Tick must next come in; None: not before another fact has."""
+        return self._deadlines.next_s
+
+    @property
+    def checkpoints(self) -> frozenset[str]:
+        """The names of all checkpoints that may still be needed."""
+        return self._holders.names
+
+    def _living(self) -> list[Trial]:
+        """All trials that are not over, each once."""
+        trials = {**self._trials, **self._paused, **self._suspended}
+        trials.update((trial.trial_id, trial) for trial in self._again)
+        return list(trials.values())
+
+    # Facts.
+
+    def _on_begin(self, fact: facts.Begin) -> None:
+        assert self._started_s is None, "a search begins once"
+        self._started_s = 0.0
+        if self._stage is Stage.FINISHED:
+            return  # interrupted before it began
+        self._set_search_deadline()
+        self._ask_ahead(fact.now_s)
+        self._fill(fact.now_s)
+
+    def _on_suggested(self, fact: facts.Suggested) -> None:
+        if fact.number != self._asked:
+            return  # it took too long, and the question was answered at random
+        self._asked = None
+        self._deadlines.clear(_SUGGESTION_DUE)
+        if fact.error is not None:
+            self._fail_search("searcher", "the searcher failed", fact.error, fact.now_s)
+        elif fact.config is None:
+            self._exhausted = True
+            self._new_wanted = False
+        else:
+            try:
+                self._suggestion = checked_config(fact.config, self._space, self._searcher_name(), self._next_id)
+            except Refused as error:
+                self._fail_search("searcher", "the searcher failed", str(error), fact.now_s, cause=error.cause)
+        self._fill(fact.now_s)
+
+    def _on_ready(self, fact: facts.Ready) -> None:
+        trial = self._find(fact.trial_id, fact.attempt)
+        if trial is not None and trial.phase is Phase.STARTING:
+            trial.phase = Phase.RUNNING
+            if self._timeout_s is not None:
+                self._deadlines.set(trial.trial_id, fact.now_s + self._timeout_s)
+
+    def _on_reported(self, fact: facts.Reported) -> None:
+        trial, now_s = self._find(fact.trial_id, fact.attempt), fact.now_s
+        if trial is None or trial.was_told or trial.phase is Phase.ENDED:
+            self._orders.append(Answer(fact.trial_id, Decision.STOP, 0, late=True))
+            if fact.checkpoint is not None:
+                self._orders.append(Discard(fact.trial_id, fact.checkpoint))
+            return
+        problem = problem_with(fact.values, self._objectives, self._resource_attr)
+        if problem is not None:
+            self._orders.append(Reject(trial.trial_id, problem))
+            if fact.checkpoint is not None:
+                self._orders.append(Discard(fact.trial_id, fact.checkpoint))
+            self._refused(trial, fact.values, problem, now_s)
+            return
+        self._metric_seen = True
+        trial.iter += 1
+        if trial.iter <= trial.reached:
+            self._orders.append(Answer(trial.trial_id, Decision.CONTINUE, trial.iter, repeated=True))
+            self._keep_checkpoint(trial, fact.checkpoint)
+            return
+        trial.reached = trial.iter
+        at = len(self._orders)
+        decision = self._decide(trial, fact)
+        self._keep_checkpoint(trial, fact.checkpoint)
+        verdict = self._verdict(now_s)
+        if verdict is not None and not verdict.lets_running_finish and decision is Decision.CONTINUE:
+            decision = Decision.STOP
+            trial.told = "suspend"
+            self._tell_to_stop(trial, now_s)
+        self._orders.insert(at, Answer(trial.trial_id, decision, trial.iter))
+        self._exhausted = False
+        self._obey(verdict, now_s)
+        if self._free_slots:
+            self._fill(now_s)
+
+    def _on_ended(self, fact: facts.Ended) -> None:
+        trial = self._find(fact.trial_id, fact.attempt)
+        if trial is not None and trial.phase is not Phase.ENDED:
+            self._end(trial, fact.outcome, fact.now_s)
+
+    def _on_free(self, fact: facts.Free) -> None:
+        trial, now_s = self._find(fact.trial_id, fact.attempt), fact.now_s
+        if trial is None:
+            return
+        if trial.phase is not Phase.ENDED:
+            self._end(trial, Outcome("lost", "the worker was gone before it said how the trial ended"), now_s)
+        self._obey(self._verdict(now_s), now_s)
+        if trial.will_retry and not self._gives_up(trial) and trial.slot < self._n_workers:
+            trial.begin_again()
+            self._start(trial)
+            return
+        self._release(trial, now_s)
+        self._exhausted = False
+        self._fill(now_s)
+
+    def _on_tick(self, fact: facts.Tick) -> None:
+        now_s = fact.now_s
+        for key in self._deadlines.due(now_s):
+            if key == _SUGGESTION_DUE:
+                self._fall_back(now_s)
+                continue
+            trial = self._trials.get(key)
+            if trial is None:
+                continue  # the search's own: the criterion says so below
+            if trial.phase is Phase.RUNNING:
+                trial.fault = Reason(
+                    "time-out", f"still running {self._timeout_s:g} s after it began (trial_timeout_s)"
+                )
+                self._terminate(trial, trial.fault.text, now_s)
+            elif trial.phase is Phase.STOPPING:
+                self._kill(trial, f"still running {self._grace_s:g} s after it was told to stop (stop_grace_s)")
+
+    def _on_interrupt(self, fact: facts.Interrupt) -> None:
+        self._interrupts += 1
+        self._halt(fact.who, fact.now_s)
+        if self._interrupts > 1:
+            for trial in self._trials.values():
+                if trial.phase not in (Phase.KILLED, Phase.ENDED):
+                    self._kill(trial, "interrupted twice")
+
+    def _on_command(self, fact: facts.Command) -> None:
+        trial = self._not_over(fact.trial_id)
+        if trial is None:
+            return
+        if fact.what == "stop":
+            self._stop_by_hand(trial, fact.now_s)
+            return
+        trial.hold = fact.what == "pause"
+        if trial.hold and trial in self._again:
+            self._again.remove(trial)
+            trial.phase, trial.wanted = Phase.PAUSED, True
+            self._paused[trial.trial_id] = trial
+        elif not trial.hold and trial.wanted and trial.trial_id in self._paused:
+            self._again.append(self._paused.pop(trial.trial_id))
+            self._fill(fact.now_s)
+
+    def _stop_by_hand(self, trial: Trial, now_s: float) -> None:
+        if trial.trial_id not in self._trials:
+            self._paused.pop(trial.trial_id, None)
+            if trial in self._again:
+                self._again.remove(trial)
+            self._over_paused(trial, now_s)
+        elif trial.phase in (Phase.STARTING, Phase.RUNNING):
+            trial.told = "stop"
+            self._terminate(trial, "stopped by hand", now_s)
+        else:
+            trial.given_up = True
+
+    def _on_enqueued(self, fact: facts.Enqueued) -> None:
+        if self._stage is Stage.OPEN:
+            self._enqueued.append(fact.config)
+            self._exhausted = False
+            self._fill(fact.now_s)
+
+    def _on_settings(self, fact: facts.Settings) -> None:
+        if fact.n_workers is not None:
+            self._set_workers(fact.n_workers)
+        if fact.stop is not None:
+            self._set_criterion(fact.stop)
+            self._set_search_deadline()
+        self._fill(fact.now_s)
+
+    def _on_resumed(self, fact: facts.Resumed) -> None:
+        """Whoever ran, runs again from its last checkpoint, first of all, in the order of the trials' ids.
+
+        Whoever had been told to stop or pause is judged as if it had done so: it was decided.
+        """
+        now_s = fact.now_s
+        self._stage, self._interrupts = Stage.OPEN, 0
+        self._reason, self._error, self._cause, self._kind = "", None, None, "limit"
+        self._started_s = 0.0
+        if fact.stop is not None:
+            self._set_criterion(fact.stop)
+        if fact.n_workers is not None:
+            self._n_workers = fact.n_workers
+        gone = list(self._trials.values())
+        judged = [trial for trial in gone if trial.was_told and (trial.told in ("stop", "pause") or trial.fault)]
+        for trial in gone:
+            if trial.phase is not Phase.ENDED and trial not in judged:
+                trial.phase, trial.told = Phase.ENDED, "suspend"
+        for trial in judged:
+            self._end(trial, Outcome("lost", "its tuner was gone before it said how the trial ended"), now_s)
+        for trial in gone:
+            self._release(trial, now_s)
+        for trial in self._suspended.values():
+            if trial.counted:
+                trial.counted = False
+                self._counts.num_trials_stopped -= 1
+            self._rewind(trial, now_s)
+        again = {trial.trial_id: trial for trial in [*self._again, *self._suspended.values()]}
+        self._again = deque(again[trial_id] for trial_id in sorted(again))
+        self._suspended.clear()
+        self._reserved.clear()
+        self._deadlines = Deadlines()
+        self._free_slots = list(range(self._n_workers))
+        self._asked = None
+        self._new_wanted = self._exhausted = False
+        self._set_search_deadline()
+        self._obey(self._verdict(now_s), now_s)
+        self._ask_ahead(now_s)
+        self._fill(now_s)
+
+    def _not_over(self, trial_id: int) -> Trial | None:
+        """The trial, if it runs, is paused, or waits for a slot."""
+        trial = self._trials.get(trial_id) or self._paused.get(trial_id)
+        return trial or next((trial for trial in self._again if trial.trial_id == trial_id), None)
+
+    def _find(self, trial_id: int, attempt: int) -> Trial | None:
+        """The trial, if this attempt of it holds a slot. Facts about any other are late."""
+        trial = self._trials.get(trial_id)
+        return trial if trial is not None and trial.attempt == attempt else None
+
+    # What runs next.
+
+    @property
+    def _next_id(self) -> int:
+        return self._counts.num_trials_started
+
+    def _fill(self, now_s: float) -> None:
+        """Give the free slots something to run. In batches: from when nothing runs until the first slot comes back."""
+        self._in_batch = self._in_batch or not self._trials
+        if not self._asynchronous and not self._in_batch:
+            return
+        while self._free_slots and self._stage in (Stage.OPEN, Stage.DRAINING) and self._started_s is not None:
+            if self._again:  # they have started: no limit on new trials holds them back
+                trial = self._again.popleft()
+                trial.begin_again()
+                self._take_slot(trial)
+            elif self._stage is not Stage.OPEN or not self._start_next(now_s):
+                return
+            self._obey(self._verdict(now_s), now_s)
+
+    def _start_next(self, now_s: float) -> bool:
+        """Whether what the scheduler says was done. If not, another fact may bring it, or nothing ever will."""
+        if self._new_wanted:
+            return self._start_suggested(now_s)
+        answer = self._consult_about_next(now_s)
+        if isinstance(answer, New) and answer.config is None:
+            return self._start_suggested(now_s)
+        if isinstance(answer, New):
+            assert answer.config is not None
+            self._start_new(answer.config)
+            return True
+        if isinstance(answer, Clone):
+            self._start_new(answer.config, source=answer.trial_id)
+            return True
+        if isinstance(answer, Resume):
+            self._resume(answer.trial_id)
+            return True
+        if isinstance(answer, Stop):
+            self._drop_paused(answer.trial_id, now_s)
+            return True
+        if isinstance(answer, Done):
+            self._stop_starting("the scheduler has no more trials")
+        elif answer is not None and not self._trials and self._asked is None and not self._is_held():
+            self._stop_starting("searcher exhausted" if self._exhausted else "the scheduler has nothing left to run")
+        return False
+
+    def _is_held(self) -> bool:
+        """Whether a person keeps a trial from going on: the search waits for that person."""
+        return any(trial.hold and trial.wanted for trial in self._paused.values())
+
+    def _start_suggested(self, now_s: float) -> bool:
+        """Start a new trial with the configuration that comes next: a person's, the one made ahead, or a new one."""
+        if self._enqueued:
+            self._new_wanted = False
+            self._start_new(self._enqueued.popleft())
+            return True
+        config, self._suggestion = self._suggestion, None
+        if config is not None:
+            self._new_wanted = False
+            self._start_new(config)
+            self._ask_ahead(now_s)
+            return True
+        if self._budget_s is not None and not self._new_wanted:
+            self._deadlines.set(_SUGGESTION_DUE, now_s + self._budget_s)
+        self._new_wanted = True
+        self._ask_searcher(now_s)
+        return False
+
+    def _ask_searcher(self, now_s: float) -> None:
+        if self._asked is not None:
+            return
+        slow = self._budget_s is not None
+        self._asked = self._num_suggestions
+        self._num_suggestions += 1
+        ask = Ask(
+            self._asked,
+            self._next_id,
+            self._space,
+            seed=self._seed,
+            purpose="suggest",
+            pending=dict(self._pending) if slow else MappingProxyType(self._pending),
+            now_s=now_s,
+            budget_s=self._budget_s,
+        )
+        self._orders.append(Suggest(self._asked, ask))
+
+    def _ask_ahead(self, now_s: float) -> None:
+        """A searcher that thinks begins before a worker is free."""
+        if self._budget_s is not None and self._stage is Stage.OPEN and self._suggestion is None:
+            self._ask_searcher(now_s)
+
+    def _fall_back(self, now_s: float) -> None:
+        """The searcher took longer than its budget and a worker waits: draw at random. Its answer will be late."""
+        if self._asked is None or not self._new_wanted or self._stage is not Stage.OPEN:
+            return
+        number, self._asked = self._asked, None
+        self._new_wanted = False
+        if self._free_slots:
+            self._start_new(self._space.sample(Chance(f"{self._seed}/fallback/{number}")), fallback=True)
+            self._obey(self._verdict(now_s), now_s)
+        self._ask_ahead(now_s)
+        self._fill(now_s)
+
+    def _start_new(self, config: Mapping[str, object], *, source: int | None = None, fallback: bool = False) -> None:
+        trial = Trial(self._next_id, config)
+        self._counts.num_trials_started += 1
+        checkpoint = None if source is None else self._checkpoint_of(source)
+        if checkpoint is not None:
+            self._holders.hold(checkpoint.name)
+            trial.checkpoint = Checkpoint(checkpoint.name, checkpoint.iter, None)
+            trial.iter = trial.reached = checkpoint.iter
+        self._take_slot(trial, source=source, fallback=fallback)
+
+    def _checkpoint_of(self, trial_id: int) -> Checkpoint | None:
+        trial = self._not_over(trial_id)
+        return self._left.get(trial_id) if trial is None else trial.checkpoint
+
+    def _take_slot(self, trial: Trial, *, source: int | None = None, fallback: bool = False) -> None:
+        trial.slot = heapq.heappop(self._free_slots)
+        self._trials[trial.trial_id] = trial
+        self._pending[trial.trial_id] = trial.config
+        self._num_starts += 1
+        self._start(trial, source=source, fallback=fallback)
+
+    def _start(self, trial: Trial, *, source: int | None = None, fallback: bool = False) -> None:
+        name = None if trial.checkpoint is None else trial.checkpoint.name
+        self._orders.append(
+            Start(trial.trial_id, trial.attempt, trial.config, trial.slot, trial.iter, name, source, fallback)
+        )
+
+    def _resume(self, trial_id: int) -> None:
+        trial = self._paused.get(trial_id)
+        if trial is not None and trial.hold:
+            trial.wanted = True  # it goes on when the person lets it
+        elif trial is not None:
+            del self._paused[trial_id]
+            trial.begin_again()
+            self._take_slot(trial)
+        else:  # it has been told, but its process is not gone yet: the slot waits for it
+            self._reserved[trial_id] = heapq.heappop(self._free_slots)
+
+    def _drop_paused(self, trial_id: int, now_s: float) -> None:
+        trial = self._paused.pop(trial_id, None)
+        if trial is not None:
+            self._over_paused(trial, now_s)
+        else:  # it has been told, but its process is not gone yet
+            self._trials[trial_id].dropped = True
+
+    def _over_paused(self, trial: Trial, now_s: float) -> None:
+        self._orders.append(Judged(trial.trial_id, trial.attempt, Status.STOPPED))
+        self._over(trial, Status.STOPPED, now_s)
+
+    def _may_resume(self, trial_id: int) -> bool:
+        trial = self._trials.get(trial_id)
+        if trial is not None:
+            may = trial.told == "pause" and not trial.dropped and not trial.wanted
+            return may and trial_id not in self._reserved
+        return trial_id in self._paused and not self._paused[trial_id].wanted
+
+    def _shown_paused(self) -> str:
+        paused = [i for i in sorted([*self._paused, *self._trials]) if self._may_resume(i)]
+        return ", ".join(map(str, paused[:20])) or "none"
+
+    def _consult_about_next(self, now_s: float) -> NextTrial | None:
+        """The scheduler's answer, checked; None: it failed, and the search with it."""
+        scheduler = self._scheduler
+        ask = Ask(
+            self._num_starts,
+            self._next_id,
+            self._space,
+            seed=self._seed,
+            purpose="next",
+            pending=MappingProxyType(self._pending),
+            now_s=now_s,
+            exhausted=self._exhausted,
+        )
+        try:
+            answer = checked_answer(scheduler.next(ask), type(scheduler).__name__, self._may_resume, self._shown_paused)
+            if isinstance(answer, Clone) and not 0 <= answer.trial_id < self._next_id:
+                name, known = type(scheduler).__name__, f"{self._next_id} trials have started, from 0 on"
+                raise Refused(ValueError(f"{name}.next() returned {answer!r}, but there is no such trial: {known}"))
+            if isinstance(answer, Clone) or (isinstance(answer, New) and answer.config is not None):
+                who = f"the configuration of {type(scheduler).__name__}.next()"
+                config = checked_config(answer.config, self._space, who, self._next_id)
+                return New(config) if isinstance(answer, New) else Clone(answer.trial_id, config)
+        except Refused as error:
+            self._scheduler_failed(error.cause, now_s)
+            return None
+        except Exception as error:  # user code: whatever it raises ends the search, in order
+            self._scheduler_failed(error, now_s)
+            return None
+        if isinstance(answer, New) and self._exhausted and not self._enqueued:
+            return Wait()
+        if isinstance(answer, New) and not self._has_searcher and not self._enqueued:
+            what = "New() without a configuration, but it has no searcher to ask for one"
+            self._scheduler_failed(ValueError(f"{type(scheduler).__name__}.next() returned {what}"), now_s)
+            return None
+        return answer
+
+    # Limits and the end.
+
+    def _finish(self) -> list[Order]:
+        """No slot is busy and nothing starts any more: the last order of a search is that it is over."""
+        self._stage = Stage.FINISHED
+        self._deadlines = Deadlines()
+        if self._error is None and (text := self._failures.all_failed()) is not None:
+            self._kind, self._error = "all-failed", text
+        self._orders.append(Finish(self._reason, self._error, self._cause, self._kind))
+        orders, self._orders = self._orders, []
+        return orders
+
+    def _verdict(self, now_s: float) -> Verdict | None:
+        if self._started_s is None or self._stage in (Stage.STOPPING, Stage.FINISHED):
+            return None
+        self._counts.wallclock_s = now_s
+        return self._criterion.verdict(self._counts)
+
+    def _obey(self, verdict: Verdict | None, now_s: float) -> None:
+        if verdict is not None and verdict.lets_running_finish:
+            self._stop_starting(verdict.reason)
+        elif verdict is not None:
+            self._halt(verdict.reason, now_s)
+
+    def _set_search_deadline(self) -> None:
+        limit_s = self._criterion.max_wallclock_time
+        if limit_s is not None and math.isfinite(limit_s) and self._stage in (Stage.OPEN, Stage.DRAINING):
+            self._deadlines.set(_SEARCH_ENDS, limit_s)
+        else:
+            self._deadlines.clear(_SEARCH_ENDS)
+
+    def _set_criterion(self, stop: Mapping[str, object]) -> None:
+        self._criterion = StoppingCriterion.from_json(stop)
+        self._counts.watch(self._criterion.watched(self._metric))
+
+    def _set_workers(self, n_workers: int) -> None:
+        busy = {trial.slot for trial in self._trials.values()}
+        busy.update(self._reserved.values())
+        self._n_workers = n_workers
+        self._free_slots = [slot for slot in range(n_workers) if slot not in busy]
+
+    def _stop_starting(self, reason: str) -> None:
+        if self._stage is Stage.OPEN:
+            self._stage = Stage.DRAINING
+            self._reason = reason
+            self._orders.append(StopStarting(reason))
+
+    def _halt(self, reason: str, now_s: float) -> None:
+        """Start nothing more and stop what runs. The first reason to do so is the one that is told."""
+        if self._stage in (Stage.STOPPING, Stage.FINISHED):
+            return
+        self._stop_starting(reason)
+        self._stage = Stage.STOPPING
+        self._reason = reason
+        self._deadlines.clear(_SEARCH_ENDS)
+        self._deadlines.clear(_SUGGESTION_DUE)
+        for trial in self._trials.values():
+            if trial.phase in (Phase.STARTING, Phase.RUNNING):
+                trial.told = "suspend"
+                self._terminate(trial, reason, now_s)
+
+    def _fail_search(
+        self, kind: FinishKind, reason: str, error: str, now_s: float, *, cause: Exception | None = None
+    ) -> None:
+        if self._error is None and self._stage is not Stage.FINISHED:
+            self._kind, self._error, self._cause = kind, error, cause
+        self._halt(reason, now_s)
+
+    def _scheduler_failed(self, error: Exception, now_s: float) -> None:
+        text = f"the scheduler raised {type(error).__name__}: {error}"
+        self._fail_search("scheduler", "the scheduler failed", text, now_s, cause=error)
+
+    # Telling a trial to stop.
+
+    def _tell_to_stop(self, trial: Trial, now_s: float) -> None:
+        trial.phase = Phase.STOPPING
+        self._deadlines.set(trial.trial_id, now_s + self._grace_s)
+
+    def _terminate(self, trial: Trial, why: str, now_s: float) -> None:
+        self._tell_to_stop(trial, now_s)
+        self._orders.append(Terminate(trial.trial_id, why))
+
+    def _kill(self, trial: Trial, why: str) -> None:
+        trial.phase = Phase.KILLED
+        self._deadlines.clear(trial.trial_id)
+        self._orders.append(Kill(trial.trial_id, why))
+
+    # Reports.
+
+    def _refused(self, trial: Trial, values: Mapping[str, object], problem: str, now_s: float) -> None:
+        """A metric that nobody has ever reported is misspelt: no further trial can do better."""
+        needed = [objective.metric for objective in self._objectives]
+        if self._resource_attr is not None:
+            needed.append(self._resource_attr)
+        if not self._metric_seen and any(name not in values for name in needed):
+            trial.told = "suspend"
+            self._tell_to_stop(trial, now_s)
+            self._fail_search("no-metric", "the metric was not reported", problem, now_s)
+
+    def _decide(self, trial: Trial, fact: facts.Reported) -> Decision:
+        """What to answer to a report that is new."""
+        values, now_s = fact.values, fact.now_s
+        self._counts.add_report(values)
+        losses = tuple([objective.loss(float(values[objective.metric])) for objective in self._objectives])  # type: ignore[arg-type]  # checked
+        if any(map(math.isnan, losses)):
+            metric = next(o.metric for o, loss in zip(self._objectives, losses, strict=True) if math.isnan(loss))
+            trial.fault = Reason("nan", f"the objective reported {metric}=nan")
+            trial.told = "stop"
+            self._tell_to_stop(trial, now_s)
+            return Decision.STOP
+        self._keep_best(trial, losses[0], values)
+        resource_attr = self._resource_attr
+        resource = float(trial.iter if resource_attr is None else values[resource_attr])  # type: ignore[arg-type]  # checked
+        observation = Observation(trial.trial_id, trial.config, trial.iter, resource, losses, values)
+        decision = self._consult(trial, observation, now_s)
+        if decision is Decision.CONTINUE and trial.hold:
+            decision = Decision.PAUSE
+            trial.wanted = True
+        if decision is not Decision.CONTINUE and not trial.was_told:
+            trial.told = "stop" if decision is Decision.STOP else "pause"
+            maximum = self._scheduler.max_resource
+            trial.at_maximum = decision is Decision.STOP and maximum is not None and resource >= maximum
+            self._tell_to_stop(trial, now_s)
+        return decision
+
+    def _keep_best(self, trial: Trial, loss: float, values: Mapping[str, object]) -> None:
+        # An infinity says that something went wrong, not that it went well.
+        if math.isfinite(loss) and (trial.best is None or loss < trial.best.loss):
+            best = Best(values[self._metric], trial.trial_id, trial.config, trial.iter)  # type: ignore[arg-type]  # checked
+            trial.best = Ranked(loss, self._counts.num_evaluations, best)
+
+    def _consult(self, trial: Trial, observation: Observation, now_s: float) -> Decision:
+        scheduler = self._scheduler
+        try:
+            if self._listener is not None:
+                self._listener.observe(observation)
+            decision = scheduler.on_report(observation)
+            if type(decision) is Decision:
+                return decision
+            return checked_decision(decision, type(scheduler).__name__, trial.trial_id)
+        except Refused as error:
+            failed = error.cause
+        except Exception as error:  # user code: whatever it raises ends the search, in order
+            failed = error
+        trial.told = "suspend"
+        self._tell_to_stop(trial, now_s)
+        self._scheduler_failed(failed, now_s)
+        return Decision.STOP
+
+    def _keep_checkpoint(self, trial: Trial, name: str | None) -> None:
+        if name is None:
+            return
+        best = trial.best
+        if best is not None and best.report.iter > trial.iter:  # on the way there again: void after a crash
+            best = None if trial.checkpoint is None else trial.checkpoint.best
+        self._let_go(trial)
+        self._holders.hold(name)
+        trial.checkpoint = Checkpoint(name, trial.iter, best)
+
+    def _let_go(self, trial: Trial) -> None:
+        """The trial needs its checkpoint no more; the last one to need it has it deleted."""
+        checkpoint, trial.checkpoint = trial.checkpoint, None
+        self._drop(checkpoint, trial.trial_id)
+
+    def _drop(self, checkpoint: Checkpoint | None, trial_id: int) -> None:
+        if checkpoint is not None and self._holders.let_go(checkpoint.name):
+            self._orders.append(Discard(trial_id, checkpoint.name))
+
+    # Ends.
+
+    def _end(self, trial: Trial, outcome: Outcome, now_s: float) -> None:
+        status, reason = self._judge(trial, outcome)
+        trial.will_retry = reason is not None and self._may_retry(trial, reason)
+        if status is not Status.PAUSED and status is not Status.STOPPED:
+            trial.told = ""
+        trial.phase = Phase.ENDED
+        self._deadlines.clear(trial.trial_id)
+        self._orders.append(Judged(trial.trial_id, trial.attempt, status, reason, trial.will_retry))
+        if trial.will_retry:
+            trial.num_retries += 1
+            self._rewind(trial, now_s)
+        elif trial.told == "suspend":
+            trial.counted = True
+            self._counts.num_trials_stopped += 1
+        elif status is not Status.PAUSED:
+            self._over(trial, status, now_s)
+            self._watch_metrics(status, now_s)
+            failed = self._failures.add(reason, has_reported=trial.iter > 0)
+            if failed is not None and self._stage is not Stage.STOPPING:
+                self._fail_search("equal-failures", failed.partition(" (")[0], failed, now_s)
+
+    def _judge(self, trial: Trial, outcome: Outcome) -> tuple[Status, Reason | None]:
+        if trial.fault is not None:
+            fault = trial.fault
+            return Status.FAILED, Reason(fault.kind, fault.text, outcome.traceback, outcome.last_output)
+        if outcome.kind == "stopped" or (trial.was_told and outcome.kind in _OBEYED):
+            if trial.at_maximum:
+                return Status.COMPLETED, None
+            return (Status.PAUSED if trial.told == "pause" else Status.STOPPED), None
+        if outcome.kind != "returned":
+            return Status.FAILED, Reason(outcome.kind, outcome.text, outcome.traceback, outcome.last_output)
+        if trial.iter == 0:
+            text = f"the objective ended without reporting {self._metric!r}, and returned nothing"
+            return Status.FAILED, Reason("no-report", text, outcome.traceback, outcome.last_output)
+        return Status.COMPLETED, None
+
+    def _may_retry(self, trial: Trial, reason: Reason) -> bool:
+        return reason.kind in _RETRIED and trial.num_retries < self._retries and not trial.was_told
+
+    def _rewind(self, trial: Trial, now_s: float) -> None:
+        """What the trial reported after its last checkpoint is void, and whoever was told of it hears so."""
+        reached = trial.reached
+        to_iter = trial.rewind()
+        if to_iter == reached:
+            return
+        try:
+            if self._listener is not None:
+                self._listener.on_rewind(trial.trial_id, to_iter)
+            self._scheduler.on_rewind(trial.trial_id, to_iter)
+        except Exception as error:  # user code, see above
+            self._scheduler_failed(error, now_s)
+
+    def _over(self, trial: Trial, status: Status, now_s: float) -> None:
+        """The trial is over for good."""
+        counts = self._counts
+        counts.num_trials_completed += status is Status.COMPLETED
+        counts.num_trials_stopped += status is Status.STOPPED
+        counts.num_trials_failed += status is Status.FAILED
+        is_best = trial.best is not None and (self._best is None or trial.best < self._best)
+        if is_best:
+            self._best = trial.best
+        checkpoint, trial.checkpoint = trial.checkpoint, None
+        if checkpoint is not None and (self._keep_checkpoints or self._scheduler.clones):
+            self._left[trial.trial_id] = checkpoint
+        elif is_best:
+            self._drop(self._best_left, trial.trial_id)
+            self._best_left = checkpoint
+        else:
+            self._drop(checkpoint, trial.trial_id)
+        trial.best = None
+        try:
+            if self._listener is not None:
+                self._listener.on_end(trial.trial_id, str(status))
+            self._scheduler.on_end(trial.trial_id, status)
+        except Exception as error:  # user code, see above
+            self._scheduler_failed(error, now_s)
+
+    def _watch_metrics(self, status: Status, now_s: float) -> None:
+        """Fails the search when a whole trial had no sign of a metric that the stopping criterion waits for."""
+        problem = self._counts.missing_metric() if status is Status.COMPLETED else None
+        if problem is not None and self._stage is not Stage.STOPPING:
+            self._fail_search("no-metric", "a metric of the stopping criterion was not reported", problem, now_s)
+
+    def _release(self, trial: Trial, now_s: float) -> None:
+        """The trial's process is gone: its slot is free, and the trial waits, or is over."""
+        trial_id = trial.trial_id
+        self._in_batch = False
+        del self._trials[trial_id], self._pending[trial_id]
+        if trial.slot < self._n_workers:
+            heapq.heappush(self._free_slots, trial.slot)
+        reserved = self._reserved.pop(trial_id, None)
+        if reserved is not None and reserved < self._n_workers:
+            heapq.heappush(self._free_slots, reserved)
+        if trial.will_retry and self._gives_up(trial):  # promised, but the search has stopped in the meantime
+            trial.will_retry = False
+            self._over(trial, Status.FAILED, now_s)
+        elif trial.will_retry:
+            self._again.append(trial)
+        elif trial.told == "suspend":
+            trial.phase = Phase.SUSPENDED
+            self._suspended[trial_id] = trial
+        elif trial.told == "pause" and (trial.dropped or trial.given_up):
+            self._over_paused(trial, now_s)
+        elif trial.told == "pause":
+            trial.phase = Phase.PAUSED
+            trial.wanted = trial.wanted or reserved is not None
+            if trial.wanted and not trial.hold:
+                self._again.append(trial)
+            else:
+                self._paused[trial_id] = trial
+
+    def _gives_up(self, trial: Trial) -> bool:
+        """Whether a promised retry does not happen."""
+        return self._stage is Stage.STOPPING or trial.given_up
+
+    def _searcher_name(self) -> str:
+        return f"{type(self._scheduler.searcher).__name__}.suggest()"

@@ -1,0 +1,125 @@
+"""What comes before a search, on a pool or asked and told: its parts are looked at, and described for the record."""
+
+import copy
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from types import FunctionType
+from typing import Any
+
+from ..base.version import VERSION
+from .schedulers.protocol import Scheduler
+from .spaces import Space
+from .stopping import StoppingCriterion
+
+_SCHEDULER = (
+    "objectives",
+    "resource_attr",
+    "max_resource",
+    "searcher",
+    "clones",
+    "check",
+    "begin",
+    "next",
+    "on_report",
+    "on_rewind",
+    "on_end",
+    "describe",
+)
+
+
+def check_scheduler(scheduler: object) -> None:
+    """TypeError that says what to hand in instead."""
+    if isinstance(scheduler, type | FunctionType):
+        what = "class" if isinstance(scheduler, type) else "function"
+        raise TypeError(
+            f"the scheduler must be an object, got the {what} {scheduler.__name__}.\n"
+            f"  right:  {scheduler.__name__}(metric=...)"
+        )
+    for name in _SCHEDULER:
+        if not hasattr(scheduler, name):
+            raise TypeError(
+                f"the scheduler must be one, such as RandomSearch(metric='loss'), got {scheduler!r} without {name!r}. "
+                f"A searcher of your own goes into FIFOScheduler(searcher, metric=...)."
+            )
+
+
+def check_stop(stop: object) -> None:
+    """TypeError unless it is a StoppingCriterion."""
+    if not isinstance(stop, StoppingCriterion):
+        raise TypeError(f"stop must be a StoppingCriterion, got {stop!r}.")
+
+
+def copied(scheduler: Scheduler) -> Scheduler:
+    """A copy of its own, so that one object may be given to several tuners."""
+    try:
+        return copy.deepcopy(scheduler)
+    except Exception as error:  # whatever copying user code raises
+        name = type(scheduler).__name__
+        raise TypeError(
+            f"the tuner runs a copy of its scheduler, and {name} cannot be copied ({type(error).__name__}: {error}). "
+            f"Make in begin() what cannot be copied, such as locks and files, and not in __init__."
+        ) from error
+
+
+def space_of(space: Space | Mapping[str, Any]) -> Space:  # Any: domains and constants
+    """A space as it is, or made of a dict."""
+    return space if isinstance(space, Space) else Space(space)
+
+
+def seed_of(scheduler: Scheduler, given: int | None, otherwise: int) -> int:
+    """The seed that was given, else the scheduler's own, if it has one, else `otherwise`."""
+    seed = getattr(scheduler, "random_seed", None) if given is None else given
+    return seed if isinstance(seed, int) else otherwise
+
+
+def described(
+    *, name: str, objective: str, space: Space, scheduler: Scheduler, seed: int, n_workers: int, stop: StoppingCriterion
+) -> dict[str, object]:
+    """What the record says of every search when it begins."""
+    objectives = scheduler.objectives
+    return {
+        "name": name,
+        "objective": objective,
+        "space": space.to_json(),
+        "scheduler": scheduler.describe(),
+        "metric": objectives[0].metric,
+        "mode": objectives[0].mode,
+        "objectives": [[objective.metric, objective.mode] for objective in objectives],
+        "resource_attr": scheduler.resource_attr,
+        "seed": seed,
+        "n_workers": n_workers,
+        "stop": stop.to_json(),
+        "created_s": time.time(),
+        "versions": _versions(),
+    }
+
+
+def check_same(meta: Mapping[str, Any], objective: str, space: Space, scheduler: Scheduler) -> None:  # Any: JSON
+    """ValueError that names what differs from the experiment that is to go on."""
+    problems = []
+    if objective != meta["objective"]:
+        problems.append(f"the objective was {meta['objective']!r}, and is {objective!r}")
+    now, before = space.to_json(), meta["space"]
+    for name in dict.fromkeys([*before, *now]):
+        if before.get(name) != now.get(name):
+            problems.append(f"the space had {name!r}: {before.get(name)!r}, and has {now.get(name)!r}")
+    if scheduler.describe() != meta["scheduler"]:
+        problems.append(f"the scheduler was {meta['scheduler']!r}, and is {scheduler.describe()!r}")
+    if problems:
+        raise ValueError(
+            f"the experiment {meta['name']!r} cannot go on with something else:\n  " + "\n  ".join(problems) + "\n"
+            "Leave it out to take what was kept, or make a new experiment."
+        )
+
+
+def _versions() -> dict[str, str]:
+    """What the results may depend on; a library that is not installed as a package of its name is left out."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    versions = {"fanwise": VERSION, "python": sys.version.split()[0]}
+    for name in ("torch", "numpy"):
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return versions

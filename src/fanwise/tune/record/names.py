@@ -1,0 +1,70 @@
+"""Where experiments live and what they are called.
+
+    $FANWISE_HOME or ~/fanwise
+      train-2026-03-01-14-05-09-1f3a7c/      one folder an experiment
+        record.sqlite                        its record
+
+Knows names and folders; does not open a record.
+"""
+
+import os
+import re
+import time
+from pathlib import Path
+
+from .reading import FILE_NAME
+
+MAX_NAME_CHARS = 100
+
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", re.ASCII)
+
+
+def experiments_folder() -> Path:
+    """The folder that holds all experiments: `$FANWISE_HOME`, else `~/fanwise`. It need not exist yet."""
+    return Path(os.environ.get("FANWISE_HOME") or "~/fanwise").expanduser()
+
+
+def list_experiments() -> list[str]:
+    """Names of all experiments in `experiments_folder()`, sorted; folders without a record are none."""
+    try:
+        with os.scandir(experiments_folder()) as entries:
+            names = [entry.name for entry in entries if os.path.isfile(os.path.join(entry.path, FILE_NAME))]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted(names)
+
+
+def check_name(name: str) -> str:
+    """Return `name` if it can name an experiment.
+
+    Raises:
+        ValueError: it is empty, longer than 100 characters, starts with a dot, or holds something else than ASCII
+            letters, digits, dot, underscore and hyphen.
+    """
+    if len(name) > MAX_NAME_CHARS:
+        raise ValueError(
+            f"the name of an experiment has at most {MAX_NAME_CHARS} characters, got {len(name)}: {name!r}"
+        )
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            f"{name!r} cannot name an experiment. Use letters, digits, dot, underscore and hyphen, "
+            f"and no dot at the start; for example {_cleaned(name)!r}."
+        )
+    return name
+
+
+def new_name(objective_name: str, wall_s: float, entropy: bytes) -> str:
+    """A name for a new experiment: of the objective, the local time and three random bytes.
+
+    Args:
+        objective_name: name of the user's function; characters that no name may hold are replaced.
+        wall_s: seconds since 1970.
+        entropy: random bytes, of which the first three are used, so that two searches of one second differ.
+    """
+    moment = time.strftime("%Y-%m-%d-%H-%M-%S", time.localtime(wall_s))
+    return check_name(f"{_cleaned(objective_name)[:60]}-{moment}-{entropy[:3].hex()}")
+
+
+def _cleaned(text: str) -> str:
+    """`text` with every run of forbidden characters made one hyphen."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")[:MAX_NAME_CHARS] or "experiment"

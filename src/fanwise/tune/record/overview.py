@@ -1,0 +1,95 @@
+"""What a list shows of an experiment, without opening its rows: the summary that its tuner keeps in the record.
+
+meta, lock --overview_of--> Overview       the tuner's summary, a few seconds old while it runs
+                 '--------> rows, folded   where there is none to trust: the tuner was killed, or has just begun
+"""
+
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from .lock import is_held
+from .progress import Progress
+from .reading import FILE_NAME, iter_events, read_meta
+
+State = Literal["running", "finished", "broken-off", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """An experiment in one line. `num_lost`: trials that ran when their tuner was killed. `best`: value, trial id."""
+
+    name: str
+    path: Path
+    state: State
+    reason: str | None
+    metric: str
+    mode: str
+    num_trials: int
+    num_running: int
+    num_paused: int
+    num_lost: int
+    num_over: Mapping[str, int]
+    best: tuple[float, int] | None
+    elapsed_s: float
+
+
+def overview_of(folder: Path) -> Overview:
+    """The overview of the experiment in a folder, as it is now.
+
+    Raises:
+        RecordError: there is no record, or it cannot be read.
+    """
+    meta = read_meta(folder)
+    held = is_written(folder, meta)
+    if held is False:
+        meta = read_meta(folder)  # it may have come to its end between the two looks
+    summary = meta.get("summary")
+    if summary is None or (not summary["finished"] and not held):
+        summary = read_progress(folder, meta).summary()
+    state = state_of(finished=summary["finished"], held=held)
+    running = summary["num_running"]
+    return Overview(
+        name=str(meta.get("name", folder.name)),
+        path=folder,
+        state=state,
+        reason=summary["reason"] if state == "finished" else None,
+        metric=str(meta["metric"]),
+        mode=str(meta["mode"]),
+        num_trials=summary["num_trials"],
+        num_running=0 if state == "broken-off" else running,
+        num_paused=summary["num_paused"],
+        num_lost=running if state == "broken-off" else 0,
+        num_over=summary["num_over"],
+        best=None if summary["best"] is None else (summary["best"][0], summary["best"][1]),
+        elapsed_s=summary["last_s"],
+    )
+
+
+def state_of(*, finished: bool, held: bool | None) -> State:
+    """See `Experiment.state`. `held`: whether a tuner holds the record; None: nobody here can say."""
+    if finished:
+        return "finished"
+    return "running" if held else "unknown" if held is None else "broken-off"
+
+
+def is_written(folder: Path, meta: Mapping[str, Any]) -> bool | None:  # Any: JSON
+    """Whether a tuner holds the record open. On a network file system only its own machine can tell: None elsewhere."""
+    live_file = meta.get("live_file")
+    if live_file is None:
+        return is_held(folder / FILE_NAME)
+    if meta.get("live_host") != platform.node():
+        return None
+    return is_held(Path(os.fspath(live_file)))
+
+
+def read_progress(folder: Path, meta: Mapping[str, Any]) -> Progress:  # Any: JSON
+    """All rows of a record, folded into what is shown of a search."""
+    progress = Progress(meta)
+    for events in iter_events(folder):
+        for event in events:
+            progress.fold(event.t_s, event.kind, event.trial_id, event.body)
+    return progress

@@ -1,0 +1,310 @@
+"""What the rows of a record add up to for people who watch a search: bounded, whatever the number of trials.
+
+    rows --fold--> Progress --news()--> lines            what happened since the last look
+                            --snapshot()--> SearchSnapshot
+
+The same fold serves the live table, `fanwise tune ls | show | watch` and the summary in the record. It keeps the trials
+that run, the latest that ended, the best one, and sums. Text of users and trials is made printable here.
+"""
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+from ...base.text import counted, printable
+from ..schedulers.protocol import Status
+from .snapshot import MAX_ROWS, SearchSnapshot, TrialRow
+from .utilisation import Utilisation
+
+# What is told between two looks.
+_MOST_NEWS = 20
+_OVER = (Status.COMPLETED, Status.STOPPED, Status.FAILED)
+
+
+@dataclass(slots=True)
+class _Trial:
+    """A trial that runs, or may run again."""
+
+    trial_id: int
+    config: Mapping[str, Any]  # Any: JSON
+    attempt: int = 0
+    iter: int = 0
+    values: Mapping[str, Any] | None = None  # Any: JSON
+    worker_time_s: float | None = None
+    before_s: float = 0.0  # inside the objective, in earlier attempts
+    status: Status = Status.IN_PROGRESS
+    best: tuple[float, int, float, Mapping[str, Any]] | None = None  # loss, number, value, config; Any: JSON
+    best_iter: int = 0
+    best_at_checkpoint: tuple[float, int, float, Mapping[str, Any]] | None = None  # Any: JSON
+
+
+@final
+class Progress:
+    """See the module. `meta` is the record's: name, metric, mode, space, n_workers, stop."""
+
+    def __init__(self, meta: Mapping[str, Any]) -> None:  # Any: JSON
+        self._name = str(meta["name"])
+        self._metric = str(meta["metric"])
+        self._sign = 1.0 if meta["mode"] == "min" else -1.0
+        self._config_names = tuple(meta["space"])
+        self._limit_s = _limit(meta.get("stop") or {})
+        self._utilisation = Utilisation(int(meta["n_workers"]))
+        self._rows: deque[TrialRow] = deque(maxlen=MAX_ROWS)
+        self._trials: dict[int, _Trial] = {}
+        self._value_names: dict[str, None] = {}
+        self._best: tuple[float, int, float, int, Mapping[str, Any]] | None = None  # of trials that are over
+        self._best_row: TrialRow | None = None
+        self._num_reports = 0
+        self.num_trials = 0
+        self.num_over = dict.fromkeys(map(str, _OVER), 0)
+        self.reason: str | None = None
+        self.finished = False
+        self.last_s = 0.0
+        self._news: list[str] = []
+        self._news_left_out = 0
+        self._told_of_scratch = False
+
+    # -- rows ------------------------------------------------------------------------------------------------------
+
+    def fold(self, t_s: float, kind: str, trial_id: int | None, body: Mapping[str, Any]) -> None:  # Any: JSON
+        """Take in one row, which must follow those taken in before."""
+        if kind == "report":
+            self._report(trial_id, body)
+        elif kind == "ready" and trial_id is not None:
+            self._utilisation.ready(trial_id, body["attempt"], t_s)
+        elif kind == "ended" and trial_id is not None:
+            self._ended(trial_id, t_s, body)
+        elif kind == "settings":
+            self._settings(t_s, body)
+        elif kind == "resumed":
+            self._resumed()
+            self._settings(t_s, body)
+        for order in body.get("orders", ()):
+            self._order(order, t_s)
+        self.last_s = t_s
+
+    def _report(self, trial_id: int | None, body: Mapping[str, Any]) -> None:  # Any: JSON
+        trial = None if trial_id is None else self._trials.get(trial_id)
+        if trial is None or "rejected" in body or "late" in body:
+            return
+        values = body["values"]
+        trial.iter, trial.values = body["iter"], values
+        trial.worker_time_s = trial.before_s + body["worker_time"]
+        for name in values:
+            if name not in self._value_names:
+                self._value_names[name] = None
+        if "repeated" not in body:
+            self._num_reports += 1
+            value = values.get(self._metric)
+            if isinstance(value, int | float) and math.isfinite(value):
+                loss = self._sign * value
+                if trial.best is None or loss < trial.best[0]:
+                    trial.best = (loss, self._num_reports, value, trial.config)
+                    trial.best_iter = trial.iter
+        # On the way there again a better report beyond is void after a crash.
+        if "checkpoint" in body and trial.best_iter <= trial.iter:
+            trial.best_at_checkpoint = trial.best
+
+    def _ended(self, trial_id: int, t_s: float, body: Mapping[str, Any]) -> None:  # Any: JSON
+        took_s = self._utilisation.ended(trial_id, body["attempt"], t_s, body["objective_s"])
+        trial = self._trials.get(trial_id)
+        if trial is not None and trial.attempt == body["attempt"]:
+            trial.before_s += took_s
+            trial.worker_time_s = trial.before_s
+
+    def _settings(self, t_s: float, body: Mapping[str, Any]) -> None:  # Any: JSON
+        if body["n_workers"] is not None:
+            self._utilisation.workers(body["n_workers"], t_s)
+        if body["stop"] is not None:
+            self._limit_s = _limit(body["stop"])
+
+    def _resumed(self) -> None:
+        self._utilisation.resumed(self.last_s)
+        self.finished, self.reason = False, None
+        self._tell("the search goes on")
+
+    def _order(self, order: Mapping[str, Any], t_s: float) -> None:  # Any: JSON
+        what = order["order"]
+        if what == "start":
+            self._start(order)
+        elif what == "judged":
+            self._judged(order)
+        elif what == "stop":
+            self.reason = order["reason"]
+            self._utilisation.stopped(t_s)
+            self._tell(f"no more trials are started: {order['reason']}")
+        elif what == "finish":
+            self.finished, self.reason = True, order["reason"]
+
+    def _start(self, order: Mapping[str, Any]) -> None:  # Any: JSON
+        trial_id = order["trial"]
+        trial = self._trials.get(trial_id)
+        if trial is None:
+            if order["attempt"]:
+                raise KeyError(f"attempt {order['attempt']} of trial {trial_id}, which never started")
+            trial = self._trials[trial_id] = _Trial(trial_id, order["config"])
+            self.num_trials += 1
+        else:
+            if trial.status is Status.STOPPED:  # with the search, which goes on
+                self.num_over[Status.STOPPED] -= 1
+            if trial.status is not Status.PAUSED:
+                trial.best = trial.best_at_checkpoint
+            trial.attempt = order["attempt"]
+        trial.status = Status.IN_PROGRESS
+        trial.iter = order.get("from_iter", 0)
+        settings = ", ".join(f"{name}={_short(value)}" for name, value in trial.config.items())
+        again = f" again, attempt {trial.attempt + 1}" if trial.attempt else ""
+        if trial.iter:
+            again += f", from its checkpoint of report {trial.iter}" if trial.attempt else ""
+        if "source" in order:
+            again += f", a clone of trial {order['source']}"
+        self._tell(f"trial {trial_id} scheduled{again}: {settings}")
+        if "source" in order and "checkpoint" not in order and not self._told_of_scratch:
+            self._told_of_scratch = True
+            self._tell(
+                f"trial {order['source']} has saved no checkpoint, so its clone, trial {trial_id}, starts from "
+                f"scratch; save one with report(..., checkpoint=save). This is said once."
+            )
+
+    def _judged(self, order: Mapping[str, Any]) -> None:  # Any: JSON
+        trial = self._trials.get(order["trial"])
+        if trial is None:
+            return
+        trial.status = Status(order["status"])
+        will_retry = order.get("will_retry", False)
+        row = _row(trial, trial.status)
+        self._tell(_ending_line(row, self._metric, order.get("reason"), will_retry=will_retry))
+        if will_retry or trial.status is Status.PAUSED:
+            return
+        self.num_over[trial.status] += 1
+        # A trial that was stopped with the search may go on with it: it is kept until its attempt begins, or for good.
+        if trial.status is not Status.STOPPED or self.reason is None:
+            del self._trials[trial.trial_id]
+        self._rows.append(row)
+        if trial.best is not None and (self._best is None or trial.best[:2] < self._best[:2]):
+            loss, number, value, config = trial.best
+            self._best, self._best_row = (loss, number, value, trial.trial_id, config), row
+
+    def _tell(self, line: str) -> None:
+        if len(self._news) < _MOST_NEWS:
+            self._news.append(printable(line))
+        else:
+            self._news_left_out += 1
+
+    # -- what is shown ---------------------------------------------------------------------------------------------
+
+    def news(self) -> list[str]:
+        """The lines since the last call, and how many more there were."""
+        news, self._news = self._news, []
+        if self._news_left_out:
+            news.append(f"(and {self._news_left_out} more events)")
+            self._news_left_out = 0
+        return news
+
+    def best(self) -> tuple[float, int, Mapping[str, Any]] | None:  # Any: JSON
+        """Value, trial and configuration of the best report so far."""
+        found = self._best
+        for trial in self._trials.values():
+            if trial.best is not None and (found is None or trial.best[:2] < found[:2]):
+                loss, number, value, config = trial.best
+                found = (loss, number, value, trial.trial_id, config)
+        return None if found is None else (found[2], found[3], found[4])
+
+    def summary(self, *, now_s: float | None = None) -> dict[str, Any]:  # Any: JSON
+        """What a list of experiments shows, so that it need not open the rows. `now_s`: None: of the last row."""
+        best = self.best()
+        return {
+            "num_trials": self.num_trials,
+            "num_running": sum(map(self._is_running, self._trials.values())),
+            "num_paused": self._num_paused(),
+            "num_over": dict(self.num_over),
+            "best": None if best is None else [best[0], best[1]],
+            "reason": self.reason,
+            "finished": self.finished,
+            "last_s": self.last_s if now_s is None else now_s,
+        }
+
+    def state_of(self, trial_id: int) -> Status | None:
+        """The status of a trial that may still run; None: it is over, or has not begun."""
+        trial = self._trials.get(trial_id)
+        return None if trial is None else Status.IN_PROGRESS if self._is_running(trial) else trial.status
+
+    def _is_running(self, trial: _Trial) -> bool:
+        """Whether it runs, or waits for its next attempt."""
+        return trial.status is Status.IN_PROGRESS or (trial.status is Status.FAILED and not self.reason)
+
+    def _num_paused(self) -> int:
+        return sum(trial.status is Status.PAUSED for trial in self._trials.values())
+
+    def utilisation(self, now_s: float | None = None) -> float | None:
+        """See `Utilisation.share`; None takes the time of the last row."""
+        return self._utilisation.share(self.last_s if now_s is None else now_s)
+
+    @property
+    def first_ready_s(self) -> float | None:
+        """When the first objective began."""
+        return self._utilisation.first_ready_s
+
+    def snapshot(self, *, now_s: float | None = None, dead: bool = False) -> SearchSnapshot:
+        """The state of the search. `dead`: its tuner is gone, and what ran runs no more."""
+        at_s = self.last_s if now_s is None else now_s
+        rows = {row.trial_id: row for row in self._rows}
+        running = 0
+        for trial in self._trials.values():
+            if self._is_running(trial):
+                running += 1
+                row = _row(trial, Status.IN_PROGRESS)
+                rows[trial.trial_id] = replace(row, status="Lost") if dead else row
+            elif trial.status is Status.PAUSED and len(rows) < 2 * MAX_ROWS:
+                rows[trial.trial_id] = _row(trial, Status.PAUSED)
+        best = self.best()
+        if best is not None and best[1] not in rows:
+            if best[1] in self._trials:
+                rows[best[1]] = _row(self._trials[best[1]], self._trials[best[1]].status)
+            elif self._best_row is not None:
+                rows[best[1]] = self._best_row
+        return SearchSnapshot(
+            name=self._name,
+            metric=self._metric,
+            rows=[rows[trial_id] for trial_id in sorted(rows)],
+            config_names=self._config_names,
+            value_names=tuple(self._value_names),
+            running=0 if dead else running,
+            finished=sum(self.num_over.values()),
+            completed=self.num_over[Status.COMPLETED],
+            failed=self.num_over[Status.FAILED],
+            paused=self._num_paused(),
+            lost=running if dead else 0,
+            total=self.num_trials,
+            best=None if best is None else best[:2],
+            elapsed_s=at_s,
+            limit_s=self._limit_s,
+            utilisation=self.utilisation(at_s),
+        )
+
+
+def _limit(stop: Mapping[str, Any]) -> float | None:  # Any: JSON
+    limit_s = stop.get("max_wallclock_time")
+    return limit_s if limit_s is not None and math.isfinite(limit_s) else None
+
+
+def _row(trial: _Trial, status: Status) -> TrialRow:
+    return TrialRow(
+        trial.trial_id, str(status), trial.iter or None, trial.config, trial.values or {}, trial.worker_time_s
+    )
+
+
+def _ending_line(row: TrialRow, metric: str, reason: list[str] | None, *, will_retry: bool) -> str:
+    worker_time = "" if row.worker_time_s is None else f", {row.worker_time_s:.1f} s"
+    line = f"trial {row.trial_id} {row.status.lower()}"
+    if metric in row.values:
+        line += f": {metric}={_short(row.values[metric])} after {counted(row.iter or 0, 'report')}{worker_time}"
+    if reason is not None:
+        line += f" ({reason[0]}): {reason[1].partition(chr(10))[0]}"
+    return line + (", it is tried again" if will_retry else "")
+
+
+def _short(value: object) -> str:
+    return f"{value:.5g}" if isinstance(value, float) else str(value).replace("\n", "\\n")

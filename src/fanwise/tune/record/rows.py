@@ -1,0 +1,226 @@
+"""A fact and the orders that it led to, as one row of the record and back.
+
+    fact, orders  --to_row-->  kind, trial id, body (JSON)  --fact_of, orders_of-->  fact, orders
+
+The fact is what happened; the orders are kept beside it so that readers need not decide again, and so that replay can
+compare. The answer to a report stands in the report's own body. What the scheduler raised is kept as text only.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..decisions import facts
+from ..decisions.facts import Fact, Outcome
+from ..decisions.orders import (
+    Answer,
+    Discard,
+    Finish,
+    Judged,
+    Kill,
+    Order,
+    Reason,
+    Reject,
+    Start,
+    StopStarting,
+    Suggest,
+    Terminate,
+)
+from ..schedulers.protocol import Decision, Status
+
+Body = dict[str, Any]  # Any: JSON
+
+KINDS: Mapping[type, str] = {
+    facts.Begin: "begin",
+    facts.Suggested: "suggested",
+    facts.Ready: "ready",
+    facts.Reported: "report",
+    facts.Ended: "ended",
+    facts.Free: "free",
+    facts.Tick: "tick",
+    facts.Interrupt: "interrupt",
+    facts.Command: "command",
+    facts.Enqueued: "enqueued",
+    facts.Settings: "settings",
+    facts.Resumed: "resumed",
+}
+
+
+def to_row(fact: Fact, orders: list[Order]) -> tuple[str, int | None, Body]:
+    """The row's kind, the trial it is about (None: none), and its body."""
+    if type(fact) is facts.Reported:
+        return "report", fact.trial_id, _report_body(fact, orders)
+    body: Body = _BODIES[type(fact)](fact)
+    if orders and (kept := [_order_body(order) for order in orders if type(order) is not Suggest]):
+        body["orders"] = kept
+    return KINDS[type(fact)], getattr(fact, "trial_id", None), body
+
+
+def _report_body(fact: facts.Reported, orders: list[Order]) -> Body:
+    body: Body = {"attempt": fact.attempt, "values": fact.values, "worker_time": fact.worker_time_s}
+    if fact.checkpoint is not None:
+        body["checkpoint"] = fact.checkpoint
+    answer = orders[0]
+    if isinstance(answer, Answer):
+        body["iter"], body["decision"] = answer.iter, answer.decision
+        if answer.late:
+            body["late"] = True
+        if answer.repeated:
+            body["repeated"] = True
+    else:
+        assert isinstance(answer, Reject), "a report is answered first"
+        body["rejected"] = answer.message
+    if len(orders) > 1 and (kept := [_order_body(order) for order in orders[1:] if type(order) is not Suggest]):
+        body["orders"] = kept
+    return body
+
+
+def _suggested_body(fact: facts.Suggested) -> Body:
+    body: Body = {"number": fact.number, "config": fact.config, "seen": fact.seen}
+    return body if fact.error is None else {**body, "error": fact.error}
+
+
+def _ended_body(fact: facts.Ended) -> Body:
+    outcome = fact.outcome
+    told = {"kind": outcome.kind, "text": outcome.text}
+    told |= {"traceback": outcome.traceback} if outcome.traceback else {}
+    told |= {"last_output": outcome.last_output} if outcome.last_output else {}
+    return {"attempt": fact.attempt, "outcome": told, "objective_s": fact.objective_s}
+
+
+_BODIES: Mapping[type, Callable[[Any], Body]] = {
+    facts.Begin: lambda fact: {},
+    facts.Suggested: _suggested_body,
+    facts.Ready: lambda fact: {
+        "attempt": fact.attempt,
+        "pid": fact.pid,
+        "process_started_s": fact.process_started_s,
+        "how": fact.how,
+    },
+    facts.Ended: _ended_body,
+    facts.Free: lambda fact: {"attempt": fact.attempt},
+    facts.Tick: lambda fact: {},
+    facts.Interrupt: lambda fact: {"who": fact.who},
+    facts.Command: lambda fact: {"what": fact.what},
+    facts.Enqueued: lambda fact: {"config": fact.config},
+    facts.Settings: lambda fact: {"n_workers": fact.n_workers, "stop": fact.stop},
+    facts.Resumed: lambda fact: {"n_workers": fact.n_workers, "stop": fact.stop},
+}
+
+
+def _order_body(order: Order) -> Body:
+    if isinstance(order, Start):
+        body: Body = {"order": "start", "trial": order.trial_id, "attempt": order.attempt, "slot": order.slot}
+        body |= {"config": order.config} if order.attempt == 0 else {}
+        body |= {"from_iter": order.from_iter} if order.from_iter else {}
+        body |= {"checkpoint": order.checkpoint} if order.checkpoint is not None else {}
+        body |= {"source": order.source} if order.source is not None else {}
+        return body | ({"fallback": True} if order.fallback else {})
+    if isinstance(order, Judged):
+        body = {"order": "judged", "trial": order.trial_id, "attempt": order.attempt, "status": str(order.status)}
+        body |= {"reason": [order.reason.kind, order.reason.text]} if order.reason is not None else {}
+        return body | ({"will_retry": True} if order.will_retry else {})
+    if isinstance(order, Terminate | Kill):
+        name = "terminate" if isinstance(order, Terminate) else "kill"
+        return {"order": name, "trial": order.trial_id, "why": order.why}
+    if isinstance(order, Discard):
+        return {"order": "discard", "trial": order.trial_id, "checkpoint": order.checkpoint}
+    if isinstance(order, StopStarting):
+        return {"order": "stop", "reason": order.reason}
+    assert isinstance(order, Finish), f"{order!r} has no place in the record"
+    return {"order": "finish", "reason": order.reason, "kind": order.kind, "error": order.error}
+
+
+def fact_of(kind: str, t_s: float, trial_id: int | None, body: Mapping[str, Any]) -> Fact:  # Any: JSON
+    """The fact of a row. Raises KeyError, TypeError or ValueError for a row that `to_row` did not make."""
+    trial = -1 if trial_id is None else trial_id
+    match kind:
+        case "report":
+            values, seconds = body["values"], body["worker_time"]
+            return facts.Reported(t_s, trial, body["attempt"], values, seconds, body.get("checkpoint"))
+        case "suggested":
+            return facts.Suggested(t_s, body["number"], body["config"], body["seen"], body.get("error"))
+        case "ready":
+            return facts.Ready(t_s, trial, body["attempt"], body["pid"], body["process_started_s"], body["how"])
+        case "ended":
+            return facts.Ended(t_s, trial, body["attempt"], Outcome(**body["outcome"]), body["objective_s"])
+        case "free":
+            return facts.Free(t_s, trial, body["attempt"])
+        case "command":
+            return facts.Command(t_s, body["what"], trial)
+        case "enqueued":
+            return facts.Enqueued(t_s, body["config"])
+        case "settings":
+            return facts.Settings(t_s, body["n_workers"], body["stop"])
+        case "resumed":
+            return facts.Resumed(t_s, body["n_workers"], body["stop"])
+        case "interrupt":
+            return facts.Interrupt(t_s, body["who"])
+    return _PLAIN[kind](t_s)
+
+
+_PLAIN: Mapping[str, Callable[[float], Fact]] = {
+    "begin": facts.Begin,
+    "tick": facts.Tick,
+}
+
+
+def orders_of(kind: str, trial_id: int | None, body: Mapping[str, Any]) -> list[Order]:  # Any: JSON
+    """The orders of a row as far as they are kept: no Suggest, no cause, no configuration of later attempts."""
+    orders: list[Order] = []
+    if kind == "report" and trial_id is not None:
+        if "rejected" in body:
+            orders.append(Reject(trial_id, body["rejected"]))
+        else:
+            late, repeated = body.get("late", False), body.get("repeated", False)
+            orders.append(Answer(trial_id, Decision(body["decision"]), body["iter"], late, repeated))
+    return orders + [_order_of(order) for order in body.get("orders", ())]
+
+
+def _order_of(body: Mapping[str, Any]) -> Order:  # Any: JSON
+    match body["order"]:
+        case "start":
+            return Start(
+                body["trial"],
+                body["attempt"],
+                body.get("config", {}),
+                body["slot"],
+                body.get("from_iter", 0),
+                body.get("checkpoint"),
+                body.get("source"),
+                body.get("fallback", False),
+            )
+        case "judged":
+            reason = Reason(*body["reason"]) if "reason" in body else None
+            return Judged(body["trial"], body["attempt"], Status(body["status"]), reason, body.get("will_retry", False))
+        case "terminate":
+            return Terminate(body["trial"], body["why"])
+        case "kill":
+            return Kill(body["trial"], body["why"])
+        case "discard":
+            return Discard(body["trial"], body["checkpoint"])
+        case "stop":
+            return StopStarting(body["reason"])
+        case "finish":
+            return Finish(body["reason"], body["error"], None, body["kind"])
+    raise ValueError(f"unknown order {body['order']!r}")
+
+
+def as_recorded(order: Order) -> Order:
+    """The order as it comes back from the record, for comparing."""
+    if isinstance(order, Start) and order.attempt:
+        return Start(
+            order.trial_id,
+            order.attempt,
+            {},
+            order.slot,
+            order.from_iter,
+            order.checkpoint,
+            order.source,
+            order.fallback,
+        )
+    if isinstance(order, Judged) and order.reason is not None:
+        reason = Reason(order.reason.kind, order.reason.text)
+        return Judged(order.trial_id, order.attempt, order.status, reason, order.will_retry)
+    if isinstance(order, Finish):
+        return Finish(order.reason, order.error, None, order.kind)
+    return order

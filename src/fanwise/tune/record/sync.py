@@ -1,0 +1,195 @@
+"""The thread behind a record: makes committed events durable, keeps the log short, publishes copies.
+
+    writer:  commit -> committed(size)       ......never waits for a disk......
+                            | wakes
+    thread:        gather 20 ms -> fdatasync(-wal) -> checkpoint, when 4 MiB were written -> publish, when it is time
+
+A commit is durable one gathering and at most two syncs later: within 50 ms where a sync takes up to 15 ms.
+Checkpoints are passive, so the writer goes on meanwhile and the log may outgrow them; above 64 MiB the last bit is
+checkpointed under the writer's lock, and SQLite starts the log anew.
+
+Danger: closing any descriptor of the main database file drops all POSIX locks that SQLite holds on it in this process
+(https://www.sqlite.org/howtocorrupt.html, 2.2). So the file is only ever touched through SQLite. The log carries no
+locks and may be opened by hand.
+
+A failed sync is final: Linux marks the pages clean, and a second sync would say "well" without having written them.
+A failed publication is not: the next one is tried ten seconds later, and the last one at close.
+"""
+
+import ctypes
+import errno
+import logging
+import os
+import shutil
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing
+from pathlib import Path
+
+from .reading import FILE_NAME
+
+GATHER_S = 0.02
+CHECKPOINT_BYTES = 4 << 20
+MAX_LOG_BYTES = 64 << 20
+
+_log = logging.getLogger("fanwise")
+
+
+def sync_data(fd: int) -> None:
+    """Wait until what was written to the file is on the disk."""
+    getattr(os, "fdatasync", os.fsync)(fd)  # macOS has no fdatasync
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in `folder` are on the disk, where the file system can do that."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(fd)
+
+
+def publish(connection: sqlite3.Connection, live: Path, folder: Path) -> None:
+    """Put a consistent copy of the database behind `connection` into `folder`, all at once.
+
+    The copy is made beside the live file first: SQLite then never locks or maps a file on the network.
+    """
+    copy, partial = live.with_name("copy.sqlite"), folder / f".{FILE_NAME}.partial"
+    copy.unlink(missing_ok=True)
+    try:
+        with closing(sqlite3.connect(copy, isolation_level=None)) as target:
+            connection.backup(target)
+            target.execute("PRAGMA journal_mode=DELETE")  # the copy is one plain file
+        with open(copy, "rb") as source, open(partial, "wb") as file:
+            shutil.copyfileobj(source, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, folder / FILE_NAME)
+    finally:
+        copy.unlink(missing_ok=True)
+
+
+class RecordSync:
+    """The background thread of one record.
+
+    Args:
+        live: the database, open in WAL mode by the writer, with its log present.
+        lock: held by the writer while it commits.
+        publish_to: folder on a network that gets copies, or None.
+        publish_every_s: seconds between two copies.
+        fdatasync: what waits for the disk; an argument so that tests can let it fail.
+        checkpoint_bytes: what may be written to the log between two checkpoints.
+        max_log_bytes: the length of the log from which on the writer has to wait for one.
+    """
+
+    def __init__(
+        self,
+        live: Path,
+        *,
+        lock: AbstractContextManager[object],
+        publish_to: Path | None,
+        publish_every_s: float,
+        fdatasync: Callable[[int], None],
+        checkpoint_bytes: int = CHECKPOINT_BYTES,
+        max_log_bytes: int = MAX_LOG_BYTES,
+    ) -> None:
+        self.failure: BaseException | None = None
+        self._live, self._lock, self._fdatasync = live, lock, fdatasync
+        self._publish_to, self._publish_every_s = publish_to, publish_every_s
+        self._checkpoint_bytes, self._max_log_bytes = checkpoint_bytes, max_log_bytes
+        self._published_at_s = time.monotonic()
+        self._unpublished = False
+        self._log_bytes = 0
+        self._dirty = threading.Event()
+        self._closing = threading.Event()
+        self._log_fd = os.open(f"{live}-wal", os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        # Made here and not in the thread, so that a failure to open is the creator's.
+        self._connection = sqlite3.connect(live, isolation_level=None, check_same_thread=False, timeout=5.0)
+        self._connection.execute("PRAGMA wal_autocheckpoint=0")
+        self._connection.execute("PRAGMA synchronous=NORMAL")
+        self._thread = threading.Thread(target=self._run, name="fanwise-record-sync", daemon=True)
+        self._thread.start()
+
+    def committed(self, size_bytes: int) -> None:
+        """The writer committed a transaction that took about `size_bytes` of log."""
+        self._log_bytes += size_bytes  # the thread may reset it in between: then a checkpoint comes early
+        # Set after the commit, cleared before the sync: whatever is in the log when it is cleared gets synced.
+        if not self._dirty.is_set():
+            self._dirty.set()
+
+    def close(self) -> None:
+        """End the thread, sync a last time, let go of log and connection. Does not raise; see `failure`."""
+        self._closing.set()
+        self._dirty.set()
+        self._thread.join()
+        try:
+            if self.failure is None:
+                self._fdatasync(self._log_fd)
+        except OSError as error:
+            self.failure = error
+        finally:
+            self._connection.close()
+            os.close(self._log_fd)
+
+    def abandon(self) -> None:
+        """In the child of a fork: make sure that the parent's connection is never closed here, not even at exit."""
+        never_free(self._connection)
+
+    def _run(self) -> None:
+        try:
+            sync_folder(self._live.parent)
+            sync_folder(self._live.parent.parent)
+            while not self._closing.is_set():
+                self._turn()
+        except (OSError, sqlite3.Error) as error:
+            self.failure = error
+
+    def _turn(self) -> None:
+        if self._dirty.wait(self._until_publication_s()):
+            self._closing.wait(GATHER_S)
+            self._dirty.clear()
+            self._fdatasync(self._log_fd)
+            self._unpublished = self._publish_to is not None
+            if self._log_bytes > self._checkpoint_bytes:
+                self._checkpoint()
+        if self._until_publication_s() == 0.0 and not self._closing.is_set():
+            self._publish()
+
+    def _checkpoint(self) -> None:
+        self._log_bytes = 0
+        _, num_frames, _ = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        page_bytes: int = self._connection.execute("PRAGMA page_size").fetchone()[0]
+        if num_frames * page_bytes > self._max_log_bytes:
+            # Only a log that is checkpointed to its end can be started anew, and a busy writer never lets it come so
+            # far. What came in since the line above is little; the writer waits for that.
+            with self._lock:
+                self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+
+    def _until_publication_s(self) -> float | None:
+        """Seconds until the next copy is due; None when there is nothing to publish."""
+        if not self._unpublished:
+            return None
+        return max(0.0, self._published_at_s + self._publish_every_s - time.monotonic())
+
+    def _publish(self) -> None:
+        assert self._publish_to is not None, "published without a place to publish to"
+        try:
+            publish(self._connection, self._live, self._publish_to)
+            self._unpublished = False
+        except (OSError, sqlite3.Error) as error:
+            _log.warning("no copy of %s could be put into %s (%s); trying again", self._live, self._publish_to, error)
+        self._published_at_s = time.monotonic()
+
+
+def never_free(thing: object) -> None:
+    """Keep `thing` alive until the process is gone, beyond the interpreter's own clearing up.
+
+    A list of things to keep would not do: the interpreter empties modules at exit, and the end of an SQLite
+    connection checkpoints and deletes the log of a parent that has just been killed.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))

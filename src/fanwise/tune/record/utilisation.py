@@ -1,0 +1,69 @@
+"""The share of worker time that went into objectives: the one place where it is computed.
+
+Counted is from the first objective's beginning to the moment when trials were no longer started, for each run of the
+tuner apart (a resumed search has several). Start-up and winding down are not part of it.
+"""
+
+from typing import final
+
+
+@final
+class Utilisation:
+    """Adds up what workers could have done and what they did. Times are seconds since the search began."""
+
+    def __init__(self, n_workers: int) -> None:
+        self._n_workers = n_workers
+        self._began_s: float | None = None  # of the window that is open
+        self._stop_s: float | None = None
+        self._capacity_s = 0.0
+        self._busy_s = 0.0
+        self._ready: dict[tuple[int, int], float] = {}
+        self.first_ready_s: float | None = None
+
+    def ready(self, trial_id: int, attempt: int, now_s: float) -> None:
+        """An objective begins."""
+        self._ready[trial_id, attempt] = now_s
+        if self._began_s is None:
+            self._began_s = now_s
+        if self.first_ready_s is None:
+            self.first_ready_s = now_s
+
+    def ended(self, trial_id: int, attempt: int, now_s: float, objective_s: float | None) -> float:
+        """An attempt ended; `objective_s`: as its worker measured it, if it could. Returns the seconds it took."""
+        ready_s = self._ready.pop((trial_id, attempt), None)
+        if ready_s is None:
+            return 0.0
+        took_s = now_s - ready_s if objective_s is None else objective_s
+        # An objective begins a moment before the tuner hears of it: what its worker measured may be a hair more.
+        self._busy_s += max(0.0, took_s if self._stop_s is None else min(took_s, self._stop_s - ready_s))
+        return max(0.0, took_s)
+
+    def stopped(self, now_s: float) -> None:
+        """No trial is started from now on."""
+        if self._stop_s is None:
+            self._stop_s = now_s
+
+    def workers(self, n_workers: int, now_s: float) -> None:
+        """The number of workers changes."""
+        if self._began_s is not None:
+            self._capacity_s += self._n_workers * max(0.0, now_s - self._began_s)
+            self._began_s = now_s
+        self._n_workers = n_workers
+
+    def resumed(self, last_s: float) -> None:
+        """A new run of the tuner begins; the last one ended at `last_s` at the latest."""
+        end_s = last_s if self._stop_s is None else self._stop_s
+        for trial_id, attempt in list(self._ready):
+            self.ended(trial_id, attempt, last_s, None)
+        if self._began_s is not None:
+            self._capacity_s += self._n_workers * max(0.0, end_s - self._began_s)
+        self._began_s = self._stop_s = None
+
+    def share(self, now_s: float) -> float | None:
+        """Busy over possible, 0 to 1; None before the first objective began."""
+        until_s = now_s if self._stop_s is None else self._stop_s
+        capacity_s, busy_s = self._capacity_s, self._busy_s
+        if self._began_s is not None:
+            capacity_s += self._n_workers * max(0.0, until_s - self._began_s)
+        busy_s += sum(max(0.0, until_s - ready_s) for ready_s in self._ready.values())
+        return min(1.0, busy_s / capacity_s) if capacity_s > 0 else None

@@ -1,0 +1,1 @@
+"""Steering a running search from another process of the same user."""

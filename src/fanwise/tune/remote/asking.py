@@ -1,0 +1,52 @@
+"""The other end: tell a search that runs in another process of this user what is wanted of it."""
+
+from pathlib import Path
+
+from ...base.errors import ClosedError, FanwiseError
+from ...links import Hub, dial
+from ..record.overview import overview_of
+from .sockets import KEY_NAME, SOCKET_NAME, near, speak
+
+# A search that is asked answers at once; this long its thread may be held up.
+_WITHIN_S = 30.0
+
+
+def ask_search(folder: Path, word: str, *args: object, within_s: float = _WITHIN_S) -> str:
+    """Tell the search what is wanted (`wishes`); returns what will come of it, in words, when it is on record. Blocks.
+
+    Raises:
+        ClosedError: it does not run, or not here; says what to do.
+        ValueError: the search refuses; says why.
+        RecordError: there is no such experiment.
+    """
+    overview = overview_of(folder)
+    if overview.state in ("finished", "broken-off"):
+        raise ClosedError(not_running(overview.name, overview.state, overview.reason))
+    hub = Hub(name="remote")
+    try:
+        key = (folder / KEY_NAME).read_bytes()
+        with near(folder) as place:
+            link = dial(hub, place / SOCKET_NAME, key, within_s=within_s)
+        speak(link)
+        link.open()
+        is_done, text = link.ask(word, *args, within_s=within_s)
+        link.close()
+    except (FanwiseError, OSError) as error:
+        again = overview_of(folder)
+        if again.state in ("finished", "broken-off"):
+            raise ClosedError(not_running(again.name, again.state, again.reason)) from error
+        where = "it runs on another machine, if it does: give the command there"
+        if again.state == "running":
+            where = f"it runs, and cannot be reached ({error})"
+        raise ClosedError(f"the search {again.name!r} was not told: {where}.") from error
+    finally:
+        hub.close()
+    if not is_done:
+        raise ValueError(text)
+    return str(text)
+
+
+def not_running(name: str, state: str, reason: str | None) -> str:
+    """Why nothing can be asked of a search, and what to do."""
+    how = f"it has finished ({reason})" if state == "finished" else "its tuner was killed or has crashed"
+    return f"the search {name!r} does not run: {how}. Go on with it: fanwise tune resume {name}"

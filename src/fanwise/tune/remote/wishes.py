@@ -1,0 +1,110 @@
+"""What a person may want of a running search, in words, as facts for it.
+
+    "pause", (3,)  --wish_for(progress)-->  Command(now_s, "pause", 3) and what will come of it, in a sentence
+
+    stop                  the search ends; once more: what still runs is killed
+    stop_trial 3          this trial ends for good
+    pause 3, unpause 3    it gives its worker back at its next report; it may go on
+    enqueue {"x": 0.1}    this configuration is tried next
+
+Words come from other processes, so they are checked here, and refused with a ValueError that says what there is. Knows
+neither links nor the search: what has happened so far is handed in.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ..chance import Chance
+from ..decisions import facts
+from ..decisions.facts import Fact
+from ..record.progress import Progress
+from ..schedulers.protocol import Status
+from ..spaces import Space
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """`make` makes the fact from the time; `answer` is what the person is told."""
+
+    make: Callable[[float], Fact]
+    answer: str
+
+
+def wish_for(word: str, args: Sequence[object], *, progress: Progress, space: Space, seed: int) -> Wish:
+    """The wish behind a word and its arguments.
+
+    Raises:
+        ValueError: there is no such word; or it cannot be now, says why.
+    """
+    match word, list(args):
+        case "stop", []:
+            return _stop(progress)
+        case "stop_trial", [int(trial_id)]:
+            return _stop_trial(trial_id, progress)
+        case "pause", [int(trial_id)]:
+            return _pause(trial_id, progress)
+        case "unpause", [int(trial_id)]:
+            return _unpause(trial_id, progress)
+        case "enqueue", [Mapping() as config]:
+            return _enqueue(config, progress, space, seed)
+    raise ValueError(f"a search takes no wish {word!r} with {len(args)} arguments; both sides must run one version")
+
+
+def completed(config: Mapping[str, object], space: Space, seed: int) -> dict[str, object]:
+    """The configuration with what it leaves out drawn at random, the same for the same one. ValueError: not of it."""
+    return space.complete(config, Chance(f"{seed}/enqueued/{sorted(config.items(), key=str)!r}"))
+
+
+def _stop(progress: Progress) -> Wish:
+    ends = f"the search is ending already ({progress.reason})" if progress.reason else "the search ends"
+    return Wish(
+        lambda now_s: facts.Interrupt(now_s, "stopped by hand"),
+        f"{ends}: its trials are told to stop, and everything is kept; once more kills what still runs",
+    )
+
+
+def _stop_trial(trial_id: int, progress: Progress) -> Wish:
+    _living(trial_id, progress)
+    return Wish(_command("stop", trial_id), f"trial {trial_id} is told to stop")
+
+
+def _pause(trial_id: int, progress: Progress) -> Wish:
+    if _living(trial_id, progress) is Status.PAUSED:
+        return Wish(_command("pause", trial_id), f"trial {trial_id} is paused, and stays so until it is unpaused")
+    return Wish(
+        _command("pause", trial_id),
+        f"trial {trial_id} pauses at its next report, and its worker goes on with others; unpaused, it goes on from "
+        f"its last checkpoint, or without one from scratch",
+    )
+
+
+def _unpause(trial_id: int, progress: Progress) -> Wish:
+    if _living(trial_id, progress) is Status.PAUSED:
+        answer = f"trial {trial_id} may go on: it does when a worker is free and the scheduler wants it"
+    else:
+        answer = f"trial {trial_id} is running, and goes on past its next report"
+    return Wish(_command("resume", trial_id), answer)
+
+
+def _enqueue(config: Mapping[str, object], progress: Progress, space: Space, seed: int) -> Wish:
+    if progress.reason is not None:
+        raise ValueError(f"nothing more is tried: {progress.reason}")
+    whole = completed(config, space, seed)
+    shown = ", ".join(f"{name}={value}" for name, value in whole.items())
+    return Wish(lambda now_s: facts.Enqueued(now_s, whole), f"tried next: {shown}")
+
+
+def _command(what: Literal["pause", "resume", "stop"], trial_id: int) -> Callable[[float], Fact]:
+    return lambda now_s: facts.Command(now_s, what, trial_id)
+
+
+def _living(trial_id: int, progress: Progress) -> Status:
+    """The status of a trial that is not over, or ValueError."""
+    status = progress.state_of(trial_id)
+    if status in (Status.IN_PROGRESS, Status.PAUSED):
+        return status
+    if 0 <= trial_id < progress.num_trials:
+        raise ValueError(f"trial {trial_id} is over")
+    there = f"its trials so far are 0 to {progress.num_trials - 1}" if progress.num_trials else "it has none yet"
+    raise ValueError(f"the search has no trial {trial_id}; {there}")

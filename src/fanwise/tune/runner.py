@@ -1,0 +1,447 @@
+"""One search at work: what the pool tells becomes facts for `Tuning`, whose orders are carried out here.
+
+    engine --ready, report, ended, free--> fact --> Tuning --> orders --> engine (submit, end), searcher, checkpoints
+                                             '---- row of the record: the fact and what followed from it
+    end of the loop's turn: record.commit(), then all held answers leave
+
+So no answer leaves before what it answers is committed, and one transaction serves all reports that came together.
+Decides nothing itself; `decisions` do. Knows no terminal: what is to be shown is taken by `look()`.
+
+Whatever breaks here - the disk, a scheduler that gives out nonsense, a bug - ends the search: from then on nothing is
+asked of `Tuning` or written, its jobs are killed, and when they are gone `finished` is set, with the error in
+`failure`. So a search may fail, but nobody waits for it for ever; and the loop and the engine never see an exception.
+"""
+
+import contextlib
+import functools
+import math
+import reprlib
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol, TypeVar, cast
+
+from ..base.errors import ClosedError, RecordError
+from ..pool import contract
+from ..pool.contract import Engine, Job, JobRequest, Ready, Reply, Report, Timer
+from ..pool.leases import Resources
+from ..pool.specs import Packed
+from .decisions import facts
+from .decisions.facts import Fact
+from .decisions.orders import Answer, Discard, Finish, Judged, Kill, Order, Reject, Start, Suggest, Terminate
+from .decisions.tuning import Tuning
+from .record.notes import Notes
+from .record.progress import Progress
+from .record.snapshot import SearchSnapshot
+from .record.writer import Record
+from .reporting import is_plain
+from .schedulers.protocol import Decision
+from .searchers.base import Searcher
+from .suggesting import Suggester, suggester_for
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a search runs: the packed objective, what each trial needs, and where things are kept.
+
+    `checkpoints`: the root of the trials' checkpoints, a path or any URL that fsspec knows. `summary_interval_s`:
+    seconds between two summaries in the record, which lists of experiments read.
+    """
+
+    name: str
+    packed: Packed
+    need: Resources
+    seed: int
+    reuse: bool
+    folder: Path
+    checkpoints: str
+    summary_interval_s: float = 5.0
+
+
+class Checkpoints(Protocol):
+    """What the search asks of the place where checkpoints are."""
+
+    def discard(self, names: list[str]) -> None:
+        """Delete these, in a thread of its own. Blocks for nothing."""
+
+
+_Fact = TypeVar("_Fact", bound=Callable[..., None])
+
+
+def _breaks_off(fact: _Fact) -> _Fact:
+    """What goes wrong while a fact is handled ends the search, and not the loop's thread or the engine's turn."""
+
+    @functools.wraps(fact)
+    def handled(self: "Search", *args: object) -> None:
+        try:
+            fact(self, *args)
+        except BaseException as error:
+            self._break_off(error)
+
+    return cast(_Fact, handled)
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """An attempt whose job the engine has."""
+
+    trial_id: int
+    number: int
+    job: Job | None = None
+    ready_s: float | None = None
+
+
+class Search:
+    """See the module. `finished` is set when the search is over, `failure` then says whether it went wrong.
+
+    Args:
+        tuning: the decisions, fresh or restored from a record.
+        searcher: the scheduler's, which `tuning` tells through `suggester`; None: it has none.
+        progress: the fold of what the record holds so far.
+        began_s: what the search's clock shows at the beginning: 0, or for a resumed one its last time.
+        listener: is told every fact and its orders, on the loop's thread; must not block.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        record: Record,
+        plan: Plan,
+        progress: Progress,
+        *,
+        began_s: float = 0.0,
+        checkpoints: Checkpoints,
+        listener: Callable[[Fact, list[Order]], None] | None = None,
+    ) -> None:
+        self.finished = threading.Event()
+        self.finish: Finish | None = None
+        self.failure: BaseException | None = None
+        self._engine = engine
+        self._loop = engine.loop
+        self._record = record
+        self._plan = plan
+        self._progress = progress
+        self._checkpoints = checkpoints
+        self._notes = Notes(record, progress, listener)
+        self._zero_s = engine.loop.now_s() - began_s
+        self._tuning: Tuning | None = None
+        self._suggester: Suggester | None = None
+        self._attempts: dict[int, _Attempt] = {}  # by the id of the job
+        self._job_of: dict[int, int] = {}  # the job that a trial runs in now
+        self._answers: list[tuple[Report, Answer | Reject]] = []
+        self._discards: list[str] = []
+        self._report: Report | None = None
+        self._timer: Timer | None = None
+        self._told: list[Callable[[], None]] = []
+        self._summary_due_s = -math.inf
+
+    @property
+    def progress(self) -> Progress:
+        """What the record holds so far, added up. On the loop's thread."""
+        return self._progress
+
+    @property
+    def searcher_failure(self) -> BaseException | None:
+        """What the searcher raised."""
+        return None if self._suggester is None else self._suggester.failure
+
+    def suggester(self, searcher: Searcher | None) -> Suggester | None:
+        """Where the searcher runs; what `Tuning` is given as listener."""
+        if searcher is not None:
+            self._suggester = suggester_for(searcher, self._suggested_later, self.now_s)
+        return self._suggester
+
+    def now_s(self) -> float:
+        """Seconds since the search began, without the time in which it was not running. By any thread."""
+        return self._loop.now_s() - self._zero_s
+
+    @_breaks_off
+    def begin(self, tuning: Tuning, first: Callable[[float], Fact]) -> None:
+        """Start. `first`: makes the fact that begins it, from the time."""
+        self._tuning = tuning
+        self._loop.at_turn_end(self._turn_end)
+        self._engine.prepare(self._plan.packed)
+        self._hand_in(first(self.now_s()))
+
+    @_breaks_off
+    def wish(self, make: Callable[[float], Fact], then: Callable[[], None] | None = None) -> None:
+        """A person's wish: Ctrl-C, stop, pause, a configuration. On the loop's thread.
+
+        Args:
+            then: called when the wish is on record; never, when the search is over or breaks here.
+        """
+        if self.failure is None and not self.finished.is_set():
+            self._hand_in(make(self.now_s()))
+            if then is not None:
+                self._told.append(then)
+
+    def abandon(self) -> None:
+        """Nobody waits any more: kill what runs and let go of the record at once. On the loop's thread, or after it."""
+        if not self.finished.is_set():
+            self._break_off(ClosedError(f"the search {self._plan.name!r} was broken off."))
+            with contextlib.suppress(ClosedError):  # the pool is closed: nobody waits for an answer
+                self._release_answers()
+            self._let_go()
+
+    # -- facts: what the engine tells ------------------------------------------------------------------------------
+
+    @_breaks_off
+    def on_ready(self, job: Job, ready: Ready) -> None:
+        attempt = self._attempts.get(job.id)
+        if attempt is not None and self.failure is None:
+            attempt.ready_s = now_s = self.now_s()
+            pid = 0 if ready.pid is None else ready.pid
+            self._hand_in(facts.Ready(now_s, attempt.trial_id, attempt.number, pid, ready.started_s, ready.how))
+
+    @_breaks_off
+    def on_report(self, report: Report) -> None:
+        attempt = self._attempts.get(report.job.id)
+        if attempt is None:
+            report.answer(Reply("STOP"))
+        elif self.failure is not None:
+            self._answers.append((report, Reject(attempt.trial_id, "")))
+        elif (problem := _problem_with(report.values)) is not None:
+            report.refuse(TypeError(problem))
+        else:
+            self._report = report
+            self._hand_in(
+                facts.Reported(
+                    self.now_s(),
+                    attempt.trial_id,
+                    attempt.number,
+                    report.values,
+                    report.worker_time_s,
+                    report.checkpoint,
+                )
+            )
+
+    @_breaks_off
+    def on_ended(self, job: Job, outcome: contract.Outcome) -> None:
+        attempt = self._attempts.get(job.id)
+        if attempt is None or self.failure is not None:
+            return
+        now_s = self.now_s()
+        seconds = outcome.objective_s
+        if seconds is None and attempt.ready_s is not None:
+            seconds = now_s - attempt.ready_s
+        text = "\n".join([outcome.text, *_threads_left(outcome.threads)]) if outcome.threads else outcome.text
+        told = facts.Outcome(outcome.kind, text, outcome.traceback, outcome.last_output)
+        self._hand_in(facts.Ended(now_s, attempt.trial_id, attempt.number, told, seconds), job)
+
+    @_breaks_off
+    def on_free(self, job: Job) -> None:
+        attempt = self._attempts.get(job.id)
+        if attempt is None:
+            return
+        if self._job_of.get(attempt.trial_id) == job.id:
+            del self._job_of[attempt.trial_id]
+        try:
+            if self.failure is None:
+                self._hand_in(facts.Free(self.now_s(), attempt.trial_id, attempt.number))
+        finally:
+            del self._attempts[job.id]
+
+    @_breaks_off
+    def _tick(self) -> None:
+        self._timer = None
+        if self.failure is None:
+            self._hand_in(facts.Tick(self.now_s()))
+
+    def _suggested_later(self, fact: facts.Suggested) -> None:
+        """The searcher's thread has thought."""
+
+        @_breaks_off
+        def hand_in(self: "Search") -> None:
+            if self.failure is None and not self.finished.is_set():
+                self._hand_in(replace(fact, now_s=self.now_s()))
+
+        with contextlib.suppress(ClosedError):
+            self._loop.call_soon(lambda: hand_in(self))
+
+    # -- from facts to orders --------------------------------------------------------------------------------------
+
+    def _hand_in(self, fact: Fact, job: Job | None = None) -> None:
+        """Decide, write down, carry out; also for the facts that follow at once. `job`: the one that has ended."""
+        todo = deque((fact,))
+        assert self._tuning is not None, "facts come after begin()"
+        while todo:
+            fact = todo.popleft()
+            orders = self._tuning.handle(fact)
+            if type(fact) is facts.Ended and job is not None:
+                fact = self._with_last_output(fact, orders, job)
+            self._notes.write(fact, orders)
+            for order in orders:
+                if self.failure is not None:
+                    return
+                if isinstance(order, Suggest):
+                    assert self._suggester is not None, "a suggestion was ordered without a searcher"
+                    answer = self._suggester.ask(order, now_s=fact.now_s, seen=self._record.next_seq - 1)
+                    if answer is not None:
+                        todo.append(answer)
+                else:
+                    self._obey(order)
+        self._arm()
+
+    def _obey(self, order: Order) -> None:
+        match order:
+            case Answer() | Reject():
+                report, self._report = self._report, None
+                assert report is not None, "orders answer the report that was handed in last"
+                self._answers.append((report, order))
+            case Start():
+                self._start(order)
+            case Terminate():
+                self._end_job(order.trial_id, "terminate")
+            case Kill():
+                self._end_job(order.trial_id, "kill")
+            case Discard():
+                self._discards.append(order.checkpoint)
+            case Finish():
+                self.finish = order
+
+    def _start(self, order: Start) -> None:
+        plan = self._plan
+        suffix = f"-{order.attempt}" if order.attempt else ""
+        request = JobRequest(
+            plan.packed,
+            plan.need,
+            keywords=order.config,
+            number=order.trial_id,
+            attempt=order.attempt,
+            seed=plan.seed,
+            output=str(plan.folder / "output" / f"{order.trial_id}{suffix}"),
+            reuse=plan.reuse,
+            context={
+                "experiment": str(plan.folder),
+                "checkpoints": plan.checkpoints,
+                "checkpoint": order.checkpoint,
+                "from_iter": order.from_iter,
+                "config": dict(order.config),
+            },
+        )
+        job = self._engine.submit(request, self)
+        self._attempts[job.id] = _Attempt(order.trial_id, order.attempt, job)
+        self._job_of[order.trial_id] = job.id
+
+    def _end_job(self, trial_id: int, how: contract.Ending) -> None:
+        job_id = self._job_of.get(trial_id)
+        if job_id is not None and (job := self._attempts[job_id].job) is not None:
+            self._engine.end(job, how)
+
+    def _with_last_output(self, fact: facts.Ended, orders: list[Order], job: Job) -> facts.Ended:
+        """What failed by no fault of its process, as by a time-out, has printed something, too."""
+        failed = any(isinstance(order, Judged) and order.reason is not None for order in orders)
+        if not failed or fact.outcome.last_output:
+            return fact
+        printed = self._engine.output(job)
+        last = printed.err or printed.out
+        return replace(fact, outcome=replace(fact.outcome, last_output=last)) if last else fact
+
+    # -- the record and the clock ----------------------------------------------------------------------------------
+
+    @_breaks_off
+    def _turn_end(self) -> None:
+        """Commit what this turn brought, then let the answers go."""
+        if self.finished.is_set():
+            return
+        try:
+            if self.failure is None:
+                self._record.commit()
+                self._summarise()
+        except BaseException as error:
+            self._break_off(error)
+        self._release_answers()
+        if self._discards and self.failure is None:
+            names, self._discards = self._discards, []
+            self._checkpoints.discard(names)
+        if self.finish is not None or (self.failure is not None and not self._attempts):
+            self._let_go()
+
+    def _summarise(self) -> None:
+        now_s = self.now_s()
+        if now_s >= self._summary_due_s:
+            self._summary_due_s = now_s + self._plan.summary_interval_s
+            self._record.set_meta({"summary": self._progress.summary(now_s=now_s)})
+
+    def _release_answers(self) -> None:
+        told, self._told = self._told, []
+        if self.failure is None:
+            for tell in told:
+                tell()
+        answers, self._answers = self._answers, []
+        for report, order in answers:
+            if self.failure is not None:
+                report.refuse(
+                    RecordError(f"this report was not kept: {getattr(self.failure, 'message', self.failure)}")
+                )
+            elif isinstance(order, Answer):
+                report.answer(_REPLIES[order.decision])
+            else:
+                report.refuse(ValueError(order.message))
+
+    def _arm(self) -> None:
+        """Keep a timer no later than `Tuning` next wants to look at the clock. One that comes early does no harm."""
+        next_s = None if self._tuning is None else self._tuning.next_tick_s
+        if next_s is None or self.finish is not None:
+            return
+        when_s = self._zero_s + next_s
+        if self._timer is not None:
+            if self._timer.when_s <= when_s:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(when_s, self._tick)
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    def _break_off(self, error: BaseException) -> None:
+        """Something that the search cannot go on without broke: kill what runs, say why at the end."""
+        if self.failure is not None or self.finished.is_set():
+            return
+        self.failure = error
+        for attempt in list(self._attempts.values()):
+            if attempt.job is not None:
+                with contextlib.suppress(Exception):  # a link that has just ended; its process ends too
+                    self._engine.end(attempt.job, "kill")
+
+    def _let_go(self) -> None:
+        """Nothing is written and nothing happens here after this."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._suggester is not None:
+            self._suggester.close()
+        with contextlib.suppress(ClosedError):
+            self._loop.check_usable()
+            self._loop.call_soon(self._unhook)
+        self.finished.set()
+
+    def _unhook(self) -> None:
+        with contextlib.suppress(ValueError):  # it never began
+            self._loop.not_at_turn_end(self._turn_end)
+
+    # -- what is shown ---------------------------------------------------------------------------------------------
+
+    def look(self) -> tuple[list[str], SearchSnapshot]:
+        """The news since the last look, in lines, and the state. On the loop's thread."""
+        return self._progress.news(), self._progress.snapshot(now_s=self.now_s())
+
+
+_REPLIES = {
+    decision: contract.GO_ON if decision is Decision.CONTINUE else Reply(cast(contract.Decision, str(decision)))
+    for decision in Decision
+}
+
+
+def _threads_left(threads: tuple[str, ...]) -> list[str]:
+    return [f"it left a thread running: {thread}" for thread in threads]
+
+
+def _problem_with(values: object) -> str | None:
+    """Why these are no values of a report. `report` sends none such; `current().report` can."""
+    if type(values) is not dict:
+        return f"a trial reports a dict of names and numbers, got a {type(values).__name__}"
+    for name, value in values.items():
+        if type(name) is not str or not is_plain(value):
+            return f"a trial reports names and numbers, got {name!r}: {reprlib.repr(value)}"
+    return None

@@ -1,0 +1,33 @@
+"""Schedulers: which trial runs next, and what happens after each report."""
+
+from .asha import ASHAScheduler as ASHAScheduler
+from .fifo import FIFOScheduler as FIFOScheduler
+from .halving import Bracket as Bracket
+from .halving import HalvingScheduler as HalvingScheduler
+from .halving import OneBracket as OneBracket
+from .halving import Plan as Plan
+from .hyperband import HyperbandBrackets as HyperbandBrackets
+from .median import MedianStoppingRule as MedianStoppingRule
+from .moasha import MOASHAScheduler as MOASHAScheduler
+from .pbt import PBTScheduler as PBTScheduler
+from .presets import ASHA as ASHA
+from .presets import MOASHA as MOASHA
+from .presets import GridSearch as GridSearch
+from .presets import Hyperband as Hyperband
+from .presets import LocalSearch as LocalSearch
+from .presets import MedianStopping as MedianStopping
+from .presets import PopulationBasedTraining as PopulationBasedTraining
+from .presets import RandomSearch as RandomSearch
+from .presets import RegularizedEvolution as RegularizedEvolution
+from .presets import SobolSearch as SobolSearch
+from .presets import SuccessiveHalving as SuccessiveHalving
+from .protocol import Clone as Clone
+from .protocol import Decision as Decision
+from .protocol import Done as Done
+from .protocol import New as New
+from .protocol import NextTrial as NextTrial
+from .protocol import Resume as Resume
+from .protocol import Scheduler as Scheduler
+from .protocol import Status as Status
+from .protocol import Stop as Stop
+from .protocol import Wait as Wait

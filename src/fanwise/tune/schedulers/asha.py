@@ -1,0 +1,224 @@
+"""Asynchronous successive halving, ASHA: a trial goes on while it is among the best 1/eta of those that got as far.
+
+    rung levels   grace_period, grace_period * eta, ... below the maximum; bracket s leaves out the first s of them
+    "promotion"   a trial pauses at each level; a free worker takes up the best one of the top 1/eta, from the highest
+                  rung down, and begins a new trial if there is none: Algorithm 2 of Li et al., arXiv 1810.05934
+    "stopping"    a trial at a level is stopped at once unless it is in the top 1/eta of those that came there before;
+                  who comes first goes on
+
+Stopping needs no checkpoints; promotion stops nobody too early, and takes back nothing. A report that has passed
+several levels counts for the highest. Several brackets are the asynchronous Hyperband of section 3.3: a new trial gets
+bracket s with a chance in proportion to the number of configurations that Hyperband begins in it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Literal, TypeAlias, final
+
+from ..chance import Chance
+from ..searchers.base import Ask, Mode, Objective, Observation, Searcher
+from ..spaces import Space
+from ..values import at_least
+from .protocol import Decision, New, NextTrial, Resume, Status
+from .resources import Resources, reached
+from .rungs import Key, PromotionRung, Rung
+from .settings import checked_objective, checked_searcher, checked_seed, checks_options, described_objectives
+
+Kind: TypeAlias = Literal["stopping", "promotion"]
+
+
+@dataclass(slots=True)
+class _Entry:
+    """What a trial left at a level, with the report that brought it there."""
+
+    iter: int
+    level: int
+    key: Key
+
+
+@dataclass(slots=True)
+class _Trial:
+    """A trial that may still report. `target`: up to there it goes on unasked."""
+
+    bracket: int
+    target: float
+    entries: list[_Entry] = field(default_factory=list)
+
+
+@final
+class ASHAScheduler:
+    """Asynchronous successive halving; a searcher chooses the configurations.
+
+    Args:
+        searcher: chooses; None: at random.
+        metric: name of the reported value to optimise.
+        mode: "min" or "max".
+        resource_attr: name of the reported value that says how far a trial is, e.g. "epoch"; None: its reports count.
+        max_t: where trials end.
+        max_resource_attr: or the name in the space of what tells the objective where to end, e.g. "max_epochs".
+        grace_period: the first rung level.
+        reduction_factor: eta: one in so many goes on, so many times as far.
+        type: "stopping" or "promotion".
+        brackets: how many; bracket s begins to compare at grace_period * eta^s.
+        points_to_evaluate: configurations to try first, in this order; what one leaves out is drawn at random.
+        random_seed: None takes the tuner's seed.
+
+    Raises:
+        TypeError: an unknown option (names the nearest), or an argument of the wrong type.
+        ValueError: an argument out of range.
+
+    >>> scheduler = ASHAScheduler(metric="loss", max_t=9)
+    >>> scheduler.begin(Space({"depth": 3}), seed=0)
+    >>> scheduler.on_report(Observation(0, {"depth": 3}, 1, 1, (0.5,), {}))  # the first at level 1
+    <Decision.CONTINUE: 'CONTINUE'>
+    >>> scheduler.on_report(Observation(1, {"depth": 3}, 1, 1, (0.6,), {}))
+    <Decision.STOP: 'STOP'>
+    """
+
+    clones = False
+
+    @checks_options
+    def __init__(
+        self,
+        searcher: Searcher | str | None = None,
+        *,
+        metric: str,
+        mode: Mode = "min",
+        resource_attr: str | None = None,
+        max_t: float | None = None,
+        max_resource_attr: str | None = None,
+        grace_period: float = 1,
+        reduction_factor: float = 3,
+        type: Kind = "stopping",
+        brackets: int = 1,
+        points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
+        random_seed: int | None = None,
+    ) -> None:
+        if type not in ("stopping", "promotion"):
+            raise ValueError(f"type must be 'stopping' or 'promotion', got {type!r}")
+        self.searcher = checked_searcher(searcher, points_to_evaluate)
+        self.objectives: tuple[Objective, ...] = checked_objective(metric, mode)
+        self.random_seed = checked_seed(random_seed)
+        self.resource_attr = resource_attr
+        self._resources = Resources(resource_attr, max_t, max_resource_attr, grace_period, reduction_factor)
+        self._type = type
+        self._num_brackets = at_least("brackets", brackets, 1)
+        self.max_resource = max_t
+
+    def check(self, space: Space) -> None:
+        self._checked_levels(space)
+        self.searcher.check(space)
+
+    def begin(self, space: Space, seed: int) -> None:
+        self.searcher.begin(space, seed)
+        self._maximum, self._levels = self._checked_levels(space)
+        self.max_resource = self._maximum
+        self._seed = seed
+        eta, count = self._resources.reduction_factor, len(self._levels)
+        self._chances = _chances(self._num_brackets, count, eta)
+        self._stopping: list[list[Rung]] = []
+        self._promotion: list[list[PromotionRung]] = []
+        for bracket in range(self._num_brackets):
+            own = range(count - bracket)
+            if self._type == "stopping":
+                self._stopping.append([Rung(eta, at_least=1) for _ in own])
+            else:
+                self._promotion.append([PromotionRung(eta) for _ in own])
+        # Algorithm 2 looks from the highest rung down; of equal levels, at the bracket that compares earlier.
+        highest_first = sorted((-(s + k), s, k) for s in range(self._num_brackets) for k in range(count - s))
+        self._highest_first = [self._promotion[s][k] for _, s, k in highest_first] if self._promotion else []
+        self._trials: dict[int, _Trial] = {}
+        self._num_entries = 0
+
+    def _checked_levels(self, space: Space) -> tuple[float, tuple[float, ...]]:
+        maximum = self._resources.maximum(space)
+        levels = self._resources.levels(maximum)
+        if self._num_brackets > len(levels) + 1:
+            raise ValueError(
+                f"brackets={self._num_brackets}, but there are {len(levels)} rung levels below the maximum {maximum!r} "
+                f"({', '.join(map(str, levels)) or 'none'}), so at most {len(levels) + 1} brackets"
+            )
+        return maximum, levels
+
+    def next(self, ask: Ask) -> NextTrial:
+        for rung in self._highest_first:
+            if rung.promotable is not None:
+                return Resume(rung.promote())
+        return New()
+
+    def on_report(self, observation: Observation) -> Decision:
+        trial = self._trials.get(observation.trial_id)
+        if trial is None:
+            trial = self._enter(observation.trial_id)
+        if observation.resource < trial.target:
+            return Decision.CONTINUE
+        if observation.resource >= self._maximum:
+            return self._resources.at_maximum(observation.resource, self._maximum)
+        return self._compare(trial, observation)
+
+    def on_rewind(self, trial_id: int, to_iter: int) -> None:
+        trial = self._trials.get(trial_id)
+        if trial is None:
+            return
+        while trial.entries and trial.entries[-1].iter > to_iter:
+            entry = trial.entries.pop()
+            if self._stopping:
+                self._stopping[trial.bracket][entry.level - trial.bracket].forget(entry.key)
+            else:
+                self._promotion[trial.bracket][entry.level - trial.bracket].forget(entry.key)
+        trial.target = self._target(trial.entries[-1].level + 1 if trial.entries else trial.bracket)
+
+    def on_end(self, trial_id: int, status: Status) -> None:
+        """What it left at the levels stands: others were, and will be, compared with it."""
+        trial = self._trials.pop(trial_id, None)
+        if trial is not None and trial.entries and self._promotion:
+            entry = trial.entries[-1]
+            self._promotion[trial.bracket][entry.level - trial.bracket].withdraw(entry.key)
+
+    def describe(self) -> dict[str, object]:
+        return {
+            "name": "ASHAScheduler",
+            **described_objectives(self.objectives),
+            "type": self._type,
+            "brackets": self._num_brackets,
+            **self._resources.describe(),
+            "searcher": self.searcher.describe(),
+            "random_seed": self.random_seed,
+        }
+
+    def _enter(self, trial_id: int) -> _Trial:
+        """A trial's bracket depends on the seed and its id alone."""
+        bracket = 0
+        if self._num_brackets > 1:
+            drawn = Chance(f"{self._seed}/bracket/{trial_id}").random()
+            bracket = reached(self._chances, drawn)
+        trial = self._trials[trial_id] = _Trial(bracket, self._target(bracket))
+        return trial
+
+    def _target(self, level: int) -> float:
+        return self._levels[level] if level < len(self._levels) else self._maximum
+
+    def _compare(self, trial: _Trial, observation: Observation) -> Decision:
+        """The trial has reached a level that it had not."""
+        level = reached(self._levels, observation.resource) - 1
+        key = (observation.losses[0], self._num_entries)
+        self._num_entries += 1
+        trial.entries.append(_Entry(observation.iter, level, key))
+        trial.target = self._target(level + 1)
+        if self._stopping:
+            rung = self._stopping[trial.bracket][level - trial.bracket]
+            rung.enter(key)
+            return Decision.CONTINUE if rung.is_top(key) else Decision.STOP
+        self._promotion[trial.bracket][level - trial.bracket].enter(key, observation.trial_id)
+        return Decision.PAUSE
+
+
+def _chances(brackets: int, num_levels: int, eta: float) -> list[float]:
+    """The upper bounds of the brackets' parts of 0 to 1, without the last.
+
+    Hyperband (arXiv 1603.06560, Algorithm 1) begins (K + 1) / (K - s + 1) * eta^(K - s) trials in bracket s, where K is
+    the number of levels below the maximum: its own s counts the other way round.
+    """
+    sizes = [(num_levels + 1) / (num_levels - s + 1) * eta ** (num_levels - s) for s in range(brackets)]
+    return [part / sum(sizes) for part in accumulate(sizes)][:-1]

@@ -1,0 +1,151 @@
+"""Multi-objective ASHA (Schmucker et al., arXiv 2106.12639): asynchronous halving for several objectives at once.
+
+As ASHA by stopping, but "the best 1/eta" of a rung are its first points front by front, and within a front those that
+are spread out (`pareto.best_of`). So the trials that go on approach the whole Pareto front, not one point of it.
+
+An answer at a rung of n trials costs the sorting of n points: O(n log n) for two objectives, O(n^2) at worst for more.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import final
+
+from ..pareto import best_of
+from ..searchers.base import Ask, Mode, Objective, Observation, Searcher
+from ..spaces import Space
+from .protocol import Decision, New, NextTrial, Status
+from .resources import Resources, reached
+from .settings import checked_objectives, checked_searcher, checked_seed, checks_options, described_objectives
+
+
+@dataclass(slots=True)
+class _Entry:
+    """What a trial left at a level."""
+
+    iter: int
+    level: int
+    number: int
+
+
+@dataclass(slots=True)
+class _Trial:
+    """A trial that may still report. `target`: up to there it goes on unasked."""
+
+    target: float
+    entries: list[_Entry] = field(default_factory=list)
+
+
+@final
+class MOASHAScheduler:
+    """Multi-objective asynchronous successive halving, by stopping; a searcher chooses the configurations.
+
+    A trial that reaches a level goes on if it is among the best floor(n / reduction_factor), at least one, of the n
+    that have reached it so far.
+
+    Args:
+        searcher: chooses; None: at random.
+        metric: names of the reported values to optimise, at least two.
+        mode: "min" or "max", for all or for each.
+        resource_attr: name of the reported value that says how far a trial is, e.g. "epoch"; None: its reports count.
+        max_t: where trials end.
+        max_resource_attr: or the name in the space of what tells the objective where to end, e.g. "max_epochs".
+        grace_period: the first rung level.
+        reduction_factor: eta: one in so many goes on, so many times as far.
+        points_to_evaluate: configurations to try first, in this order; what one leaves out is drawn at random.
+        random_seed: None takes the tuner's seed.
+
+    Raises:
+        TypeError: an unknown option (names the nearest), or an argument of the wrong type.
+        ValueError: an argument out of range, or one objective only.
+
+    >>> scheduler = MOASHAScheduler(metric=["error", "seconds"], max_t=9)
+    >>> scheduler.begin(Space({"depth": 3}), seed=0)
+    >>> def report(trial_id, *losses):
+    ...     return str(scheduler.on_report(Observation(trial_id, {"depth": 3}, 1, 1, losses, {})))
+    >>> report(0, 0.5, 8.0), report(1, 0.4, 7.0), report(2, 0.6, 9.0)
+    ('CONTINUE', 'CONTINUE', 'STOP')
+    """
+
+    clones = False
+
+    @checks_options
+    def __init__(
+        self,
+        searcher: Searcher | str | None = None,
+        *,
+        metric: Sequence[str],
+        mode: Mode | Sequence[Mode] = "min",
+        resource_attr: str | None = None,
+        max_t: float | None = None,
+        max_resource_attr: str | None = None,
+        grace_period: float = 1,
+        reduction_factor: float = 3,
+        points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
+        random_seed: int | None = None,
+    ) -> None:
+        self.searcher = checked_searcher(searcher, points_to_evaluate)
+        self.objectives: tuple[Objective, ...] = checked_objectives(metric, mode)
+        if len(self.objectives) < 2:
+            raise ValueError(f"MOASHA needs at least two metrics, got {metric!r}; use ASHA for one")
+        self.random_seed = checked_seed(random_seed)
+        self.resource_attr = resource_attr
+        self._resources = Resources(resource_attr, max_t, max_resource_attr, grace_period, reduction_factor)
+        self.max_resource = max_t
+
+    def check(self, space: Space) -> None:
+        self._resources.maximum(space)
+        self.searcher.check(space)
+
+    def begin(self, space: Space, seed: int) -> None:
+        self.searcher.begin(space, seed)
+        self._maximum = self.max_resource = self._resources.maximum(space)
+        self._levels = self._resources.levels(self._maximum)
+        self._rungs: list[dict[int, tuple[float, ...]]] = [{} for _ in self._levels]  # losses by number of the entry
+        self._trials: dict[int, _Trial] = {}
+        self._num_entries = 0
+
+    def next(self, ask: Ask) -> NextTrial:
+        return New()
+
+    def on_report(self, observation: Observation) -> Decision:
+        trial = self._trials.get(observation.trial_id)
+        if trial is None:
+            trial = self._trials[observation.trial_id] = _Trial(self._target(0))
+        if observation.resource < trial.target:
+            return Decision.CONTINUE
+        if observation.resource >= self._maximum:
+            return self._resources.at_maximum(observation.resource, self._maximum)
+        level = reached(self._levels, observation.resource) - 1
+        entry = _Entry(observation.iter, level, self._num_entries)
+        self._num_entries += 1
+        trial.entries.append(entry)
+        trial.target = self._target(level + 1)
+        rung = self._rungs[level]
+        rung[entry.number] = observation.losses
+        number = max(1, int(len(rung) // self._resources.reduction_factor))
+        return Decision.CONTINUE if len(rung) - 1 in best_of(list(rung.values()), number) else Decision.STOP
+
+    def on_rewind(self, trial_id: int, to_iter: int) -> None:
+        trial = self._trials.get(trial_id)
+        if trial is None:
+            return
+        while trial.entries and trial.entries[-1].iter > to_iter:
+            entry = trial.entries.pop()
+            del self._rungs[entry.level][entry.number]
+        trial.target = self._target(trial.entries[-1].level + 1 if trial.entries else 0)
+
+    def on_end(self, trial_id: int, status: Status) -> None:
+        """What it left at the levels stands: others were, and will be, compared with it."""
+        self._trials.pop(trial_id, None)
+
+    def describe(self) -> dict[str, object]:
+        return {
+            "name": "MOASHAScheduler",
+            **described_objectives(self.objectives),
+            **self._resources.describe(),
+            "searcher": self.searcher.describe(),
+            "random_seed": self.random_seed,
+        }
+
+    def _target(self, level: int) -> float:
+        return self._levels[level] if level < len(self._levels) else self._maximum

@@ -1,0 +1,257 @@
+"""Population-based training (Jaderberg et al., arXiv 1711.09846): training and search in one.
+
+    every member trains --perturbation_interval--> ready --among the worst--> STOP, and Clone(one of the best, explored)
+                                                         --else-----------> CONTINUE
+
+A member of the population is a line of trials: when it is replaced, its next trial starts from the checkpoint of a
+better member, with that member's configuration changed a little (exploit and explore, section 4.1). Members are
+compared by their loss when they were last ready, however far the others are: nobody waits.
+
+With fewer workers than members those that run give way at the end of each interval: PAUSE, and whoever has waited
+longest runs. A trial without a checkpoint starts from scratch when it is cloned or paused; once that was seen at a
+clone, nobody gives way any more.
+"""
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, final
+
+from ..chance import Chance
+from ..searchers.base import Ask, Mode, Objective, Observation, Searcher
+from ..spaces import Space
+from ..values import at_least, probability
+from .exploring import explored
+from .protocol import Clone, Decision, Done, New, NextTrial, Resume, Status, Wait
+from .resources import Resources, positive
+from .settings import checked_objective, checked_searcher, checked_seed, checks_options, described_objectives
+
+
+class _Ready(NamedTuple):
+    iter: int
+    resource: float
+    loss: float
+
+
+@dataclass(slots=True)
+class _Member:
+    """A member's present trial.
+
+    Args:
+        config: None until it has reported.
+        first_iter: the number of its first report; 0: there was none.
+        began: the resource at which it started: 0, or that of the checkpoint it was cloned from.
+        ready: the ends of its intervals.
+        is_clone: it began as one.
+        is_paused: it waits for a worker.
+    """
+
+    config: Mapping[str, object] | None = None
+    first_iter: int = 0
+    began: float = 0.0
+    ready: list[_Ready] = field(default_factory=list)
+    is_clone: bool = False
+    is_paused: bool = False
+
+
+@final
+class PBTScheduler:
+    """Population-based training; a searcher chooses the first configurations.
+
+    The search ends when every member is at the maximum. A member that fails is replaced by a clone of one of the best.
+
+    Args:
+        searcher: chooses for the first trials; None: at random.
+        metric: name of the reported value to optimise.
+        mode: "min" or "max".
+        resource_attr: name of the reported value that says how far a trial is, e.g. "epoch"; None: its reports count.
+        max_t: where trials end.
+        max_resource_attr: or the name in the space of what tells the objective where to end, e.g. "max_epochs".
+        perturbation_interval: so much of the resource between two looks at a member.
+        population_size: members.
+        quantile_fraction: the worst and the best so much of the population, above 0 and up to 0.5.
+        resample_probability: how often, 0 to 1, explore draws a hyperparameter anew; else it is multiplied by 0.8 or
+            1.2.
+        points_to_evaluate: configurations to try first, in this order; what one leaves out is drawn at random.
+        random_seed: None takes the tuner's seed.
+
+    Raises:
+        TypeError: an unknown option (names the nearest), or an argument of the wrong type.
+        ValueError: an argument out of range.
+
+    >>> scheduler = PBTScheduler(metric="loss", max_t=100, perturbation_interval=10)
+    >>> scheduler.begin(Space({"depth": 3}), seed=0)
+    >>> [scheduler.next(Ask(k, k, Space({"depth": 3}))) for k in range(5)][3:]
+    [New(config=None), Wait()]
+    """
+
+    clones = True
+
+    @checks_options
+    def __init__(
+        self,
+        searcher: Searcher | str | None = None,
+        *,
+        metric: str,
+        mode: Mode = "min",
+        resource_attr: str | None = None,
+        max_t: float | None = None,
+        max_resource_attr: str | None = None,
+        perturbation_interval: float,
+        population_size: int = 4,
+        quantile_fraction: float = 0.25,
+        resample_probability: float = 0.25,
+        points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
+        random_seed: int | None = None,
+    ) -> None:
+        self.searcher = checked_searcher(searcher, points_to_evaluate)
+        self.objectives: tuple[Objective, ...] = checked_objective(metric, mode)
+        self.random_seed = checked_seed(random_seed)
+        self.resource_attr = resource_attr
+        self._resources = Resources(resource_attr, max_t, max_resource_attr)
+        self._interval = positive("perturbation_interval", perturbation_interval)
+        self._population_size = at_least("population_size", population_size, 2)
+        self._fraction = probability("quantile_fraction", quantile_fraction)
+        if not 0 < self._fraction <= 0.5:
+            raise ValueError(f"quantile_fraction must be above 0 and at most 0.5, got {quantile_fraction!r}")
+        self._resample = probability("resample_probability", resample_probability)
+        self.max_resource = max_t
+
+    def check(self, space: Space) -> None:
+        self._resources.maximum(space)
+        self.searcher.check(space)
+
+    def begin(self, space: Space, seed: int) -> None:
+        self.searcher.begin(space, seed)
+        self._space, self._seed = space, seed
+        self._maximum = self.max_resource = self._resources.maximum(space)
+        self._members: dict[int, _Member] = {}  # by the id of their present trial
+        self._num_unstarted = self._population_size
+        self._waiting: deque[Resume | Clone] = deque()
+        self._promised: int | None = None  # the trial that New() was the last answer for: it may come to nothing
+        self._from_scratch: int | None = None  # a clone that had no checkpoint
+        self._num_workers = 0  # so many trials have run at once
+
+    def next(self, ask: Ask) -> NextTrial:
+        if self._promised == ask.trial_id:
+            del self._members[ask.trial_id]
+            self._num_unstarted += 1
+        self._promised = None
+        if ask.exhausted:
+            self._num_unstarted = 0  # the population is as large as the searcher makes it
+        answer = self._next(ask.trial_id)
+        self._num_workers = max(self._num_workers, sum(not member.is_paused for member in self._members.values()))
+        return answer
+
+    def _next(self, trial_id: int) -> NextTrial:
+        if self._num_unstarted:
+            self._num_unstarted -= 1
+            self._members[trial_id] = _Member()
+            self._promised = trial_id
+            return New()
+        if self._waiting:
+            answer = self._waiting.popleft()
+            if isinstance(answer, Resume):
+                self._members[answer.trial_id].is_paused = False
+            else:
+                self._members[trial_id] = _Member(is_clone=True)
+            return answer
+        return Wait() if self._members else Done()
+
+    def on_report(self, observation: Observation) -> Decision:
+        trial_id, resource = observation.trial_id, observation.resource
+        member = self._members.get(trial_id)
+        if member is None:
+            return Decision.STOP  # it was replaced, and a resumed search took it up again
+        if member.first_iter == 0:
+            member.config, member.first_iter = observation.config, observation.iter
+            if member.is_clone and observation.iter == 1:
+                self._from_scratch = trial_id
+            # A clone's iterations count on from those of its checkpoint: as many as there were reports before.
+            member.began = resource - resource / observation.iter
+        if resource >= self._maximum:
+            return self._resources.at_maximum(resource, self._maximum)
+        if resource - (member.ready[-1].resource if member.ready else member.began) < self._interval:
+            return Decision.CONTINUE
+        loss = observation.loss if math.isfinite(observation.loss) else math.inf
+        member.ready.append(_Ready(observation.iter, resource, loss))
+        return self._exploit(trial_id, member)
+
+    def _exploit(self, trial_id: int, member: _Member) -> Decision:
+        ranked = self._ranked()
+        number = min(math.ceil(self._fraction * len(ranked)), len(ranked) // 2)
+        if trial_id in [worse for _, worse in ranked[len(ranked) - number :]]:
+            loss = member.ready[-1].loss
+            better = [good for good_loss, good in ranked[:number] if good_loss < loss]
+            if better:
+                del self._members[trial_id]
+                self._clone(Chance(f"{self._seed}/exploit/{trial_id}/{member.ready[-1].iter}"), better)
+                return Decision.STOP
+        if self._is_crowded():
+            member.is_paused = True
+            self._waiting.append(Resume(trial_id))
+            return Decision.PAUSE
+        return Decision.CONTINUE
+
+    def _ranked(self) -> list[tuple[float, int]]:
+        """The members that were ready once, as (loss, trial id), the best first; of equal ones the older trial."""
+        return sorted((member.ready[-1].loss, trial_id) for trial_id, member in self._members.items() if member.ready)
+
+    def _clone(self, rng: Chance, sources: Sequence[int]) -> None:
+        source = rng.choice(sources)
+        config = self._members[source].config
+        assert config is not None, "a member that was ready has reported"
+        self._waiting.append(Clone(source, explored(self._space, config, rng, self._resample)))
+
+    def _is_crowded(self) -> bool:
+        """Whether somebody waits because there are more members than workers, and it helps to give way."""
+        if self._from_scratch is not None:
+            return False
+        num_clones = sum(isinstance(one, Clone) for one in self._waiting)
+        num_members = len(self._members) + num_clones + self._num_unstarted
+        return bool(self._waiting or self._num_unstarted) and self._num_workers < num_members
+
+    def on_rewind(self, trial_id: int, to_iter: int) -> None:
+        member = self._members.get(trial_id)
+        if member is None:
+            return
+        while member.ready and member.ready[-1].iter > to_iter:
+            member.ready.pop()
+        if member.first_iter > to_iter:
+            member.first_iter = 0
+            if self._from_scratch == trial_id:
+                self._from_scratch = None
+
+    def on_end(self, trial_id: int, status: Status) -> None:
+        member = self._members.pop(trial_id, None)
+        if member is None:
+            return
+        if member.is_paused:
+            self._waiting.remove(Resume(trial_id))
+        if status is Status.FAILED:
+            self._replace(trial_id)
+
+    def _replace(self, trial_id: int) -> None:
+        """A member has failed: a clone of one of the best takes its place, or a new trial if nobody is good yet."""
+        ranked = self._ranked()
+        best = [good for loss, good in ranked[: math.ceil(self._fraction * len(ranked))] if math.isfinite(loss)]
+        if best:
+            self._clone(Chance(f"{self._seed}/replace/{trial_id}"), best)
+        else:
+            self._num_unstarted += 1
+
+    def describe(self) -> dict[str, object]:
+        return {
+            "name": "PBTScheduler",
+            **described_objectives(self.objectives),
+            "resource_attr": self.resource_attr,
+            "max_t": self._resources.max_t,
+            "max_resource_attr": self._resources.max_resource_attr,
+            "perturbation_interval": self._interval,
+            "population_size": self._population_size,
+            "quantile_fraction": self._fraction,
+            "resample_probability": self._resample,
+            "searcher": self.searcher.describe(),
+            "random_seed": self.random_seed,
+        }

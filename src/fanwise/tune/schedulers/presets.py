@@ -1,0 +1,332 @@
+"""Schedulers under the names that people look for, with a searcher put together for them."""
+
+from collections.abc import Mapping, Sequence
+
+from ..searchers.base import Mode, Searcher
+from ..searchers.evolution import EvolutionSearcher
+from ..searchers.grid import GridSearcher
+from ..searchers.local_search import LocalSearcher
+from ..searchers.sobol import SobolSearcher
+from .asha import ASHAScheduler, Kind
+from .fifo import FIFOScheduler
+from .halving import HalvingScheduler, OneBracket
+from .hyperband import HyperbandBrackets
+from .median import MedianStoppingRule
+from .moasha import MOASHAScheduler
+from .pbt import PBTScheduler
+from .settings import checks_options
+
+
+@checks_options
+def RandomSearch(  # the field's name, and Syne Tune's
+    *,
+    metric: str | Sequence[str],
+    mode: Mode | Sequence[Mode] = "min",
+    points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
+    random_seed: int | None = None,
+) -> FIFOScheduler:
+    """Random search: every configuration is drawn from the space, every trial runs to its end.
+
+    Args and errors are those of `FIFOScheduler`, without the searcher.
+
+    >>> RandomSearch(metrics="validation_error")
+    Traceback (most recent call last):
+    TypeError: RandomSearch has no option 'metrics'; did you mean 'metric'?
+    """
+    return FIFOScheduler(metric=metric, mode=mode, points_to_evaluate=points_to_evaluate, random_seed=random_seed)
+
+
+@checks_options
+def GridSearch(
+    *,
+    metric: str | Sequence[str],
+    mode: Mode | Sequence[Mode] = "min",
+    num_points: int | Mapping[str, int] = 5,
+    points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
+    random_seed: int | None = None,
+) -> FIFOScheduler:
+    """Grid search: every combination of a few values a hyperparameter, once; then the search ends.
+
+    Args and errors are those of `FIFOScheduler` and, for num_points, of `GridSearcher`.
+    """
+    return FIFOScheduler(
+        GridSearcher(num_points),
+        metric=metric,
+        mode=mode,
+        points_to_evaluate=points_to_evaluate,
+        random_seed=random_seed,
+    )
+
+
+@checks_options
+def SobolSearch(
+    *,
+    metric: str | Sequence[str],
+    mode: Mode | Sequence[Mode] = "min",
+    points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
+    random_seed: int | None = None,
+) -> FIFOScheduler:
+    """Sobol search, or quasi-random search: the configurations fill the space more evenly than random ones do.
+
+    Args and errors are those of `FIFOScheduler`, without the searcher.
+    """
+    return FIFOScheduler(
+        SobolSearcher(), metric=metric, mode=mode, points_to_evaluate=points_to_evaluate, random_seed=random_seed
+    )
+
+
+@checks_options
+def LocalSearch(
+    *,
+    metric: str | Sequence[str],
+    mode: Mode | Sequence[Mode] = "min",
+    probab_local: float = 0.5,
+    num_init_random: int = 5,
+    points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
+    random_seed: int | None = None,
+) -> FIFOScheduler:
+    """Local search: often the best configuration so far with one hyperparameter drawn anew (D2L 19.2, exercise 2).
+
+    Args and errors are those of `FIFOScheduler` and `LocalSearcher`.
+    """
+    return FIFOScheduler(
+        LocalSearcher(probab_local, num_init_random),
+        metric=metric,
+        mode=mode,
+        points_to_evaluate=points_to_evaluate,
+        random_seed=random_seed,
+    )
+
+
+@checks_options
+def RegularizedEvolution(
+    *,
+    metric: str | Sequence[str],
+    mode: Mode | Sequence[Mode] = "min",
+    population_size: int = 100,
+    sample_size: int = 10,
+    points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
+    random_seed: int | None = None,
+) -> FIFOScheduler:
+    """Regularised evolution (arXiv 1802.01548): one change of a good member of a population in which the oldest die.
+
+    Syne Tune calls it REA. Args and errors are those of `FIFOScheduler` and `EvolutionSearcher`.
+    """
+    return FIFOScheduler(
+        EvolutionSearcher(population_size, sample_size),
+        metric=metric,
+        mode=mode,
+        points_to_evaluate=points_to_evaluate,
+        random_seed=random_seed,
+    )
+
+
+@checks_options
+def ASHA(  # the field's name, and Syne Tune's
+    *,
+    metric: str,
+    mode: Mode = "min",
+    resource_attr: str | None = None,
+    max_t: float | None = None,
+    max_resource_attr: str | None = None,
+    grace_period: float = 1,
+    reduction_factor: float = 3,
+    type: Kind = "stopping",
+    brackets: int = 1,
+    searcher: Searcher | str | None = None,
+    points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
+    random_seed: int | None = None,
+) -> ASHAScheduler:
+    """Asynchronous successive halving: who is not among the best third at a level is stopped, or waits.
+
+    Args and errors are those of `ASHAScheduler`.
+
+    >>> scheduler = ASHA(metric="validation_error", resource_attr="epoch", max_resource_attr="max_epochs")
+    """
+    return ASHAScheduler(
+        searcher,
+        metric=metric,
+        mode=mode,
+        resource_attr=resource_attr,
+        max_t=max_t,
+        max_resource_attr=max_resource_attr,
+        grace_period=grace_period,
+        reduction_factor=reduction_factor,
+        type=type,
+        brackets=brackets,
+        points_to_evaluate=points_to_evaluate,
+        random_seed=random_seed,
+    )
+
+
+@checks_options
+def SuccessiveHalving(  # the field's name
+    *,
+    metric: str,
+    mode: Mode = "min",
+    resource_attr: str | None = None,
+    max_t: float | None = None,
+    max_resource_attr: str | None = None,
+    grace_period: float = 1,
+    reduction_factor: float = 3,
+    prefact: float = 1,
+    searcher: Searcher | str | None = None,
+    points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
+    random_seed: int | None = None,
+) -> HalvingScheduler:
+    """Synchronous successive halving: rounds in which the best of each rung go on when the rung is complete.
+
+    Args and errors are those of `HalvingScheduler`, and:
+        prefact: prefact * eta^K trials begin in a round, where K is the number of levels below the maximum.
+
+    >>> scheduler = SuccessiveHalving(metric="validation_error", max_t=10, grace_period=2, reduction_factor=2)
+    """
+    return HalvingScheduler(
+        searcher,
+        metric=metric,
+        mode=mode,
+        plan=OneBracket(prefact),
+        resource_attr=resource_attr,
+        max_t=max_t,
+        max_resource_attr=max_resource_attr,
+        grace_period=grace_period,
+        reduction_factor=reduction_factor,
+        points_to_evaluate=points_to_evaluate,
+        random_seed=random_seed,
+    )
+
+
+@checks_options
+def Hyperband(  # the field's name
+    *,
+    metric: str,
+    mode: Mode = "min",
+    resource_attr: str | None = None,
+    max_t: float | None = None,
+    max_resource_attr: str | None = None,
+    grace_period: float = 1,
+    reduction_factor: float = 3,
+    searcher: Searcher | str | None = None,
+    points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
+    random_seed: int | None = None,
+) -> HalvingScheduler:
+    """Hyperband: rounds of successive halving, from those that compare early to one that compares only at the end.
+
+    Args and errors are those of `HalvingScheduler`.
+
+    >>> scheduler = Hyperband(metric="validation_error", max_t=81)
+    """
+    return HalvingScheduler(
+        searcher,
+        metric=metric,
+        mode=mode,
+        plan=HyperbandBrackets(),
+        resource_attr=resource_attr,
+        max_t=max_t,
+        max_resource_attr=max_resource_attr,
+        grace_period=grace_period,
+        reduction_factor=reduction_factor,
+        points_to_evaluate=points_to_evaluate,
+        random_seed=random_seed,
+    )
+
+
+@checks_options
+def MedianStopping(  # the field's name
+    *,
+    metric: str,
+    mode: Mode = "min",
+    resource_attr: str | None = None,
+    grace_time: float = 1,
+    grace_population: int = 5,
+    searcher: Searcher | str | None = None,
+    points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
+    random_seed: int | None = None,
+) -> MedianStoppingRule:
+    """The median stopping rule on top of a search that would run every trial to its end.
+
+    Args and errors are those of `FIFOScheduler` and `MedianStoppingRule`.
+
+    >>> scheduler = MedianStopping(metric="validation_error", resource_attr="epoch", grace_time=2)
+    """
+    fifo = FIFOScheduler(
+        searcher,
+        metric=metric,
+        mode=mode,
+        resource_attr=resource_attr,
+        points_to_evaluate=points_to_evaluate,
+        random_seed=random_seed,
+    )
+    return MedianStoppingRule(fifo, grace_time=grace_time, grace_population=grace_population)
+
+
+@checks_options
+def PopulationBasedTraining(  # the field's name, and Syne Tune's
+    *,
+    metric: str,
+    mode: Mode = "min",
+    resource_attr: str | None = None,
+    max_t: float | None = None,
+    max_resource_attr: str | None = None,
+    perturbation_interval: float,
+    population_size: int = 4,
+    quantile_fraction: float = 0.25,
+    resample_probability: float = 0.25,
+    searcher: Searcher | str | None = None,
+    points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
+    random_seed: int | None = None,
+) -> PBTScheduler:
+    """Population-based training: the worst members go on from a checkpoint of the best, with other hyperparameters.
+
+    Args and errors are those of `PBTScheduler`. The objective should save checkpoints.
+
+    >>> scheduler = PopulationBasedTraining(metric="loss", max_t=100, perturbation_interval=10)
+    """
+    return PBTScheduler(
+        searcher,
+        metric=metric,
+        mode=mode,
+        resource_attr=resource_attr,
+        max_t=max_t,
+        max_resource_attr=max_resource_attr,
+        perturbation_interval=perturbation_interval,
+        population_size=population_size,
+        quantile_fraction=quantile_fraction,
+        resample_probability=resample_probability,
+        points_to_evaluate=points_to_evaluate,
+        random_seed=random_seed,
+    )
+
+
+@checks_options
+def MOASHA(  # the field's name, and Syne Tune's
+    *,
+    metric: Sequence[str],
+    mode: Mode | Sequence[Mode] = "min",
+    resource_attr: str | None = None,
+    max_t: float | None = None,
+    max_resource_attr: str | None = None,
+    grace_period: float = 1,
+    reduction_factor: float = 3,
+    searcher: Searcher | str | None = None,
+    points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
+    random_seed: int | None = None,
+) -> MOASHAScheduler:
+    """Asynchronous successive halving for several objectives: who is far from the Pareto front is stopped.
+
+    Args and errors are those of `MOASHAScheduler`.
+
+    >>> scheduler = MOASHA(metric=["accuracy", "seconds"], mode=["max", "min"], max_t=81)
+    """
+    return MOASHAScheduler(
+        searcher,
+        metric=metric,
+        mode=mode,
+        resource_attr=resource_attr,
+        max_t=max_t,
+        max_resource_attr=max_resource_attr,
+        grace_period=grace_period,
+        reduction_factor=reduction_factor,
+        points_to_evaluate=points_to_evaluate,
+        random_seed=random_seed,
+    )

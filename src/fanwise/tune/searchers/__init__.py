@@ -1,0 +1,12 @@
+"""Searchers: which configuration to try next."""
+
+from .base import Ask as Ask
+from .base import Mode as Mode
+from .base import Objective as Objective
+from .base import Observation as Observation
+from .base import Searcher as Searcher
+from .evolution import EvolutionSearcher as EvolutionSearcher
+from .grid import GridSearcher as GridSearcher
+from .local_search import LocalSearcher as LocalSearcher
+from .random_search import RandomSearcher as RandomSearcher
+from .sobol import SobolSearcher as SobolSearcher

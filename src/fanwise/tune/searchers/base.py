@@ -1,0 +1,175 @@
+"""What a searcher is: which configuration to try next, out of what was observed so far.
+
+    suggest(Ask)          ->  a configuration, or None for "nothing now"
+    observe(Observation)      at every report; a smaller loss is always better
+
+A searcher of one's own is a class with these two methods; the others have a meaning to searchers that learn. It knows
+the space, the losses and which configurations are still running; it knows nothing of workers, stopping, or whether the
+user minimises or maximises. Chance comes in with each Ask: a generator made from the seed and the number of the
+question, so that suggestion 17 does not depend on how many numbers the first 16 drew.
+"""
+
+import abc
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal, TypeAlias, final
+
+from ..chance import Chance
+from ..spaces import Space
+
+Mode: TypeAlias = Literal["min", "max"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """A reported value that is optimised: its name, and whether a small ("min") or a large ("max") one is good."""
+
+    metric: str
+    mode: Mode = "min"
+
+    def loss(self, value: float) -> float:
+        """The value as a loss: a smaller one is better."""
+        return value if self.mode == "min" else -value
+
+
+@final
+@dataclass(slots=True)
+class Observation:
+    """What a trial reported.
+
+    Args:
+        trial_id, config: which trial.
+        iter: number of the report within the trial, 1, 2, ...; it counts on when a trial is resumed.
+        resource: how far the trial is: the scheduler's `resource_attr` in the report, else `iter`.
+        losses: the objectives in their order, each as a loss; never NaN. Infinite: something went wrong.
+        values: the report as it came.
+    """
+
+    trial_id: int
+    config: Mapping[str, object]
+    iter: int
+    resource: float
+    losses: tuple[float, ...]
+    values: Mapping[str, object]
+
+    @property
+    def loss(self) -> float:
+        """The first objective."""
+        return self.losses[0]
+
+
+@final
+class Ask:
+    """A question: to the scheduler, which trial runs next; to the searcher, with which configuration.
+
+    Args:
+        number: of the question, 0, 1, ...
+        trial_id: the id that a new trial will get.
+        space: draws, resamples and checks configurations.
+        seed: of the search.
+        purpose: a word that keeps the chance of this kind of question apart from others'.
+        pending: the configurations of the trials that run now, by trial id. Read only.
+        now_s: seconds since the search began.
+        budget_s: seconds the searcher may take before a random configuration is used instead; None: as it likes.
+        exhausted: the searcher has said that it has nothing; a further `New()` without configuration is no answer.
+    """
+
+    __slots__ = (
+        "_random",
+        "budget_s",
+        "exhausted",
+        "now_s",
+        "number",
+        "pending",
+        "purpose",
+        "seed",
+        "space",
+        "trial_id",
+    )
+
+    def __init__(
+        self,
+        number: int,
+        trial_id: int,
+        space: Space,
+        *,
+        seed: int = 0,
+        purpose: str = "suggest",
+        pending: Mapping[int, Mapping[str, object]] | None = None,
+        now_s: float = 0.0,
+        budget_s: float | None = None,
+        exhausted: bool = False,
+    ) -> None:
+        self.number = number
+        self.trial_id = trial_id
+        self.space = space
+        self.seed = seed
+        self.purpose = purpose
+        self.pending = {} if pending is None else pending
+        self.now_s = now_s
+        self.budget_s = budget_s
+        self.exhausted = exhausted
+        self._random: Chance | None = None
+
+    @property
+    def random(self) -> Chance:
+        """Chance for this one question. The same numbers for the same seed and number, on every machine."""
+        if self._random is None:
+            self._random = Chance(f"{self.seed}/{self.purpose}/{self.number}")
+        return self._random
+
+
+class Searcher(abc.ABC):
+    """Base of searchers: implement `suggest` and `observe`, and hand an instance to a scheduler.
+
+    The tuner runs a copy, so that one object may be given to several tuners. All methods are called from one thread.
+
+    >>> class Always(Searcher):
+    ...     def suggest(self, ask):
+    ...         return {"learning_rate": 0.1}
+    ...     def observe(self, observation):
+    ...         print(f"trial {observation.trial_id} reported a loss of {observation.loss}")
+
+    Attributes:
+        budget_s: None for a searcher that answers at once: it is asked where reports are answered. A number of seconds
+            for one that thinks: it gets a thread of its own, and a random configuration is used, and recorded as such,
+            where a free worker would wait longer.
+    """
+
+    budget_s: ClassVar[float | None] = None
+
+    @abc.abstractmethod
+    def suggest(self, ask: Ask) -> Mapping[str, object] | None:
+        """The configuration for trial `ask.trial_id`; constants may be left out.
+
+        None says: nothing now. It is asked again when something was observed or has ended; the search ends when
+        nothing runs.
+        """
+
+    @abc.abstractmethod
+    def observe(self, observation: Observation) -> None:
+        """A trial reported. Not called again for an iteration that a resumed trial repeats."""
+
+    def recall(self, ask: Ask, config: Mapping[str, object] | None) -> None:
+        """An experiment is resumed, and this is what was suggested then. Asks itself again, to be where it was.
+
+        A searcher that thinks overrides this with what it has to note.
+        """
+        self.suggest(ask)
+
+    def check(self, space: Space) -> None:  # noqa: B027  # optional
+        """Look whether the settings fit the space; ValueError if not. Changes nothing."""
+
+    def begin(self, space: Space, seed: int) -> None:  # noqa: B027  # optional
+        """A search begins. What `__init__` set up is untouched: this is a fresh copy."""
+
+    def on_rewind(self, trial_id: int, to_iter: int) -> None:  # noqa: B027  # optional
+        """The observations of the trial after iteration `to_iter` are void."""
+
+    def on_end(self, trial_id: int, status: str) -> None:  # noqa: B027  # optional
+        """The trial is over for good: "Completed", "Stopped" or "Failed"."""
+
+    def describe(self) -> dict[str, object]:
+        """Name and settings as JSON, for the record."""
+        return {"name": type(self).__name__}

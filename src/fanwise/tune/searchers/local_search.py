@@ -1,0 +1,100 @@
+"""Local search: often the best configuration so far with one hyperparameter drawn anew (D2L 19.2, exercise 2)."""
+
+import heapq
+from collections.abc import Mapping
+from typing import final
+
+from ..spaces import Space
+from ..values import at_least, probability
+from .base import Ask, Observation, Searcher
+from .courses import Course
+from .steps import resampled
+
+
+@final
+class LocalSearcher(Searcher):
+    """Suggests a neighbour of the best configuration so far, or one drawn from the space.
+
+    The best is the one with the smallest loss that any report had, the earlier trial's of equals; what a trial
+    reported before it failed counts, as it does for `tuner.best`.
+
+    Args:
+        probab_local: how often, 0 to 1, a neighbour: the best configuration with one hyperparameter drawn anew.
+        num_init_random: so many configurations are drawn from the space first.
+
+    Raises:
+        TypeError: an argument of the wrong type.
+        ValueError: probab_local outside 0 to 1, or num_init_random below 0.
+    """
+
+    def __init__(self, probab_local: float = 0.5, num_init_random: int = 5) -> None:
+        self.probab_local = probability("probab_local", probab_local)
+        self.num_init_random = at_least("num_init_random", num_init_random, 0)
+        self._clear()
+
+    def _clear(self) -> None:
+        self._num_suggested = 0
+        self._living: dict[int, Course] = {}
+        self._ranked: list[tuple[float, int]] = []  # a heap of (loss, trial id) of the living, and of what they were
+        self._best_over: tuple[float, int, Mapping[str, object]] | None = None  # of the trials that are over
+
+    def begin(self, space: Space, seed: int) -> None:
+        self._clear()
+
+    def suggest(self, ask: Ask) -> Mapping[str, object]:
+        self._num_suggested += 1
+        best = self._best()
+        if self._num_suggested <= self.num_init_random or best is None or ask.random.random() >= self.probab_local:
+            return ask.space.sample(ask.random)
+        return resampled(ask.space, best, ask.random)
+
+    def _best(self) -> Mapping[str, object] | None:
+        ranked = self._ranked
+        while ranked and not self._stands(*ranked[0]):
+            heapq.heappop(ranked)
+        over = self._best_over
+        if ranked and (over is None or ranked[0] < over[:2]):
+            return self._living[ranked[0][1]].config
+        return None if over is None else over[2]
+
+    def _stands(self, loss: float, trial_id: int) -> bool:
+        course = self._living.get(trial_id)
+        return course is not None and course.loss == loss
+
+    def _rank(self, trial_id: int, course: Course) -> None:
+        if course.loss is not None:
+            heapq.heappush(self._ranked, (course.loss, trial_id))
+        if len(self._ranked) > 2 * len(self._living) + 64:  # mostly what no longer stands
+            losses = ((one.loss, trial_id) for trial_id, one in self._living.items())
+            self._ranked = [(loss, trial_id) for loss, trial_id in losses if loss is not None]
+            heapq.heapify(self._ranked)
+
+    def observe(self, observation: Observation) -> None:
+        trial_id = observation.trial_id
+        course = self._living.get(trial_id)
+        if course is None:
+            course = self._living[trial_id] = Course(observation.config)
+        before = course.loss
+        course.observe(observation)
+        if course.loss != before:
+            self._rank(trial_id, course)
+
+    def on_rewind(self, trial_id: int, to_iter: int) -> None:
+        course = self._living.get(trial_id)
+        if course is not None:
+            course.rewind(to_iter)
+            self._rank(trial_id, course)
+
+    def on_end(self, trial_id: int, status: str) -> None:
+        course = self._living.pop(trial_id, None)
+        if course is not None and course.loss is not None:
+            over = (course.loss, trial_id, course.config)
+            if self._best_over is None or over[:2] < self._best_over[:2]:
+                self._best_over = over
+
+    def describe(self) -> dict[str, object]:
+        return {
+            "name": "LocalSearcher",
+            "probab_local": self.probab_local,
+            "num_init_random": self.num_init_random,
+        }

@@ -1,0 +1,214 @@
+"""What a simulated trial would report and when: learning curves, out of tables or out of a function.
+
+    Table.curve(config)  ->  curve;   curve(1), curve(2), ...  ->  (what is reported, seconds since the report before)
+
+A Table knows a space and, for each configuration of it, a curve. `CurveTable` has measured curves of some
+configurations and gives each question the curve of the nearest one; `FunctionTable` computes them. Knows nothing of
+workers, schedulers or the virtual clock. The same question always has the same answer: a trial that runs again after a
+crash reports what it reported before.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeAlias, final
+
+import numpy as np
+import numpy.typing as npt
+
+from ...pool.reporting import plain_metrics
+from ..spaces import Space
+
+Step: TypeAlias = tuple[Mapping[str, object], float]
+Curve: TypeAlias = Callable[[int], Step | None]
+"""Iteration 1, 2, ... -> the report and how many seconds of training it takes; None: the training is at its end."""
+
+_Floats: TypeAlias = npt.NDArray[np.float64]
+
+
+class Table(Protocol):
+    """What `simulate` asks in place of training."""
+
+    @property
+    def space(self) -> Space:
+        """The configurations that it has curves for."""
+
+    def curve(self, config: Mapping[str, object]) -> Curve:
+        """The learning curve of a configuration of the space."""
+
+
+@final
+class FunctionTable:
+    """Curves that a function computes, report by report.
+
+    Args:
+        objective: `objective(config, resource)` returns the reported values and the seconds of training from the
+            resource before to this one. It must be a function of its arguments alone. The resource is added to the
+            values under the name `resource_attr`.
+        space: of the configurations; it has `max_resource_attr`.
+        resource_attr: what the reports call the resource, which is 1, 2, ...
+        max_resource_attr: the constant or parameter of the space that says at which resource a trial ends.
+
+    Raises:
+        TypeError: the space is neither a Space nor a dict.
+        ValueError: the space has no `max_resource_attr`.
+
+    >>> from fanwise.tune import uniform
+    >>> space = {"x": uniform(0, 1), "max_epochs": 2}
+    >>> table = FunctionTable(lambda config, epoch: ({"loss": config["x"] / epoch}, 60.0), space)
+    >>> curve = table.curve({"x": 0.5, "max_epochs": 2})
+    >>> curve(2), curve(3)
+    (({'loss': 0.25, 'epoch': 2}, 60.0), None)
+    """
+
+    def __init__(
+        self,
+        objective: Callable[[Mapping[str, object], int], Step],
+        space: Space | Mapping[str, object],
+        *,
+        resource_attr: str = "epoch",
+        max_resource_attr: str = "max_epochs",
+    ) -> None:
+        self.space = space if isinstance(space, Space) else Space(space)
+        if max_resource_attr not in self.space.names:
+            raise ValueError(
+                f"the space has no {max_resource_attr!r}, which says when a trial ends; it has "
+                f"{', '.join(map(repr, self.space.names))}. Add a constant, for example {max_resource_attr!r}: 27, "
+                f"or give the name as max_resource_attr"
+            )
+        self._objective = objective
+        self._resource_attr = resource_attr
+        self._max_resource_attr = max_resource_attr
+
+    def curve(self, config: Mapping[str, object]) -> Curve:
+        objective, resource_attr = self._objective, self._resource_attr
+        last: int = config[self._max_resource_attr]  # type: ignore[assignment]  # compared below, whatever number it is
+
+        def step(iter: int) -> Step | None:
+            if iter > last:
+                return None
+            values, step_s = objective(config, iter)
+            return plain_metrics({**values, resource_attr: iter}), step_s
+
+        return step
+
+
+@final
+class CurveTable:
+    """Measured curves of C configurations; any other configuration gets the curve of the nearest one.
+
+    Near: by the numbers in [0, 1) that the domains of the space make of the values; of two values of `choice` that
+    differ, each is as far from the other as the ends of a domain. Of equally near ones the first counts.
+
+    Args:
+        space: of the questions; a constant `max_resource_attr` is added if the space has none.
+        configs: name of each hyperparameter -> its C values.
+        values: name of each reported value -> array (C, R); a curve ends before its first NaN in `elapsed_s`.
+        elapsed_s: array (C, R), seconds of training since its begin; a smaller one after a larger one, as surrogates
+            have them, counts as equal to it.
+        resources: what the R reports say under the name `resource_attr`; None: 1, 2, ..., R.
+        resource_attr: what the reports call the resource.
+        max_resource_attr: the constant or parameter of the space that says at which resource a trial ends.
+
+    Raises:
+        ValueError: arrays whose shapes do not fit, or a hyperparameter of the space that is missing in `configs`.
+    """
+
+    def __init__(
+        self,
+        space: Space | Mapping[str, object],
+        configs: Mapping[str, Sequence[object]],
+        values: Mapping[str, npt.ArrayLike],
+        elapsed_s: npt.ArrayLike,
+        *,
+        resources: Sequence[float] | None = None,
+        resource_attr: str = "epoch",
+        max_resource_attr: str = "max_epochs",
+    ) -> None:
+        self._elapsed_CR = np.maximum.accumulate(np.asarray(elapsed_s, np.float64), axis=1)
+        num_configs, num_reports = self._elapsed_CR.shape
+        self._values_CR = {name: np.asarray(table, np.float64) for name, table in values.items()}
+        self._resources = list(range(1, num_reports + 1) if resources is None else resources)
+        for name, shape in [
+            *((name, table.shape) for name, table in self._values_CR.items()),
+            *((name, (len(column), num_reports)) for name, column in configs.items()),
+            (resource_attr, (num_configs, len(self._resources))),
+        ]:
+            if shape != (num_configs, num_reports):
+                raise ValueError(
+                    f"{name!r} is for {shape[0]} configurations and {shape[-1]} reports, "
+                    f"but elapsed_s for {num_configs} and {num_reports}"
+                )
+        given = space if isinstance(space, Space) else Space(space)
+        self.space = _with_constant(given, max_resource_attr, self._resources[-1])
+        self._resource_attr = resource_attr
+        self._max_resource_attr = max_resource_attr
+        self._nearest = _Nearest(self.space, max_resource_attr, configs)
+
+    def __len__(self) -> int:
+        """The number of configurations."""
+        return len(self._elapsed_CR)
+
+    def curve(self, config: Mapping[str, object]) -> Curve:
+        row = self._nearest.row(config)
+        last = config[self._max_resource_attr]
+        names, resource_attr, resources = list(self._values_CR), self._resource_attr, self._resources
+        columns = [self._values_CR[name][row].tolist() for name in names]
+        elapsed_s = [0.0, *self._elapsed_CR[row].tolist()]
+
+        def step(iter: int) -> Step | None:
+            if iter >= len(elapsed_s) or resources[iter - 1] > last or elapsed_s[iter] != elapsed_s[iter]:  # type: ignore[operator]  # a number
+                return None
+            values: dict[str, object] = {name: column[iter - 1] for name, column in zip(names, columns, strict=True)}
+            values[resource_attr] = resources[iter - 1]
+            return values, elapsed_s[iter] - elapsed_s[iter - 1]
+
+        return step
+
+
+def _with_constant(space: Space, name: str, value: object) -> Space:
+    """The space with one more constant, if it has none of this name."""
+    return space if name in space.names else Space({**space.domains, **space.constants, name: value})
+
+
+class _Nearest:
+    """Finds the row of the nearest configuration: at once where the table has that very one, else by all distances."""
+
+    # C: configurations of the table
+
+    def __init__(self, space: Space, max_resource_attr: str, configs: Mapping[str, Sequence[object]]) -> None:
+        self._domains = {name: domain for name, domain in space.domains.items() if name != max_resource_attr}
+        missing = [name for name in self._domains if name not in configs]
+        if missing:
+            raise ValueError(
+                f"the space has {', '.join(map(repr, missing))}, but the configurations of the table only "
+                f"{', '.join(map(repr, configs)) or 'nothing'}"
+            )
+        self._columns = [list(configs[name]) for name in self._domains]
+        # Without domains there is one configuration, and its row is the first.
+        self._rows: dict[tuple[object, ...], int] = {} if self._domains else {(): 0}
+        for row, config in enumerate(zip(*self._columns, strict=True)):
+            self._rows.setdefault(config, row)
+        self._units_C: list[_Floats] = []
+
+    def row(self, config: Mapping[str, object]) -> int:
+        values = [config[name] for name in self._domains]
+        found = self._rows.get(tuple(values))
+        if found is not None:
+            return found
+        if not self._units_C:
+            self._units_C = [
+                self._units(name, column) for name, column in zip(self._domains, self._columns, strict=True)
+            ]
+        # Hyperparameter by hyperparameter: what is added in which order is then the same on every machine.
+        distances_C = np.zeros(len(self._columns[0]))
+        for domain, value, units_C in zip(self._domains.values(), values, self._units_C, strict=True):
+            difference_C = units_C - domain.to_unit(value)
+            distances_C += difference_C * difference_C if domain.ordered else difference_C != 0.0
+        return int(distances_C.argmin())
+
+    def _units(self, name: str, column: Sequence[object]) -> _Floats:
+        domain = self._domains[name]
+        outside = [value for value in column if not domain.contains(value)]
+        if outside:
+            raise ValueError(f"the table has {name} = {outside[0]!r}, which is not in the space's {domain!r}")
+        of_value = {value: domain.to_unit(value) for value in dict.fromkeys(column)}
+        return np.array([of_value[value] for value in column])

@@ -1,0 +1,114 @@
+"""Where the searcher runs: at once where reports are answered, or, if it thinks, in a thread of its own.
+
+    Tuning --observe, on_rewind, on_end--> AtOnce or InThread --> searcher
+    Suggest order ------------ ask ----->                     --> Suggested, as a fact
+
+Whoever asks has told all observations before, and the thread takes both from one queue: so a suggestion depends on the
+facts that had come in when it was ordered, and on nothing else.
+"""
+
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Protocol, final
+
+from .decisions.driving import failed_suggestion
+from .decisions.facts import Suggested
+from .decisions.orders import Suggest
+from .searchers.base import Observation, Searcher
+
+
+class Suggester(Protocol):
+    """What the tuner asks of it: a listener of `Tuning`, and `ask`."""
+
+    def observe(self, observation: Observation) -> None: ...
+    def on_rewind(self, trial_id: int, to_iter: int) -> None: ...
+    def on_end(self, trial_id: int, status: str) -> None: ...
+
+    def ask(self, order: Suggest, *, now_s: float, seen: int) -> Suggested | None:
+        """The answer; or None, and it comes later by itself."""
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What the searcher raised, when it was asked or told."""
+
+    def close(self) -> None:
+        """No answer comes any more. Blocks for nothing: a searcher that thinks ends when it has thought."""
+
+
+def suggester_for(searcher: Searcher, tell: Callable[[Suggested], None], now_s: Callable[[], float]) -> Suggester:
+    """`tell`: called with late answers, on another thread. `now_s`: the time of an answer, on any thread."""
+    return AtOnce(searcher) if searcher.budget_s is None else InThread(searcher, tell, now_s)
+
+
+@final
+class AtOnce:
+    """A searcher that answers at once."""
+
+    def __init__(self, searcher: Searcher) -> None:
+        self._searcher = searcher
+        self.failure: BaseException | None = None
+        self.observe = searcher.observe
+        self.on_rewind = searcher.on_rewind
+        self.on_end = searcher.on_end
+
+    def ask(self, order: Suggest, *, now_s: float, seen: int) -> Suggested:
+        try:
+            return Suggested(now_s, order.number, self._searcher.suggest(order.ask), seen)
+        except Exception as error:  # user code: whatever it raises ends the search, in order
+            self.failure = error
+            return failed_suggestion(self._searcher, order, now_s, error, seen=seen)
+
+    def close(self) -> None:
+        """Nothing runs."""
+
+
+@final
+class InThread:
+    """A searcher that thinks. Its thread is a daemon: a fit that never ends keeps no program from ending."""
+
+    def __init__(self, searcher: Searcher, tell: Callable[[Suggested], None], now_s: Callable[[], float]) -> None:
+        self._searcher = searcher
+        self._tell = tell
+        self._now_s = now_s
+        self._todo: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self.failure: BaseException | None = None
+        self._closed = False
+        threading.Thread(target=self._run, name="fanwise-searcher", daemon=True).start()
+
+    def observe(self, observation: Observation) -> None:
+        self._todo.put(lambda: self._searcher.observe(observation))
+
+    def on_rewind(self, trial_id: int, to_iter: int) -> None:
+        self._todo.put(lambda: self._searcher.on_rewind(trial_id, to_iter))
+
+    def on_end(self, trial_id: int, status: str) -> None:
+        self._todo.put(lambda: self._searcher.on_end(trial_id, status))
+
+    def ask(self, order: Suggest, *, now_s: float, seen: int) -> None:
+        self._todo.put(lambda: self._answer(order, seen))
+
+    def close(self) -> None:
+        self._closed = True
+        self._todo.put(None)
+
+    def _answer(self, order: Suggest, seen: int) -> None:
+        config = None
+        if self.failure is None:
+            try:
+                config = self._searcher.suggest(order.ask)
+            except Exception as error:  # user code: whatever it raises ends the search, in order
+                self.failure = error
+        if self._closed:
+            return
+        if self.failure is None:
+            self._tell(Suggested(self._now_s(), order.number, config, seen))
+        else:
+            self._tell(failed_suggestion(self._searcher, order, self._now_s(), self.failure, seen=seen))
+
+    def _run(self) -> None:
+        while not self._closed and (todo := self._todo.get()) is not None:
+            try:
+                todo()
+            except Exception as error:  # user code: it is told with the next suggestion, which ends the search
+                self.failure = self.failure or error

@@ -1,0 +1,1 @@
+"""What a search shows in a terminal or a log."""

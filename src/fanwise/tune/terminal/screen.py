@@ -1,0 +1,159 @@
+"""What a running search shows: a live table in a terminal, plain lines elsewhere. The tuner's only way to print.
+
+The tuner's main thread calls `show` a few times a second with the news since the last call and a snapshot; nothing
+here runs on the hub's thread, so drawing costs no decision its time. In a terminal the table is redrawn in place; in
+a log every event is a line, and every `print_update_interval` seconds the table of the book follows.
+
+A screen that can no longer be written to (its terminal has gone, its pipe is closed) ends no search: from then on
+nothing is shown, and one line goes to the log.
+"""
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Protocol
+
+from ..record.snapshot import SearchSnapshot
+from .table import final_block, live_table, status_block
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+_log = logging.getLogger(__name__)
+
+
+class Screen(Protocol):
+    """What the tuner asks of the thing that shows its search."""
+
+    pause_s: float
+
+    def begin(self, lines: Iterable[str]) -> None: ...
+    def show(self, news: list[str], snapshot: SearchSnapshot) -> None: ...
+    def say(self, line: str) -> None: ...
+    def end(self, news: list[str], snapshot: SearchSnapshot, lines: Iterable[str]) -> None: ...
+
+
+def screen_for(print_update_interval: float, *, quiet: bool) -> Screen:
+    """The screen that fits standard output."""
+    if quiet or sys.stdout is None:
+        return NoScreen()
+    return FragileScreen(LiveScreen() if _is_terminal() else LogScreen(print_update_interval))
+
+
+def _is_terminal() -> bool:
+    """Whether lines can be redrawn in place."""
+    return sys.stdout.isatty() and (os.environ.get("TERM") or "dumb") not in ("dumb", "unknown")
+
+
+class NoScreen:
+    """Shows nothing."""
+
+    pause_s = 0.25
+
+    def begin(self, lines: Iterable[str]) -> None:
+        """Nothing is shown."""
+
+    def show(self, news: list[str], snapshot: SearchSnapshot) -> None:
+        """Nothing is shown."""
+
+    def say(self, line: str) -> None:
+        """Nothing is shown."""
+
+    def end(self, news: list[str], snapshot: SearchSnapshot, lines: Iterable[str]) -> None:
+        """Nothing is shown."""
+
+
+class LogScreen:
+    """Lines for a log file, and the table at intervals."""
+
+    pause_s = 0.25
+
+    def __init__(self, interval_s: float) -> None:
+        self._interval_s = interval_s
+        self._next_s = time.monotonic() + interval_s
+
+    def begin(self, lines: Iterable[str]) -> None:
+        _print(lines)
+
+    def show(self, news: list[str], snapshot: SearchSnapshot) -> None:
+        _print(news)
+        now_s = time.monotonic()
+        if now_s >= self._next_s:
+            self._next_s = now_s + self._interval_s
+            _print([status_block(snapshot)])
+
+    def say(self, line: str) -> None:
+        _print([line])
+
+    def end(self, news: list[str], snapshot: SearchSnapshot, lines: Iterable[str]) -> None:
+        _print(news)
+        _print([final_block(snapshot)])
+        _print(lines)
+
+
+class LiveScreen:
+    """A table that is redrawn in place; at the end the resource summary stays."""
+
+    pause_s = 0.25
+
+    def __init__(self) -> None:
+        self._live: Live | None = None
+
+    def begin(self, lines: Iterable[str]) -> None:
+        from rich.live import Live
+
+        _print(lines)
+        self._live = Live(auto_refresh=False, transient=True)
+        self._live.start()
+
+    def show(self, news: list[str], snapshot: SearchSnapshot) -> None:
+        assert self._live is not None, "begin comes first"
+        size = self._live.console.size
+        self._live.update(live_table(snapshot, width=size.width, height=size.height), refresh=True)
+
+    def say(self, line: str) -> None:
+        from rich.text import Text
+
+        assert self._live is not None, "begin comes first"
+        self._live.console.print(Text(line))
+
+    def end(self, news: list[str], snapshot: SearchSnapshot, lines: Iterable[str]) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+        _print([final_block(snapshot)])
+        _print(lines)
+
+
+class FragileScreen:
+    """Shows on another screen, until that cannot be written to any more."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self.pause_s = screen.pause_s
+
+    def begin(self, lines: Iterable[str]) -> None:
+        self._try(lambda: self._screen.begin(lines))
+
+    def show(self, news: list[str], snapshot: SearchSnapshot) -> None:
+        self._try(lambda: self._screen.show(news, snapshot))
+
+    def say(self, line: str) -> None:
+        self._try(lambda: self._screen.say(line))
+
+    def end(self, news: list[str], snapshot: SearchSnapshot, lines: Iterable[str]) -> None:
+        self._try(lambda: self._screen.end(news, snapshot, lines))
+
+    def _try(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except (OSError, ValueError) as error:  # a ValueError is what Python raises for a file that is closed
+            _log.warning("the search goes on, but can no longer be shown: %s", error)
+            self._screen = NoScreen()
+
+
+def _print(lines: Iterable[str]) -> None:
+    for line in lines:
+        print(line, flush=True)

@@ -1,0 +1,221 @@
+"""Records whose writers are killed, forked, watched or run out of disk: what only real processes show."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from fanwise.testing.within import within
+from fanwise.tune.record.reading import FILE_NAME, read_events, read_meta
+
+WRITER = """
+import random, sys
+from pathlib import Path
+from fanwise.tune.record.writer import Record
+
+folder, seed, size = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+chance = random.Random(seed)
+record = Record.create(folder, {"name": "killed"}, on_network="network" in sys.argv, publish_every_s=0.01)
+print("file", record.file, flush=True)
+seq = 0
+while True:
+    for _ in range(chance.randrange(1, 4)):
+        seq += 1
+        record.append(1.5, "report", 7, {"seq": seq, "text": "x" * chance.randrange(size)})
+    record.commit()
+    print(seq, flush=True)
+"""
+
+FORKER = """
+import os, sys, threading
+from pathlib import Path
+from fanwise.base.errors import ClosedError
+from fanwise.tune.record.writer import Record
+
+def fail(fd):
+    raise OSError("no disk")
+
+record = Record.create(Path(sys.argv[1]), {"name": "forked"}, **({"fdatasync": fail} if "orphan" in sys.argv else {}))
+record.append(0.0, "start", 0, {})
+record.commit()
+record.append(0.0, "start", 1, {})
+if "orphan" in sys.argv:
+    # A thread that runs at the fork keeps what it uses alive in the child for ever. This one ends first.
+    [thread.join() for thread in threading.enumerate() if thread.name == "fanwise-record-sync"]
+alive, dead = os.pipe()
+pid = os.fork()
+if pid == 0:
+    for use in (lambda: record.append(0.0, "report", 0, {}), record.commit):
+        try:
+            use()
+        except ClosedError as error:
+            print(error, flush=True)
+    record.close()
+    if "orphan" in sys.argv:
+        os.close(dead)
+        os.read(alive, 1)      # returns when the parent is gone
+    del record
+    sys.exit(0)                # the interpreter clears up all it holds
+if "orphan" in sys.argv:
+    os.kill(os.getpid(), 9)
+os.waitpid(pid, 0)
+record.append(0.0, "report", 0, {})
+record.commit()
+record.close()
+"""
+
+FILLER = """
+import resource, sys
+from pathlib import Path
+from fanwise.base.errors import RecordError
+from fanwise.tune.record.writer import Record
+
+record = Record.create(Path(sys.argv[1]), {"name": "full"})
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
+committed = 0
+while committed < 10_000:
+    seq = record.append(0.0, "report", 0, {"text": "x" * 300})
+    try:
+        record.commit()
+    except RecordError as error:
+        print(committed, error, flush=True)
+        break
+    committed = seq
+input()
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+record.append(0.0, "stop", None, {})
+record.commit()
+record.close()
+"""
+
+
+@contextmanager
+def python(program: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """A child that runs `program`; ended and reaped afterwards, whatever happened."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().rstrip("\n")
+
+
+def kill_after(process: subprocess.Popen[str], num_commits: int) -> int:
+    """Kill -9 after so many acknowledgements were seen; returns the last sequence number that was acknowledged."""
+    for _ in range(num_commits):
+        line(process)
+    process.send_signal(signal.SIGKILL)
+    assert process.stdout is not None
+    rest = process.stdout.read().splitlines(keepends=True)
+    process.wait()
+    whole = [int(text) for text in rest if text.endswith("\n")]
+    return whole[-1] if whole else 0
+
+
+# Bodies of 20 KB bring the writer over several checkpoints before it dies.
+@pytest.mark.parametrize(("seed", "size"), [(seed, 20 if seed % 2 else 20_000) for seed in range(6)])
+def test_a_killed_writer_loses_nothing_that_it_acknowledged(tmp_path: Path, seed: int, size: int) -> None:
+    kill_a_writer_and_look(tmp_path / "e", seed, size)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(200))
+def test_hundreds_of_killed_writers_lose_nothing(tmp_path: Path, seed: int) -> None:
+    kill_a_writer_and_look(tmp_path / "e", seed, random.Random(seed).choice([20, 2_000, 20_000]))
+
+
+def kill_a_writer_and_look(folder: Path, seed: int, size: int) -> None:
+    with python(WRITER, folder, seed, size) as process:
+        assert line(process) == f"file {folder / FILE_NAME}"
+        acknowledged = kill_after(process, random.Random(seed).randrange(1, 1500))
+    events = read_events(folder)
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    assert [event.body["seq"] for event in events] == [event.seq for event in events]
+    assert len(events) >= acknowledged
+    assert (folder / f"{FILE_NAME}-wal").exists()
+    assert read_events(folder) == events
+
+
+def test_a_killed_writer_on_a_network_leaves_a_whole_copy_and_the_way_to_the_rest(tmp_path: Path) -> None:
+    folder = tmp_path / "e"
+    with python(WRITER, folder, 1, 2_000, "network") as process:
+        live = Path(line(process).removeprefix("file "))
+        assert read_meta(folder)["live_file"] == str(live)
+        within(10.0, lambda: line(process) and len(read_events(folder)) > 100, "a copy with events is published")
+        acknowledged = kill_after(process, 10)
+    copied, everything = read_events(folder), read_events(live)
+    assert copied == everything[: len(copied)]
+    assert len(everything) >= acknowledged
+    for left in live.parent.iterdir():
+        left.unlink()
+    live.parent.rmdir()
+
+
+def test_a_reader_sees_a_growing_beginning_of_what_is_written(tmp_path: Path) -> None:
+    folder = tmp_path / "e"
+    with python(WRITER, folder, 0, 20_000) as process:
+        line(process)
+        seen = acknowledged = 0
+        looks = 0
+        while seen < 1_000:
+            acknowledged = int(line(process))
+            if acknowledged < seen:
+                continue
+            events = read_events(folder, seen)
+            assert [event.seq for event in events] == list(range(seen + 1, seen + 1 + len(events)))
+            seen += len(events)
+            assert seen >= acknowledged
+            looks += 1
+        assert looks > 1
+        assert process.poll() is None
+        assert read_meta(folder)["name"] == "killed"
+
+
+def test_in_a_fork_the_record_refuses_and_the_parent_goes_on(tmp_path: Path) -> None:
+    with python(FORKER, tmp_path / "e") as process:
+        assert "belongs to the process that this one was forked from" in line(process)
+        assert "belongs to the process that this one was forked from" in line(process)
+        assert process.wait() == 0
+    assert [(event.kind, event.trial_id) for event in read_events(tmp_path / "e")] == [
+        ("start", 0),
+        ("start", 1),
+        ("report", 0),
+    ]
+    assert os.listdir(tmp_path / "e") == [FILE_NAME]
+
+
+def test_a_fork_that_outlives_its_parent_does_not_touch_the_log(tmp_path: Path) -> None:
+    with python(FORKER, tmp_path / "e", "orphan") as process:
+        assert process.wait() == -signal.SIGKILL
+        assert process.stdout is not None
+        process.stdout.read()  # the end of file is the end of the child
+    assert (tmp_path / "e" / f"{FILE_NAME}-wal").stat().st_size > 0
+    assert [event.kind for event in read_events(tmp_path / "e")] == ["start"]
+
+
+def test_a_file_that_may_not_grow_stops_the_writer_with_a_message_and_loses_nothing(tmp_path: Path) -> None:
+    with python(FILLER, tmp_path / "e") as process:
+        committed, _, message = line(process).partition(" ")
+        assert "record.sqlite cannot be written" in message
+        assert "limit on file sizes" in message
+        assert f"Committed up to event {committed}." in message
+        assert len(read_events(tmp_path / "e")) == int(committed) > 0
+        process.communicate("go on\n")
+        assert process.returncode == 0
+    events = read_events(tmp_path / "e")
+    assert [event.seq for event in events] == list(range(1, int(committed) + 3))
+    assert events[-1].kind == "stop"

@@ -1,0 +1,343 @@
+"""What events add up to, held against a model that looks through the whole list of events for every answer."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from fanwise.base.errors import RecordError
+from fanwise.testing.recorded_search import RecordedSearch
+from fanwise.tune.record.history import History, Trial, best_row, best_rows, worker_time_s
+
+N_WORKERS = 3
+# Few values, so that there are ties.
+LOSSES: st.SearchStrategy[object] = st.sampled_from(
+    [1.0, 2, 0, -1.5, math.nan, math.inf, -math.inf, None, "text", True]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    seq: int
+    t_s: float
+    kind: str
+    trial_id: int | None
+    body: dict[str, Any]  # Any: JSON
+
+
+META = {"name": "e", "metric": "loss", "mode": "min", "n_workers": N_WORKERS, "space": {"lr": {}}}
+
+
+class Search:
+    """Collects the rows of a search that nobody runs."""
+
+    def __init__(self) -> None:
+        self.events: list[Happened] = []
+        self.now_s = 0.0
+        self.rows = RecordedSearch(self._collect)
+
+    def _collect(self, t_s: float, kind: str, trial_id: int | None, body: dict[str, Any]) -> None:  # Any: JSON
+        self.events.append(Happened(len(self.events) + 1, t_s, kind, trial_id, body))
+
+    def start(self, trial_id: int, attempt: int = 0, slot: int = 0) -> None:
+        self.rows.start(self.now_s, trial_id, {"lr": trial_id / 10}, attempt=attempt, slot=slot)
+
+    def ready(self, trial_id: int, attempt: int = 0) -> None:
+        self.rows.ready(self.now_s, trial_id, attempt=attempt)
+
+    def report(self, trial_id: int, attempt: int = 0, number: int = 1, **values: Any) -> None:  # Any: JSON
+        self.rows.report(self.now_s, trial_id, number, values, attempt=attempt, worker_time_s=0.5)
+
+    def end(
+        self,
+        trial_id: int,
+        attempt: int = 0,
+        status: str = "Completed",
+        objective_s: float | None = None,
+        will_retry: bool = False,
+    ) -> None:
+        failed = {"kind": "exception", "text": "ValueError: no", "traceback": "T", "last_output": "O"}
+        reason = failed if status == "Failed" else None
+        self.rows.end(self.now_s, trial_id, status, objective_s, attempt=attempt, reason=reason, will_retry=will_retry)
+
+    def folded(self) -> History:
+        history = History(META)
+        history.fold(self.events)
+        return history
+
+
+class Runs(RuleBasedStateMachine):
+    """A search of at most three slots, with retries, stops and values of every kind; one fold a step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.search = Search()
+        self.history = History(META)
+        self.num_trials = 0
+        self.busy: dict[int, tuple[int, int, str]] = {}  # slot: trial, attempt, state
+        self.waiting: dict[int, int] = {}  # trial: next attempt
+
+    def free_slots(self) -> list[int]:
+        return [slot for slot in range(N_WORKERS) if slot not in self.busy]
+
+    def slots(self, *states: str) -> list[int]:
+        return [slot for slot, (_, _, state) in self.busy.items() if state in states]
+
+    @property
+    def stopped(self) -> bool:
+        return any(has(event, "stop") for event in self.search.events)
+
+    @rule(by_s=st.floats(0.001, 100.0))
+    def time_passes(self, by_s: float) -> None:
+        self.search.now_s += by_s
+
+    @precondition(lambda self: self.free_slots() and not self.stopped)
+    @rule(data=st.data(), at_once=st.booleans())
+    def start(self, data: st.DataObject, at_once: bool) -> None:
+        slot = data.draw(st.sampled_from(self.free_slots()))
+        trial_id, attempt = self.num_trials, 0
+        if self.waiting:
+            trial_id, attempt = self.waiting.popitem()
+        else:
+            self.num_trials += 1
+        self.busy[slot] = (trial_id, attempt, "starting")
+        self.search.start(trial_id, attempt, slot)
+        if at_once:
+            self.busy[slot] = (trial_id, attempt, "running")
+            self.search.ready(trial_id, attempt)
+
+    @precondition(lambda self: self.slots("starting"))
+    @rule(data=st.data())
+    def ready(self, data: st.DataObject) -> None:
+        slot = data.draw(st.sampled_from(self.slots("starting")))
+        trial_id, attempt, _ = self.busy[slot]
+        self.busy[slot] = (trial_id, attempt, "running")
+        self.search.ready(trial_id, attempt)
+
+    @precondition(lambda self: self.slots("running"))
+    @rule(data=st.data(), losses=st.lists(LOSSES, min_size=1, max_size=4))
+    def report(self, data: st.DataObject, losses: list[object]) -> None:
+        for loss in losses:
+            trial_id, attempt, _ = self.busy[data.draw(st.sampled_from(self.slots("running")))]
+            other = data.draw(st.sampled_from(["epoch", "accuracy"]))
+            values = {other: 1} if loss is None else {other: 1, "loss": loss}
+            self.search.report(trial_id, attempt, len(self.search.events), **values)
+
+    @precondition(lambda self: self.slots("starting", "running"))
+    @rule(data=st.data(), status=st.sampled_from(["Completed", "Stopped", "Failed"]))
+    def end(self, data: st.DataObject, status: str) -> None:
+        slot = data.draw(st.sampled_from(self.slots("starting", "running")))
+        trial_id, attempt, _ = self.busy[slot]
+        will_retry = status == "Failed" and data.draw(st.booleans())
+        self.busy[slot] = (trial_id, attempt, "ended")
+        if will_retry:
+            self.waiting[trial_id] = attempt + 1
+        self.search.end(trial_id, attempt, status, self.objective_s(data, trial_id, attempt), will_retry)
+
+    def objective_s(self, data: st.DataObject, trial_id: int, attempt: int) -> float | None:
+        """What the worker measured: no more than went by since the objective began."""
+        began_s = [
+            event.t_s
+            for event in self.search.events
+            if event.kind == "ready" and (event.trial_id, event.body["attempt"]) == (trial_id, attempt)
+        ]
+        if not began_s:
+            return None
+        share: float | None = data.draw(st.none() | st.floats(0, 1))
+        return None if share is None else share * (self.search.now_s - began_s[0])
+
+    @precondition(lambda self: self.slots("ended"))
+    @rule(data=st.data())
+    def free(self, data: st.DataObject) -> None:
+        slot = data.draw(st.sampled_from(self.slots("ended")))
+        trial_id, attempt, _ = self.busy.pop(slot)
+        self.search.rows.free(self.search.now_s, trial_id, attempt=attempt)
+
+    @precondition(lambda self: self.num_trials > N_WORKERS)  # early, it would keep the search from getting anywhere
+    @rule()
+    def stop(self) -> None:
+        self.search.rows.stop(self.search.now_s, "enough")
+
+    @precondition(lambda self: self.stopped and not self.busy)
+    @rule()
+    def finish(self) -> None:
+        self.search.rows.finish(self.search.now_s, "enough")
+
+    @rule()
+    def something_of_later_versions(self) -> None:
+        self.search.rows.add(self.search.now_s, "something", None, {"path": "x"})
+
+    @invariant()
+    def the_whole_state_is_as_the_model_says(self) -> None:
+        self.folding_goes_on_where_it_was()
+        self.everything_is_as_the_whole_list_says()
+        self.worker_time_is_as_the_whole_list_says()
+        self.every_attempt_is_free_once_its_slot_is()
+
+    def folding_goes_on_where_it_was(self) -> None:
+        self.history.fold(self.search.events[self.history.last_seq :])
+        again = self.search.folded()
+        assert (self.history.trials, self.history.reports) == (again.trials, again.reports)
+        assert self.history.progress.snapshot() == again.progress.snapshot()
+
+    def everything_is_as_the_whole_list_says(self) -> None:
+        events, history = self.search.events, self.history
+        assert history.last_seq == len(events)
+        assert history.finished == any(has(event, "finish") for event in events)
+        statuses = {trial_id: history.status_of(trial) for trial_id, trial in history.trials.items()}
+        assert statuses == {trial_id: model_status(events, trial_id) for trial_id in range(self.num_trials)}
+        reports = [event for event in events if event.kind == "report"]
+        assert list(history.reports.trial_ids) == [event.trial_id for event in reports]
+        for name in ("loss", "epoch", "accuracy"):
+            column = [event.body["values"].get(name) for event in reports]
+            assert history.reports.values.get(name, [None] * len(reports)) == column
+        assert history.counts() == [model_counts(events, event) for event in reports]
+        for mode in ("min", "max"):
+            assert best_row(history, "loss", mode) == model_best(events, mode)
+
+    def worker_time_is_as_the_whole_list_says(self) -> None:
+        events, history = self.search.events, self.history
+        for trial_id, trial in history.trials.items():
+            assert worker_time_s(history, trial) == pytest.approx(model_time_s(events, trial_id, math.inf))
+        expected = model_utilisation(events)
+        found = history.progress.utilisation()
+        assert found == (None if expected is None else pytest.approx(min(1.0, expected)))
+
+    def every_attempt_is_free_once_its_slot_is(self) -> None:
+        held = {(trial_id, attempt) for trial_id, attempt, _ in self.busy.values()}
+        for trial in self.history.trials.values():
+            for attempt in trial.attempts:
+                assert (attempt.free_s is None) == ((trial.trial_id, attempt.number) in held)
+
+
+def has(event: Happened, name: str) -> bool:
+    return any(order["order"] == name for order in event.body.get("orders", ()))
+
+
+def orders(events: list[Happened], name: str, trial_id: int) -> list[tuple[Happened, dict[str, Any]]]:  # Any: JSON
+    """The orders of this name about the trial, each with its row."""
+    rows = [(event, order) for event in events for order in event.body.get("orders", ())]
+    return [(e, order) for e, order in rows if order["order"] == name and order["trial"] == trial_id]
+
+
+def model_counts(events: list[Happened], report: Happened) -> bool:
+    assert report.trial_id is not None
+    return bool(
+        report.body["attempt"] == max(order["attempt"] for _, order in orders(events, "start", report.trial_id))
+    )
+
+
+def model_status(events: list[Happened], trial_id: int) -> str:
+    of_trial = [*orders(events, "start", trial_id), *orders(events, "judged", trial_id)]
+    last = max(of_trial, key=lambda found: (found[0].seq, found[1]["order"]))[1]
+    will_retry = last.get("will_retry") and not any(has(event, "stop") for event in events)
+    return "InProgress" if last["order"] == "start" or will_retry else str(last["status"])
+
+
+def model_best(events: list[Happened], mode: str) -> int | None:
+    best: tuple[float, int] | None = None
+    for row, event in enumerate(event for event in events if event.kind == "report"):
+        value = event.body["values"].get("loss")
+        if value is None or isinstance(value, str) or not math.isfinite(value) or not model_counts(events, event):
+            continue
+        if best is None or (value < best[0] if mode == "min" else value > best[0]):
+            best = (value, row)
+    return None if best is None else best[1]
+
+
+def model_time_s(events: list[Happened], trial_id: int, until_s: float) -> float:
+    total_s = 0.0
+    for ready in (event for event in events if event.kind == "ready" and event.trial_id == trial_id):
+        number = ready.body["attempt"]
+        ends = [e for e in events if e.kind == "ended" and e.trial_id == trial_id and e.body["attempt"] == number]
+        spent_s = (ends[0].t_s if ends else events[-1].t_s) - ready.t_s
+        if ends and ends[0].body["objective_s"] is not None:
+            spent_s = ends[0].body["objective_s"]
+        total_s += max(0.0, min(spent_s, until_s - ready.t_s))
+    return total_s
+
+
+def model_utilisation(events: list[Happened]) -> float | None:
+    ready_s = [event.t_s for event in events if event.kind == "ready"]
+    stop_s = [event.t_s for event in events if has(event, "stop")]
+    end_s = stop_s[0] if stop_s else (events[-1].t_s if events else 0.0)
+    if not ready_s or end_s <= ready_s[0]:
+        return None
+    trials = {event.trial_id for event in events if event.kind == "ready" and event.trial_id is not None}
+    return sum(model_time_s(events, trial_id, end_s) for trial_id in trials) / (N_WORKERS * (end_s - ready_s[0]))
+
+
+TestRuns = Runs.TestCase
+
+
+def test_time_in_the_objective_after_the_stop_does_not_count() -> None:
+    search = Search()
+    search.start(0)
+    search.now_s = 2.0
+    search.ready(0)
+    search.now_s = 6.0
+    search.rows.stop(6.0, "time")
+    search.now_s = 12.0
+    search.end(0, objective_s=9.5)
+    assert search.folded().progress.utilisation() == pytest.approx(1 / N_WORKERS)
+
+
+def test_a_trial_that_runs_counts_up_to_the_last_event() -> None:
+    search = Search()
+    search.start(0)
+    search.ready(0)
+    assert search.folded().progress.utilisation() is None
+    search.now_s = 4.0
+    search.report(0, loss=1.0)
+    assert search.folded().progress.utilisation() == pytest.approx(1 / N_WORKERS)
+
+
+def test_the_best_of_each_trial_is_its_first_best_finite_value() -> None:
+    search = Search()
+    for trial_id in (0, 1):
+        search.start(trial_id, slot=trial_id)
+    for number, value in enumerate([math.nan, 2.0, 1.0, 1.0, -math.inf, math.inf], 1):
+        search.report(0, number=number, loss=value)
+    search.report(1, loss=math.nan)
+    assert best_rows(search.folded(), "loss", "min") == {0: 2}
+    assert best_rows(search.folded(), "loss", "max") == {0: 1}
+    assert best_rows(search.folded(), "nothing", "max") == {}
+
+
+def test_the_next_attempt_may_start_before_the_slot_of_the_last_is_free() -> None:
+    search = Search()
+    search.start(0, attempt=0, slot=1)
+    search.end(0, attempt=0, status="Failed", will_retry=True)
+    search.start(0, attempt=1, slot=0)
+    search.now_s = 3.0
+    search.rows.free(3.0, 0)
+    first, second = search.folded().trials[0].attempts
+    assert (first.free_s, second.free_s) == (3.0, None)
+
+
+def test_a_missing_field_and_a_trial_that_never_started_are_damage() -> None:
+    for kind, trial_id, body in [
+        ("report", 0, {"attempt": 0, "decision": "CONTINUE"}),
+        ("tick", None, {"orders": [{"order": "start", "trial": 1, "attempt": 0, "slot": 0}]}),
+        ("tick", None, {"orders": [{"order": "start", "attempt": 0, "slot": 0, "config": {}}]}),
+        ("ready", 0, {"attempt": 1}),
+        ("ended", 0, {}),
+        ("ended", 0, []),
+        ("free", 0, {"attempt": 7}),
+        ("ready", 9, {"attempt": 0}),
+    ]:
+        search = Search()
+        search.start(0)
+        event = Happened(2, 0.0, kind, trial_id, body)  # type: ignore[arg-type]  # a list where a mapping belongs
+        with pytest.raises(RecordError, match=f"damaged: event 2 .'{kind}' of trial {trial_id}"):
+            History(META).fold([*search.events, event])
+
+
+def test_a_trial_without_attempts_never_arises() -> None:
+    search = Search()
+    search.start(4)
+    assert isinstance(search.folded().trials[4], Trial)
+    assert search.folded().trials[4].last.status == "InProgress"

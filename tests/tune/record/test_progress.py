@@ -1,0 +1,159 @@
+"""What is shown while a search runs: its news in lines, its counts, the time of its workers."""
+
+from typing import Any
+
+import pytest
+
+from fanwise.testing.recorded_search import RecordedSearch
+from fanwise.tune.record.progress import Progress
+
+META = {"name": "digits", "metric": "loss", "mode": "min", "space": {"depth": {}}, "n_workers": 2}
+REASON = {"kind": "exception", "text": "ValueError: wrong\nand more", "traceback": "T", "last_output": ""}
+
+
+def searching(**meta: Any) -> tuple[Progress, RecordedSearch]:  # Any: JSON
+    progress = Progress({**META, **meta})
+    return progress, RecordedSearch(progress.fold)
+
+
+def test_the_utilisation_is_time_in_the_objective_over_the_time_of_all_workers_until_the_stop() -> None:
+    progress, rows = searching()
+    rows.start(0.0, 0, {"depth": 2})
+    rows.start(0.0, 1, {"depth": 3}, slot=1)
+    assert progress.snapshot(now_s=9.0).utilisation is None
+    rows.ready(10.0, 0)
+    rows.ready(12.0, 1)
+    # 2 s and nothing, of 2 workers x 2 s.
+    assert progress.snapshot(now_s=12.0).utilisation == pytest.approx(2 / 4)
+    rows.end(16.5, 0, "Completed", 6.0)
+    assert progress.snapshot(now_s=20.0).utilisation == pytest.approx((6 + 8) / 20)
+    rows.stop(20.0, "enough")
+    rows.end(30.0, 1, "Stopped", 18.0)  # 10 s of it after the stop, which do not count
+    assert progress.snapshot(now_s=40.0).utilisation == pytest.approx((6 + 8) / 20)
+
+
+def test_the_time_between_two_runs_of_a_tuner_counts_for_nobody() -> None:
+    progress, rows = searching(n_workers=1)
+    rows.start(0.0, 0, {"depth": 2})
+    rows.ready(1.0, 0)
+    rows.report(5.0, 0, 1, {"loss": 1.0})  # here the tuner was killed: 4 s of 4 s
+    rows.add(5.0, "resumed", None, {"n_workers": None, "stop": None})
+    rows.start(5.0, 0, {}, attempt=1)
+    rows.ready(8.0, 0, attempt=1)
+    rows.end(10.0, 0, "Completed", 1.0, attempt=1)
+    rows.stop(12.0, "enough")  # 1 s of 4 s
+    assert progress.utilisation() == pytest.approx(5 / 8)
+
+
+def test_another_number_of_workers_counts_from_when_it_holds() -> None:
+    progress, rows = searching(n_workers=1)
+    rows.start(0.0, 0, {"depth": 2})
+    rows.ready(0.0, 0)
+    rows.add(4.0, "settings", None, {"n_workers": 3, "stop": None})
+    assert progress.utilisation(8.0) == pytest.approx(8 / (4 + 12))
+
+
+def test_the_news_say_how_trials_ended_and_why() -> None:
+    progress, rows = searching()
+    rows.start(0.0, 3, {"depth": 2})
+    rows.ready(0.5, 3)
+    rows.report(1.0, 3, 1, {"loss": 0.123456789})
+    rows.end(2.0, 3, "Completed", 1.5)
+    rows.start(2.0, 4, {"depth": 2})
+    rows.end(3.0, 4, "Failed", None, reason=REASON, will_retry=True)
+    rows.start(3.0, 4, {}, attempt=1)
+    rows.stop(4.0, "enough")
+    assert progress.news() == [
+        "trial 3 scheduled: depth=2",
+        "trial 3 completed: loss=0.12346 after 1 report, 1.5 s",
+        "trial 4 scheduled: depth=2",
+        "trial 4 failed (exception): ValueError: wrong, it is tried again",
+        "trial 4 scheduled again, attempt 2: depth=2",
+        "no more trials are started: enough",
+    ]
+    assert progress.news() == []
+
+
+def test_the_news_say_where_a_trial_goes_on_and_what_it_is_a_clone_of() -> None:
+    progress, rows = searching()
+    rows.start(0.0, 0, {"depth": 2})
+    rows.report(1.0, 0, 1, {"loss": 0.5}, decision="PAUSE", checkpoint="0-0-1")
+    rows.end(2.0, 0, "Paused", 1.0)
+    rows.start(3.0, 0, {}, attempt=1, from_iter=1, checkpoint="0-0-1")
+    rows.start(3.0, 1, {"depth": 4}, slot=1, from_iter=1, checkpoint="0-0-1", source=0)
+    assert progress.news() == [
+        "trial 0 scheduled: depth=2",
+        "trial 0 paused: loss=0.5 after 1 report, 0.0 s",
+        "trial 0 scheduled again, attempt 2, from its checkpoint of report 1: depth=2",
+        "trial 1 scheduled, a clone of trial 0: depth=4",
+    ]
+
+
+def test_text_of_a_trial_cannot_steer_the_terminal() -> None:
+    progress, rows = searching()
+    rows.start(0.0, 0, {"layer": "\x1b[31mred\nline"})
+    reason = {**REASON, "text": "ValueError: \x1b]0;title\x07"}
+    rows.end(3.0, 0, "Failed", None, reason=reason)
+    assert progress.news() == [
+        "trial 0 scheduled: layer=\\x1b[31mred\\nline",
+        "trial 0 failed (exception): ValueError: \\x1b]0;title\\x07",
+    ]
+
+
+def test_events_that_come_faster_than_anybody_reads_are_counted() -> None:
+    progress, rows = searching()
+    for trial_id in range(100):
+        rows.start(0.0, trial_id, {"depth": 2})
+    news = progress.news()
+    assert len(news) == 21
+    assert news[-1] == "(and 80 more events)"
+
+
+def test_attempts_that_are_tried_again_do_not_count_as_failed() -> None:
+    progress, rows = searching()
+    rows.start(0.0, 0, {"depth": 2})
+    for attempt, will_retry in enumerate((True, False)):
+        rows.end(1.0, 0, "Failed", None, attempt=attempt, reason=REASON, will_retry=will_retry)
+        if will_retry:
+            rows.start(1.0, 0, {}, attempt=1)
+    assert progress.snapshot().failed == 1
+
+
+def test_the_best_leaves_out_what_became_void() -> None:
+    progress, rows = searching()
+    rows.start(0.0, 0, {"depth": 2})
+    rows.report(1.0, 0, 1, {"loss": 0.5}, checkpoint="0-0-1")
+    rows.report(2.0, 0, 2, {"loss": 0.001})
+    assert progress.snapshot().best == (0.001, 0)
+    rows.end(3.0, 0, "Failed", None, reason=REASON, will_retry=True)
+    rows.start(3.0, 0, {}, attempt=1, from_iter=1, checkpoint="0-0-1")
+    assert progress.snapshot().best == (0.5, 0)
+
+
+def test_a_checkpoint_on_the_way_there_again_does_not_save_the_best_beyond_it_from_a_crash() -> None:
+    progress, rows = searching()
+    rows.start(0.0, 0, {"depth": 2})
+    rows.report(1.0, 0, 1, {"loss": 0.5})
+    rows.report(2.0, 0, 2, {"loss": 0.1}, decision="PAUSE")
+    rows.end(3.0, 0, "Paused", None)
+    rows.start(3.0, 0, {}, attempt=1)
+    rows.report(4.0, 0, 1, {"loss": 0.5}, attempt=1, repeated=True, checkpoint="0-1-1")
+    assert progress.snapshot().best == (0.1, 0)
+    rows.end(5.0, 0, "Failed", None, attempt=1, reason=REASON, will_retry=True)
+    rows.start(5.0, 0, {}, attempt=2, from_iter=1, checkpoint="0-1-1")
+    assert progress.snapshot().best is None
+    rows.report(6.0, 0, 2, {"loss": 0.2}, attempt=2)
+    assert progress.snapshot().best == (0.2, 0)
+
+
+def test_of_a_dead_tuner_the_running_trials_are_lost_and_paused_ones_wait() -> None:
+    progress, rows = searching()
+    rows.start(0.0, 0, {"depth": 2})
+    rows.start(0.0, 1, {"depth": 2}, slot=1)
+    rows.report(1.0, 1, 1, {"loss": 0.5}, decision="PAUSE")
+    rows.end(1.0, 1, "Paused", 1.0)
+    alive, dead = progress.snapshot(), progress.snapshot(dead=True)
+    assert [row.status for row in alive.rows] == ["InProgress", "Paused"]
+    assert [row.status for row in dead.rows] == ["Lost", "Paused"]
+    assert (alive.running, alive.paused, alive.lost) == (1, 1, 0)
+    assert (dead.running, dead.paused, dead.lost) == (0, 1, 1)

@@ -1,0 +1,230 @@
+"""Settings of the schedulers that stop early, what they say of wrong ones, and their rules, an example each."""
+
+import functools
+import json
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from fanwise.tune.schedulers import (
+    ASHA,
+    ASHAScheduler,
+    Decision,
+    Hyperband,
+    HyperbandBrackets,
+    MedianStopping,
+    MedianStoppingRule,
+    OneBracket,
+    RandomSearch,
+    Scheduler,
+    SuccessiveHalving,
+)
+from fanwise.tune.schedulers.asha import _chances
+from fanwise.tune.schedulers.resources import Resources
+from fanwise.tune.searchers import Observation, RandomSearcher
+from fanwise.tune.spaces import Space, choice, randint
+
+SPACE = Space({"depth": randint(1, 8), "max_epochs": 10, "kind": choice(["a", "b"]), "epochs": randint(5, 20)})
+CONTINUE, STOP, PAUSE = Decision.CONTINUE, Decision.STOP, Decision.PAUSE
+PRESETS: list[Callable[..., Scheduler]] = [ASHA, SuccessiveHalving, Hyperband]
+
+
+def told(trial_id: int, resource: float, loss: float, iter: int | None = None) -> Observation:
+    return Observation(trial_id, {}, int(resource) if iter is None else iter, resource, (loss,), {"loss": loss})
+
+
+def begun(scheduler: Scheduler) -> Scheduler:
+    scheduler.check(SPACE)
+    scheduler.begin(SPACE, 0)
+    return scheduler
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({}, ValueError, "one of max_t (a number: where trials end) and max_resource_attr"),
+        ({"max_t": 9, "max_resource_attr": "max_epochs"}, ValueError, "one of max_t"),
+        ({"max_t": "9"}, TypeError, "max_t must be a number, got '9' of type str"),
+        ({"max_t": math.inf}, ValueError, "max_t must be above 0 and finite, got inf"),
+        ({"max_t": 9, "grace_period": 0}, ValueError, "grace_period must be above 0 and finite, got 0"),
+        ({"max_t": 9, "grace_period": 10}, ValueError, "grace_period=10 is above the maximum, 9"),
+        ({"max_t": 9, "reduction_factor": 1}, ValueError, "reduction_factor must be above 1, got 1"),
+        ({"max_t": 9, "resource_attr": 3}, TypeError, "resource_attr must be a name or None, got 3 of type int"),
+        ({"max_t": 9, "mode": "least"}, ValueError, "mode must be 'min' or 'max'"),
+        ({"max_t": 9, "metric": ["a", "b"]}, TypeError, "metric must be the name of one reported value"),
+        ({"max_t": 9, "grace": 1}, TypeError, "has no option 'grace'"),
+        ({"max_t": 9, "searcher": "bayes"}, TypeError, "searcher must be a Searcher"),
+        ({"max_t": 9, "space": SPACE}, TypeError, "got a space: the space goes to the Tuner"),
+    ],
+)
+def test_a_wrong_setting_is_refused_with_what_is_allowed(
+    preset: Callable[..., Scheduler], options: dict[str, object], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error) as caught:
+        preset(**{"metric": "loss", **options})
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"max_resource_attr": "max_epoch"}, "'max_epoch' is not in the space; did you mean 'max_epochs'?"),
+        ({"max_resource_attr": "kind"}, "max_resource_attr='kind' must be a number above 0 in the space, got None"),
+        ({"max_resource_attr": "max_epochs", "grace_period": 11}, "grace_period=11 is above the maximum, 10"),
+    ],
+)
+def test_a_space_that_does_not_fit_is_refused_by_check_and_begin(
+    preset: Callable[..., Scheduler], options: dict[str, object], text: str
+) -> None:
+    scheduler = preset(metric="loss", **options)
+    with pytest.raises(ValueError) as checked:
+        scheduler.check(SPACE)
+    with pytest.raises(ValueError) as begun:
+        scheduler.begin(SPACE, 0)
+    assert text in str(checked.value) and str(checked.value) == str(begun.value)
+
+
+def test_more_brackets_than_there_are_levels_are_refused() -> None:
+    scheduler = ASHA(metric="loss", max_t=9, brackets=4)
+    with pytest.raises(ValueError) as caught:
+        scheduler.check(SPACE)
+    assert str(caught.value) == (
+        "brackets=4, but there are 2 rung levels below the maximum 9 (1, 3), so at most 3 brackets"
+    )
+    ASHA(metric="loss", max_t=9, brackets=3).check(SPACE)
+
+
+def test_another_type_of_asha_is_refused() -> None:
+    with pytest.raises(ValueError, match="type must be 'stopping' or 'promotion', got 'pasha'"):
+        ASHA(metric="loss", max_t=9, type="pasha")  # type: ignore[arg-type]
+
+
+def test_the_levels_are_the_grace_period_times_powers_of_eta_below_the_maximum() -> None:
+    assert Resources(max_t=81).levels(81) == (1, 3, 9, 27)
+    assert Resources(max_t=100, grace_period=2, reduction_factor=2).levels(100) == (2, 4, 8, 16, 32, 64)
+    assert Resources(max_t=5, grace_period=5).levels(5) == ()
+    assert len(Resources(max_t=1000, reduction_factor=10).levels(1000)) == 3
+    assert len(Resources(max_t=1.1**3, reduction_factor=1.1).levels(1.1**3)) == 3
+
+
+def test_hyperbands_brackets_are_those_of_the_paper() -> None:
+    """Table 1 of arXiv 1603.06560: R = 81, eta = 3."""
+    brackets = HyperbandBrackets().brackets(Resources(max_t=81), 81)
+    assert [list(zip(bracket.sizes, bracket.levels, strict=True)) for bracket in brackets] == [
+        [(81, 1), (27, 3), (9, 9), (3, 27), (1, 81)],
+        [(34, 3), (11, 9), (3, 27), (1, 81)],
+        [(15, 9), (5, 27), (1, 81)],
+        [(8, 27), (2, 81)],
+        [(5, 81)],
+    ]
+
+
+@pytest.mark.parametrize(("r_max", "eta", "num_brackets"), [(1000, 10, 4), (243, 3, 6), (10, 2, 4), (1, 3, 1)])
+def test_a_logarithm_that_is_not_quite_whole_costs_no_bracket(r_max: int, eta: int, num_brackets: int) -> None:
+    brackets = HyperbandBrackets().brackets(Resources(max_t=r_max, reduction_factor=eta), r_max)
+    assert len(brackets) == num_brackets
+    assert brackets[-1].levels == (r_max,)
+
+
+def test_the_books_rounds_begin_with_prefact_times_a_power_of_eta() -> None:
+    resources = Resources(max_t=10, grace_period=2, reduction_factor=2)
+    assert OneBracket(1.6).brackets(resources, 10)[0].sizes == (12, 6, 3, 1)
+    with pytest.raises(ValueError, match="prefact must be above 0, got 0"):
+        OneBracket(0)
+    with pytest.raises(TypeError, match="prefact must be a number, got 'x' of type str"):
+        OneBracket("x")  # type: ignore[arg-type]
+
+
+def test_brackets_are_drawn_as_hyperband_begins_trials_and_by_seed_and_trial_alone() -> None:
+    assert _chances(5, 4, 3.0) == pytest.approx([0.569, 0.807, 0.912, 0.965], abs=1e-3)  # 81, 33.75, 15, 7.5, 5
+
+    def brackets(seed: int, order: range) -> dict[int, int]:
+        scheduler = ASHAScheduler(metric="loss", max_t=81, brackets=5)
+        scheduler.begin(SPACE, seed)
+        for trial_id in order:
+            scheduler.on_report(told(trial_id, 0.5, 0.0))
+        return {trial_id: scheduler._trials[trial_id].bracket for trial_id in order}
+
+    drawn = brackets(0, range(2000))
+    shares = [list(drawn.values()).count(bracket) / 2000 for bracket in range(5)]
+    assert shares == pytest.approx([0.569, 0.237, 0.105, 0.053, 0.035], abs=0.03)
+    assert brackets(0, range(1999, -1, -1)) == drawn
+    assert brackets(1, range(2000)) != drawn
+
+
+def test_a_report_that_has_passed_several_levels_counts_for_the_highest() -> None:
+    scheduler = begun(ASHA(metric="loss", max_t=81))
+    assert scheduler.on_report(told(0, 10, 0.9, iter=1)) is CONTINUE  # the first at level 9
+    assert scheduler.on_report(told(1, 1, 1.0, iter=1)) is CONTINUE  # the first at level 1
+    assert scheduler.on_report(told(2, 26, 1.0, iter=1)) is STOP  # the second at level 9
+
+
+@pytest.mark.parametrize("preset", [*PRESETS, functools.partial(ASHA, type="promotion")])
+@pytest.mark.parametrize(
+    ("options", "decisions"),
+    [({"max_t": 10}, [STOP, STOP]), ({"max_resource_attr": "max_epochs"}, [CONTINUE, STOP])],
+)
+def test_who_knows_its_maximum_ends_by_itself_and_who_does_not_is_stopped_there(
+    preset: Callable[..., Scheduler], options: dict[str, object], decisions: list[Decision]
+) -> None:
+    scheduler = begun(preset(metric="loss", grace_period=10, **options))
+    assert scheduler.max_resource == 10
+    assert [scheduler.on_report(told(0, resource, 0.5)) for resource in (10, 11)] == decisions
+
+
+def test_the_maximum_of_a_hyperparameter_is_its_upper_bound() -> None:
+    assert begun(ASHA(metric="loss", max_resource_attr="epochs")).max_resource == 20
+
+
+def test_of_two_modes_one_is_the_other_with_the_sign_turned() -> None:
+    scheduler = begun(ASHA(metric="accuracy", mode="max", max_t=9))
+    assert scheduler.objectives[0].loss(0.9) == -0.9
+
+
+def test_a_constant_stops_nobody_by_the_median_rule_and_one_that_is_worse_is_stopped() -> None:
+    scheduler = begun(MedianStopping(metric="loss", grace_time=2, grace_population=3))
+    for trial_id in range(4):
+        assert [scheduler.on_report(told(trial_id, step, 0.5)) for step in (1, 2)] == [CONTINUE, CONTINUE]
+    assert scheduler.on_report(told(4, 1, 0.6)) is CONTINUE, "the grace time is not over"
+    assert scheduler.on_report(told(4, 2, 0.6)) is STOP
+    assert scheduler.on_report(told(5, 1, 0.4)) is CONTINUE
+    assert scheduler.on_report(told(5, 2, 0.9)) is CONTINUE, "its best counts, not its last"
+
+
+def test_the_median_rule_stops_nobody_that_the_scheduler_below_has_paused() -> None:
+    below = ASHA(metric="loss", max_t=9, type="promotion")
+    scheduler = begun(MedianStoppingRule(below, grace_population=1))
+    assert [scheduler.on_report(told(trial_id, 1, trial_id)) for trial_id in range(3)] == [PAUSE] * 3
+    with pytest.raises(TypeError, match="scheduler must be a scheduler, for example RandomSearch"):
+        MedianStoppingRule("random")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="grace_population must be at least 1, got 0"):
+        MedianStoppingRule(below, grace_population=0)
+    with pytest.raises(TypeError, match="grace_time must be a number, got 'x' of type str"):
+        MedianStoppingRule(below, grace_time="x")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_description_is_json_with_all_settings_also_those_of_numpy(preset: Callable[..., Scheduler]) -> None:
+    searcher = RandomSearcher()
+    described = preset(metric="loss", max_t=np.int64(9), grace_period=np.float64(1.5), searcher=searcher).describe()
+    assert json.loads(json.dumps(described)) == described
+    assert (described["max_t"], described["grace_period"], described["searcher"]) == (9, 1.5, searcher.describe())
+    others: list[dict[str, object]] = [
+        {"max_t": 10},
+        {"grace_period": 2},
+        {"reduction_factor": 2},
+        {"mode": "max"},
+        {"random_seed": 1},
+    ]
+    for other in others:
+        assert preset(**{"metric": "loss", "max_t": 9, "grace_period": 1.5, **other}).describe() != described
+
+
+def test_a_median_rules_description_has_that_of_the_scheduler_below() -> None:
+    described = MedianStopping(metric="loss", grace_time=3).describe()
+    assert described["scheduler"] == RandomSearch(metric="loss").describe()
+    assert described["grace_time"] == 3

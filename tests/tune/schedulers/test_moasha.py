@@ -1,0 +1,155 @@
+"""MOASHAScheduler: who goes on, against the definition and against ASHA; void reports; a whole search; replay."""
+
+import doctest
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fanwise.testing.played_search import PlayedSearch
+from fanwise.tune.pareto import best_of, hypervolume
+from fanwise.tune.schedulers import ASHAScheduler, Decision, RandomSearch, Scheduler, Status, moasha
+from fanwise.tune.schedulers.moasha import MOASHAScheduler
+from fanwise.tune.searchers import Observation
+from fanwise.tune.spaces import Space, uniform
+
+SPACE = Space({"x": uniform(0, 1), "y": uniform(0, 1)})
+Steps = list[tuple[int, tuple[float, float]]]
+STEPS: st.SearchStrategy[Steps] = st.lists(
+    st.tuples(st.integers(0, 7), st.tuples(*[st.sampled_from([0.1, 0.2, 0.3, 0.5, 0.9, math.inf])] * 2)), max_size=60
+)
+
+
+def moasha_of(max_t: float = 9, eta: float = 3) -> MOASHAScheduler:
+    scheduler = MOASHAScheduler(metric=["error", "cost"], max_t=max_t, reduction_factor=eta)
+    scheduler.begin(SPACE, 0)
+    return scheduler
+
+
+def told(scheduler: Scheduler, trial_id: int, iter: int, losses: tuple[float, ...]) -> Decision:
+    return scheduler.on_report(Observation(trial_id, {}, iter, float(iter), losses, {}))
+
+
+@given(STEPS, st.sampled_from([2.0, 3.0]))
+def test_a_trial_goes_on_while_it_is_among_the_best_of_those_that_got_as_far(steps: Steps, eta: float) -> None:
+    scheduler = moasha_of(9, eta)
+    levels = [level for level in (1, 2, 3, 4, 8) if level in (eta**k for k in range(4)) and level < 9]
+    rungs: dict[int, list[tuple[float, float]]] = {level: [] for level in levels}
+    iters: dict[int, int] = {}
+    for trial_id, losses in steps:
+        iter = iters[trial_id] = iters.get(trial_id, 0) + 1
+        got = told(scheduler, trial_id, iter, losses)
+        if iter in rungs:
+            rungs[iter].append(losses)
+            number = max(1, int(len(rungs[iter]) // eta))
+            goes_on = len(rungs[iter]) - 1 in best_of(rungs[iter], number)
+            assert got is (Decision.CONTINUE if goes_on else Decision.STOP)
+        else:
+            assert got is (Decision.STOP if iter >= 9 else Decision.CONTINUE)
+
+
+@given(STEPS)
+def test_with_one_objective_that_differs_it_decides_as_asha_does(steps: Steps) -> None:
+    several, one = moasha_of(), ASHAScheduler(metric="error", max_t=9)
+    one.begin(SPACE, 0)
+    iters: dict[int, int] = {}
+    for trial_id, (loss, _) in steps:
+        iter = iters[trial_id] = iters.get(trial_id, 0) + 1
+        assert told(several, trial_id, iter, (loss, 7.0)) is told(one, trial_id, iter, (loss,))
+
+
+@given(STEPS, st.integers(0, 60), st.integers(0, 9))
+def test_void_reports_are_forgotten(steps: Steps, at: int, num_void: int) -> None:
+    """A trial crashes after reports that dominate everything, and is back where it was."""
+    crashed, plain = moasha_of(), moasha_of()
+    iters: dict[int, int] = {}
+    for place, (trial_id, losses) in enumerate(steps):
+        if place == at:
+            stands = iters.get(trial_id, 0)
+            for more in range(num_void):
+                told(crashed, trial_id, stands + 1 + more, (0.0, 0.0))
+            crashed.on_rewind(trial_id, stands)
+        iter = iters[trial_id] = iters.get(trial_id, 0) + 1
+        assert told(crashed, trial_id, iter, losses) is told(plain, trial_id, iter, losses)
+
+
+def test_a_version_that_keeps_void_reports_is_caught() -> None:
+    class KeepsVoid(MOASHAScheduler):  # type: ignore[misc]  # a mutant
+        def on_rewind(self, trial_id: int, to_iter: int) -> None: ...
+
+    crashed = KeepsVoid(metric=["error", "cost"], max_t=9)
+    crashed.begin(SPACE, 0)
+    plain = moasha_of()
+    told(crashed, 0, 1, (0.0, 0.0))
+    crashed.on_rewind(0, 0)
+    assert told(crashed, 1, 1, (0.5, 0.5)) is Decision.STOP is not told(plain, 1, 1, (0.5, 0.5))
+
+
+def test_a_trial_that_is_over_leaves_only_its_losses() -> None:
+    scheduler = moasha_of()
+    for trial_id in range(50):
+        told(scheduler, trial_id, 1, (float(trial_id), 1.0))
+        scheduler.on_end(trial_id, Status.STOPPED)
+    assert not scheduler._trials and len(scheduler._rungs[0]) == 50
+
+
+def train(state: Any, config: Mapping[str, object]) -> tuple[Any, Mapping[str, object]]:
+    """Two objectives whose Pareto front is where y is 0; noise of both falls with the epochs."""
+    epoch = (state or 0) + 1
+    x, y = float(str(config["x"])), float(str(config["y"]))
+    error, speed = x * x + y + 0.3 / epoch, -((1 - x) ** 2) - y - 0.3 / epoch
+    return epoch, {"epoch": epoch, "error": error, "speed": speed}
+
+
+def searched(scheduler: Scheduler, num_trials: int, seed: int = 0) -> PlayedSearch:
+    search = PlayedSearch(scheduler, SPACE, train, seed=seed, num_trials=num_trials, max_reports=27, crashes=0.002)
+    search.play()
+    return search
+
+
+def volume(search: PlayedSearch) -> float:
+    points = [(values[-1]["error"], -float(str(values[-1]["speed"]))) for values in search.values.values()]
+    return hypervolume(points, (2.5, 2.5))
+
+
+def test_it_finds_more_of_the_front_than_random_search_with_the_same_epochs() -> None:
+    wins = 0
+    for seed in range(5):
+        halved = searched(
+            MOASHAScheduler(metric=["error", "speed"], mode=["min", "max"], resource_attr="epoch", max_t=27), 60, seed
+        )
+        epochs = sum(map(len, halved.values.values()))
+        plain = searched(RandomSearch(metric=["error", "speed"], mode=["min", "max"]), epochs // 27, seed)
+        wins += volume(halved) > volume(plain)
+    assert wins >= 4
+
+
+def test_its_decisions_can_be_replayed_and_it_describes_itself() -> None:
+    scheduler = MOASHAScheduler(metric=["error", "speed"], mode=["min", "max"], max_t=27, random_seed=3)
+    search = searched(scheduler, 40)
+    assert search.replayed() == search.orders
+    described = scheduler.describe()
+    assert json.loads(json.dumps(described)) == described
+    assert (described["metric"], described["mode"]) == (["error", "speed"], ["min", "max"])
+
+
+def test_one_metric_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"MOASHA needs at least two metrics, got \['error'\]; use ASHA for one"):
+        MOASHAScheduler(metric=["error"], max_t=9)
+
+
+def test_numpy_is_loaded_by_the_first_comparison_and_not_by_the_import() -> None:
+    loads = "import fanwise.tune.schedulers, fanwise.tune.pareto, sys; print('numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", loads], check=True, capture_output=True, text=True)
+    assert done.stdout == "False\n"
+
+
+def test_the_examples_run() -> None:
+    result = doctest.testmod(moasha)
+    assert result.failed == 0 < result.attempted

@@ -1,0 +1,282 @@
+"""The contract of schedulers: all of ours keep it, and each check catches a scheduler that does not."""
+
+import itertools
+import random
+from typing import ClassVar
+
+import pytest
+
+from fanwise.testing import scheduler_contract as contract
+from fanwise.testing.scheduler_contract import CHECKS, Check, Make
+from fanwise.testing.scheduler_play import SPACE
+from fanwise.tune.schedulers import (
+    ASHA,
+    MOASHA,
+    Clone,
+    Decision,
+    GridSearch,
+    Hyperband,
+    MedianStopping,
+    MedianStoppingRule,
+    New,
+    NextTrial,
+    PopulationBasedTraining,
+    RandomSearch,
+    RegularizedEvolution,
+    Resume,
+    Status,
+    SuccessiveHalving,
+    Wait,
+)
+from fanwise.tune.searchers import Ask, Objective, Observation, RandomSearcher, Searcher
+from fanwise.tune.spaces import Space
+
+OURS: dict[str, Make] = {
+    "random search": lambda: RandomSearch(metric="loss"),
+    "ASHA": lambda: ASHA(metric="loss", max_t=9, resource_attr="epoch"),
+    "ASHA of three brackets": lambda: ASHA(
+        metric="loss", mode="max", max_resource_attr="max_epochs", reduction_factor=2, brackets=3
+    ),
+    "ASHA by promotion": lambda: ASHA(metric="loss", max_t=9, type="promotion", resource_attr="epoch"),
+    "ASHA by promotion of two brackets": lambda: ASHA(
+        metric="loss", max_resource_attr="max_epochs", type="promotion", brackets=2, reduction_factor=2
+    ),
+    "successive halving": lambda: SuccessiveHalving(metric="loss", max_t=9, resource_attr="epoch"),
+    "successive halving of odd rounds": lambda: SuccessiveHalving(
+        metric="loss", mode="max", max_resource_attr="max_epochs", reduction_factor=2, prefact=0.7
+    ),
+    "Hyperband": lambda: Hyperband(metric="loss", max_t=9),
+    "PBT": lambda: PopulationBasedTraining(metric="loss", max_t=9, resource_attr="epoch", perturbation_interval=2),
+    "PBT of six that change much": lambda: PopulationBasedTraining(
+        metric="loss",
+        mode="max",
+        max_resource_attr="max_epochs",
+        perturbation_interval=1,
+        population_size=6,
+        quantile_fraction=0.5,
+        resample_probability=0.8,
+    ),
+    "MOASHA": lambda: MOASHA(metric=["loss", "seconds"], mode=["min", "max"], max_t=9, resource_attr="epoch"),
+    "MOASHA of three metrics": lambda: MOASHA(
+        metric=["loss", "seconds", "bytes"], max_resource_attr="max_epochs", reduction_factor=2
+    ),
+    "grid search": lambda: GridSearch(metric="loss", num_points=3),
+    "regularised evolution": lambda: RegularizedEvolution(metric="loss", population_size=4, sample_size=2),
+    "median rule": lambda: MedianStopping(metric="loss", resource_attr="epoch", grace_population=2),
+    "median rule over ASHA": lambda: MedianStoppingRule(
+        ASHA(metric="loss", max_t=9, type="promotion"), grace_population=2
+    ),
+    "median rule over halving": lambda: MedianStoppingRule(
+        SuccessiveHalving(metric="loss", max_t=9), grace_population=2
+    ),
+}
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("name", OURS)
+def test_our_schedulers_keep_the_contract(name: str, check: Check) -> None:
+    check(OURS[name])
+
+
+class Half:
+    """A right one to be broken: a trial pauses at epoch 3, and goes on once it is in the better half of those there."""
+
+    objectives: tuple[Objective, ...] = (Objective("loss"),)
+    resource_attr: str | None = None
+    max_resource: float | None = None
+    searcher: Searcher | None = RandomSearcher()
+    clones = False
+
+    def check(self, space: Space) -> None: ...
+
+    def begin(self, space: Space, seed: int) -> None:
+        self.there: dict[int, tuple[float, int]] = {}
+        self.paused: set[int] = set()
+
+    def next(self, ask: Ask) -> NextTrial:
+        ranked = sorted(self.there, key=lambda trial_id: self.there[trial_id])
+        for trial_id in ranked[: len(ranked) // 2]:
+            if trial_id in self.paused:
+                self.paused.remove(trial_id)
+                return Resume(trial_id)
+        return New()
+
+    def on_report(self, observation: Observation) -> Decision:
+        if observation.iter < 3 or observation.trial_id in self.there:
+            return Decision.CONTINUE
+        self.there[observation.trial_id] = observation.loss, observation.trial_id
+        self.paused.add(observation.trial_id)
+        return Decision.PAUSE
+
+    def on_rewind(self, trial_id: int, to_iter: int) -> None:
+        if to_iter < 3:
+            self.there.pop(trial_id, None)
+            self.paused.discard(trial_id)
+
+    def on_end(self, trial_id: int, status: Status) -> None:
+        self.paused.discard(trial_id)
+
+    def describe(self) -> dict[str, object]:
+        return {"name": "Half"}
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_the_scheduler_that_is_broken_below_keeps_the_contract_itself(check: Check) -> None:
+    check(Half)
+
+
+class AnswersText(Half):
+    def on_report(self, observation: Observation) -> Decision:
+        return "PAUSE"  # type: ignore[return-value]
+
+
+class ResumesTheBest(Half):
+    """Whether it is paused or runs."""
+
+    def next(self, ask: Ask) -> NextTrial:
+        return Resume(min(self.there)) if self.there else New()
+
+
+class TableOfFifty(Half):
+    def next(self, ask: Ask) -> NextTrial:
+        return [New()][ask.trial_id // 50]
+
+
+class Waits(Half):
+    """For a fourth trial of a batch, although nobody starts one."""
+
+    def next(self, ask: Ask) -> NextTrial:
+        return Wait() if len(self.paused) % 4 == 3 else super().next(ask)
+
+
+class ClonesForEver(Half):
+    def next(self, ask: Ask) -> NextTrial:
+        return Clone(0, ask.space.sample(ask.random)) if ask.exhausted else super().next(ask)
+
+
+class Shared(Half):
+    numbers = itertools.count()
+
+    def on_report(self, observation: Observation) -> Decision:
+        return Decision.STOP if next(Shared.numbers) % 7 == 0 else super().on_report(observation)
+
+
+class Uncopied(Half):
+    def __deepcopy__(self, memo: object) -> "Uncopied":
+        return self
+
+
+class GoesOn(Half):
+    def __init__(self) -> None:
+        super().begin(SPACE, 0)
+
+    def begin(self, space: Space, seed: int) -> None: ...
+
+
+class Checking(Half):
+    def __init__(self) -> None:
+        super().begin(SPACE, 0)
+
+    def check(self, space: Space) -> None:
+        self.there.clear()
+
+
+class DescribesObjects(Half):
+    def describe(self) -> dict[str, object]:
+        return {"name": "Half", "searcher": self.searcher}
+
+
+class DescribesItsSearch(Half):
+    def describe(self) -> dict[str, object]:
+        return {"name": "Half", "there": len(getattr(self, "there", ()))}
+
+
+class Stops(Half):
+    """At epoch 3, unless it is the best so far; the losses stay."""
+
+    def begin(self, space: Space, seed: int) -> None:
+        self.best: dict[tuple[int, int], float] = {}
+
+    def next(self, ask: Ask) -> NextTrial:
+        return New()
+
+    def on_report(self, observation: Observation) -> Decision:
+        place = observation.trial_id, observation.iter
+        others = [loss for other, loss in self.best.items() if other != place]
+        self.best[place] = observation.loss
+        return Decision.STOP if others and observation.loss > min(others) else Decision.CONTINUE
+
+    def on_rewind(self, trial_id: int, to_iter: int) -> None: ...
+
+    def on_end(self, trial_id: int, status: Status) -> None: ...
+
+
+class Counts(Stops):
+    """Reports, the void ones too."""
+
+    def on_report(self, observation: Observation) -> Decision:
+        self.best[len(self.best), 0] = 0.0
+        return Decision.STOP if len(self.best) % 10 == 0 else Decision.CONTINUE
+
+
+class Unended(Half):
+    def on_end(self, trial_id: int, status: Status) -> None:
+        self.paused.remove(trial_id)
+
+
+class Finite(Half):
+    def on_report(self, observation: Observation) -> Decision:
+        assert int(observation.loss * 100) is not None
+        return super().on_report(observation)
+
+
+class KeepsReports(Half):
+    def begin(self, space: Space, seed: int) -> None:
+        super().begin(space, seed)
+        self.reports: list[tuple[object, ...]] = []
+
+    def on_report(self, observation: Observation) -> Decision:
+        copied = dict(observation.values), dict(observation.config), [0.0] * 32, observation.losses
+        self.reports.append(copied)
+        return Decision.CONTINUE
+
+
+class Global(Half):
+    kept: ClassVar[list[float]] = []
+
+    def next(self, ask: Ask) -> NextTrial:
+        self.kept[:] = [random.random()]
+        return super().next(ask)
+
+
+@pytest.mark.parametrize(
+    ("broken", "check"),
+    [
+        (AnswersText, contract.what_it_answers_is_always_allowed),
+        (ResumesTheBest, contract.what_it_answers_is_always_allowed),
+        (TableOfFifty, contract.a_hundred_workers_may_ask_before_the_first_report),
+        (Waits, contract.it_never_waits_while_configurations_are_left),
+        (ClonesForEver, contract.a_search_without_more_configurations_ends),
+        (Shared, contract.the_same_history_gives_the_same_answers),
+        (Uncopied, contract.a_copy_goes_on_as_the_original_does),
+        (GoesOn, contract.begin_begins_afresh),
+        (Checking, contract.check_changes_nothing),
+        (DescribesObjects, contract.a_description_is_json_and_stays_the_same),
+        (DescribesItsSearch, contract.a_description_is_json_and_stays_the_same),
+        (Counts, contract.void_reports_are_forgotten),
+        (Stops, contract.void_paths_are_forgotten),
+        (Unended, contract.ends_of_trials_that_never_reported_are_no_trouble),
+        (Finite, contract.losses_may_all_be_infinite),
+        (KeepsReports, contract.finished_trials_take_little_memory),
+        (Global, contract.it_draws_no_global_chance),
+    ],
+)
+def test_a_broken_scheduler_fails_the_contract(broken: Make, check: Check) -> None:
+    with pytest.raises((AssertionError, KeyError, OverflowError, TypeError, IndexError)):
+        check(broken)
+
+
+def test_every_check_catches_something() -> None:
+    marks = test_a_broken_scheduler_fails_the_contract.pytestmark  # type: ignore[attr-defined]
+    caught = {check for _, check in marks[0].args[1]}
+    assert caught == set(CHECKS)

@@ -1,0 +1,406 @@
+"""Early stopping beside obvious models, which keep every report and work everything out again from the start.
+
+A machine asks, reports, takes reports back and ends trials in any order that the tuner may, and compares each answer.
+Broken versions, which forget what was void, or forget too much, must be caught.
+"""
+
+import math
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+
+from fanwise.tune.schedulers import (
+    ASHA,
+    Decision,
+    Hyperband,
+    MedianStopping,
+    New,
+    NextTrial,
+    Resume,
+    Scheduler,
+    Status,
+    Stop,
+    SuccessiveHalving,
+    Wait,
+)
+from fanwise.tune.searchers import Ask, Observation
+from fanwise.tune.spaces import Space
+
+SPACE = Space({"depth": 3})
+MAXIMUM = 9
+LOSSES = st.sampled_from([0.1, 0.2, 0.2, 0.3, 0.5, 0.8, math.inf, -math.inf])
+
+
+@dataclass(frozen=True)
+class Told:
+    """One report, as all models keep it."""
+
+    number: int
+    trial_id: int
+    iter: int
+    resource: int
+    loss: float
+
+
+class Model(Protocol):
+    """What a machine asks a model: the same as a scheduler, in its own way."""
+
+    def next(self, trial_id: int, exhausted: bool) -> NextTrial: ...
+    def began(self, trial_id: int) -> None: ...
+    def on_report(self, told: Told) -> Decision: ...
+    def on_rewind(self, trial_id: int, to_iter: int) -> None: ...
+    def on_end(self, trial_id: int) -> None: ...
+
+
+class AshaModel:
+    """Of one bracket. Every entry is (loss, number, trial, iter) in the list of its level."""
+
+    def __init__(self, eta: int, type: str) -> None:
+        self.eta, self.type = eta, type
+        levels = [1, 2, 4, 8] if eta == 2 else [1, 3]
+        self.rungs: dict[int, list[tuple[float, int, int, int]]] = {level: [] for level in levels}
+        self.promoted: set[tuple[int, int]] = set()  # level, entry's number
+        self.over: set[int] = set()
+
+    def began(self, trial_id: int) -> None: ...
+
+    def next(self, trial_id: int, exhausted: bool) -> NextTrial:
+        if self.type == "promotion":
+            for level in sorted(self.rungs, reverse=True):
+                entries = sorted(self.rungs[level])
+                for _, number, trial, _ in entries[: len(entries) // self.eta]:
+                    if (level, number) not in self.promoted and trial not in self.over:
+                        self.promoted.add((level, number))
+                        return Resume(trial)
+        return New()
+
+    def on_report(self, told: Told) -> Decision:
+        if told.resource >= MAXIMUM:
+            return Decision.STOP
+        level = max(level for level in self.rungs if level <= told.resource)
+        at = [other for other, rung in self.rungs.items() for entry in rung if entry[2] == told.trial_id]
+        if at and level <= max(at):
+            return Decision.CONTINUE
+        entry = (told.loss, told.number, told.trial_id, told.iter)
+        self.rungs[level].append(entry)
+        if self.type == "promotion":
+            return Decision.PAUSE
+        entries = sorted(self.rungs[level])
+        goes_on = entry in entries[: max(1, len(entries) // self.eta)]
+        return Decision.CONTINUE if goes_on else Decision.STOP
+
+    def on_rewind(self, trial_id: int, to_iter: int) -> None:
+        for level, rung in self.rungs.items():
+            self.rungs[level] = [entry for entry in rung if entry[2] != trial_id or entry[3] <= to_iter]
+
+    def on_end(self, trial_id: int) -> None:
+        self.over.add(trial_id)
+
+
+@dataclass
+class RoundModel:
+    """One round: who is in its rung, with the report that brought them there, or None: on their way."""
+
+    number: int
+    levels: list[int]
+    sizes: list[int]
+    rung: int
+    members: dict[int, Told | None]
+    is_closed: bool = False  # nobody begins in it any more
+
+
+class HalvingModel:
+    """Every question goes through all rounds from the first one."""
+
+    def __init__(self, shapes: list[tuple[list[int], list[int]]]) -> None:
+        self.shapes = shapes
+        self.rounds: list[RoundModel] = []
+        self.waiting: list[tuple[int, int, int]] = []  # round, place, trial: promoted
+        self.beaten: list[int] = []
+
+    def next(self, trial_id: int, exhausted: bool) -> NextTrial:
+        last = self.rounds[-1] if self.rounds else None
+        if exhausted and last is not None and not last.is_closed and None not in last.members.values():
+            last.is_closed = True
+            self._work_out(last)
+        if self.beaten:
+            return Stop(self.beaten.pop(0))
+        if self.waiting:
+            self.waiting.sort()
+            return Resume(self.waiting.pop(0)[2])
+        return Wait() if exhausted else New()
+
+    def began(self, trial_id: int) -> None:
+        if not self.rounds or self.rounds[-1].is_closed:
+            levels, sizes = self.shapes[len(self.rounds) % len(self.shapes)]
+            self.rounds.append(RoundModel(len(self.rounds), levels, sizes, 0, {}))
+            self.begun = 0
+        self.begun += 1
+        self.rounds[-1].members[trial_id] = None
+        self.rounds[-1].is_closed = self.begun == self.rounds[-1].sizes[0]
+
+    def on_report(self, told: Told) -> Decision:
+        found = [each for each in self.rounds if told.trial_id in each.members]
+        if not found or told.resource < found[0].levels[found[0].rung]:
+            return Decision.CONTINUE
+        if told.resource >= MAXIMUM:
+            self.on_end(told.trial_id)
+            return Decision.STOP
+        found[0].members[told.trial_id] = told
+        self._work_out(found[0])
+        if told.trial_id in self.beaten:
+            self.beaten.remove(told.trial_id)
+            return Decision.STOP
+        promoted = [entry for entry in self.waiting if entry[2] == told.trial_id]
+        for entry in promoted:
+            self.waiting.remove(entry)
+        return Decision.CONTINUE if promoted else Decision.PAUSE
+
+    def on_rewind(self, trial_id: int, to_iter: int) -> None:
+        for each in self.rounds:
+            told = each.members.get(trial_id)
+            if told is not None and told.iter > to_iter:
+                each.members[trial_id] = None
+
+    def on_end(self, trial_id: int) -> None:
+        self.waiting = [entry for entry in self.waiting if entry[2] != trial_id]
+        self.beaten = [other for other in self.beaten if other != trial_id]
+        for each in self.rounds:
+            if trial_id in each.members:
+                del each.members[trial_id]
+                self._work_out(each)
+
+    def _work_out(self, each: RoundModel) -> None:
+        told = [one for one in each.members.values() if one is not None]
+        if not each.is_closed or len(told) < len(each.members):
+            return
+        ranked = [one.trial_id for one in sorted(told, key=lambda one: (one.loss, one.number))]
+        share = each.sizes[each.rung + 1] / each.sizes[each.rung] if each.rung + 1 < len(each.sizes) else 0.0
+        count = max(1, math.floor(len(ranked) * share + 1e-9)) if ranked and share else 0
+        self.waiting += [(each.number, place, trial_id) for place, trial_id in enumerate(ranked[:count])]
+        self.beaten += ranked[count:]
+        each.rung += 1
+        each.members = dict.fromkeys(ranked[:count])
+
+
+class MedianModel:
+    """Keeps all reports that stand, in the order in which they came."""
+
+    def __init__(self, grace_time: int, grace_population: int) -> None:
+        self.grace_time, self.grace_population = grace_time, grace_population
+        self.reports: list[Told] = []
+
+    def next(self, trial_id: int, exhausted: bool) -> NextTrial:
+        return New()
+
+    def began(self, trial_id: int) -> None: ...
+
+    def on_report(self, told: Told) -> Decision:
+        averages = [self._average(one) for one in self.reports if one.resource == told.resource]
+        self.reports.append(told)
+        best = min(one.loss for one in self.reports if one.trial_id == told.trial_id)
+        if told.resource < self.grace_time or len(averages) < self.grace_population:
+            return Decision.CONTINUE
+        middle = sorted(averages)[(len(averages) - 1) // 2 : len(averages) // 2 + 1]
+        median = middle[0] if middle[0] == middle[-1] else statistics.median(middle)
+        return Decision.STOP if best > median else Decision.CONTINUE
+
+    def _average(self, told: Told) -> float:
+        mine = [one.loss for one in self.reports if one.trial_id == told.trial_id and one.number <= told.number]
+        # From the first infinities of both signs on, it stays a bad one.
+        total = 0.0
+        for loss in mine:
+            total = math.inf if math.isnan(total + loss) else total + loss
+        return total / len(mine)
+
+    def on_rewind(self, trial_id: int, to_iter: int) -> None:
+        self.reports = [one for one in self.reports if one.trial_id != trial_id or one.iter <= to_iter]
+
+    def on_end(self, trial_id: int) -> None: ...
+
+
+Make = Callable[[], tuple[Scheduler, Model]]
+OURS: dict[str, Make] = {
+    "stopping": lambda: (ASHA(metric="loss", max_t=MAXIMUM), AshaModel(3, "stopping")),
+    "stopping by 2": lambda: (ASHA(metric="loss", max_t=MAXIMUM, reduction_factor=2), AshaModel(2, "stopping")),
+    "promotion": lambda: (ASHA(metric="loss", max_t=MAXIMUM, type="promotion"), AshaModel(3, "promotion")),
+    "promotion by 2": lambda: (
+        ASHA(metric="loss", max_t=MAXIMUM, type="promotion", reduction_factor=2),
+        AshaModel(2, "promotion"),
+    ),
+    "halving": lambda: (
+        SuccessiveHalving(metric="loss", max_t=MAXIMUM, reduction_factor=3, prefact=0.6),
+        HalvingModel([([1, 3, 9], [5, 1, 1])]),
+    ),
+    "halving by 2": lambda: (
+        SuccessiveHalving(metric="loss", max_t=MAXIMUM, grace_period=2, reduction_factor=2),
+        HalvingModel([([2, 4, 8, 9], [8, 4, 2, 1])]),
+    ),
+    "Hyperband": lambda: (
+        Hyperband(metric="loss", max_t=MAXIMUM),
+        HalvingModel([([1, 3, 9], [9, 3, 1]), ([3, 9], [5, 1]), ([9], [3])]),
+    ),
+    "median rule": lambda: (
+        MedianStopping(metric="loss", grace_time=2, grace_population=3),
+        MedianModel(2, 3),
+    ),
+}
+
+
+def machine_of(make: Make) -> type[RuleBasedStateMachine]:
+    """A machine over a scheduler and its model."""
+
+    class Machine(RuleBasedStateMachine):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scheduler, self.model = make()
+            self.scheduler.begin(SPACE, 0)
+            self.running: dict[int, tuple[int, int]] = {}  # trial -> iter, resource
+            self.paths: dict[int, list[tuple[int, int]]] = {}  # of all that are not over
+            self.next_id = 0
+            self.number = 0
+
+        @precondition(lambda self: len(self.running) < 10)
+        @rule(exhausted=st.sampled_from([False, False, False, True]), comes=st.sampled_from([True, True, True, False]))
+        def ask(self, exhausted: bool, comes: bool) -> None:
+            """The searcher has nothing, or its suggestion does not come."""
+            ask = Ask(self.number, self.next_id, SPACE, purpose="next", exhausted=exhausted)
+            answer = self.scheduler.next(ask)
+            assert answer == self.model.next(self.next_id, exhausted)
+            if isinstance(answer, Resume):
+                self.running[answer.trial_id] = self.paths[answer.trial_id][-1]
+            elif isinstance(answer, Stop):
+                self._end(answer.trial_id, Status.STOPPED)
+            elif isinstance(answer, New) and comes and not exhausted:
+                self.model.began(self.next_id)
+                self.running[self.next_id] = (0, 0)
+                self.paths[self.next_id] = [(0, 0)]
+                self.next_id += 1
+
+        @precondition(lambda self: self.running)
+        @rule(data=st.data(), stride=st.sampled_from([1, 1, 1, 2, 4]), loss=LOSSES)
+        def report(self, data: st.DataObject, stride: int, loss: float) -> None:
+            trial_id = data.draw(st.sampled_from(sorted(self.running)))
+            iter, resource = self.running[trial_id][0] + 1, self.running[trial_id][1] + stride
+            observation = Observation(trial_id, {"depth": 3}, iter, float(resource), (loss,), {"loss": loss})
+            decision = self.scheduler.on_report(observation)
+            self.number += 1
+            assert decision is self.model.on_report(Told(self.number, trial_id, iter, resource, loss))
+            self.paths[trial_id].append((iter, resource))
+            if decision is Decision.STOP:
+                self._end(trial_id, Status.COMPLETED)
+            elif decision is Decision.PAUSE:
+                del self.running[trial_id]
+            else:
+                self.running[trial_id] = iter, resource
+
+        @precondition(lambda self: self.running)
+        @rule(data=st.data())
+        def rewind(self, data: st.DataObject) -> None:
+            trial_id = data.draw(st.sampled_from(sorted(self.running)))
+            to_iter = data.draw(st.integers(0, self.running[trial_id][0]))
+            self.scheduler.on_rewind(trial_id, to_iter)
+            self.model.on_rewind(trial_id, to_iter)
+            self.paths[trial_id] = [step for step in self.paths[trial_id] if step[0] <= to_iter]
+            self.running[trial_id] = self.paths[trial_id][-1]
+
+        @precondition(lambda self: self.paths)
+        @rule(data=st.data())
+        def end(self, data: st.DataObject) -> None:
+            """By itself, by a person's hand, or by a crash; paused trials too."""
+            trial_id = data.draw(st.sampled_from(sorted(self.paths)))
+            self._end(trial_id, data.draw(st.sampled_from([Status.COMPLETED, Status.STOPPED, Status.FAILED])))
+
+        def _end(self, trial_id: int, status: Status) -> None:
+            self.scheduler.on_end(trial_id, status)
+            self.model.on_end(trial_id)
+            self.running.pop(trial_id, None)
+            del self.paths[trial_id]
+
+        def teardown(self) -> None:
+            """Of trials that are over, nothing but their places at the rungs is kept."""
+            for trial_id in list(self.paths):
+                self._end(trial_id, Status.COMPLETED)
+            # A trial that was asked for and did not come is known until the next question.
+            self.scheduler.next(Ask(self.number, self.next_id, SPACE, purpose="next", exhausted=True))
+            state: Any = self.scheduler  # Any: each scheduler has its own
+            for name in ("_trials", "_steps", "_round_of", "_is_promoted", "_is_beaten"):
+                assert not getattr(state, name, None), f"{name} is {getattr(state, name)}"
+
+    return Machine
+
+
+SMALL = settings(max_examples=25, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck))
+QUICKLY = settings(
+    max_examples=400,
+    stateful_step_count=60,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_scheduler_answers_as_its_model_does(name: str) -> None:
+    run_state_machine_as_test(machine_of(OURS[name]), settings=SMALL)
+
+
+def never_rewinds(scheduler: Any) -> None:  # Any: methods are replaced
+    scheduler.on_rewind = lambda trial_id, to_iter: None
+
+
+def rewinds_to_the_start(scheduler: Any) -> None:
+    rewind = scheduler.on_rewind
+    scheduler.on_rewind = lambda trial_id, to_iter: rewind(trial_id, 0)
+
+
+def never_hears_of_ends(scheduler: Any) -> None:
+    scheduler.on_end = lambda trial_id, status: None
+
+
+def takes_a_tie_the_other_way(scheduler: Any) -> None:
+    """As if the later of two equal losses were the better one."""
+    report = scheduler.on_report
+    seen: list[int] = []
+
+    def on_report(told: Observation) -> Decision:
+        seen.append(told.trial_id)
+        better = told.loss - 1e-9 * len(seen)
+        observation = Observation(told.trial_id, told.config, told.iter, told.resource, (better,), told.values)
+        return Decision(report(observation))
+
+    scheduler.on_report = on_report
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("stopping by 2", never_rewinds),
+        ("stopping by 2", rewinds_to_the_start),
+        ("stopping by 2", takes_a_tie_the_other_way),
+        ("promotion by 2", rewinds_to_the_start),
+        ("promotion by 2", never_hears_of_ends),
+        ("promotion by 2", takes_a_tie_the_other_way),
+        ("halving by 2", never_hears_of_ends),
+        ("halving by 2", takes_a_tie_the_other_way),
+        ("Hyperband", never_hears_of_ends),
+        ("median rule", never_rewinds),
+        ("median rule", rewinds_to_the_start),
+    ],
+)
+def test_a_broken_version_is_caught(name: str, fault: Callable[[Any], None]) -> None:
+    def make() -> tuple[Scheduler, Model]:
+        scheduler, model = OURS[name]()
+        fault(scheduler)
+        return scheduler, model
+
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(machine_of(make), settings=QUICKLY)

@@ -1,0 +1,40 @@
+"""Searchers: the two methods, and RandomSearcher."""
+
+import doctest
+from collections.abc import Mapping
+
+import pytest
+
+from fanwise.tune.chance import Chance
+from fanwise.tune.searchers import Ask, Observation, RandomSearcher, Searcher, base
+from fanwise.tune.spaces import Space, loguniform, randint
+
+SPACE = Space({"learning_rate": loguniform(1e-2, 1), "batch_size": randint(32, 256), "max_epochs": 10})
+
+
+def test_the_random_searcher_draws_from_the_space_with_the_asks_chance() -> None:
+    suggested = RandomSearcher().suggest(Ask(0, 0, SPACE))
+    assert suggested == SPACE.sample(Chance("0/suggest/0"))
+    assert suggested != RandomSearcher().suggest(Ask(1, 0, SPACE))
+    assert suggested != RandomSearcher().suggest(Ask(0, 0, SPACE, seed=1))
+    assert suggested != RandomSearcher().suggest(Ask(0, 0, SPACE, purpose="next"))
+
+
+def test_the_random_searcher_learns_nothing() -> None:
+    searcher = RandomSearcher()
+    before = searcher.suggest(Ask(5, 0, SPACE))
+    searcher.observe(Observation(0, before, 1, 1.0, (0.1,), {"loss": 0.1}))
+    assert searcher.suggest(Ask(5, 1, SPACE)) == before
+
+
+def test_a_searcher_without_both_methods_cannot_be_made() -> None:
+    class Half(Searcher):
+        def suggest(self, ask: Ask) -> Mapping[str, object]:
+            return ask.space.sample(ask.random)
+
+    with pytest.raises(TypeError, match="observe"):
+        Half()  # type: ignore[abstract]
+
+
+def test_the_examples_run() -> None:
+    assert doctest.testmod(base).failed == 0

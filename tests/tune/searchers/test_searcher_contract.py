@@ -1,0 +1,232 @@
+"""The contract of searchers: all of ours keep it, and each check catches a searcher that does not."""
+
+import itertools
+import random
+from collections.abc import Mapping
+
+import pytest
+
+from fanwise.testing import searcher_contract as contract
+from fanwise.testing.searcher_contract import CHECKS, Check, Make
+from fanwise.tune.searchers import (
+    Ask,
+    EvolutionSearcher,
+    GridSearcher,
+    LocalSearcher,
+    Observation,
+    RandomSearcher,
+    Searcher,
+    SobolSearcher,
+)
+from fanwise.tune.searchers.first_points import FirstPoints
+from fanwise.tune.spaces import Space
+
+OURS: dict[str, Make] = {
+    "random": RandomSearcher,
+    "grid": lambda: GridSearcher(2),
+    "sobol": SobolSearcher,
+    "local": lambda: LocalSearcher(0.8, 3),
+    "evolution": lambda: EvolutionSearcher(population_size=4, sample_size=2),
+    "first points": lambda: FirstPoints([{}, {}], LocalSearcher(0.8, 3)),
+}
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("name", OURS)
+def test_our_searchers_keep_the_contract(name: str, check: Check) -> None:
+    check(OURS[name])
+
+
+class Best(Searcher):
+    """A right one to be broken: the best configuration of the trials, by their last report."""
+
+    def __init__(self) -> None:
+        self.losses: dict[int, dict[int, float]] = {}
+        self.configs: dict[int, Mapping[str, object]] = {}
+
+    def begin(self, space: Space, seed: int) -> None:
+        self.losses, self.configs = {}, {}
+
+    def suggest(self, ask: Ask) -> Mapping[str, object] | None:
+        found = [(losses[max(losses)], trial_id) for trial_id, losses in self.losses.items() if losses]
+        if ask.number % 2 == 0 or not found:
+            return ask.space.sample(ask.random)
+        return dict(self.configs[min(found)[1]])
+
+    def observe(self, observation: Observation) -> None:
+        self.losses.setdefault(observation.trial_id, {})[observation.iter] = observation.loss
+        self.configs[observation.trial_id] = dict(observation.config)
+
+    def on_rewind(self, trial_id: int, to_iter: int) -> None:
+        for iter in [iter for iter in self.losses.get(trial_id, {}) if iter > to_iter]:
+            del self.losses[trial_id][iter]
+
+
+class LeavesOne(Best):
+    def suggest(self, ask: Ask) -> Mapping[str, object] | None:
+        config = dict(super().suggest(ask) or {})
+        return {name: config[name] for name in list(config)[1:]}
+
+
+class Forgets(Best):
+    def on_rewind(self, trial_id: int, to_iter: int) -> None: ...
+
+
+class GoesOn(Best):
+    def begin(self, space: Space, seed: int) -> None: ...
+
+
+class NeedsReports(Best):
+    def suggest(self, ask: Ask) -> Mapping[str, object] | None:
+        assert not ask.pending or self.losses
+        return super().suggest(ask)
+
+
+class Global(Best):
+    def suggest(self, ask: Ask) -> Mapping[str, object] | None:
+        return ask.space.sample(random.Random(random.random()))
+
+
+class Shared(Best):
+    numbers = itertools.count()
+
+    def suggest(self, ask: Ask) -> Mapping[str, object] | None:
+        return ask.space.sample(random.Random(next(Shared.numbers)))
+
+
+class Uncopied(Best):
+    def __deepcopy__(self, memo: object) -> "Uncopied":
+        return self
+
+    def suggest(self, ask: Ask) -> Mapping[str, object] | None:
+        self.drawn = getattr(self, "drawn", 0) + 1
+        return ask.space.sample(random.Random(self.drawn))
+
+    def begin(self, space: Space, seed: int) -> None:
+        self.drawn = 0
+
+
+class Checking(Best):
+    def check(self, space: Space) -> None:
+        self.losses.clear()
+
+
+class DescribesObjects(Best):
+    def describe(self) -> dict[str, object]:
+        return {"name": "Best", "chance": random.Random(0)}
+
+
+class DescribesItsSearch(Best):
+    def describe(self) -> dict[str, object]:
+        return {"name": "Best", "seen": len(self.losses)}
+
+
+class Changes(Best):
+    def observe(self, observation: Observation) -> None:
+        super().observe(observation)
+        for name in observation.config:
+            observation.config[name] = None  # type: ignore[index]
+
+
+class Hands(Best):
+    def suggest(self, ask: Ask) -> Mapping[str, object] | None:
+        config = dict(super().suggest(ask) or {})
+        self.configs[-1] = self.configs.get(-1, config) or ask.space.sample(random.Random(ask.number))
+        return self.configs[-1]
+
+
+class Unended(Best):
+    def on_end(self, trial_id: int, status: str) -> None:
+        del self.losses[trial_id]
+
+
+class Rounds(Best):
+    def observe(self, observation: Observation) -> None:
+        int(observation.loss)
+        super().observe(observation)
+
+
+class Twice(Best):
+    """Never the same configuration twice, and no end."""
+
+    def suggest(self, ask: Ask) -> Mapping[str, object] | None:
+        seen = list(self.configs.values())
+        for number in range(200):
+            config = ask.space.sample(random.Random(number))
+            if config not in seen:
+                return config
+        raise RuntimeError("nothing is left")
+
+
+class Recalled(Best):
+    number = 0
+
+    def begin(self, space: Space, seed: int) -> None:
+        self.number = 0
+
+    def suggest(self, ask: Ask) -> Mapping[str, object] | None:
+        self.number += 1
+        return ask.space.sample(random.Random(self.number))
+
+    def recall(self, ask: Ask, config: Mapping[str, object] | None) -> None: ...
+
+
+BROKEN: list[tuple[Make, Check]] = [
+    (LeavesOne, contract.suggestions_are_configurations_of_the_space),
+    (NeedsReports, contract.a_hundred_trials_may_run_before_the_first_report),
+    (Shared, contract.the_same_seed_and_reports_give_the_same_suggestions),
+    (Uncopied, contract.a_copy_goes_on_as_the_original_does),
+    (GoesOn, contract.begin_begins_afresh),
+    (Checking, contract.check_changes_nothing),
+    (DescribesObjects, contract.a_description_is_json_and_stays_the_same),
+    (DescribesItsSearch, contract.a_description_is_json_and_stays_the_same),
+    (Changes, contract.what_it_is_given_stays_as_it_is),
+    (Hands, contract.what_it_returned_may_be_changed),
+    (Forgets, contract.void_reports_are_forgotten),
+    (Unended, contract.ends_of_trials_that_never_reported_are_no_trouble),
+    (Rounds, contract.losses_may_all_be_infinite),
+    (Twice, contract.whoever_has_nothing_may_be_asked_again),
+    (Recalled, contract.recall_leads_to_where_suggest_did),
+    (Global, contract.it_draws_no_global_chance),
+]
+
+
+@pytest.mark.parametrize(("make", "check"), BROKEN, ids=lambda item: item.__name__)
+def test_a_broken_searcher_is_caught(make: Make, check: Check) -> None:
+    with pytest.raises((AssertionError, KeyError, ValueError, OverflowError, RuntimeError, TypeError)):
+        check(make)
+
+
+class ForgetfulLocal(LocalSearcher):  # type: ignore[misc]  # a mutant
+    def on_rewind(self, trial_id: int, to_iter: int) -> None: ...
+
+
+class ForgetfulEvolution(EvolutionSearcher):  # type: ignore[misc]
+    def on_rewind(self, trial_id: int, to_iter: int) -> None: ...
+
+
+class ForgetfulPoints(FirstPoints):  # type: ignore[misc]
+    def on_rewind(self, trial_id: int, to_iter: int) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ForgetfulLocal(0.8, 3),
+        lambda: ForgetfulEvolution(4, 2),
+        lambda: ForgetfulPoints([{}], LocalSearcher(0.8, 3)),
+    ],
+    ids=["local", "evolution", "first points"],
+)
+def test_each_searcher_of_ours_that_learns_is_caught_when_it_keeps_void_reports(make: Make) -> None:
+    with pytest.raises(AssertionError, match="reports that on_rewind made void had an effect"):
+        contract.void_reports_are_forgotten(make)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_what_was_broken_was_right_before(check: Check) -> None:
+    check(Best)
+
+
+def test_every_check_catches_somebody() -> None:
+    assert {check for _, check in BROKEN} == set(CHECKS)

@@ -1,0 +1,179 @@
+"""What holds for every simulated search, whatever scheduler, faults and times: drawn by Hypothesis.
+
+The same settings give the same facts; the facts, handed in again, give the same orders; a worker has one trial at a
+time; the seconds of training are those of the attempts; a million trials leave no more behind than a thousand.
+"""
+
+import tracemalloc
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fanwise.errors import SearchFailedError
+from fanwise.testing.learning_curves import BEST, FASTEST, curves, least_loss, loss_at
+from fanwise.tune import RandomSearch, Scheduler, StoppingCriterion
+from fanwise.tune.decisions.facts import Fact
+from fanwise.tune.decisions.orders import Order
+from fanwise.tune.decisions.tuning import Tuning
+from fanwise.tune.schedulers import ASHA
+from fanwise.tune.simulate import Faults, FunctionTable, SimulatedSearch, simulate
+
+HISTORY = list[tuple[Fact, list[Order]]]
+MOST_EPOCHS = 9
+
+
+def asha(kind: str) -> Scheduler:
+    return ASHA(
+        metric="loss",
+        resource_attr="epoch",
+        max_resource_attr="max_epochs",
+        grace_period=1,
+        reduction_factor=3,
+        type=kind,  # type: ignore[arg-type]  # one of the two
+    )
+
+
+SCHEDULERS: Mapping[str, Callable[[], Scheduler]] = {
+    "random": lambda: RandomSearch(metric="loss"),
+    "stopping": lambda: asha("stopping"),
+    "promotion": lambda: asha("promotion"),
+}
+FAULTS = st.builds(
+    Faults,
+    crashes_per_hour=st.sampled_from([0.0, 200.0]),
+    losses_per_hour=st.sampled_from([0.0, 200.0]),
+    repair_s=st.sampled_from([0.0, 7.5]),
+    slowdown=st.sampled_from([None, lambda chance: 1.0 + chance.random()]),
+)
+SETTINGS = st.fixed_dictionaries(
+    {
+        "n_workers": st.integers(1, 6),
+        "seed": st.integers(0, 2**31),
+        "checkpoints": st.booleans(),
+        "startup_s": st.sampled_from([0.0, 0.25]),
+        "thinking_s": st.sampled_from([0.0, 0.5]),
+        "faults": st.none() | FAULTS,
+        "retries": st.integers(0, 2),
+        "asynchronous": st.booleans(),
+        "trial_timeout_s": st.sampled_from([None, 6.5]),
+    }
+)
+STOPS = st.builds(StoppingCriterion, max_num_trials_started=st.integers(1, 25)) | st.builds(
+    StoppingCriterion, max_wallclock_time=st.floats(1.0, 60.0)
+)
+
+
+def run(name: str, stop: StoppingCriterion, options: Mapping[str, Any]) -> tuple[SimulatedSearch | None, HISTORY]:
+    """The search, or None if all its trials failed, and its facts with their orders."""
+    history: HISTORY = []
+
+    def note(fact: Fact, orders: list[Order]) -> None:
+        history.append((fact, list(orders)))
+
+    try:
+        table = curves(MOST_EPOCHS)
+        search = simulate(
+            SCHEDULERS[name](), table, stop, keep="reports", max_equal_failures=None, note=note, **options
+        )
+    except SearchFailedError:
+        return None, history
+    return search, history
+
+
+@given(st.sampled_from(sorted(SCHEDULERS)), STOPS, SETTINGS)
+@settings(max_examples=60, deadline=None)
+def test_the_same_settings_give_the_same_search_and_its_facts_the_same_orders(
+    name: str, stop: StoppingCriterion, options: Mapping[str, Any]
+) -> None:
+    first, second = run(name, stop, options), run(name, stop, options)
+    assert shown(first[1]) == shown(second[1])
+    if first[0] is not None and second[0] is not None:
+        assert first[0].incumbents == second[0].incumbents
+        assert first[0].reports().equals(second[0].reports())
+    scheduler, table = SCHEDULERS[name](), curves(MOST_EPOCHS)
+    scheduler.begin(table.space, options["seed"])
+    again = Tuning(
+        scheduler,
+        table.space,
+        stop,
+        max_equal_failures=None,
+        **{key: options[key] for key in ("n_workers", "seed", "retries", "asynchronous", "trial_timeout_s")},
+    )
+    assert shown([(fact, again.handle(fact)) for fact, _ in first[1]]) == shown(first[1])
+
+
+def shown(history: HISTORY) -> list[str]:
+    """As text: a question is told by its number and the facts of a NaN are not equal to themselves."""
+    return [f"{fact} {[order for order in orders if type(order).__name__ != 'Suggest']}" for fact, orders in history]
+
+
+@given(st.sampled_from(sorted(SCHEDULERS)), STOPS, SETTINGS)
+@settings(max_examples=60, deadline=None)
+def test_a_worker_has_one_trial_at_a_time_and_all_seconds_are_accounted_for(
+    name: str, stop: StoppingCriterion, options: Mapping[str, Any]
+) -> None:
+    search, history = run(name, stop, options)
+    times_s = [fact.now_s for fact, _ in history]
+    assert times_s == sorted(times_s)
+    if search is None:
+        return
+    frame = search.attempts()
+    assert (
+        len(frame) == search.num_attempts == sum(type(o).__name__ == "Start" for _, orders in history for o in orders)
+    )
+    assert set(frame["worker"]) <= set(range(options["n_workers"]))
+    for _, rows in frame.groupby("worker"):
+        ordered = rows.sort_values(["start_s", "end_s"])
+        assert (ordered["start_s"].iloc[1:].to_numpy() >= ordered["end_s"].iloc[:-1].to_numpy()).all()
+    assert not frame.duplicated(["trial_id", "attempt"]).any()
+    training_s = (frame["end_s"] - frame["ready_s"]).fillna(0.0)
+    assert search.training_s == pytest.approx(training_s.sum())
+    assert training_s.ge(0.0).all()
+    assert search.utilisation <= 1.0 + 1e-9
+    assert search.duration_s == times_s[-1]
+    assert search.num_facts == len(history)
+    assert sum(search.decisions.values()) == search.num_reports == len(search.reports())
+    losses = search.reports()["loss"]
+    assert [one.value for one in search.incumbents] == losses[losses < losses.cummin().shift(fill_value=1e9)].tolist()
+
+
+@pytest.mark.parametrize("name", ["random", "stopping"])
+def test_a_finished_trial_leaves_nothing(name: str) -> None:
+    table = FunctionTable(lambda config, epoch: ({"loss": 1.0}, 1.0), {"x": 1, "max_epochs": 1})
+
+    def grown(number: int) -> int:
+        """Bytes that are there at the end of a search and were not before it."""
+        tracemalloc.start()
+        bytes_at = []
+
+        def note(fact: Fact, orders: list[Order]) -> None:
+            if type(fact).__name__ == "Begin" or any(type(order).__name__ == "Finish" for order in orders):
+                bytes_at.append(tracemalloc.get_traced_memory()[0])
+
+        simulate(RandomSearch(metric="loss"), table, StoppingCriterion(max_num_trials_started=number), note=note)
+        tracemalloc.stop()
+        return bytes_at[-1] - bytes_at[0]
+
+    grown(100)  # what caches take at first
+    assert grown(2000) - grown(200) < 20_000  # 11 bytes for each of 1800 trials
+
+
+def test_the_family_has_the_optimum_that_it_says() -> None:
+    best = {**BEST, "speed": FASTEST}
+    assert loss_at(best, 64) == least_loss(64)
+    for name in BEST:
+        assert loss_at({**best, name: (BEST[name] + 0.01) % 1.0}, 64) > least_loss(64)
+    assert loss_at({**best, "speed": 1.0}, 64) > least_loss(64)
+
+
+def test_the_family_has_as_many_good_configurations_as_it_says() -> None:
+    table, good = curves(1), 0
+    from fanwise.tune.chance import Chance
+
+    for number in range(4000):
+        config = {**table.space.sample(Chance(f"family/{number}")), "speed": 1.0}
+        good += 2.0 * loss_at(config, 1) - 1.0 <= 0.5  # the loss is (1 + distance) / 2
+    assert 4000 / 8 * 0.85 < good < 4000 / 8 * 1.15

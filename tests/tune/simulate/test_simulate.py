@@ -1,0 +1,377 @@
+"""Simulated searches by hand: who runs where and when, what a crash or a pause costs, when the search is over."""
+
+import math
+from collections.abc import Mapping
+
+import pytest
+
+from fanwise.errors import SearchFailedError
+from fanwise.tune import (
+    Ask,
+    Decision,
+    FIFOScheduler,
+    New,
+    NextTrial,
+    Objective,
+    Observation,
+    RandomSearch,
+    Resume,
+    Scheduler,
+    Searcher,
+    Space,
+    Status,
+    StoppingCriterion,
+    Wait,
+    randint,
+    uniform,
+)
+from fanwise.tune.schedulers import ASHA
+from fanwise.tune.simulate import Curve, Faults, FunctionTable, SimulatedSearch, incumbent_spread, repeat, simulate
+
+FOREVER = StoppingCriterion(max_wallclock_time=math.inf)
+
+
+def trials(number: int) -> StoppingCriterion:
+    return StoppingCriterion(max_num_trials_started=number)
+
+
+def train(config: Mapping[str, object], epoch: int) -> tuple[dict[str, object], float]:
+    """Trial x reports x + 1/epoch, each epoch takes x seconds."""
+    x = config["x"]
+    assert isinstance(x, int)
+    return {"loss": x + 1 / epoch}, float(x)
+
+
+def points(*xs: int) -> list[dict[str, object]]:
+    return [{"x": x} for x in xs]
+
+
+TABLE = FunctionTable(train, {"x": randint(1, 9), "max_epochs": 2})
+
+
+class Numbers(Searcher):
+    """x = 1, 2, 3, ..., as many as it has."""
+
+    def __init__(self, last: int = 9, *, budget_s: float | None = None) -> None:
+        self.last = last
+        self.given = 0
+        self.budget_s = budget_s  # type: ignore[misc]  # one object's
+
+    def suggest(self, ask: Ask) -> Mapping[str, object] | None:
+        if self.given == self.last:
+            return None
+        self.given += 1
+        return {"x": self.given}
+
+    def observe(self, observation: Observation) -> None: ...
+
+
+class PausesAtOne:
+    """Pauses each of `number` new trials at its first report, and goes on with all of them when none is left."""
+
+    objectives = (Objective("loss"),)
+    resource_attr = None
+    max_resource = None
+    clones = False
+
+    def __init__(self, number: int) -> None:
+        self.searcher = Numbers(number)
+        self.left = number
+        self.paused: list[int] = []
+        self.resumed: set[int] = set()
+
+    def check(self, space: Space) -> None: ...
+    def begin(self, space: Space, seed: int) -> None: ...
+
+    def next(self, ask: Ask) -> NextTrial:
+        if self.left:
+            self.left -= 1
+            return New()
+        if self.paused:
+            trial_id = self.paused.pop(0)
+            self.resumed.add(trial_id)
+            return Resume(trial_id)
+        return Wait()
+
+    def on_report(self, observation: Observation) -> Decision:
+        if observation.trial_id in self.resumed:
+            return Decision.CONTINUE
+        self.paused.append(observation.trial_id)
+        return Decision.PAUSE
+
+    def on_rewind(self, trial_id: int, to_iter: int) -> None: ...
+    def on_end(self, trial_id: int, status: Status) -> None: ...
+    def describe(self) -> dict[str, object]:
+        return {"name": "PausesAtOne"}
+
+
+def spans(search: SimulatedSearch) -> list[tuple[int, int, float, float, float]]:
+    """Of each attempt, in order of their ends: trial, worker, start, ready, end."""
+    frame = search.attempts()
+    columns = ("trial_id", "worker", "start_s", "ready_s", "end_s")
+    return list(zip(*(frame[name].tolist() for name in columns), strict=True))
+
+
+def test_three_trials_on_two_workers_run_when_they_should() -> None:
+    # Trials 0, 1, 2 need 1 + 2*2, 1 + 2*5 and 1 + 2*3 seconds: the third takes the first worker at 5.
+    scheduler = FIFOScheduler(metric="loss", points_to_evaluate=points(2, 5, 3))
+    search = simulate(scheduler, TABLE, trials(3), n_workers=2, startup_s=1.0, keep="reports")
+    assert spans(search) == [(0, 0, 0.0, 1.0, 5.0), (1, 1, 0.0, 1.0, 11.0), (2, 0, 5.0, 6.0, 12.0)]
+    assert search.reports().to_dict("split")["data"] == [
+        [3.0, 0, 1, 3.0],
+        [5.0, 0, 2, 2.5],
+        [6.0, 1, 1, 6.0],
+        [9.0, 2, 1, 4.0],
+        [11.0, 1, 2, 5.5],
+        [12.0, 2, 2, 3.5],
+    ]
+    assert search.duration_s == 12.0
+    assert search.training_s == 4.0 + 10.0 + 6.0
+    assert search.utilisation == 20.0 / 24.0
+    assert [(one.time_s, one.value, one.trial_id, one.iter) for one in search.incumbents] == [
+        (3.0, 3.0, 0, 1),
+        (5.0, 2.5, 0, 2),
+    ]
+    assert search.best is not None
+    assert (search.best.value, search.best.config) == (2.5, {"x": 2, "max_epochs": 2})
+    assert (search.incumbent_at(2.9), search.incumbent_at(3.0), search.incumbent_at(99.0)) == (None, 3.0, 2.5)
+    assert (search.time_to(3.0), search.time_to(2.9), search.time_to(2.0)) == (3.0, 5.0, None)
+
+
+def test_a_synchronous_batch_waits_for_its_slowest_trial() -> None:
+    scheduler = FIFOScheduler(metric="loss", points_to_evaluate=points(2, 5, 3))
+    search = simulate(scheduler, TABLE, trials(3), n_workers=2, asynchronous=False, keep="attempts")
+    assert spans(search) == [(0, 0, 0.0, 0.0, 4.0), (1, 1, 0.0, 0.0, 10.0), (2, 0, 10.0, 10.0, 16.0)]
+
+
+def test_a_time_limit_ends_what_runs_at_that_very_moment() -> None:
+    scheduler = FIFOScheduler(metric="loss", points_to_evaluate=points(2, 5))
+    search = simulate(scheduler, TABLE, StoppingCriterion(max_wallclock_time=4.5), n_workers=2, keep="attempts")
+    assert search.duration_s == 4.5
+    assert search.utilisation == 1.0
+    assert search.reason == "max_wallclock_time=4.5 s is over"
+    assert search.num_reports == 2  # both of trial 0; trial 1 would have reported at 5
+
+
+def test_a_trial_that_takes_too_long_is_ended_on_time() -> None:
+    stop = StoppingCriterion(max_num_trials_started=2)
+    scheduler = FIFOScheduler(metric="loss", points_to_evaluate=points(5, 2))
+    search = simulate(scheduler, TABLE, stop, n_workers=1, startup_s=1.0, trial_timeout_s=6.0, keep="attempts")
+    assert spans(search) == [(0, 0, 0.0, 1.0, 7.0), (1, 0, 7.0, 8.0, 12.0)]
+    assert (search.num_trials_failed, search.num_trials_completed) == (1, 1)
+
+
+@pytest.mark.parametrize(("checkpoints", "end_s", "reports_again"), [(True, 6.0, 0), (False, 9.0, 2)])
+def test_a_paused_trial_goes_on_from_its_checkpoint_or_from_scratch(
+    checkpoints: bool, end_s: float, reports_again: int
+) -> None:
+    # Trials 0 and 1 take 1 s and 2 s an epoch. One worker: 0 pauses at 1, 1 at 3; then 0 and 1 run on.
+    facts = 0
+
+    def note(fact: object, orders: list[object]) -> None:
+        nonlocal facts
+        facts += type(fact).__name__ == "Reported"
+
+    search = simulate(PausesAtOne(2), TABLE, FOREVER, n_workers=1, checkpoints=checkpoints, keep="reports", note=note)  # type: ignore[arg-type]  # any facts and orders
+    assert search.duration_s == end_s
+    assert search.num_reports == 4  # what is repeated does not count
+    assert facts == 4 + reports_again
+    assert (search.num_attempts, search.num_trials_completed) == (4, 2)
+    assert search.decisions == {Decision.CONTINUE: 2, Decision.STOP: 0, Decision.PAUSE: 2}
+
+
+def test_the_searchers_thinking_takes_virtual_time_one_suggestion_at_a_time() -> None:
+    scheduler = FIFOScheduler(Numbers(2), metric="loss")
+    search = simulate(scheduler, TABLE, FOREVER, n_workers=2, thinking_s=10.0, keep="attempts")
+    assert spans(search) == [(0, 0, 10.0, 10.0, 12.0), (1, 0, 20.0, 20.0, 24.0)]
+    # It is asked a third time at 20, answers at 30 that it has nothing, and by then nothing runs.
+    assert search.duration_s == 30.0
+
+
+def test_a_searcher_that_thinks_longer_than_its_budget_is_replaced_by_chance() -> None:
+    fallbacks: list[bool] = []
+
+    def note(fact: object, orders: list[object]) -> None:
+        fallbacks.extend(order.fallback for order in orders if hasattr(order, "fallback"))
+
+    scheduler = FIFOScheduler(Numbers(budget_s=1.0), metric="loss")
+    simulate(scheduler, TABLE, trials(3), n_workers=1, thinking_s=lambda ask: 100.0, note=note)  # type: ignore[arg-type]
+    assert fallbacks == [True, True, True]
+
+
+def test_a_searcher_thinks_about_one_question_after_the_other() -> None:
+    answered_s: list[float] = []
+
+    def note(fact: object, orders: list[object]) -> None:
+        if type(fact).__name__ == "Suggested":
+            answered_s.append(fact.now_s)  # type: ignore[attr-defined]
+
+    scheduler = FIFOScheduler(Numbers(budget_s=1.0), metric="loss")
+    stop = StoppingCriterion(max_wallclock_time=350)
+    simulate(scheduler, TABLE, stop, n_workers=1, thinking_s=100.0, note=note)  # type: ignore[arg-type]
+    assert answered_s == [100.0, 200.0, 300.0]
+
+
+def test_a_slow_attempt_takes_so_much_longer() -> None:
+    faults = Faults(slowdown=lambda chance: 3.0)
+    search = simulate(RandomSearch(metric="loss", points_to_evaluate=points(2)), TABLE, trials(1), faults=faults)
+    assert search.duration_s == 12.0
+
+
+def test_a_crashed_trial_is_retried_and_a_lost_worker_is_repaired_first() -> None:
+    sure = 3600.0 * 10**6  # surely in the first step, wherever it is
+    scheduler = RandomSearch(metric="loss", points_to_evaluate=points(2))
+    crashes = simulate_failing(scheduler, Faults(crashes_per_hour=sure))
+    losses = simulate_failing(scheduler, Faults(losses_per_hour=sure, repair_s=100.0))
+    assert [kind for kind, _ in crashes] == ["exception", "exception", "exception"]
+    assert [kind for kind, _ in losses] == ["lost", "lost", "lost"]
+    assert all(0.0 < after_s < 2.0 for _, after_s in [*crashes, *losses])
+
+
+def simulate_failing(scheduler: Scheduler, faults: Faults) -> list[tuple[str, float]]:
+    """Of one trial with two retries, which all fail: how, and how long after its begin."""
+    ends: list[tuple[str, float]] = []
+    frees: list[tuple[float, float]] = []
+    begun_s = [0.0]
+
+    def note(fact: object, orders: list[object]) -> None:
+        kind = type(fact).__name__
+        if kind == "Ready":
+            begun_s[0] = fact.now_s  # type: ignore[attr-defined]
+        elif kind == "Ended":
+            ends.append((fact.outcome.kind, fact.now_s - begun_s[0]))  # type: ignore[attr-defined]
+            frees.append((fact.now_s, 0.0))  # type: ignore[attr-defined]
+        elif kind == "Free":
+            frees[-1] = (frees[-1][0], fact.now_s)  # type: ignore[attr-defined]
+
+    with pytest.raises(SearchFailedError, match="the only trial failed"):
+        simulate(scheduler, TABLE, trials(1), n_workers=1, retries=2, faults=faults, note=note)  # type: ignore[arg-type]
+    assert [free - end for end, free in frees] == pytest.approx([faults.repair_s] * 3)
+    return ends
+
+
+def test_reports_of_a_crashed_attempt_are_repeated_only_without_checkpoints() -> None:
+    faults = Faults(crashes_per_hour=3600.0 / 8)  # about once in 8 s
+    settings = {"n_workers": 1, "faults": faults, "retries": 10**6, "keep": "attempts"}
+    table = FunctionTable(train, {"x": randint(1, 9), "max_epochs": 30})
+    scheduler = RandomSearch(metric="loss", points_to_evaluate=points(2))
+    kept = simulate(scheduler, table, trials(1), seed=3, **settings)  # type: ignore[arg-type]
+    assert kept.num_attempts > 3
+    assert kept.attempts()["from_iter"].iloc[1:].gt(0).any()
+    assert kept.num_reports == 30
+    lost = simulate(scheduler, table, trials(1), seed=3, checkpoints=False, **settings)  # type: ignore[arg-type]
+    assert lost.attempts()["from_iter"].max() == 0
+    assert lost.training_s > kept.training_s
+
+
+def test_the_scheduler_that_was_given_is_left_as_it_was() -> None:
+    scheduler = FIFOScheduler(Numbers(3), metric="loss")
+    first, second = (simulate(scheduler, TABLE, FOREVER) for _ in range(2))
+    assert first == second
+    assert first.num_trials_completed == 3
+
+
+def test_repetitions_differ_by_their_seeds_and_their_spread_is_right() -> None:
+    table = FunctionTable(lambda config, epoch: ({"loss": config["x"]}, 1.0), {"x": uniform(0, 1), "max_epochs": 1})
+    searches = repeat(RandomSearch(metric="loss"), table, StoppingCriterion(max_wallclock_time=5), seeds=range(3))
+    finals = [search.incumbent_at(1.0) for search in searches]
+    assert len({repr(final) for final in finals}) == 3
+    before, after = incumbent_spread(searches, [0.5]), incumbent_spread(searches, [1.0])
+    assert before == []
+    values = [final for final in finals if final is not None]
+    assert after[0].mean == pytest.approx(sum(values) / 3)
+    assert (after[0].least, after[0].greatest, after[0].num_searches) == (min(values), max(values), 3)
+    deviation = math.sqrt(sum((value - after[0].mean) ** 2 for value in values) / 2)
+    assert after[0].deviation == pytest.approx(deviation)
+
+
+def test_a_maximum_is_a_maximum() -> None:
+    table = FunctionTable(
+        lambda config, epoch: ({"accuracy": float(epoch)}, 1.0), {"x": uniform(0, 1), "max_epochs": 3}
+    )
+    search = simulate(RandomSearch(metric="accuracy", mode="max"), table, trials(1))
+    assert [one.value for one in search.incumbents] == [1.0, 2.0, 3.0]
+    assert (search.time_to(2.0), search.time_to(3.5)) == (2.0, None)
+
+
+def test_asha_stops_the_worse_ones_early() -> None:
+    asha = ASHA(
+        metric="loss", resource_attr="epoch", max_resource_attr="max_epochs", grace_period=1, reduction_factor=2
+    )
+    table = FunctionTable(train, {"x": randint(1, 9), "max_epochs": 8})
+    search = simulate(asha, table, trials(50), n_workers=4)
+    assert search.num_trials_started == 50
+    assert search.num_trials_stopped + search.num_trials_completed == 50
+    assert search.num_trials_stopped > 20
+    assert search.decisions[Decision.STOP] >= search.num_trials_stopped
+
+
+def test_what_a_function_of_the_users_raises_comes_out_as_it_is() -> None:
+    def broken(config: Mapping[str, object], epoch: int) -> tuple[dict[str, object], float]:
+        raise ZeroDivisionError("epoch 0")
+
+    with pytest.raises(ZeroDivisionError, match="epoch 0"):
+        simulate(RandomSearch(metric="loss"), FunctionTable(broken, {"x": uniform(0, 1), "max_epochs": 1}), trials(1))
+
+
+def test_seconds_that_are_none_are_refused_with_the_place() -> None:
+    table = FunctionTable(lambda config, epoch: ({"loss": 1.0}, -1.0), {"x": uniform(0, 1), "max_epochs": 1})
+    with pytest.raises(ValueError, match=r"report 1 of trial 0 takes -1.0 seconds in the table"):
+        simulate(RandomSearch(metric="loss"), table, trials(1))
+
+
+def test_a_metric_that_no_curve_has_is_named() -> None:
+    with pytest.raises(ValueError, match="report\\(\\) gave 'loss', 'epoch', but not the scheduler's metric 'los'"):
+        simulate(RandomSearch(metric="los"), TABLE, trials(1))
+
+
+def test_what_was_not_kept_is_not_there() -> None:
+    search = simulate(RandomSearch(metric="loss"), TABLE, trials(1), keep="attempts")
+    assert len(search.attempts()) == 1
+    with pytest.raises(ValueError, match=r"the reports were not kept; simulate\(..., keep='reports'\) keeps them"):
+        search.reports()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"keep": "all"}, "keep must be one of 'incumbent', 'attempts', 'reports', got 'all'"),
+        ({"checkpoints": "no"}, "checkpoints must be True or False, got 'no'"),
+        ({"startup_s": -1.0}, "startup_s must be finite and at least 0 seconds, got -1.0"),
+        ({"thinking_s": math.inf}, "thinking_s must be finite and at least 0 seconds, got inf"),
+        ({"thinking_s": lambda ask: -1.0}, "what thinking_s returned must be finite"),
+        ({"n_workers": 0}, "n_workers must be at least 1, got 0"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        simulate(RandomSearch(metric="loss"), TABLE, trials(1), **settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("faults", "message"),
+    [
+        ({"crashes_per_hour": -1.0}, "crashes_per_hour must be finite and at least 0, got -1.0"),
+        ({"losses_per_hour": "often"}, "losses_per_hour must be a number, got 'often' of type str"),
+        ({"repair_s": math.inf}, "repair_s must be finite"),
+    ],
+)
+def test_faults_that_make_no_sense_are_refused(faults: dict[str, object], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        Faults(**faults)  # type: ignore[arg-type]
+
+
+def test_a_slowdown_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"slowdown must return a finite number above 0, got 0\.0"):
+        simulate(RandomSearch(metric="loss"), TABLE, trials(1), faults=Faults(slowdown=lambda chance: 0.0))
+
+
+def test_a_table_of_ones_own_needs_a_space_and_curves_alone() -> None:
+    class Steady:
+        space = Space({"x": uniform(0, 1)})
+
+        def curve(self, config: Mapping[str, object]) -> Curve:
+            return lambda iter: ({"loss": 1.0 / iter}, 2.0) if iter <= 3 else None
+
+    search = simulate(RandomSearch(metric="loss"), Steady(), trials(1))
+    assert (search.duration_s, search.num_reports) == (6.0, 3)

@@ -1,0 +1,256 @@
+"""Tables of learning curves: the nearest configuration, where curves end, readers, and what is refused."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fanwise.errors import DataFileError
+from fanwise.tune import (
+    RandomSearch,
+    Space,
+    StoppingCriterion,
+    Tuner,
+    choice,
+    loguniform,
+    randint,
+    report,
+    uniform,
+)
+from fanwise.tune.schedulers import ASHA
+from fanwise.tune.simulate import (
+    CurveTable,
+    FunctionTable,
+    Step,
+    Table,
+    fcnet_final,
+    from_experiment,
+    from_frame,
+    lcbench_curves,
+    simulate,
+)
+
+DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
+
+
+def steps(table: Table, **config: object) -> list[Step]:
+    """All that a trial with this configuration reports; the constants of the space are filled in."""
+    curve = table.curve(table.space.check(config))
+    found: list[Step] = []
+    while (step := curve(len(found) + 1)) is not None:
+        found.append(step)
+    return found
+
+
+def finals(table: Table, **config: object) -> float:
+    """The last loss."""
+    value = steps(table, **config)[-1][0]["loss"]
+    assert isinstance(value, float)
+    return value
+
+
+def table_of(space: dict[str, object], losses: list[float], **columns: list[object]) -> CurveTable:
+    """One report of each configuration, after a second."""
+    array = np.array(losses)[:, None]
+    return CurveTable(space, columns, {"loss": array}, np.ones_like(array))
+
+
+def test_a_curve_reports_values_resources_and_the_seconds_between() -> None:
+    table = CurveTable(
+        {"x": uniform(0, 1)}, {"x": [0.5]}, {"loss": [[3.0, 2.0, 1.0]]}, [[1.0, 1.5, 4.0]], resources=[1, 3, 9]
+    )
+    assert table.space.constants == {"max_epochs": 9}
+    assert len(table) == 1
+    assert steps(table, x=0.1) == [
+        ({"loss": 3.0, "epoch": 1}, 1.0),
+        ({"loss": 2.0, "epoch": 3}, 0.5),
+        ({"loss": 1.0, "epoch": 9}, 2.5),
+    ]
+
+
+def test_a_curve_ends_at_the_configurations_maximum_or_where_it_was_cut_off() -> None:
+    arrays = ({"loss": [[3.0, 2.0, 1.0]]}, [[1.0, 2.0, math.nan]])
+    cut = CurveTable({"x": 1}, {}, {"loss": [[3.0, 2.0, 1.0]]}, [[1.0, 2.0, math.nan]])
+    assert len(steps(cut)) == 2
+    chosen = CurveTable({"x": 1, "max_epochs": randint(1, 3)}, {}, arrays[0], [[1.0, 2.0, 3.0]])
+    assert [len(steps(chosen, max_epochs=last)) for last in (1, 2, 3)] == [1, 2, 3]
+
+
+def test_times_that_run_backwards_stand_still() -> None:
+    table = CurveTable({"x": 1}, {}, {"loss": [[3.0, 2.0, 1.0]]}, [[2.0, 1.0, 3.0]])
+    assert [step_s for _, step_s in steps(table)] == [2.0, 0.0, 1.0]
+
+
+def test_the_nearest_configuration_answers_on_the_scale_of_its_domain() -> None:
+    table = table_of({"rate": loguniform(1e-4, 1.0)}, [1.0, 2.0, 3.0], rate=[1e-4, 1e-2, 1.0])
+    assert [finals(table, rate=rate) for rate in (5e-4, 2e-3, 0.09, 0.2)] == [1.0, 2.0, 2.0, 3.0]
+
+
+def test_another_category_is_as_far_as_the_other_end_of_a_domain() -> None:
+    space = {"kind": choice(["a", "b", "c"]), "x": uniform(0, 1)}
+    table = table_of(space, [1.0, 2.0], kind=["a", "c"], x=[0.1, 0.9])
+    assert finals(table, kind="a", x=0.85) == 1.0
+    assert finals(table, kind="c", x=0.15) == 2.0
+    assert [finals(table, kind="b", x=x) for x in (0.4, 0.6)] == [1.0, 2.0]
+
+
+def test_a_configuration_of_the_table_answers_itself_and_the_first_of_equals() -> None:
+    table = table_of({"x": uniform(0, 1)}, [1.0, 2.0, 3.0], x=[0.5, 0.5, 0.7])
+    assert [finals(table, x=x) for x in (0.5, 0.7, 0.6)] == [1.0, 3.0, 1.0]
+
+
+def test_arrays_that_do_not_fit_are_named() -> None:
+    with pytest.raises(ValueError, match="'loss' is for 1 configurations and 2 reports, but elapsed_s for 2 and 2"):
+        CurveTable({"x": uniform(0, 1)}, {"x": [0, 1]}, {"loss": [[1.0, 2.0]]}, [[1.0, 2.0], [1.0, 2.0]])
+    with pytest.raises(ValueError, match="'x' is for 1 configurations and 2 reports, but elapsed_s for 2 and 2"):
+        CurveTable({"x": uniform(0, 1)}, {"x": [0]}, {}, [[1.0, 2.0], [1.0, 2.0]])
+    with pytest.raises(ValueError, match="the space has 'y', but the configurations of the table only 'x'"):
+        table_of({"x": uniform(0, 1), "y": uniform(0, 1)}, [1.0], x=[0.5])
+
+
+def test_a_value_outside_the_space_is_named_when_it_is_needed() -> None:
+    table = table_of({"x": uniform(0, 1)}, [1.0], x=[7.0])
+    with pytest.raises(ValueError, match=r"the table has x = 7.0, which is not in the space's uniform\(0.0, 1.0\)"):
+        finals(table, x=0.5)
+
+
+def test_a_function_needs_to_know_where_trials_end() -> None:
+    with pytest.raises(ValueError, match="the space has no 'max_epochs', which says when a trial ends; it has 'x'"):
+        FunctionTable(lambda config, epoch: ({}, 1.0), {"x": 1})
+
+
+def test_a_functions_numbers_may_be_numpys() -> None:
+    table = FunctionTable(lambda config, epoch: ({"loss": np.float32(0.5)}, 1.0), {"max_epochs": 1})
+    value = steps(table)[0][0]["loss"]
+    assert (type(value), value) == (float, 0.5)
+
+
+def test_a_frame_becomes_curves() -> None:
+    rows = [
+        ("sgd", 0.1, 1, 9.0, 10.0),
+        ("sgd", 0.1, 2, 8.0, 20.0),
+        ("adam", 0.3, 2, 6.0, 12.0),
+        ("adam", 0.3, 1, 7.0, 5.0),
+        ("sgd", 0.2, 1, 5.0, 11.0),
+    ]
+    frame = pd.DataFrame(rows, columns=["optimizer", "rate", "epoch", "loss", "seconds"])
+    table = from_frame(
+        frame,
+        hyperparameters=["optimizer", "rate"],
+        metrics="loss",
+        resource_attr="epoch",
+        elapsed_attr="seconds",
+    )
+    expected = Space({"optimizer": choice(["sgd", "adam"]), "rate": uniform(0.1, 0.3), "max_epochs": 2})
+    assert table.space == expected
+    assert steps(table, optimizer="adam", rate=0.3) == [
+        ({"loss": 7.0, "epoch": 1}, 5.0),
+        ({"loss": 6.0, "epoch": 2}, 7.0),
+    ]
+    assert steps(table, optimizer="sgd", rate=0.2) == [({"loss": 5.0, "epoch": 1}, 11.0)]
+    search = simulate(RandomSearch(metric="loss"), table, StoppingCriterion(max_num_trials_started=20))
+    assert search.best is not None
+    assert search.best.value == 5.0
+
+
+def test_a_curve_of_a_frame_ends_at_a_gap_and_one_without_a_begin_is_left_out() -> None:
+    rows = [(1, 1, 9.0, 1.0), (1, 3, 8.0, 3.0), (1, 2, 8.5, 2.0), (2, 2, 1.0, 2.0), (3, 1, 7.0, 1.0), (3, 3, 6.0, 3.0)]
+    frame = pd.DataFrame(rows, columns=["x", "epoch", "loss", "seconds"])
+    options = {"hyperparameters": ["x"], "metrics": ["loss"], "resource_attr": "epoch", "elapsed_attr": "seconds"}
+    table = from_frame(frame, **options, space={"x": randint(1, 3)})  # type: ignore[arg-type]  # text and lists
+    assert len(table) == 2
+    assert [len(steps(table, x=x)) for x in (1, 2, 3)] == [3, 3, 1]
+
+
+def test_a_recorded_experiment_becomes_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FANWISE_HOME", str(tmp_path))
+
+    def objective(x: int, max_epochs: int) -> None:
+        for epoch in range(1, max_epochs + 1):
+            report(epoch=epoch, loss=x + 1 / epoch)
+
+    first: list[dict[str, object]] = [{"x": 3}, {"x": 8}]
+    Tuner(
+        objective,
+        {"x": randint(1, 9), "max_epochs": 2},
+        RandomSearch(metric="loss", points_to_evaluate=first),
+        StoppingCriterion(max_num_trials_started=2),
+        n_workers=1,
+        name="recorded",
+        quiet=True,
+    ).run()
+    table = from_experiment("recorded")
+    assert len(table) == 2
+    assert [values for values, _ in steps(table, x=4)] == [{"loss": 4.0, "epoch": 1}, {"loss": 3.5, "epoch": 2}]
+    assert all(0.0 <= step_s < 5.0 for _, step_s in steps(table, x=8))
+    assert finals(table, x=8) == 8.5
+
+
+def test_a_frame_without_a_column_or_rows_is_refused() -> None:
+    frame = pd.DataFrame({"x": [1.0], "epoch": [1], "loss": [1.0]})
+    with pytest.raises(ValueError, match="has no column 'seconds'; its columns are 'x', 'epoch', 'loss'"):
+        from_frame(frame, hyperparameters=["x"], metrics="loss", resource_attr="epoch", elapsed_attr="seconds")
+    with pytest.raises(ValueError, match="the data frame has no rows"):
+        from_frame(frame[:0], hyperparameters=["x"], metrics="loss", resource_attr="epoch", elapsed_attr="epoch")
+
+
+def test_a_file_in_the_format_of_lcbench_is_read(tmp_path: Path) -> None:
+    names = ["batch_size", "learning_rate", "momentum", "weight_decay", "num_layers", "max_units", "max_dropout"]
+    configs = np.array([[32, 1e-2, 0.5, 1e-3, 3, 128, 0.5], [256, 1e-3, 0.9, 1e-3, 1, 512, 0.1]], np.float32)
+    accuracy = np.array([[50.0, 60.0], [40.0, 45.0]], np.float32)
+    path = tmp_path / "task.npz"
+    np.savez(path, hyperparameters=names, configs=configs, val_accuracy=accuracy, elapsed_s=[[2.0, 4.0], [1.0, 2.0]])
+    table = lcbench_curves(path)
+    config = dict(zip(names, [40, 2e-2, 0.5, 1e-3, 3, 128, 0.5], strict=True))
+    assert steps(table, **config) == [
+        ({"val_accuracy": 50.0, "epoch": 1}, 2.0),
+        ({"val_accuracy": 60.0, "epoch": 2}, 2.0),
+    ]
+
+
+def test_a_file_in_the_format_of_fcnet_is_read(tmp_path: Path) -> None:
+    names = ["activation_fn_1", "activation_fn_2", "batch_size", "dropout_1", "dropout_2"]
+    names += ["init_lr", "lr_schedule", "n_units_1", "n_units_2"]
+    index = np.array([[0] * 9, [1, 1, 3, 2, 2, 5, 1, 5, 5]], np.int8)
+    path = tmp_path / "task.npz"
+    np.savez(path, hyperparameters=names, config_index=index, val_mse=np.array([[1.0, 2, 3, 4], [5, 6, 7, 8]]))
+    last = ("tanh", "tanh", 64, 0.6, 0.6, 1e-1, "const", 512, 512)
+    config = dict(zip(names, last, strict=True))
+    assert steps(fcnet_final(path, training_s=9.0), **config) == [({"val_mse": 6.5, "epoch": 100}, 9.0)]
+    assert steps(fcnet_final(path, repetition=3), **config) == [({"val_mse": 8.0, "epoch": 100}, 100.0)]
+
+
+def test_files_that_are_no_tables_are_named(tmp_path: Path) -> None:
+    with pytest.raises(DataFileError, match=r"none\.npz is not there"):
+        lcbench_curves(tmp_path / "none.npz")
+    np.savez(tmp_path / "other.npz", configs=[1])
+    with pytest.raises(DataFileError, match=r"other\.npz cannot be read .*hyperparameters"):
+        lcbench_curves(tmp_path / "other.npz")
+    (tmp_path / "text.npz").write_text("nothing")
+    with pytest.raises(DataFileError, match=r"text\.npz cannot be read"):
+        fcnet_final(tmp_path / "text.npz")
+
+
+@pytest.mark.skipif(not (DATA / "lcbench-curves").is_dir(), reason="the tables are not beside the repository")
+def test_asha_on_lcbench_keeps_workers_busy_and_finds_what_random_search_finds() -> None:
+    table = lcbench_curves(DATA / "lcbench-curves" / "task_3945.npz")
+    stop = StoppingCriterion(max_wallclock_time=1800)
+    asha = ASHA(
+        metric="val_accuracy", mode="max", resource_attr="epoch", max_resource_attr="max_epochs", reduction_factor=3
+    )
+    search = simulate(asha, table, stop, n_workers=10, startup_s=1.0)
+    assert search.utilisation > 0.9
+    random = simulate(RandomSearch(metric="val_accuracy", mode="max"), table, stop, n_workers=10, startup_s=1.0)
+    assert search.num_trials_started > 2 * random.num_trials_started
+
+
+@pytest.mark.skipif(not (DATA / "fcnet-final").is_dir(), reason="the tables are not beside the repository")
+def test_fcnet_has_the_best_error_that_is_known_of_it() -> None:
+    table = fcnet_final(DATA / "fcnet-final" / "protein_structure.npz")
+    assert len(table) == 62_208
+    values = ("relu", "relu", 8, 0.0, 0.3, 5e-4, "cosine", 512, 512)
+    names = [name for name in table.space.names if name != "max_epochs"]
+    error = steps(table, **dict(zip(names, values, strict=True)))[0][0]["val_mse"]
+    assert error == pytest.approx(0.221379, abs=1e-6)

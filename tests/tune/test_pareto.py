@@ -1,0 +1,112 @@
+"""Fronts, ranks, crowding and hypervolume, against definitions applied word by word."""
+
+import doctest
+import itertools
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fanwise.tune import pareto
+from fanwise.tune.pareto import best_of, crowding_distances, hypervolume, non_dominated_sort
+
+Point = tuple[float, ...]
+
+
+def points_of(num_losses: int) -> st.SearchStrategy[list[Point]]:
+    losses = st.integers(0, 5).map(float)
+    return st.lists(st.tuples(*[losses] * num_losses), min_size=1, max_size=12)
+
+
+MANY = st.integers(1, 4).flatmap(points_of)
+
+
+def dominates(a: Point, b: Point) -> bool:
+    return all(x <= y for x, y in zip(a, b, strict=True)) and a != b
+
+
+def fronts_by_definition(points: list[Point]) -> list[int]:
+    ranks: dict[int, int] = {}
+    left = set(range(len(points)))
+    for rank in itertools.count():
+        front = {i for i in left if not any(dominates(points[j], points[i]) for j in left)}
+        ranks.update(dict.fromkeys(front, rank))
+        left -= front
+        if not left:
+            return [ranks[i] for i in range(len(points))]
+    raise AssertionError("counts for ever")
+
+
+@given(MANY)
+def test_fronts_are_those_of_the_definition(points: list[Point]) -> None:
+    assert non_dominated_sort(points) == fronts_by_definition(points)
+
+
+@given(MANY)
+def test_the_best_come_front_by_front(points: list[Point]) -> None:
+    order = best_of(points, len(points))
+    ranks = fronts_by_definition(points)
+    assert sorted(order) == list(range(len(points)))
+    assert [ranks[i] for i in order] == sorted(ranks)
+
+
+@given(MANY, st.integers(1, 12))
+def test_fewer_of_the_best_are_the_first_of_all(points: list[Point], number: int) -> None:
+    assert best_of(points, number) == best_of(points, len(points))[:number]
+
+
+def scaled(points: list[Point]) -> list[Point]:
+    columns = list(zip(*points, strict=True))
+    extents = [max(column) - min(column) or 1.0 for column in columns]
+    return [tuple(x / extent for x, extent in zip(point, extents, strict=True)) for point in points]
+
+
+@given(points_of(2))
+def test_within_a_front_each_next_one_is_the_farthest_from_those_before(points: list[Point]) -> None:
+    front = [point for point, rank in zip(points, fronts_by_definition(points), strict=True) if rank == 0]
+    order, places = best_of(front, len(front)), scaled(front)
+    assert front[order[0]][0] == min(point[0] for point in front)
+    for at in range(1, len(order)):
+        nearest = [min(math.dist(places[i], places[j]) for j in order[:at]) for i in order[at:]]
+        assert nearest[0] >= max(nearest) - 1e-12
+
+
+def test_the_unit_of_a_loss_does_not_matter() -> None:
+    front = [(0.0, 10.0), (6.0, 9.5), (7.0, 1.0), (10.0, 0.0)]
+    assert best_of(front, 4) == best_of([(a, 1024.0 * b) for a, b in front], 4) == [0, 3, 1, 2]
+
+
+def test_a_point_with_an_infinite_loss_comes_last_however_good_the_others_are() -> None:
+    points = [(math.inf, 0.0), (5.0, 5.0), (-math.inf, 0.0), (1.0, 1.0)]
+    assert best_of(points, 4) == [3, 1, 0, 2]
+    assert best_of(points[:1], 1) == [0]
+
+
+@given(st.integers(1, 4).flatmap(lambda m: points_of(m).map(lambda points: (m, points))))
+def test_the_hypervolume_is_the_number_of_cells_that_are_dominated(given_: tuple[int, list[Point]]) -> None:
+    num_losses, points = given_
+    cells = itertools.product(range(5), repeat=num_losses)  # cell c is [c, c + 1] in each loss, the reference is 5
+    covered = sum(any(all(x <= c for x, c in zip(point, cell, strict=True)) for point in points) for cell in cells)
+    assert hypervolume(points, [5.0] * num_losses) == covered
+
+
+def test_the_hypervolume_of_nothing_is_nothing() -> None:
+    assert hypervolume([(4.0, 1.0), (9.0, 9.0)], (4.0, 4.0)) == 0.0
+    with pytest.raises(ValueError, match="the points have 2 losses, the reference 3"):
+        hypervolume([(1.0, 1.0)], (2.0, 2.0, 2.0))
+
+
+def test_a_lone_point_is_crowded_by_nobody_and_a_middle_one_by_its_neighbours() -> None:
+    assert crowding_distances([(1.0, 1.0)]) == [math.inf]
+    assert crowding_distances([(0, 10), (2, 6), (3, 5), (10, 0)]) == [math.inf, 0.3 + 0.5, 0.8 + 0.6, math.inf]
+
+
+def test_nan_is_refused() -> None:
+    with pytest.raises(ValueError, match="without NaN"):
+        non_dominated_sort([(math.nan, 1.0)])
+
+
+def test_the_examples_run() -> None:
+    result = doctest.testmod(pareto)
+    assert result.failed == 0 < result.attempted

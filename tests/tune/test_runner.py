@@ -1,0 +1,315 @@
+"""A search on a pool that the test plays: commits before answers, and an end on every way of failing."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from fanwise.base.errors import ClosedError, FanwiseError, RecordError
+from fanwise.pool import Outcome
+from fanwise.pool.contract import Output
+from fanwise.testing.played_pool import Stage
+from fanwise.tune import FIFOScheduler, Searcher, Space, StoppingCriterion
+from fanwise.tune.decisions import facts
+from fanwise.tune.record.reading import read_events
+from fanwise.tune.record.snapshot import MAX_ROWS
+from fanwise.tune.schedulers import Decision, New, NextTrial, Status
+from fanwise.tune.searchers import Ask, Objective, Observation
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    stage = Stage(tmp_path)
+    yield stage
+    try:
+        stage.file.close()
+    except FanwiseError:
+        pass
+
+
+def test_an_answer_leaves_when_its_report_is_in_the_record(stage: Stage) -> None:
+    stage.begin()
+    first = stage.engine.jobs[0]
+    stage.ready(first)
+    report = stage.report(first, loss=0.5)
+    assert report.answers == []
+    stage.turn()
+    assert report.answers == ["CONTINUE"]
+    assert report.kept == [{"loss": 0.5}]
+
+
+def test_the_reports_of_one_turn_share_one_transaction(stage: Stage) -> None:
+    stage.begin()
+    before = stage.record.transactions
+    reports = [stage.report(job, loss=number) for number, job in enumerate(stage.engine.jobs * 5)]
+    stage.turn()
+    assert stage.record.transactions == before + 1
+    assert [report.answers for report in reports] == [["CONTINUE"]] * 10
+    assert all(len(report.kept) == 10 for report in reports)
+
+
+def test_the_record_tells_the_life_of_a_trial_in_order(stage: Stage) -> None:
+    stage.begin(stop=StoppingCriterion(max_num_trials_started=1), n_workers=1)
+    (job,) = stage.engine.jobs
+    stage.ready(job)
+    stage.report(job, loss=0.5)
+    stage.turn()
+    stage.end(job)
+    assert [event.kind for event in read_events(stage.folder)] == [
+        *("begin", "suggested", "ready", "report", "ended", "free"),
+    ]
+    orders = [order["order"] for event in read_events(stage.folder) for order in event.body.get("orders", ())]
+    assert orders == ["start", "stop", "judged", "finish"]
+    assert stage.search.finished.is_set()
+    assert stage.search.failure is None
+    assert stage.search.finish is not None
+    assert stage.search.finish.kind == "limit"
+
+
+def test_a_report_after_the_end_of_its_trial_is_answered_and_recorded_as_late(stage: Stage) -> None:
+    stage.begin(stop=StoppingCriterion(max_num_trials_started=1), n_workers=1)
+    (job,) = stage.engine.jobs
+    stage.ended(job)
+    ended = stage.report(job, loss=0.5)
+    stage.turn()
+    stage.gone(job)
+    assert stage.search.finished.is_set()
+    gone = stage.report(job, loss=0.25)
+    stage.turn()
+    assert ended.answers == gone.answers == ["STOP"]
+    assert [body["late"] for _, body in stage.events("report")] == [True]
+
+
+def test_a_trial_that_has_not_begun_can_be_told_to_stop(stage: Stage) -> None:
+    stage.begin()
+    stage.turn(lambda: stage.search.wish(facts.Interrupt))
+    assert [job.told for job in stage.engine.jobs] == [["terminate"], ["terminate"]]
+    stage.turn(lambda: stage.search.wish(facts.Interrupt))
+    assert [job.told for job in stage.engine.jobs] == [["terminate", "kill"], ["terminate", "kill"]]
+    for job in stage.engine.jobs:
+        stage.end(job, Outcome("signal", "ended by SIGKILL"))
+    assert stage.search.finished.is_set()
+    assert [order["status"] for order in stage.orders("judged")] == ["Stopped", "Stopped"]
+
+
+def test_the_next_attempt_of_a_trial_has_an_output_and_a_seed_of_its_own(stage: Stage) -> None:
+    stage.begin(n_workers=1, retries=1)
+    stage.end(stage.engine.jobs[0], Outcome("exit", "gone"))
+    first, again = stage.engine.jobs
+    assert (again.number, again.request.attempt) == (0, 1)
+    assert [Path(job.request.output or "").name for job in (first, again)] == ["0", "0-1"]
+    assert first.seed != again.seed
+
+
+# What must not happen, but may: the search ends with the error, and nobody waits for ever.
+
+
+def finish_off(stage: Stage) -> None:
+    """All jobs are killed; their processes go."""
+    assert not stage.search.finished.is_set()
+    for job in stage.engine.jobs:
+        assert job.told[-1:] == ["kill"]
+        stage.gone(job)
+    assert stage.search.finished.is_set()
+
+
+def test_a_record_that_cannot_be_written_refuses_the_reports_and_ends_the_search(stage: Stage) -> None:
+    stage.begin()
+    stage.record.error = RecordError("the disk is full.")
+    reports = [stage.report(job, loss=0.5) for job in stage.engine.jobs]
+    stage.turn()
+    for report in reports:
+        (answer,) = report.answers
+        assert isinstance(answer, RecordError)
+        assert answer.message.startswith("this report was not kept: the disk is full.")
+    late = stage.report(stage.engine.jobs[0], loss=0.5)
+    stage.turn()
+    assert isinstance(late.answers[0], RecordError)
+    finish_off(stage)
+    assert stage.search.failure is stage.record.error
+
+
+@pytest.mark.parametrize("error", [MemoryError("no memory"), SystemExit(3), KeyboardInterrupt()])
+def test_whatever_a_commit_raises_ends_the_search(stage: Stage, error: BaseException) -> None:
+    stage.begin()
+    stage.record.error = error
+    stage.ready(stage.engine.jobs[0])
+    finish_off(stage)
+    assert stage.search.failure is error
+
+
+@pytest.mark.parametrize("error", [OSError("no process"), SystemExit(3)])
+def test_a_job_that_cannot_be_submitted_ends_the_search(stage: Stage, error: BaseException) -> None:
+    stage.begin(n_workers=1)
+    stage.engine.error = error
+    stage.ended(stage.engine.jobs[0])
+    stage.gone(stage.engine.jobs[0])
+    assert stage.search.finished.is_set()
+    assert stage.search.failure is error
+
+
+def test_a_pool_that_cannot_start_anything_ends_the_search_at_once(stage: Stage) -> None:
+    stage.engine.error = error = OSError("no process")
+    stage.begin()
+    assert stage.search.finished.is_set()
+    assert stage.search.failure is error
+
+
+class Quitting(Searcher):
+    """Suggests once, then raises what no `except Exception` catches."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def suggest(self, ask: object) -> Mapping[str, object]:
+        self.asked += 1
+        if self.asked > 2:
+            raise SystemExit(3)
+        return {"x": 0.5}
+
+    def observe(self, observation: Observation) -> None:
+        """Learns nothing."""
+
+
+def test_a_searcher_that_raises_system_exit_does_not_end_the_hubs_thread(stage: Stage) -> None:
+    stage.begin(FIFOScheduler(Quitting(), metric="loss"))
+    first, second = stage.engine.jobs
+    stage.end(first)
+    assert second.told == ["kill"]
+    stage.gone(second)
+    assert stage.search.finished.is_set()
+    assert isinstance(stage.search.failure, SystemExit)
+
+
+class Nonsense:
+    """A scheduler of one's own that gives out what no record can hold."""
+
+    objectives = (Objective("loss"),)
+    resource_attr: str | None = None
+    max_resource: float | None = None
+    searcher: Searcher | None = None
+    clones = False
+
+    def check(self, space: Space) -> None: ...
+    def begin(self, space: Space, seed: int) -> None: ...
+    def next(self, ask: Ask) -> NextTrial:
+        return New({"x": object()})
+
+    def on_report(self, observation: Observation) -> Decision:
+        return Decision.CONTINUE
+
+    def on_rewind(self, trial_id: int, to_iter: int) -> None: ...
+    def on_end(self, trial_id: int, status: Status) -> None: ...
+    def describe(self) -> dict[str, object]:
+        return {}
+
+
+def test_a_configuration_that_is_not_of_the_space_ends_the_search_in_order_with_an_error_that_says_so(
+    stage: Stage,
+) -> None:
+    stage.begin(Nonsense())
+    assert stage.search.finished.is_set()
+    finish = stage.search.finish
+    assert finish is not None and finish.kind == "scheduler"
+    assert isinstance(finish.cause, ValueError)
+    assert "Nonsense.next() for trial 0 gave" in str(finish.cause) and "is not in uniform(0.0, 1.0)" in str(
+        finish.cause
+    )
+
+
+@pytest.mark.parametrize("values", [[0.5], None, {"loss": "low"}, {1: 0.5}, {"loss": 0.5, "model": object()}])
+def test_values_that_are_no_names_and_numbers_are_refused_and_change_nothing(stage: Stage, values: object) -> None:
+    stage.begin()
+    job = stage.engine.jobs[0]
+    bad = stage.report_raw(job, values)
+    good = stage.report(job, loss=0.5)
+    stage.turn()
+    (refusal,) = bad.answers
+    assert isinstance(refusal, TypeError)
+    assert str(refusal).startswith("a trial reports ")
+    assert good.answers == ["CONTINUE"]
+    assert stage.events("report")[0][1]["iter"] == 1
+
+
+def test_an_abandoned_search_lets_go_at_once_and_never_writes_again(stage: Stage) -> None:
+    stage.begin()
+    report = stage.report(stage.engine.jobs[0], loss=0.5)
+    stage.turn(stage.search.abandon)
+    assert stage.search.finished.is_set()
+    assert isinstance(stage.search.failure, ClosedError)
+    assert isinstance(report.answers[0], RecordError)
+    assert [job.told for job in stage.engine.jobs] == [["kill"], ["kill"]]
+    stage.file.close()
+    before = read_events(stage.folder)
+    for job in stage.engine.jobs:
+        stage.end(job)
+    assert read_events(stage.folder) == before
+    assert stage.events("ended") == []
+
+
+def test_a_search_may_be_abandoned_when_its_hub_has_ended(stage: Stage) -> None:
+    stage.begin()
+    stage.search.abandon()
+    assert stage.search.finished.is_set()
+
+
+def test_the_same_end_is_not_told_twice(stage: Stage) -> None:
+    stage.begin(stop=StoppingCriterion(max_num_trials_started=1), n_workers=1)
+    stage.end(stage.engine.jobs[0])
+    stage.turn(stage.search.abandon, lambda: stage.search.wish(facts.Interrupt))
+    stage.gone(stage.engine.jobs[0])
+    assert stage.search.failure is None
+    assert len(stage.orders("finish")) == 1
+
+
+# What stays behind.
+
+
+def test_nothing_of_100_trials_stays_but_sums_and_the_rows_that_are_shown(stage: Stage) -> None:
+    stage.begin(stop=StoppingCriterion(max_num_trials_started=100), trial_timeout_s=3600.0)
+    jobs = iter(stage.engine.jobs)
+    for job in jobs:
+        stage.ready(job)
+        stage.report(job, loss=1.0 / job.id)
+        stage.end(job)
+    assert stage.search.finished.is_set()
+    assert len(stage.engine.jobs) == 100
+    for table in ("_attempts", "_job_of", "_answers"):
+        assert len(getattr(stage.search, table)) == 0, table
+    assert stage.loop.num_timers <= 1
+    stage.turn()
+    assert not stage.loop.hooks
+    news, snapshot = stage.search.look()
+    assert len(news) == 21 and news[-1] == "(and 181 more events)"
+    assert len(snapshot.rows) == MAX_ROWS
+    assert (snapshot.finished, snapshot.completed, snapshot.running) == (100, 100, 0)
+
+
+def test_the_best_trial_keeps_its_row_however_long_ago_it_was(stage: Stage) -> None:
+    stage.begin(n_workers=1, stop=StoppingCriterion(max_num_trials_started=2 * MAX_ROWS))
+    for job in iter(stage.engine.jobs):
+        stage.report(job, loss=float(job.number) + 1)
+        stage.end(job)
+    _, snapshot = stage.search.look()
+    assert snapshot.best == (1.0, 0)
+    assert [row.trial_id for row in snapshot.rows] == [0, *range(MAX_ROWS, 2 * MAX_ROWS)]
+
+
+# How failures are told.
+
+
+def test_a_failure_that_is_not_the_processs_own_is_told_with_what_it_had_printed(stage: Stage) -> None:
+    stage.begin(n_workers=1, max_equal_failures=None)
+    (silent,) = stage.engine.jobs
+    silent.printed = Output("on its way")
+    stage.end(silent)
+    crashed = stage.engine.jobs[1]
+    crashed.printed = Output("not this")
+    stage.end(crashed, Outcome("exception", "ValueError: wrong", "the traceback", "its own words"))
+    (_, first), (_, second) = stage.events("ended")
+    assert first["outcome"]["last_output"] == "on its way"
+    reason = {"kind": "exception", "text": "ValueError: wrong", "traceback": "the traceback"}
+    assert second["outcome"] == {**reason, "last_output": "its own words"}
+    judged = stage.orders("judged")
+    assert [order["status"] for order in judged] == ["Failed", "Failed"]
+    assert [order["reason"][0] for order in judged] == ["no-report", "exception"]

@@ -240,7 +240,7 @@ def test_a_trial_is_shown_with_its_output(searched: Finished, typed: Typed, plac
 def test_pictures_are_drawn_into_a_new_folder(searched: Finished, place: Place) -> None:
     done = place.fanwise("tune", "plot", "good", "--out", "some/pictures")
     assert (done.status, done.err) == (0, "")
-    names = ["incumbent", "learning-curves", "workers"]
+    names = ["hyperparameters", "incumbent", "learning-curves", "parallel-coordinates", "workers"]
     assert done.out.split() == [f"some/pictures/{name}.png" for name in names]
     assert sorted(path.name for path in (place.folder / "some/pictures").iterdir()) == [f"{n}.png" for n in names]
     for name in names:
@@ -251,8 +251,14 @@ def test_pictures_are_drawn_into_a_new_folder(searched: Finished, place: Place) 
 def test_pictures_are_drawn_as_svg_when_asked(searched: Finished, place: Place) -> None:
     done = place.fanwise("tune", "plot", "good", "--out", "drawn", "--format", "svg")
     assert (done.status, done.err) == (0, "")
-    assert [Path(path).suffix for path in done.out.split()] == [".svg"] * 3
+    assert [Path(path).suffix for path in done.out.split()] == [".svg"] * 5
     assert (place.folder / "drawn/workers.svg").read_bytes().startswith(b"<?xml")
+
+
+def test_several_experiments_are_compared(searched: Finished, place: Place) -> None:
+    done = place.fanwise("tune", "plot", "good", str(place.home / "good"), "--out", "both")
+    assert (done.status, done.err) == (0, "")
+    assert done.out.split() == ["both/incumbent.png", "both/workers.png"]
 
 
 def test_reports_are_exported_as_csv(searched: Finished, typed: Typed, place: Place) -> None:

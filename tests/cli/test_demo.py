@@ -31,7 +31,8 @@ def test_the_demo_searches_says_what_it_found_and_draws_it(torch_loaded: LoadedI
     assert re.search(rf"^worker utilisation   {shares} of 1 worker, from the first", out, re.M)
     assert re.search(r"^start-up             \d+\.\d s until the first worker was ready$", out, re.M)
     pictures = re.findall(r"^picture              (\S+)$", out, re.M)
-    assert pictures == ["pictures/incumbent.png", "pictures/learning-curves.png", "pictures/workers.png"]
+    names = ["hyperparameters", "incumbent", "learning-curves", "parallel-coordinates", "workers"]
+    assert pictures == [f"pictures/{name}.png" for name in names]
     for picture in pictures:
         image = matplotlib.image.imread(tmp_path / picture)
         assert image.shape[1] > 800 and image[..., :3].std() > 0.02

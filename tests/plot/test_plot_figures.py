@@ -13,18 +13,34 @@ import pytest
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
-from fanwise.plot import ReportPoint, SearchData, Span, incumbent, learning_curves, save_figure, workers
+from fanwise.plot import (
+    FrontData,
+    Hyperparameter,
+    ReportPoint,
+    SearchData,
+    Span,
+    hyperparameters,
+    incumbent,
+    learning_curves,
+    parallel_coordinates,
+    pareto_front,
+    rungs,
+    save_figure,
+    workers,
+)
 from fanwise.plot.canvas import IDLE, png_bytes, trial_colour, trial_marker
 from fanwise.plot.rows import RowScale
 
 PNG = b"\x89PNG\r\n\x1a\n"
-FIGURES: list[Callable[[SearchData], Figure]] = [incumbent, learning_curves, workers]
+OVER_TIME: list[Callable[[SearchData], Figure]] = [incumbent, learning_curves, workers]
+FIGURES = [*OVER_TIME, rungs, hyperparameters, parallel_coordinates]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def fonts() -> None:
     """matplotlib opens the font files at the first drawing and keeps them; so let that be before the tests."""
     png_bytes(learning_curves(make_search(1)))
+    png_bytes(rungs(halving(500)))  # on a logarithmic axis, whose numbers have fonts of their own
 
 
 def make_search(
@@ -50,7 +66,13 @@ def make_search(
             reports.append(ReportPoint(trial, ready_s + i, i, value))
     last_s = max((span.free_s or 0.0 for span in spans), default=0.0)
     first_ready_s = 0.5 if spans else None
-    return SearchData(name, metric, mode, n_workers, asynchronous, reports, spans, first_ready_s, last_s, last_s)
+    axes = [
+        Hyperparameter("rate", [(0.0, "0.01"), (1.0, "1")], {i: (i * 0.37) % 1 for i in range(n_trials)}, False),
+        Hyperparameter("$kind", [(0.25, "a$"), (0.75, "b")], dict.fromkeys(range(1, n_trials), 0.25), True),
+    ]
+    return SearchData(
+        name, metric, mode, n_workers, asynchronous, reports, spans, first_ready_s, last_s, last_s, "epoch", axes
+    )
 
 
 def texts(figure: Figure) -> list[str]:
@@ -97,9 +119,10 @@ def test_the_title_names_the_search_and_its_best_value(draw: Callable[[SearchDat
     assert "lenet: best error 0.2679 (trial 5)" in texts(draw(make_search(6)))
 
 
-@pytest.mark.parametrize("draw", FIGURES)
+@pytest.mark.parametrize("draw", OVER_TIME)
 def test_axes_carry_their_units(draw: Callable[[SearchData], Figure]) -> None:
-    assert "wall-clock time [s]" in texts(draw(make_search()))
+    assert "wall-clock time since the first worker was ready [s]" in texts(draw(make_search()))
+    assert "wall-clock time [s]" in texts(draw(make_search(0)))
 
 
 @pytest.mark.parametrize("draw", FIGURES)
@@ -169,7 +192,10 @@ def test_two_searches_share_the_time_axis_and_show_their_utilisation() -> None:
     assert len(figure.axes) == 2
     assert figure.axes[0].get_xlim() == figure.axes[1].get_xlim()
     # Of 2 x 14.1 s, 3 x 4 s are busy and 2 x 0.5 s start-up on each worker; the rest is idle.
-    said = "lenet, synchronous: 6 trials\nworker utilisation 85.1 % (start-up 7.1 %, idle 7.8 %)"
+    said = (
+        "lenet, synchronous: 6 trials; the first worker was ready after 0.5 s\n"
+        "worker utilisation 85.1 % (start-up 7.1 %, idle 7.8 %)"
+    )
     assert said in texts(figure)
 
 
@@ -246,6 +272,167 @@ def test_a_figure_shows_itself_in_a_notebook() -> None:
     figure = workers(make_search())
     shown: bytes = figure._repr_png_()  # type: ignore[attr-defined]
     assert shown.startswith(PNG)
+
+
+def test_time_begins_when_the_first_worker_was_ready() -> None:
+    search = make_search(2, 1)  # ready after 0.5 s, reports each second from 1.5 s on
+    line = next(line for line in incumbent(search).axes[0].get_lines() if line.get_label() == "best so far")
+    assert np.asarray(line.get_xdata())[0] == 1.0
+    boxes = workers(search).axes[0].collections
+    assert min(path.get_extents().x0 for box in boxes for path in box.get_paths()) == -0.5, "start-up lies before it"
+
+
+def test_a_hedge_of_curves_becomes_the_best_ten_a_median_and_a_band() -> None:
+    figure = learning_curves(make_search(101, 4))
+    (axes,) = figure.axes
+    lines = [c for c in axes.collections if type(c).__name__ == "LineCollection"]
+    assert [len(c.get_paths()) for c in lines] == [10]
+    assert {"middle 80 % of the reports of all 101 trials", "their median"} <= set(texts(figure))
+    assert len(learning_curves(make_search(100, 4)).axes) == 2, "a hundred are drawn, with the workers below"
+
+
+# -- rungs -------------------------------------------------------------------------------------------------------------
+
+
+def halving(n_trials: int, *, value: float = 0.5) -> SearchData:
+    """All trials pause at epoch 1; every second one goes on to epoch 3."""
+    reports = [ReportPoint(i, i + 1.0, 1, value + 0.1 * i, 1.0, "PAUSE") for i in range(n_trials)]
+    reports += [ReportPoint(i, 100.0 + i, 2, 0.3 + 0.1 * i, 3.0) for i in range(0, n_trials, 2)]
+    return SearchData("h", "error", "min", 1, True, reports, [], None, None, 999.0, "epoch")
+
+
+def dots(figure: Figure) -> list[int]:
+    """How many dots each scatter of a figure holds."""
+    found = [c for c in figure.axes[0].collections if type(c).__name__ == "PathCollection"]
+    return [len(np.asarray(c.get_offsets())) for c in found]
+
+
+def test_rungs_show_who_came_and_who_went_on() -> None:
+    figure = rungs(halving(5))
+    assert {"5 trials\n3 went on", "3 trials", "epoch", "1", "3"} <= set(texts(figure))
+    assert dots(figure) == [2, 3, 3], "the beaten, the better, and those at the end"
+    (lines,) = [c for c in figure.axes[0].collections if type(c).__name__ == "LineCollection"]
+    assert [tuple(np.asarray(path.vertices)[:, 1]) for path in lines.get_paths()] == [
+        (0.5, 0.3),
+        (0.7, 0.5),
+        (0.9, 0.7),
+    ]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 0.5])
+def test_rungs_can_be_drawn_of_one_and_of_many_trials_and_of_any_value(value: float) -> None:
+    for n_trials in (1, 2, 500):
+        assert png_bytes(rungs(halving(n_trials, value=value)), dpi=50).startswith(PNG)
+
+
+def test_a_search_that_stops_nobody_says_so_in_place_of_rungs() -> None:
+    assert "no trial was stopped or paused" in texts(rungs(make_search()))
+
+
+def test_the_best_trial_may_have_come_to_no_rung() -> None:
+    early = ReportPoint(9, 0.5, 1, 0.01, 0.5)
+    search = halving(4)
+    figure = rungs(SearchData("h", "error", "min", 1, True, [*search.reports, early], [], None, None, 9.0))
+    assert [line for line in figure.axes[0].get_lines() if line.get_marker() == "*"] == []
+
+
+# -- pauses in the worker timeline -------------------------------------------------------------------------------------
+
+
+def test_pauses_and_what_is_taken_up_again_are_marked_where_there_is_room() -> None:
+    def marks(scale_s: float) -> list[tuple[str, list[float]]]:
+        stays = [(0, 0.0, 3.0, "Paused"), (1, 3.0, 6.0, "Stopped"), (0, 6.0, 9.0, "Completed")]
+        spans = [Span(0, i, a * scale_s, a * scale_s, b * scale_s, b * scale_s, said) for i, a, b, said in stays]
+        figure = workers(SearchData("s", "e", "min", 1, True, [], spans, spans[0].ready_s, None, 9.0))
+        lines = [line for line in figure.axes[0].get_lines() if line.get_marker() in ("|", ">")]
+        said_so = "paused" in texts(figure)
+        assert said_so == bool(lines)
+        return [(str(line.get_marker()), list(np.asarray(line.get_xdata()))) for line in lines]
+
+    (bars, ends), (triangle, begins) = marks(1.0)
+    assert (bars, triangle) == ("|", ">")
+    assert len(ends) == 2 and all(2.7 < t_s < 3.0 for t_s in ends)
+    assert len(begins) == 1 and 6.0 < begins[0] < 6.3
+    assert marks(0.01) == [], "boxes of a hundredth of the axis have no room"
+
+
+# -- hyperparameters ---------------------------------------------------------------------------------------------------
+
+
+def test_each_hyperparameter_has_a_scatter_with_its_values_and_the_best_of_each_trial() -> None:
+    figure = hyperparameters(make_search(6))
+    assert [axes.get_xlabel() for axes in figure.axes] == ["rate", r"\$kind"]
+    (rate,) = figure.axes[0].collections
+    offsets = np.asarray(rate.get_offsets())
+    assert offsets[:, 0] == pytest.approx([(i * 0.37) % 1 for i in range(6)])
+    assert offsets[:, 1] == pytest.approx([1 / (i + 2) + 0.125 for i in range(6)])
+    (kind,) = figure.axes[1].collections
+    assert len(np.asarray(kind.get_offsets())) == 5, "trial 0 does not have it"
+    assert {"0.01", "1", r"a\$", "b"} <= set(texts(figure))
+
+
+def test_parallel_coordinates_have_an_axis_for_each_hyperparameter_and_the_metric() -> None:
+    figure = parallel_coordinates(make_search(6))
+    assert {"rate", r"\$kind", "error", "0.01", r"a\$"} <= set(texts(figure))
+    _, _, lines = figure.axes[0].collections
+    heights = sorted(tuple(np.asarray(path.vertices)[:2, 1]) for path in lines.get_paths())
+    assert len(heights) == 6
+    assert (0.0, -0.08) in heights, "trial 0 passes below the axis that it does not have"
+
+
+def test_of_many_trials_parallel_coordinates_colour_the_best_hundred() -> None:
+    figure = parallel_coordinates(make_search(150, 8))
+    grey, lost, coloured = figure.axes[0].collections
+    assert [len(c.get_paths()) for c in (grey, lost, coloured)] == [50, 0, 100]
+
+
+def test_trials_without_a_finite_value_are_counted_and_drawn_dashed() -> None:
+    search = make_search(3)
+    lost = [ReportPoint(p.trial_id, p.t_s, p.iter, math.nan if p.trial_id == 1 else p.value) for p in search.reports]
+    search = SearchData(
+        "s", "error", "min", 2, True, lost, search.spans, 0.5, 9.0, 9.0, "epoch", search.hyperparameters
+    )
+    for draw in (hyperparameters, parallel_coordinates):
+        assert any("2 trials drawn, 1 without a finite value" in text for text in texts(draw(search)))
+    assert [len(c.get_paths()) for c in parallel_coordinates(search).axes[0].collections] == [0, 1, 2]
+
+
+# -- Pareto fronts -----------------------------------------------------------------------------------------------------
+
+POINTS = [(0, (1.0, 4.0)), (1, (2.0, 2.0)), (2, (3.0, 3.0)), (3, (4.0, 1.0))]
+
+
+@pytest.mark.parametrize(
+    ("modes", "signs", "corners"),
+    [
+        (("min", "min"), (1, 1), [(1, 4), (2, 4), (2, 2), (4, 2), (4, 1)]),
+        (("max", "min"), (-1, 1), [(-1, 4), (-2, 4), (-2, 2), (-4, 2), (-4, 1)]),
+        (("min", "max"), (1, -1), [(1, -4), (2, -4), (2, -2), (4, -2), (4, -1)]),
+    ],
+)
+def test_a_front_has_a_corner_between_each_two_neighbours(
+    modes: tuple[str, str], signs: tuple[int, int], corners: list[tuple[float, float]]
+) -> None:
+    points = [(i, (signs[0] * x, signs[1] * y)) for i, (x, y) in POINTS]
+    figure = pareto_front(FrontData("f", list(zip(("a", "b"), modes, strict=True)), points, [0, 1, 3]))
+    edge, _ = figure.axes[0].get_lines()
+    assert [tuple(corner) for corner in np.asarray(edge.get_xydata())] == corners
+    words = {"min": "smaller", "max": "larger"}
+    assert figure.axes[0].get_xlabel() == f"a ({words[modes[0]]} is better)"
+    assert {"f: 3 of 4 reports on the Pareto front, of 3 trials", "0", "1", "3"} <= set(texts(figure))
+
+
+def test_three_objectives_get_axes_for_each_pair() -> None:
+    objectives = [("a", "min"), ("b$", "max"), ("c", "min")]
+    figure = pareto_front(FrontData("f", objectives, [(0, (1.0, 2.0, 3.0))], [0], 2))
+    assert len(figure.axes) == 3
+    assert any("(2 not finite are left out)" in text for text in texts(figure))
+    assert len(pareto_front(FrontData("f", objectives, [], [])).axes) == 3
+
+
+def test_one_objective_has_no_front() -> None:
+    with pytest.raises(ValueError, match="2 to 4 objectives, got 1: error"):
+        FrontData("f", [("error", "min")], [], [])
 
 
 # -- in a process of its own, to see what is loaded; and matplotlib keeps the font files of every thread open ----------

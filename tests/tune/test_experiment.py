@@ -14,6 +14,7 @@ import pytest
 
 from fanwise.base.errors import RecordError
 from fanwise.testing.recorded_search import RecordedSearch
+from fanwise.tune import Space, choice, loguniform, parameter, randint
 from fanwise.tune.experiment import Best, Experiment, load_experiment
 from fanwise.tune.record.history import Failure
 from fanwise.tune.record.lock import LOCK_NAME, is_held
@@ -27,7 +28,7 @@ META = {
     "n_workers": 2,
     "asynchronous": False,
     "seed": 1,
-    "space": {"lr": {}, "max_epochs": {}},
+    "space": {"lr": {"domain": "loguniform", "lower": 0.01, "upper": 1.0}, "max_epochs": {"constant": 2}},
 }
 REASON = {"kind": "exception", "text": "ValueError: no", "traceback": "Traceback ...", "last_output": "epoch 1"}
 
@@ -392,8 +393,71 @@ def test_an_objective_that_began_before_the_tuner_heard_of_it_gives_no_more_than
     assert load_experiment(tmp_path / "e").utilisation == 1.0
 
 
-def test_the_three_figures_are_drawn(experiment: Experiment) -> None:
-    for figure in (experiment.plot(), experiment.plot_learning_curves(), experiment.plot_workers()):
+def test_search_data_leave_out_what_became_void_or_was_repeated(tmp_path: Path) -> None:
+    with searching(tmp_path / "e", resource_attr="epoch") as search:
+        search.start(0.0, 0, {"lr": 0.1, "max_epochs": 2})
+        search.ready(1.0, 0)
+        search.report(2.0, 0, 1, {"epoch": 10, "error": 0.5}, decision="PAUSE")
+        search.end(3.0, 0, "Paused", 2.0)
+        search.start(4.0, 0, {"lr": 0.1, "max_epochs": 2}, attempt=1)
+        search.ready(5.0, 0, attempt=1)
+        search.report(6.0, 0, 1, {"epoch": 10, "error": 0.4}, attempt=1, repeated=True)
+        search.report(7.0, 0, 2, {"epoch": 20, "error": 0.001}, attempt=1)
+        search.end(8.0, 0, "Failed", 3.0, attempt=1, reason=REASON, will_retry=True)
+        search.start(9.0, 0, {"lr": 0.1, "max_epochs": 2}, attempt=2, from_iter=1)
+        search.report(10.0, 0, 2, {"epoch": 20, "error": 0.3}, attempt=2)
+    data = load_experiment(tmp_path / "e").search_data()
+    told = [(p.t_s, p.resource, p.value, p.decision) for p in data.reports]
+    assert told == [(2.0, 10.0, 0.5, "PAUSE"), (10.0, 20.0, 0.3, "CONTINUE")]
+    assert data.resource_name == "epoch"
+
+
+def test_each_hyperparameter_becomes_an_axis_on_its_own_scale(tmp_path: Path) -> None:
+    space = {
+        "lr": loguniform(0.01, 1),
+        "kind": choice(["a", "b"]),
+        "width": parameter(randint(1, 1000), when={"kind": "b"}),
+        "max_epochs": 2,
+    }
+    with searching(tmp_path / "e", space=Space(space).to_json()) as search:
+        search.start(0.0, 0, {"lr": 0.1, "kind": "a", "max_epochs": 2})
+        search.start(0.0, 1, {"lr": 7.0, "kind": "b", "width": 500, "max_epochs": 2}, slot=1)  # beyond the space
+    rate, kind, width = load_experiment(tmp_path / "e").search_data().hyperparameters
+    assert (rate.name, rate.is_discrete) == ("lr", False)
+    assert dict(rate.places) == pytest.approx({0: 0.5}), "a value beyond the space has no place"
+    assert [text for _, text in rate.ticks] == ["0.01", "0.0316", "0.1", "0.316", "1"]
+    assert [place for place, _ in rate.ticks] == pytest.approx([0, 0.25, 0.5, 0.75, 1.0])
+    assert (kind.is_discrete, kind.ticks, kind.places) == (True, [(0.25, "a"), (0.75, "b")], {0: 0.25, 1: 0.75})
+    assert not width.is_discrete
+    assert dict(width.places) == pytest.approx({1: 0.5}, abs=0.001), "only where its condition holds"
+
+
+def test_the_pareto_front_is_of_all_reports_that_count(tmp_path: Path) -> None:
+    with searching(tmp_path / "e", objectives=[["error", "min"], ["speed", "max"]]) as search:
+        search.start(0.0, 0, {"lr": 0.1, "max_epochs": 2})
+        for i, (error, speed) in enumerate([(0.5, 3.0), (0.4, 2.0), (0.6, 2.5), (0.1, math.inf), (0.3, 1.0)]):
+            search.report(1.0 + i, 0, i + 1, {"error": error, "speed": speed})
+    experiment = load_experiment(tmp_path / "e")
+    texts = [text.get_text() for text in experiment.plot_pareto_front().texts]
+    assert texts == ["lenet: 3 of 4 reports on the Pareto front, of 1 trial (1 not finite are left out)"]
+
+
+def test_the_pareto_front_of_one_objective_is_refused(tmp_path: Path) -> None:
+    with searching(tmp_path / "e", objectives=[["error", "min"]]):
+        pass
+    with pytest.raises(ValueError, match="2 to 4 objectives, got 1: error"):
+        load_experiment(tmp_path / "e").plot_pareto_front()
+
+
+def test_the_figures_are_drawn(experiment: Experiment) -> None:
+    for figure in (
+        experiment.plot(),
+        experiment.plot_learning_curves(),
+        experiment.plot_workers(),
+        experiment.plot_hyperparameters(),
+        experiment.plot_parallel_coordinates(),
+        experiment.plot_rungs(),
+    ):
         assert figure.axes
         plt.close(figure)
 

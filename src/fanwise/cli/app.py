@@ -209,14 +209,17 @@ def tune_show(
 
 @tune.command("plot")
 def tune_plot(
-    name: Name,
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="An experiment, or several to compare.")],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the pictures go; made if need be.")] = Path("."),
     kind: Annotated[str, typer.Option("--format", metavar="KIND", help="png, svg or pdf.")] = "png",
 ) -> None:
-    """Draw best value so far, learning curves and worker timeline."""
+    """Draw an experiment: best value so far, learning curves, workers, hyperparameters, rungs, Pareto front.
+
+    Several experiments are drawn into one picture of the best value so far, and one of their workers.
+    """
     from .experiments import draw
 
-    for path in draw(name, out, kind):
+    for path in draw(names, out, kind):
         typer.echo(printable_line(str(path)))
 
 

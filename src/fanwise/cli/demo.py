@@ -1,4 +1,4 @@
-"""`fanwise demo`: the main job, from an empty machine to three pictures in about a minute.
+"""`fanwise demo`: the main job, from an empty machine to pictures of a search in about a minute.
 
     settings -> Tuner.run() (its table is what one watches) -> best configuration, utilisation, start-up -> PNGs
 
@@ -55,7 +55,7 @@ def run_demo(*, seconds: float, workers: int, data: str, out: Path) -> None:
         print_update_interval=min(30.0, seconds / 3),
     )
     experiment = run_to_its_end(tuner)
-    pictures = draw(experiment.path, out)
+    pictures = draw([experiment.path], out)
     typer.echo()
     for line in _summary(experiment, workers):
         typer.echo(line)

@@ -3,21 +3,35 @@
 A record may be foreign, so every text that comes from one goes through `base.text` before it is printed.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from ..base.errors import RecordError, SearchInterrupted
 from ..base.text import printable, printable_line
-from ..plot import save_figure
+from ..plot import (
+    SearchData,
+    hyperparameters,
+    incumbent,
+    learning_curves,
+    parallel_coordinates,
+    rungs,
+    save_figure,
+    workers,
+)
 from ..plot.canvas import FIGURE_KINDS
 from ..plot.data import worker_timeline
+from ..plot.halving import levels_of
 from ..pool.output import tail
 from ..tune import Experiment, Tuner, list_experiments, load_experiment
 from ..tune.experiment import State
 from ..tune.record.names import experiments_folder
 from ..tune.terminal.table import final_block
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # What a shell gives a program that Ctrl-C ended.
 INTERRUPTED_STATUS = 130
@@ -137,25 +151,41 @@ def _output_of(experiment: Experiment, file: str) -> str:
     return tail(path, max_bytes=_MOST_OUTPUT_BYTES, max_lines=_MOST_OUTPUT_LINES)
 
 
-def draw(name: str | Path, out: Path, kind: str = "png") -> list[Path]:
-    """The three figures of an experiment as files in `out`, which is made. Returns their paths.
+def draw(names: Sequence[str | Path], out: Path, kind: str = "png") -> list[Path]:
+    """The figures of an experiment, or of several beside each other, as files in `out`, which is made.
 
     Args:
+        names: of one experiment, for all figures that have something to show; or of several, to compare.
         kind: png, svg or pdf.
+
+    Returns:
+        The paths of the files.
 
     Raises:
         ValueError: no such kind, or `out` cannot be made, or not be written to.
     """
     if kind not in FIGURE_KINDS:
         raise ValueError(f"--format must be one of {', '.join(FIGURE_KINDS)}, got {kind!r}")
-    experiment = load_experiment(name)
+    experiments = [load_experiment(name) for name in names]
+    searches = [experiment.search_data() for experiment in experiments]
+    figures = {"incumbent": incumbent(*searches), "workers": workers(*searches)}
+    if len(experiments) == 1:
+        figures |= _figures_of_one(experiments[0], searches[0])
     folder_for_output(out)
-    figures = {
-        "incumbent": experiment.plot,
-        "learning-curves": experiment.plot_learning_curves,
-        "workers": experiment.plot_workers,
-    }
-    return [save_figure(figure(), out / f"{figure_name}.{kind}") for figure_name, figure in figures.items()]
+    return [save_figure(figure, out / f"{name}.{kind}") for name, figure in sorted(figures.items())]
+
+
+def _figures_of_one(experiment: Experiment, search: SearchData) -> "dict[str, Figure]":
+    """Those that a comparison does not have, and that have something to show."""
+    figures = {"learning-curves": learning_curves(search)}
+    if search.hyperparameters:
+        figures["hyperparameters"] = hyperparameters(search)
+        figures["parallel-coordinates"] = parallel_coordinates(search)
+    if levels_of(search):
+        figures["rungs"] = rungs(search)
+    if len(experiment.metadata["objectives"]) > 1:
+        figures["pareto-front"] = experiment.plot_pareto_front()
+    return figures
 
 
 def folder_for_output(out: Path) -> Path:

@@ -1,6 +1,6 @@
 """What all figures do to their axes: limits, labels, grid, and the sentences for what is not drawn."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .canvas import MUTED
@@ -30,11 +30,15 @@ def clean_axes(axes: "Axes") -> None:
     axes.set_axisbelow(True)
 
 
-def finish_time_axis(axes: "Axes", searches: Iterable[SearchData], unit: TimeUnit) -> None:
-    """From the begin of the search to the last event of the longest one, and some room for what is marked there."""
+def finish_time_axis(axes: "Axes", searches: Sequence[SearchData], unit: TimeUnit) -> None:
+    """From zero to the last event of the longest search, and some room for what is marked there.
+
+    Zero is when the first worker was ready, for searches that come from `from_first_ready` and have got so far.
+    """
     last_s = max(search.last_s for search in searches)
     axes.set_xlim(0.0, TIME_ROOM * last_s / unit.seconds if last_s > 0 else 1.0)
-    axes.set_xlabel(f"wall-clock time [{unit.name}]")
+    since = " since the first worker was ready" if any(s.first_ready_s is not None for s in searches) else ""
+    axes.set_xlabel(f"wall-clock time{since} [{unit.name}]")
 
 
 def use_scale(axes: "Axes", scale: ValueScale) -> None:

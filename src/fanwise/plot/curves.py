@@ -1,10 +1,14 @@
-"""Learning curves: one polyline a trial over wall-clock time, the best one on top, numbers where there is room."""
+"""Learning curves: a line for each trial over wall-clock time, the best on top, numbers where there is room.
+
+Of a thousand trials a few are drawn, over a band that says what all were like.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .axes import TIME_ROOM
-from .canvas import INK, trial_colour, trial_marker
+from .canvas import INK, MUTED, trial_colour, trial_marker
+from .crowds import Crowd
 from .data import Curve, ReportPoint
 from .scales import TimeUnit, ValueScale, thin
 
@@ -60,6 +64,15 @@ def _draw_best(axes: "Axes", curve: Curve, best: ReportPoint, unit: TimeUnit) ->
         zorder=3.2,
         clip_on=False,  # whole also where the best value lies on the edge
     )
+
+
+def draw_crowd(axes: "Axes", crowd: Crowd, whose: str, unit: TimeUnit) -> None:
+    """What the reports of all trials were like, behind the few curves that are drawn."""
+    times = [t_s / unit.seconds for t_s in crowd.times_s]
+    label = f"middle 80 % of the reports of all {whose}"
+    axes.fill_between(times, crowd.low, crowd.high, color="#dedede", linewidth=0, zorder=1, label=label)
+    axes.plot(times, crowd.median, color=MUTED, linewidth=1.8, zorder=1.1, label="their median")
+    axes.figure.legend(loc="outside lower center", ncols=2, frameon=False)
 
 
 def number_curves(

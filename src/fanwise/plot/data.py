@@ -5,6 +5,7 @@
                --incumbent_band------> mean and spread         (repetitions)
                --curves_by_trial-----> one polyline a trial    (one search)
                --worker_timeline-----> busy, start-up, idle    (one search)
+               --from_first_ready----> the same search, its time counted from when the first worker was ready
 
 The caller fills `SearchData` from wherever it keeps its results; this file knows nothing of trials that run,
 of records or of tuners. All times are seconds since the search began.
@@ -15,8 +16,8 @@ come in any order.
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 IntervalKind = Literal["busy", "start-up", "idle"]
@@ -24,12 +25,23 @@ IntervalKind = Literal["busy", "start-up", "idle"]
 
 @dataclass(frozen=True, slots=True)
 class ReportPoint:
-    """One value that a trial reported: its `iter`-th report, `t_s` seconds after the search began."""
+    """One value that a trial reported: its `iter`-th report, `t_s` seconds after the search began.
+
+    `resource` says how far the trial was, in the search's `resource_name`; None: its reports are counted. `decision` is
+    what the scheduler answered: "CONTINUE", "STOP" or "PAUSE".
+    """
 
     trial_id: int
     t_s: float
     iter: int
     value: float
+    resource: float | None = None
+    decision: str = "CONTINUE"
+
+    @property
+    def reached(self) -> float:
+        """How far the trial was: its resource, or how many reports it had made."""
+        return self.iter if self.resource is None else self.resource
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +61,22 @@ class Span:
     free_s: float | None
     status: str
     objective_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hyperparameter:
+    """One axis of the space, whatever its scale: a value lies at 0 to 1 of it.
+
+    Args:
+        ticks: places and what is written there.
+        places: where the value of each trial lies; without the trials that do not have this hyperparameter.
+        is_discrete: so few values that many trials share one.
+    """
+
+    name: str
+    ticks: Sequence[tuple[float, str]]
+    places: Mapping[int, float]
+    is_discrete: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +100,8 @@ class SearchData:
     first_ready_s: float | None
     stop_s: float | None
     last_s: float
+    resource_name: str = "reports of a trial"
+    hyperparameters: Sequence[Hyperparameter] = ()
 
     def __post_init__(self) -> None:
         if self.mode not in ("min", "max"):
@@ -170,6 +200,52 @@ def later_values(search: SearchData) -> list[float]:
     curves = curves_by_trial(search)
     later = [value for curve in curves for value in curve.values[1:]]
     return later or [value for curve in curves for value in curve.values]
+
+
+def from_first_ready(search: SearchData) -> SearchData:
+    """The same search with its times counted from when the first objective began; as it is, before that.
+
+    So the figures show the time that their numbers count: the utilisation begins there, and of several searches none is
+    ahead because its workers had been warm.
+    """
+    zero_s = search.first_ready_s
+    if zero_s is None:
+        return search
+    return replace(
+        search,
+        reports=[
+            ReportPoint(p.trial_id, p.t_s - zero_s, p.iter, p.value, p.resource, p.decision) for p in search.reports
+        ],
+        spans=[
+            replace(
+                span,
+                started_s=span.started_s - zero_s,
+                ready_s=_later(span.ready_s, zero_s),
+                ended_s=_later(span.ended_s, zero_s),
+                free_s=_later(span.free_s, zero_s),
+            )
+            for span in search.spans
+        ],
+        first_ready_s=0.0,
+        stop_s=_later(search.stop_s, zero_s),
+        last_s=search.last_s - zero_s,
+    )
+
+
+def _later(t_s: float | None, zero_s: float) -> float | None:
+    return None if t_s is None else t_s - zero_s
+
+
+def best_of_trials(search: SearchData) -> dict[int, ReportPoint]:
+    """The best finite report of each trial that has one; of equal ones the first."""
+    sign = 1.0 if search.mode == "min" else -1.0
+    best: dict[int, ReportPoint] = {}
+    for point in search.reports:
+        if math.isfinite(point.value):
+            known = best.get(point.trial_id)
+            if known is None or (sign * point.value, point.t_s) < (sign * known.value, known.t_s):
+                best[point.trial_id] = point
+    return best
 
 
 def incumbent_steps(search: SearchData) -> list[ReportPoint]:

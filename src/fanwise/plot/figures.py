@@ -1,7 +1,10 @@
-"""The three figures of a search: the incumbent, the learning curves and the worker timeline.
+"""The figures over time: the incumbent, the learning curves and the worker timeline.
 
     figure = workers(synchronous, asynchronous)      # SearchData in, matplotlib Figure out
     save_figure(figure, "workers.png")
+
+The time axis begins when the first worker was ready: there the utilisation is counted from, and searches that are
+compared begin there alike, whether their workers had been warm or not.
 
 Each function computes nothing itself: what is drawn comes from `data`, limits and labels from `scales`. Figures are
 matplotlib `Figure` objects that no pyplot knows of; a notebook shows the last one of a cell. All of them can be drawn
@@ -14,8 +17,9 @@ from typing import TYPE_CHECKING
 from ..base.text import counted
 from .axes import clean_axes, finish_time_axis, note_what_is_hidden, say_nothing_yet, title, use_scale
 from .canvas import new_figure
-from .curves import draw_curves, number_curves
-from .data import SearchData, best_point, curves_by_trial, later_values, worker_timeline
+from .crowds import best_curves, crowd_of
+from .curves import draw_crowd, draw_curves, number_curves
+from .data import SearchData, best_point, curves_by_trial, from_first_ready, later_values, worker_timeline
 from .incumbents import draw_incumbent, draw_incumbents
 from .rows import RowScale, draw_rows, legend_handles
 from .scales import plain, time_unit, value_scale
@@ -26,6 +30,8 @@ if TYPE_CHECKING:
 _WIDTH_IN = 9.0
 _AXES_WIDTH_IN = 8.0  # without the labels of the value axis
 _MAX_STRIP_WORKERS = 8
+_MAX_CURVES = 100  # more become a hedge
+_BEST_CURVES, _CROWD_BINS = 10, 60
 
 
 def incumbent(*searches: SearchData, labels: Sequence[str] | None = None) -> "Figure":
@@ -50,6 +56,7 @@ def incumbent(*searches: SearchData, labels: Sequence[str] | None = None) -> "Fi
     if len({(search.metric, search.mode) for search in searches}) > 1:
         shown = sorted({f"{search.metric} ({search.mode})" for search in searches})
         raise ValueError(f"one figure holds searches of one metric and mode, got {', '.join(shown)}")
+    searches = tuple(map(from_first_ready, searches))
     figure = new_figure(_WIDTH_IN, 4.8)
     axes = figure.subplots()
     unit = time_unit(max(search.last_s for search in searches))
@@ -67,11 +74,15 @@ def learning_curves(search: SearchData) -> "Figure":
     """All reports of all trials over wall-clock time, one colour a trial, with the workers in a strip below.
 
     The best trial is drawn on top. With many trials lines become thin; colours repeat after seven trials, then with
-    another marker.
+    another marker. Of more than 100 trials only the ten best are drawn, over the median and the middle 80 % of the
+    reports of all trials, without the workers.
     """
+    search = from_first_ready(search)
     curves = curves_by_trial(search)
     unit = time_unit(search.last_s)
-    strip = bool(search.spans) and search.n_workers <= _MAX_STRIP_WORKERS
+    is_hedge = len(curves) > _MAX_CURVES
+    # Below a hedge the strip would be a barcode.
+    strip = bool(search.spans) and search.n_workers <= _MAX_STRIP_WORKERS and not is_hedge
     row_in = max(0.16, min(0.3, 1.2 / search.n_workers))
     strip_in = search.n_workers * row_in
     figure = new_figure(_WIDTH_IN, 5.0 + (strip_in + 0.1 if strip else 0.0))
@@ -86,6 +97,9 @@ def learning_curves(search: SearchData) -> "Figure":
         axes = below = figure.subplots()
     scale = value_scale((value for curve in curves for value in curve.values), search.mode, later_values(search))
     use_scale(axes, scale)
+    if is_hedge:
+        draw_crowd(axes, crowd_of(curves, _CROWD_BINS), counted(len(curves), "trial"), unit)
+        curves = best_curves(curves, search.mode, _BEST_CURVES)
     draw_curves(axes, curves, best_point(search), unit)
     number_curves(axes, curves, best_point(search), unit=unit, last_s=search.last_s, scale=scale)
     note_what_is_hidden(axes, search, scale)
@@ -97,27 +111,33 @@ def learning_curves(search: SearchData) -> "Figure":
 
 
 def workers(*searches: SearchData, labels: Sequence[str] | None = None) -> "Figure":
-    """The worker timeline: a row a worker, a box a trial, idle time in grey, start-up in a light shade of its own.
+    """The worker timeline: a row for each worker, a box for each stay of a trial, idle time in grey, start-up in sand.
 
-    Several searches, such as a synchronous and an asynchronous one, get a panel each on one time axis. The title of a
-    panel says how much of the worker time went into the objective (the utilisation), into start-up, and into nothing,
-    from the first objective that began to the stop.
+    Where trials pause, bars mark the end of the stay, and a triangle where the trial was taken up again. Several
+    searches, such as a synchronous and an asynchronous one, get a panel each on one time axis. The title of a panel
+    says how much of the worker time that is drawn went into the objective (the utilisation), into start-up, and into
+    nothing; after the dashed line, where no trial was started any more, it is not counted.
 
     Raises:
         ValueError: no search, or another number of labels.
     """
     default = [f"{s.name}, {'asynchronous' if s.asynchronous else 'synchronous'}" for s in searches]
     names = _labels(searches, labels, default)
+    before_s = [search.first_ready_s for search in searches]
+    searches = tuple(map(from_first_ready, searches))
     timelines = [worker_timeline(search) for search in searches]
     n_rows = [max([search.n_workers, *(span.slot + 1 for span in search.spans)]) for search in searches]
     row_in = max(0.12, min(0.45, 6.0 / sum(n_rows)))
     figure = new_figure(_WIDTH_IN, sum(n_rows) * row_in + 0.75 * len(searches) + 0.9)
     panels = figure.subplots(len(searches), 1, sharex=True, squeeze=False, height_ratios=n_rows)[:, 0]
     unit = time_unit(max(search.last_s for search in searches))
-    for axes, search, timeline, name in zip(panels, searches, timelines, names, strict=True):
-        draw_rows(axes, search, timeline, unit=unit, scale=_row_scale(searches, row_in))
+    marked = False
+    for axes, search, timeline, name, startup_s in zip(panels, searches, timelines, names, before_s, strict=True):
+        marked |= draw_rows(axes, search, timeline, unit=unit, scale=_row_scale(searches, row_in))
         n_trials = len({span.trial_id for span in search.spans})
         head = f"{plain(name)}: {counted(n_trials, 'trial')}"
+        if startup_s is not None:
+            head += f"; the first worker was ready after {startup_s:.1f} s"
         shares = timeline.utilisation_in_words()
         axes.set_title(f"{head}\nworker utilisation {shares}" if shares else head, loc="left", fontsize=11)
         axes.set_ylabel("worker")
@@ -128,7 +148,10 @@ def workers(*searches: SearchData, labels: Sequence[str] | None = None) -> "Figu
     finish_time_axis(panels[-1], searches, unit)
     stopped = any(search.stop_s is not None for search in searches)
     figure.legend(
-        handles=legend_handles(timelines, stopped=stopped), loc="outside lower center", ncols=5, frameon=False
+        handles=legend_handles(timelines, stopped=stopped, marked=marked),
+        loc="outside lower center",
+        ncols=4,
+        frameon=False,
     )
     return figure
 

@@ -4,7 +4,8 @@
     worker 1 |//|  1  |//|      3        |     <- idle in grey
 
 A box has the colour of its trial and, where it fits, its number. Start-up is sand and, where it is wide, hatched; idle
-time is grey, a failed trial cross-hatched.
+time is grey, a failed trial cross-hatched. Two bars at the end of a box: the trial paused; a triangle at the beginning
+of another one: it was taken up again there.
 """
 
 from collections.abc import Iterable, Sequence
@@ -48,8 +49,12 @@ class RowScale:
         return size >= 5.0 and (len(text) + 0.6) * _CHAR_WIDTH * size / _POINTS_PER_INCH <= width_s * self.inches_per_s
 
 
-def draw_rows(axes: "Axes", search: SearchData, timeline: Timeline, *, unit: TimeUnit, scale: RowScale) -> None:
-    """Draw one row a worker, worker 0 on top, and a dashed line where the search stopped starting trials."""
+def draw_rows(axes: "Axes", search: SearchData, timeline: Timeline, *, unit: TimeUnit, scale: RowScale) -> bool:
+    """Draw a row for each worker, worker 0 on top, and a dashed line where the search stopped starting trials.
+
+    Returns:
+        Whether pauses are marked.
+    """
     rows: dict[int, list[Interval]] = {slot: [] for slot in range(timeline.n_workers)}
     for interval in timeline.intervals:
         rows.setdefault(interval.slot, []).append(interval)
@@ -66,18 +71,53 @@ def draw_rows(axes: "Axes", search: SearchData, timeline: Timeline, *, unit: Tim
         busy = [i for i in wide if i.kind == "busy"]
         _draw_boxes(axes, slot, [i for i in busy if i.status == "Failed"], unit, _look("none", INK, "xxxx"))
         _number_boxes(axes, slot, busy, unit, scale)
+    marked = _mark_pauses(axes, timeline, unit, scale)
     if search.stop_s is not None:
         axes.axvline(search.stop_s / unit.seconds, color=INK, linewidth=1.0, linestyle="--")
     axes.set_ylim(n_rows - 0.45, -0.55)
     step = max(1, -(-int(1000 * 0.17) // max(1, int(1000 * scale.row_in))))
     axes.set_yticks(range(0, n_rows, step))
     axes.tick_params(axis="y", length=0)
+    return marked
 
 
-def legend_handles(timelines: Iterable[Timeline], *, stopped: bool) -> "list[Artist]":
-    """What the kinds of boxes mean; only those that occur."""
+def _mark_pauses(axes: "Axes", timeline: Timeline, unit: TimeUnit, scale: RowScale) -> bool:
+    """Bars where a trial paused, a triangle where it went on, in boxes that have room for both and for the number.
+
+    Returns:
+        Whether any box had.
+    """
+    if not scale.inches_per_s:
+        return False
+    size = min(7.0, scale.row_in * _BOX_HEIGHT * 0.5 * _POINTS_PER_INCH)  # points
+    room_s = size / _POINTS_PER_INCH / scale.inches_per_s
+    paused: set[int] = set()
+    marks: dict[tuple[str, str], list[tuple[float, int]]] = {}  # by marker and colour
+    for interval in sorted(timeline.intervals, key=lambda i: i.begin_s):
+        if interval.kind != "busy" or interval.trial_id is None:
+            continue
+        colour = "white" if _colour(interval) in _DARK_COLOURS else INK
+        has_room = interval.end_s - interval.begin_s > 4 * room_s
+        if interval.trial_id in paused:
+            paused.remove(interval.trial_id)
+            if has_room:
+                marks.setdefault((">", colour), []).append((interval.begin_s + 0.8 * room_s, interval.slot))
+        if interval.status == "Paused":
+            paused.add(interval.trial_id)
+            if has_room:
+                for offset in (0.5, 1.0):
+                    marks.setdefault(("|", colour), []).append((interval.end_s - offset * room_s, interval.slot))
+    for (marker, colour), places in marks.items():
+        times = [t_s / unit.seconds for t_s, _ in places]
+        axes.plot(times, [slot for _, slot in places], marker, color=colour, markersize=size, markeredgewidth=1.3)
+    return bool(marks)
+
+
+def legend_handles(timelines: Iterable[Timeline], *, stopped: bool, marked: bool) -> "list[Artist]":
+    """What the kinds of boxes and marks mean; only those that occur."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
+    from matplotlib.path import Path
 
     intervals = [interval for timeline in timelines for interval in timeline.intervals]
     handles: list[Artist] = [Patch(facecolor=trial_colour(0), label="in the objective (trial number)")]
@@ -86,6 +126,10 @@ def legend_handles(timelines: Iterable[Timeline], *, stopped: bool) -> "list[Art
     if any(interval.status == "Failed" for interval in intervals):
         handles.append(Patch(facecolor="white", edgecolor=INK, hatch="xxxx", label="failed"))
     handles.append(Patch(facecolor=IDLE, label="idle"))
+    if marked:
+        two_bars = Path([(-0.3, -0.5), (-0.3, 0.5), (0.3, -0.5), (0.3, 0.5)], [Path.MOVETO, Path.LINETO] * 2)
+        for marker, label in ((two_bars, "paused"), (">", "taken up again")):
+            handles.append(Line2D([], [], color=INK, marker=marker, markersize=7, linestyle="none", label=label))
     if stopped:
         handles.append(Line2D([], [], color=INK, linewidth=1.0, linestyle="--", label="no new trials"))
     return handles

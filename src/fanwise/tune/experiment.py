@@ -184,31 +184,9 @@ class Experiment:
 
     def search_data(self) -> "SearchData":
         """The search as the plain data that `fanwise.plot` draws. Reports without a number as metric are left out."""
-        from ..plot.data import ReportPoint, SearchData, Span
+        from .pictures import search_data
 
-        state = self.history()
-        reports, metric = state.reports, self._metric
-        values = reports.values.get(metric) or [None] * len(reports)
-        rows = zip(reports.trial_ids, reports.t_s, reports.iters, values, state.counts(), strict=True)
-        return SearchData(
-            name=self.name,
-            metric=metric,
-            mode=self._mode,
-            n_workers=int(self._meta["n_workers"]),
-            asynchronous=bool(self._meta.get("asynchronous", True)),
-            reports=[
-                ReportPoint(trial_id, t_s, iteration, float(value))
-                for trial_id, t_s, iteration, value, counts in rows
-                if counts and isinstance(value, (int, float))
-            ],
-            spans=[
-                Span(a.slot, trial.trial_id, a.started_s, a.ready_s, a.ended_s, a.free_s, a.status, a.objective_s)
-                for trial, a in _history.spans(state)
-            ],
-            first_ready_s=state.progress.first_ready_s,
-            stop_s=state.stop_s,
-            last_s=state.last_s,
-        )
+        return search_data(self.name, self._meta, self.history())
 
     def snapshot(self) -> SearchSnapshot:
         """What the terminal shows of it: the same as while it runs."""
@@ -232,6 +210,35 @@ class Experiment:
         from ..plot import figures
 
         return figures.workers(self.search_data())
+
+    def plot_hyperparameters(self) -> "Figure":
+        """A scatter for each hyperparameter: its value, and the best value of each trial, as a matplotlib figure."""
+        from ..plot import landscapes
+
+        return landscapes.hyperparameters(self.search_data())
+
+    def plot_parallel_coordinates(self) -> "Figure":
+        """An axis for each hyperparameter and one for the metric, a line for each trial, as a matplotlib figure."""
+        from ..plot import landscapes
+
+        return landscapes.parallel_coordinates(self.search_data())
+
+    def plot_rungs(self) -> "Figure":
+        """Who came to each level where trials were stopped or paused, and who went on, as a matplotlib figure."""
+        from ..plot import ladder
+
+        return ladder.rungs(self.search_data())
+
+    def plot_pareto_front(self) -> "Figure":
+        """The reports of a search with several objectives, and those that no other one dominates in all of them.
+
+        Raises:
+            ValueError: the search has one objective (see `plot`), or more than four.
+        """
+        from ..plot import fronts
+        from .pictures import front_data
+
+        return fronts.pareto_front(front_data(self.name, self._meta, self.history()))
 
     @property
     def _metric(self) -> str:

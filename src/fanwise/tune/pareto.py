@@ -80,6 +80,15 @@ def _front(points: Any) -> Any:
     return mask
 
 
+def first_front(losses_NM: Points) -> list[int]:
+    """The indices of the points that nothing dominates, in order; of equal points all.
+
+    >>> first_front([(1, 4), (2, 2), (3, 3), (4, 1), (4, 4)])
+    [0, 1, 3]
+    """
+    return sorted(next(_fronts(_matrix(losses_NM)), []))
+
+
 def best_of(losses_NM: Points, number: int) -> list[int]:
     """The indices of the best `number` points, the best first: front by front, and within a front spread out.
 

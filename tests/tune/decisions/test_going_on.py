@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 from fanwise.tune.decisions import facts
 from fanwise.tune.decisions.driving import handle
@@ -18,7 +19,9 @@ SPACE = Space({"x": uniform(0, 1)})
 class Search:
     """A Tuning and its searcher, which answers at once; each fact gives the orders that it leads to."""
 
-    def __init__(self, scheduler: Scheduler, *, n_workers: int = 1, trials: int = 100, **settings: int) -> None:
+    def __init__(
+        self, scheduler: Scheduler, *, n_workers: int = 1, trials: int = 100, **settings: Any
+    ) -> None:  # Any: settings of Tuning
         scheduler.begin(SPACE, 0)
         self.searcher = scheduler.searcher
         stop = StoppingCriterion(max_num_trials_started=trials)

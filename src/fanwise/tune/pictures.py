@@ -1,0 +1,113 @@
+"""An experiment as the plain data that `fanwise.plot` draws.
+
+    History, meta --search_data--> SearchData      reports that count, stays on workers, the space's axes
+                  --front_data---> FrontData       reports with all their objectives, and the Pareto front
+
+Knows the record and the space, so that the figures need not. Reports that became void, and those that were repeated
+after a pause, are left out.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress
+from typing import Any
+
+from ..plot.data import Hyperparameter, ReportPoint, SearchData, Span
+from ..plot.fronts import FrontData
+from .pareto import first_front
+from .record.history import History, Trial, spans
+from .spaces import Space
+from .spaces.domains import Domain
+from .values import is_number
+
+_MAX_TICKS = 8
+_UNITS = (0.0, 0.25, 0.5, 0.75, math.nextafter(1.0, 0.0))
+
+
+def search_data(name: str, meta: Mapping[str, Any], history: History) -> SearchData:  # Any: JSON
+    """See the module. Reports without a number as metric are left out."""
+    reports, metric, resource_attr = history.reports, str(meta["metric"]), meta.get("resource_attr")
+    values = reports.values.get(metric) or [None] * len(reports)
+    resources = reports.values.get(str(resource_attr)) or [None] * len(reports)
+    rows = zip(reports.trial_ids, reports.t_s, reports.iters, values, resources, reports.decisions, strict=True)
+    return SearchData(
+        name=name,
+        metric=metric,
+        mode=str(meta["mode"]),
+        n_workers=int(meta["n_workers"]),
+        asynchronous=bool(meta.get("asynchronous", True)),
+        reports=[
+            ReportPoint(trial_id, t_s, iteration, float(value), _number_or_none(resource), decision)
+            for trial_id, t_s, iteration, value, resource, decision in compress(rows, history.counts())
+            if isinstance(value, (int, float))
+        ],
+        spans=[
+            Span(a.slot, trial.trial_id, a.started_s, a.ready_s, a.ended_s, a.free_s, a.status, a.objective_s)
+            for trial, a in spans(history)
+        ],
+        first_ready_s=history.progress.first_ready_s,
+        stop_s=history.stop_s,
+        last_s=history.last_s,
+        resource_name="reports of a trial" if resource_attr is None else str(resource_attr),
+        hyperparameters=_hyperparameters(Space.from_json(meta["space"]), list(history.trials.values())),
+    )
+
+
+def front_data(name: str, meta: Mapping[str, Any], history: History) -> FrontData:  # Any: JSON
+    """See the module.
+
+    Raises:
+        ValueError: the search has one objective, or more than can be drawn.
+    """
+    objectives = [(str(metric), str(mode)) for metric, mode in meta["objectives"]]
+    columns = [history.reports.values.get(metric) or [None] * len(history.reports) for metric, _ in objectives]
+    counted = compress(zip(history.reports.trial_ids, *columns, strict=True), history.counts())
+    reported = [(row[0], tuple(map(float, row[1:]))) for row in counted if all(map(is_number, row[1:]))]
+    points = [(trial_id, values) for trial_id, values in reported if all(map(math.isfinite, values))]
+    signs = [1.0 if mode == "min" else -1.0 for _, mode in objectives]
+    losses = [tuple(sign * value for sign, value in zip(signs, values, strict=True)) for _, values in points]
+    return FrontData(name, objectives, points, first_front(losses) if losses else [], len(reported) - len(points))
+
+
+def _hyperparameters(space: Space, trials: Sequence[Trial]) -> list[Hyperparameter]:
+    return [
+        Hyperparameter(name, _ticks(domain), _places(name, domain, trials), _is_discrete(domain))
+        for name, domain in space.domains.items()
+    ]
+
+
+def _is_discrete(domain: Domain) -> bool:
+    return domain.num_values is not None and domain.num_values <= _MAX_TICKS
+
+
+def _ticks(domain: Domain) -> list[tuple[float, str]]:
+    """Every value, if they are few; else five, as evenly spaced on the domain's own scale as its values allow."""
+    if _is_discrete(domain):
+        values = [domain.value_at(index) for index in range(domain.num_values or 0)]  # type: ignore[attr-defined]
+    else:
+        values = [domain.from_unit(u) for u in _UNITS]
+    places = [domain.to_unit(value) for value in values]
+    return list(dict(zip(places, _texts(values), strict=True)).items())
+
+
+def _texts(values: Sequence[object]) -> list[str]:
+    """As few digits as tell the values apart."""
+    if not all(map(is_number, values)):
+        return [str(value) for value in values]
+    for digits in range(3, 17):
+        texts = [f"{value:.{digits}g}" for value in values]
+        if len(set(texts)) == len(set(values)):
+            break
+    return texts
+
+
+def _places(name: str, domain: Domain, trials: Iterable[Trial]) -> dict[int, float]:
+    found = {}
+    for trial in trials:
+        if name in trial.config and domain.contains(trial.config[name]):
+            found[trial.trial_id] = domain.to_unit(trial.config[name])
+    return found
+
+
+def _number_or_none(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) else None

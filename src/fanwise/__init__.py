@@ -37,11 +37,12 @@ if TYPE_CHECKING:
     from .parallel import run as run
     from .pool import Pool as Pool
     from .pool import current as current
+    from .tune import search as search
 
 __version__ = VERSION
 
 _MODULES = ("base", "errors", "links", "parallel", "plot", "pool", "rpc", "tensor", "testing", "tune", "zoo")
-_HOME_OF = {"Pool": ".pool", "current": ".pool", "here": ".parallel", "run": ".parallel"}
+_HOME_OF = {"Pool": ".pool", "current": ".pool", "here": ".parallel", "run": ".parallel", "search": ".tune"}
 
 
 def __getattr__(name: str) -> object:

@@ -164,7 +164,7 @@ def test_experiments_are_listed_with_their_best(searched: Finished, typed: Typed
 def test_without_experiments_the_folder_is_told(tmp_path: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "none"))
     done = typed("tune", "ls")
-    assert (done.status, done.out) == (0, f"no experiments in {tmp_path}/none\n")
+    assert (done.status, done.out) == (0, f"no experiments in {tmp_path}/none; start one with fanwise tune run\n")
 
 
 def test_an_experiment_is_shown_with_its_table(searched: Finished, place: Place) -> None:
@@ -300,6 +300,24 @@ def test_no_text_of_a_record_drives_the_terminal(foreign: str, typed: Typed, pla
     assert r"\x1b[2Jgone" in told[2].out
 
 
+COMMANDS = [
+    *((name,) for name in ("demo", "devices", "secret")),
+    *(("tune", name) for name in ("run", "resume", "ls", "show", "watch", "stop", "pause", "unpause", "enqueue")),
+    *(("tune", name) for name in ("rm", "plot", "export", "replay")),
+]
+
+
+def test_the_help_of_every_command_has_an_example_of_it(typed: Typed) -> None:
+    listed = {
+        line.split()[0] for line in typed("tune", "--help").out.partition("Commands:")[2].splitlines()[1:-2] if line
+    }
+    assert listed == {command[1] for command in COMMANDS if command[0] == "tune"}
+    for command in COMMANDS:
+        done = typed(*command, "--help")
+        assert done.status == 0
+        assert f"Example:\n      fanwise {' '.join(command)}" in done.out.replace("Examples:", "Example:")
+
+
 def test_the_command_is_quick_to_help_and_loads_nothing_heavy(place: Place) -> None:
     show = "import atexit, sys; atexit.register(lambda: print('loaded', *sys.modules)); "
     done = run_program(["-c", show + START, "--help"], folder=place.folder)
@@ -317,44 +335,84 @@ RUN = ("tune", "run", "train.py:train", "--space", "space.yaml", "--metric", "lo
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "status", "said"),
     [
-        (("tune", "show", "goood"), "There is no experiment 'goood': did you mean good?"),
-        (("tune", "show", "."), ". is not an experiment: the folder holds no record.sqlite. See docs/errors.md#record"),
-        (("tune", "show", "good", "--trial", "77"), "experiment 'good' has no trial 77; its trials are 0 to 3"),
-        (("tune", "show", "good", "--trial", "x"), "Invalid value for '--trial'"),
-        (("tune", "show"), "Missing argument 'NAME'"),
-        (("tune", "plot", "good", "--out", "train.py"), "--out 'train.py' must be a folder that can be written to: "),
-        (("tune", "plot", "good", "--out", "/proc/none"), "--out '/proc/none' must be a folder that can be written to"),
-        (("tune", "export", "good", "--out", "."), "--out '.' must be a file that can be written. "),
-        (("tune", "export", "good", "--out", "no/where.csv"), "no/where.csv: there is no folder "),
-        (("tune", "export", "good", "--out", "/proc/none.csv"), "be written to /proc/none.csv: "),
-        (("tune", "export", "good"), "Missing option '--out'"),
-        (("tune", "export", "none", "--out", "none.csv"), "There is no experiment 'none'"),
-        ((*RUN, "--mode", "foo"), "--mode must be min or max, got 'foo'"),
-        (RUN[:-2], "say when the search ends: --seconds or --trials"),
-        ((*RUN, "--seconds", "-1"), "max_wallclock_time must be above 0 seconds, got -1.0"),
-        ((*RUN, "--trials", "0"), "Invalid value for '--trials'"),
-        ((*RUN, "--name", "../up"), "'../up' cannot name an experiment."),
-        ((*RUN, "--name", "good"), "good exists already. Give the experiment another name"),
-        ((*RUN, "--metrics", "x"), "No such option '--metrics'. Did you mean '--metric'?"),
-        ((*RUN, "--zzz", "x"), "No such option: --zzz"),
-        (("tune", "plot", "good", "--format", "jpg"), "--format must be one of png, svg, pdf, got 'jpg'"),
-        (("tune", "run", "no.such:f", *RUN[3:]), "there is no file and no module 'no.such'"),
-        (("tune", "run", "none.py:f", *RUN[3:]), "there is no file 'none.py'"),
-        (("tune", "run", "train.py:trian", *RUN[3:]), "train.py has no function 'trian'; did you mean 'train'?"),
-        ((*RUN, "--space", "none.yaml"), "the space file 'none.yaml' cannot be read"),
-        (("demo", "--data", "cifar"), "--data must be one of digits, fashion-mnist, got 'cifar'"),
-        (("demo", "--seconds", "0"), "Invalid value for '--seconds'"),
-        (("demo", "--out", "train.py"), "--out 'train.py' must be a folder that can be written to"),
-        (("dmeo",), "No such command 'dmeo'. Did you mean 'demo'?"),
+        (("tune", "show", "goood"), 1, "There is no experiment 'goood': did you mean good?"),
+        (
+            ("tune", "show", "."),
+            1,
+            ". is not an experiment: the folder holds no record.sqlite. See docs/errors.md#record",
+        ),
+        (("tune", "show", "good", "--trial", "77"), 1, "experiment 'good' has no trial 77; its trials are 0 to 3"),
+        (("tune", "show", "good", "--trial", "x"), 2, "Invalid value for '--trial'"),
+        (("tune", "show"), 2, "Missing argument 'NAME'"),
+        (
+            ("tune", "plot", "good", "--out", "train.py"),
+            1,
+            "--out 'train.py' must be a folder that can be written to: ",
+        ),
+        (
+            ("tune", "plot", "good", "--out", "/proc/none"),
+            1,
+            "--out '/proc/none' must be a folder that can be written to",
+        ),
+        (("tune", "export", "good", "--out", "."), 1, "--out '.' must be a file that can be written. "),
+        (("tune", "export", "good", "--out", "no/where.csv"), 1, "no/where.csv: there is no folder "),
+        (("tune", "export", "good", "--out", "/proc/none.csv"), 1, "be written to /proc/none.csv: "),
+        (("tune", "export", "good"), 2, "Missing option '--out'"),
+        (("tune", "export", "none", "--out", "none.csv"), 1, "There is no experiment 'none'"),
+        ((*RUN, "--mode", "foo"), 2, "--mode must be min or max, got 'foo'"),
+        (RUN[:-2], 2, "say when the search ends: --seconds or --trials"),
+        ((*RUN, "--seconds", "-1"), 1, "max_wallclock_time must be above 0 seconds, got -1.0"),
+        ((*RUN, "--trials", "0"), 2, "Invalid value for '--trials'"),
+        ((*RUN, "--name", "../up"), 1, "'../up' cannot name an experiment."),
+        ((*RUN, "--name", "good"), 1, "good exists already. Give the experiment another name"),
+        ((*RUN, "--metrics", "x"), 2, "No such option '--metrics'. Did you mean '--metric'?"),
+        ((*RUN, "--zzz", "x"), 2, "No such option: --zzz"),
+        (("tune", "plot", "good", "--format", "jpg"), 2, "--format must be one of png, svg, pdf, got 'jpg'"),
+        (("tune", "run", "no.such:f", *RUN[3:]), 1, "there is no file and no module 'no.such'"),
+        (("tune", "run", "none.py:f", *RUN[3:]), 1, "there is no file 'none.py'"),
+        (("tune", "run", "train.py:trian", *RUN[3:]), 1, "train.py has no function 'trian'; did you mean 'train'?"),
+        ((*RUN, "--space", "none.yaml"), 1, "the space file 'none.yaml' cannot be read"),
+        (("demo", "--data", "cifar"), 2, "--data must be one of digits, fashion-mnist, got 'cifar'"),
+        (("demo", "--seconds", "0"), 2, "Invalid value for '--seconds'"),
+        (("demo", "--out", "train.py"), 1, "--out 'train.py' must be a folder that can be written to"),
+        (
+            (*RUN, "--scheduler", "ashaa"),
+            2,
+            "--scheduler must be one of fifo, asha, halving, hyperband, median, pbt, got",
+        ),
+        ((*RUN, "--searcher", "gird"), 2, "did you mean 'grid'?"),
+        ((*RUN, "--option", "max_t"), 2, "--option must be key=value, e.g. learning_rate=0.1, got 'max_t'"),
+        ((*RUN, "--option", "max_tt=3", "--scheduler", "asha"), 2, "have no option 'max_tt'; did you mean 'max_t'?"),
+        ((*RUN, "--option", "metric=x"), 2, "say --metric instead of --option metric=..."),
+        ((*RUN, "--option", "max_t=1", "--option", "max_t=2"), 2, "--option 'max_t' is given twice"),
+        ((*RUN, "--scheduler", "pbt"), 2, "pbt needs --option perturbation_interval=..."),
+        ((*RUN, "--scheduler", "asha", "--option", "max_t=0"), 2, "max_t"),
+        (
+            ("tune", "stop", "good"),
+            1,
+            "does not run: it has finished (max_num_trials_started=4 reached). Go on with it: ",
+        ),
+        (("tune", "watch", "good"), 1, "the search 'good' does not run"),
+        (("tune", "pause", "good"), 2, "Missing option '--trial'"),
+        (("tune", "enqueue", "good", "x=0.5"), 1, "fanwise tune resume good"),
+        (("tune", "enqueue", "good", "x"), 2, "a hyperparameter must be key=value"),
+        (("tune", "enqueue", "good", "z=1"), 1, "'z' is not in the space"),
+        (("tune", "enqueue", "good", "x=3"), 1, "x = 3 is not in uniform(-1.0, 1.0)"),
+        (("tune", "rm", "none", "--yes"), 1, "There is no experiment 'none'"),
+        (("tune", "rm", ".", "--yes"), 1, ". is no experiment's own folder: nothing was deleted."),
+        (("tune", "resume", "none"), 1, "There is no experiment 'none'"),
+        (("dmeo",), 2, "No such command 'dmeo'. Did you mean 'demo'?"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_bad_input_gets_one_paragraph_and_makes_nothing(arguments: tuple[str, ...], said: str, typed: Typed) -> None:
+def test_bad_input_gets_one_paragraph_and_makes_nothing(
+    arguments: tuple[str, ...], status: int, said: str, typed: Typed
+) -> None:
     before = sorted(typed.place.folder.rglob("*"))
     done = typed(*arguments)
-    assert (done.status, done.out) == (1, "")
+    assert (done.status, done.out) == (status, "")
     assert done.err.startswith("error: ") and said in done.err
     assert "Traceback" not in done.err and "\n\n" not in done.err.rstrip("\n")
     assert sorted(typed.place.folder.rglob("*")) == before

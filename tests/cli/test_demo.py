@@ -36,5 +36,8 @@ def test_the_demo_searches_says_what_it_found_and_draws_it(torch_loaded: LoadedI
     for picture in pictures:
         image = matplotlib.image.imread(tmp_path / picture)
         assert image.shape[1] > 800 and image[..., :3].std() > 0.02
+    name = re.findall(r"^experiment (\S+): ", out, re.M)[0]
+    assert f"\nnext: all of it again, in words     fanwise tune show {name}\n" in out
+    assert "fanwise tune run train.py:train --space space.yaml" in out.splitlines()[-2]
     results = re.findall(r"^results              (\S+)$", out, re.M)
     assert [Path(folder, "record.sqlite").is_file() for folder in results] == [True]

@@ -144,6 +144,17 @@ def test_a_module_that_starts_a_thread_makes_jobs_run_in_spares_and_one_line_nam
     ]
 
 
+def test_pandas_beside_pyarrow_leaves_forks_possible(folder: Path, module: Writer) -> None:
+    pytest.importorskip("pyarrow")
+    frames = module(
+        "fanwise_test_frames", "import pandas as pd\ndef rows():\n    return len(pd.DataFrame({'x': [1, 2]}))\n"
+    )
+    with Pool(cpus=1) as pool:
+        handles = [ran(pool.submit(frames.rows)) for _ in range(2)]
+        assert [handle.result(within_s=60) for handle in handles] == [2, 2]
+        assert {handle.how for handle in handles} == {"fork"}
+
+
 def test_a_spare_that_has_become_outdated_is_not_used(folder: Path) -> None:
     def version() -> object:
         import fanwise_test_threads

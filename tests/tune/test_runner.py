@@ -12,6 +12,7 @@ from fanwise.testing.played_pool import Stage
 from fanwise.tune import FIFOScheduler, Searcher, Space, StoppingCriterion
 from fanwise.tune.decisions import facts
 from fanwise.tune.record.reading import read_events
+from fanwise.tune.record.rows import fact_of
 from fanwise.tune.record.snapshot import MAX_ROWS
 from fanwise.tune.schedulers import Decision, New, NextTrial, Status
 from fanwise.tune.searchers import Ask, Objective, Observation
@@ -99,6 +100,49 @@ def test_the_next_attempt_of_a_trial_has_an_output_and_a_seed_of_its_own(stage: 
     assert (again.number, again.request.attempt) == (0, 1)
     assert [Path(job.request.output or "").name for job in (first, again)] == ["0", "0-1"]
     assert first.seed != again.seed
+
+
+def test_a_trial_that_leaves_a_thread_is_named_at_once_in_the_news_and_on_record(stage: Stage) -> None:
+    stage.begin(n_workers=1)
+    (job,) = stage.engine.jobs
+    stage.report(job, loss=0.5)
+    stage.ended(job, Outcome("returned", threads=("'saver' in save, train.py:7",)))
+    news, _ = stage.search.look()
+    assert any(
+        "trial 0 left a thread running: 'saver' in save, train.py:7; its worker is free" in line for line in news
+    )
+    ((_, body),) = stage.events("ended")
+    assert body["outcome"]["threads"] == ["'saver' in save, train.py:7"]
+    (event,) = (event for event in read_events(stage.folder) if event.kind == "ended")
+    told = fact_of("ended", event.t_s, event.trial_id, event.body)
+    assert isinstance(told, facts.Ended) and told.outcome.threads == ("'saver' in save, train.py:7",)
+    stage.gone(job)
+
+
+def test_the_record_gets_a_summary_every_few_seconds(stage: Stage) -> None:
+    stage.begin(n_workers=1)
+    stage.turn()
+    (job,) = stage.engine.jobs
+    assert stage.record.meta["summary"]["num_running"] == 1
+    stage.loop.clock.advance(4.0)
+    stage.report(job, loss=0.5)
+    stage.turn()
+    assert stage.record.meta["summary"]["best"] is None, "it is not due yet"
+    stage.loop.clock.advance(1.5)
+    stage.turn()
+    summary = stage.record.meta["summary"]
+    assert (summary["best"], summary["finished"], summary["last_s"]) == ([0.5, 0], False, 5.5)
+
+
+def test_a_wish_is_told_to_be_heard_when_it_is_on_record(stage: Stage) -> None:
+    stage.begin()
+    heard: list[int] = []
+    stage.search.wish(
+        lambda now_s: facts.Command(now_s, "pause", 0), lambda: heard.append(len(stage.events("command")))
+    )
+    assert heard == []
+    stage.turn()
+    assert heard == [1]
 
 
 # What must not happen, but may: the search ends with the error, and nobody waits for ever.

@@ -1,5 +1,6 @@
 """Wrong settings, spaces, objectives and experiments: one clear message each, and nothing half-made."""
 
+import asyncio
 import json
 import os
 import sqlite3
@@ -272,12 +273,16 @@ def test_a_generator_and_a_coroutine_are_no_objectives() -> None:
     def steps(learning_rate: float) -> Iterator[float]:
         yield learning_rate
 
-    async def wait(learning_rate: float) -> None: ...
+    async def wait(learning_rate: float) -> float:
+        return learning_rate
 
     with pytest.raises(TypeError, match="Tuner got steps, a generator function"):
         tune(objective=steps)
-    with pytest.raises(TypeError, match="Tuner got wait, a coroutine function"):
+    with pytest.raises(TypeError, match="Tuner got wait, a coroutine function") as caught:
         tune(objective=wait)
+    right = "Tuner(lambda *args, **kwargs: asyncio.run(wait(*args, **kwargs)))"
+    assert str(caught.value).endswith(f"right:  {right}"), "its arguments are passed on"
+    tune(objective=lambda *args, **kwargs: asyncio.run(wait(*args, **kwargs)), name="kept")
 
 
 # Metrics: only a running trial can tell. The record of what happened is kept.

@@ -56,8 +56,13 @@ def _load(place: str, target: str) -> tuple[str, Mapping[str, Any]]:  # Any: wha
         return _file_of_package(path, package) if package else (_RUN_NAME, _file_alone(path))
     if place.endswith(".py") or os.sep in place:
         raise ValueError(f"there is no file {place!r} (from {target!r})")
-    _find_first(os.getcwd())
+    find_modules_here()
     return place, _module(place, place)
+
+
+def find_modules_here() -> None:
+    """From now on modules of the working folder are found, as `python -m` finds them."""
+    _find_first(os.getcwd())
 
 
 def _file_alone(path: Path) -> Mapping[str, Any]:  # Any: whatever the file defines

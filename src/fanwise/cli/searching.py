@@ -1,14 +1,18 @@
-"""`fanwise tune run`: a random search of a function in a file or module."""
+"""`fanwise tune run`: a search of a function in a file or module."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import typer
 
-from ..tune import RandomSearch, StoppingCriterion, Tuner
+from ..tune import StoppingCriterion, Tuner
 from .experiments import check_end, run_to_its_end, shown_config
 from .objectives import load_function
+from .presets import scheduler_of
+from .reading_values import read_settings
 from .space_files import read_space
+from .usage import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +23,9 @@ class Settings:
     space: Path
     metric: str
     mode: str
+    searcher: str
+    scheduler: str
+    options: Sequence[str]
     seconds: float | None
     trials: int | None
     workers: int | None
@@ -35,21 +42,27 @@ def run_search(settings: Settings) -> None:
     """Check everything, search, and print where the results are.
 
     Raises:
-        ValueError, TypeError: an option, the file, or the space is wrong; nothing was started.
+        UsageError, ValueError, TypeError: an option, the file, or the space is wrong; nothing was started.
         SearchFailedError: the first trials all failed in the same way, or no trial got as far as a report.
         typer.Exit: with 130, after all of it, when Ctrl-C ended the search.
     """
     if settings.mode not in ("min", "max"):
-        raise ValueError(f"--mode must be min or max, got {settings.mode!r}")
+        raise UsageError(f"--mode must be min or max, got {settings.mode!r}")
     if settings.seconds is None and settings.trials is None:
-        raise ValueError("say when the search ends: --seconds or --trials")
+        raise UsageError("say when the search ends: --seconds or --trials")
+    scheduler = scheduler_of(
+        settings.searcher,
+        settings.scheduler,
+        read_settings(settings.options, "--option"),
+        metric=settings.metric,
+        mode=settings.mode,
+        seed=settings.seed,
+    )
     devices = settings.devices_per_trial
     tuner = Tuner(
         load_function(settings.objective),
         read_space(settings.space),
-        RandomSearch(
-            metric=settings.metric, mode="min" if settings.mode == "min" else "max", random_seed=settings.seed
-        ),
+        scheduler,
         StoppingCriterion(max_wallclock_time=settings.seconds, max_num_trials_started=settings.trials),
         n_workers=settings.workers,
         devices_per_trial=int(devices) if devices == int(devices) else devices,
@@ -59,6 +72,11 @@ def run_search(settings: Settings) -> None:
         asynchronous=settings.asynchronous,
         reuse=settings.reuse,
     )
+    run_and_tell(tuner)
+
+
+def run_and_tell(tuner: Tuner) -> None:
+    """Run a search and print what it found. Raises as `run_search`."""
     experiment = run_to_its_end(tuner)
     best = experiment.best
     if best is not None:

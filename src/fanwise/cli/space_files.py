@@ -26,7 +26,7 @@ _LISTS = ("choice", "ordinal", "logordinal")  # take one list; the others a list
 _EXAMPLE = "\n  learning_rate: {loguniform: [0.01, 1]}"
 
 
-class _Loader(yaml.SafeLoader):
+class Loader(yaml.SafeLoader):
     """YAML 1.2's numbers: to PyYAML, which knows 1.1, `1e-2` is a text. A name that comes twice is an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # Any: YAML
@@ -37,7 +37,7 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-_Loader.add_implicit_resolver(
+Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
 )
 
@@ -59,7 +59,7 @@ def read_space(path: Path) -> Space:
 
 def _body_of(path: Path) -> object:
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        return yaml.load(path.read_text(encoding="utf-8"), Loader)
     except OSError as error:
         raise ValueError(f"the space file {str(path)!r} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -155,14 +155,20 @@ def _check_callable(function: object, caller: str) -> None:
         raise TypeError(
             f"{caller} got {name}, a coroutine function (async def); a worker calls plain functions.\n"
             f"  wrong:  {caller}({name})\n"
-            f"  right:  {caller}(lambda: asyncio.run({name}()))"
+            f"  right:  {caller}({_inside('asyncio.run', name, target)})"
         )
     if inspect.isgeneratorfunction(target) or inspect.isasyncgenfunction(target):
         raise TypeError(
             f"{caller} got {name}, a generator function (it has a yield); its values cannot come back one by one.\n"
             f"  wrong:  {caller}({name})\n"
-            f"  right:  {caller}(lambda: list({name}()))"
+            f"  right:  {caller}({_inside('list', name, target)})"
         )
+
+
+def _inside(wrapper: str, name: str, function: Any) -> str:  # Any: what is called
+    """Source of a plain function that calls this one inside another, and passes its arguments on."""
+    passed = "*args, **kwargs" if inspect.signature(function).parameters else ""
+    return f"lambda{' ' if passed else ''}{passed}: {wrapper}({name}({passed}))"
 
 
 def _called(function: object) -> object:

@@ -24,12 +24,14 @@ _BOOT = (
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 # One OS thread until a lease says otherwise; and torch must ask NVML, not CUDA, whether there is a GPU, because a
-# process with a CUDA context cannot be forked.
+# process with a CUDA context cannot be forked. pyarrow, which pandas imports where it is installed, starts a thread of
+# its memory allocator (jemalloc) unless told not to, and a process with threads cannot be forked either.
 _QUIET_ENVIRONMENT = {
     **dict.fromkeys(THREAD_VARIABLES, "1"),
     "NUMEXPR_NUM_THREADS": "1",
     "VECLIB_MAXIMUM_THREADS": "1",
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
 }
 
 # Variables that belong to the pool, or to a lease, and not to the user's runtime environment.

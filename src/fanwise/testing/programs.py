@@ -103,8 +103,14 @@ class LoadedInterpreter:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-W", "error", program_server.__file__, *map(str, descriptors), *modules],
                 pass_fds=descriptors,
-                # Importing numpy starts threads of OpenBLAS otherwise. A second thread of torch's would mostly spin.
-                env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+                # Importing numpy starts threads of OpenBLAS otherwise, and pandas one of pyarrow's allocator. A second
+                # thread of torch's would mostly spin.
+                env={
+                    **os.environ,
+                    "OPENBLAS_NUM_THREADS": "1",
+                    "OMP_NUM_THREADS": "1",
+                    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+                },
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )

@@ -32,6 +32,11 @@ def is_local(root: str) -> bool:
     return "://" not in root
 
 
+def checkpoint_root(folder: Path, name: str, given: str | None) -> str:
+    """Where an experiment keeps its checkpoints: in its folder, or in one of its name below what was given."""
+    return str(folder / "checkpoints") if given is None else f"{given.rstrip('/')}/{name}"
+
+
 def save_checkpoint(root: str, name: str, save: Callable[[Path], object]) -> None:
     """Have `save` write its files into an empty folder, and keep them under the name. What it raises is passed on.
 
@@ -91,6 +96,17 @@ def delete_checkpoint(root: str, name: str) -> None:
         filesystem.rm(f"{base}/{name}/{_MARK}")
     with contextlib.suppress(FileNotFoundError):
         filesystem.rm(f"{base}/{name}", recursive=True)
+
+
+def delete_root(root: str) -> None:
+    """Delete all checkpoints below a root; nothing happens when there are none. OSError: the file system refuses."""
+    if is_local(root):
+        if os.path.isdir(root):
+            shutil.rmtree(root)
+        return
+    filesystem, base = _filesystem(root)
+    with contextlib.suppress(FileNotFoundError):
+        filesystem.rm(base, recursive=True)
 
 
 @final

@@ -15,12 +15,12 @@ An `Experiment` belongs to one thread.
 import difflib
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..base.errors import RecordError
+from .exporting import write_frame
 from .record import history as _history
 from .record.frames import results_frame, trials_frame
 from .record.history import Failure, History
@@ -165,22 +165,26 @@ class Experiment:
         return self._state.last_seq - before
 
     def export(self, path: str | os.PathLike[str]) -> None:
-        """Write `results` as CSV, all at once or not at all; missing values and NaN are written as `nan`.
+        """Write `results` as .csv, .json or .parquet, by the file's ending; all at once or not at all.
 
         Raises:
+            ValueError: another ending. NotInstalled: parquet needs `fanwise[parquet]`.
             OSError: the file cannot be written: there is no such folder, it may not be written to, the disk is full.
         """
-        target = Path(os.path.abspath(path))  # "." has no name
-        partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-        try:
-            with partial.open("w", newline="", encoding="utf-8") as file:
-                self.results.to_csv(file, index=False, na_rep="nan")
-            os.replace(partial, target)
-        except OSError as error:
-            raise type(error)(_not_exported(target, error)) from error
-        finally:
-            with suppress(OSError):
-                partial.unlink(missing_ok=True)
+        write_frame(self.results, path)
+
+    def to_optuna(self) -> Any:  # Any: an optuna.Study, checked alike without Optuna
+        """A study of Optuna in memory, with this space's distributions and all trials that are over.
+
+        A trial's value is what it reported last; trials that were stopped are pruned ones.
+
+        Raises:
+            NotInstalled: Optuna is not there: `fanwise[optuna]`.
+            ValueError: something in the space has no counterpart in Optuna; the message names it.
+        """
+        from .with_optuna import study_of
+
+        return study_of(self.history(), self.metadata)
 
     def search_data(self) -> "SearchData":
         """The search as the plain data that `fanwise.plot` draws. Reports without a number as metric are left out."""
@@ -278,15 +282,6 @@ def folder_of(name_or_path: str | os.PathLike[str]) -> Path:
     if place.exists():
         return place.parent if place.name == FILE_NAME else place
     raise RecordError(f"There is no experiment {os.fspath(name_or_path)!r}: {_what_there_is(place.name)}")
-
-
-def _not_exported(target: Path, error: OSError) -> str:
-    what = f"The results cannot be written to {target}"
-    if target.is_dir():
-        return f"{what}: that is a folder. Name a file in it, such as {target / 'results.csv'}."
-    if not target.parent.is_dir():
-        return f"{what}: there is no folder {target.parent}. Make it first, or name another."
-    return f"{what}: {error.strerror or error}. Name a file in a folder that you may write to."
 
 
 def _what_there_is(name: str) -> str:

@@ -34,7 +34,7 @@ def search_data(name: str, meta: Mapping[str, Any], history: History) -> SearchD
         name=name,
         metric=metric,
         mode=str(meta["mode"]),
-        n_workers=int(meta["n_workers"]),
+        n_workers=int(meta["n_workers"]) or 1 + max((a.slot for _, a in spans(history)), default=0),
         asynchronous=bool(meta.get("asynchronous", True)),
         reports=[
             ReportPoint(trial_id, t_s, iteration, float(value), _number_or_none(resource), decision)

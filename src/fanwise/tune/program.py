@@ -18,6 +18,7 @@ from ..base.errors import RecordError
 from .schedulers.protocol import Scheduler
 
 FILE_NAME = "program.pickle"
+ASKED = "(asked and told)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,11 @@ class Program:
 
     objective: Callable[..., Any]  # Any: the user's
     scheduler: Scheduler
+
+
+def asked_and_told(**config: object) -> None:
+    """In the place of an objective, for a search whose trials run in a loop of their user's."""
+    raise TypeError("the trials of this search are run by the program that asks for them: open_search(..., name=...)")
 
 
 def save_program(folder: Path, program: Program) -> None:

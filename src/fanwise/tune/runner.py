@@ -226,8 +226,7 @@ class Search:
         seconds = outcome.objective_s
         if seconds is None and attempt.ready_s is not None:
             seconds = now_s - attempt.ready_s
-        text = "\n".join([outcome.text, *_threads_left(outcome.threads)]) if outcome.threads else outcome.text
-        told = facts.Outcome(outcome.kind, text, outcome.traceback, outcome.last_output)
+        told = facts.Outcome(outcome.kind, outcome.text, outcome.traceback, outcome.last_output, outcome.threads)
         self._hand_in(facts.Ended(now_s, attempt.trial_id, attempt.number, told, seconds), job)
 
     @_breaks_off
@@ -431,10 +430,6 @@ _REPLIES = {
     decision: contract.GO_ON if decision is Decision.CONTINUE else Reply(cast(contract.Decision, str(decision)))
     for decision in Decision
 }
-
-
-def _threads_left(threads: tuple[str, ...]) -> list[str]:
-    return [f"it left a thread running: {thread}" for thread in threads]
 
 
 def _problem_with(values: object) -> str | None:

@@ -31,18 +31,20 @@ from ..pool.functions import check_signature, name_of, pack
 from ..pool.leases import Ledger
 from ..pool.preload import modules_needed
 from ..pool.specs import Packed
-from .checkpoints import CheckpointStore
+from .callbacks.events import SearchEnded, SearchStarted
+from .callbacks.listening import Listening, checked_callbacks
+from .checkpoints import CheckpointStore, checkpoint_root
 from .decisions import facts
 from .decisions.facts import Fact
 from .decisions.tuning import Tuning
 from .devices import need_of, workers_on
 from .experiment import Experiment, folder_of
 from .opening import check_same, check_scheduler, check_stop, copied, described, seed_of, space_of
-from .program import Program, load_program, save_program
+from .program import ASKED, Program, load_program, save_program
 from .record.names import check_name, experiments_folder, new_name
 from .record.progress import Progress
-from .record.reading import iter_events, read_meta
-from .record.restoring import restore
+from .record.reading import read_meta
+from .record.restoring import fresh_tuning, last_settings, restore
 from .record.writer import Record
 from .remote.listening import WishListener
 from .remote.wishes import completed, wish_for
@@ -64,7 +66,7 @@ class _Begun:
     record: Record
     progress: Progress
     began_s: float
-    tuning: Callable[[Search], Tuning]
+    tuning: Tuning
     first: Callable[[float], Fact]
 
 
@@ -95,6 +97,8 @@ class Tuner:
         reuse: run trials in processes that have run trials before; faster to start, less isolated.
         random_seed: master seed of the search and of every trial's random states; None: the scheduler's, else drawn.
         pool: run on this pool and leave it open; None: a pool of its own.
+        callbacks: objects with any of the methods `on_start`, `on_trial_start`, `on_report`, `on_trial_end` and
+            `on_end`, each called with one event (`fanwise.tune.callbacks.events`), in order, in a thread of their own.
         quiet: print nothing.
 
     Raises:
@@ -131,6 +135,7 @@ class Tuner:
         reuse: bool = False,
         random_seed: int | None = None,
         pool: Pool | None = None,
+        callbacks: Sequence[object] = (),
         quiet: bool = False,
     ) -> None:
         self.space = space_of(space)
@@ -159,6 +164,7 @@ class Tuner:
         self._machine = machine
         self._reuse = reuse
         self._pool = pool
+        self._callbacks = checked_callbacks(callbacks)
         self._quiet = quiet
         self._print_update_interval = print_update_interval
         self._ran = False
@@ -174,7 +180,7 @@ class Tuner:
             "retries": retries,
             "keep_checkpoints": keep_checkpoints,
         }
-        self._new_tuning(self.scheduler, None)
+        Tuning(self.scheduler, self.space, stop, n_workers=self.n_workers, asynchronous=asynchronous, **self._timing)
         self._check_lease()
         self._check_name_is_free()
         self.scheduler.check(self.space)
@@ -192,6 +198,7 @@ class Tuner:
         n_workers: int | None = None,
         print_update_interval: float = 30.0,
         pool: Pool | None = None,
+        callbacks: Sequence[object] = (),
         quiet: bool = False,
     ) -> "Tuner":
         """A tuner whose `run()` goes on with an experiment, however it ended: finished, by Ctrl-C, killed.
@@ -203,7 +210,7 @@ class Tuner:
             objective, space, scheduler: the same as then; None takes what is kept beside the record.
             stop: another stopping criterion from now on; None: the last one.
             n_workers: another number of workers from now on; None: the last one.
-            print_update_interval, pool, quiet: as in the constructor.
+            print_update_interval, pool, callbacks, quiet: as in the constructor.
 
         Raises:
             RecordError: there is no such experiment, or its program cannot be loaded here.
@@ -211,6 +218,11 @@ class Tuner:
         """
         folder = folder_of(name_or_path)
         meta = read_meta(folder)
+        if meta["objective"] == ASKED:
+            raise ValueError(
+                f"the trials of {folder.name!r} were asked for by a program, which goes on with "
+                f"open_search(space, scheduler, name={folder.name!r})"
+            )
         if objective is None or scheduler is None:
             kept = load_program(folder)
             objective = kept.objective if objective is None else objective
@@ -220,7 +232,7 @@ class Tuner:
         check_scheduler(scheduler)
         check_same(meta, name_of(objective), before if space is None else space_of(space), scheduler)
         settings = meta["settings"]
-        last_workers, last_stop = _last_settings(folder, meta)
+        last_workers, last_stop = last_settings(folder, meta)
         tuner = cls(
             objective,
             before,
@@ -230,6 +242,7 @@ class Tuner:
             random_seed=meta["seed"],
             print_update_interval=print_update_interval,
             pool=pool,
+            callbacks=callbacks,
             quiet=quiet,
             **settings,
         )
@@ -275,9 +288,18 @@ class Tuner:
             begun = self._reopen() if self._resumes else self._create()
             self._ran = True
             store = CheckpointStore(self._checkpoint_root())
+            listening = Listening(self._callbacks, begun.progress.alive())
+            begun.progress.on_line = listening.told
             search = Search(
-                engine, begun.record, self._plan(packed), begun.progress, began_s=begun.began_s, checkpoints=store
+                engine,
+                begun.record,
+                self._plan(packed),
+                begun.progress,
+                began_s=begun.began_s,
+                checkpoints=store,
+                listener=listening.heard,
             )
+            listening.start(self._started())
             try:
                 (self.path / "output").mkdir(mode=0o700, exist_ok=True)
                 self._search, self._hub = search, hub
@@ -285,7 +307,10 @@ class Tuner:
             finally:
                 leave(hub, search)
                 store.close()
-                _close(begun.record, search, begun.progress)
+                try:
+                    _close(begun.record, search, begun.progress)
+                finally:
+                    listening.close(self._ended(search, begun.progress))
         self._raise_failure(search, interrupts)
         return Experiment(self.path)
 
@@ -339,54 +364,26 @@ class Tuner:
         wrapped = pack(functools.partial(run_objective, self.objective, metric), caller="Tuner")
         return replace(wrapped, name=name_of(self.objective), modules=modules_needed(self.objective))
 
-    def _new_tuning(self, scheduler: Scheduler, search: Search | None) -> Tuning:
-        """A state machine with this tuner's settings; `search`: has the searcher told."""
-        return Tuning(
-            scheduler,
-            self.space,
-            self.stop_criterion,
-            n_workers=self.n_workers,
-            searcher=None if search is None else search.suggester(scheduler.searcher),
-            seed=seed_of(scheduler, None, self.seed),
-            asynchronous=self.asynchronous,
-            **self._timing,
-        )
-
     def _create(self) -> _Begun:
         """A new experiment."""
         meta = self._meta()
         record = Record.create(self.path, meta)
         try:
             save_program(self.path, Program(self.objective, self._pristine))
-            self.scheduler.begin(self.space, self.seed)
+            return _Begun(record, Progress(meta), 0.0, fresh_tuning(meta, self.scheduler), facts.Begin)
         except BaseException:
             record.close()
             raise
-
-        def tuning(search: Search) -> Tuning:
-            return self._new_tuning(self.scheduler, search)
-
-        return _Begun(record, Progress(meta), 0.0, tuning, facts.Begin)
 
     def _reopen(self) -> _Begun:
         """An experiment that has a record: everything that was decided is decided again, and then it goes on."""
         record = Record.reopen(self.path)
         try:
-            meta = read_meta(self.path)
-            wanted, self.stop_criterion = self.stop_criterion, StoppingCriterion.from_json(meta["stop"])
-            n_workers, self.n_workers = self.n_workers, int(meta["n_workers"])
-            self.scheduler.begin(self.space, self.seed)
-            searcher = self.scheduler.searcher
-            restored = self._new_tuning(self.scheduler, None)
-            self.stop_criterion, self.n_workers = wanted, n_workers
-            progress = restore(self.path, restored, searcher)
+            tuning = fresh_tuning(read_meta(self.path), self.scheduler)
+            progress = restore(self.path, tuning, self.scheduler.searcher)
         except BaseException:
             record.close()
             raise
-
-        def tuning(search: Search) -> Tuning:
-            restored.listen(search.suggester(searcher))
-            return restored
 
         def resumed(now_s: float) -> Fact:
             return facts.Resumed(now_s, self.n_workers, self.stop_criterion.to_json())
@@ -427,9 +424,7 @@ class Tuner:
         )
 
     def _checkpoint_root(self) -> str:
-        if self._checkpoints is None:
-            return str(self.path / "checkpoints")
-        return f"{self._checkpoints.rstrip('/')}/{self.name}"
+        return checkpoint_root(self.path, self.name, self._checkpoints)
 
     def _cpus(self) -> int:
         """Enough CPUs for all workers; more than there are is allowed, and said."""
@@ -454,7 +449,8 @@ class Tuner:
         screen.begin(self._first_lines())
         listener = WishListener(hub, self.path, functools.partial(self._hear, search))
         try:
-            tuning = begun.tuning(search)
+            tuning = begun.tuning
+            tuning.listen(search.suggester(self.scheduler.searcher))
             hub.call_soon(lambda: search.begin(tuning, begun.first))
             watch(hub, search, screen, interrupts)
         finally:
@@ -468,6 +464,18 @@ class Tuner:
         except ClosedError:
             seen = search.look()  # the hub's thread has ended, so this one may
         screen.end(*seen, lines=self._last_lines(search))
+
+    def _started(self) -> SearchStarted:
+        objectives = self.scheduler.objectives
+        return SearchStarted(
+            self.name, self.path, self.space, objectives, self.seed, self.n_workers, resumed=self._resumes
+        )
+
+    def _ended(self, search: Search, progress: Progress) -> SearchEnded:
+        finish = search.finish
+        reason = f"broken off: {search.failure}" if finish is None else finish.reason
+        error = str(search.failure) if finish is None else finish.error
+        return SearchEnded(progress.last_s, self.name, self.path, reason, error)
 
     def _first_lines(self) -> Iterator[str]:
         how = "asynchronous" if self.asynchronous else "synchronous"
@@ -516,17 +524,6 @@ def _close(record: Record, search: Search, progress: Progress) -> None:
     except RecordError:
         if search.failure is None:
             raise
-
-
-def _last_settings(folder: Path, meta: Mapping[str, Any]) -> tuple[int, StoppingCriterion]:  # Any: JSON
-    """The number of workers and the stopping criterion that held last."""
-    n_workers, stop = int(meta["n_workers"]), meta["stop"]
-    for events in iter_events(folder):
-        for event in events:
-            if event.kind in ("settings", "resumed"):
-                n_workers = event.body["n_workers"] or n_workers
-                stop = event.body["stop"] or stop
-    return n_workers, StoppingCriterion.from_json(stop)
 
 
 def _check_objective(objective: object) -> None:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 from fanwise.tune.decisions import facts
 from fanwise.tune.decisions.driving import handle
@@ -19,13 +18,11 @@ SPACE = Space({"x": uniform(0, 1)})
 class Search:
     """A Tuning and its searcher, which answers at once; each fact gives the orders that it leads to."""
 
-    def __init__(
-        self, scheduler: Scheduler, *, n_workers: int = 1, trials: int = 100, **settings: Any
-    ) -> None:  # Any: settings of Tuning
+    def __init__(self, scheduler: Scheduler, *, n_workers: int = 1, trials: int = 100, retries: int = 0) -> None:
         scheduler.begin(SPACE, 0)
         self.searcher = scheduler.searcher
         stop = StoppingCriterion(max_num_trials_started=trials)
-        self.tuning = Tuning(scheduler, SPACE, stop, n_workers=n_workers, **settings)
+        self.tuning = Tuning(scheduler, SPACE, stop, n_workers=n_workers, retries=retries)
         self.hand(facts.Begin(0.0))
 
     def hand(self, fact: Fact) -> list[Order]:

@@ -771,7 +771,7 @@ def test_a_report_may_overtake_the_news_that_its_trial_is_ready() -> None:
 @pytest.mark.parametrize(
     ("make", "error", "text"),
     [
-        (lambda: tuning_of(n_workers=0), ValueError, "n_workers must be at least 1, got 0"),
+        (lambda: tuning_of(n_workers=-1), ValueError, "n_workers must be at least 0, got -1"),
         (lambda: tuning_of(n_workers=2.0), TypeError, "n_workers must be an int"),  # type: ignore[arg-type]
         (lambda: tuning_of(retries=-1), ValueError, "retries must be at least 0, got -1"),
         (lambda: tuning_of(max_equal_failures=0), ValueError, "max_equal_failures must be at least 1"),
@@ -943,6 +943,17 @@ def test_a_clone_starts_from_the_last_checkpoint_of_its_source_and_counts_on() -
     assert tuning.run(0, 0.25)[-1] == Start(1, 0, {"x": 7}, 0, 1, "a", source=0)
     assert tuning.report(1, 0, 0.4) == [Answer(1, CONTINUE, 2)]
     assert scheduler.heard[-1] == ("report", 1, 2, 0.4)
+
+
+def test_a_clone_of_a_trial_that_has_just_ended_starts_from_its_checkpoint_too() -> None:
+    scheduler = Told(New({"x": 0}), Wait(), clones=True)
+    tuning = tuning_of(scheduler=scheduler)
+    tuning.begin()
+    scheduler.plan = [Wait()]
+    tuning.report(0, 0, 0.5, checkpoint="a")
+    tuning.ended(0, 0)
+    scheduler.plan = [Clone(0, {"x": 7})]
+    assert tuning.hand(facts.Settings(0, n_workers=2)) == [Start(1, 0, {"x": 7}, 1, 1, "a", source=0)]
 
 
 def test_a_clone_of_a_trial_without_checkpoint_starts_from_scratch() -> None:

@@ -1,6 +1,7 @@
 """What a search shows: a live table in a terminal, lines elsewhere, nothing when it is quiet or cannot be shown."""
 
 import io
+import logging
 import sys
 from pathlib import Path
 
@@ -139,3 +140,18 @@ def test_in_a_terminal_the_table_is_redrawn_in_place_and_the_summary_stays() -> 
     assert "Completed" in summary
     assert summary.endswith("the search ended: enough\r\n")
     assert "news" not in text
+
+
+def test_what_logging_writes_to_the_console_is_not_printed_a_second_time(capsys: pytest.CaptureFixture[str]) -> None:
+    screen, events = LogScreen(3600.0), logging.getLogger("fanwise.tune.events")
+    handler = logging.StreamHandler(sys.stderr)
+    events.addHandler(handler)
+    try:
+        screen.show(["trial 0 scheduled"], snapshot())
+        assert "trial 0 scheduled" in capsys.readouterr().out, "logging is not asked for what is no warning"
+        events.setLevel(logging.INFO)
+        screen.show(["trial 1 scheduled"], snapshot())
+        assert capsys.readouterr().out == ""
+    finally:
+        events.removeHandler(handler)
+        events.setLevel(logging.NOTSET)

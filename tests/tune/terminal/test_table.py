@@ -148,7 +148,10 @@ def test_wide_characters_keep_the_columns_in_line() -> None:
 
 
 def test_the_footer_has_the_form_of_the_book() -> None:
-    assert footer(2, 5, 5, 436.55) == "2 trials running, 5 finished (5 until the end), 436.55s wallclock-time"
+    shown = replace(snapshot(), running=2, finished=5, completed=5, elapsed_s=436.55)
+    assert footer(shown) == "2 trials running, 5 finished (5 until the end), 436.55s wallclock-time"
+    assert footer(replace(shown, paused=3)).startswith("2 trials running, 3 paused, 5 finished ")
+    assert footer(replace(shown, running=0, lost=2)).startswith("2 trials lost with the tuner, 5 finished ")
 
 
 def test_the_final_block_has_the_form_of_the_book() -> None:

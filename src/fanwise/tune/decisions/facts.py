@@ -5,6 +5,7 @@
     Ready, Reported, Ended,     of one attempt of a trial        Command     somebody wants something of one trial
       Free                                                       Enqueued    somebody wants a configuration tried
     Settings                    workers or limits have changed   Resumed     what ran is gone, the search goes on
+    Asked                       somebody offers to run one trial, beside the workers
 
 Plain frozen values of JSON parts; `now_s` is seconds since the search began, without the time it was not running.
 """
@@ -18,12 +19,16 @@ OutcomeKind: TypeAlias = Literal["returned", "stopped", "exception", "exit", "si
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one attempt's process ended. `text` starts with the line that a person should read first."""
+    """How one attempt's process ended. `text` starts with the line that a person should read first.
+
+    `threads`: what the objective left running when it ended, a line for each: its name and where it is.
+    """
 
     kind: OutcomeKind
     text: str = ""
     traceback: str = ""
     last_output: str = ""
+    threads: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +126,13 @@ class Enqueued:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """A program with a loop of its own offers to run one trial now. If none is to run, the offer is withdrawn."""
+
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Another number of workers or another stopping criterion from now on; None leaves it as it is."""
 
@@ -142,5 +154,17 @@ class Resumed:
 
 
 Fact: TypeAlias = (
-    Begin | Suggested | Ready | Reported | Ended | Free | Tick | Interrupt | Command | Enqueued | Settings | Resumed
+    Begin
+    | Suggested
+    | Ready
+    | Reported
+    | Ended
+    | Free
+    | Tick
+    | Interrupt
+    | Command
+    | Enqueued
+    | Asked
+    | Settings
+    | Resumed
 )

@@ -1,26 +1,31 @@
 """Handing in recorded facts again: to go on with a search, or to see whether it would decide the same again.
 
 Live, the searcher answers when it is asked or, in a thread, later. Here its answers come from the record; the searcher
-is asked at the same moment all the same: so it is afterwards where it was, and its answers can be compared.
+is asked at the same moment all the same: so it is afterwards where it was, and its answers can be compared. For that
+the rows are read ahead as far as the answer, and no further: a long record needs little memory.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import final
 
 from ..searchers.base import Searcher
 from .driving import suggested
-from .facts import Fact, Suggested
+from .facts import Fact, Resumed, Suggested
 from .orders import Order, Suggest
 from .tuning import Tuning
 
 _MOST_KEPT = 20
 
+Row = tuple[int, Fact, list[Order]]
+
 
 @final
 @dataclass(slots=True)
 class Difference:
-    """Where replay went another way. `seq`: of the row."""
+    """Where replay went another way. `seq`: of the row. What was recorded and what was made are orders, or answers."""
 
     seq: int
     fact: Fact
@@ -48,40 +53,74 @@ class Replayed:
 def replay(
     tuning: Tuning,
     searcher: Searcher | None,
-    rows: Iterable[tuple[int, Fact, list[Order]]],
-    suggestions: Mapping[int, Mapping[str, object] | None],
+    rows: Iterable[Row],
     *,
-    as_recorded: Callable[[Order], Order] | None = None,
+    as_recorded: Callable[[Order], Order],
+    asks_anew: bool,
 ) -> Replayed:
     """Hand in recorded facts; afterwards `tuning` and `searcher` are where the recorded ones were.
 
     Args:
         tuning, searcher: fresh ones, made from the same settings.
         rows: sequence number, fact and recorded orders.
-        suggestions: the recorded answers of the searcher by their number. One that is not there was never given: its
-            tuner was killed meanwhile, and nothing is asked.
-        as_recorded: an order as it would come back from the record. With it orders are compared, and the searcher is
-            asked anew, and its answers are compared; None: it recalls what is recorded.
+        as_recorded: an order as it would come back from the record.
+        asks_anew: the searcher is asked anew, and its answers are compared; False: it recalls what is recorded.
     """
     found = Replayed()
     again: dict[int, object] = {}
-    for seq, fact, recorded in rows:
+    ahead = _Ahead(rows)
+    for seq, fact, recorded in ahead:
         found.num_facts += 1
-        if isinstance(fact, Suggested) and fact.number in again:
+        if type(fact) is Suggested and fact.number in again:
             found.num_suggestions += 1
             anew = again.pop(fact.number)
             if fact.error is None and anew != fact.config:
                 found.differ(seq, fact, fact.config, anew)
         orders = tuning.handle(fact)
-        if as_recorded is not None:
-            made = [as_recorded(order) for order in orders if type(order) is not Suggest]
-            found.num_decisions += len(made)
-            if made != recorded:
-                found.differ(seq, fact, recorded, made)
+        made = [as_recorded(order) for order in orders if type(order) is not Suggest]
+        found.num_decisions += len(made)
+        if made != recorded:
+            found.differ(seq, fact, recorded, made)
+        if searcher is None:
+            continue
         for order in orders:
-            if type(order) is Suggest and searcher is not None and order.number in suggestions:
-                if as_recorded is None:
-                    searcher.recall(order.ask, suggestions[order.number])
-                else:
+            if type(order) is Suggest and (answer := ahead.answer_to(order.number)) is not None:
+                if asks_anew:
                     again[order.number] = suggested(searcher, order, fact.now_s).config
+                elif answer.error is None:
+                    searcher.recall(order.ask, answer.config)
+                else:
+                    with suppress(Exception):  # it raised then, which ended that run
+                        searcher.recall(order.ask, None)
     return found
+
+
+@final
+class _Ahead:
+    """Rows in their order, of which one can be looked for ahead of its turn."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self._rows = iter(rows)
+        self._read: deque[Row] = deque()
+
+    def __iter__(self) -> "_Ahead":
+        return self
+
+    def __next__(self) -> Row:
+        return self._read.popleft() if self._read else next(self._rows)
+
+    def answer_to(self, number: int) -> Suggested | None:
+        """The searcher's answer to this question; None: its tuner ended before it came."""
+        for _, fact, _ in self._read:
+            if type(fact) is Suggested and fact.number == number:
+                return fact
+            if type(fact) is Resumed:
+                return None
+        for row in self._rows:
+            self._read.append(row)
+            fact = row[1]
+            if type(fact) is Suggested and fact.number == number:
+                return fact
+            if type(fact) is Resumed:
+                return None
+        return None

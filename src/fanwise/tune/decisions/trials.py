@@ -85,6 +85,11 @@ class Trial:
         return self.phase is Phase.STOPPING or self.phase is Phase.KILLED
 
     @property
+    def is_over(self) -> bool:
+        """Whether it has ended for good; its slot may not be free yet."""
+        return self.phase is Phase.ENDED and not self.will_retry and self.told not in ("pause", "suspend")
+
+    @property
     def from_iter(self) -> int:
         """Where an attempt that starts now begins."""
         return 0 if self.checkpoint is None else self.checkpoint.iter

@@ -18,6 +18,7 @@ trial leaves counters and, if it is the best, its configuration and checkpoint.
 """
 
 import heapq
+import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -80,7 +81,7 @@ class Tuning:
         scheduler: decides about trials; `begin` was called. What it raises ends the search.
         space: of the configurations.
         criterion: when the search ends.
-        n_workers: slots.
+        n_workers: slots; 0: trials run only for who asks for them.
         searcher: is told what happens; None: the scheduler's own. A caller that runs a searcher in another thread
             hands in what passes the calls on.
         seed: of the search; the scheduler's and the searcher's chance.
@@ -132,8 +133,9 @@ class Tuning:
         self._budget_s = None if scheduler.searcher is None else scheduler.searcher.budget_s
         self._counts = Counts(self._metric, criterion.watched(self._metric))
         self._failures = Failures(max_equal_failures)
-        self._n_workers = at_least("n_workers", n_workers, 1)
+        self._n_workers = at_least("n_workers", n_workers, 0)
         self._free_slots = list(range(n_workers))
+        self._is_offered = False  # one of them is beside the workers, for one trial
         self._trials: dict[int, Trial] = {}
         self._pending: dict[int, Mapping[str, object]] = {}
         self._paused: dict[int, Trial] = {}
@@ -173,6 +175,7 @@ class Tuning:
             facts.Interrupt: self._on_interrupt,
             facts.Command: self._on_command,
             facts.Enqueued: self._on_enqueued,
+            facts.Asked: self._on_asked,
             facts.Settings: self._on_settings,
             facts.Resumed: self._on_resumed,
         }
@@ -182,7 +185,8 @@ class Tuning:
         self._handlers[type(fact)](fact)
         if type(fact) is not facts.Reported:
             self._obey(self._verdict(fact.now_s), fact.now_s)
-        if self._trials or self._stage is Stage.OPEN or self._stage is Stage.FINISHED:
+        waits = self._trials or (self._again and self._stage is Stage.DRAINING)  # without workers, for who asks
+        if waits or self._stage is Stage.OPEN or self._stage is Stage.FINISHED:
             orders, self._orders = self._orders, []
             return orders
         return self._finish()
@@ -254,6 +258,8 @@ class Tuning:
             except Refused as error:
                 self._fail_search("searcher", "the searcher failed", str(error), fact.now_s, cause=error.cause)
         self._fill(fact.now_s)
+        if not self._new_wanted:
+            self._withdraw()
 
     def _on_ready(self, fact: facts.Ready) -> None:
         trial = self._find(fact.trial_id, fact.attempt)
@@ -319,13 +325,11 @@ class Tuning:
 
     def _on_tick(self, fact: facts.Tick) -> None:
         now_s = fact.now_s
-        for key in self._deadlines.due(now_s):
-            if key == _SUGGESTION_DUE:
-                self._fall_back(now_s)
-                continue
+        due = self._deadlines.due(now_s)
+        for key in due:
             trial = self._trials.get(key)
             if trial is None:
-                continue  # the search's own: the criterion says so below
+                continue  # the search's own: of its end the criterion says so
             if trial.phase is Phase.RUNNING:
                 trial.fault = Reason(
                     "time-out", f"still running {self._timeout_s:g} s after it began (trial_timeout_s)"
@@ -333,6 +337,9 @@ class Tuning:
                 self._terminate(trial, trial.fault.text, now_s)
             elif trial.phase is Phase.STOPPING:
                 self._kill(trial, f"still running {self._grace_s:g} s after it was told to stop (stop_grace_s)")
+        if _SUGGESTION_DUE in due:
+            self._obey(self._verdict(now_s), now_s)
+            self._fall_back(now_s)
 
     def _on_interrupt(self, fact: facts.Interrupt) -> None:
         self._interrupts += 1
@@ -367,7 +374,7 @@ class Tuning:
         elif trial.phase in (Phase.STARTING, Phase.RUNNING):
             trial.told = "stop"
             self._terminate(trial, "stopped by hand", now_s)
-        else:
+        elif trial.told == "pause" or trial.will_retry:
             trial.given_up = True
 
     def _on_enqueued(self, fact: facts.Enqueued) -> None:
@@ -375,6 +382,20 @@ class Tuning:
             self._enqueued.append(fact.config)
             self._exhausted = False
             self._fill(fact.now_s)
+
+    def _on_asked(self, fact: facts.Asked) -> None:
+        busy = {trial.slot for trial in self._trials.values()}
+        heapq.heappush(self._free_slots, next(slot for slot in itertools.count(self._n_workers) if slot not in busy))
+        self._is_offered = True
+        self._fill(fact.now_s)
+        if not self._new_wanted:
+            self._withdraw()
+
+    def _withdraw(self) -> None:
+        """What was offered for one trial and not taken is no slot any more."""
+        if self._is_offered:
+            self._is_offered = False
+            self._free_slots = sorted(slot for slot in self._free_slots if slot < self._n_workers)
 
     def _on_settings(self, fact: facts.Settings) -> None:
         if fact.n_workers is not None:
@@ -425,9 +446,11 @@ class Tuning:
         self._fill(now_s)
 
     def _not_over(self, trial_id: int) -> Trial | None:
-        """The trial, if it runs, is paused, or waits for a slot."""
+        """The trial, if it runs, is paused, or waits for a slot. One that is over may still hold its slot."""
         trial = self._trials.get(trial_id) or self._paused.get(trial_id)
-        return trial or next((trial for trial in self._again if trial.trial_id == trial_id), None)
+        if trial is None:
+            return next((trial for trial in self._again if trial.trial_id == trial_id), None)
+        return None if trial.is_over else trial
 
     def _find(self, trial_id: int, attempt: int) -> Trial | None:
         """The trial, if this attempt of it holds a slot. Facts about any other are late."""
@@ -445,14 +468,16 @@ class Tuning:
         self._in_batch = self._in_batch or not self._trials
         if not self._asynchronous and not self._in_batch:
             return
-        while self._free_slots and self._stage in (Stage.OPEN, Stage.DRAINING) and self._started_s is not None:
+        while True:
+            self._obey(self._verdict(now_s), now_s)
+            if not self._free_slots or self._stage not in (Stage.OPEN, Stage.DRAINING) or self._started_s is None:
+                return
             if self._again:  # they have started: no limit on new trials holds them back
                 trial = self._again.popleft()
                 trial.begin_again()
                 self._take_slot(trial)
             elif self._stage is not Stage.OPEN or not self._start_next(now_s):
                 return
-            self._obey(self._verdict(now_s), now_s)
 
     def _start_next(self, now_s: float) -> bool:
         """Whether what the scheduler says was done. If not, another fact may bring it, or nothing ever will."""

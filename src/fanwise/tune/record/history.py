@@ -53,7 +53,7 @@ class Failure:
 class Attempt:
     """One run of a trial's objective on one slot. Times are seconds since the search began.
 
-    `valid_to`: its reports after this iteration are void; None: all stand.
+    `valid_to`: its reports after this iteration are void; None: all stand. `threads`: what it left running.
     """
 
     number: int
@@ -71,6 +71,7 @@ class Attempt:
     will_retry: bool = False
     num_reports: int = 0
     last_row: int | None = None
+    threads: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -312,6 +313,7 @@ def _objective_s(attempt: Attempt, last_s: float, until_s: float) -> float:
 def _end(attempt: Attempt, t_s: float, body: Mapping[str, Any]) -> None:  # Any: JSON
     attempt.ended_s = t_s
     attempt.objective_s = body["objective_s"]
+    attempt.threads = tuple(body.get("outcome", {}).get("threads", ()))
 
 
 def _known(trial_id: int | None) -> int:

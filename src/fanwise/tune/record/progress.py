@@ -9,7 +9,7 @@ that run, the latest that ended, the best one, and sums. Text of users and trial
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -42,7 +42,11 @@ class _Trial:
 
 @final
 class Progress:
-    """See the module. `meta` is the record's: name, metric, mode, space, n_workers, stop."""
+    """See the module. `meta` is the record's: name, metric, mode, space, n_workers, stop.
+
+    Attributes:
+        on_line: is called with every line of the news at once, and whether it tells of a failure.
+    """
 
     def __init__(self, meta: Mapping[str, Any]) -> None:  # Any: JSON
         self._name = str(meta["name"])
@@ -65,6 +69,7 @@ class Progress:
         self._news: list[str] = []
         self._news_left_out = 0
         self._told_of_scratch = False
+        self.on_line: Callable[[str, bool], None] | None = None
 
     # -- rows ------------------------------------------------------------------------------------------------------
 
@@ -113,6 +118,11 @@ class Progress:
         if trial is not None and trial.attempt == body["attempt"]:
             trial.before_s += took_s
             trial.worker_time_s = trial.before_s
+        for thread in body.get("outcome", {}).get("threads", ()):
+            self._tell(
+                f"trial {trial_id} left a thread running: {thread}; its worker is free when that ends. Join it before "
+                f"the objective returns, or make it a daemon."
+            )
 
     def _settings(self, t_s: float, body: Mapping[str, Any]) -> None:  # Any: JSON
         if body["n_workers"] is not None:
@@ -121,7 +131,9 @@ class Progress:
             self._limit_s = _limit(body["stop"])
 
     def _resumed(self) -> None:
-        self._utilisation.resumed(self.last_s)
+        for trial_id, took_s in self._utilisation.resumed(self.last_s).items():
+            if trial_id in self._trials:
+                self._trials[trial_id].before_s += took_s
         self.finished, self.reason = False, None
         self._tell("the search goes on")
 
@@ -175,7 +187,8 @@ class Progress:
         trial.status = Status(order["status"])
         will_retry = order.get("will_retry", False)
         row = _row(trial, trial.status)
-        self._tell(_ending_line(row, self._metric, order.get("reason"), will_retry=will_retry))
+        line = _ending_line(row, self._metric, order.get("reason"), will_retry=will_retry)
+        self._tell(line, is_failure=trial.status is Status.FAILED)
         if will_retry or trial.status is Status.PAUSED:
             return
         self.num_over[trial.status] += 1
@@ -187,9 +200,12 @@ class Progress:
             loss, number, value, config = trial.best
             self._best, self._best_row = (loss, number, value, trial.trial_id, config), row
 
-    def _tell(self, line: str) -> None:
+    def _tell(self, line: str, *, is_failure: bool = False) -> None:
+        shown = printable(line)
+        if self.on_line is not None:
+            self.on_line(shown, is_failure)
         if len(self._news) < _MOST_NEWS:
-            self._news.append(printable(line))
+            self._news.append(shown)
         else:
             self._news_left_out += 1
 
@@ -211,6 +227,10 @@ class Progress:
                 loss, number, value, config = trial.best
                 found = (loss, number, value, trial.trial_id, config)
         return None if found is None else (found[2], found[3], found[4])
+
+    def alive(self) -> dict[int, Mapping[str, Any]]:  # Any: JSON
+        """The configurations of the trials that run, or may run again."""
+        return {trial_id: trial.config for trial_id, trial in self._trials.items()}
 
     def summary(self, *, now_s: float | None = None) -> dict[str, Any]:  # Any: JSON
         """What a list of experiments shows, so that it need not open the rows. `now_s`: None: of the last row."""

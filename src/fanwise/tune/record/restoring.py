@@ -1,13 +1,56 @@
-"""An experiment's decisions as they stood when its process ended: its rows are handed in again."""
+"""An experiment's decisions put together again from its record: as they began, and as they stood when it ended.
 
+meta  --fresh_tuning-->  Tuning and scheduler as they began         also for a search that begins now
+rows  --restore------->  the same, where the record ends            to go on
+      --rehearse------>  whether all would be decided the same      `fanwise tune replay`
+"""
+
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from ..decisions.replay import replay
+from ...base.errors import RecordError
+from ..decisions.facts import Fact
+from ..decisions.orders import Order
+from ..decisions.replay import Replayed, replay
 from ..decisions.tuning import Tuning
+from ..schedulers.protocol import Scheduler
 from ..searchers.base import Searcher
+from ..spaces import Space
+from ..stopping import StoppingCriterion
 from .progress import Progress
 from .reading import iter_events, read_meta
-from .rows import fact_of
+from .rows import as_recorded, fact_of, orders_of
+
+_SETTINGS = (
+    "asynchronous",
+    "trial_timeout_s",
+    "stop_grace_s",
+    "max_equal_failures",
+    "retries",
+    "keep_checkpoints",
+)
+
+
+def fresh_tuning(meta: Mapping[str, Any], scheduler: Scheduler) -> Tuning:  # Any: JSON
+    """The decisions of the experiment as they begin; begins the scheduler.
+
+    Args:
+        meta: of its record: space, stop, seed, n_workers, settings.
+        scheduler: a fresh one.
+    """
+    space, seed = Space.from_json(meta["space"]), meta["seed"]
+    scheduler.begin(space, seed)
+    own = getattr(scheduler, "random_seed", None)
+    settings = meta.get("settings", {})
+    return Tuning(
+        scheduler,
+        space,
+        StoppingCriterion.from_json(meta["stop"]),
+        n_workers=meta["n_workers"],
+        seed=own if isinstance(own, int) else seed,
+        **{name: settings[name] for name in _SETTINGS if name in settings},
+    )
 
 
 def restore(folder: Path, tuning: Tuning, searcher: Searcher | None) -> Progress:
@@ -15,15 +58,51 @@ def restore(folder: Path, tuning: Tuning, searcher: Searcher | None) -> Progress
 
     Args:
         folder: the experiment's.
-        tuning, searcher: made from the settings that the experiment began with; the scheduler has begun.
+        tuning, searcher: as they began; see `fresh_tuning`.
+
+    Raises:
+        RecordError: the scheduler does not decide as it did then, or the record is of a newer version.
     """
-    progress, suggestions, rows = Progress(read_meta(folder)), {}, []
+    progress = Progress(read_meta(folder))
+    found = replay(tuning, searcher, _rows(folder, progress), as_recorded=as_recorded, asks_anew=False)
+    progress.news()
+    if found.differences:
+        first = found.differences[0]
+        raise RecordError(
+            f"{folder.name} cannot go on: from event {first.seq} on its scheduler decides otherwise than it did when "
+            f"the record was written.\n  then: {first.recorded!r}\n  now:  {first.replayed!r}\n"
+            f"Has its code changed since, or does it use chance or a clock of its own? "
+            f"`fanwise tune replay {folder.name}` lists the differences. Go on with the code of then."
+        )
+    return progress
+
+
+def rehearse(folder: Path, tuning: Tuning, searcher: Searcher | None) -> Replayed:
+    """Decide everything again and compare; arguments and errors as `restore`, but differences raise nothing."""
+    return replay(tuning, searcher, _rows(folder, None), as_recorded=as_recorded, asks_anew=True)
+
+
+def _rows(folder: Path, progress: Progress | None) -> Iterator[tuple[int, Fact, list[Order]]]:
     for events in iter_events(folder):
         for event in events:
-            progress.fold(event.t_s, event.kind, event.trial_id, event.body)
-            if event.kind == "suggested":
-                suggestions[event.body["number"]] = event.body["config"]
-            rows.append(event)
-    progress.news()
-    replay(tuning, searcher, ((e.seq, fact_of(e.kind, e.t_s, e.trial_id, e.body), []) for e in rows), suggestions)
-    return progress
+            kind, body = event.kind, event.body
+            if progress is not None:
+                progress.fold(event.t_s, kind, event.trial_id, body)
+            try:
+                yield event.seq, fact_of(kind, event.t_s, event.trial_id, body), orders_of(kind, event.trial_id, body)
+            except (KeyError, TypeError, ValueError) as error:
+                raise RecordError(
+                    f"event {event.seq} ({kind}) of {folder} cannot be understood ({type(error).__name__}: {error}). "
+                    f"Was it written by a newer version of fanwise?"
+                ) from error
+
+
+def last_settings(folder: Path, meta: Mapping[str, Any]) -> tuple[int, StoppingCriterion]:  # Any: JSON
+    """The number of workers and the stopping criterion that held last."""
+    n_workers, stop = int(meta["n_workers"]), meta["stop"]
+    for events in iter_events(folder):
+        for event in events:
+            if event.kind in ("settings", "resumed"):
+                n_workers = event.body["n_workers"] or n_workers
+                stop = event.body["stop"] or stop
+    return n_workers, StoppingCriterion.from_json(stop)

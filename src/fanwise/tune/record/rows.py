@@ -40,6 +40,7 @@ KINDS: Mapping[type, str] = {
     facts.Interrupt: "interrupt",
     facts.Command: "command",
     facts.Enqueued: "enqueued",
+    facts.Asked: "asked",
     facts.Settings: "settings",
     facts.Resumed: "resumed",
 }
@@ -81,9 +82,10 @@ def _suggested_body(fact: facts.Suggested) -> Body:
 
 def _ended_body(fact: facts.Ended) -> Body:
     outcome = fact.outcome
-    told = {"kind": outcome.kind, "text": outcome.text}
+    told: Body = {"kind": outcome.kind, "text": outcome.text}
     told |= {"traceback": outcome.traceback} if outcome.traceback else {}
     told |= {"last_output": outcome.last_output} if outcome.last_output else {}
+    told |= {"threads": list(outcome.threads)} if outcome.threads else {}
     return {"attempt": fact.attempt, "outcome": told, "objective_s": fact.objective_s}
 
 
@@ -98,6 +100,7 @@ _BODIES: Mapping[type, Callable[[Any], Body]] = {
     },
     facts.Ended: _ended_body,
     facts.Free: lambda fact: {"attempt": fact.attempt},
+    facts.Asked: lambda fact: {},
     facts.Tick: lambda fact: {},
     facts.Interrupt: lambda fact: {"who": fact.who},
     facts.Command: lambda fact: {"what": fact.what},
@@ -142,7 +145,8 @@ def fact_of(kind: str, t_s: float, trial_id: int | None, body: Mapping[str, Any]
         case "ready":
             return facts.Ready(t_s, trial, body["attempt"], body["pid"], body["process_started_s"], body["how"])
         case "ended":
-            return facts.Ended(t_s, trial, body["attempt"], Outcome(**body["outcome"]), body["objective_s"])
+            told = {**body["outcome"], "threads": tuple(body["outcome"].get("threads", ()))}
+            return facts.Ended(t_s, trial, body["attempt"], Outcome(**told), body["objective_s"])
         case "free":
             return facts.Free(t_s, trial, body["attempt"])
         case "command":
@@ -159,6 +163,7 @@ def fact_of(kind: str, t_s: float, trial_id: int | None, body: Mapping[str, Any]
 
 
 _PLAIN: Mapping[str, Callable[[float], Fact]] = {
+    "asked": facts.Asked,
     "begin": facts.Begin,
     "tick": facts.Tick,
 }

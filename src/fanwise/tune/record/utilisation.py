@@ -50,14 +50,14 @@ class Utilisation:
             self._began_s = now_s
         self._n_workers = n_workers
 
-    def resumed(self, last_s: float) -> None:
-        """A new run of the tuner begins; the last one ended at `last_s` at the latest."""
+    def resumed(self, last_s: float) -> dict[int, float]:
+        """A new run of the tuner begins; the last one ended at `last_s` at the latest. What each lost trial took."""
         end_s = last_s if self._stop_s is None else self._stop_s
-        for trial_id, attempt in list(self._ready):
-            self.ended(trial_id, attempt, last_s, None)
+        took_s = {trial_id: self.ended(trial_id, attempt, last_s, None) for trial_id, attempt in list(self._ready)}
         if self._began_s is not None:
             self._capacity_s += self._n_workers * max(0.0, end_s - self._began_s)
         self._began_s = self._stop_s = None
+        return took_s
 
     def share(self, now_s: float) -> float | None:
         """Busy over possible, 0 to 1; None before the first objective began."""

@@ -10,7 +10,7 @@ from ..decisions.tuning import Tuning
 from ..schedulers.protocol import Scheduler
 from ..searchers.base import Ask
 from ..stopping import StoppingCriterion
-from ..values import check_switch, seconds
+from ..values import at_least, check_switch, seconds
 from .faults import Faults
 from .result import Keep, SimulatedSearch
 from .tables import Table
@@ -86,7 +86,7 @@ def simulate(
         scheduler,
         table.space,
         stop,
-        n_workers=n_workers,
+        n_workers=at_least("n_workers", n_workers, 1),
         seed=seed,
         asynchronous=asynchronous,
         trial_timeout_s=trial_timeout_s,

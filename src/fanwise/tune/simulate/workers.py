@@ -134,7 +134,7 @@ class Workers:
         self._note = note
         self._running: dict[int, Attempt] = {}
         self._now_s = 0.0
-        self._heap: list[tuple[float, int, Fact | Suggest]] = []
+        self._heap: list[tuple[float, int, Fact]] = []
         self._pushed = 0
         self._waiting: deque[Fact] = deque()  # facts of this very moment
         self._thinks_until_s = 0.0
@@ -145,7 +145,6 @@ class Workers:
             facts.Ended: self._ended,
             facts.Free: self._waiting.append,
             facts.Suggested: self._waiting.append,
-            Suggest: self._suggest,
         }
 
     def run(self) -> tuple[float, Finish]:
@@ -165,7 +164,7 @@ class Workers:
             self._hand_in()
         return self._now_s, self._finish
 
-    def _push(self, at_s: float, what: Fact | Suggest) -> None:
+    def _push(self, at_s: float, what: Fact) -> None:
         self._pushed += 1
         heapq.heappush(self._heap, (at_s, self._pushed, what))
 
@@ -273,12 +272,9 @@ class Workers:
             self._end(order.trial_id, fact.now_s, _STOPPED)
 
     def _suggest(self, order: Suggest) -> None:
-        """One question at a time: the searcher begins with it when it has answered the one before."""
+        """One answer at a time. Each knows what had happened when it was asked for: live, what comes later queues."""
         assert self._searcher is not None, "a suggestion was ordered from a scheduler without a searcher"
-        if self._now_s < self._thinks_until_s:
-            self._push(self._thinks_until_s, order)
-            return
-        self._thinks_until_s = at_s = self._now_s + self._thinking_s(order.ask)
+        self._thinks_until_s = at_s = max(self._now_s, self._thinks_until_s) + self._thinking_s(order.ask)
         fact = suggested(self._searcher, order, at_s, seen=self._tally.num_facts)
         if at_s > self._now_s:
             self._push(at_s, fact)

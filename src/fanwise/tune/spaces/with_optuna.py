@@ -77,6 +77,15 @@ def to_optuna(space: Space) -> dict[str, BaseDistribution]:
             f"{name!r} exists only when {told(when)}, and Optuna's distributions have no conditions; "
             f"use suggest(space, trial) inside the objective"
         )
+    return distributions(space)
+
+
+def distributions(space: Space) -> dict[str, BaseDistribution]:
+    """The distribution of every name of the space, of those too that exist only beside certain values of others.
+
+    Raises:
+        ValueError: something in the space has no counterpart in Optuna; the message names it.
+    """
     return {name: _distribution(space, name) for name in space.names}
 
 

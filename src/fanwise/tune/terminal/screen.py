@@ -2,7 +2,8 @@
 
 The tuner's main thread calls `show` a few times a second with the news since the last call and a snapshot; nothing
 here runs on the hub's thread, so drawing costs no decision its time. In a terminal the table is redrawn in place; in
-a log every event is a line, and every `print_update_interval` seconds the table of the book follows.
+a log every event is a line, unless `logging` writes the same lines there, and every `print_update_interval` seconds
+the table of the book follows.
 
 A screen that can no longer be written to (its terminal has gone, its pipe is closed) ends no search: from then on
 nothing is shown, and one line goes to the log.
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 _log = logging.getLogger(__name__)
+_events_log = logging.getLogger("fanwise.tune.events")
 
 
 class Screen(Protocol):
@@ -78,7 +80,7 @@ class LogScreen:
         _print(lines)
 
     def show(self, news: list[str], snapshot: SearchSnapshot) -> None:
-        _print(news)
+        self._print_news(news)
         now_s = time.monotonic()
         if now_s >= self._next_s:
             self._next_s = now_s + self._interval_s
@@ -88,9 +90,13 @@ class LogScreen:
         _print([line])
 
     def end(self, news: list[str], snapshot: SearchSnapshot, lines: Iterable[str]) -> None:
-        _print(news)
+        self._print_news(news)
         _print([final_block(snapshot)])
         _print(lines)
+
+    def _print_news(self, news: list[str]) -> None:
+        if not _logging_prints_them():
+            _print(news)
 
 
 class LiveScreen:
@@ -152,6 +158,20 @@ class FragileScreen:
         except (OSError, ValueError) as error:  # a ValueError is what Python raises for a file that is closed
             _log.warning("the search goes on, but can no longer be shown: %s", error)
             self._screen = NoScreen()
+
+
+def _logging_prints_them() -> bool:
+    """Whether a program has `logging` write what happens to trials to standard output or error: then we need not."""
+    logger: logging.Logger | None = _events_log
+    if not _events_log.isEnabledFor(logging.INFO):
+        return False
+    while logger is not None:
+        for handler in logger.handlers:
+            if isinstance(handler, logging.StreamHandler) and handler.level <= logging.INFO:
+                if handler.stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+                    return True
+        logger = logger.parent if logger.propagate else None
+    return False
 
 
 def _print(lines: Iterable[str]) -> None:

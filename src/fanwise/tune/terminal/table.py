@@ -28,7 +28,7 @@ MISSING = "-"
 _MAX_TEXT = 40  # characters of one cell
 _RULE = "-" * 20
 _RUNNING = "InProgress"
-_STYLES = {"Completed": "green", "InProgress": "cyan", "Stopped": "yellow", "Failed": "red"}
+_STYLES = {"Completed": "green", "InProgress": "cyan", "Stopped": "yellow", "Failed": "red", "Lost": "red"}
 _LIVE_DECIMALS = 5
 _LIVE_OVERHEAD = 10  # lines without trials: title, head, three rules, what is hidden, progress, counts, best, cursor
 
@@ -87,24 +87,33 @@ def status_table(
     return "\n".join(lines + _hidden_lines(len(shown), max(len(rows), total or 0)))
 
 
-def footer(running: int, finished: int, completed: int, elapsed_s: float) -> str:
-    """The line below the table.
+def footer(snapshot: SearchSnapshot) -> str:
+    """The line below the table: '2 trials running, 5 finished (5 until the end), 436.55s wallclock-time'.
 
-    >>> footer(2, 5, 5, 436.55)
-    '2 trials running, 5 finished (5 until the end), 436.55s wallclock-time'
+    Paused trials, and those that were lost with their tuner, are counted where there are any.
     """
-    return f"{running} trials running, {finished} finished ({completed} until the end), {elapsed_s:.2f}s wallclock-time"
+    running = f"{snapshot.running} trials running"
+    if snapshot.lost:
+        running = f"{snapshot.lost} trial{'s' if snapshot.lost > 1 else ''} lost with the tuner"
+    if snapshot.paused:
+        running += f", {snapshot.paused} paused"
+    finished = f"{snapshot.finished} finished ({snapshot.completed} until the end)"
+    return f"{running}, {finished}, {snapshot.elapsed_s:.2f}s wallclock-time"
 
 
-def status_block(snapshot: SearchSnapshot) -> str:
+def status_block(snapshot: SearchSnapshot, *, max_rows: int = MAX_ROWS) -> str:
     """Table and footer, as they are printed at every interval."""
     keep = () if snapshot.best is None else (snapshot.best[1],)
-    total = snapshot.running + snapshot.finished
-    table = status_table(snapshot.rows, snapshot.config_names, snapshot.value_names, keep=keep, total=total)
-    return f"{table}\n{footer(snapshot.running, snapshot.finished, snapshot.completed, snapshot.elapsed_s)}"
+    names = snapshot.config_names, snapshot.value_names
+    table = status_table(snapshot.rows, *names, max_rows=max_rows, keep=keep, total=_total(snapshot))
+    return f"{table}\n{footer(snapshot)}"
 
 
-def final_block(snapshot: SearchSnapshot) -> str:
+def _total(snapshot: SearchSnapshot) -> int:
+    return snapshot.total or snapshot.running + snapshot.finished
+
+
+def final_block(snapshot: SearchSnapshot, *, max_rows: int = MAX_ROWS) -> str:
     """The resource summary at the end of a search, in the form of the book."""
     if snapshot.best is None:
         best = f"{_printable(snapshot.metric)}: no trial reported it"
@@ -112,7 +121,7 @@ def final_block(snapshot: SearchSnapshot) -> str:
         value, trial_id = snapshot.best
         best = f"{_printable(snapshot.metric)}: best {value} for trial-id {trial_id}"
     head = "Resource summary (last result is reported):"
-    return "\n".join([_RULE, head, status_block(snapshot), "", best, _RULE])
+    return "\n".join([_RULE, head, status_block(snapshot, max_rows=max_rows), "", best, _RULE])
 
 
 def _choose(rows: Sequence[TrialRow], max_rows: int, keep: Collection[int]) -> list[TrialRow]:
@@ -208,7 +217,7 @@ def live_table(snapshot: SearchSnapshot, *, width: int = 80, height: int = 24) -
 
     shown = _choose_live(snapshot, max(1, height - _LIVE_OVERHEAD))
     columns, n_left_out = _fit(_live_columns(snapshot, shown), width)
-    hidden = _hidden_lines(len(shown), max(len(snapshot.rows), snapshot.running + snapshot.finished))
+    hidden = _hidden_lines(len(shown), max(len(snapshot.rows), _total(snapshot)))
     if n_left_out:
         hidden.append(f"({n_left_out} column{'s do' if n_left_out > 1 else ' does'} not fit)")
     parts: list[RenderableType] = [
@@ -218,7 +227,7 @@ def live_table(snapshot: SearchSnapshot, *, width: int = 80, height: int = 24) -
     if hidden:
         parts.append(Text(" ".join(hidden), style="dim", no_wrap=True, overflow="ellipsis"))
     parts.append(_progress(snapshot, width))
-    parts += [Text(line, no_wrap=True, overflow="ellipsis") for line in (_counts_line(snapshot), _best_line(snapshot))]
+    parts += [Text(line, no_wrap=True, overflow="ellipsis") for line in (counts_line(snapshot), _best_line(snapshot))]
     return Group(*parts)
 
 
@@ -298,8 +307,12 @@ def _progress(snapshot: SearchSnapshot, width: int) -> "RenderableType":
     return line
 
 
-def _counts_line(snapshot: SearchSnapshot) -> str:
-    line = f"{snapshot.running} running, {snapshot.finished} finished ({snapshot.completed} until the end"
+def counts_line(snapshot: SearchSnapshot) -> str:
+    """How many trials run and ran, and how busy the workers are, in one line."""
+    line = f"{snapshot.running} running, "
+    line += f"{snapshot.lost} lost, " if snapshot.lost else ""
+    line += f"{snapshot.paused} paused, " if snapshot.paused else ""
+    line += f"{snapshot.finished} finished ({snapshot.completed} until the end"
     line += f", {snapshot.failed} failed)" if snapshot.failed else ")"
     if snapshot.utilisation is not None:
         line += f", workers {100 * snapshot.utilisation:.1f} % busy"

@@ -1,0 +1,62 @@
+"""`fanwise tune plot`, and the pictures at the end of the demo: what an experiment has to show, as files."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..plot import (
+    SearchData,
+    hyperparameters,
+    incumbent,
+    learning_curves,
+    parallel_coordinates,
+    rungs,
+    save_figure,
+    workers,
+)
+from ..plot.canvas import FIGURE_KINDS
+from ..plot.halving import levels_of
+from ..tune import Experiment, load_experiment
+from .experiments import folder_for_output
+from .usage import UsageError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def draw(names: Sequence[str | Path], out: Path, kind: str = "png") -> list[Path]:
+    """The figures of an experiment, or of several beside each other, as files in `out`, which is made.
+
+    Args:
+        names: of one experiment, for all figures that have something to show; or of several, to compare.
+        kind: png, svg or pdf.
+
+    Returns:
+        The paths of the files.
+
+    Raises:
+        UsageError: no such kind.
+        ValueError: `out` cannot be made, or not be written to.
+    """
+    if kind not in FIGURE_KINDS:
+        raise UsageError(f"--format must be one of {', '.join(FIGURE_KINDS)}, got {kind!r}")
+    experiments = [load_experiment(name) for name in names]
+    searches = [experiment.search_data() for experiment in experiments]
+    figures = {"incumbent": incumbent(*searches), "workers": workers(*searches)}
+    if len(experiments) == 1:
+        figures |= _figures_of_one(experiments[0], searches[0])
+    folder_for_output(out)
+    return [save_figure(figure, out / f"{name}.{kind}") for name, figure in sorted(figures.items())]
+
+
+def _figures_of_one(experiment: Experiment, search: SearchData) -> "dict[str, Figure]":
+    """Those that a comparison does not have, and that have something to show."""
+    figures = {"learning-curves": learning_curves(search)}
+    if search.hyperparameters:
+        figures["hyperparameters"] = hyperparameters(search)
+        figures["parallel-coordinates"] = parallel_coordinates(search)
+    if levels_of(search):
+        figures["rungs"] = rungs(search)
+    if len(experiment.metadata["objectives"]) > 1:
+        figures["pareto-front"] = experiment.plot_pareto_front()
+    return figures

@@ -1,0 +1,91 @@
+"""Searchers and schedulers by the names that a command line has for them, with their options as key=value.
+
+--searcher sobol --scheduler asha --option max_t=81 --option brackets=2
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..base.nearest import did_you_mean
+from ..tune import (
+    ASHA,
+    EvolutionSearcher,
+    FIFOScheduler,
+    GridSearcher,
+    Hyperband,
+    LocalSearcher,
+    MedianStopping,
+    PopulationBasedTraining,
+    RandomSearcher,
+    Scheduler,
+    SobolSearcher,
+    SuccessiveHalving,
+)
+from .usage import UsageError
+
+SEARCHERS: Mapping[str, Callable[..., Any]] = {  # Any: each has options of its own
+    "random": RandomSearcher,
+    "grid": GridSearcher,
+    "sobol": SobolSearcher,
+    "local": LocalSearcher,
+    "evolution": EvolutionSearcher,
+}
+SCHEDULERS: Mapping[str, Callable[..., Any]] = {  # Any: as above
+    "fifo": FIFOScheduler,
+    "asha": ASHA,
+    "halving": SuccessiveHalving,
+    "hyperband": Hyperband,
+    "median": MedianStopping,
+    "pbt": PopulationBasedTraining,
+}
+# Options of the command itself.
+_OWN = {"metric": "--metric", "mode": "--mode", "random_seed": "--seed", "searcher": "--searcher"}
+
+
+def scheduler_of(
+    searcher: str, scheduler: str, options: Mapping[str, object], *, metric: str, mode: str, seed: int | None
+) -> Scheduler:
+    """The scheduler with its searcher; each option goes to the one of the two that has it.
+
+    Raises:
+        UsageError: no such name or option, or a value that it does not take; says which there are.
+    """
+    make_searcher = _named("--searcher", searcher, SEARCHERS)
+    make_scheduler = _named("--scheduler", scheduler, SCHEDULERS)
+    its, theirs = _options_of(make_searcher), _options_of(make_scheduler)
+    for name in options:
+        if name in _OWN:
+            raise UsageError(f"say {_OWN[name]} instead of --option {name}=...")
+        if name not in its and name not in theirs:
+            of = f"{searcher} and {scheduler} have no option {name!r}"
+            raise UsageError(f"--option: {of}{did_you_mean(name, [*its, *theirs])}")
+    try:
+        return make_scheduler(  # type: ignore[no-any-return]  # all of them make one
+            searcher=make_searcher(**{name: value for name, value in options.items() if name in its}),
+            metric=metric,
+            mode=mode,
+            random_seed=seed,
+            **{name: value for name, value in options.items() if name in theirs},
+        )
+    except TypeError as error:
+        missing = [name for name in _needed(make_scheduler) if name not in options]
+        what = f"{scheduler} needs --option {missing[0]}=..." if missing else str(error)
+        raise UsageError(what) from error
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def _named(option: str, name: str, known: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:  # Any: as above
+    if name not in known:
+        raise UsageError(f"{option} must be one of {', '.join(known)}, got {name!r}{did_you_mean(name, known)}")
+    return known[name]
+
+
+def _options_of(make: Callable[..., Any]) -> list[str]:  # Any: as above
+    return [name for name in inspect.signature(make).parameters if name not in _OWN]
+
+
+def _needed(make: Callable[..., Any]) -> list[str]:  # Any: as above
+    parameters = inspect.signature(make).parameters.values()
+    return [each.name for each in parameters if each.default is inspect.Parameter.empty and each.name not in _OWN]

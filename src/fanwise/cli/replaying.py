@@ -1,0 +1,33 @@
+"""What `fanwise tune replay` prints."""
+
+from ..base.text import counted, printable_line
+from ..tune.decisions.replay import Difference
+from ..tune.replaying import replay_experiment
+
+_MOST_SHOWN = 5
+
+
+def replay_lines(name: str) -> tuple[list[str], bool]:
+    """What was compared and where it differs first, and whether all is the same."""
+    replayed = replay_experiment(name)
+    compared = (
+        f"{counted(replayed.num_facts, 'event')}, {counted(replayed.num_decisions, 'decision')} and "
+        f"{counted(replayed.num_suggestions, 'suggestion')} of {printable_line(name)}"
+    )
+    if not replayed.num_different:
+        return [f"{compared}: all the same"], True
+    lines = [f"{compared}: {counted(replayed.num_different, 'event')} came out otherwise"]
+    for difference in replayed.differences[:_MOST_SHOWN]:
+        lines += _shown(difference)
+    if replayed.num_different > _MOST_SHOWN:
+        lines.append(f"(and {replayed.num_different - _MOST_SHOWN} more, which may follow from these)")
+    return lines, False
+
+
+def _shown(difference: Difference) -> list[str]:
+    what = type(difference.fact).__name__
+    return [
+        f"event {difference.seq}, {what} at {difference.fact.now_s:.3f} s",
+        f"  recorded  {printable_line(repr(difference.recorded))}",
+        f"  replayed  {printable_line(repr(difference.replayed))}",
+    ]

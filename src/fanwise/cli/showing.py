@@ -1,0 +1,260 @@
+"""`fanwise tune show`: an experiment, or one of its trials, in full.
+
+A record may be foreign, so every text that comes from one goes through `base.text` before it is printed.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from ..base.text import printable, printable_line
+from ..pool.output import tail
+from ..tune import Experiment, load_experiment
+from ..tune.checkpoints import checkpoint_root, is_local
+from ..tune.record.history import Attempt, Trial, best_rows, worker_time_s
+from ..tune.record.overview import State, overview_of
+from ..tune.record.snapshot import MAX_ROWS, TrialRow
+from ..tune.terminal.table import final_block
+from .experiments import shown_config, utilisation_of
+from .listing import as_json
+from .plain_json import json_text
+
+_STATES: Mapping[State, str] = {
+    "running": "running",
+    "finished": "finished",
+    "broken-off": "broken off: its tuner ended before it did. What was reported until then is here",
+    "unknown": "not finished; whether it still runs can be seen only where it was started",
+}
+_MOST_FAILURES, _MOST_REPORTS = 10, 20
+_MOST_OUTPUT_BYTES, _MOST_OUTPUT_LINES = 1 << 16, 200
+
+
+def show_lines(name: str, *, all_trials: bool) -> Iterator[str]:
+    """The state, the resource summary, the best configuration, the utilisation, and why trials failed."""
+    experiment = load_experiment(name)
+    state, snapshot = experiment.state, experiment.snapshot()
+    shown = printable_line(name)
+    ended = f" ({printable_line(experiment.end_reason)})" if experiment.end_reason else ""
+    yield f"experiment {printable_line(experiment.name)}: {_STATES[state]}{ended}"
+    if all_trials:
+        rows = list(_rows(experiment))
+        yield final_block(replace(snapshot, rows=rows), max_rows=len(rows))
+    else:
+        yield final_block(snapshot)
+        if len(experiment.history().trials) > MAX_ROWS:
+            yield f"all trials: fanwise tune show {shown} --all"
+    best = experiment.best
+    if best is not None:
+        yield f"best configuration: {shown_config(best.config)}"
+    utilisation = utilisation_of(experiment)
+    if utilisation is not None:
+        yield f"worker utilisation: {utilisation}"
+    failed = {i: trial.last.failure for i, trial in experiment.history().trials.items() if trial.last.failure}
+    for trial_id, failure in list(failed.items())[:_MOST_FAILURES]:
+        first_line = failure.text.partition("\n")[0]
+        yield f"trial {trial_id} failed ({printable_line(failure.kind)}): {printable_line(first_line)}"
+    if len(failed) > _MOST_FAILURES:
+        yield f"(and {len(failed) - _MOST_FAILURES} more failed trials)"
+    if failed:
+        yield f"all of a failure: fanwise tune show {shown} --trial {next(iter(failed))}"
+    if state == "broken-off":
+        yield f"go on with it: fanwise tune resume {shown}"
+    yield f"kept in {printable_line(str(experiment.path))}"
+
+
+def show_json(name: str) -> str:
+    """An experiment with all its trials, for programs."""
+    experiment = load_experiment(name)
+    best = experiment.best
+    body = as_json(experiment.name, overview_of(experiment.path))
+    if best is not None:
+        body["best"] = {"value": best.value, "trial_id": best.trial_id, "iter": best.iter, "config": dict(best.config)}
+    body["utilisation"] = experiment.utilisation
+    body["trials"] = [
+        {
+            "trial_id": row.trial_id,
+            "status": row.status,
+            "iter": row.iter,
+            "config": dict(row.config),
+            "last": dict(row.values),
+            "worker_time_s": row.worker_time_s,
+        }
+        for row in _rows(experiment)
+    ]
+    return json_text(body)
+
+
+def trial_lines(name: str, trial_id: int) -> Iterator[str]:
+    """One trial: its configuration, metric, attempts, reports and checkpoint, how it failed, and where its things are.
+
+    Raises:
+        ValueError: there is no such trial; says which there are.
+    """
+    experiment = load_experiment(name)
+    failure = experiment.reason(trial_id)
+    trial = experiment.history().trials[trial_id]
+    yield f"trial {trial_id} of {printable_line(experiment.name)}: {_status(experiment, trial)}"
+    if trial.source is not None:
+        yield f"a clone of trial {trial.source}"
+    for key, value in trial.config.items():
+        yield f"  {printable_line(key)} = {printable_line(str(value))}"
+    yield from _metric_lines(experiment, trial)
+    for attempt in trial.attempts:
+        yield _attempt_line(trial, attempt)
+    yield from _report_lines(experiment, trial)
+    yield from _place_lines(experiment, trial)
+    if failure is not None:
+        yield printable(f"{failure.kind}: {failure.text}")
+    output, errors = (_tail(path) for path in _output_of(experiment, trial.last, trial_id))
+    parts = [("standard output", output), ("standard error", errors)]
+    where = printable((failure and failure.traceback) or "").strip()
+    if where not in printable(errors):  # a worker prints it as well, as long as it can
+        parts.insert(0, ("traceback", where))
+    for title, text in parts:
+        if text:
+            yield f"--- {title} ---\n{printable(text)}"
+
+
+def trial_json(name: str, trial_id: int) -> str:
+    """One trial with all its reports, for programs. ValueError: there is no such trial."""
+    experiment = load_experiment(name)
+    failure = experiment.reason(trial_id)
+    history = experiment.history()
+    trial, reports, counts = history.trials[trial_id], history.reports, history.counts()
+    best = _best_of(experiment, trial_id)
+    body = {
+        "trial_id": trial_id,
+        "experiment": experiment.name,
+        "status": _status(experiment, trial),
+        "config": dict(trial.config),
+        "source": trial.source,
+        "metric": experiment.metadata["metric"],
+        "best": None if best is None else {"value": best[0], "iter": best[1]},
+        "worker_time_s": worker_time_s(history, trial),
+        "attempts": [
+            {
+                "attempt": attempt.number,
+                "worker": attempt.slot,
+                "status": attempt.status,
+                "from_iter": attempt.from_iter,
+                "checkpoint": attempt.checkpoint,
+                "started_s": attempt.started_s,
+                "ready_s": attempt.ready_s,
+                "ended_s": attempt.ended_s,
+                "objective_s": attempt.objective_s,
+                "output": [str(path) for path in _output_of(experiment, attempt, trial_id)],
+            }
+            for attempt in trial.attempts
+        ],
+        "reports": [
+            {
+                "iter": reports.iters[row],
+                "attempt": reports.attempts[row],
+                "t_s": reports.t_s[row],
+                "values": {name: column[row] for name, column in reports.values.items() if column[row] is not None},
+                "decision": reports.decisions[row],
+                "counts": counts[row],
+            }
+            for row in _rows_of(experiment, trial_id)
+        ],
+        "checkpoint": trial.checkpoint,
+        "folder": str(experiment.path / "trials" / str(trial_id)),
+        "failure": None if failure is None else {"kind": failure.kind, "text": failure.text},
+    }
+    return json_text(body)
+
+
+def _rows(experiment: Experiment) -> Iterator[TrialRow]:
+    """All trials as rows of the table."""
+    history, dead = experiment.history(), experiment.state == "broken-off"
+    values = history.reports.values
+    for trial in history.trials.values():
+        row = trial.last.last_row
+        last = {} if row is None else {name: column[row] for name, column in values.items()}
+        status, spent_s = history.status_of(trial, dead=dead), worker_time_s(history, trial)
+        yield TrialRow(trial.trial_id, status, trial.num_reports or None, trial.config, last, spent_s)
+
+
+def _status(experiment: Experiment, trial: Trial) -> str:
+    return printable_line(experiment.history().status_of(trial, dead=experiment.state == "broken-off"))
+
+
+def _rows_of(experiment: Experiment, trial_id: int) -> list[int]:
+    return [row for row, of in enumerate(experiment.history().reports.trial_ids) if of == trial_id]
+
+
+def _best_of(experiment: Experiment, trial_id: int) -> tuple[float, int] | None:
+    """The best value of the metric and which report it was."""
+    metric, mode = str(experiment.metadata["metric"]), str(experiment.metadata["mode"])
+    history = experiment.history()
+    row = best_rows(history, metric, mode).get(trial_id)
+    return None if row is None else (history.reports.values[metric][row], history.reports.iters[row])
+
+
+def _metric_lines(experiment: Experiment, trial: Trial) -> Iterator[str]:
+    metric, best = printable_line(str(experiment.metadata["metric"])), _best_of(experiment, trial.trial_id)
+    if best is None:
+        yield f"{metric}: it has not reported it"
+        return
+    overall = experiment.best
+    is_best = overall is not None and overall.trial_id == trial.trial_id
+    whose = "; the best of all trials" if is_best else ""
+    yield f"{metric}: best {best[0]:.6g} at report {best[1]} of {trial.num_reports}{whose}"
+
+
+def _attempt_line(trial: Trial, attempt: Attempt) -> str:
+    begun = f"from its checkpoint of report {attempt.from_iter}" if attempt.checkpoint else "from scratch"
+    line = f"attempt {attempt.number}: {begun}, on worker {attempt.slot}, started at {attempt.started_s:.2f} s"
+    if attempt.ready_s is not None:
+        line += f", objective began at {attempt.ready_s:.2f} s"
+    if attempt.objective_s is not None:
+        line += f" and took {attempt.objective_s:.2f} s"
+    if attempt.ended_s is not None and attempt is not trial.last:
+        line += f", {attempt.status.lower()}"
+    if attempt.valid_to is not None and attempt.num_reports:
+        line += f"; its reports after {attempt.valid_to} are void"
+    return line + "".join(f"\n  it left a thread running: {printable_line(thread)}" for thread in attempt.threads)
+
+
+def _report_lines(experiment: Experiment, trial: Trial) -> Iterator[str]:
+    """The latest reports that count, one a line."""
+    history = experiment.history()
+    reports, counts = history.reports, history.counts()
+    rows = [row for row in _rows_of(experiment, trial.trial_id) if counts[row]]
+    if len(rows) > _MOST_REPORTS:
+        shown = f"fanwise tune show {printable_line(experiment.name)} --trial {trial.trial_id} --json"
+        yield f"({len(rows) - _MOST_REPORTS} earlier reports: {shown})"
+    for row in rows[-_MOST_REPORTS:]:
+        values = {name: column[row] for name, column in reports.values.items() if column[row] is not None}
+        decision = "" if reports.decisions[row] == "CONTINUE" else f"  {printable_line(reports.decisions[row])}"
+        yield f"  report {reports.iters[row]} at {reports.t_s[row]:.2f} s: {_shown_values(values)}{decision}"
+
+
+def _shown_values(values: Mapping[str, object]) -> str:
+    rounded = {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in values.items()}
+    return shown_config(rounded)
+
+
+def _place_lines(experiment: Experiment, trial: Trial) -> Iterator[str]:
+    """Where what it saved and printed is."""
+    root = checkpoint_root(experiment.path, experiment.name, experiment.metadata.get("settings", {}).get("checkpoints"))
+    if trial.checkpoint is not None:
+        place = f"{root}/{trial.checkpoint}"
+        gone = is_local(root) and not (experiment.path / place).exists()
+        yield f"checkpoint: {printable_line(place)}" + (", deleted as no longer needed" if gone else "")
+    folder = experiment.path / "trials" / str(trial.trial_id)
+    if folder.is_dir():
+        yield f"folder: {printable_line(str(folder))}"
+    logs = [path for path in _output_of(experiment, trial.last, trial.trial_id) if path.exists()]
+    if logs:
+        yield f"log: {printable_line(' '.join(map(str, logs)))}"
+
+
+def _output_of(experiment: Experiment, attempt: Attempt, trial_id: int) -> list[Path]:
+    """The files that standard output and error of an attempt go to."""
+    stem = f"{trial_id}-{attempt.number}" if attempt.number else str(trial_id)
+    return [experiment.path / "output" / f"{stem}{ending}" for ending in (".out", ".err")]
+
+
+def _tail(path: Path) -> str:
+    return tail(path, max_bytes=_MOST_OUTPUT_BYTES, max_lines=_MOST_OUTPUT_LINES)

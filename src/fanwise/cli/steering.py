@@ -1,0 +1,134 @@
+"""Searches in another terminal - watched, stopped, told what to try - and those that are to go on, or to go."""
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import typer
+
+from ..base.errors import ClosedError, RecordError
+from ..base.text import counted, printable_line
+from ..tune import Tuner
+from ..tune.experiment import folder_of
+from ..tune.record.following import Following
+from ..tune.record.overview import overview_of
+from ..tune.record.reading import read_meta
+from ..tune.record.restoring import last_settings
+from ..tune.remote.asking import ask_search, not_running
+from ..tune.removing import remove_experiment
+from ..tune.spaces import Space
+from ..tune.terminal.screen import screen_for
+from ..tune.terminal.table import counts_line
+from .objectives import find_modules_here, load_function
+from .reading_values import read_config
+from .searching import run_and_tell
+from .usage import UsageError
+
+_LOOK_S = 0.5
+_PRINT_S = 30.0
+
+
+def watch_search(name: str) -> None:
+    """Show a running search until it ends. Ctrl-C ends the watching and not the search.
+
+    Raises:
+        ClosedError: it does not run; says what to do.
+        typer.Exit: with 130 after Ctrl-C.
+    """
+    folder = folder_of(name)
+    overview = overview_of(folder)
+    if overview.state in ("finished", "broken-off"):
+        raise ClosedError(not_running(overview.name, overview.state, overview.reason))
+    following = Following(folder)
+    following.look()
+    following.news()  # of before
+    screen = screen_for(_PRINT_S, quiet=False)
+    shown = printable_line(overview.name)
+    screen.begin([f"watching {shown}: {counts_line(following.snapshot())}; Ctrl-C ends the watching, not the search"])
+    try:
+        while (state := following.look()) not in ("finished", "broken-off"):
+            screen.show(following.news(), following.snapshot())
+            time.sleep(_LOOK_S)
+    except KeyboardInterrupt:
+        screen.end([], following.snapshot(), [f"no longer watched; the search goes on: fanwise tune watch {shown}"])
+        raise typer.Exit(130) from None
+    if state == "finished":
+        last = f"the search ended: {printable_line(following.reason or '')}"
+    else:
+        last = f"the search was broken off: its tuner was killed or has crashed. Go on: fanwise tune resume {shown}"
+    screen.end(following.news(), following.snapshot(), [last])
+
+
+def tell_search(name: str, word: str, *args: object) -> str:
+    """Tell a running search what is wanted of it; returns its answer. Raises as `ask_search`."""
+    return printable_line(ask_search(folder_of(name), word, *args))
+
+
+def enqueue(name: str, settings: Sequence[str]) -> str:
+    """Have a configuration tried next. Raises as `ask_search`; ValueError names what does not fit the space."""
+    folder = folder_of(name)
+    space = Space.from_json(read_meta(folder)["space"])
+    return tell_search(str(folder), "enqueue", read_config(space, settings))
+
+
+def resume_search(
+    name: str, *, objective: str | None, workers: int | None, seconds: float | None, trials: int | None
+) -> None:
+    """Go on with a search in this process, and print what it found.
+
+    Raises:
+        RecordError: there is none, it runs, or its program cannot be loaded here.
+        typer.Exit: with 130 when Ctrl-C ended it.
+    """
+    folder = folder_of(name)
+    meta = read_meta(folder)
+    overview = overview_of(folder)
+    if overview.state == "running":
+        raise RecordError(f"the search {overview.name!r} is running already; watch it: fanwise tune watch {name}.")
+    _, stop = last_settings(folder, meta)
+    if seconds is not None:
+        stop = replace(stop, max_wallclock_time=seconds)
+    if trials is not None:
+        stop = replace(stop, max_num_trials_started=trials)
+    find_modules_here()
+    function = None if objective is None else load_function(objective)
+    tuner = Tuner.resume(folder, objective=function, stop=stop, n_workers=workers)
+    run_and_tell(tuner)
+
+
+def remove(names: Sequence[str], *, sure: bool) -> None:
+    """Delete experiments, after asking about each unless `sure`.
+
+    Raises:
+        ClosedError: one of them runs.
+        RecordError: there is no such experiment.
+        UsageError: nobody is there to be asked.
+    """
+    folders = [folder_of(name) for name in names]  # all of them are there, before any goes
+    for folder in folders:
+        shown = printable_line(str(folder))
+        if not sure and not _confirmed(f"delete {shown} ({_told_size(folder)}) for good?"):
+            typer.echo(f"kept {shown}")
+            continue
+        remove_experiment(folder)
+        typer.echo(f"deleted {shown}")
+
+
+def _confirmed(question: str) -> bool:
+    try:
+        return typer.confirm(question)
+    except typer.Abort:
+        raise UsageError("nobody answered, and nothing more was deleted; --yes does not ask") from None
+
+
+def _told_size(folder: Path) -> str:
+    size_bytes = sum(
+        os.lstat(os.path.join(place, file)).st_size for place, _, files in os.walk(folder) for file in files
+    )
+    try:
+        trials = counted(overview_of(folder).num_trials, "trial")
+    except RecordError:
+        trials = "cannot be read"
+    return f"{trials}, {size_bytes / 1e6:.1f} MB"

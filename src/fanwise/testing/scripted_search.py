@@ -1,0 +1,94 @@
+"""A scheduler and a searcher that do what a test says, and note what they hear.
+
+The scheduler answers `next` by a plan of words ("new", "own", "resume", "clone", "stop", "wait", "done", "wrong"),
+and a report by what stands in it under "ask" ("stop", "pause", "wrong", "break"). Loads no pytest.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..tune.schedulers import Clone, Decision, Done, New, Resume, Status, Stop, Wait
+from ..tune.searchers import Ask, Mode, Objective, Observation, Searcher
+from ..tune.spaces import Space
+
+_DECISIONS = {"stop": Decision.STOP, "pause": Decision.PAUSE, "wrong": "stop"}
+
+
+def planned_answer(what: str, which: int, trial_id: int, paused: Sequence[int]) -> Any:  # Any: a wrong one too
+    """What a planned word means to the scheduler that knows these paused trials; the new trial would be `trial_id`."""
+    if what in ("resume", "stop"):
+        if not paused:
+            return Wait()
+        chosen = sorted(paused)[which % len(paused)]
+        return Resume(chosen) if what == "resume" else Stop(chosen)
+    if what == "clone" and trial_id:
+        return Clone(which % trial_id, {"n": 2000 + trial_id})
+    others = {"own": New({"n": 1000 + trial_id}), "wait": Wait(), "done": Done(), "wrong": "next"}
+    return others.get(what, New())
+
+
+class ScriptedSearcher(Searcher):
+    """Never asked by itself: the test hands in what it suggests. `calls`: what it heard."""
+
+    def __init__(self, budget_s: float | None) -> None:
+        self.budget_s = budget_s  # type: ignore[misc]  # of each one its own
+        self.calls: list[tuple[object, ...]] = []
+
+    def suggest(self, ask: Ask) -> Mapping[str, object] | None:
+        raise AssertionError("the test answers")
+
+    def observe(self, observation: Observation) -> None:
+        self.calls.append(("report", observation.trial_id, observation.iter, observation.loss))
+
+    def on_rewind(self, trial_id: int, to_iter: int) -> None:
+        self.calls.append(("rewind", trial_id, to_iter))
+
+    def on_end(self, trial_id: int, status: str) -> None:
+        self.calls.append(("end", trial_id, status))
+
+
+class ScriptedScheduler:
+    """See the module. Knows which trials it has paused, as a scheduler does."""
+
+    resource_attr: str | None = None
+
+    def __init__(self, mode: Mode, maximum: float | None, clones: bool, searcher: Searcher) -> None:
+        self.objectives: tuple[Objective, ...] = (Objective("loss", mode),)
+        self.max_resource = maximum
+        self.clones = clones
+        self.searcher: Searcher | None = searcher
+        self.plan: deque[tuple[str, int]] = deque()
+        self.paused: set[int] = set()
+        self.calls: list[tuple[object, ...]] = []
+
+    def check(self, space: Space) -> None: ...
+
+    def begin(self, space: Space, seed: int) -> None: ...
+
+    def next(self, ask: Ask) -> Any:  # Any: a wrong answer too
+        self.calls.append(("next", ask.number, ask.trial_id, ask.exhausted, dict(ask.pending)))
+        what, which = self.plan.popleft() if self.plan else ("new", 0)
+        answer = planned_answer(what, which, ask.trial_id, list(self.paused))
+        if isinstance(answer, Resume | Stop):
+            self.paused.remove(answer.trial_id)
+        return answer
+
+    def on_report(self, observation: Observation) -> Any:  # Any: a wrong decision too
+        self.calls.append(("report", observation.trial_id, observation.iter, observation.loss))
+        asked = observation.values.get("ask", "")
+        if asked == "break":
+            raise ZeroDivisionError("scripted")
+        if asked == "pause":
+            self.paused.add(observation.trial_id)
+        return _DECISIONS.get(str(asked), Decision.CONTINUE)
+
+    def on_rewind(self, trial_id: int, to_iter: int) -> None:
+        self.calls.append(("rewind", trial_id, to_iter))
+
+    def on_end(self, trial_id: int, status: Status) -> None:
+        self.paused.discard(trial_id)
+        self.calls.append(("end", trial_id, str(status)))
+
+    def describe(self) -> dict[str, object]:
+        return {}

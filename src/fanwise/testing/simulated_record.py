@@ -1,0 +1,72 @@
+"""The record of a search that was simulated: as a tuner would have written it, in a fraction of the time.
+
+    record_simulated(folder, scheduler, table, stop, n_workers=4, name="asha")
+
+It can be read, replayed and, with an objective of the table's space, resumed.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..tune.decisions.facts import Fact
+from ..tune.decisions.orders import Order
+from ..tune.opening import copied, described, seed_of
+from ..tune.program import Program, save_program
+from ..tune.record.rows import to_row
+from ..tune.record.writer import Record
+from ..tune.schedulers.protocol import Scheduler
+from ..tune.simulate import Faults, simulate
+from ..tune.simulate.tables import Table
+from ..tune.stopping import StoppingCriterion
+
+
+def record_simulated(
+    folder: Path,
+    scheduler: Scheduler,
+    table: Table,
+    stop: StoppingCriterion,
+    *,
+    n_workers: int,
+    seed: int = 0,
+    objective: Callable[..., Any] = print,  # Any: objectives return what they like
+    faults: Faults | None = None,
+    thinking_s: float = 0.0,
+    keep: Callable[[Fact], bool] = lambda fact: True,
+    **settings: Any,  # Any: those of `simulate` that `Tuning` has too
+) -> None:
+    """Simulate and record. `keep`: says of each fact whether it is recorded; the first that is not ends the record."""
+    seed = seed_of(scheduler, None, seed)
+    meta = described(
+        name=folder.name,
+        objective=getattr(objective, "__name__", "objective"),
+        space=table.space,
+        scheduler=scheduler,
+        seed=seed,
+        n_workers=n_workers,
+        stop=stop,
+    )
+    known = {"asynchronous": True, "devices_per_trial": 1, "checkpoints": None, "reuse": False, **settings}
+    with Record.create(folder, {**meta, "asynchronous": known["asynchronous"], "settings": known}) as record:
+        save_program(folder, Program(objective, copied(scheduler)))
+        is_open = True
+
+        def note(fact: Fact, orders: list[Order]) -> None:
+            nonlocal is_open
+            is_open = is_open and keep(fact)
+            if is_open:
+                kind, trial_id, body = to_row(fact, orders)
+                if record.append(fact.now_s, kind, trial_id, body) % 1000 == 0:
+                    record.commit()
+
+        simulate(
+            scheduler,
+            table,
+            stop,
+            n_workers=n_workers,
+            seed=seed,
+            faults=faults,
+            thinking_s=thinking_s,
+            note=note,
+            **settings,
+        )

@@ -1,0 +1,388 @@
+"""A search that is asked and told: for programs with a loop of their own, on the record of any other search.
+
+    ask()    -> Asked             -> Start   -> a trial
+    report() -> Reported          -> Answer  -> CONTINUE, STOP or PAUSE; the latter two end this run of the trial
+    tell()   -> Reported, Ended, Free
+    fail()   -> Ended, Free
+
+The decisions, the searcher and the rows are those of `Tuner`; only the processes are missing. Every call commits what
+it leads to before it returns: a killed program loses nothing, and the trials that were in flight are asked for again.
+"""
+
+import os
+import secrets
+import threading
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, final
+
+from ..base.errors import ClosedError, SearchFailedError
+from ..pool.reporting import plain_metrics
+from .callbacks.events import SearchEnded, SearchStarted
+from .callbacks.listening import Listening, checked_callbacks
+from .decisions import facts
+from .decisions.checking import problem_with
+from .decisions.driving import handle
+from .decisions.facts import Fact, Outcome
+from .decisions.orders import Answer, Finish, Judged, Order, Start
+from .decisions.tuning import Tuning
+from .experiment import Experiment
+from .opening import check_same, check_scheduler, check_stop, copied, described, seed_of, space_of
+from .program import ASKED, Program, asked_and_told, save_program
+from .record.names import check_name, experiments_folder, new_name
+from .record.notes import Notes
+from .record.progress import Progress
+from .record.reading import read_meta
+from .record.restoring import restore
+from .record.writer import Record
+from .remote.wishes import completed
+from .schedulers import RandomSearch
+from .schedulers.protocol import Decision, Scheduler, Status
+from .schedulers.settings import checked_seed
+from .searchers.base import Mode
+from .spaces import Space
+from .stopping import StoppingCriterion
+
+# For who asks there is no worker that takes too long, crashes or is tried again.
+_TIMING: Mapping[str, Any] = {  # Any: settings of `Tuning`
+    "trial_timeout_s": None,
+    "stop_grace_s": 5.0,
+    "max_equal_failures": None,
+    "retries": 0,
+    "keep_checkpoints": True,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AskedTrial:
+    """A trial to run now.
+
+    Args:
+        config: its configuration, constants included.
+        attempt: 0, 1, ...: how often it was asked for before.
+        from_iter: its reports up to this one stand; the next is one more.
+        checkpoint: what was handed to `report(..., checkpoint=)` with that one, or, for a clone, with its source's.
+    """
+
+    trial_id: int
+    config: Mapping[str, Any]  # Any: what the space holds
+    attempt: int = 0
+    from_iter: int = 0
+    checkpoint: str | None = None
+
+
+@final
+class OpenSearch:
+    """Made by `open_search`. All methods may be called by any thread, one at a time; they block for the disk only."""
+
+    def __init__(
+        self,
+        path: Path,
+        space: Space,
+        scheduler: Scheduler,
+        stop: StoppingCriterion | None,
+        *,
+        seed: int | None,
+        callbacks: Sequence[object],
+    ) -> None:
+        self.path = path
+        self._space = space
+        self._scheduler = copied(scheduler)
+        self._in_flight: dict[int, tuple[AskedTrial, float]] = {}
+        self._lock = threading.RLock()
+        self._is_closed = False
+        self._finish: Finish | None = None
+        if path.exists():
+            self._record, meta, restored = self._reopen(scheduler), read_meta(path), True
+        else:
+            self._record, meta, restored = self._create(scheduler, stop, seed), read_meta(path), False
+        try:
+            self.seed = int(meta["seed"])
+            self._scheduler.begin(space, self.seed)
+            tuning_seed = seed_of(scheduler, None, self.seed)
+            criterion = StoppingCriterion.from_json(meta["stop"])
+            self._tuning = Tuning(self._scheduler, space, criterion, n_workers=0, seed=tuning_seed, **_TIMING)
+            progress = restore(path, self._tuning, self._scheduler.searcher) if restored else Progress(meta)
+        except BaseException:
+            self._record.close()
+            raise
+        self._progress = progress
+        self._zero_s = time.monotonic() - progress.last_s
+        self._listening = Listening(checked_callbacks(callbacks), progress.alive())
+        progress.on_line = self._listening.told
+        self._notes = Notes(self._record, progress, self._listening.heard)
+        objectives = self._scheduler.objectives
+        self._listening.start(SearchStarted(self.name, path, space, objectives, self.seed, 0, resumed=restored))
+        self._hand_in(
+            facts.Resumed(self._now_s(), stop=None if stop is None else stop.to_json())
+            if restored
+            else facts.Begin(self._now_s())
+        )
+        self._record.commit()
+
+    @property
+    def name(self) -> str:
+        """Of the experiment."""
+        return self.path.name
+
+    @property
+    def experiment(self) -> Experiment:
+        """The experiment, up to the last call."""
+        return Experiment(self.path)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the search has come to its end: `ask` returns None from now on."""
+        return self._finish is not None
+
+    def ask(self) -> AskedTrial | None:
+        """A trial to run: a new one, or one that goes on; several may be in flight.
+
+        None: there is none now. The search is over (`finished`, or it stops when those in flight were told), or its
+        scheduler waits for a trial that is in flight. With none in flight the search is over.
+
+        Raises:
+            ClosedError: the search is closed.
+            Exception: what the scheduler or its searcher raised, in its own type.
+        """
+        with self._lock:
+            self._check_open()
+            next_s = self._tuning.next_tick_s
+            if next_s is not None and next_s <= self._now_s():
+                self._hand_in(facts.Tick(self._now_s()))
+            orders = [] if self._finish is not None else self._hand_in(facts.Asked(self._now_s()))
+            start = next((order for order in orders if isinstance(order, Start)), None)
+            if start is None:
+                self._record.commit()
+                self._raise_failure()
+                return None
+            trial = AskedTrial(start.trial_id, dict(start.config), start.attempt, start.from_iter, start.checkpoint)
+            now_s = self._now_s()
+            self._in_flight[trial.trial_id] = trial, now_s
+            self._hand_in(facts.Ready(now_s, trial.trial_id, trial.attempt, os.getpid(), 0.0, "asked"))
+            self._record.commit()
+            return trial
+
+    def report(self, trial: AskedTrial, /, *, checkpoint: str | None = None, **metrics: Any) -> Decision:
+        """Report values of a trial. After STOP and PAUSE it is no longer in flight: run no more of it.
+
+        Args:
+            checkpoint: a name or path of yours with which it can go on from here; `ask` hands it out again.
+            metrics: names and numbers; the scheduler's metric must be among them.
+
+        Raises:
+            ValueError: the trial is not in flight, or the values lack the metric.
+            TypeError: a value is no number.
+        """
+        values = plain_metrics(metrics)
+        with self._lock:
+            began_s = self._check(trial, values)
+            decision = self._report(trial, values, began_s, checkpoint)
+            if decision is not Decision.CONTINUE:
+                self._end(trial, Outcome("stopped"))
+            self._record.commit()
+            return decision
+
+    def tell(self, trial: AskedTrial, value: float | Mapping[str, Any] | None = None) -> Status:  # Any: numbers
+        """The trial has come to its end. Returns what it is now: Completed, or what the scheduler made of it.
+
+        Args:
+            value: a last report: the metric, or a dict with it. None: it has reported everything.
+
+        Raises:
+            As `report`.
+        """
+        metric = self._scheduler.objectives[0].metric
+        values = None if value is None else plain_metrics(value if isinstance(value, Mapping) else {metric: value})
+        with self._lock:
+            began_s = self._check(trial, values)
+            if values is not None:
+                self._report(trial, values, began_s, None)
+            status = self._end(trial, Outcome("returned"))
+            self._record.commit()
+            return status
+
+    def fail(self, trial: AskedTrial, error: BaseException | str) -> None:
+        """The trial has failed, and is over. ValueError: it is not in flight."""
+        with self._lock:
+            self._check(trial, None)
+            if isinstance(error, str):
+                outcome = Outcome("exception", error)
+            else:
+                text = "".join(traceback.format_exception(error))
+                outcome = Outcome("exception", f"{type(error).__name__}: {error}", text)
+            self._end(trial, outcome)
+            self._record.commit()
+
+    def enqueue(self, config: Mapping[str, object]) -> None:
+        """The next new trial has this configuration; what it leaves out is drawn at random. ValueError: not of it."""
+        with self._lock:
+            self._check_open()
+            self._hand_in(facts.Enqueued(self._now_s(), completed(config, self._space, self.seed)))
+            self._record.commit()
+
+    def close(self) -> None:
+        """End the search for now: trials in flight are asked for again when it is opened next. Twice is fine."""
+        with self._lock:
+            if self._is_closed:
+                return
+            try:
+                if self._finish is None:
+                    self._hand_in(facts.Interrupt(self._now_s(), "closed"))
+                for trial, _ in list(self._in_flight.values()):
+                    self._end(trial, Outcome("stopped"))
+                self._record.set_meta({"summary": self._progress.summary()})
+            finally:
+                self._is_closed = True
+                try:
+                    self._record.close()
+                finally:
+                    reason = "closed" if self._finish is None else self._finish.reason
+                    error = None if self._finish is None else self._finish.error
+                    end = SearchEnded(self._progress.last_s, self.name, self.path, reason, error)
+                    self._listening.close(end)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- before ----------------------------------------------------------------------------------------------------
+
+    def _create(self, scheduler: Scheduler, stop: StoppingCriterion | None, seed: int | None) -> Record:
+        meta = described(
+            name=self.name,
+            objective=ASKED,
+            space=self._space,
+            scheduler=scheduler,
+            seed=seed_of(scheduler, seed, secrets.randbits(31)),
+            n_workers=0,
+            stop=StoppingCriterion(max_wallclock_time=float("inf")) if stop is None else stop,
+        )
+        record = Record.create(self.path, {**meta, "asynchronous": True, "settings": {"asynchronous": True, **_TIMING}})
+        try:
+            save_program(self.path, Program(asked_and_told, scheduler))
+        except BaseException:
+            record.close()
+            raise
+        return record
+
+    def _reopen(self, scheduler: Scheduler) -> Record:
+        check_same(read_meta(self.path), ASKED, self._space, scheduler)
+        return Record.reopen(self.path)
+
+    # -- facts -----------------------------------------------------------------------------------------------------
+
+    def _now_s(self) -> float:
+        return time.monotonic() - self._zero_s
+
+    def _hand_in(self, fact: Fact) -> list[Order]:
+        """Decide and write down, also what the searcher answers; the orders of all of it."""
+        all_orders: list[Order] = []
+
+        def note(fact: Fact, orders: list[Order]) -> None:
+            self._notes.write(fact, orders)
+            all_orders.extend(orders)
+
+        handle(self._tuning, fact, self._scheduler.searcher, note)
+        self._finish = next((order for order in all_orders if isinstance(order, Finish)), self._finish)
+        return all_orders
+
+    def _report(
+        self, trial: AskedTrial, values: Mapping[str, object], began_s: float, checkpoint: str | None
+    ) -> Decision:
+        now_s = self._now_s()
+        fact = facts.Reported(now_s, trial.trial_id, trial.attempt, values, now_s - began_s, checkpoint)
+        answer = self._hand_in(fact)[0]
+        assert isinstance(answer, Answer), "the values were looked at"
+        return answer.decision
+
+    def _end(self, trial: AskedTrial, outcome: Outcome) -> Status:
+        _, began_s = self._in_flight.pop(trial.trial_id)
+        now_s = self._now_s()
+        orders = self._hand_in(facts.Ended(now_s, trial.trial_id, trial.attempt, outcome, now_s - began_s))
+        self._hand_in(facts.Free(now_s, trial.trial_id, trial.attempt))
+        return next(order.status for order in orders if isinstance(order, Judged))
+
+    def _check(self, trial: object, values: Mapping[str, object] | None) -> float:
+        """When the trial began, or the error in what was handed in."""
+        self._check_open()
+        if not isinstance(trial, AskedTrial):
+            raise TypeError(f"a trial is what ask() returned, got {trial!r}")
+        asked, began_s = self._in_flight.get(trial.trial_id, (None, 0.0))
+        if asked != trial:
+            known = ", ".join(map(str, self._in_flight)) or "none"
+            raise ValueError(
+                f"trial {trial.trial_id} is not in flight: it was told, stopped, paused or asked for anew. "
+                f"In flight: {known}."
+            )
+        if values is not None:
+            problem = problem_with(values, self._scheduler.objectives, self._scheduler.resource_attr)
+            if problem is not None:
+                raise ValueError(problem)
+        return began_s
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClosedError(f"the search {self.name!r} is closed; open_search(..., name={self.name!r}) goes on.")
+
+    def _raise_failure(self) -> None:
+        """What the scheduler or the searcher raised."""
+        finish = self._finish
+        if finish is not None and finish.cause is not None:
+            raise finish.cause
+        if finish is not None and finish.error is not None and finish.kind in ("scheduler", "searcher"):
+            raise SearchFailedError(finish.error)
+
+
+def open_search(
+    space: Space | Mapping[str, Any],  # Any: domains and constants
+    scheduler: Scheduler | str,
+    *,
+    mode: Mode = "min",
+    name: str | None = None,
+    stop: StoppingCriterion | None = None,
+    random_seed: int | None = None,
+    callbacks: Sequence[object] = (),
+) -> OpenSearch:
+    """A search whose trials run in a loop of your own: ask for a trial, run it as you like, tell its result.
+
+    With the name of an experiment that was asked and told before, it goes on: what was in flight when that ended, or
+    was killed, is asked for again first.
+
+    Args:
+        space: names to domains and constants, or a `Space`.
+        scheduler: such as `ASHA(...)`; or the name of a metric for random search.
+        mode: "min" or "max", for the name of a metric.
+        name: of the experiment; None: made from the time.
+        stop: when there are no more trials; None: when you stop asking.
+        random_seed: of the search; None: the scheduler's, else drawn.
+        callbacks: as the Tuner's.
+
+    Raises:
+        TypeError, ValueError: arguments that make no sense; another space or scheduler than the experiment's.
+        RecordError: another process has the experiment open, or it cannot be written.
+
+    >>> with open_search({"x": uniform(0, 1)}, "loss", name="by-hand") as search:
+    ...     for _ in range(20):
+    ...         trial = search.ask()
+    ...         search.tell(trial, (trial.config["x"] - 0.3) ** 2)
+    ...     print(search.experiment.best.config)
+    """
+    whole = space_of(space)
+    chosen: Any = RandomSearch(metric=scheduler, mode=mode) if isinstance(scheduler, str) else scheduler
+    check_scheduler(chosen)
+    if stop is not None:
+        check_stop(stop)
+    chosen.check(whole)
+    checked_callbacks(callbacks)
+    folder_name = new_name("asked", time.time(), os.urandom(8)) if name is None else check_name(name)
+    path = experiments_folder() / folder_name
+    return OpenSearch(path, whole, chosen, stop, seed=checked_seed(random_seed), callbacks=callbacks)

@@ -1,0 +1,69 @@
+"""A search in TensorBoard: one run a trial, with its hyperparameters and its reports as curves.
+
+Written by `torch.utils.tensorboard`, which needs the package tensorboard. Both are loaded when the callback is made.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from ...base.errors import NotInstalled
+from .events import SearchStarted, TrialEnded, TrialReported, TrialStarted
+
+
+class TensorBoardCallback:
+    """Writes event files for TensorBoard: `tensorboard --logdir <folder>`.
+
+    Args:
+        folder: of the event files, a folder in it for each trial; None: `tensorboard` in the experiment's folder.
+
+    Raises:
+        NotInstalled: tensorboard is not installed.
+
+    >>> from fanwise.tune import TensorBoardCallback
+    >>> callbacks = [TensorBoardCallback()]
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
+        try:
+            from torch.utils import tensorboard
+        except ImportError as error:
+            raise NotInstalled(
+                "TensorBoardCallback needs tensorboard. Install it: pip install 'fanwise[tensorboard]'."
+            ) from error
+        self._make_writer: Any = tensorboard.SummaryWriter  # Any: has no types
+        self._folder = None if folder is None else Path(folder)
+        self._writers: dict[int, Any] = {}  # Any: SummaryWriter, one for each trial that runs
+
+    def on_start(self, event: SearchStarted) -> None:
+        if self._folder is None:
+            self._folder = event.path / "tensorboard"
+
+    def on_trial_start(self, event: TrialStarted) -> None:
+        assert self._folder is not None, "on_start comes first"
+        self._writers[event.trial_id] = self._make_writer(str(self._folder / f"trial-{event.trial_id}"))
+
+    def on_report(self, event: TrialReported) -> None:
+        writer = self._writers[event.trial_id]
+        for name, value in event.values.items():
+            writer.add_scalar(name, value, event.iter)
+
+    def on_trial_end(self, event: TrialEnded) -> None:
+        writer = self._writers.pop(event.trial_id, None)
+        if writer is None:
+            return
+        if event.is_over:
+            config = {name: _plain(value) for name, value in event.config.items()}
+            metrics = {f"last/{name}": value for name, value in event.values.items()}
+            writer.add_hparams(config, metrics, run_name=".")
+        writer.close()
+
+    def on_end(self, event: object) -> None:
+        for writer in self._writers.values():
+            writer.close()
+        self._writers.clear()
+
+
+def _plain(value: object) -> object:
+    """TensorBoard shows numbers, truth values and text."""
+    return value if isinstance(value, bool | int | float | str) else str(value)

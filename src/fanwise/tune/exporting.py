@@ -1,0 +1,64 @@
+"""Results as a file that other programs read: CSV, JSON or parquet, by the file's ending; whole or not there."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..base.errors import NotInstalled
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_ENDINGS = (".csv", ".json", ".parquet")
+
+
+def write_frame(frame: "pd.DataFrame", path: str | os.PathLike[str]) -> None:
+    """Write the rows to a file of the kind that its name ends with; what was there is replaced at once.
+
+    CSV has `nan` for what is missing, JSON (a list with an object a row) null.
+
+    Raises:
+        ValueError: another ending.
+        NotInstalled: parquet needs pyarrow.
+        OSError: there is no such folder, it may not be written to, the disk is full.
+    """
+    target = Path(os.path.abspath(path))  # "." has no name
+    ending = target.suffix.lower()
+    if ending not in _ENDINGS and not target.is_dir():
+        raise ValueError(f"results are written as {', '.join(_ENDINGS)}, by the file's ending; got {target.name!r}")
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        if target.is_dir():
+            raise IsADirectoryError(str(target))
+        with partial.open("wb") as file:
+            if ending == ".csv":
+                frame.to_csv(file, index=False, na_rep="nan")
+            elif ending == ".json":
+                frame.to_json(file, orient="records", double_precision=15)
+            else:
+                file.write(_parquet(frame))
+        os.replace(partial, target)
+    except OSError as error:
+        raise type(error)(_not_written(target, error)) from error
+    finally:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def _parquet(frame: "pd.DataFrame") -> bytes:
+    try:
+        import pyarrow  # noqa: F401  # pandas' own message names no extra
+    except ImportError as error:
+        raise NotInstalled("parquet needs pyarrow. Install it: pip install 'fanwise[parquet]'.") from error
+    written: bytes = frame.to_parquet(None, index=False, engine="pyarrow")
+    return written
+
+
+def _not_written(target: Path, error: OSError) -> str:
+    what = f"The results cannot be written to {target}"
+    if target.is_dir():
+        return f"{what}: that is a folder. Name a file in it, such as {target / 'results.csv'}."
+    if not target.parent.is_dir():
+        return f"{what}: there is no folder {target.parent}. Make it first, or name another."
+    return f"{what}: {error.strerror or error}. Name a file in a folder that you may write to."

@@ -1,0 +1,1 @@
+"""`syne_tune.optimizer`."""

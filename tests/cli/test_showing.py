@@ -1,0 +1,250 @@
+"""What `fanwise tune ls | show | rm` say of recorded searches, to people and to programs."""
+
+import json
+import math
+import sqlite3
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fanwise.cli.app import main
+from fanwise.testing.programs import Finished
+from fanwise.testing.recorded_search import RecordedSearch
+from fanwise.tune.record.lock import LOCK_NAME
+from fanwise.tune.record.writer import Record
+
+META = {"metric": "loss", "mode": "min", "n_workers": 2, "seed": 1, "space": {"x": {}}}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A home with recorded searches, and commands that are typed in this process."""
+
+    home: Path
+    monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str]
+
+    def typed(self, *arguments: str) -> Finished:
+        self.monkeypatch.setattr(sys, "argv", ["fanwise", "tune", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = self.capsys.readouterr()
+        assert isinstance(ended.value.code, int)
+        return Finished(ended.value.code, out, err)
+
+    @contextmanager
+    def searching(self, name: str, **meta: Any) -> Iterator[RecordedSearch]:  # Any: JSON
+        with Record.create(self.home / name, {**META, "name": name, **meta}) as record:
+            yield RecordedSearch(record.append)
+
+    def break_off(self, name: str) -> None:
+        """As a killed tuner leaves it: its lock file, which nobody holds."""
+        (self.home / name / LOCK_NAME).touch()
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Place:
+    monkeypatch.setenv("FANWISE_HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # typer sets its own
+    return Place(tmp_path, monkeypatch, capsys)
+
+
+def write_trials(search: RecordedSearch, number: int, best: int) -> None:
+    for trial_id in range(number):
+        at_s = float(trial_id)
+        search.start(at_s, trial_id, {"x": trial_id / 10})
+        search.ready(at_s, trial_id)
+        search.report(at_s + 0.5, trial_id, 1, {"loss": 0.001 if trial_id == best else 1.0 + trial_id})
+        search.end(at_s + 0.9, trial_id, "Completed", 0.9)
+        search.free(at_s + 0.9, trial_id)
+
+
+def trials_shown(text: str) -> list[int]:
+    table = text.partition("worker-time\n")[2].partition(" trials running")[0]
+    return [int(line.split()[0]) for line in table.splitlines()[:-1] if line[0] != "("]
+
+
+def test_of_many_trials_the_best_is_shown_and_how_to_see_all(place: Place) -> None:
+    with place.searching("many") as search:
+        write_trials(search, 120, best=7)
+        search.finish(121.0, "done")
+    few = place.typed("show", "many").out
+    assert 7 in trials_shown(few) and len(trials_shown(few)) == 50
+    assert "(70 more trials are not shown)" in few and "all trials: fanwise tune show many --all\n" in few
+    whole = place.typed("show", "many", "--all").out
+    assert trials_shown(whole) == list(range(120))
+    assert "not shown" not in whole and "best 0.001 for trial-id 7" in whole
+
+
+def test_an_experiment_for_programs_has_every_trial_and_no_nan(place: Place) -> None:
+    with place.searching("e") as search:
+        write_trials(search, 60, best=3)
+        search.start(60.0, 60, {"x": 6.0})
+        search.report(60.5, 60, 1, {"loss": math.nan})
+        search.finish(61.0, "done")
+    body = json.loads(place.typed("show", "e", "--json").out, parse_constant=pytest.fail)
+    assert (body["state"], body["reason"], body["num_trials"]) == ("finished", "done", 61)
+    assert body["best"] == {"value": 0.001, "trial_id": 3, "iter": 1, "config": {"x": 0.3}}
+    assert [trial["trial_id"] for trial in body["trials"]] == list(range(61))
+    assert body["trials"][60]["last"] == {"loss": None}
+
+
+def test_a_trial_is_shown_with_its_attempts_reports_threads_and_places(place: Place) -> None:
+    with place.searching("e") as search:
+        search.start(0.0, 0, {"x": 0.5})
+        search.ready(0.25, 0)
+        search.report(1.0, 0, 1, {"loss": 0.5}, checkpoint="0-0-1")
+        search.report(2.0, 0, 2, {"loss": 0.1})
+        failure = {"kind": "exit", "text": "gone", "traceback": "", "last_output": ""}
+        search.end(3.0, 0, "Failed", 2.5, reason=failure, will_retry=True)
+        search.start(3.0, 0, {}, attempt=1, from_iter=1, checkpoint="0-0-1")
+        search.ready(3.5, 0, attempt=1)
+        search.report(4.0, 0, 2, {"loss": 0.25}, attempt=1, decision="STOP")
+        outcome = {"kind": "returned", "text": "", "threads": ["'saver' in save, train.py:7"]}
+        judged = {"order": "judged", "trial": 0, "attempt": 1, "status": "Stopped"}
+        search.add(5.0, "ended", 0, {"attempt": 1, "outcome": outcome, "objective_s": 1.5, "orders": [judged]})
+        search.finish(6.0, "done")
+    kept = place.home / "e" / "checkpoints" / "0-0-1"
+    for folder in (kept, place.home / "e" / "trials" / "0", place.home / "e" / "output"):
+        folder.mkdir(parents=True)
+    (place.home / "e" / "output" / "0-1.out").write_text("hello\n")
+    told = place.typed("show", "e", "--trial", "0").out.splitlines()
+    assert told[:2] == ["trial 0 of e: Stopped", "  x = 0.5"]
+    assert "loss: best 0.25 at report 2 of 2; the best of all trials" in told
+    first, again = (line for line in told if line.startswith("attempt "))
+    assert first.startswith(
+        "attempt 0: from scratch, on worker 0, started at 0.00 s, objective began at 0.25 s and took"
+    )
+    assert first.endswith("failed; its reports after 1 are void")
+    assert again.startswith("attempt 1: from its checkpoint of report 1, on worker 0, started at 3.00 s")
+    assert "  it left a thread running: 'saver' in save, train.py:7" in told
+    assert [line for line in told if line.startswith("  report")] == [
+        "  report 1 at 1.00 s: loss=0.5",
+        "  report 2 at 4.00 s: loss=0.25  STOP",
+    ]
+    assert f"checkpoint: {kept}" in told and f"folder: {place.home}/e/trials/0" in told
+    assert f"log: {place.home}/e/output/0-1.out" in told and told[-1] == "hello"
+    body = json.loads(place.typed("show", "e", "--trial", "0", "--json").out)
+    assert [report["counts"] for report in body["reports"]] == [True, False, True]
+    assert [attempt["from_iter"] for attempt in body["attempts"]] == [0, 1]
+    (kept).rmdir()
+    assert f"checkpoint: {kept}, deleted as no longer needed" in place.typed("show", "e", "--trial", "0").out
+
+
+def test_trials_of_a_killed_tuner_are_lost_wherever_they_are_shown(place: Place) -> None:
+    with place.searching("dead") as search:
+        write_trials(search, 2, best=1)
+        search.start(2.0, 2, {"x": 0.2})
+        search.report(2.5, 2, 1, {"loss": 9.0})
+    place.break_off("dead")
+    shown = place.typed("show", "dead").out
+    assert "1 trial lost with the tuner, 2 finished (2 until the end)" in shown and "trials running" not in shown
+    assert [line.split()[1] for line in shown.splitlines() if line.split()[:1] == ["2"]] == ["Lost"]
+    assert place.typed("show", "dead", "--trial", "2").out.startswith("trial 2 of dead: Lost\n")
+    assert [trial["status"] for trial in json.loads(place.typed("show", "dead", "--json").out)["trials"]][2] == "Lost"
+
+
+def test_a_list_reads_the_summary_and_opens_no_rows(place: Place) -> None:
+    summary = {
+        "num_trials": 1234,
+        "num_running": 0,
+        "num_paused": 1,
+        "num_over": {"Completed": 1200, "Stopped": 30, "Failed": 3},
+        "best": [0.125, 77],
+        "reason": "done",
+        "finished": True,
+        "last_s": 60.0,
+    }
+    with place.searching("good", summary=summary):
+        pass
+    with sqlite3.connect(place.home / "good" / "record.sqlite") as record:
+        record.execute("drop table events")
+    record.close()
+    assert "good  finished      1234  loss=0.125 (trial 77)\n" in place.typed("ls").out
+    (listed,) = json.loads(place.typed("ls", "--json").out)
+    assert (listed["num_completed"], listed["num_stopped"], listed["num_failed"]) == (1200, 30, 3)
+    assert listed["best"] == {"value": 0.125, "trial_id": 77}
+
+
+def test_a_summary_of_a_tuner_that_was_killed_later_is_not_trusted(place: Place) -> None:
+    with place.searching("dead", summary={"finished": False}) as search:
+        write_trials(search, 3, best=1)
+        search.start(3.0, 3, {"x": 0.2})
+    place.break_off("dead")
+    assert "dead  broken-off       4  loss=0.001 (trial 1)\n" in place.typed("ls").out
+    (listed,) = json.loads(place.typed("ls", "--json").out)
+    assert (listed["num_running"], listed["num_lost"]) == (0, 1)
+
+
+def test_one_that_cannot_be_read_is_listed_with_its_error(place: Place) -> None:
+    (place.home / "junk").mkdir()
+    (place.home / "junk" / "record.sqlite").write_bytes(b"no record" * 1000)
+    (listed,) = json.loads(place.typed("ls", "--json").out)
+    assert (listed["name"], listed["state"]) == ("junk", "unreadable")
+    assert "is not an SQLite file" in listed["error"]
+
+
+# -- deleting ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_experiment_is_deleted_with_its_checkpoints_elsewhere(place: Place, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    for name in ("a", "b"):
+        with place.searching(name, settings={"checkpoints": str(elsewhere)}):
+            pass
+        (elsewhere / name / "0-0-1").mkdir(parents=True)
+    done = place.typed("rm", "a", "--yes")
+    assert (done.status, done.out) == (0, f"deleted {place.home}/a\n")
+    assert sorted(path.name for path in elsewhere.iterdir()) == ["b"]
+    assert sorted(path.name for path in place.home.iterdir()) == ["b", "elsewhere"]
+
+
+@pytest.mark.parametrize(("answer", "kept"), [("y\n", False), ("n\n", True), ("\n", True)])
+def test_it_asks_before_it_deletes(answer: str, kept: bool, place: Place) -> None:
+    with place.searching("e") as search:
+        write_trials(search, 3, best=1)
+    place.monkeypatch.setattr("sys.stdin", _typed(answer))
+    done = place.typed("rm", "e")
+    assert done.status == 0
+    assert f"delete {place.home}/e (3 trials, 0.0 MB) for good? [y/N]: " in done.out
+    assert (place.home / "e").exists() is kept
+    assert done.out.endswith(f"{'kept' if kept else 'deleted'} {place.home}/e\n")
+
+
+def test_where_nobody_answers_nothing_is_deleted(place: Place) -> None:
+    with place.searching("e"):
+        pass
+    place.monkeypatch.setattr("sys.stdin", _typed(""))
+    done = place.typed("rm", "e")
+    assert done.status == 2 and "nobody answered, and nothing more was deleted; --yes does not ask" in done.err
+    assert (place.home / "e").exists()
+
+
+def test_one_that_is_written_to_is_not_deleted_and_one_that_cannot_be_read_is(place: Place) -> None:
+    with place.searching("runs"):
+        done = place.typed("rm", "runs", "--yes")
+    assert done.status == 1
+    assert "the search 'runs' is running: nothing was deleted. End it first: fanwise tune stop runs" in done.err
+    (place.home / "junk").mkdir()
+    (place.home / "junk" / "record.sqlite").write_bytes(b"no record" * 1000)
+    assert place.typed("rm", "junk", "runs", "--yes").status == 0
+    assert list(place.home.iterdir()) == []
+
+
+def test_a_link_to_an_experiment_is_not_followed(place: Place) -> None:
+    with place.searching("e"):
+        pass
+    (place.home / "link").symlink_to(place.home / "e")
+    assert "link is no experiment's own folder: nothing was deleted." in place.typed("rm", "link", "--yes").err
+    assert (place.home / "e" / "record.sqlite").exists()
+
+
+def _typed(text: str) -> Any:  # Any: a file
+    import io
+
+    return io.StringIO(text)

@@ -1,0 +1,196 @@
+"""A search in one terminal, and commands in another: watched, steered, killed, resumed, listed and deleted.
+
+The search is a process of its own, as the user starts it; the commands are typed in this process.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fanwise.cli.app import main
+from fanwise.testing import within
+from fanwise.testing.programs import Finished
+from fanwise.tune import load_experiment
+from fanwise.tune.remote.sockets import KEY_NAME, SOCKET_NAME
+
+START = "import sys; sys.argv[0] = 'fanwise'; from fanwise.cli import main; main()"
+OBJECTIVE = """
+import time
+from pathlib import Path
+from fanwise.tune import load_checkpoint, report
+
+def train(x, act, epochs):
+    at = load_checkpoint()
+    begin = int((at / "epoch").read_text()) if at else 0
+    for epoch in range(begin + 1, epochs + 1):
+        report(epoch=epoch, loss=(x - 1) ** 2 + 1 / epoch, checkpoint=lambda place: save(place, epoch))
+        time.sleep(0.002)
+
+def save(place, epoch):
+    (place / "epoch").write_text(str(epoch))
+"""
+SPACE = "x: {uniform: [-1, 1]}\nact: {choice: ['1', relu]}\nepochs: 1000000\n"
+RUN = ["tune", "run", "train.py:train", "--space", "space.yaml", "--metric", "loss", "--workers", "2", "--seed", "3"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A folder with train.py and space.yaml, and a home."""
+
+    folder: Path
+    monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str]
+
+    @property
+    def home(self) -> Path:
+        return self.folder / "home"
+
+    def typed(self, *arguments: str) -> Finished:
+        self.monkeypatch.setattr(sys, "argv", ["fanwise", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = self.capsys.readouterr()
+        assert isinstance(ended.value.code, int)
+        return Finished(ended.value.code, out, err)
+
+    @contextmanager
+    def running(self, *arguments: str, name: str) -> Iterator["subprocess.Popen[str]"]:
+        """A command in another terminal that runs the search `name`."""
+        with (
+            (self.folder / f"{name}.log").open("w") as log,
+            subprocess.Popen(
+                [sys.executable, "-c", START, *arguments],
+                cwd=self.folder,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            ) as process,
+        ):
+            try:
+                within(60.0, lambda: self.num_reports(name) > 5, "its trials report")
+                yield process
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+
+    def num_reports(self, name: str) -> int:
+        if not (self.home / name / SOCKET_NAME).exists():
+            return 0
+        return len(load_experiment(name).history().reports)
+
+    def is_further(self, name: str, num_reports: int) -> bool:
+        experiment = load_experiment(name)
+        return experiment.state == "running" and len(experiment.history().reports) > num_reports
+
+    def status(self, name: str, trial_id: int) -> str:
+        history = load_experiment(name).history()
+        return history.status_of(history.trials[trial_id]) if trial_id in history.trials else "none"
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Place:
+    (tmp_path / "train.py").write_text(OBJECTIVE)
+    (tmp_path / "space.yaml").write_text(SPACE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # typer sets its own
+    return Place(tmp_path, monkeypatch, capsys)
+
+
+def test_a_running_search_is_steered_from_a_second_terminal(place: Place) -> None:
+    with place.running(*RUN, "--seconds", "600", "--name", "lenet", name="lenet") as search:
+        assert place.typed("tune", "pause", "lenet", "--trial", "0").out.startswith("trial 0 pauses at its next report")
+        within(30.0, lambda: place.status("lenet", 0) == "Paused", "trial 0 is paused")
+        done = place.typed("tune", "enqueue", "lenet", "x=0.5", "act=1")
+        assert (done.status, done.out) == (0, "tried next: x=0.5, act=1, epochs=1000000\n")
+        place.typed("tune", "stop", "lenet", "--trial", "1")
+        within(30.0, lambda: place.status("lenet", 3) == "InProgress", "its worker goes on")
+        configs = [trial.config for trial in load_experiment("lenet").history().trials.values()]
+        assert {"x": 0.5, "act": "1", "epochs": 1000000} in configs, "a text that looks like a number is a text here"
+        assert "1 paused, " in place.typed("tune", "show", "lenet").out
+        place.typed("tune", "unpause", "lenet", "--trial", "0")
+        refused = [place.typed(*line) for line in (("tune", "rm", "lenet", "--yes"), ("tune", "resume", "lenet"))]
+        assert [done.status for done in refused] == [1, 1]
+        assert "the search 'lenet' is running: nothing was deleted. End it first: fanwise tune stop" in refused[0].err
+        assert "the search 'lenet' is running already; watch it: fanwise tune watch lenet" in refused[1].err
+        done = place.typed("tune", "stop", "lenet")
+        assert (done.status, done.err) == (0, "")
+        assert search.wait(30.0) == 0
+    told = (place.folder / "lenet.log").read_text()
+    assert "the search ended: stopped by hand" in told and "trial 0 paused" in told
+    assert not (place.home / "lenet" / SOCKET_NAME).exists() and not (place.home / "lenet" / KEY_NAME).exists()
+
+
+def test_a_killed_search_says_what_became_of_its_trials_and_goes_on_when_it_is_resumed(place: Place) -> None:
+    with place.running(*RUN, "--trials", "2", "--name", "killed", name="killed") as search:
+        search.kill()
+        search.wait(30.0)
+    assert (place.home / "killed" / SOCKET_NAME).exists(), "nobody was there to remove it"
+    shown = place.typed("tune", "show", "killed").out
+    assert "2 trials lost with the tuner, 0 finished" in shown and "trials running" not in shown
+    assert "go on with it: fanwise tune resume killed" in shown
+    assert place.typed("tune", "show", "killed", "--trial", "0").out.startswith("trial 0 of killed: Lost\n")
+    (listed,) = json.loads(place.typed("tune", "ls", "--json").out)
+    assert (listed["state"], listed["num_trials"], listed["num_running"], listed["num_lost"]) == ("broken-off", 2, 0, 2)
+    for refused in (place.typed("tune", "stop", "killed"), place.typed("tune", "watch", "killed")):
+        assert refused.status == 1
+        assert "its tuner was killed or has crashed. Go on with it: fanwise tune resume killed" in refused.err
+    before = len(load_experiment("killed").history().reports)
+    with place.running("tune", "resume", "killed", "--workers", "1", "--trials", "3", name="killed") as search:
+        within(60.0, lambda: place.is_further("killed", before), "trial 0 goes on")
+        assert place.typed("tune", "stop", "killed").status == 0
+        assert search.wait(30.0) == 0
+    told = (place.folder / "killed.log").read_text()
+    assert "experiment killed, resumed: asynchronous search with 1 worker" in told
+    assert "trial 0 scheduled again, attempt 2, from its checkpoint of report" in told
+    assert not (place.home / "killed" / SOCKET_NAME).exists() and not (place.home / "killed" / KEY_NAME).exists()
+
+
+def test_watching_shows_the_search_until_it_ends(place: Place) -> None:
+    with place.running(*RUN, "--seconds", "600", "--name", "w", name="w"):
+        with (place.folder / "watch.log").open("w") as log:
+            watch = subprocess.Popen([sys.executable, "-c", START, "tune", "watch", "w"], stdout=log, text=True)
+            said = place.folder / "watch.log"
+            within(60.0, lambda: "watching w: 2 running" in said.read_text(), "it is watched")
+            place.typed("tune", "stop", "w", "--trial", "0")
+            within(30.0, lambda: "trial 0 stopped" in said.read_text(), "the news come")
+            place.typed("tune", "stop", "w")
+            assert watch.wait(30.0) == 0
+    assert "Resource summary" in said.read_text() and said.read_text().endswith("the search ended: stopped by hand\n")
+
+
+def test_ctrl_c_ends_the_watching_and_not_the_search(place: Place) -> None:
+    with place.running(*RUN, "--seconds", "600", "--name", "w", name="w") as search:
+        said = place.folder / "watch.log"
+        with said.open("w") as log:
+            watch = subprocess.Popen([sys.executable, "-c", START, "tune", "watch", "w"], stdout=log, text=True)
+            within(60.0, lambda: "watching w" in said.read_text(), "it is watched")
+            watch.send_signal(signal.SIGINT)
+            assert watch.wait(30.0) == 130
+        assert said.read_text().endswith("no longer watched; the search goes on: fanwise tune watch w\n")
+        assert search.poll() is None
+        before = place.num_reports("w")
+        within(30.0, lambda: place.num_reports("w") > before, "the search goes on")
+
+
+def test_a_watched_search_whose_tuner_is_killed_is_told_so(place: Place) -> None:
+    with place.running(*RUN, "--seconds", "600", "--name", "w", name="w") as search:
+        said = place.folder / "watch.log"
+        with said.open("w") as log:
+            watch = subprocess.Popen([sys.executable, "-c", START, "tune", "watch", "w"], stdout=log, text=True)
+            within(60.0, lambda: "watching w" in said.read_text(), "it is watched")
+            search.kill()
+            assert watch.wait(30.0) == 0
+    assert "2 trials lost with the tuner" in said.read_text()
+    assert said.read_text().endswith("its tuner was killed or has crashed. Go on: fanwise tune resume w\n")

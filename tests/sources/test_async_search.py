@@ -1,0 +1,96 @@
+"""The book's sections on asynchronous search, 19.3 in both editions and 19.5: as they are printed, and on our modules.
+
+Edition a has lost the ends of its lines, and is edition b but for white space. 19.5 is 19.3 with another scheduler. The
+epochs are fewer than the book's, and ten trials take the place of twelve minutes.
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fanwise.testing.programs import run_program
+
+FASHION = Path(__file__).resolve().parents[3] / "shared" / "data" / "fashion-mnist-900"
+SHIMS = Path(__file__).resolve().parent / "shims"
+
+LAYOUT = [
+    ("an empty line that the site has put into a function", "as d2l\n\n  model", "as d2l\n  model"),
+    ("what a notebook shows", "Text(0, 0.5, 'objective function')", ""),
+]
+SMALLER = [
+    ("trials, however long they take here", "(max_wallclock_time=max_wallclock_time)", "(max_num_trials_started=10)"),
+    ("epochs", '"max_epochs": 10', '"max_epochs": 3'),
+]
+# What 19.5 changes, and where the page of the newer edition looks for the back end.
+ASHA = [
+    ("the scheduler", "import RandomSearch", "import ASHA"),
+    (
+        "the scheduler",
+        "scheduler = RandomSearch(\n  config_space,",
+        'scheduler = ASHA(\n  config_space,\n  max_resource_attr="max_epochs",\n  resource_attr="epoch",\n'
+        "  grace_period=1,\n  reduction_factor=2,",
+    ),
+    ("the place", "python_backend import", "python_backend.python_backend import"),
+]
+OURS = [("our modules", "from syne_tune", "from fanwise.tune.syne_tune")]
+LAST = """\
+print("seen:", {name: len(results[name]) == len(results) for name in ("trial_id", "st_tuner_time", "validation_error")})
+print("drawn:", len(d2l.plt.gca().lines), "of", len(tuning_experiment.trials))
+"""
+
+TABLE = r"^ trial_id +status +iter +learning_rate +batch_size +max_epochs +epoch +validation_error +worker-time$"
+FOOTER = r"^\d+ trials running, \d+ finished \(\d+ until the end\), \d+\.\d\ds wallclock-time$"
+
+Read = Callable[..., list[str]]
+
+
+def squeezed(text: str) -> str:
+    return re.sub(r"\s", "", text)
+
+
+def check_printed(printed: str) -> None:
+    """The tables of the book, the best, and that the rest of the program found what it reads."""
+    assert re.search(r"trial 0 scheduled: learning_rate=0.1, batch_size=128, max_epochs=3$", printed, re.M)
+    assert re.search(TABLE, printed, re.M)
+    assert re.search(FOOTER, printed, re.M)
+    assert re.search(r"^-{20}\nResource summary \(last result is reported\):\n", printed, re.M)
+    assert re.search(r"^validation_error: best 0\.\d+ for trial-id \d+\n-{20}$", printed, re.M)
+    assert "seen: {'trial_id': True, 'st_tuner_time': True, 'validation_error': True}\n" in printed
+    drawn = re.search(r"^drawn: (\d+) of (\d+)$", printed, re.M)
+    assert drawn and drawn[1] == drawn[2] == "10"
+
+
+@pytest.fixture(autouse=True)
+def _images(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FANWISE_DATA", str(FASHION))
+
+
+def test_both_editions_are_the_same_program(read_document: Read, document_text: Callable[[str], str]) -> None:
+    cells = read_document("d2l-19.3-edition-b", LAYOUT)
+    assert len(cells) == 16
+    other = squeezed(document_text("d2l-19.3-edition-a"))
+    assert [cell for cell in cells if squeezed(cell) not in other] == []
+
+
+@pytest.mark.parametrize("edits", [[], ASHA], ids=["19.3", "19.5"])
+def test_the_program_runs_unchanged(
+    edits: list[tuple[str, str, str]],
+    read_document: Read,
+    program_of: Callable[..., str],
+    tmp_path: Path,
+) -> None:
+    cells = read_document("d2l-19.3-edition-b", [*LAYOUT, *SMALLER, *edits])
+    (tmp_path / "program.py").write_text(program_of([*cells, LAST]))
+    (tmp_path / "d2l").symlink_to(SHIMS / "d2l")
+    done = run_program(["-m", "fanwise.tune.syne_tune", "program.py"], folder=tmp_path)
+    assert done.status == 0, done.said
+    check_printed(done.out)
+    if edits:
+        assert re.search(r"^ +\d+ +Stopped +[12] ", done.out, re.M), "ASHA stops trials early"
+
+
+def test_the_program_runs_with_its_imports_changed(read_document: Read, run_cells: Callable[..., str]) -> None:
+    cells = read_document("d2l-19.3-edition-b", [*LAYOUT, *SMALLER, *OURS])
+    check_printed(run_cells(*cells, LAST))

@@ -1,0 +1,181 @@
+"""TensorBoard, MLflow and W&B get what a real search reports: read back with what each library reads with.
+
+In programs of their own, because these libraries leave threads and connections behind.
+"""
+
+import importlib
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fanwise.base.errors import NotInstalled
+from fanwise.testing.programs import run_program
+from fanwise.tune import MLflowCallback, TensorBoardCallback, WandbCallback
+
+# Trial 0 completes with two reports. Trial 1 is paused at its first, goes on, and fails after its second.
+SEARCH = """
+import json
+from fanwise.tune import *
+from fanwise.tune.schedulers import Decision
+
+class PausesOnce:
+    clones, max_resource, resource_attr = False, None, None
+    def __init__(self, below):
+        self.below, self.paused, self.due = below, False, False
+        self.objectives, self.searcher = below.objectives, below.searcher
+    def next(self, ask):
+        if self.due:
+            self.due = False
+            return Resume(1)
+        return self.below.next(ask) if ask.trial_id < 2 else Wait()
+    def on_report(self, observation):
+        if observation.trial_id == 1 and not self.paused:
+            self.paused = self.due = True
+            return Decision.PAUSE
+        return Decision.CONTINUE
+    check = lambda self, space: self.below.check(space)
+    begin = lambda self, space, seed: self.below.begin(space, seed)
+    describe = lambda self: {"name": "PausesOnce"}
+    on_rewind = on_end = lambda self, *args: None
+
+def objective(x, layers):
+    for epoch in (1, 2):
+        report(loss=x / epoch, epoch=epoch)
+    if x > 0.8:
+        raise ValueError("too large")
+
+if __name__ == "__main__":
+    space = {"x": uniform(0, 1), "layers": constant([8, 8])}
+    scheduler = PausesOnce(RandomSearch(metric="loss", points_to_evaluate=[{"x": 0.5}, {"x": 0.9}]))
+    stop = StoppingCriterion(max_wallclock_time=60)
+    Tuner(objective, space, scheduler, stop, n_workers=2, name="digits", callbacks=[CALLBACK], quiet=True).run()
+    READ
+    print("FOUND", json.dumps(found))
+"""
+
+
+def found_by(folder: Path, callback: str, read: str) -> Any:  # Any: JSON
+    script = folder / "search.py"
+    script.write_text(SEARCH.replace("CALLBACK", callback).replace("READ", "\n    ".join(read.strip().splitlines())))
+    done = run_program(
+        [script.name], folder=folder, environment={"WANDB_SILENT": "true", "MLFLOW_ALLOW_FILE_STORE": "true"}
+    )
+    lines = [line for line in done.out.splitlines() if line.startswith("FOUND ")]
+    assert done.status == 0 and len(lines) == 1 and "Traceback" not in done.err, done.said
+    return json.loads(lines[0].removeprefix("FOUND "))
+
+
+def skip_without(library: str) -> None:
+    """Not importorskip: it is for the program, and leaves threads when loaded."""
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+
+
+def test_tensorboard_has_a_run_a_trial_with_its_curve_and_hyperparameters(tmp_path: Path) -> None:
+    skip_without("tensorboard")
+    found = found_by(
+        tmp_path,
+        "TensorBoardCallback()",
+        """
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+found = {}
+for folder in (load_experiment("digits").path / "tensorboard").iterdir():
+    read = EventAccumulator(str(folder))
+    read.Reload()
+    start = read.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    curve = [(each.step, round(each.value, 6)) for each in read.Scalars("loss")]
+    found[folder.name] = [curve, round(read.Scalars("last/loss")[0].value, 6), b"[8, 8]" in start]
+""",
+    )
+    assert found == {
+        "trial-0": [[[1, 0.5], [2, 0.25]], 0.25, True],
+        "trial-1": [[[1, 0.9], [2, 0.45]], 0.45, True],
+    }
+
+
+def test_mlflow_has_a_run_a_trial_with_parameters_metrics_and_status(tmp_path: Path) -> None:
+    skip_without("mlflow")
+    found = found_by(
+        tmp_path,
+        'MLflowCallback("mlruns")',
+        """
+import mlflow
+client = mlflow.MlflowClient("mlruns")
+experiment = client.get_experiment_by_name("digits")
+found = {}
+for run in client.search_runs([experiment.experiment_id]):
+    curve = [(each.step, each.value) for each in client.get_metric_history(run.info.run_id, "loss")]
+    tags = [run.data.tags["fanwise.status"], run.data.tags.get("fanwise.reason")]
+    found[run.info.run_name] = [run.info.status, sorted(run.data.params.items()), curve, *tags]
+""",
+    )
+    assert found == {
+        "trial 0": ["FINISHED", [["layers", "[8, 8]"], ["x", "0.5"]], [[1, 0.5], [2, 0.25]], "Completed", None],
+        "trial 1": [
+            *("FAILED", [["layers", "[8, 8]"], ["x", "0.9"]], [[1, 0.9], [2, 0.45]]),
+            *("Failed", "ValueError: too large"),
+        ],
+    }
+
+
+def test_wandb_has_a_run_a_trial_without_a_network(tmp_path: Path) -> None:
+    skip_without("wandb")
+    found = found_by(
+        tmp_path,
+        'WandbCallback("digits", mode="offline", dir=".")',
+        """
+import pathlib, struct
+from wandb.proto import wandb_internal_pb2
+
+def records(data):
+    # The format of LevelDB's log: records of checksum, length, type and data; the file begins with 7 bytes.
+    at = 7
+    while at + 7 <= len(data):
+        length, kind = struct.unpack("<HB", data[at + 4 : at + 7])
+        assert kind == 1, "a record that is whole"
+        record = wandb_internal_pb2.Record()
+        record.ParseFromString(data[at + 7 : at + 7 + length])
+        at += 7 + length
+        yield record
+
+found = {}
+for file in pathlib.Path("wandb").glob("offline-run-*/*.wandb"):
+    name, curve, config = None, [], {}
+    for record in records(file.read_bytes()):
+        if record.HasField("run"):
+            name = f"{record.run.run_group} {record.run.display_name}"
+            config |= {item.key: item.value_json for item in record.run.config.update}
+        if record.HasField("history"):
+            values = {item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
+            curve.append((values["_step"], values["loss"]))
+        if record.HasField("exit"):
+            code = record.exit.exit_code
+    found[name] = [config["x"], config["layers"], curve, code]
+""",
+    )
+    assert found == {
+        "digits digits/0": ["0.5", "[8,8]", [[1, 0.5], [2, 0.25]], 0],
+        "digits digits/1": ["0.9", "[8,8]", [[1, 0.9], [2, 0.45]], 1],
+    }
+
+
+@pytest.mark.parametrize(
+    ("library", "callback", "extra"),
+    [
+        ("torch.utils.tensorboard", TensorBoardCallback, "tensorboard"),
+        ("mlflow", MLflowCallback, "mlflow"),
+        ("wandb", WandbCallback, "wandb"),
+    ],
+)
+def test_a_library_that_is_not_there_is_named_with_its_extra(
+    library: str, callback: type, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    if library.startswith("torch."):
+        monkeypatch.delattr(importlib.import_module("torch.utils"), "tensorboard", raising=False)
+    with pytest.raises(NotInstalled, match=rf"pip install 'fanwise\[{extra}\]'"):
+        callback()

@@ -1,0 +1,159 @@
+"""Callbacks hear of everything that happens, in order, off the hub's thread; what they raise ends nothing."""
+
+import logging
+import threading
+from pathlib import Path
+
+import pytest
+
+from fanwise.pool import Pool
+from fanwise.tune import (
+    RandomSearch,
+    SearchEnded,
+    SearchStarted,
+    StoppingCriterion,
+    TrialEnded,
+    TrialReported,
+    TrialStarted,
+    Tuner,
+    report,
+    uniform,
+)
+from fanwise.tune.callbacks.listening import checked_callbacks
+from fanwise.tune.schedulers import Decision, Status
+
+SPACE = {"x": uniform(0, 1), "epochs": 2}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def objective(x: float, epochs: int) -> None:
+    for epoch in range(epochs):
+        report(loss=x / (epoch + 1))
+
+
+def fails_first(x: float, epochs: int) -> None:
+    if x > 0.8:
+        raise ValueError("too large")
+    objective(x, epochs)
+
+
+class Noting:
+    """Notes every event with the name of the thread that it came on."""
+
+    def __init__(self) -> None:
+        self.events: list[object] = []
+        self.threads: set[str] = set()
+
+    def _note(self, event: object) -> None:
+        self.events.append(event)
+        self.threads.add(threading.current_thread().name)
+
+    on_start = on_trial_start = on_report = on_trial_end = on_end = _note
+
+
+def tuner(pool: Pool, *callbacks: object, n_trials: int = 1, first: float = 0.5, name: str = "heard") -> Tuner:
+    return Tuner(
+        fails_first,
+        SPACE,
+        RandomSearch(metric="loss", points_to_evaluate=[{"x": first}], random_seed=0),
+        StoppingCriterion(max_num_trials_started=n_trials),
+        n_workers=1,
+        pool=pool,
+        name=name,
+        callbacks=callbacks,
+        quiet=True,
+    )
+
+
+def test_a_callback_hears_the_life_of_a_search_in_order(pool: Pool) -> None:
+    heard = Noting()
+    made = tuner(pool, heard)
+    made.run()
+    start, trial, first, second, end, last = heard.events
+    assert isinstance(start, SearchStarted) and isinstance(trial, TrialStarted) and isinstance(last, SearchEnded)
+    assert isinstance(first, TrialReported) and isinstance(second, TrialReported) and isinstance(end, TrialEnded)
+    assert (start.name, start.path, start.n_workers, start.resumed) == ("heard", made.path, 1, False)
+    assert (trial.trial_id, trial.attempt, trial.config, trial.from_iter) == (0, 0, {"x": 0.5, "epochs": 2}, 0)
+    assert [(r.iter, r.values, r.decision) for r in (first, second)] == [
+        (1, {"loss": 0.5}, Decision.CONTINUE),
+        (2, {"loss": 0.25}, Decision.CONTINUE),
+    ]
+    assert first.config == trial.config
+    assert (end.status, end.iter, end.values, end.reason, end.is_over) == (
+        Status.COMPLETED,
+        2,
+        {"loss": 0.25},
+        None,
+        True,
+    )
+    assert (last.reason, last.error) == ("max_num_trials_started=1 reached", None)
+    assert heard.threads == {"fanwise-callbacks"}
+
+
+def test_a_failure_is_told_with_its_reason(pool: Pool) -> None:
+    heard = Noting()
+    tuner(pool, heard, n_trials=2, first=0.9).run()
+    failed, completed = (event for event in heard.events if isinstance(event, TrialEnded))
+    assert failed.reason is not None
+    assert (failed.status, failed.reason.kind, failed.values) == (Status.FAILED, "exception", {})
+    assert "too large" in failed.reason.text
+    assert completed.status is Status.COMPLETED
+
+
+def test_what_a_callback_raises_is_logged_once_with_its_traceback_and_ends_nothing(
+    pool: Pool, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken:
+        def on_report(self, event: TrialReported) -> None:
+            raise ZeroDivisionError(f"report {event.iter}")
+
+    heard = Noting()
+    experiment = tuner(pool, Broken(), heard, n_trials=2).run()
+    assert len(experiment.results) == 4 and len(heard.events) == 10
+    first, often = (record for record in caplog.records if record.name == "fanwise.tune.callbacks.listening")
+    assert first.getMessage() == (
+        "the callback Broken.on_report raised ZeroDivisionError: report 1. The search goes on."
+    )
+    assert first.exc_info is not None and first.exc_info[0] is ZeroDivisionError
+    assert often.getMessage() == "the callback Broken.on_report raised 4 times; the first is above"
+
+
+def test_a_resumed_search_is_told_as_such_with_the_configurations_of_its_trials(pool: Pool) -> None:
+    tuner(pool).run()
+    heard = Noting()
+    again = Tuner.resume(
+        "heard", stop=StoppingCriterion(max_num_trials_started=2), pool=pool, callbacks=[heard], quiet=True
+    )
+    again.run()
+    start, trial = heard.events[:2]
+    assert isinstance(start, SearchStarted) and start.resumed
+    assert isinstance(trial, TrialStarted) and trial.trial_id == 1
+
+
+def test_events_go_to_logging_failures_as_warnings(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="fanwise.tune"):
+        tuner(pool, n_trials=2, first=0.9).run()
+    told = [(record.levelname, record.getMessage()) for record in caplog.records if "events" in record.name]
+    assert told[0] == ("INFO", "trial 0 scheduled: x=0.9, epochs=2")
+    assert ("WARNING", "trial 0 failed (exception): ValueError: too large") in told
+    assert told[-1][0] == "INFO" and told[-1][1].startswith("trial 1 completed: loss=")
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "complaint"),
+    [
+        (Noting(), "callbacks must be a list"),
+        ([Noting], r"write Noting\(\)"),
+        ([object()], "has one of the methods on_start, on_trial_start, on_report, on_trial_end, on_end"),
+        ([type("Late", (), {"on_trial_complete": print})()], "has on_trial_complete, which is never called"),
+        ([type("Late", (), {"on_reports": print})()], "did you mean 'on_report'"),
+    ],
+)
+def test_what_could_never_be_called_is_refused(callbacks: object, complaint: str) -> None:
+    with pytest.raises(TypeError, match=complaint):
+        checked_callbacks(callbacks)

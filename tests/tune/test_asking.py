@@ -1,0 +1,286 @@
+"""Ask and tell: the decisions and the record of any other search, run by a loop of one's own, also across kills."""
+
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fanwise.base.errors import ClosedError, RecordError, SearchFailedError
+from fanwise.testing.programs import run_program
+from fanwise.tune import (
+    ASHA,
+    AskedTrial,
+    FIFOScheduler,
+    RandomSearch,
+    Searcher,
+    StoppingCriterion,
+    TrialEnded,
+    TrialReported,
+    Tuner,
+    load_experiment,
+    open_search,
+    replay_experiment,
+    uniform,
+)
+from fanwise.tune.record.reading import read_events
+from fanwise.tune.schedulers import Decision, Scheduler, Status
+from fanwise.tune.searchers import Ask, Observation
+
+SPACE = {"x": uniform(0, 1), "epochs": 4}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def seeded() -> Scheduler:
+    return RandomSearch(metric="loss", random_seed=0)
+
+
+def asked(trial: AskedTrial | None) -> AskedTrial:
+    assert trial is not None, "there is a trial to run"
+    return trial
+
+
+def test_a_loop_of_ones_own_makes_an_experiment_like_any_other() -> None:
+    with open_search(SPACE, "loss", name="mine", random_seed=0) as search:
+        for _ in range(3):
+            trial = asked(search.ask())
+            assert search.tell(trial, trial.config["x"]) is Status.COMPLETED
+        assert search.experiment.state == "running"
+    experiment = load_experiment("mine")
+    assert (experiment.state, experiment.end_reason) == ("finished", "closed")
+    assert list(experiment.trials["status"]) == ["Completed"] * 3
+    best = experiment.best
+    assert best is not None and best.value == experiment.results["loss"].min() == best.config["x"]
+    assert experiment.utilisation is None
+    experiment.plot_workers()
+
+
+def test_it_asks_what_a_tuner_with_one_worker_would_start() -> None:
+    def objective(x: float, epochs: int) -> float:
+        return x
+
+    tuned = Tuner(
+        objective, SPACE, seeded(), StoppingCriterion(max_num_trials_started=4), n_workers=1, name="tuned", quiet=True
+    ).run()
+    with open_search(SPACE, seeded(), name="asked", stop=StoppingCriterion(max_num_trials_started=4)) as search:
+        while (trial := search.ask()) is not None:
+            search.tell(trial, {"loss": trial.config["x"]})
+        assert search.finished
+    by_hand = load_experiment("asked")
+    assert list(by_hand.results["config_x"]) == list(tuned.results["config_x"])
+    assert by_hand.end_reason == tuned.end_reason == "max_num_trials_started=4 reached"
+
+
+def test_several_trials_are_in_flight_and_come_back_in_any_order() -> None:
+    with open_search(SPACE, seeded(), name="many") as search:
+        trials = [asked(search.ask()) for _ in range(20)]
+        assert [trial.trial_id for trial in trials] == list(range(20))
+        for trial in reversed(trials):
+            search.tell(trial, trial.config["x"])
+        assert asked(search.ask()).trial_id == 20, "a trial that was told leaves no place that fills itself"
+    statuses = list(load_experiment("many").trials["status"])
+    assert statuses == ["Completed"] * 20 + ["Stopped"]
+
+
+def test_what_was_told_to_pause_is_in_flight_no_more() -> None:
+    scheduler = ASHA(metric="loss", max_t=4, grace_period=1, reduction_factor=2, type="promotion", random_seed=0)
+    with open_search(SPACE, scheduler, name="asha") as search:
+        first, _ = asked(search.ask()), asked(search.ask())
+        assert search.report(first, loss=0.5) is Decision.PAUSE
+        with pytest.raises(ValueError, match=r"trial 0 is not in flight.*In flight: 1\."):
+            search.tell(first, 0.5)
+    assert list(load_experiment("asha").trials["status"]) == ["Paused", "Stopped"]
+
+
+def test_a_paused_trial_goes_on_from_the_checkpoint_that_was_told() -> None:
+    scheduler = ASHA(metric="loss", max_t=4, grace_period=1, reduction_factor=2, type="promotion", random_seed=0)
+    with open_search(SPACE, scheduler, name="asha") as search:
+        resumed = None
+        for _ in range(4):
+            trial = asked(search.ask())
+            if trial.attempt:
+                resumed = trial
+                break
+            search.report(trial, loss=float(trial.trial_id), checkpoint=f"{trial.trial_id}.pt")
+        assert resumed == AskedTrial(0, resumed.config if resumed else {}, 1, 1, "0.pt")
+        assert search.report(resumed, loss=0.25) is Decision.PAUSE, "at the next rung, of 2 epochs"
+    assert list(load_experiment("asha").results["st_worker_iter"])[-1] == 2
+
+
+def test_a_failure_is_kept_with_its_traceback_and_the_loop_goes_on() -> None:
+    with open_search(SPACE, seeded(), name="fails") as search:
+        for number in range(4):
+            try:
+                raise ZeroDivisionError(f"attempt {number}")
+            except ZeroDivisionError as error:
+                search.fail(asked(search.ask()), error)
+        search.fail(asked(search.ask()), "the machine is gone")
+        search.tell(asked(search.ask()), 0.5)
+    experiment = load_experiment("fails")
+    assert list(experiment.trials["status"]) == ["Failed"] * 5 + ["Completed"]
+    reason = experiment.reason(1)
+    assert reason is not None and reason.text == "ZeroDivisionError: attempt 1"
+    assert 'raise ZeroDivisionError(f"attempt {number}")' in (reason.traceback or "")
+
+
+KILLED = """
+import os, signal
+from fanwise.tune import RandomSearch, open_search, uniform
+space = {"x": uniform(0, 1), "epochs": 4}
+search = open_search(space, RandomSearch(metric="loss", random_seed=0), name="killed")
+done, first, second = search.ask(), search.ask(), search.ask()
+search.tell(done, 0.5)
+search.report(first, loss=0.25, checkpoint="first.pt")
+search.report(first, loss=0.125)
+search.report(second, loss=0.75)
+print(done.config["x"], first.config["x"], second.config["x"], flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_after_a_kill_the_trials_in_flight_are_asked_for_again_first(tmp_path: Path) -> None:
+    (tmp_path / "killed.py").write_text(KILLED)
+    killed = run_program(["killed.py"], folder=tmp_path)
+    assert killed.status == -signal.SIGKILL, killed.said
+    assert load_experiment("killed").state == "broken-off"
+    xs = [float(word) for word in killed.out.split()]
+    with open_search(SPACE, seeded(), name="killed") as search:
+        first, second, new = (asked(search.ask()) for _ in range(3))
+        assert first == AskedTrial(1, {"x": xs[1], "epochs": 4}, 1, 1, "first.pt")
+        assert second == AskedTrial(2, {"x": xs[2], "epochs": 4}, 1, 0, None)
+        assert (new.trial_id, new.attempt) == (3, 0)
+        assert new.config["x"] not in xs
+        search.tell(first, 0.2)
+        search.tell(second, 0.3)
+        search.tell(new, 0.4)
+    best = load_experiment("killed").best
+    assert best is not None and (best.trial_id, best.value) == (1, 0.2), "what followed the checkpoint is void"
+
+
+def test_after_a_limit_on_trials_those_that_were_in_flight_are_still_asked_for() -> None:
+    stop = StoppingCriterion(max_num_trials_started=2)
+    with open_search(SPACE, seeded(), name="closed", stop=stop) as search:
+        asked(search.ask())
+        asked(search.ask())
+        assert search.ask() is None and not search.finished
+    with open_search(SPACE, seeded(), name="closed") as search:
+        assert [asked(search.ask()).trial_id for _ in range(2)] == [0, 1]
+        assert search.ask() is None
+    with open_search(SPACE, seeded(), name="closed", stop=StoppingCriterion(max_num_trials_started=3)) as search:
+        told = [asked(search.ask()) for _ in range(3)]
+        assert [(trial.trial_id, trial.attempt) for trial in told] == [(0, 2), (1, 2), (2, 0)]
+        for trial in told:
+            search.tell(trial, 0.5)
+        assert search.finished and search.ask() is None
+
+
+def test_an_experiment_goes_on_only_with_what_it_began_with() -> None:
+    with open_search(SPACE, seeded(), name="mine") as search:
+        with pytest.raises(RecordError, match="being written by another"):
+            open_search(SPACE, seeded(), name="mine")
+        search.tell(asked(search.ask()), 0.5)
+    with pytest.raises(ValueError, match=r"the space had 'epochs'"):
+        open_search({**SPACE, "epochs": 5}, seeded(), name="mine")
+    with pytest.raises(ValueError, match="the scheduler was"):
+        open_search(SPACE, RandomSearch(metric="error"), name="mine")
+    with pytest.raises(ValueError, match=r"open_search\(space, scheduler, name='mine'\)"):
+        Tuner.resume("mine")
+
+
+def test_wrong_values_change_nothing_and_say_what_is_wrong() -> None:
+    with open_search(SPACE, seeded(), name="mine") as search:
+        trial = asked(search.ask())
+        before = len(read_events(search.path))
+        with pytest.raises(ValueError, match="but not the scheduler's metric 'loss'"):
+            search.report(trial, los=0.5)
+        with pytest.raises(TypeError, match="a metric must be a number"):
+            search.tell(trial, "small")  # type: ignore[arg-type]  # the mistake
+        with pytest.raises(TypeError, match=r"a trial is what ask\(\) returned, got 0"):
+            search.tell(0, 0.5)  # type: ignore[arg-type]  # the mistake
+        assert len(read_events(search.path)) == before
+        search.tell(trial, 0.5)
+        with pytest.raises(ValueError, match="trial 0 is not in flight"):
+            search.tell(trial, 0.5)
+    with pytest.raises(ClosedError, match="is closed"):
+        search.ask()
+
+
+def test_enqueued_configurations_come_next() -> None:
+    with open_search(SPACE, seeded(), name="mine") as search:
+        search.enqueue({"x": 0.125})
+        assert asked(search.ask()).config == {"x": 0.125, "epochs": 4}
+
+
+def test_callbacks_hear_of_it() -> None:
+    class Noting:
+        def __init__(self) -> None:
+            self.heard: list[str] = []
+
+        def on_report(self, event: TrialReported) -> None:
+            self.heard.append(f"{event.trial_id} reported {event.values}")
+
+        def on_trial_end(self, event: TrialEnded) -> None:
+            self.heard.append(f"{event.trial_id} {event.status}")
+
+    noting = Noting()
+    with open_search(SPACE, seeded(), name="mine", callbacks=[noting]) as search:
+        search.tell(asked(search.ask()), 0.5)
+    assert noting.heard == ["0 reported {'loss': 0.5}", "0 Completed"]
+
+
+class Broken(Searcher):
+    """Suggests two configurations, then it raises."""
+
+    budget_s = 5.0
+
+    def suggest(self, ask: Ask) -> Mapping[str, Any]:
+        if ask.number == 2:
+            raise LookupError("no more ideas")
+        return {"x": 0.5}
+
+    def observe(self, observation: Observation) -> None:
+        """Nothing is learnt."""
+
+
+def test_what_the_searcher_raises_is_raised_where_a_trial_is_asked_for() -> None:
+    with open_search(SPACE, FIFOScheduler(Broken(), metric="loss"), name="mine") as search:
+        search.tell(asked(search.ask()), 0.5)
+        search.tell(asked(search.ask()), 0.5)
+        with pytest.raises(SearchFailedError, match="the searcher Broken raised LookupError: no more ideas"):
+            search.ask()
+
+
+def test_the_record_alone_leads_to_every_decision_again(tmp_path: Path) -> None:
+    def scheduler() -> Scheduler:
+        return ASHA(metric="loss", max_t=4, grace_period=1, reduction_factor=2, type="promotion", random_seed=0)
+
+    for part in range(2):  # closed, and gone on with
+        with open_search(SPACE, scheduler(), name="asha") as search:
+            for number in range(12):
+                trial = asked(search.ask())
+                if number % 5 == 4:
+                    search.fail(trial, "no luck")
+                elif number % 5 != 3:  # that one stays in flight
+                    search.report(trial, loss=trial.config["x"], checkpoint=f"{part}-{number}")
+    found = replay_experiment("asha")
+    assert found.differences == []
+    assert found.num_suggestions > 5 and found.num_decisions > 50
+
+
+def test_it_belongs_to_the_process_that_opened_it(home: Path) -> None:
+    with open_search(SPACE, seeded(), name="mine") as search:
+        child = os.fork()
+        if child == 0:
+            try:
+                search.ask()
+            except ClosedError:
+                os._exit(7)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7

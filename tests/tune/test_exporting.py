@@ -1,0 +1,113 @@
+"""Results as files of other programs, and as a study of Optuna."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from fanwise.base.errors import NotInstalled
+from fanwise.tune import (
+    ASHA,
+    Experiment,
+    RandomSearch,
+    choice,
+    constant,
+    loguniform,
+    open_search,
+    parameter,
+    uniform,
+)
+from fanwise.tune.exporting import write_frame
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def experiment() -> Experiment:
+    """Trial 0 completes, 1 is stopped, 2 fails before it has reported, 3 is in flight."""
+    space = {
+        "lr": loguniform(0.001, 1),
+        "optimizer": choice(["sgd", "adam"]),
+        "momentum": parameter(uniform(0, 0.99), when={"optimizer": "sgd"}),
+        "epochs": 4,
+    }
+    scheduler = ASHA(metric="loss", max_t=4, grace_period=1, reduction_factor=2, random_seed=0)
+    with open_search(space, scheduler, name="mixed") as search:
+        search.enqueue({"lr": 0.1, "optimizer": "sgd", "momentum": 0.5})
+        search.enqueue({"lr": 0.2, "optimizer": "adam"})
+        trials = [search.ask() for _ in range(4)]
+        first, second, third, _ = (trial for trial in trials if trial is not None)
+        search.report(first, loss=0.5, note=1.5)
+        search.tell(first, 0.25)
+        search.report(second, loss=0.75)
+        search.fail(third, "no luck")
+    return search.experiment
+
+
+def test_csv_json_and_parquet_have_the_same_rows(experiment: Experiment, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    results = experiment.results
+    for name in ("r.csv", "r.json", "r.parquet"):
+        experiment.export(tmp_path / name)
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "r.parquet"), results)
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "r.csv"), results, check_dtype=False)
+    rows = json.loads((tmp_path / "r.json").read_text())
+    assert [row["loss"] for row in rows] == [0.5, 0.25, 0.75]
+    assert [row["note"] for row in rows] == [1.5, None, None]
+    assert [row["config_optimizer"] for row in rows] == ["sgd", "sgd", "adam"]
+    assert sorted(file.name for file in tmp_path.iterdir() if file.is_file()) == ["r.csv", "r.json", "r.parquet"]
+
+
+def test_another_ending_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"written as \.csv, \.json, \.parquet, by the file's ending; got 'r\.xlsx'"):
+        write_frame(pd.DataFrame(), tmp_path / "r.xlsx")
+    assert not any(tmp_path.iterdir())
+
+
+def test_parquet_without_its_library_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(NotInstalled, match=r"pip install 'fanwise\[parquet\]'"):
+        write_frame(pd.DataFrame(), tmp_path / "r.parquet")
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_study_of_optuna_has_the_trials_with_their_distributions(experiment: Experiment) -> None:
+    optuna: Any = pytest.importorskip("optuna")
+    study = experiment.to_optuna()
+    assert study.study_name == "mixed" and study.direction.name == "MINIMIZE"
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE", "PRUNED", "FAIL", "PRUNED"]
+    first, second, third, _ = study.trials
+    assert first.params == {"lr": 0.1, "optimizer": "sgd", "momentum": 0.5, "epochs": 4}
+    assert first.distributions["lr"] == optuna.distributions.FloatDistribution(0.001, 1, log=True)
+    assert (first.value, first.intermediate_values) == (0.25, {1: 0.5, 2: 0.25})
+    assert "momentum" not in second.params and second.intermediate_values == {1: 0.75}
+    assert third.user_attrs == {"trial_id": 2, "reason": "exception: no luck"}
+    assert first.datetime_complete >= first.datetime_start
+    assert study.best_trial.number == 0
+
+
+def test_a_study_of_several_objectives_has_their_directions() -> None:
+    pytest.importorskip("optuna")
+    scheduler = RandomSearch(metric=["error", "accuracy"], mode=["min", "max"])
+    with open_search({"x": uniform(0, 1)}, scheduler, name="two") as search:
+        trial = search.ask()
+        assert trial is not None
+        search.tell(trial, {"error": 0.25, "accuracy": 0.75})
+    study = search.experiment.to_optuna()
+    assert [direction.name for direction in study.directions] == ["MINIMIZE", "MAXIMIZE"]
+    assert study.trials[0].values == [0.25, 0.75]
+
+
+def test_what_optuna_has_not_is_named() -> None:
+    pytest.importorskip("optuna")
+    with open_search({"x": uniform(0, 1), "layers": constant([8, 8])}, "loss", name="lists") as search:
+        pass
+    with pytest.raises(ValueError, match="the constant 'layers' cannot go to Optuna"):
+        search.experiment.to_optuna()

@@ -1,0 +1,71 @@
+"""`fanwise.search`: a search in one call, and what it says when it is asked for too little or too much."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fanwise
+import fanwise.tune
+from fanwise.pool import Pool
+from fanwise.tune import ASHA, RandomSearch, report, uniform
+
+
+def returns(x: float) -> float:
+    return x
+
+
+def reports(x: float) -> None:
+    for _ in range(3):
+        report(loss=x)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+SPACE = {"x": uniform(0, 1)}
+
+
+def test_one_call_searches_with_what_is_usual(pool: Pool) -> None:
+    experiment = fanwise.search(
+        returns, SPACE, metric="score", mode="max", n_trials=5, n_workers=2, pool=pool, name="one", quiet=True
+    )
+    best = experiment.best
+    assert best is not None and best.value == experiment.results["score"].max()
+    assert len(experiment.trials) == 5
+    assert experiment.metadata["scheduler"]["name"] == "FIFOScheduler"
+
+
+def test_another_scheduler_brings_its_own_metric(pool: Pool) -> None:
+    scheduler = ASHA(metric="loss", max_t=3, grace_period=1)
+    experiment = fanwise.tune.search(
+        reports, SPACE, scheduler=scheduler, n_trials=4, seconds=60, n_workers=2, pool=pool, quiet=True
+    )
+    assert experiment.metadata["metric"] == "loss"
+    assert experiment.metadata["stop"] == {"max_num_trials_started": 4, "max_wallclock_time": 60}
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "complaint"),
+    [
+        ({"n_trials": 3}, TypeError, "needs the name of the value to look at"),
+        ({"metric": "loss"}, ValueError, "would run for ever: say n_trials=20"),
+        ({"metric": "loss", "scheduler": RandomSearch(metric="loss"), "n_trials": 3}, TypeError, "leave out metric="),
+        ({"metric": "loss", "n_trial": 3}, ValueError, "would run for ever"),
+        ({"metric": "loss", "n_trials": 3, "workers": 2}, TypeError, "did you mean 'n_workers'"),
+    ],
+)
+def test_too_little_or_too_much_is_said_at_once(
+    options: dict[str, Any], error: type[Exception], complaint: str, home: Path
+) -> None:
+    with pytest.raises(error, match=complaint):
+        fanwise.search(returns, SPACE, **options)
+    assert not home.exists()
+
+
+def test_no_module_has_the_place_of_the_function() -> None:
+    assert fanwise.search is fanwise.tune.search
+    assert callable(fanwise.search)

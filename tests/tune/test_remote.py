@@ -1,0 +1,272 @@
+"""A running search that other processes of its user steer: what it hears, from whom, and what is left of it."""
+
+import os
+import secrets
+import socket
+import stat
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fanwise.base.errors import AuthenticationError, ClosedError, FanwiseError, WorkerLostError
+from fanwise.links import Hub, dial
+from fanwise.pool import Pool
+from fanwise.testing import within
+from fanwise.testing.searches import quiet_tuner
+from fanwise.tune import Experiment, Tuner, report, uniform
+from fanwise.tune.record.overview import overview_of
+from fanwise.tune.remote.asking import ask_search
+from fanwise.tune.remote.sockets import KEY_NAME, SOCKET_NAME, near
+
+ENDLESS = 10**6
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def report_for_ever(x: float, folder: str) -> None:
+    """Reports some 100 times a second until it is told to end."""
+    for _ in range(ENDLESS):
+        report(loss=x)
+        threading.Event().wait(0.01)
+
+
+class Running:
+    """A search in a thread of the test. `experiment`: what its run() returned."""
+
+    def __init__(self, tuner: Tuner) -> None:
+        self.tuner = tuner
+        self.path = tuner.path
+        self.experiment: Experiment | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        within(20.0, lambda: (self.path / SOCKET_NAME).exists(), "the search listens")
+        within(20.0, lambda: len(Experiment(self.path).results) > 2, "its trials report")
+
+    def _run(self) -> None:
+        self.experiment = self.tuner.run()
+
+    def wait(self) -> Experiment:
+        self._thread.join(30.0)
+        assert self.experiment is not None, "the search has not ended"
+        return self.experiment
+
+    def status(self, trial_id: int) -> str:
+        trials = Experiment(self.path).history().trials
+        return Experiment(self.path).history().status_of(trials[trial_id]) if trial_id in trials else "none"
+
+
+@contextmanager
+def searching(pool: Pool, folder: Path, **options: Any) -> Iterator[Running]:  # Any: a Tuner's options
+    space = {"x": uniform(0, 1), "folder": str(folder)}
+    running = Running(quiet_tuner(report_for_ever, space, pool=pool, trials=ENDLESS, **options))
+    try:
+        yield running
+    finally:
+        if overview_of(running.path).state == "running":
+            running.tuner.stop()
+        running.wait()
+
+
+# What is heard.
+
+
+def test_a_search_is_stopped_by_another_process_and_ends_in_order(pool: Pool, tmp_path: Path) -> None:
+    with searching(pool, tmp_path) as running:
+        said = ask_search(running.path, "stop")
+        experiment = running.wait()
+    assert said.startswith("the search ends: its trials are told to stop, and everything is kept")
+    assert (experiment.state, experiment.end_reason) == ("finished", "stopped by hand")
+    assert set(experiment.trials["status"]) == {"Stopped"}
+
+
+def test_a_wish_is_on_record_before_it_is_answered(pool: Pool, tmp_path: Path) -> None:
+    with searching(pool, tmp_path) as running:
+        for trial_id in (0, 1):
+            ask_search(running.path, "pause", trial_id)
+            rows = [(e.kind, e.trial_id) for e in _events(running.path) if e.kind == "command"]
+            assert rows[-1] == ("command", trial_id)
+
+
+def _events(path: Path) -> list[Any]:  # Any: rows of the record
+    from fanwise.tune.record.reading import read_events
+
+    return read_events(path)
+
+
+def test_a_trial_is_paused_and_its_worker_goes_on_until_it_is_unpaused_and_stopped(pool: Pool, tmp_path: Path) -> None:
+    with searching(pool, tmp_path) as running:
+        assert "pauses at its next report" in ask_search(running.path, "pause", 0)
+        within(20.0, lambda: running.status(0) == "Paused", "trial 0 is paused")
+        within(20.0, lambda: running.status(2) == "InProgress", "another trial has its worker")
+        assert ask_search(running.path, "pause", 0).startswith("trial 0 is paused, and stays so")
+        assert ask_search(running.path, "unpause", 0).startswith("trial 0 may go on")
+        assert ask_search(running.path, "stop_trial", 1) == "trial 1 is told to stop"
+        within(20.0, lambda: running.status(1) == "Stopped", "trial 1 is stopped")
+        within(20.0, lambda: running.status(0) == "InProgress", "trial 0 runs again")
+        with pytest.raises(ValueError, match="trial 1 is over"):
+            ask_search(running.path, "stop_trial", 1)
+
+
+def test_a_paused_trial_that_is_stopped_is_over(pool: Pool, tmp_path: Path) -> None:
+    with searching(pool, tmp_path) as running:
+        ask_search(running.path, "pause", 0)
+        within(20.0, lambda: running.status(0) == "Paused", "trial 0 is paused")
+        ask_search(running.path, "stop_trial", 0)
+        within(20.0, lambda: running.status(0) == "Stopped", "trial 0 is stopped")
+        with pytest.raises(ValueError, match="trial 0 is over"):
+            ask_search(running.path, "unpause", 0)
+
+
+def test_a_configuration_of_a_persons_is_tried_next(pool: Pool, tmp_path: Path) -> None:
+    with searching(pool, tmp_path) as running:
+        assert ask_search(running.path, "enqueue", {"x": 0.5}).startswith("tried next: x=0.5, folder=")
+        ask_search(running.path, "stop_trial", 0)
+        within(20.0, lambda: running.status(2) != "none", "the next trial has begun")
+        assert Experiment(running.path).history().trials[2].config["x"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("word", "args", "said"),
+    [
+        ("enqueue", ({"x": 7.0},), r"x = 7.0 is not in uniform\(0.0, 1.0\)"),
+        ("enqueue", ({"z": 7.0},), "'z' is not in the space"),
+        ("pause", (77,), "the search has no trial 77; its trials so far are 0 to "),
+        ("stop_trial", (-1,), "the search has no trial -1"),
+        ("pause", ("x",), "a search takes no wish 'pause' with 1 arguments"),
+        ("explode", (), "a search takes no wish 'explode' with 0 arguments"),
+        ("stop", (1, 2, 3), "a search takes no wish 'stop'"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_words_and_changes_nothing(
+    word: str, args: tuple[object, ...], said: str, pool: Pool, tmp_path: Path
+) -> None:
+    with searching(pool, tmp_path) as running:
+        with pytest.raises(ValueError, match=said):
+            ask_search(running.path, word, *args)
+        assert {event.kind for event in _events(running.path)} & {"command", "enqueued", "interrupt"} == set()
+
+
+def test_a_search_that_does_not_run_is_told_so_with_what_to_do(pool: Pool, tmp_path: Path) -> None:
+    with searching(pool, tmp_path) as running:
+        ask_search(running.path, "stop")
+        running.wait()
+        with pytest.raises(ClosedError, match=r"has finished \(stopped by hand\). Go on with it: fanwise tune resume "):
+            ask_search(running.path, "stop")
+
+
+# Who is heard.
+
+
+def test_socket_and_key_are_this_users_alone_and_go_with_the_search(pool: Pool, tmp_path: Path) -> None:
+    with searching(pool, tmp_path) as running:
+        modes = [stat.S_IMODE((running.path / name).stat().st_mode) for name in ("", SOCKET_NAME, KEY_NAME)]
+        assert modes == [0o700, 0o600, 0o600]
+        ask_search(running.path, "stop")
+        running.wait()
+        assert not (running.path / SOCKET_NAME).exists() and not (running.path / KEY_NAME).exists()
+
+
+def test_a_stranger_without_the_key_is_let_do_nothing(pool: Pool, tmp_path: Path) -> None:
+    with searching(pool, tmp_path) as running:
+        hub = Hub(name="stranger")
+        try:
+            with near(running.path) as place, pytest.raises((AuthenticationError, WorkerLostError)):
+                dial(hub, place / SOCKET_NAME, secrets.token_bytes(32), within_s=5.0)
+        finally:
+            hub.close()
+        assert "interrupt" not in {event.kind for event in _events(running.path)}
+        assert ask_search(running.path, "unpause", 0).startswith("trial 0 is running")
+
+
+# A pickle that would make a file, as the head of a request.
+PICKLE = b"cposix\nsystem\n(S'touch %s'\ntR."
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"", b"\0" * 65536, b"GET / HTTP/1.1\r\n\r\n", b"fanwise1" + b"\xff" * 4096, PICKLE],
+    ids=["nothing", "zeros", "http", "a false proof", "a pickle"],
+)
+def test_garbage_from_many_connections_reaches_nothing(garbage: bytes, pool: Pool, tmp_path: Path) -> None:
+    loot = tmp_path / "loot"
+    with searching(pool, tmp_path) as running, near(running.path) as place:
+        address = str(place / SOCKET_NAME)
+        before = len(_events(running.path))
+        strangers = [_stranger(address, garbage.replace(b"%s", os.fsencode(loot))) for _ in range(300)]
+        try:
+            assert ask_search(running.path, "unpause", 0).startswith("trial 0 is running"), "a friend is still heard"
+            within(20.0, lambda: len(_events(running.path)) > before + 20, "the search goes on")
+        finally:
+            for stranger in strangers:
+                stranger.close()
+        ask_search(running.path, "stop")
+        assert running.wait().end_reason == "stopped by hand"
+    assert not loot.exists()
+
+
+def _stranger(address: str, garbage: bytes) -> socket.socket:
+    stranger = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    stranger.settimeout(5.0)
+    stranger.connect(address)
+    try:
+        stranger.sendall(garbage)
+    except OSError:
+        pass  # it was turned away before it had said all
+    return stranger
+
+
+def test_who_holds_the_key_and_sends_a_pickle_is_cut_off_unread(pool: Pool, tmp_path: Path) -> None:
+    loot = tmp_path / "loot"
+    with searching(pool, tmp_path) as running:
+        hub = Hub(name="insider")
+        try:
+            with near(running.path) as place:
+                link = dial(hub, place / SOCKET_NAME, (running.path / KEY_NAME).read_bytes(), within_s=5.0)
+            link.dumps = lambda value: (PICKLE.replace(b"%s", os.fsencode(loot)), [])
+            link.open()
+            with pytest.raises(FanwiseError):
+                link.ask("stop", within_s=10.0)
+        finally:
+            hub.close()
+        assert ask_search(running.path, "unpause", 0).startswith("trial 0 is running")
+    assert not loot.exists()
+
+
+def test_a_folder_with_a_name_too_long_for_a_socket_is_reached_all_the_same(pool: Pool, tmp_path: Path) -> None:
+    with searching(pool, tmp_path, name="n" * 100) as running:
+        assert len(os.fsencode(running.path / SOCKET_NAME)) > 107
+        ask_search(running.path, "stop")
+        assert running.wait().end_reason == "stopped by hand"
+        assert not (running.path / SOCKET_NAME).exists()
+
+
+def test_a_search_whose_folder_takes_no_socket_goes_on_and_says_so(
+    pool: Pool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tuner = quiet_tuner(_blocks_the_socket, {"x": uniform(0, 1)}, pool=pool, trials=2)
+    (tmp_path / "home").mkdir()
+    real = socket.socket.bind
+
+    def refused(self: socket.socket, address: Any) -> None:  # Any: as the family has it
+        if self.family == socket.AF_UNIX and str(address).endswith(SOCKET_NAME):
+            raise PermissionError(1, "no sockets here")
+        real(self, address)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "bind", refused)
+        experiment = tuner.run()
+    assert experiment.finished and len(experiment.trials) == 2
+    assert "cannot be steered by other processes" in caplog.text
+    assert not (tuner.path / KEY_NAME).exists()
+
+
+def _blocks_the_socket(x: float) -> float:
+    return x

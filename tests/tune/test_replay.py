@@ -1,0 +1,225 @@
+"""Every decision of a search is made again from its record alone, bit for bit; and what is made otherwise is found."""
+
+import random
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fanwise.base.errors import RecordError
+from fanwise.cli import main
+from fanwise.pool import Pool
+from fanwise.testing.simulated_record import record_simulated
+from fanwise.tune import (
+    ASHA,
+    MOASHA,
+    Ask,
+    Decision,
+    FIFOScheduler,
+    GridSearch,
+    Hyperband,
+    LocalSearch,
+    MedianStopping,
+    New,
+    NextTrial,
+    Objective,
+    Observation,
+    PopulationBasedTraining,
+    RandomSearch,
+    RandomSearcher,
+    RegularizedEvolution,
+    Scheduler,
+    Searcher,
+    SobolSearch,
+    Space,
+    Status,
+    SuccessiveHalving,
+    Tuner,
+    choice,
+    finrange,
+    lograndint,
+    loguniform,
+    ordinal,
+    qloguniform,
+    randint,
+    report,
+    reverseloguniform,
+    uniform,
+)
+from fanwise.tune.replaying import replay_experiment
+from fanwise.tune.simulate import Faults, FunctionTable
+from fanwise.tune.stopping import StoppingCriterion
+
+MAX_EPOCHS = 9
+SPACE = {
+    "learning_rate": loguniform(1e-4, 1),
+    "momentum": reverseloguniform(0.5, 0.999),
+    "dropout": uniform(0, 1),
+    "depth": randint(2, 8),
+    "width": lograndint(8, 512),
+    "decay": qloguniform(0.001, 1, 0.001),
+    "size": ordinal([16, 32, 64]),
+    "warm": finrange(0.0, 1.0, 5),
+    "optimizer": choice(["sgd", "adam"]),
+    "max_epochs": MAX_EPOCHS,
+}
+
+
+def train(config: Mapping[str, object], epoch: int) -> tuple[dict[str, object], float]:
+    chance = random.Random(f"{sorted(config.items(), key=str)} {epoch}")
+    return {"loss": chance.random() / epoch, "size": chance.random()}, 0.5 + chance.random()
+
+
+TABLE = FunctionTable(train, SPACE)
+BUDGET: dict[str, Any] = {"resource_attr": "epoch", "max_resource_attr": "max_epochs"}
+
+SCHEDULERS: Mapping[str, Callable[[], Scheduler]] = {
+    "random": lambda: RandomSearch(metric="loss", random_seed=7, points_to_evaluate=[{"learning_rate": 0.1}]),
+    "grid": lambda: GridSearch(metric="loss", num_points=2),
+    "sobol": lambda: SobolSearch(metric="loss"),
+    "local": lambda: LocalSearch(metric="loss"),
+    "evolution": lambda: RegularizedEvolution(metric="loss", population_size=8, sample_size=3),
+    "asha": lambda: ASHA(metric="loss", **BUDGET, brackets=2),
+    "asha-promotion": lambda: ASHA(metric="loss", **BUDGET, type="promotion"),
+    "halving": lambda: SuccessiveHalving(metric="loss", **BUDGET),
+    "hyperband": lambda: Hyperband(metric="loss", **BUDGET),
+    "median": lambda: MedianStopping(metric="loss", resource_attr="epoch"),
+    "pbt": lambda: PopulationBasedTraining(metric="loss", **BUDGET, population_size=4, perturbation_interval=2),
+    "moasha": lambda: MOASHA(metric=["loss", "size"], mode=["min", "max"], **BUDGET),
+}
+
+
+def recorded(folder: Path, scheduler: Scheduler, trials: int = 60, **settings: Any) -> Path:
+    stop = StoppingCriterion(max_num_trials_started=trials, max_wallclock_time=500)
+    record_simulated(folder, scheduler, TABLE, stop, n_workers=4, seed=3, **settings)
+    return folder
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_every_decision_is_made_again_bit_for_bit(tmp_path: Path, name: str) -> None:
+    replayed = replay_experiment(
+        recorded(
+            tmp_path / name,
+            SCHEDULERS[name](),
+            faults=Faults(crashes_per_hour=100.0),
+            retries=2,
+            max_equal_failures=None,
+        )
+    )
+    assert replayed.differences == []
+    assert replayed.num_decisions > 50
+    assert replayed.num_suggestions >= 4
+
+
+class Thinks(Searcher):
+    """Learns, and takes its time: it is asked ahead, and some answers come too late."""
+
+    budget_s = 1.0
+
+    def __init__(self) -> None:
+        self.num_observed = 0
+
+    def suggest(self, ask: Ask) -> Mapping[str, object]:
+        config = ask.space.sample(ask.random)
+        return config | {"learning_rate": 1 / (1 + self.num_observed)}
+
+    def observe(self, observation: Observation) -> None:
+        self.num_observed += 1
+
+
+@pytest.mark.parametrize("thinking_s", [0.5, 3.0])
+def test_a_searcher_that_thinks_is_asked_again_when_it_was_asked(tmp_path: Path, thinking_s: float) -> None:
+    folder = recorded(tmp_path / "thinks", FIFOScheduler(Thinks(), metric="loss"), thinking_s=thinking_s)
+    replayed = replay_experiment(folder)
+    assert replayed.differences == []
+    assert replayed.num_suggestions > 10
+
+
+class Forgetful(Searcher):
+    """Draws from chance of its own."""
+
+    def suggest(self, ask: Ask) -> Mapping[str, object]:
+        return ask.space.sample(random.Random())
+
+    def observe(self, observation: Observation) -> None: ...
+
+
+def test_a_searcher_with_chance_of_its_own_is_found_out(tmp_path: Path) -> None:
+    replayed = replay_experiment(recorded(tmp_path / "own", FIFOScheduler(Forgetful(), metric="loss"), trials=5))
+    assert replayed.num_different == replayed.num_suggestions == 5
+    assert replayed.differences[0].seq == 2
+    assert replayed.differences[0].recorded != replayed.differences[0].replayed
+
+
+def test_another_scheduler_is_found_out_at_its_first_other_decision(tmp_path: Path) -> None:
+    folder = recorded(tmp_path / "asha", SCHEDULERS["asha"]())
+    replayed = replay_experiment(folder, scheduler=ASHA(metric="loss", **BUDGET, brackets=2, reduction_factor=2))
+    assert replayed.num_different > 0
+
+
+class StopsAt:
+    """Stops every trial at this report, which its description leaves out: so its code may change unseen."""
+
+    objectives: tuple[Objective, ...] = (Objective("loss"),)
+    resource_attr: str | None = None
+    max_resource: float | None = None
+    searcher: Searcher | None = RandomSearcher()
+    clones = False
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    def check(self, space: Space) -> None: ...
+
+    def begin(self, space: Space, seed: int) -> None: ...
+
+    def next(self, ask: Ask) -> NextTrial:
+        return New()
+
+    def on_report(self, observation: Observation) -> Decision:
+        return Decision.STOP if observation.iter == self.at else Decision.CONTINUE
+
+    def on_rewind(self, trial_id: int, to_iter: int) -> None: ...
+
+    def on_end(self, trial_id: int, status: Status) -> None: ...
+
+    def describe(self) -> dict[str, object]:
+        return {"name": "StopsAt"}
+
+
+def test_a_search_does_not_go_on_with_a_scheduler_that_decides_otherwise(tmp_path: Path, pool: Pool) -> None:
+    folder = recorded(tmp_path / "changed", StopsAt(3), objective=train_for_real)
+    with pytest.raises(RecordError, match=r"changed cannot go on: from event \d+ on its scheduler decides otherwise"):
+        Tuner.resume(folder, scheduler=StopsAt(2), pool=pool, quiet=True).run()
+
+
+def test_the_command_says_what_was_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = recorded(tmp_path / "grid", SCHEDULERS["grid"](), trials=5)
+    assert command("tune", "replay", str(folder)) == 0
+    assert re.fullmatch(
+        r"\d+ events, \d+ decisions and 5 suggestions of .*grid: all the same\n", capsys.readouterr().out
+    )
+
+
+def test_the_command_fails_with_the_first_differences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = recorded(tmp_path / "own", FIFOScheduler(Forgetful(), metric="loss"), trials=7)
+    assert command("tune", "replay", str(folder)) == 1
+    said = capsys.readouterr().out
+    assert "7 events came out otherwise\nevent 2, Suggested at 0.000 s\n  recorded  {" in said
+    assert said.endswith("(and 2 more, which may follow from these)\n")
+
+
+def command(*arguments: str) -> int:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["fanwise", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def train_for_real(max_epochs: int, **config: object) -> None:
+    for epoch in range(1, max_epochs + 1):
+        report(epoch=epoch, **train({**config, "max_epochs": max_epochs}, epoch)[0])

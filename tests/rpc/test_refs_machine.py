@@ -32,10 +32,11 @@ class RefMachine(RuleBasedStateMachine):
     """Programs and the network do what they like."""
 
     table_class: ClassVar[type[RefTable]] = RefTable
+    losses: ClassVar[tuple[float, ...]] = (0.0, 0.3)
 
-    @initialize(seed=st.integers(0, 1000), loss=st.sampled_from([0.0, 0.3]), doubles=st.sampled_from([0.0, 0.5]))
-    def begin(self, seed: int, loss: float, doubles: float) -> None:
-        self.sim = Sim(seed, loss=loss, doubles=doubles)
+    @initialize(seed=st.integers(0, 1000), loss=st.integers(0, 1), doubles=st.sampled_from([0.0, 0.5]))
+    def begin(self, seed: int, loss: int, doubles: float) -> None:
+        self.sim = Sim(seed, loss=self.losses[loss % len(self.losses)], doubles=doubles)
         self.world = World(self.sim, SIZE, table=self.table_class, death_s=0.2)
 
     def worker(self, who: int) -> PlayedWorker:
@@ -173,9 +174,11 @@ BROKEN = {
 @pytest.mark.parametrize("method", BROKEN, ids=lambda method: BROKEN[method].__name__)
 def test_the_machine_catches_a_table_that(method: str) -> None:
     broken = type("Broken", (RefTable,), {method: BROKEN[method]})
-    machine = type("BrokenMachine", (RefMachine,), {"table_class": broken})
+    # Most faults show only where messages get lost. What Hypothesis draws depends on the modules that are loaded,
+    # derandomised or not: the longest of 16 searches took 200 examples.
+    machine = type("BrokenMachine", (RefMachine,), {"table_class": broken, "losses": (0.3,)})
     quickly = settings(
-        max_examples=500,
+        max_examples=2000,
         stateful_step_count=30,
         deadline=None,
         database=None,

@@ -29,7 +29,8 @@ Make: TypeAlias = Callable[[], Scheduler]
 Check: TypeAlias = Callable[[Make], None]
 
 MOST_BYTES_A_TRIAL = 4_000  # what a scheduler may remember of a trial of 9 reports
-_SEEDS = range(12)
+_SEEDS = range(12)  # each kind of world with each number of workers
+_FEW_SEEDS = range(6)  # where a fault shows in nearly every world
 _NUM_STEPS = 200
 _STATUSES: tuple[EndStatus, ...] = (Status.COMPLETED, Status.STOPPED, Status.FAILED)
 
@@ -47,12 +48,12 @@ def _world(scheduler: Scheduler, seed: int) -> Play:
     return Play(scheduler, seed, 1 + seed % 4, moody=seed % 3 == 1, checkpoints=checkpoints, calm=seed % 4 == 3)
 
 
-def _worlds(make: Make, *, stutters: bool = False) -> list[Play]:
+def _worlds(make: Make, seeds: Sequence[int] = _SEEDS, *, stutters: bool = False) -> list[Play]:
     """A play for each seed."""
-    schedulers = [begun(make, seed) for seed in _SEEDS]
+    schedulers = [begun(make, seed) for seed in seeds]
     return [
         _world(_Watched(each, stutters) if stutters else each, seed)
-        for seed, each in zip(_SEEDS, schedulers, strict=True)
+        for seed, each in zip(seeds, schedulers, strict=True)
     ]
 
 
@@ -64,7 +65,7 @@ def what_it_answers_is_always_allowed(make: Make) -> None:
 def a_hundred_workers_may_ask_before_the_first_report(make: Make) -> None:
     play = Play(begun(make), n_workers=100)
     assert play.running, "100 workers are free, and nothing has started"
-    play.go_on(1000)
+    play.go_on(500)
 
 
 def it_never_waits_while_configurations_are_left(make: Make) -> None:
@@ -80,7 +81,7 @@ def it_never_waits_while_configurations_are_left(make: Make) -> None:
 def a_search_without_more_configurations_ends(make: Make) -> None:
     """Whatever can go on goes on, and then it is over: nothing is asked for ever."""
     for num_configs in (0, 1, 2, 7, 40):
-        for seed in _SEEDS:
+        for seed in range(4):  # and as many workers, from 1
             play = Play(begun(make, seed), seed, 1 + seed % 4, num_configs=num_configs, calm=True)
             for _ in range(40):
                 if play.finish is None:
@@ -91,12 +92,12 @@ def a_search_without_more_configurations_ends(make: Make) -> None:
 
 
 def the_same_history_gives_the_same_answers(make: Make) -> None:
-    for one, other in zip(_worlds(make), _worlds(make), strict=True):
+    for one, other in zip(_worlds(make, _FEW_SEEDS), _worlds(make, _FEW_SEEDS), strict=True):
         assert one.go_on() == other.go_on(), "the same facts led to other answers"
 
 
 def a_copy_goes_on_as_the_original_does(make: Make) -> None:
-    for whole, play in zip(_worlds(make), _worlds(make), strict=True):
+    for whole, play in zip(_worlds(make, _FEW_SEEDS), _worlds(make, _FEW_SEEDS), strict=True):
         play.go_on(_NUM_STEPS // 2)
         copied = copy.deepcopy(play)
         play.go_on(7)
@@ -104,7 +105,7 @@ def a_copy_goes_on_as_the_original_does(make: Make) -> None:
 
 
 def begin_begins_afresh(make: Make) -> None:
-    for seed in _SEEDS:
+    for seed in _FEW_SEEDS:
         scheduler = begun(make, seed + 100)
         _world(scheduler, seed + 100).go_on()
         scheduler.begin(SPACE, seed)
@@ -113,7 +114,7 @@ def begin_begins_afresh(make: Make) -> None:
 
 
 def check_changes_nothing(make: Make) -> None:
-    for whole, play in zip(_worlds(make), _worlds(make), strict=True):
+    for whole, play in zip(_worlds(make, _FEW_SEEDS), _worlds(make, _FEW_SEEDS), strict=True):
         play.go_on(_NUM_STEPS // 2)
         play.scheduler.check(SPACE)
         assert play.go_on(_NUM_STEPS - _NUM_STEPS // 2) == whole.go_on(), "check() changed what came after"
@@ -181,7 +182,7 @@ def finished_trials_take_little_memory(make: Make) -> None:
     """From one size of a search to the next it grows by a few numbers a report, not by what is reported."""
     play = Play(begun(make), n_workers=4, calm=True, checkpoints=1.0)
     sizes = []
-    for num_trials in (200, 400):
+    for num_trials in (100, 200):
         while play.tuning.counts.num_trials_started < num_trials and play.finish is None:
             play.go_on(50)
             play.log.clear()
@@ -195,7 +196,7 @@ def finished_trials_take_little_memory(make: Make) -> None:
 
 def it_draws_no_global_chance(make: Make) -> None:
     before = random.getstate()
-    for play in _worlds(make):
+    for play in _worlds(make, _FEW_SEEDS):
         play.go_on(100)
     assert random.getstate() == before, "chance comes with the Ask, or from a generator of one's own"
 

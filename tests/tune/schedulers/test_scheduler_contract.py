@@ -72,8 +72,19 @@ OURS: dict[str, Make] = {
 }
 
 
+# The same code is run by another of ours, with other settings: the long tests play these too.
+ALIKE = {
+    "ASHA",
+    "ASHA by promotion",
+    "successive halving",
+    "PBT",
+    "MOASHA of three metrics",
+    "median rule over ASHA",
+}
+
+
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.soak] * (name in ALIKE)) for name in OURS])
 def test_our_schedulers_keep_the_contract(name: str, check: Check) -> None:
     check(OURS[name])
 

@@ -250,6 +250,10 @@ OURS: dict[str, Make] = {
         MedianStopping(metric="loss", grace_time=2, grace_population=3),
         MedianModel(2, 3),
     ),
+    "median rule from the first": lambda: (
+        MedianStopping(metric="loss", grace_time=1, grace_population=1),
+        MedianModel(1, 1),
+    ),
 }
 
 
@@ -392,8 +396,8 @@ def takes_a_tie_the_other_way(scheduler: Any) -> None:
         ("halving by 2", never_hears_of_ends),
         ("halving by 2", takes_a_tie_the_other_way),
         ("Hyperband", never_hears_of_ends),
-        ("median rule", never_rewinds),
-        ("median rule", rewinds_to_the_start),
+        ("median rule from the first", never_rewinds),
+        ("median rule from the first", rewinds_to_the_start),
     ],
 )
 def test_a_broken_version_is_caught(name: str, fault: Callable[[Any], None]) -> None:

@@ -113,18 +113,26 @@ class EvolutionMachine(RuleBasedStateMachine):
             self.model.status[trial_id] = status
             self.searcher.on_end(trial_id, status)
 
-    @rule(num=st.integers(1, 4), losses=st.lists(LOSSES, min_size=1, max_size=3))
-    def trials_run_through(self, num: int, losses: list[float]) -> None:
-        """Whole trials at once, so that populations fill."""
+    @rule(
+        num=st.integers(1, 4),
+        void=st.lists(LOSSES, max_size=1),
+        losses=st.lists(LOSSES, min_size=1, max_size=3),
+        status=st.sampled_from(("Completed", *STATUSES)),
+    )
+    def trials_run_through(self, num: int, void: list[float], losses: list[float], status: str) -> None:
+        """Whole trials at once, so that populations fill; each begins again after a first attempt, which is void."""
         for _ in range(num):
             trial_id = len(self.model.configs)
             self.suggest()
-            for loss in losses:
-                self.model.reports[trial_id].append(loss)
-                config, iter = self.model.configs[trial_id], len(self.model.reports[trial_id])
+            config = self.model.configs[trial_id]
+            for iter, loss in enumerate(void, 1):
                 self.searcher.observe(observed(trial_id, config, iter, loss))
-            self.model.status[trial_id] = "Completed"
-            self.searcher.on_end(trial_id, "Completed")
+            self.searcher.on_rewind(trial_id, 0)
+            for iter, loss in enumerate(losses, 1):
+                self.searcher.observe(observed(trial_id, config, iter, loss))
+            self.model.reports[trial_id] += losses
+            self.model.status[trial_id] = status
+            self.searcher.on_end(trial_id, status)
             self.model.running.remove(trial_id)
 
 
@@ -193,7 +201,7 @@ def test_a_broken_evolution_is_caught(mutant: Callable[[int, int], Searcher]) ->
         make = lambda: mutant(3, 2)  # noqa: E731
 
     with pytest.raises((AssertionError, LookupError)):
-        run(Machine, 150)
+        run(Machine, 400)
 
 
 def test_the_oldest_leaves_however_good_it_is() -> None:

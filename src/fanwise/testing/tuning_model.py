@@ -190,6 +190,8 @@ class TuningModel:
         self.wants: bool = False
         self.due: tuple[float, int] | None = None  # the suggestion
         self.exhausted = self.in_batch = False
+        self.offered: int | None = None  # a slot beside the workers, for one trial
+        self.is_offered = False
         self.out: list[Order] = []
 
     def handle(self, fact: Fact) -> list[Order]:
@@ -220,7 +222,8 @@ class TuningModel:
     def free_slots(self) -> list[int]:
         busy = {attempt.slot for attempt in self.running()}
         busy |= {trial.reserved for trial in self.trials if trial.reserved is not None}
-        return [slot for slot in range(self.n_workers) if slot not in busy]
+        free = [slot for slot in range(self.n_workers) if slot not in busy]
+        return free if self.offered is None else [*free, self.offered]
 
     @property
     def stage(self) -> str:
@@ -356,6 +359,25 @@ class TuningModel:
         else:
             self.suggestion = fact.config
         self._fill(fact.now_s)
+        self._withdraw()
+
+    def _asked(self, fact: facts.Asked) -> None:
+        busy = {attempt.slot for attempt in self.running()}
+        self.offered = next(slot for slot in range(self.n_workers, self.n_workers + 99) if slot not in busy)
+        self.is_offered = True
+        self._fill(fact.now_s)
+        self._withdraw()
+
+    def _withdraw(self) -> None:
+        if not self.wants and self.is_offered:
+            self.offered, self.is_offered = None, False
+
+    def _take(self) -> int:
+        """The first of the free slots."""
+        slot = self.free_slots()[0]
+        if slot == self.offered:
+            self.offered = None
+        return slot
 
     def _ready(self, fact: facts.Ready) -> None:
         attempt = self.find(fact.trial_id, fact.attempt)
@@ -526,7 +548,7 @@ class TuningModel:
 
     def _settings(self, fact: facts.Settings) -> None:
         if fact.n_workers is not None:
-            self.n_workers = fact.n_workers
+            self.n_workers, self.offered = fact.n_workers, None
         if fact.stop is not None:
             self.limits = {**dict.fromkeys(self.limits), **fact.stop}
         self._fill(fact.now_s)
@@ -551,7 +573,7 @@ class TuningModel:
         for trial in self.again:
             trial.where = "again"
         self.suspended = []
-        self.asked, self.due = None, None
+        self.asked = self.due = self.offered = None
         self.wants = self.exhausted = False
         self._obey(now_s)
         self._ask_ahead(now_s)
@@ -568,7 +590,7 @@ class TuningModel:
             if not self.free_slots() or self.stage not in ("open", "draining") or not self.begun:
                 return
             if self.again:
-                self._attempt(self.again.pop(0), self.free_slots()[0])
+                self._attempt(self.again.pop(0), self._take())
             elif self.stage != "open" or not self._next(now_s):
                 return
 
@@ -607,11 +629,11 @@ class TuningModel:
 
     def _resume(self, trial: _Trial) -> None:
         if trial.where == "runs":
-            trial.reserved = self.free_slots()[0]
+            trial.reserved = self._take()
         elif trial.hold:
             trial.wanted = True
         else:
-            self._attempt(trial, self.free_slots()[0])
+            self._attempt(trial, self._take())
 
     def _drop(self, trial: _Trial) -> None:
         if trial.where == "runs":
@@ -655,7 +677,7 @@ class TuningModel:
             trial.base = given[-1].iter
             trial.saved.append(_Saved(given[-1].name, given[-1].iter, None))
         self.trials.append(trial)
-        self._attempt(trial, self.free_slots()[0], source=source, fallback=fallback)
+        self._attempt(trial, self._take(), source=source, fallback=fallback)
 
     def _attempt(
         self,

@@ -340,21 +340,14 @@ def machine_of(make: Make) -> type[RuleBasedStateMachine]:
     return Machine
 
 
-SMALL = settings(max_examples=25, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck))
-QUICKLY = settings(
-    max_examples=400,
-    stateful_step_count=60,
-    deadline=None,
-    database=None,
-    derandomize=True,
-    phases=[Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
+LONG = settings(stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck))
+QUICKLY = settings(LONG, max_examples=400, database=None, derandomize=True, phases=[Phase.generate])
 
 
+@pytest.mark.parametrize("max_examples", [10, pytest.param(200, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("name", OURS)
-def test_a_scheduler_answers_as_its_model_does(name: str) -> None:
-    run_state_machine_as_test(machine_of(OURS[name]), settings=SMALL)
+def test_a_scheduler_answers_as_its_model_does(name: str, max_examples: int) -> None:
+    run_state_machine_as_test(machine_of(OURS[name]), settings=settings(LONG, max_examples=max_examples))
 
 
 def never_rewinds(scheduler: Any) -> None:  # Any: methods are replaced

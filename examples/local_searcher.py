@@ -34,8 +34,7 @@ class LocalSearcher(Searcher):
         is_local = ask.random.random() < self.probab_local
         if self.num_asked <= self.num_init_random or not self.best_config or not is_local:
             return ask.space.sample(ask.random)
-        names = list(ask.space.domains)
-        return ask.space.resample(self.best_config, names[int(ask.random.random() * len(names))], ask.random)
+        return ask.space.resample(self.best_config, ask.random.choice(list(ask.space.domains)), ask.random)
 
     def observe(self, observation: Observation) -> None:
         if observation.loss < self.best_loss:
@@ -66,7 +65,7 @@ searches: list[SearchData] = []
 labels: list[str] = []
 print(f"{2 * REPETITIONS} searches of {SECONDS:g} s each, then a picture; a line at the end of each:", flush=True)
 with Pool(cpus=N_WORKERS) as pool:  # one pool for all searches
-    pool.submit(torch.get_num_threads).result()  # its warm process has torch now, so no search has to wait for it
+    pool.submit(train_mlp, **first, max_epochs=1).result()  # its warm process has all modules now: no search waits
     for seed in range(REPETITIONS):
         for searcher in (RandomSearcher(), LocalSearcher(probab_local=0.8, num_init_random=5)):
             scheduler = FIFOScheduler(searcher, metric="validation_error", points_to_evaluate=[first], random_seed=seed)

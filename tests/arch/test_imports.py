@@ -38,6 +38,7 @@ OPTIONAL = {
     "jaxlib": "with_jax.py",
     "gpytorch": "with_botorch.py",
     "ConfigSpace": "with_configspace.py",
+    "IPython": "with_ipython.py",
 }
 
 QUIET = [

@@ -14,19 +14,25 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 # One row an example: its constants made small. A test sees that no example is without a row.
 SHRUNK: dict[str, dict[str, object]] = {
     "allreduce_ways": {"SIZE": 1000},
+    "asha": {"SECONDS": 3.0, "MAX_EPOCHS": 4, "GRACE_PERIOD, REDUCTION_FACTOR": (1, 2)},
     "async_random_search": {"SECONDS": 2.0, "MAX_EPOCHS": 2, "PRINT_INTERVAL_S": 0.5},
     "autograd": {},
     "data_parallel_scratch": {"EPOCHS": 1},
     "data_parallel": {"EPOCHS": 1},
     "local_searcher": {"SECONDS": 1.5, "MAX_EPOCHS": 1, "REPETITIONS": 1},
     "parameter_server_batched": {"STEPS": 5},
+    "pause_and_resume": {"KILL_AFTER_S": 3.0, "TRIALS": 6, "MAX_EPOCHS": 2},
     "pipeline_resnet": {"EPOCHS": 1},
+    "population_based": {"MAX_EPOCHS": 4, "INTERVAL": 1, "POPULATION": 4},
     "rl_cartpole": {"SOLVED": 20.0},
     "rl_cartpole_batched": {"EPISODES": 10},
     "rnn_parameter_server": {"EPOCHS": 2},
+    "sequential_search": {"TRIALS": 3, "EPOCHS": 1},
     "simulate_asha": {"CONFIGURATIONS": 50, "HOURS": 0.5, "N_WORKERS": 20},
+    "successive_halving": {"ROUNDS": 1, "PER_ROUND": 4, "R_MIN, R_MAX, ETA": (1, 4, 2)},
     "tensors": {},
     "tune_data_parallel": {"TRIALS": 2, "EPOCHS": 1},
+    "workers_1_2_4": {"WORKERS": (1, 2), "REPETITIONS": 1, "TRIALS": 3, "MAX_EPOCHS": 1},
 }
 
 

@@ -51,12 +51,76 @@ def test_a_searcher_of_ones_own_is_compared_with_random_search(
     assert_is_picture(tmp_path / "local-searcher.png")
 
 
+def test_one_trial_after_another_makes_the_incumbent(
+    run_example: Callable[[str], str], assert_is_picture: Callable[[Path], None], tmp_path: Path
+) -> None:
+    output = run_example("sequential_search")
+    rows = [line.split() for line in output.splitlines() if re.match(r"[012] +\d", line)]
+    assert rows[0][1:3] == ["0.100000", "128"], "the configuration that is given comes first"
+    errors, incumbents = ([float(row[column]) for row in rows] for column in (3, 5))
+    assert incumbents == [min(errors[: number + 1]) for number in range(3)]
+    assert_is_picture(tmp_path / "incumbent.png")
+
+
+def test_the_same_search_runs_with_more_workers(
+    run_example: Callable[[str], str], assert_is_picture: Callable[[Path], None], tmp_path: Path
+) -> None:
+    output = run_example("workers_1_2_4")
+    assert re.search(r"^n_workers=1: \d+\.\d s for 3 trials, 1.00 times as fast$", output, re.M)
+    assert re.search(r"^n_workers=2: \d+\.\d s for 3 trials, \d+\.\d\d times as fast$", output, re.M)
+    assert_is_picture(tmp_path / "workers-1-2-4.png")
+
+
+def test_successive_halving_trains_no_epoch_twice(
+    run_example: Callable[[str], str], assert_is_picture: Callable[[Path], None], tmp_path: Path
+) -> None:
+    output = run_example("successive_halving")
+    counts = {epoch: int(n) for epoch, n in re.findall(r"^epoch +(\d+): (\d+) trials$", output, re.M)}
+    assert counts == {"1": 4, "2": 2, "3": 1, "4": 1}, "4 trials to level 1, 2 to level 2, 1 to level 4"
+    assert "\n8 epochs in 1 rounds; best Best(" in output
+    assert_is_picture(tmp_path / "successive-halving.png")
+
+
+def test_asha_tries_more_than_random_search_does(
+    run_example: Callable[[str], str], assert_is_picture: Callable[[Path], None], tmp_path: Path
+) -> None:
+    output = run_example("asha")
+    trials = re.findall(r"^(random search|ASHA): (\d+) trials, (\d+) epochs, best ", output, re.M)
+    assert [name for name, _, _ in trials] == ["random search", "ASHA"]
+    assert len(re.findall(r"^trial \d+ stopped: validation_error=\S+ after [12] reports?,", output, re.M)) > 2
+    for name in ("asha-learning-curves", "asha-incumbents"):
+        assert_is_picture(tmp_path / f"{name}.png")
+
+
 def test_simulated_searches_are_compared_without_training(run_example: Callable[[str], str]) -> None:
     output = run_example("simulate_asha")
     assert output.startswith("3 searches of 0.5 virtual hours on 20 workers with each scheduler; the error, mean:\n")
     assert re.search(r"^ +3 min +8 min +15 min +30 min +trials +workers busy$", output, re.M)
     for name in ("random search", "ASHA, stopping", "ASHA, promotion"):
         assert re.search(rf"^{name} .*0\.\d{{4}} +\d+ +\d\d\.\d%$", output, re.M)
+
+
+def test_networks_of_a_population_go_on_from_each_other(
+    run_example: Callable[[str], str], assert_is_picture: Callable[[Path], None], tmp_path: Path
+) -> None:
+    output = run_example("population_based")
+    assert output.startswith("4 networks for 4 epochs on 2 workers; then a picture.\n")
+    assert re.search(r"^trial \d+ scheduled, a clone of trial \d+: ", output, re.M)
+    assert re.search(r"^\d+ trials; the best error is 0\.\d{4}\. How that network was trained:$", output, re.M)
+    line = re.findall(r"^  from epoch +(\d+) as trial \d+: learning rate 0\.\d+, weight decay 0\.\d+$", output, re.M)
+    assert line[0] == "1" and line == sorted(line)
+    assert_is_picture(tmp_path / "population-based.png")
+
+
+def test_a_search_that_is_killed_goes_on_and_starts_no_trial_with_a_checkpoint_from_scratch(
+    run_example: Callable[[str], str], assert_is_picture: Callable[[Path], None], tmp_path: Path
+) -> None:
+    output = run_example("pause_and_resume")
+    assert output.startswith("A search with 2 workers, which is killed after 3 s.\n")
+    assert re.search(r"^broken-off: \d+ trials? and \d+ epochs are on record\. It goes on:$", output, re.M)
+    assert re.search(r"^experiment .*, resumed: asynchronous search with 3 workers", output, re.M)
+    assert re.search(r"^6 trials, \d+ epochs trained, \d+ of them count$", output, re.M)
+    assert_is_picture(tmp_path / "pause-and-resume.png")
 
 
 # -- LocalSearcher -----------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from fanwise.plot.data import (
     Span,
     best_point,
     curves_by_trial,
+    from_first_ready,
     incumbent_band,
     incumbent_curve,
     incumbent_steps,
@@ -160,11 +161,11 @@ def test_without_a_first_objective_there_is_no_idle_share() -> None:
     assert [i.kind for i in timeline.intervals] == ["start-up"]
 
 
-def test_a_worker_beyond_n_workers_is_drawn_but_owes_no_time() -> None:
-    spans = [Span(0, 0, 0.0, 0.0, 4.0, 4.0, "Completed"), Span(1, 1, 0.0, 0.0, 1.0, 1.0, "Completed")]
+def test_a_worker_that_came_later_owes_time_from_then_on() -> None:
+    spans = [Span(0, 0, 0.0, 0.0, 4.0, 4.0, "Completed"), Span(1, 1, 1.0, 1.5, 3.0, 3.0, "Completed")]
     timeline = worker_timeline(search_of(spans=spans, n_workers=1, first_ready_s=0.0, stop_s=4.0, last_s=4.0))
-    assert {i.slot for i in timeline.intervals} == {0, 1}
-    assert (timeline.busy_s, timeline.idle_s) == (4.0, 0.0)
+    assert [i for i in timeline.intervals if i.slot == 1 and i.kind == "idle"] == [Interval(1, "idle", 3.0, 4.0)]
+    assert (timeline.n_workers, timeline.busy_s, timeline.startup_s, timeline.idle_s) == (2, 5.5, 0.5, 1.0)
 
 
 def test_wrong_mode_and_no_workers_are_refused() -> None:
@@ -204,3 +205,15 @@ def test_the_intervals_of_a_worker_never_overlap(search: SearchData) -> None:
         row = sorted((i for i in worker_timeline(search).intervals if i.slot == slot), key=lambda i: i.begin_s)
         assert all(i.end_s > i.begin_s for i in row)
         assert all(first.end_s <= second.begin_s for first, second in pairwise(row))
+
+
+def test_a_search_seen_from_its_first_ready_worker_counts_the_same() -> None:
+    spans = [Span(0, 0, 0.0, 8.0, 18.0, 18.0, "Completed"), Span(1, 1, 0.0, 9.0, None, None, "InProgress")]
+    before = SearchData("s", "e", "min", 2, True, [ReportPoint(0, 10.0, 1, 0.5)], spans, 8.0, 17.0, 18.0)
+    moved = from_first_ready(before)
+    assert (moved.first_ready_s, moved.stop_s, moved.last_s) == (0.0, 9.0, 10.0)
+    assert [span.started_s for span in moved.spans] == [0.0, 0.0] and moved.reports[0].t_s == 2.0
+    for share in ("busy_s", "startup_s", "idle_s"):
+        assert getattr(worker_timeline(moved), share) == pytest.approx(getattr(worker_timeline(before), share))
+    unready = SearchData("s", "e", "min", 2, True, [], [], None, None, 1.0)
+    assert from_first_ready(unready) is unready

@@ -199,6 +199,21 @@ def test_two_searches_share_the_time_axis_and_show_their_utilisation() -> None:
     assert said in texts(figure)
 
 
+def test_the_worker_timeline_draws_what_its_title_counts() -> None:
+    """The start-up of 8 s is before the axis begins; that of the second worker is 1 s longer, drawn and counted."""
+    spans = [Span(0, 0, 0.0, 8.0, 18.0, 18.0, "Completed"), Span(1, 1, 0.0, 9.0, 18.0, 18.0, "Completed")]
+    figure = workers(SearchData("s", "e", "min", 2, True, [], spans, 8.0, 18.0, 18.0))
+    said = texts(figure)
+    assert "wall-clock time since the first worker was ready [s]" in said
+    assert any(
+        "the first worker was ready after 8.0 s\nworker utilisation 95.0 % (start-up 5.0 %" in text for text in said
+    )
+    (axes,) = figure.axes
+    drawn = [path.get_extents() for boxes in axes.collections for path in boxes.get_paths()]
+    assert min(box.x0 for box in drawn) == 0.0 == axes.get_xlim()[0]
+    assert sum(box.width for box in drawn) == pytest.approx(20.0), "two workers, 10 s each"
+
+
 def test_boxes_carry_the_trial_number_only_where_it_fits() -> None:
     assert {"0", "1", "2", "3"} <= set(texts(workers(make_search(4))))
     scale = RowScale(inches_per_s=0.1, row_in=0.4)
@@ -225,7 +240,8 @@ def test_start_up_has_a_shade_of_its_own_also_where_it_is_narrow() -> None:
 def test_failed_trials_and_start_up_appear_in_the_legend_when_there_are_any() -> None:
     search = make_search(1, 1)
     assert "failed" not in texts(workers(search))
-    failed = SearchData("s", "e", "min", 1, True, [], [Span(0, 0, 0.0, 1.0, 5.0, 5.0, "Failed")], 1.0, 5.0, 5.0)
+    spans = [Span(0, 0, 0.0, 1.0, 3.0, 3.0, "Failed"), Span(0, 1, 3.0, 4.0, 5.0, 5.0, "Completed")]
+    failed = SearchData("s", "e", "min", 1, True, [], spans, 1.0, 5.0, 5.0)
     assert {"failed", "start-up", "no new trials"} <= set(texts(workers(failed)))
 
 
@@ -280,7 +296,7 @@ def test_time_begins_when_the_first_worker_was_ready() -> None:
     line = next(line for line in incumbent(search).axes[0].get_lines() if line.get_label() == "best so far")
     assert np.asarray(line.get_xdata())[0] == 1.0
     boxes = workers(search).axes[0].collections
-    assert min(path.get_extents().x0 for box in boxes for path in box.get_paths()) == -0.5, "start-up lies before it"
+    assert min(path.get_extents().x0 for box in boxes for path in box.get_paths()) == 0.0, "start-up was before it"
 
 
 def test_a_hedge_of_curves_becomes_the_best_ten_a_median_and_a_band() -> None:

@@ -103,7 +103,7 @@ def test_time_is_counted_from_the_first_ready_worker() -> None:
         2,
         True,
         [ReportPoint(0, 1.0, 1, 0.5, 7.0, "STOP")],
-        [Span(0, 0, -2.5, 0.0, 6.0, 6.5, "Completed", 6.0), Span(1, 1, -2.5, None, None, None, "InProgress")],
+        [Span(0, 0, 0.0, 0.0, 6.0, 6.5, "Completed", 6.0), Span(1, 1, 0.0, None, None, None, "InProgress")],
         0.0,
         5.0,
         7.0,

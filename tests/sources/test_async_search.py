@@ -52,7 +52,7 @@ def squeezed(text: str) -> str:
 
 def check_printed(printed: str) -> None:
     """The tables of the book, the best, and that the rest of the program found what it reads."""
-    assert re.search(r"trial 0 scheduled: learning_rate=0.1, batch_size=128, max_epochs=3$", printed, re.M)
+    assert re.search(r"^ +0 +(?:Completed|Stopped) +[1-3] +0\.1\d* +128 +3 +[1-3] +0\.\d+ +\d+\.\d+$", printed, re.M)
     assert re.search(TABLE, printed, re.M)
     assert re.search(FOOTER, printed, re.M)
     assert re.search(r"^-{20}\nResource summary \(last result is reported\):\n", printed, re.M)
@@ -87,6 +87,8 @@ def test_the_program_runs_unchanged(
     done = run_program(["-m", "fanwise.tune.syne_tune", "program.py"], folder=tmp_path)
     assert done.status == 0, done.said
     check_printed(done.out)
+    log = r"^INFO:fanwise\.tune\.events:trial 0 scheduled: learning_rate=0\.1, batch_size=128, max_epochs=3$"
+    assert re.search(log, done.err, re.M), "the program asks for what Syne Tune logs as INFO"
     if edits:
         assert re.search(r"^ +\d+ +Stopped +[12] ", done.out, re.M), "ASHA stops trials early"
 

@@ -429,6 +429,7 @@ def test_each_hyperparameter_becomes_an_axis_on_its_own_scale(tmp_path: Path) ->
     assert [place for place, _ in rate.ticks] == pytest.approx([0, 0.25, 0.5, 0.75, 1.0])
     assert (kind.is_discrete, kind.ticks, kind.places) == (True, [(0.25, "a"), (0.75, "b")], {0: 0.25, 1: 0.75})
     assert not width.is_discrete
+    assert [text for _, text in width.ticks][-1] == "1000", "a whole number in full"
     assert dict(width.places) == pytest.approx({1: 0.5}, abs=0.001), "only where its condition holds"
 
 

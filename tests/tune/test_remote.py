@@ -14,6 +14,9 @@ import pytest
 
 from fanwise.base.errors import AuthenticationError, ClosedError, FanwiseError, WorkerLostError
 from fanwise.links import Hub, dial
+from fanwise.links.frames import REQUEST, encode
+from fanwise.links.handshake import MAGIC, NONCE_SIZE
+from fanwise.links.plain import Plain
 from fanwise.pool import Pool
 from fanwise.testing import within
 from fanwise.testing.searches import quiet_tuner
@@ -184,6 +187,25 @@ def test_a_stranger_without_the_key_is_let_do_nothing(pool: Pool, tmp_path: Path
             hub.close()
         assert "interrupt" not in {event.kind for event in _events(running.path)}
         assert ask_search(running.path, "unpause", 0).startswith("trial 0 is running")
+
+
+def test_one_who_goes_on_after_a_false_proof_is_cut_off(pool: Pool, tmp_path: Path) -> None:
+    """As a stranger would: it minds no proof of the listener's, and sends its wish behind its own false one."""
+    with searching(pool, tmp_path) as running, near(running.path) as place:
+        stranger = _stranger(str(place / SOCKET_NAME), b"")
+        with stranger:
+            assert stranger.recv(len(MAGIC) + NONCE_SIZE).startswith(MAGIC)
+            head, _ = Plain().dumps(("stop", ()))
+            wish = b"".join(bytes(part) for part in encode(REQUEST, 1, head))
+            stranger.sendall(MAGIC + secrets.token_bytes(NONCE_SIZE) + secrets.token_bytes(32) + wish)
+            try:
+                said = stranger.recv(4096)
+            except ConnectionResetError:  # it was cut off with words unread
+                said = b""
+        assert said == b"", "the listener shows no proof of its own"
+        before = len(_events(running.path))
+        within(20.0, lambda: len(_events(running.path)) > before + 20, "the search goes on")
+        assert "interrupt" not in {event.kind for event in _events(running.path)}
 
 
 # A pickle that would make a file, as the head of a request.

@@ -286,7 +286,7 @@ def tune_enqueue(
 
 @tune.command("rm")
 def tune_rm(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Experiments, by name or folder.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Experiments, by name or folder.")],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Delete experiments, after asking; not one that runs.
@@ -304,7 +304,7 @@ def tune_rm(
 
 @tune.command("plot")
 def tune_plot(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="An experiment, or several to compare.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="An experiment, or several to compare.")],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the pictures go; made if need be.")] = Path("."),
     kind: Annotated[str, typer.Option("--format", metavar="KIND", help="png, svg or pdf.")] = "png",
 ) -> None:
@@ -313,8 +313,9 @@ def tune_plot(
     Several experiments are drawn into one picture of the best value so far, and one of their workers.
 
     \b
-    Example:
+    Examples:
         fanwise tune plot lenet --out pictures
+        fanwise tune plot lenet lenet-asha
     """
     from .drawing import draw
 

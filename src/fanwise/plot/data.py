@@ -144,9 +144,9 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """What all workers did. The sums count only what lies inside `window_s`, over `n_workers` workers.
+    """What all workers did. The sums count only what lies inside `window_s`.
 
-    `busy_s + startup_s + idle_s` is `n_workers` times the length of the window.
+    `busy_s + startup_s + idle_s` is the length of the window for each worker, of those that came later what was left.
     """
 
     intervals: list[Interval]
@@ -203,10 +203,10 @@ def later_values(search: SearchData) -> list[float]:
 
 
 def from_first_ready(search: SearchData) -> SearchData:
-    """The same search with its times counted from when the first objective began; as it is, before that.
+    """The same search with its times counted from when the first objective began, and nothing before that.
 
-    So the figures show the time that their numbers count: the utilisation begins there, and of several searches none is
-    ahead because its workers had been warm.
+    Until one has begun, the search as it is. So the figures show the time that their numbers count: the utilisation
+    begins there, and of several searches none is ahead because its workers had been warm.
     """
     zero_s = search.first_ready_s
     if zero_s is None:
@@ -219,7 +219,7 @@ def from_first_ready(search: SearchData) -> SearchData:
         spans=[
             replace(
                 span,
-                started_s=span.started_s - zero_s,
+                started_s=max(0.0, span.started_s - zero_s),
                 ready_s=_later(span.ready_s, zero_s),
                 ended_s=_later(span.ended_s, zero_s),
                 free_s=_later(span.free_s, zero_s),
@@ -344,17 +344,17 @@ def worker_timeline(search: SearchData) -> Timeline:
             sorted((s for s in search.spans if s.slot == slot), key=lambda s: s.started_s), search.last_s
         )
         intervals += occupied
-        if window_s is not None and slot < search.n_workers:
-            intervals += _idle(slot, occupied, window_s)
-    # A worker beyond n_workers is drawn, but owes no time.
-    owed = [interval for interval in intervals if interval.slot < search.n_workers]
+        if window_s is not None and (slot < search.n_workers or occupied):
+            # A worker that came later, when the search was resumed with more, owes time from then on.
+            begin_s = window_s[0] if slot < search.n_workers else max(window_s[0], occupied[0].begin_s)
+            intervals += _idle(slot, occupied, (begin_s, window_s[1]))
     return Timeline(
         intervals,
         window_s,
-        search.n_workers,
-        busy_s=_sum_inside("busy", owed, window_s),
-        startup_s=_sum_inside("start-up", owed, window_s),
-        idle_s=_sum_inside("idle", owed, window_s),
+        n_slots,
+        busy_s=_sum_inside("busy", intervals, window_s),
+        startup_s=_sum_inside("start-up", intervals, window_s),
+        idle_s=_sum_inside("idle", intervals, window_s),
     )
 
 

@@ -12,6 +12,7 @@ from ..base.errors import TrialStopped as TrialStopped
 from .asking import AskedTrial as AskedTrial
 from .asking import OpenSearch as OpenSearch
 from .asking import open_search as open_search
+from .background import RunningSearch as RunningSearch
 from .callbacks import MLflowCallback as MLflowCallback
 from .callbacks import SearchEnded as SearchEnded
 from .callbacks import SearchStarted as SearchStarted

@@ -29,7 +29,6 @@ from .decisions.checking import problem_with
 from .decisions.driving import handle
 from .decisions.facts import Fact, Outcome
 from .decisions.orders import Answer, Finish, Judged, Order, Start
-from .decisions.tuning import Tuning
 from .experiment import Experiment
 from .opening import check_same, check_scheduler, check_stop, copied, described, seed_of, space_of
 from .program import ASKED, Program, asked_and_told, save_program
@@ -37,7 +36,7 @@ from .record.names import check_name, experiments_folder, new_name
 from .record.notes import Notes
 from .record.progress import Progress
 from .record.reading import read_meta
-from .record.restoring import restore
+from .record.restoring import fresh_tuning, restore
 from .record.writer import Record
 from .remote.wishes import completed
 from .schedulers import RandomSearch
@@ -102,10 +101,7 @@ class OpenSearch:
             self._record, meta, restored = self._create(scheduler, stop, seed), read_meta(path), False
         try:
             self.seed = int(meta["seed"])
-            self._scheduler.begin(space, self.seed)
-            tuning_seed = seed_of(scheduler, None, self.seed)
-            criterion = StoppingCriterion.from_json(meta["stop"])
-            self._tuning = Tuning(self._scheduler, space, criterion, n_workers=0, seed=tuning_seed, **_TIMING)
+            self._tuning = fresh_tuning(meta, self._scheduler)
             progress = restore(path, self._tuning, self._scheduler.searcher) if restored else Progress(meta)
         except BaseException:
             self._record.close()

@@ -11,20 +11,26 @@ copied, and the mark follows when all of them are there.
 import contextlib
 import logging
 import os
+import re
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, final
 
 from ..base.errors import CheckpointError
+from ..base.text import counted
 
 _log = logging.getLogger(__name__)
 
 _MARK = "COMPLETE"
+_UNTIL_DURABLE_S = 0.2
+# The names that trials give, and of folders that are being written. Nothing else below a root is ours to delete.
+_NAME = re.compile(r"\d+-\d+-\d+|\.\d+-\d+-\d+\..*\.partial")
 
 
 def is_local(root: str) -> bool:
@@ -37,34 +43,39 @@ def checkpoint_root(folder: Path, name: str, given: str | None) -> str:
     return str(folder / "checkpoints") if given is None else f"{given.rstrip('/')}/{name}"
 
 
-def save_checkpoint(root: str, name: str, save: Callable[[Path], object]) -> None:
+def save_checkpoint(root: str, name: str, save: Callable[[Path], object], scratch: Callable[[], Path]) -> None:
     """Have `save` write its files into an empty folder, and keep them under the name. What it raises is passed on.
+
+    What lies there under the name is replaced: it was saved by an attempt that was lost before anybody heard of it.
+
+    Args:
+        scratch: gives a folder for files on their way to a root that is not local.
 
     Raises:
         CheckpointError: `save` wrote nothing, or the file system refuses; nothing is left behind.
     """
     if not is_local(root):
-        with _scratch() as folder:
+        with _own_folder(scratch(), name) as folder:
             _fill(folder, name, save)
-            _upload(root, name, folder)
+            with _explained(root, name):
+                _upload(root, name, folder)
         return
     base = Path(root)
-    partial = base / f".{name}.partial"
-    try:
-        base.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(mode=0o700)
-        _fill(partial, name, save)
-        _sync(partial)
-        os.rename(partial, base / name)
-    except OSError as error:
-        raise CheckpointError(f"checkpoint {name} cannot be written to {root}: {error.strerror or error}.") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    with contextlib.ExitStack() as stack:
+        with _explained(root, name):
+            base.mkdir(parents=True, exist_ok=True)
+            folder = stack.enter_context(_own_folder(base, name))
+        _fill(folder, name, save)
+        with _explained(root, name):
+            (folder / _MARK).touch()
+            _sync(folder)
+            delete_checkpoint(root, name)
+            os.rename(folder, base / name)
+            _sync_one(root)
 
 
-def open_checkpoint(root: str, name: str, into: Path) -> Path:
-    """The folder of a checkpoint; one that is not local is copied to `into`.
+def open_checkpoint(root: str, name: str, scratch: Callable[[], Path]) -> Path:
+    """The folder of a checkpoint; one that is not local is copied into `scratch`, where it replaces the last copy.
 
     Raises:
         CheckpointError: it is not there, or not whole; or the file system refuses.
@@ -76,12 +87,15 @@ def open_checkpoint(root: str, name: str, into: Path) -> Path:
         return folder
     filesystem, base = _filesystem(root)
     try:
+        filesystem.invalidate_cache()
         if not filesystem.exists(f"{base}/{name}/{_MARK}"):
             raise CheckpointError(f"there is no whole checkpoint {name} in {root}.")
-        filesystem.get(f"{base}/{name}/", str(into / name) + "/", recursive=True)
+        into = scratch() / "checkpoint"
+        shutil.rmtree(into, ignore_errors=True)
+        filesystem.get(f"{base}/{name}/", f"{into}/", recursive=True)
     except OSError as error:
         raise CheckpointError(f"checkpoint {name} cannot be read from {root}: {error}.") from error
-    return into / name
+    return into
 
 
 def delete_checkpoint(root: str, name: str) -> None:
@@ -109,13 +123,39 @@ def delete_root(root: str) -> None:
         filesystem.rm(base, recursive=True)
 
 
+def sweep_checkpoints(root: str, keep: Collection[str]) -> list[str]:
+    """Delete all checkpoints but these, whole or half written, and return their names.
+
+    What a trial saved is an orphan when its tuner was killed before it had committed the report of it; and what was
+    deleted is there again when the tuner was killed before it came to that. OSError: the file system refuses.
+    """
+    if is_local(root):
+        names = os.listdir(root) if os.path.isdir(root) else []
+    else:
+        filesystem, base = _filesystem(root)
+        filesystem.invalidate_cache()
+        try:
+            names = [path.rstrip("/").rpartition("/")[2] for path in filesystem.ls(base, detail=False)]
+        except FileNotFoundError:
+            names = []
+    orphans = [name for name in names if _NAME.fullmatch(name) and name not in keep]
+    for name in orphans:
+        delete_checkpoint(root, name)
+    return orphans
+
+
 @final
 class CheckpointStore:
-    """Deletes checkpoints that are needed no more, in a thread of its own, so that no decision waits for a disk."""
+    """Deletes checkpoints that are needed no more, in a thread of its own, so that no decision waits for a disk.
+
+    A while after it was told: what it is told of is committed, but a power cut takes the last moments of a record, and
+    then the older checkpoint is the one that counts.
+    """
 
     def __init__(self, root: str) -> None:
+        self._closing = threading.Event()
         self._root = root
-        self._names: SimpleQueue[str | None] = SimpleQueue()
+        self._names: SimpleQueue[tuple[float, str] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def discard(self, names: list[str]) -> None:
@@ -124,16 +164,27 @@ class CheckpointStore:
             self._thread = threading.Thread(target=self._run, name="fanwise-checkpoints", daemon=True)
             self._thread.start()
         for name in names:
-            self._names.put(name)
+            self._names.put((time.monotonic(), name))
 
     def close(self) -> None:
-        """Blocks until all that was discarded is deleted."""
+        """Blocks until all that was discarded is deleted. Close the record before."""
+        self._closing.set()
         if self._thread is not None:
             self._names.put(None)
             self._thread.join()
 
+    def sweep(self, keep: Collection[str]) -> None:
+        """Delete what nobody knows, while no trial runs; see `sweep_checkpoints`."""
+        try:
+            if orphans := sweep_checkpoints(self._root, keep):
+                _log.info("deleted %s in %s that no trial needs", counted(len(orphans), "checkpoint"), self._root)
+        except Exception as error:  # a full disk or a lost network must not end the search
+            _log.warning("checkpoints that no trial needs could not be deleted from %s: %s", self._root, error)
+
     def _run(self) -> None:
-        while (name := self._names.get()) is not None:
+        while (told := self._names.get()) is not None:
+            at_s, name = told
+            self._closing.wait(max(0.0, at_s + _UNTIL_DURABLE_S - time.monotonic()))
             try:
                 delete_checkpoint(self._root, name)
             except Exception as error:  # a full disk or a lost network must not end the search
@@ -147,7 +198,16 @@ def _fill(folder: Path, name: str, save: Callable[[Path], object]) -> None:
             f"the function given as checkpoint= wrote nothing into its folder for checkpoint {name}.\n"
             f"  right:  report(..., checkpoint=lambda folder: torch.save(state, folder / 'state.pt'))"
         )
-    (folder / _MARK).touch()
+
+
+@contextmanager
+def _explained(root: str, name: str) -> Iterator[None]:
+    """What a file system says, as our error. What the user's own function says is passed on: not for in here."""
+    try:
+        yield
+    except OSError as error:
+        what = f"checkpoint {name} cannot be written to {root}: {error.strerror or error}."
+        raise CheckpointError(f"{what} Look at the disk (full?), or set checkpoints= to another place.") from error
 
 
 def _sync(folder: Path) -> None:
@@ -167,21 +227,21 @@ def _sync_one(path: str) -> None:
 
 
 @contextmanager
-def _scratch() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="fanwise-checkpoint-") as folder:
+def _own_folder(base: Path, name: str) -> Iterator[Path]:
+    """An empty folder in `base`, gone afterwards unless it was renamed."""
+    folder = tempfile.mkdtemp(prefix=f".{name}.", suffix=".partial", dir=base)
+    try:
         yield Path(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _upload(root: str, name: str, folder: Path) -> None:
     filesystem, base = _filesystem(root)
-    mark = folder / _MARK
-    mark.unlink()
-    try:
-        filesystem.makedirs(f"{base}/{name}", exist_ok=True)
-        filesystem.put(f"{folder}/", f"{base}/{name}/", recursive=True)
-        filesystem.pipe_file(f"{base}/{name}/{_MARK}", b"")
-    except OSError as error:
-        raise CheckpointError(f"checkpoint {name} cannot be written to {root}: {error}.") from error
+    delete_checkpoint(root, name)
+    filesystem.makedirs(f"{base}/{name}", exist_ok=True)
+    filesystem.put(f"{folder}/", f"{base}/{name}/", recursive=True)
+    filesystem.pipe_file(f"{base}/{name}/{_MARK}", b"")
 
 
 def _filesystem(root: str) -> tuple[Any, str]:  # Any: fsspec has no types

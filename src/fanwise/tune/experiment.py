@@ -29,6 +29,7 @@ from .record.overview import State as State
 from .record.overview import is_written, state_of
 from .record.reading import FILE_NAME, iter_events, read_meta
 from .record.snapshot import SearchSnapshot
+from .terminal.page import search_page
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,6 +66,10 @@ class Experiment:
 
     def __repr__(self) -> str:
         return f"Experiment({self.name!r}, {str(self.path)!r})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows of it."""
+        return search_page(self.snapshot(), self.state if self.end_reason is None else f"ended: {self.end_reason}")
 
     @property
     def name(self) -> str:

@@ -95,7 +95,7 @@ def _texts(values: Sequence[object]) -> list[str]:
     if not all(map(is_number, values)):
         return [str(value) for value in values]
     for digits in range(3, 17):
-        texts = [f"{value:.{digits}g}" for value in values]
+        texts = [str(value) if isinstance(value, int) else f"{value:.{digits}g}" for value in values]
         if len(set(texts)) == len(set(values)):
             break
     return texts

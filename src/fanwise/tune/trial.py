@@ -56,7 +56,7 @@ def report(*, checkpoint: Any = None, **metrics: Any) -> None:  # Any: else **di
         send_report(metrics)
         return
     name = _next_name()
-    save_checkpoint(current().context["checkpoints"], name, checkpoint)
+    save_checkpoint(current().context["checkpoints"], name, checkpoint, trial_folder)
     send_report(metrics, checkpoint=name)
 
 
@@ -78,7 +78,7 @@ def load_checkpoint() -> Path | None:
     if name is None:
         return None
     try:
-        return open_checkpoint(context["checkpoints"], name, _scratch_folder())
+        return open_checkpoint(context["checkpoints"], name, trial_folder)
     except CheckpointError as error:
         raise CheckpointError(
             f"trial {current().number} cannot go on: {error.message} Catch CheckpointError to begin from scratch."

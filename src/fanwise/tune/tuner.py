@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 from ..base.errors import ClosedError, RecordError, SearchFailedError, SearchInterrupted
 from ..base.nearest import names_nearest_option
@@ -31,6 +31,7 @@ from ..pool.functions import check_signature, name_of, pack
 from ..pool.leases import Ledger
 from ..pool.preload import modules_needed
 from ..pool.specs import Packed
+from .background import RunningSearch
 from .callbacks.events import SearchEnded, SearchStarted
 from .callbacks.listening import Listening, checked_callbacks
 from .checkpoints import CheckpointStore, checkpoint_root
@@ -258,11 +259,20 @@ class Tuner:
         """The experiment's folder."""
         return experiments_folder() / self.name if self._folder is None else self._folder
 
-    def run(self) -> Experiment:
-        """Search until the stopping criterion holds; blocks. Returns the experiment.
+    @overload
+    def run(self, *, block: Literal[True] = True) -> Experiment: ...
 
-        Ctrl-C once ends the search: trials are stopped, everything is kept, and SearchInterrupted, a KeyboardInterrupt
-        that carries the experiment, is raised. Twice kills what still runs.
+    @overload
+    def run(self, *, block: Literal[False]) -> RunningSearch: ...
+
+    def run(self, *, block: bool = True) -> Experiment | RunningSearch:
+        """Search until the stopping criterion holds. Returns the experiment.
+
+        With `block=False` the search runs in a thread, and what is returned as soon as it has begun has `wait()`,
+        `experiment`, `finished` and `stop()`. It is stopped when the program ends.
+
+        Ctrl-C, or the stop button of a notebook, once ends the search: trials are stopped, everything is kept, and
+        SearchInterrupted, a KeyboardInterrupt that carries the experiment, is raised. Twice kills what still runs.
 
         Raises:
             NotSendableError: the objective refers to something that cannot travel to a worker; it is named.
@@ -274,6 +284,13 @@ class Tuner:
             SearchInterrupted: Ctrl-C.
             Exception: what the scheduler or its searcher raised, in its own type.
         """
+        check_switch("block", block)
+        if not block:
+            return RunningSearch(self._search_to_the_end, self.stop, self.path, grace_s=self._timing["stop_grace_s"])
+        return self._search_to_the_end(lambda: None)
+
+    def _search_to_the_end(self, begun_at_last: Callable[[], None]) -> Experiment:
+        """`run`, in whatever thread. `begun_at_last`: is called when wishes are heard."""
         if self._ran:
             raise ValueError("this tuner has run. A search is run once: make a new Tuner, or Tuner.resume(name).")
         if self._pool is None and in_job():
@@ -302,14 +319,18 @@ class Tuner:
             listening.start(self._started())
             try:
                 (self.path / "output").mkdir(mode=0o700, exist_ok=True)
+                if self._resumes:
+                    store.sweep(begun.tuning.checkpoints)
                 self._search, self._hub = search, hub
-                self._run(hub, search, interrupts, begun)
+                self._run(hub, search, interrupts, begun, begun_at_last)
             finally:
                 leave(hub, search)
-                store.close()
                 try:
                     _close(begun.record, search, begun.progress)
                 finally:
+                    store.close()
+                    if search.failure is None:  # else the record is behind what was decided
+                        store.sweep(begun.tuning.checkpoints)
                     listening.close(self._ended(search, begun.progress))
         self._raise_failure(search, interrupts)
         return Experiment(self.path)
@@ -443,7 +464,9 @@ class Tuner:
 
     # -- while it runs, and after ----------------------------------------------------------------------------------
 
-    def _run(self, hub: Hub, search: Search, interrupts: Interrupts, begun: _Begun) -> None:
+    def _run(
+        self, hub: Hub, search: Search, interrupts: Interrupts, begun: _Begun, begun_at_last: Callable[[], None]
+    ) -> None:
         """Wait for the end of the search and show it."""
         screen = screen_for(self._print_update_interval, quiet=self._quiet)
         screen.begin(self._first_lines())
@@ -452,6 +475,7 @@ class Tuner:
             tuning = begun.tuning
             tuning.listen(search.suggester(self.scheduler.searcher))
             hub.call_soon(lambda: search.begin(tuning, begun.first))
+            begun_at_last()
             watch(hub, search, screen, interrupts)
         finally:
             leave(hub, search)

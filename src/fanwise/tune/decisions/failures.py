@@ -47,7 +47,8 @@ class Failures:
             self._reasons[key] += 1
             self._examples.setdefault(key, reason)
         if self._finished == self._max_equal and self._reasons[key] == self._max_equal:
-            text = _text(f"the first {self._max_equal} trials to finish all failed alike", reason)
+            alike_text = f"the first {self._max_equal} trials to finish all failed alike"
+            text = _text("the first trial to finish failed" if self._max_equal == 1 else alike_text, reason)
             return f"{text}\nRepair the objective; or set max_equal_failures=None to go on whatever happens."
         return None
 

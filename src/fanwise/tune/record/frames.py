@@ -74,7 +74,7 @@ def trials_frame(history: History, metric: str, mode: str, *, dead: bool = False
         "trial_id": [trial.trial_id for trial in trials],
         "status": [history.status_of(trial, dead=dead) for trial in trials],
         "attempt": [trial.last.number for trial in trials],
-        "iter": [trial.last.num_reports for trial in trials],
+        "iter": [trial.num_reports for trial in trials],
         **configs,
     }
     for name, values in reports.values.items():

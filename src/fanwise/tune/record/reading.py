@@ -13,7 +13,7 @@ A reader needs the record's folder writable, or the `-shm` file that the writer 
 import json
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,13 +61,19 @@ def read_events(path: str | os.PathLike[str], after_seq: int = 0) -> list[Event]
     return [event for chunk in iter_events(path, after_seq) for event in chunk]
 
 
-def iter_events(path: str | os.PathLike[str], after_seq: int = 0) -> Iterator[list[Event]]:
-    """The events that `read_events` returns, in lists of up to 10,000, so that a large record needs little memory."""
+def iter_events(path: str | os.PathLike[str], after_seq: int = 0, kinds: Sequence[str] = ()) -> Iterator[list[Event]]:
+    """The events that `read_events` returns, in lists of up to 10,000, so that a large record needs little memory.
+
+    Args:
+        kinds: only of these kinds; none: of all.
+    """
     file = _file_of(path)
     with _explained(file), closing(_connect(file)) as connection:
         _checked_meta(connection, file)
         rows = connection.execute(
-            "SELECT seq, t_s, kind, trial, body FROM events WHERE seq > ? ORDER BY seq", (after_seq,)
+            "SELECT seq, t_s, kind, trial, body FROM events WHERE seq > ?"
+            f"{' AND kind IN (' + ', '.join('?' * len(kinds)) + ')' if kinds else ''} ORDER BY seq",
+            (after_seq, *kinds),
         )
         while chunk := rows.fetchmany(_CHUNK):
             yield _decoded(chunk, file)

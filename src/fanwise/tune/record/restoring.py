@@ -100,9 +100,8 @@ def _rows(folder: Path, progress: Progress | None) -> Iterator[tuple[int, Fact, 
 def last_settings(folder: Path, meta: Mapping[str, Any]) -> tuple[int, StoppingCriterion]:  # Any: JSON
     """The number of workers and the stopping criterion that held last."""
     n_workers, stop = int(meta["n_workers"]), meta["stop"]
-    for events in iter_events(folder):
+    for events in iter_events(folder, kinds=("settings", "resumed")):
         for event in events:
-            if event.kind in ("settings", "resumed"):
-                n_workers = event.body["n_workers"] or n_workers
-                stop = event.body["stop"] or stop
+            n_workers = event.body["n_workers"] or n_workers
+            stop = event.body["stop"] or stop
     return n_workers, StoppingCriterion.from_json(stop)

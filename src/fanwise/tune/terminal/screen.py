@@ -1,9 +1,9 @@
 """What a running search shows: a live table in a terminal, plain lines elsewhere. The tuner's only way to print.
 
 The tuner's main thread calls `show` a few times a second with the news since the last call and a snapshot; nothing
-here runs on the hub's thread, so drawing costs no decision its time. In a terminal the table is redrawn in place; in
-a log every event is a line, unless `logging` writes the same lines there, and every `print_update_interval` seconds
-the table of the book follows.
+here runs on the hub's thread, so drawing costs no decision its time. In a terminal the table is redrawn in place, in a
+notebook one display is; in a log every event is a line, unless `logging` writes the same lines there, and every
+`print_update_interval` seconds the table of the book follows.
 
 A screen that can no longer be written to (its terminal has gone, its pipe is closed) ends no search: from then on
 nothing is shown, and one line goes to the log.
@@ -38,10 +38,20 @@ class Screen(Protocol):
 
 
 def screen_for(print_update_interval: float, *, quiet: bool) -> Screen:
-    """The screen that fits standard output."""
+    """The screen that fits standard output, or the notebook that this process is the kernel of."""
     if quiet or sys.stdout is None:
         return NoScreen()
+    if _is_notebook():
+        from .with_ipython import NotebookScreen
+
+        return FragileScreen(NotebookScreen())
     return FragileScreen(LiveScreen() if _is_terminal() else LogScreen(print_update_interval))
+
+
+def _is_notebook() -> bool:
+    """Whether this process is the kernel of a notebook, which shows displays. Loads nothing."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel")
 
 
 def _is_terminal() -> bool:

@@ -84,7 +84,7 @@ def status_table(
     ]
     padded = [[_pad(text, column.width) for text in (column.head, *column.cells)] for column in columns]
     lines = [" ".join(cells) for cells in zip(*padded, strict=True)]
-    return "\n".join(lines + _hidden_lines(len(shown), max(len(rows), total or 0)))
+    return "\n".join(lines + hidden_lines(len(shown), max(len(rows), total or 0)))
 
 
 def footer(snapshot: SearchSnapshot) -> str:
@@ -130,7 +130,7 @@ def _choose(rows: Sequence[TrialRow], max_rows: int, keep: Collection[int]) -> l
     return sorted(ranked[:max_rows], key=lambda r: r.trial_id)
 
 
-def _hidden_lines(n_shown: int, n_trials: int) -> list[str]:
+def hidden_lines(n_shown: int, n_trials: int) -> list[str]:
     n_hidden = n_trials - n_shown
     if n_hidden <= 0:
         return []
@@ -215,9 +215,9 @@ def live_table(snapshot: SearchSnapshot, *, width: int = 80, height: int = 24) -
     from rich.console import Group
     from rich.text import Text
 
-    shown = _choose_live(snapshot, max(1, height - _LIVE_OVERHEAD))
-    columns, n_left_out = _fit(_live_columns(snapshot, shown), width)
-    hidden = _hidden_lines(len(shown), max(len(snapshot.rows), _total(snapshot)))
+    shown = choose_live(snapshot, max(1, height - _LIVE_OVERHEAD))
+    columns, n_left_out = _fit(live_columns(snapshot, shown), width)
+    hidden = hidden_lines(len(shown), max(len(snapshot.rows), _total(snapshot)))
     if n_left_out:
         hidden.append(f"({n_left_out} column{'s do' if n_left_out > 1 else ' does'} not fit)")
     parts: list[RenderableType] = [
@@ -227,18 +227,18 @@ def live_table(snapshot: SearchSnapshot, *, width: int = 80, height: int = 24) -
     if hidden:
         parts.append(Text(" ".join(hidden), style="dim", no_wrap=True, overflow="ellipsis"))
     parts.append(_progress(snapshot, width))
-    parts += [Text(line, no_wrap=True, overflow="ellipsis") for line in (counts_line(snapshot), _best_line(snapshot))]
+    parts += [Text(line, no_wrap=True, overflow="ellipsis") for line in (counts_line(snapshot), best_line(snapshot))]
     return Group(*parts)
 
 
-def _choose_live(snapshot: SearchSnapshot, max_rows: int) -> list[TrialRow]:
+def choose_live(snapshot: SearchSnapshot, max_rows: int) -> list[TrialRow]:
     best_id = None if snapshot.best is None else snapshot.best[1]
     ranked = sorted(snapshot.rows, key=lambda r: (r.trial_id != best_id, r.status != _RUNNING, -r.trial_id))[:max_rows]
     running = sorted((row for row in ranked if row.status == _RUNNING), key=lambda r: r.trial_id)
     return running + sorted((row for row in ranked if row.status != _RUNNING), key=lambda r: -r.trial_id)
 
 
-def _live_columns(snapshot: SearchSnapshot, shown: Sequence[TrialRow]) -> list[tuple[int, _Column]]:
+def live_columns(snapshot: SearchSnapshot, shown: Sequence[TrialRow]) -> list[tuple[int, _Column]]:
     """Columns in order of display, each with its rank: the higher, the sooner it is left out."""
 
     def column(name: str, values: Sequence[object], *, text: bool = False) -> _Column:
@@ -319,7 +319,7 @@ def counts_line(snapshot: SearchSnapshot) -> str:
     return line
 
 
-def _best_line(snapshot: SearchSnapshot) -> str:
+def best_line(snapshot: SearchSnapshot) -> str:
     if snapshot.best is None:
         return f"no {_printable(snapshot.metric)} reported yet"
     value, trial_id = snapshot.best

@@ -1,0 +1,105 @@
+"""A search that runs beside the program that started it: what `Tuner.run(block=False)` returns."""
+
+import atexit
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import final
+
+from ..base.errors import ClosedError, DeadlineExceeded
+from .experiment import Experiment
+
+# How long the end of the program waits for the trials to stop, beyond their grace.
+_LAST_WAIT_S = 5.0
+
+
+@final
+class RunningSearch:
+    """A search in a thread of its own. When the program ends, the search is stopped; what it did is kept.
+
+    Args:
+        run: runs the search, and calls what it is given when it has begun.
+        stop: ends it; ClosedError: it does not run.
+        path: of the experiment.
+        grace_s: seconds that its trials get to stop.
+
+    Raises:
+        Exception: what kept the search from beginning.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Callable[[], None]], Experiment],
+        stop: Callable[[str], None],
+        path: Path,
+        *,
+        grace_s: float,
+    ) -> None:
+        self._run = run
+        self._stop = stop
+        self._path = path
+        self._grace_s = grace_s
+        self._has_begun = False
+        self._begun_or_over = threading.Event()
+        self._over = threading.Event()
+        self._result: Experiment | None = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._work, name="fanwise-search", daemon=True)
+        self._thread.start()
+        self._begun_or_over.wait()
+        if not self._has_begun and self._error is not None:
+            self._thread.join()
+            raise self._error
+        atexit.register(self._leave)
+
+    @property
+    def experiment(self) -> Experiment:
+        """What is known of it so far; its properties follow the search."""
+        return Experiment(self._path)
+
+    @property
+    def finished(self) -> bool:
+        """Whether it is over: `wait` does not block."""
+        return self._over.is_set()
+
+    def wait(self, timeout_s: float | None = None) -> Experiment:
+        """Block until the search is over. Ctrl-C ends the waiting, not the search; see `stop`.
+
+        Raises:
+            DeadlineExceeded: it is not over after `timeout_s`; it goes on.
+            Exception: as `Tuner.run`.
+        """
+        if not self._over.wait(timeout_s):
+            raise DeadlineExceeded(f"the search {self._path.name!r} still runs after {timeout_s:g} s, and goes on.")
+        self._thread.join()
+        atexit.unregister(self._leave)
+        if self._error is not None:
+            raise self._error
+        assert self._result is not None, "it ended with an experiment or an error"
+        return self._result
+
+    def stop(self, reason: str = "stopped by hand") -> None:
+        """End it as its stopping criterion would. Does not block. Nothing happens when it is over."""
+        with suppress(ClosedError):
+            self._stop(reason)
+
+    def _repr_html_(self) -> str:
+        return self.experiment._repr_html_()
+
+    def _work(self) -> None:
+        try:
+            self._result = self._run(self._note_begun)
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._over.set()
+            self._begun_or_over.set()
+
+    def _note_begun(self) -> None:
+        self._has_begun = True
+        self._begun_or_over.set()
+
+    def _leave(self) -> None:
+        self.stop("its program ended")
+        self._over.wait(self._grace_s + _LAST_WAIT_S)

@@ -1,0 +1,119 @@
+"""In a notebook: a display that is updated in place, the kernel's stop button, searches beside the cells.
+
+In a real kernel, which a program of its own starts and talks to.
+"""
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fanwise.testing.programs import run_program
+
+if importlib.util.find_spec("nbclient") is None or importlib.util.find_spec("ipykernel") is None:
+    pytest.skip("needs nbclient and ipykernel", allow_module_level=True)
+
+SETTING_UP = """
+from fanwise.tune import *
+
+def objective(x):
+    for step in range(3):
+        report(loss=x / (step + 1))
+
+def for_ever(x):
+    while True:
+        report(loss=x)
+
+def tuner(name, objective=objective, **options):
+    stop = StoppingCriterion(max_num_trials_started=4)
+    return Tuner(objective, {"x": uniform(0, 1)}, RandomSearch(metric="loss"), stop, n_workers=2, name=name, **options)
+"""
+
+# Executes the cells and says what a reader of the notebook would see.
+READER = """
+import json, sys, nbformat
+from nbclient import NotebookClient
+book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in json.load(open("cells.json"))])
+NotebookClient(book, timeout=90, kernel_name="python3").execute()
+print("CELLS", json.dumps([cell.outputs for cell in book.cells]))
+"""
+
+# Executes one cell and presses the stop button when trials report.
+PRESSER = """
+import json, sys
+from jupyter_client.manager import start_new_kernel
+from fanwise.base.errors import RecordError
+from fanwise.testing import within
+from fanwise.tune import load_experiment
+
+def reports():
+    try:
+        return len(load_experiment("pressed").results) > 0
+    except RecordError:
+        return False
+
+manager, client = start_new_kernel()
+said, results = [], {}
+try:
+    for text in json.load(open("cells.json")):
+        number = client.execute(text)
+        if "pressed" in text:
+            within(60, reports, "trials report")
+            manager.interrupt_kernel()
+        while True:
+            message = client.get_iopub_msg(timeout=60)
+            if message["parent_header"].get("msg_id") != number:
+                continue
+            if message["msg_type"] == "stream":
+                said.append(message["content"]["text"])
+            if message["msg_type"] == "error":
+                said.append(message["content"]["ename"])
+            if message["msg_type"] == "status" and message["content"]["execution_state"] == "idle":
+                break
+finally:
+    client.stop_channels()
+    manager.shutdown_kernel(now=True)
+print("CELLS", json.dumps(said))
+"""
+
+
+def seen(program: str, cells: list[str], folder: Path) -> Any:  # Any: JSON
+    (folder / "cells.json").write_text(json.dumps([SETTING_UP, *cells]))
+    (folder / "reader.py").write_text(program)
+    done = run_program(["reader.py"], folder=folder)
+    lines = [line for line in done.out.splitlines() if line.startswith("CELLS ")]
+    assert done.status == 0 and len(lines) == 1, done.said
+    return json.loads(lines[0].removeprefix("CELLS "))
+
+
+def test_a_search_is_one_display_that_ends_with_all_trials(tmp_path: Path) -> None:
+    _, outputs, shown = seen(READER, ["experiment = tuner('nb').run()", "experiment"], tmp_path)
+    assert [output["output_type"] for output in outputs] == ["stream", "display_data"]
+    assert outputs[0]["text"].startswith("experiment nb: asynchronous search with 2 workers")
+    page, text = outputs[1]["data"]["text/html"], outputs[1]["data"]["text/plain"]
+    assert page.count("<tr style") == 4 and page.count("font-weight: bold") == 1
+    assert "the search ended: max_num_trials_started=4 reached" in page
+    assert "4 finished (4 until the end)" in text
+    (result,) = shown
+    assert result["output_type"] == "execute_result"
+    assert result["data"]["text/plain"].startswith("Experiment('nb'")
+    assert result["data"]["text/html"].count("<tr style") == 4
+
+
+def test_a_search_goes_on_beside_the_cells_and_is_shown_where_it_was_started(tmp_path: Path) -> None:
+    cells = ["running = tuner('behind').run(block=False)", "len(running.wait(60).trials)"]
+    _, outputs, waited = seen(READER, cells, tmp_path)
+    assert [output["output_type"] for output in outputs] == ["stream", "display_data"]
+    assert outputs[1]["data"]["text/html"].count("<tr style") == 4
+    assert waited[-1]["data"]["text/plain"] == "4"
+
+
+def test_the_stop_button_ends_the_search_and_the_cell_and_not_the_kernel(tmp_path: Path) -> None:
+    cells = ["tuner('pressed', for_ever).run()\nprint('the cell goes on')", "print(load_experiment('pressed').state)"]
+    cells[1] = "print(load_experiment(''.join(['pre', 'ssed'])).end_reason)"
+    said = seen(PRESSER, cells, tmp_path)
+    assert "SearchInterrupted" in said
+    assert said[-1] == "interrupted\n"
+    assert "the cell goes on\n" not in said

@@ -1,0 +1,188 @@
+"""kill -9 of the tuner, and it goes on: nothing acknowledged is lost, nothing is trained twice, the end is the same.
+
+Each search is killed once or twice, at moments made of a seed, then resumed to its end and compared with the same
+search that nobody killed. The objective writes down what was acknowledged, in files of its own, before it goes on.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import fanwise
+from fanwise.base.errors import RecordError
+from fanwise.pool import Pool
+from fanwise.testing import within
+from fanwise.testing.processes import MARKER, running_processes
+from fanwise.tune import Experiment, Tuner, replay_experiment
+
+SOURCES = Path(fanwise.__file__).parents[1]
+
+SCRIPT = """
+import hashlib, os, sys
+from fanwise.tune import (
+    ASHA, PopulationBasedTraining, RandomSearch, StoppingCriterion, SuccessiveHalving, Tuner,
+    from_iter, load_checkpoint, report, trial_id, uniform,
+)
+
+def train(x, max_epochs, folder):
+    place = load_checkpoint()
+    reached = 0 if place is None else int((place / "epoch").read_text())
+    assert reached == from_iter()
+    note = os.open(f"{folder}/{trial_id()}.noted", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.write(note, b"begun %d\\n" % reached)
+    for epoch in range(reached + 1, max_epochs + 1):
+        loss = int(hashlib.md5(f"{x} {epoch}".encode()).hexdigest()[:8], 16) / epoch
+        report(loss=loss, epoch=epoch, checkpoint=lambda at: (at / "epoch").write_text(str(epoch)))
+        os.write(note, b"acknowledged %d\\n" % epoch)
+
+if __name__ == "__main__":
+    what, folder, seed = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    budget = {"metric": "loss", "resource_attr": "epoch", "max_resource_attr": "max_epochs", "random_seed": seed}
+    print("it begins", flush=True)
+    if what == "resume":
+        Tuner.resume(folder + "/home/killed", quiet=True).run()
+        sys.exit()
+    # One worker where what happens depends on who is first: then it is the same however often it is killed.
+    scheduler, n_workers, trials = {
+        "random": (RandomSearch(metric="loss", random_seed=seed), 2, 12),
+        "halving": (SuccessiveHalving(**budget), 2, 27),
+        "asha": (ASHA(**budget, type="promotion"), 1, 27),
+        "population": (PopulationBasedTraining(**budget, population_size=3, perturbation_interval=2), 1, 20),
+    }[what]
+    stop = StoppingCriterion(max_num_trials_started=trials)
+    space = {"x": uniform(0, 1), "max_epochs": 9, "folder": folder}
+    Tuner(train, space, scheduler, stop, n_workers=n_workers, name="killed", quiet=True).run()
+"""
+
+Ends = dict[int, tuple[str, int, float]]
+
+
+def noted(folder: Path) -> dict[int, list[tuple[str, int]]]:
+    """What each trial wrote down: where its attempts began, and what was acknowledged. A kill may cut the last line."""
+    return {
+        int(path.stem): [
+            (line.split()[0], int(line.split()[1]))
+            for line in path.read_text().splitlines(keepends=True)
+            if line.endswith("\n")
+        ]
+        for path in folder.glob("*.noted")
+    }
+
+
+def num_acknowledged(folder: Path) -> int:
+    return sum(what == "acknowledged" for lines in noted(folder).values() for what, _ in lines)
+
+
+def ends_of(experiment: Experiment) -> Ends:
+    """Status, number of reports and x of every trial."""
+    history = experiment.history()
+    return {
+        trial.trial_id: (history.status_of(trial), trial.num_reports, trial.config["x"])
+        for trial in history.trials.values()
+    }
+
+
+# Who of the last round of halving is paused for ever, because nothing starts any more, depends on who was first: there
+# the trials of the two rounds before are compared.
+NUM_COMPARED = {"halving": 18}
+
+
+def started(folder: Path, what: str, seed: int) -> "subprocess.Popen[bytes]":
+    script = folder / "script.py"
+    script.write_text(SCRIPT)
+    environment = {**os.environ, "PYTHONPATH": str(SOURCES), "FANWISE_HOME": str(folder / "home")}
+    command = [sys.executable, str(script), what, str(folder), str(seed)]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
+
+
+@cache
+def unkilled(what: str, seed: int) -> tuple[Ends, int]:
+    """How the same search ends when nobody kills it, and how many reports it has."""
+    with tempfile.TemporaryDirectory() as folder:
+        with started(Path(folder), what, seed) as process:
+            process.communicate()
+        assert process.returncode == 0
+        experiment = Experiment(Path(folder) / "home" / "killed")
+        return ends_of(experiment), len(experiment.results)
+
+
+def kill_and_resume(folder: Path, what: str, seed: int, pool: Pool) -> None:
+    chance = random.Random(f"{what} {seed}")
+    ends, num_reports = unkilled(what, seed % 3)
+    others = running_processes()
+    at = sorted(chance.randrange(num_reports) for _ in range(chance.choice([1, 1, 2])))
+    for count, number in enumerate(at):
+        kill_at(number, folder, "resume" if count else what, seed % 3)
+        within(2.0, lambda: running_processes(os.environ[MARKER]) <= others, "every process of the search has ended")
+        try:
+            everything_acknowledged_is_kept(folder, Experiment(folder / "home" / "killed"))
+        except RecordError:  # killed before there was a record
+            assert num_acknowledged(folder) == 0
+            return
+    experiment = Tuner.resume(folder / "home" / "killed", pool=pool, quiet=True).run()
+    everything_acknowledged_is_kept(folder, experiment)
+    nothing_was_done_twice(folder)
+    ended = ends_of(experiment)
+    assert ended.keys() == ends.keys()
+    compared = [number for number in ends if number < NUM_COMPARED.get(what, len(ends))]
+    assert [ended[number] for number in compared] == [ends[number] for number in compared]
+    assert replay_experiment(experiment.path).differences == []
+    assert not list((experiment.path / "checkpoints").glob(".*"))
+
+
+def kill_at(number: int, folder: Path, what: str, seed: int) -> None:
+    """Start the search, and kill its tuner when so many reports were acknowledged."""
+    with started(folder, what, seed) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"it begins\n"
+        within(60.0, lambda: is_time(process, folder, number), "trials have reported")
+        process.send_signal(signal.SIGKILL)
+
+
+def is_time(process: "subprocess.Popen[bytes]", folder: Path, number: int) -> bool:
+    """Whether so much was acknowledged; or the search is over: what a kill before it took was never written down."""
+    return num_acknowledged(folder) >= number or process.poll() is not None
+
+
+def everything_acknowledged_is_kept(folder: Path, experiment: Experiment) -> None:
+    results = experiment.results
+    kept = {number: list(epochs) for number, epochs in results.groupby("trial_id")["epoch"]} if len(results) else {}
+    for number, lines in noted(folder).items():
+        acknowledged = {epoch for what, epoch in lines if what == "acknowledged"}
+        assert acknowledged <= set(kept.get(number, []))
+
+
+def nothing_was_done_twice(folder: Path) -> None:
+    """An attempt begins where the last acknowledged report was, or beyond: there a report was kept, unheard."""
+    for lines in noted(folder).values():
+        reached = 0
+        for what, epoch in lines:
+            if what == "begun":
+                assert epoch >= reached
+            else:
+                assert epoch > reached
+                reached = epoch
+
+
+KINDS = ("random", "halving", "asha", "population")
+
+
+@pytest.mark.parametrize(
+    ("what", "seed"), [("random", 0), ("random", 1), ("halving", 0), ("halving", 1), ("asha", 0), ("population", 0)]
+)
+def test_a_killed_search_goes_on_to_the_same_end(tmp_path: Path, what: str, seed: int, pool: Pool) -> None:
+    kill_and_resume(tmp_path, what, seed, pool)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("what", KINDS)
+@pytest.mark.parametrize("seed", range(2, 52))
+def test_two_hundred_killed_searches_go_on_to_the_same_end(tmp_path: Path, what: str, seed: int, pool: Pool) -> None:
+    kill_and_resume(tmp_path, what, seed, pool)

@@ -1,0 +1,218 @@
+"""What cannot be gone on with is refused, says what differs, and leaves the experiment as it was."""
+
+import json
+import os
+import resource
+import shutil
+import signal
+import sqlite3
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fanwise.base.errors import RecordError, SearchFailedError
+from fanwise.pool import Pool
+from fanwise.testing import within
+from fanwise.testing.searches import quiet_tuner, search
+from fanwise.tune import (
+    RandomSearch,
+    StoppingCriterion,
+    Tuner,
+    load_checkpoint,
+    load_experiment,
+    replay_experiment,
+    report,
+    uniform,
+)
+
+SPACE = {"x": uniform(0, 1), "epochs": 3}
+MORE = StoppingCriterion(max_num_trials_started=6)
+
+
+def train(x: float, epochs: int) -> None:
+    for epoch in range(1, epochs + 1):
+        report(loss=x / epoch, epoch=epoch)
+
+
+def another(x: float, epochs: int) -> None:
+    train(x, epochs)
+
+
+@pytest.fixture(scope="module")
+def searched(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FANWISE_HOME", str(tmp_path_factory.mktemp("home")))
+        return search(train, SPACE, pool=pool, name="kept").path
+
+
+@pytest.fixture
+def kept(searched: Path, tmp_path: Path) -> Path:
+    """A copy of a search that has ended."""
+    shutil.copytree(searched, tmp_path / "kept")
+    return tmp_path / "kept"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"objective": another}, "the objective was 'train', and is 'another'"),
+        ({"space": {"x": uniform(0, 2), "epochs": 3}}, r"the space had 'x': .*, and has 'x'|the space had 'x'"),
+        ({"space": {"x": uniform(0, 1)}}, "the space had 'epochs': .* and has None"),
+        ({"scheduler": RandomSearch(metric="error")}, "the scheduler was .*'loss'.* and is .*'error'"),
+    ],
+)
+def test_another_search_is_refused_with_what_differs(kept: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        Tuner.resume(kept, **changes)
+    assert "the experiment 'kept' cannot go on with something else" in str(caught.value)
+
+
+def gone(file: Path) -> None:
+    file.unlink()
+
+
+def open_to_others(file: Path) -> None:
+    file.chmod(0o666)
+
+
+def unloadable(file: Path) -> None:
+    file.write_bytes(b"cnowhere\nnothing\n.")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (gone, r"holds no program\.pickle: hand in the objective and the scheduler: Tuner\.resume\('kept', objective="),
+        (open_to_others, r"others may write to it; loading it would run what they wrote.*chmod 600"),
+        (unloadable, r"cannot be loaded here \(ModuleNotFoundError: No module named 'nowhere'\).*hand it in"),
+    ],
+)
+def test_a_program_that_cannot_be_loaded_is_told_and_may_be_handed_in(
+    kept: Path, pool: Pool, spoil: Callable[[Path], None], message: str
+) -> None:
+    spoil(kept / "program.pickle")
+    with pytest.raises(RecordError, match=message):
+        Tuner.resume(kept)
+    with pytest.raises(RecordError, match=message):
+        replay_experiment(kept)
+    tuner = Tuner.resume(kept, objective=train, scheduler=RandomSearch(metric="loss"), stop=MORE, pool=pool, quiet=True)
+    assert len(tuner.run().trials) == 6
+
+
+def test_a_foreign_owner_of_the_program_is_refused(kept: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files away")
+    os.chown(kept / "program.pickle", 4711, 4711)
+    with pytest.raises(RecordError, match="belongs to another user"):
+        Tuner.resume(kept)
+
+
+@pytest.mark.parametrize(("written", "is_refused"), [([99, 0], True), ([2, 7], False)])
+def test_a_record_of_another_major_format_is_refused(
+    kept: Path, pool: Pool, written: list[int], is_refused: bool
+) -> None:
+    with sqlite3.connect(kept / "record.sqlite") as connection:
+        connection.execute("UPDATE meta SET value = ? WHERE key = 'format'", (json.dumps(written),))
+    connection.close()
+    if is_refused:
+        with pytest.raises(RecordError, match=r"is of format \[99, 0\], and this version of fanwise reads"):
+            Tuner.resume(kept)
+    else:
+        assert len(Tuner.resume(kept, stop=MORE, pool=pool, quiet=True).run().trials) == 6
+
+
+def test_a_row_that_a_newer_version_wrote_is_named_and_nothing_is_written(kept: Path, pool: Pool) -> None:
+    with sqlite3.connect(kept / "record.sqlite") as connection:
+        connection.execute("UPDATE events SET kind = 'dreamt' WHERE seq = 4")
+    connection.close()
+    before = rows_of(kept)
+    with pytest.raises(RecordError, match=r"event 4 \(dreamt\) of .*kept cannot be understood"):
+        Tuner.resume(kept, pool=pool, quiet=True).run()
+    assert rows_of(kept) == before
+
+
+def rows_of(folder: Path) -> list[tuple[object, ...]]:
+    with closing(sqlite3.connect(folder / "record.sqlite")) as connection:
+        return connection.execute("SELECT * FROM events").fetchall()
+
+
+def waits(x: float, epochs: int, folder: str) -> None:
+    report(loss=x)
+    Path(folder, "begun").touch()
+    within(60.0, lambda: Path(folder, "go on").exists(), "the test is over")
+
+
+def test_the_second_tuner_of_an_experiment_is_refused(tmp_path: Path, pool: Pool, home: Path) -> None:
+    first = quiet_tuner(waits, {**SPACE, "folder": str(tmp_path)}, pool=pool, name="twice", trials=1)
+    thread = threading.Thread(target=first.run)
+    thread.start()
+    try:
+        within(60.0, lambda: (tmp_path / "begun").exists(), "it runs")
+        second = Tuner.resume("twice", pool=pool, quiet=True)
+        with pytest.raises(RecordError, match=r"twice is being written by another tuner\. One experiment has one"):
+            second.run()
+        with pytest.raises(FileExistsError, match="twice exists already"):
+            quiet_tuner(waits, {**SPACE, "folder": str(tmp_path)}, pool=pool, name="twice")
+    finally:
+        (tmp_path / "go on").touch()
+        thread.join()
+    assert load_experiment("twice").finished
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def fill(x: float) -> None:
+    place = load_checkpoint()
+    reached = 0 if place is None else int((place / "epoch").read_text())
+    for epoch in range(reached + 1, 401):
+        report(loss=x, epoch=epoch, checkpoint=lambda at, epoch=epoch: (at / "epoch").write_text(str(epoch)))
+
+
+def test_a_search_that_a_full_disk_ended_goes_on_afterwards(pool: Pool, home: Path) -> None:
+    """A limit on the size of files stands for the full disk: it holds for the tuner's thread and SQLite alike."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        with pytest.raises(RecordError, match=r"record\.sqlite cannot be written"):
+            quiet_tuner(fill, {"x": uniform(0, 1)}, pool=pool, name="full", trials=2).run()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, ignored)
+    before = load_experiment("full")
+    assert before.state == "broken-off"
+    known = len(before.results)
+    assert 0 < known < 800
+    experiment = Tuner.resume("full", pool=pool, quiet=True).run()
+    assert list(experiment.trials["status"]) == ["Completed", "Completed"]
+    assert sorted(experiment.results["epoch"]) == sorted([*range(1, 401), *range(1, 401)])
+    assert replay_experiment("full").differences == []
+
+
+def test_a_place_for_checkpoints_that_cannot_be_written_fails_the_trials_with_its_name(
+    tmp_path: Path, pool: Pool, home: Path
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SearchFailedError, match=r"checkpoint 0-0-1 cannot be written to .*file/full: Not a directory"):
+        search(fill, {"x": uniform(0, 1)}, pool=pool, name="full", checkpoints=tmp_path / "file", trials=1)
+
+
+def test_a_trial_that_leaves_the_metric_out_of_some_reports_fails_alone(pool: Pool, home: Path) -> None:
+    experiment = search(leaves_out, {"x": uniform(0, 1)}, pool=pool, points=[{"x": 0.9}, {"x": 0.1}], trials=2)
+    assert list(experiment.trials["status"]) == ["Failed", "Completed"]
+    failure = experiment.reason(0)
+    assert failure is not None
+    assert "report() gave 'los', but not the scheduler's metric 'loss'; did you mean 'los'?" in failure.text
+
+
+def leaves_out(x: float) -> None:
+    report(loss=x)
+    report(**{"los" if x > 0.5 else "loss": x})

@@ -1,0 +1,137 @@
+"""What a trial can ask while it runs; and one with a checkpoint never starts from scratch: paused, crashed, killed."""
+
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fanwise.base.errors import CheckpointError
+from fanwise.pool import Pool
+from fanwise.testing.searches import search
+from fanwise.tune import (
+    SuccessiveHalving,
+    from_iter,
+    load_checkpoint,
+    report,
+    trial_config,
+    trial_folder,
+    trial_id,
+    uniform,
+)
+
+
+def train(x: float, epochs: int, folder: str, spoil: str) -> None:
+    """Counts on from its checkpoint, and writes down each start. Spoiled at the third epoch of the first attempt."""
+    place = load_checkpoint()
+    reached = 0 if place is None else int((place / "epoch").read_text())
+    with open(f"{folder}/{trial_id()}", "a") as file:
+        file.write(f"{reached}={from_iter()} ")
+    for epoch in range(reached + 1, epochs + 1):
+        if epoch == 3 and reached == 0 and spoil == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if epoch == 3 and reached == 0 and spoil == "raise":
+            raise RuntimeError("spoiled")
+        report(loss=x / epoch, epoch=epoch, checkpoint=lambda at, epoch=epoch: (at / "epoch").write_text(str(epoch)))
+
+
+def space(tmp_path: Path, spoil: str = "", epochs: int = 4) -> Mapping[str, Any]:  # Any: domains and constants
+    (tmp_path / "starts").mkdir()
+    return {"x": uniform(0, 1), "epochs": epochs, "folder": str(tmp_path / "starts"), "spoil": spoil}
+
+
+def starts(tmp_path: Path) -> dict[int, str]:
+    return {int(path.name): path.read_text().strip() for path in (tmp_path / "starts").iterdir()}
+
+
+@pytest.mark.parametrize("spoil", ["kill", "raise"])
+@pytest.mark.parametrize("reuse", [False, True])
+def test_a_crashed_trial_goes_on_from_its_checkpoint(tmp_path: Path, pool: Pool, spoil: str, reuse: bool) -> None:
+    experiment = search(train, space(tmp_path, spoil), pool=None if reuse else pool, retries=1, trials=2, reuse=reuse)
+    assert starts(tmp_path) == {0: "0=0 2=2", 1: "0=0 2=2"}
+    assert list(experiment.trials["iter"]) == [4, 4]
+    assert list(experiment.results["epoch"]).count(3) == 2
+
+
+def test_checkpoints_on_another_file_system(tmp_path: Path, pool: Pool) -> None:
+    """A `file://` URL goes the way of all URLs: written aside, copied, marked; read from a copy."""
+    root = f"file://{tmp_path}/bucket"
+    experiment = search(train, space(tmp_path, "kill"), pool=pool, retries=1, trials=1, checkpoints=root)
+    assert starts(tmp_path) == {0: "0=0 2=2"}
+    kept = [path.name for path in (tmp_path / "bucket" / experiment.name).iterdir()]
+    assert kept == ["0-1-2"]  # the best trial's last
+    assert os.listdir(experiment.path / "trials" / "0") == ["checkpoint"]
+
+
+def test_a_paused_trial_goes_on_from_its_checkpoint(tmp_path: Path, pool: Pool) -> None:
+    halving = SuccessiveHalving(metric="loss", resource_attr="epoch", max_resource_attr="epochs", reduction_factor=2)
+    search(train, space(tmp_path), pool=pool, scheduler=halving, trials=8)
+    told = [text.split() for text in starts(tmp_path).values()]
+    assert max(map(len, told)) > 1
+    assert all(texts == sorted(set(texts)) and texts[0] == "0=0" for texts in told)
+
+
+def spoils_its_checkpoint(folder: str, catches: bool) -> None:
+    try:
+        place = load_checkpoint()
+    except CheckpointError as error:
+        Path(folder, "said").write_text(str(error))
+        if not catches:
+            raise
+        report(loss=0.5)
+        return
+    assert place is None
+    report(loss=1.0, checkpoint=lambda at: (at / "state").touch())
+    for path in (trial_folder().parent.parent / "checkpoints").rglob("COMPLETE"):
+        path.unlink()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("catches", [True, False])
+def test_a_broken_checkpoint_is_named_and_the_trial_may_begin_from_scratch(
+    tmp_path: Path, pool: Pool, catches: bool
+) -> None:
+    experiment = search(
+        spoils_its_checkpoint,
+        {"folder": str(tmp_path), "catches": catches},
+        pool=pool,
+        trials=1,
+        retries=1,
+        max_equal_failures=None,
+    )
+    said = (tmp_path / "said").read_text()
+    assert said.startswith("trial 0 cannot go on: there is no whole checkpoint 0-0-1 in ")
+    assert "Catch CheckpointError to begin from scratch." in said
+    assert list(experiment.trials["status"]) == ["Completed" if catches else "Failed"]
+
+
+def tells_all(x: float, folder: str) -> None:
+    trial_folder().joinpath("mine").write_text(str(trial_id()))
+    assert trial_config() == {"x": x, "folder": folder}
+    assert (from_iter(), load_checkpoint()) == (0, None)
+    assert [path.name for path in trial_folder().iterdir()] == ["mine"]
+    report(loss=x)
+
+
+@pytest.mark.parametrize("reuse", [False, True])
+def test_a_trial_knows_itself(tmp_path: Path, pool: Pool, reuse: bool) -> None:
+    experiment = search(
+        tells_all, {"x": uniform(0, 1), "folder": "f"}, pool=None if reuse else pool, trials=5, reuse=reuse
+    )
+    assert list(experiment.trials["status"]) == ["Completed"] * 5
+    for number in range(5):
+        assert (experiment.path / "trials" / str(number) / "mine").read_text() == str(number)
+
+
+def test_outside_a_tuner_there_is_no_trial_and_what_is_saved_is_thrown_away() -> None:
+    saved: list[Path] = []
+    report(loss=1.0, checkpoint=saved.append)
+    assert not saved[0].exists()
+    assert (trial_id(), trial_config(), from_iter(), load_checkpoint()) == (None, {}, 0, None)
+
+
+def test_a_checkpoint_that_is_no_function_is_an_error_that_shows_how() -> None:
+    with pytest.raises(TypeError, match=r"checkpoint= must be a function(.|\n)*right:  report\("):
+        report(loss=1.0, checkpoint={"weights": 1})

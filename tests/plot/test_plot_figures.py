@@ -401,6 +401,8 @@ def test_of_many_trials_parallel_coordinates_colour_the_best_hundred() -> None:
     figure = parallel_coordinates(make_search(150, 8))
     grey, lost, coloured = figure.axes[0].collections
     assert [len(c.get_paths()) for c in (grey, lost, coloured)] == [50, 0, 100]
+    errors = [[float(np.asarray(path.vertices)[-1, 1]) for path in c.get_paths()] for c in (grey, coloured)]
+    assert max(errors[1]) < min(errors[0]), "the best, not the worst"
 
 
 def test_trials_without_a_finite_value_are_counted_and_drawn_dashed() -> None:

@@ -144,7 +144,7 @@ def _lines(
         after = {arrival.point.trial_id: arrival.point for arrival in upper.arrivals}
         for arrival in rung.arrivals:
             trial_id = arrival.point.trial_id
-            if arrival.went_on and trial_id in after:
+            if trial_id in after:
                 begin = places[column][trial_id], arrival.point.value
                 yield trial_id, [begin, (places[column + 1][trial_id], after[trial_id].value)]
 

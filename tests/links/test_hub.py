@@ -324,3 +324,20 @@ def test_a_hub_may_close_itself_in_a_callback() -> None:
     other = Hub()
     other.call_soon(other.close)
     other.run(until=lambda: False)  # ends, because it is closed
+
+
+def test_a_timer_in_a_hundred_years_keeps_nothing_from_happening() -> None:
+    hub = Hub(name="far")
+    hub.start()
+    try:
+        for _ in range(2):  # by the second time it has waited with the timer set
+            done = threading.Event()
+            hub.call_soon(lambda: set_far(hub))
+            hub.call_soon(done.set)
+            assert done.wait(10.0)
+    finally:
+        hub.close()
+
+
+def set_far(hub: Hub) -> None:
+    hub.call_at(hub.now_s() + 3e9, lambda: None)

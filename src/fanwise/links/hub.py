@@ -93,6 +93,10 @@ class Alarm:
         self._ring()
 
 
+# The kernel takes no more than 2**31 ms; who waits longer looks at the clock once a day.
+_LONGEST_S = 86_400.0
+
+
 class Hub:
     """See the module. `close()` must be called by its owner; it joins the thread."""
 
@@ -185,7 +189,7 @@ class Hub:
         if self._timers:
             until_next = max(0.0, self._timers[0][0] - self.clock.now_s())
             timeout_s = until_next if timeout_s is None else min(timeout_s, until_next)
-        return -1 if timeout_s is None else timeout_s
+        return -1 if timeout_s is None else min(timeout_s, _LONGEST_S)
 
     def _fire(self, now_s: float) -> None:
         number = next(self._count)  # what a callback sets from now on waits for the next turn

@@ -110,6 +110,9 @@ def test_a_paused_trial_goes_on_from_the_checkpoint_that_was_told() -> None:
                 break
             search.report(trial, loss=float(trial.trial_id), checkpoint=f"{trial.trial_id}.pt")
         assert resumed == AskedTrial(0, resumed.config if resumed else {}, 1, 1, "0.pt")
+        old = AskedTrial(0, resumed.config, 0)
+        with pytest.raises(ValueError, match="trial 0 is not in flight"):
+            search.report(old, loss=0.25)
         assert search.report(resumed, loss=0.25) is Decision.PAUSE, "at the next rung, of 2 epochs"
     assert list(load_experiment("asha").results["st_worker_iter"])[-1] == 2
 
@@ -140,7 +143,8 @@ search.tell(done, 0.5)
 search.report(first, loss=0.25, checkpoint="first.pt")
 search.report(first, loss=0.125)
 search.report(second, loss=0.75)
-print(done.config["x"], first.config["x"], second.config["x"], flush=True)
+last = search.ask()
+print(done.config["x"], first.config["x"], second.config["x"], last.config["x"], flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -152,10 +156,11 @@ def test_after_a_kill_the_trials_in_flight_are_asked_for_again_first(tmp_path: P
     assert load_experiment("killed").state == "broken-off"
     xs = [float(word) for word in killed.out.split()]
     with open_search(SPACE, seeded(), name="killed") as search:
-        first, second, new = (asked(search.ask()) for _ in range(3))
+        first, second, last, new = (asked(search.ask()) for _ in range(4))
         assert first == AskedTrial(1, {"x": xs[1], "epochs": 4}, 1, 1, "first.pt")
         assert second == AskedTrial(2, {"x": xs[2], "epochs": 4}, 1, 0, None)
-        assert (new.trial_id, new.attempt) == (3, 0)
+        assert last == AskedTrial(3, {"x": xs[3], "epochs": 4}, 1, 0, None), "it was asked for, and nothing after it"
+        assert (new.trial_id, new.attempt) == (4, 0)
         assert new.config["x"] not in xs
         search.tell(first, 0.2)
         search.tell(second, 0.3)
@@ -233,6 +238,30 @@ def test_callbacks_hear_of_it() -> None:
     with open_search(SPACE, seeded(), name="mine", callbacks=[noting]) as search:
         search.tell(asked(search.ask()), 0.5)
     assert noting.heard == ["0 reported {'loss': 0.5}", "0 Completed"]
+
+
+class Shy(Searcher):
+    """Suggests nothing as long as a trial runs."""
+
+    def suggest(self, ask: Ask) -> Mapping[str, Any] | None:
+        return None if ask.pending else {"x": 0.5}
+
+    def observe(self, observation: Observation) -> None:
+        """Nothing is learnt."""
+
+
+def test_an_offer_that_was_not_taken_starts_nothing_later() -> None:
+    with open_search(SPACE, FIFOScheduler(Shy(), metric="loss"), name="waits") as search:
+        told = []
+        while (trial := search.ask()) is not None:
+            told.append(trial)
+        assert search.ask() is None and not search.finished
+        for trial in told:
+            search.tell(trial, trial.config["x"])
+        orders = [order for event in read_events(search.path) for order in event.body.get("orders", ())]
+        started = [order["trial"] for order in orders if order["order"] == "start"]
+        assert started == [trial.trial_id for trial in told], "only what was asked for"
+        assert search.ask() is not None
 
 
 class Broken(Searcher):

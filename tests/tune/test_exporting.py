@@ -93,6 +93,19 @@ def test_a_study_of_optuna_has_the_trials_with_their_distributions(experiment: E
     assert study.best_trial.number == 0
 
 
+def test_a_study_has_only_reports_that_count() -> None:
+    pytest.importorskip("optuna")
+    for loss in (0.75, 0.5):  # what was reported without a checkpoint is void when the trial goes on
+        with open_search({"x": uniform(0, 1)}, "loss", name="void") as search:
+            trial = search.ask()
+            assert trial is not None and trial.trial_id == 0
+            search.report(trial, loss=loss)
+            if trial.attempt:
+                search.tell(trial)
+    (only,) = search.experiment.to_optuna().trials
+    assert (only.value, only.intermediate_values) == (0.5, {1: 0.5})
+
+
 def test_a_study_of_several_objectives_has_their_directions() -> None:
     pytest.importorskip("optuna")
     scheduler = RandomSearch(metric=["error", "accuracy"], mode=["min", "max"])

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fanwise.pool import Pool
+from fanwise.testing import within
 from fanwise.tune import (
     RandomSearch,
     SearchEnded,
@@ -19,7 +20,7 @@ from fanwise.tune import (
     report,
     uniform,
 )
-from fanwise.tune.callbacks.listening import checked_callbacks
+from fanwise.tune.callbacks.listening import Listening, checked_callbacks
 from fanwise.tune.schedulers import Decision, Status
 
 SPACE = {"x": uniform(0, 1), "epochs": 2}
@@ -121,6 +122,28 @@ def test_what_a_callback_raises_is_logged_once_with_its_traceback_and_ends_nothi
     )
     assert first.exc_info is not None and first.exc_info[0] is ZeroDivisionError
     assert often.getMessage() == "the callback Broken.on_report raised 4 times; the first is above"
+
+
+def test_the_end_waits_until_callbacks_have_heard_of_it() -> None:
+    go, said = threading.Event(), []
+
+    class Slow:
+        def on_end(self, event: SearchEnded) -> None:
+            said.append("called")
+            go.wait(30)
+            said.append("heard")
+
+    def close() -> None:
+        listening.close(SearchEnded(0.0, "e", Path(), "enough", None))
+        said.append("closed")
+
+    listening = Listening([Slow()], {})
+    closing = threading.Thread(target=close)
+    closing.start()
+    within(30, lambda: "called" in said, "the callback was called")
+    go.set()
+    closing.join()
+    assert said == ["called", "heard", "closed"]
 
 
 def test_a_resumed_search_is_told_as_such_with_the_configurations_of_its_trials(pool: Pool) -> None:

@@ -102,6 +102,8 @@ def test_a_study_has_only_reports_that_count() -> None:
             search.report(trial, loss=loss)
             if trial.attempt:
                 search.tell(trial)
+            else:
+                search.report(trial, loss=loss)
     (only,) = search.experiment.to_optuna().trials
     assert (only.value, only.intermediate_values) == (0.5, {1: 0.5})
 

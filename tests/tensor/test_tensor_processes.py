@@ -204,8 +204,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Finished]:
     quiet = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
     loaded = subprocess.run(
         [sys.executable, "-c", LOADED, json.dumps(BEFORE_JAX), json.dumps(PROGRAMS)],
-        # Importing numpy starts threads of OpenBLAS otherwise.
-        env={**quiet, "OPENBLAS_NUM_THREADS": "1"},
+        # Importing numpy starts threads of OpenBLAS otherwise, and TensorFlow one of pyarrow's allocator.
+        env={**quiet, "OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"},
         cwd=folder,
         capture_output=True,
         text=True,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Protocol, final
 
-from .decisions.driving import failed_suggestion
+from .decisions.driving import asked, failed_suggestion
 from .decisions.facts import Suggested
 from .decisions.orders import Suggest
 from .searchers.base import Observation, Searcher
@@ -54,7 +54,7 @@ class AtOnce:
 
     def ask(self, order: Suggest, *, now_s: float, seen: int) -> Suggested:
         try:
-            return Suggested(now_s, order.number, self._searcher.suggest(order.ask), seen)
+            return Suggested(now_s, order.number, asked(self._searcher, order), seen)
         except Exception as error:  # user code: whatever it raises ends the search, in order
             self.failure = error
             return failed_suggestion(self._searcher, order, now_s, error, seen=seen)
@@ -96,7 +96,7 @@ class InThread:
         config = None
         if self.failure is None:
             try:
-                config = self._searcher.suggest(order.ask)
+                config = asked(self._searcher, order)
             except Exception as error:  # user code: whatever it raises ends the search, in order
                 self.failure = error
         if self._closed:

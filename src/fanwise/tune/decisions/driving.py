@@ -1,18 +1,33 @@
 """Handing facts to `Tuning` with a searcher that answers at once: live, in the simulator, in replay and in tests."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from ..searchers.base import Searcher
+from ..values import plain_json
 from .facts import Fact, Suggested
 from .orders import Order, Suggest
 from .tuning import Tuning
 
 
+def asked(searcher: Searcher, order: Suggest) -> Mapping[str, object] | None:
+    """What the searcher suggests, in plain Python values where it can be, as the record keeps them (numpy's are not).
+
+    Whether it is a configuration of the space is checked by `Tuning`. What the searcher raises is passed on.
+    """
+    config = searcher.suggest(order.ask)
+    if not isinstance(config, Mapping):
+        return config
+    try:
+        return {name: plain_json(name, value) for name, value in config.items()}
+    except (TypeError, ValueError):
+        return config
+
+
 def suggested(searcher: Searcher, order: Suggest, now_s: float, *, seen: int = 0) -> Suggested:
     """The searcher's answer as a fact; what it raises becomes the error that ends the search."""
     try:
-        return Suggested(now_s, order.number, searcher.suggest(order.ask), seen)
+        return Suggested(now_s, order.number, asked(searcher, order), seen)
     except Exception as error:  # user code: whatever it raises ends the search, in order
         return failed_suggestion(searcher, order, now_s, error, seen=seen)
 

@@ -11,6 +11,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, final
 
 from ...base.text import counted, printable
@@ -119,10 +120,7 @@ class Progress:
             trial.before_s += took_s
             trial.worker_time_s = trial.before_s
         for thread in body.get("outcome", {}).get("threads", ()):
-            self._tell(
-                f"trial {trial_id} left a thread running: {thread}; its worker is free when that ends. Join it before "
-                f"the objective returns, or make it a daemon."
-            )
+            self._tell(partial(_thread_line, trial_id, thread))
 
     def _settings(self, t_s: float, body: Mapping[str, Any]) -> None:  # Any: JSON
         if body["n_workers"] is not None:
@@ -135,7 +133,7 @@ class Progress:
             if trial_id in self._trials:
                 self._trials[trial_id].before_s += took_s
         self.finished, self.reason = False, None
-        self._tell("the search goes on")
+        self._tell(lambda: "the search goes on")
 
     def _order(self, order: Mapping[str, Any], t_s: float) -> None:  # Any: JSON
         what = order["order"]
@@ -146,7 +144,7 @@ class Progress:
         elif what == "stop":
             self.reason = order["reason"]
             self._utilisation.stopped(t_s)
-            self._tell(f"no more trials are started: {order['reason']}")
+            self._tell(lambda: f"no more trials are started: {order['reason']}")
         elif what == "finish":
             self.finished, self.reason = True, order["reason"]
 
@@ -166,18 +164,14 @@ class Progress:
             trial.attempt = order["attempt"]
         trial.status = Status.IN_PROGRESS
         trial.iter = order.get("from_iter", 0)
-        settings = ", ".join(f"{name}={_short(value)}" for name, value in trial.config.items())
-        again = f" again, attempt {trial.attempt + 1}" if trial.attempt else ""
-        if trial.iter:
-            again += f", from its checkpoint of report {trial.iter}" if trial.attempt else ""
-        if "source" in order:
-            again += f", a clone of trial {order['source']}"
-        self._tell(f"trial {trial_id} scheduled{again}: {settings}")
+        self._tell(lambda: _start_line(trial, order))
         if "source" in order and "checkpoint" not in order and not self._told_of_scratch:
             self._told_of_scratch = True
             self._tell(
-                f"trial {order['source']} has saved no checkpoint, so its clone, trial {trial_id}, starts from "
-                f"scratch; save one with report(..., checkpoint=save). This is said once."
+                lambda: (
+                    f"trial {order['source']} has saved no checkpoint, so its clone, trial {trial_id}, starts from "
+                    f"scratch; save one with report(..., checkpoint=save). This is said once."
+                )
             )
 
     def _judged(self, order: Mapping[str, Any]) -> None:  # Any: JSON
@@ -187,8 +181,10 @@ class Progress:
         trial.status = Status(order["status"])
         will_retry = order.get("will_retry", False)
         row = _row(trial, trial.status)
-        line = _ending_line(row, self._metric, order.get("reason"), will_retry=will_retry)
-        self._tell(line, is_failure=trial.status is Status.FAILED)
+        self._tell(
+            lambda: _ending_line(row, self._metric, order.get("reason"), will_retry=will_retry),
+            is_failure=trial.status is Status.FAILED,
+        )
         if will_retry or trial.status is Status.PAUSED:
             return
         self.num_over[trial.status] += 1
@@ -200,8 +196,12 @@ class Progress:
             loss, number, value, config = trial.best
             self._best, self._best_row = (loss, number, value, trial.trial_id, config), row
 
-    def _tell(self, line: str, *, is_failure: bool = False) -> None:
-        shown = printable(line)
+    def _tell(self, line: Callable[[], str], *, is_failure: bool = False) -> None:
+        """The line is made only where somebody reads it: a fold of a long record spends half its time on text else."""
+        if self.on_line is None and len(self._news) >= _MOST_NEWS:
+            self._news_left_out += 1
+            return
+        shown = printable(line())
         if self.on_line is not None:
             self.on_line(shown, is_failure)
         if len(self._news) < _MOST_NEWS:
@@ -314,6 +314,23 @@ def _row(trial: _Trial, status: Status) -> TrialRow:
     return TrialRow(
         trial.trial_id, str(status), trial.iter or None, trial.config, trial.values or {}, trial.worker_time_s
     )
+
+
+def _thread_line(trial_id: int, thread: str) -> str:
+    return (
+        f"trial {trial_id} left a thread running: {thread}; its worker is free when that ends. Join it before the "
+        f"objective returns, or make it a daemon."
+    )
+
+
+def _start_line(trial: _Trial, order: Mapping[str, Any]) -> str:  # Any: JSON
+    settings = ", ".join(f"{name}={_short(value)}" for name, value in trial.config.items())
+    again = f" again, attempt {trial.attempt + 1}" if trial.attempt else ""
+    if trial.iter:
+        again += f", from its checkpoint of report {trial.iter}" if trial.attempt else ""
+    if "source" in order:
+        again += f", a clone of trial {order['source']}"
+    return f"trial {trial.trial_id} scheduled{again}: {settings}"
 
 
 def _ending_line(row: TrialRow, metric: str, reason: list[str] | None, *, will_retry: bool) -> str:

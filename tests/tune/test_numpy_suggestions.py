@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from fanwise.tune.record.reading import read_events
 class WithNumpy(Searcher):
     """Suggests numbers of numpy."""
 
-    budget_s: float | None = None
+    budget_s: ClassVar[float | None] = None
 
     def suggest(self, ask: Ask) -> Mapping[str, object]:
         return {"x": np.float64(0.25), "width": np.int64(8)}
@@ -25,7 +26,7 @@ class WithNumpy(Searcher):
 
 
 class ThinksWithNumpy(WithNumpy):
-    budget_s = 30.0
+    budget_s: ClassVar[float | None] = 30.0
 
 
 def objective(x: float, width: int) -> None:

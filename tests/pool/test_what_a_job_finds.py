@@ -2,7 +2,6 @@
 
 import os
 import random
-import shutil
 import subprocess
 import sys
 from pathlib import Path

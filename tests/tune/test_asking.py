@@ -17,6 +17,7 @@ from fanwise.tune import (
     RandomSearch,
     Searcher,
     StoppingCriterion,
+    SuccessiveHalving,
     TrialEnded,
     TrialReported,
     Tuner,
@@ -184,6 +185,22 @@ def test_after_a_limit_on_trials_those_that_were_in_flight_are_still_asked_for()
         for trial in told:
             search.tell(trial, 0.5)
         assert search.finished and search.ask() is None
+
+
+def test_after_a_limit_on_trials_a_round_of_halving_is_still_asked_for() -> None:
+    halving = SuccessiveHalving(metric="loss", max_t=4, reduction_factor=2, random_seed=0)
+    with open_search(SPACE, halving, stop=StoppingCriterion(max_num_trials_started=4)) as search:
+        reached: dict[int, int] = {}
+        while (trial := search.ask()) is not None:
+            for epoch in range(trial.from_iter + 1, 5):
+                reached[trial.trial_id] = epoch
+                decision = search.report(trial, loss=trial.config["x"] / epoch, checkpoint=str(epoch))
+                if decision is not Decision.CONTINUE:
+                    break
+            else:
+                search.tell(trial)
+        assert sorted(reached.values()) == [1, 1, 2, 4]
+        assert search.finished
 
 
 def test_an_experiment_goes_on_only_with_what_it_began_with() -> None:

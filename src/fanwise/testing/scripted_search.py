@@ -67,7 +67,7 @@ class ScriptedScheduler:
     def begin(self, space: Space, seed: int) -> None: ...
 
     def next(self, ask: Ask) -> Any:  # Any: a wrong answer too
-        self.calls.append(("next", ask.number, ask.trial_id, ask.exhausted, dict(ask.pending)))
+        self.calls.append(("next", ask.number, ask.trial_id, ask.exhausted, ask.may_begin, dict(ask.pending)))
         what, which = self.plan.popleft() if self.plan else ("new", 0)
         answer = planned_answer(what, which, ask.trial_id, list(self.paused))
         if isinstance(answer, Resume | Stop):

@@ -35,7 +35,7 @@ from ..tune.decisions.orders import (
     Suggest,
     Terminate,
 )
-from ..tune.schedulers import Clone, Decision, Done, New, Resume, Status, Stop
+from ..tune.schedulers import Clone, Decision, Done, New, Resume, Status, Stop, Wait
 from ..tune.searchers import Ask, Mode
 from ..tune.spaces import Space, randint
 from .scripted_search import planned_answer
@@ -189,7 +189,7 @@ class TuningModel:
         self.suggestion: Mapping[str, object] | None = None
         self.wants: bool = False
         self.due: tuple[float, int] | None = None  # the suggestion
-        self.exhausted = self.in_batch = False
+        self.exhausted = self.in_batch = self.nothing_left = False
         self.offered: int | None = None  # a slot beside the workers, for one trial
         self.is_offered = False
         self.out: list[Order] = []
@@ -200,7 +200,7 @@ class TuningModel:
         getattr(self, f"_{name}")(fact)
         if not isinstance(fact, facts.Reported):
             self._obey(fact.now_s)
-        if not self.running() and self.stage in ("draining", "stopping"):
+        if not self.running() and (self.stage == "stopping" or (self.stage == "draining" and not self.held())):
             self.done = True
             self.due = None
             if self.error is None and (text := self._all_failed()) is not None:
@@ -285,6 +285,10 @@ class TuningModel:
             if (pauses or trial.where == "paused") and not trial.wanted and trial.reserved is None:
                 found.append(trial.number)
         return found
+
+    def held(self) -> bool:
+        """Whether a person keeps a trial that would go on."""
+        return any(trial.where == "paused" and trial.hold and trial.wanted for trial in self.trials)
 
     def numbers(self) -> list[float]:
         return [report.value for report in self.reports if not math.isnan(report.value)]
@@ -574,7 +578,7 @@ class TuningModel:
             trial.where = "again"
         self.suspended = []
         self.asked = self.due = self.offered = None
-        self.wants = self.exhausted = False
+        self.wants = self.exhausted = self.nothing_left = False
         self._obey(now_s)
         self._ask_ahead(now_s)
         self._fill(now_s)
@@ -591,15 +595,18 @@ class TuningModel:
                 return
             if self.again:
                 self._attempt(self.again.pop(0), self._take())
-            elif self.stage != "open" or not self._next(now_s):
+            elif not self._next(now_s):
                 return
 
     def _next(self, now_s: float) -> bool:
-        if self.wants:
+        drains = self.stage == "draining"
+        if drains and (self.nothing_left or all(trial.where != "paused" for trial in self.trials)):
+            return False
+        if self.wants and not drains:
             return self._suggestion(now_s)
         pending = {attempt.trial.number: attempt.trial.config for attempt in self.running()}
         trial_id = len(self.trials)
-        self.scheduler_calls.append(("next", self.num_taken, trial_id, self.exhausted, pending))
+        self.scheduler_calls.append(("next", self.num_taken, trial_id, self.exhausted or drains, not drains, pending))
         what, which = self.plan.popleft() if self.plan else ("new", 0)
         answer = planned_answer(what, which, trial_id, self.paused_by_scheduler())
         if isinstance(answer, str):
@@ -607,6 +614,8 @@ class TuningModel:
             error = f"the scheduler raised TypeError: ScriptedScheduler.next() must return {allowed}, got 'next'"
             self._fail("scheduler", "the scheduler failed", error, now_s)
             return False
+        if drains and isinstance(answer, New | Clone):
+            answer = Wait()
         if isinstance(answer, New) and answer.config is not None:
             self._new(answer.config)
         elif isinstance(answer, New) and (not self.exhausted or self.enqueued):
@@ -618,11 +627,13 @@ class TuningModel:
         elif isinstance(answer, Stop):
             self._drop(self.trials[answer.trial_id])
         elif isinstance(answer, Done):
+            self.nothing_left = True
             self._close("the scheduler has no more trials")
             return False
         else:
-            held = any(trial.where == "paused" and trial.hold and trial.wanted for trial in self.trials)
-            if not self.running() and self.asked is None and not held:
+            if drains and not self.running() and not self.held():
+                self.nothing_left = True
+            if not drains and not self.running() and self.asked is None and not self.held():
                 self._close("searcher exhausted" if self.exhausted else "the scheduler has nothing left to run")
             return False
         return True

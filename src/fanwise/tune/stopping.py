@@ -97,7 +97,8 @@ class StoppingCriterion:
 
     Args:
         max_wallclock_time: seconds since the search began; `math.inf` for a search that only Ctrl-C ends.
-        max_num_trials_started: trials started; those that run then may finish. All other limits stop them.
+        max_num_trials_started: trials started; those that run then may finish, and paused ones still go on as the
+            scheduler decides. All other limits stop them.
         max_num_trials_completed: trials that ran to their end (neither stopped nor failed).
         max_num_evaluations: reports of all trials together.
         max_metric_value: the metric is at or above this; a number for the scheduler's metric, or {name: number}.

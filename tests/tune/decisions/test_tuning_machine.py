@@ -398,6 +398,7 @@ def state_of_model(model: TuningModel) -> dict[str, object]:
         "starts": model.num_taken,
         "suggestions": (model.num_asked, model.asked, model.suggestion, model.wants, model.exhausted),
         "in batch": model.in_batch,
+        "nothing left": model.nothing_left,
         "interrupts": model.interrupts,
         "ends": (model.halted or model.closed or "", model.error, model.kind),
         "metric seen": model.metric_seen,
@@ -479,6 +480,7 @@ def state_of(tuning: Any) -> dict[str, object]:  # Any: it looks at what is priv
             tuning._exhausted,
         ),
         "in batch": tuning._in_batch,
+        "nothing left": tuning._nothing_left,
         "interrupts": tuning._interrupts,
         "ends": (tuning._reason, tuning._error, tuning._kind),
         "metric seen": tuning._metric_seen,
@@ -502,6 +504,7 @@ COMPARED = {
 COMPARED |= {"_holders", "_left", "_best_left", "_best", "_deadlines", "_stage", "_started_s", "_interrupts", "_counts"}
 COMPARED |= {"_num_starts", "_num_suggestions", "_asked", "_suggestion", "_new_wanted", "_exhausted", "_in_batch"}
 COMPARED |= {"_metric_seen", "_reason", "_error", "_kind", "_cause", "_failures", "_n_workers", "_is_offered"}
+COMPARED |= {"_nothing_left"}
 OF_THE_SEARCH = {"_scheduler", "_space", "_criterion", "_seed", "_asynchronous", "_timeout_s", "_grace_s", "_retries"}
 OF_THE_SEARCH |= {"_keep_checkpoints", "_objectives", "_metric", "_mode", "_listener", "_has_searcher", "_budget_s"}
 OF_THE_SEARCH |= {"_handlers", "_resource_attr"}
@@ -646,6 +649,18 @@ def keeps_workers_that_were_taken_away(self: Any, n_workers: int) -> None:
     Tuning._set_workers(self, max(n_workers, self._n_workers))
 
 
+def leaves_paused_trials_behind_when_no_more_may_start(self: Any, now_s: float) -> bool:
+    return self._stage.value == "open" and Tuning._start_next(self, now_s)
+
+
+def clones_when_no_more_may_start(self: Any, now_s: float) -> Any:
+    stage = self._stage
+    self._stage = type(stage)("open")
+    answer = Tuning._consult_about_next(self, now_s)
+    self._stage = stage if self._stage.value == "open" else self._stage
+    return answer
+
+
 MUTANTS: dict[Callable[..., Any], str] = {  # Any: each has the signature of what it replaces
     starts_before_the_slot_is_free: "_end",
     takes_late_facts_for_current_ones: "_find",
@@ -670,6 +685,8 @@ MUTANTS: dict[Callable[..., Any], str] = {  # Any: each has the signature of wha
     forgets_to_say_that_a_trial_is_over: "_over",
     keeps_a_list_of_finished_trials: "_release",
     gives_the_waiting_slot_away: "_release",
+    leaves_paused_trials_behind_when_no_more_may_start: "_start_next",
+    clones_when_no_more_may_start: "_consult_about_next",
     keeps_workers_that_were_taken_away: "_set_workers",
 }
 

@@ -156,6 +156,7 @@ class Tuning:
         self._suggestion: Mapping[str, object] | None = None  # made ahead of need
         self._new_wanted = False  # a slot waits for a suggestion
         self._exhausted = False
+        self._nothing_left = False  # the scheduler will give no paused trial a slot any more
         self._in_batch = False  # slots that are free now are filled together
         self._metric_seen = False
         self._best: Ranked | None = None  # of the trials that are over
@@ -185,8 +186,7 @@ class Tuning:
         self._handlers[type(fact)](fact)
         if type(fact) is not facts.Reported:
             self._obey(self._verdict(fact.now_s), fact.now_s)
-        waits = self._trials or (self._again and self._stage is Stage.DRAINING)  # without workers, for who asks
-        if waits or self._stage is Stage.OPEN or self._stage is Stage.FINISHED:
+        if self._trials or self._stage in (Stage.OPEN, Stage.FINISHED) or self._waits_for_people():
             orders, self._orders = self._orders, []
             return orders
         return self._finish()
@@ -439,7 +439,7 @@ class Tuning:
         self._deadlines = Deadlines()
         self._free_slots = list(range(self._n_workers))
         self._asked = None
-        self._new_wanted = self._exhausted = False
+        self._new_wanted = self._exhausted = self._nothing_left = False
         self._set_search_deadline()
         self._obey(self._verdict(now_s), now_s)
         self._ask_ahead(now_s)
@@ -476,12 +476,14 @@ class Tuning:
                 trial = self._again.popleft()
                 trial.begin_again()
                 self._take_slot(trial)
-            elif self._stage is not Stage.OPEN or not self._start_next(now_s):
+            elif not self._start_next(now_s):
                 return
 
     def _start_next(self, now_s: float) -> bool:
         """Whether what the scheduler says was done. If not, another fact may bring it, or nothing ever will."""
-        if self._new_wanted:
+        if self._stage is Stage.DRAINING and (self._nothing_left or not self._paused):
+            return False
+        if self._new_wanted and self._stage is Stage.OPEN:
             return self._start_suggested(now_s)
         answer = self._consult_about_next(now_s)
         if isinstance(answer, New) and answer.config is None:
@@ -500,14 +502,26 @@ class Tuning:
             self._drop_paused(answer.trial_id, now_s)
             return True
         if isinstance(answer, Done):
+            self._nothing_left = True
             self._stop_starting("the scheduler has no more trials")
-        elif answer is not None and not self._trials and self._asked is None and not self._is_held():
-            self._stop_starting("searcher exhausted" if self._exhausted else "the scheduler has nothing left to run")
+        elif answer is not None and not self._trials and not self._is_held():
+            if self._stage is Stage.DRAINING:
+                self._nothing_left = True
+            elif self._asked is None:
+                why = "searcher exhausted" if self._exhausted else "the scheduler has nothing left to run"
+                self._stop_starting(why)
         return False
 
     def _is_held(self) -> bool:
         """Whether a person keeps a trial from going on: the search waits for that person."""
         return any(trial.hold and trial.wanted for trial in self._paused.values())
+
+    def _waits_for_people(self) -> bool:
+        """Nothing runs and nothing new starts: whether a trial goes on when a person lets it, or asks for one."""
+        if self._stage is not Stage.DRAINING:
+            return False
+        may_be_asked = self._n_workers == 0 and bool(self._paused) and not self._nothing_left
+        return bool(self._again) or may_be_asked or self._is_held()
 
     def _start_suggested(self, now_s: float) -> bool:
         """Start a new trial with the configuration that comes next: a person's, the one made ahead, or a new one."""
@@ -633,10 +647,13 @@ class Tuning:
             purpose="next",
             pending=MappingProxyType(self._pending),
             now_s=now_s,
-            exhausted=self._exhausted,
+            exhausted=self._exhausted or self._stage is Stage.DRAINING,
+            may_begin=self._stage is Stage.OPEN,
         )
         try:
             answer = checked_answer(scheduler.next(ask), type(scheduler).__name__, self._may_resume, self._shown_paused)
+            if not ask.may_begin and isinstance(answer, New | Clone):
+                return Wait()
             if isinstance(answer, Clone) and not 0 <= answer.trial_id < self._next_id:
                 name, known = type(scheduler).__name__, f"{self._next_id} trials have started, from 0 on"
                 raise Refused(ValueError(f"{name}.next() returned {answer!r}, but there is no such trial: {known}"))

@@ -140,7 +140,7 @@ class PBTScheduler:
         self._promised = None
         if ask.exhausted:
             self._num_unstarted = 0  # the population is as large as the searcher makes it
-        answer = self._next(ask.trial_id)
+        answer = self._next(ask.trial_id) if ask.may_begin else self._next_of_the_paused()
         self._num_workers = max(self._num_workers, sum(not member.is_paused for member in self._members.values()))
         return answer
 
@@ -158,6 +158,15 @@ class PBTScheduler:
                 self._members[trial_id] = _Member(is_clone=True)
             return answer
         return Wait() if self._members else Done()
+
+    def _next_of_the_paused(self) -> NextTrial:
+        """No trial may begin any more: clones wait, and who gave way to them goes on."""
+        answer = next((one for one in self._waiting if isinstance(one, Resume)), None)
+        if answer is None:
+            return Wait()
+        self._waiting.remove(answer)
+        self._members[answer.trial_id].is_paused = False
+        return answer
 
     def on_report(self, observation: Observation) -> Decision:
         trial_id, resource = observation.trial_id, observation.resource

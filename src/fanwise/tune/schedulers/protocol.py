@@ -126,7 +126,7 @@ class Scheduler(Protocol):
         """Begin afresh, whatever was before."""
 
     def next(self, ask: Ask) -> NextTrial:
-        """A worker is free. See the answers; `ask.exhausted` says that the searcher has nothing more at the moment."""
+        """A worker is free. See the answers; `ask.exhausted` and `ask.may_begin` say whether there are new trials."""
 
     def on_report(self, observation: Observation) -> Decision:
         """A running trial reported. Each (trial, iteration) comes once, in order, but for `on_rewind`."""

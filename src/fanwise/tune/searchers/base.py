@@ -72,13 +72,17 @@ class Ask:
         pending: the configurations of the trials that run now, by trial id. Read only.
         now_s: seconds since the search began.
         budget_s: seconds the searcher may take before a random configuration is used instead; None: as it likes.
-        exhausted: the searcher has said that it has nothing; a further `New()` without configuration is no answer.
+        exhausted: the searcher has said that it has nothing, or is not asked any more; a further `New()` without
+            configuration means `Wait()`.
+        may_begin: False: as many trials have started as the search may start. What was paused may go on, but `New`
+            and `Clone` mean `Wait()`, and `exhausted` is True.
     """
 
     __slots__ = (
         "_random",
         "budget_s",
         "exhausted",
+        "may_begin",
         "now_s",
         "number",
         "pending",
@@ -100,6 +104,7 @@ class Ask:
         now_s: float = 0.0,
         budget_s: float | None = None,
         exhausted: bool = False,
+        may_begin: bool = True,
     ) -> None:
         self.number = number
         self.trial_id = trial_id
@@ -110,6 +115,7 @@ class Ask:
         self.now_s = now_s
         self.budget_s = budget_s
         self.exhausted = exhausted
+        self.may_begin = may_begin
         self._random: Chance | None = None
 
     @property

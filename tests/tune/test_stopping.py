@@ -44,6 +44,13 @@ def counts_after(criterion: StoppingCriterion, *reports: object, **fields: float
             False,
         ),
         (StoppingCriterion(max_num_evaluations=9), "num_evaluations", 9, "max_num_evaluations=9 reached", False),
+        (
+            StoppingCriterion(max_num_trials_without_improvement=4),
+            "num_trials_without_improvement",
+            4,
+            "max_num_trials_without_improvement=4 reached",
+            True,
+        ),
     ],
 )
 def test_a_limit_is_reached_at_its_value_and_not_before(
@@ -81,6 +88,32 @@ def test_reports_that_are_nan_or_no_numbers_reach_no_limit() -> None:
 def test_numbers_of_numpy_count() -> None:
     criterion = StoppingCriterion(min_metric_value=0.5)
     assert criterion.verdict(counts_after(criterion, np.float32(0.25))) is not None
+
+
+def test_trials_that_end_count_until_one_reports_something_better_than_ever() -> None:
+    criterion = StoppingCriterion(max_num_trials_without_improvement=3)
+    counts = counts_after(criterion)
+    counts.add_loss(0, 0.5)
+    for trial_id, loss in ((1, math.inf), (2, 0.5), (3, 0.4)):
+        counts.add_end(trial_id - 1)  # also of trial 0, which is the best
+        assert criterion.verdict(counts) is None
+        counts.add_loss(trial_id, loss)
+    assert (counts.best_loss, counts.best_trial_id, counts.num_trials_without_improvement) == (0.4, 3, 0)
+    for trial_id in (2, 3, 4, 5):
+        assert criterion.verdict(counts) is None
+        counts.add_end(trial_id)
+    reason = "max_num_trials_without_improvement=3 reached"
+    assert criterion.verdict(counts) == Verdict(reason, lets_running_finish=True)
+
+
+def test_a_search_in_which_nothing_is_ever_reported_ends_too() -> None:
+    criterion = StoppingCriterion(max_num_trials_without_improvement=3)
+    counts = counts_after(criterion)
+    for trial_id in range(3):
+        assert criterion.verdict(counts) is None
+        counts.add_loss(trial_id, -math.inf)
+        counts.add_end(trial_id)
+    assert criterion.verdict(counts) is not None
 
 
 def test_only_watched_metrics_are_kept() -> None:

@@ -67,6 +67,7 @@ class SearchSettings:
     wallclock_s: float
     low: float | None
     high: float | None
+    unimproved: int | None
 
     def limits(self) -> dict[str, Any]:
         """The arguments of the StoppingCriterion."""
@@ -77,6 +78,7 @@ class SearchSettings:
             "max_num_evaluations": self.evaluations,
             "min_metric_value": self.low,
             "max_metric_value": self.high,
+            "max_num_trials_without_improvement": self.unimproved,
         }
 
 
@@ -172,6 +174,7 @@ class TuningModel:
         self.plan: deque[tuple[str, int]] = deque()
         self.trials: list[_Trial] = []
         self.reports: list[_Report] = []
+        self.happened: list[tuple[int, float | None]] = []  # reports, and None where a trial was over
         self.reasons: list[tuple[Reason | None, bool]] = []  # how trials were over, and whether they had reported
         self.again: list[_Trial] = []
         self.suspended: list[_Trial] = []
@@ -290,6 +293,14 @@ class TuningModel:
         """Whether a person keeps a trial that would go on."""
         return any(trial.where == "paused" and trial.hold and trial.wanted for trial in self.trials)
 
+    def record(self) -> tuple[float, int | None, int]:
+        """The smallest loss, whose it was first, and how many others were over since."""
+        finite = [(loss, place) for place, (_, loss) in enumerate(self.happened) if loss is not None]
+        finite = [(loss, place) for loss, place in finite if math.isfinite(loss)]
+        loss, place = min(finite, default=(math.inf, -1))
+        whose = None if place < 0 else self.happened[place][0]
+        return loss, whose, sum(x is None and trial != whose for trial, x in self.happened[place + 1 :])
+
     def numbers(self) -> list[float]:
         return [report.value for report in self.reports if not math.isnan(report.value)]
 
@@ -318,10 +329,13 @@ class TuningModel:
         if not self.begun or self.stage in ("stopping", "finished"):
             return
         reason, started = self._limit(now_s), self.limits["max_num_trials_started"]
+        unimproved = self.limits["max_num_trials_without_improvement"]
         if reason is not None:
             self._halt(reason, now_s)
         elif started is not None and len(self.trials) >= started:
             self._close(f"max_num_trials_started={started} reached")
+        elif unimproved is not None and self.record()[2] >= unimproved:
+            self._close(f"max_num_trials_without_improvement={unimproved} reached")
 
     def _close(self, reason: str) -> None:
         if self.stage == "open":
@@ -408,6 +422,7 @@ class TuningModel:
         self.reports.append(report)
         trial.reports.append(report)
         trial.ranked.append(report)
+        self.happened.append((trial.number, self.loss(report)))
         decision = self._decide(attempt, fact, report)
         self._save(trial, attempt.iter, fact.checkpoint)
         if decision is Decision.CONTINUE and self._limit(now_s) is not None:
@@ -789,6 +804,7 @@ class TuningModel:
         before = self.needed()
         trial.status = status
         trial.where = "over"
+        self.happened.append((trial.number, None))
         self._discard_unneeded(before, trial)
         self.searcher_calls.append(("end", trial.number, str(status)))
         self.scheduler_calls.append(("end", trial.number, str(status)))

@@ -38,6 +38,8 @@ class Counts:
         watched: the metrics whose extremes are kept; `StoppingCriterion.watched(metric)`.
         unseen: those of them that no report has had.
         last_names: what the last report had, as long as some are unseen.
+        num_trials_without_improvement: trials that have ended since the best report, without the one that made it.
+        best_loss, best_trial_id: the smallest finite loss of all reports, void ones too, and whose it was.
         wallclock_s: seconds since the search began, at the last look before it was stopped.
     """
 
@@ -49,6 +51,9 @@ class Counts:
     num_trials_stopped: int = 0
     num_trials_failed: int = 0
     num_evaluations: int = 0
+    num_trials_without_improvement: int = 0
+    best_loss: float = math.inf
+    best_trial_id: int | None = None
     smallest: dict[str, float] = field(default_factory=dict)
     largest: dict[str, float] = field(default_factory=dict)
     unseen: frozenset[str] = field(init=False)
@@ -79,6 +84,16 @@ class Counts:
                 self.smallest[name] = min(value, self.smallest.get(name, value))
                 self.largest[name] = max(value, self.largest.get(name, value))
 
+    def add_loss(self, trial_id: int, loss: float) -> None:
+        """What a trial reported of the first objective; smaller is better."""
+        if math.isfinite(loss) and loss < self.best_loss:
+            self.best_loss, self.best_trial_id = loss, trial_id
+            self.num_trials_without_improvement = 0
+
+    def add_end(self, trial_id: int) -> None:
+        """A trial is over, however it ended."""
+        self.num_trials_without_improvement += trial_id != self.best_trial_id
+
     def missing_metric(self) -> str | None:
         """What to tell, when a trial has completed, of a watched metric that no report had; None: all were seen."""
         if not self.unseen:
@@ -98,7 +113,9 @@ class StoppingCriterion:
     Args:
         max_wallclock_time: seconds since the search began; `math.inf` for a search that only Ctrl-C ends.
         max_num_trials_started: trials started; those that run then may finish, and paused ones still go on as the
-            scheduler decides. All other limits stop them.
+            scheduler decides. All other limits but the next one stop them.
+        max_num_trials_without_improvement: trials that have ended, in whatever way, since the scheduler's metric (the
+            first of several) was better than ever. The others go on likewise: one of them may be the better one.
         max_num_trials_completed: trials that ran to their end (neither stopped nor failed).
         max_num_evaluations: reports of all trials together.
         max_metric_value: the metric is at or above this; a number for the scheduler's metric, or {name: number}.
@@ -119,6 +136,7 @@ class StoppingCriterion:
 
     max_wallclock_time: float | None = None
     max_num_trials_started: int | None = None
+    max_num_trials_without_improvement: int | None = None
     max_num_trials_completed: int | None = None
     max_num_evaluations: int | None = None
     max_metric_value: float | Mapping[str, float] | None = None
@@ -132,9 +150,9 @@ class StoppingCriterion:
                 f"or say that you mean it: max_wallclock_time=math.inf"
             )
         _check_seconds(self.max_wallclock_time)
-        for name in names[1:4]:
+        for name in names[1:5]:
             _check_count(name, getattr(self, name))
-        for name in names[4:]:
+        for name in names[5:]:
             object.__setattr__(self, name, _metric_limit(name, getattr(self, name)))
 
     def to_json(self) -> dict[str, object]:
@@ -163,6 +181,9 @@ class StoppingCriterion:
         most = self.max_num_trials_started
         if most is not None and counts.num_trials_started >= most:
             return Verdict(f"max_num_trials_started={most} reached", lets_running_finish=True)
+        most = self.max_num_trials_without_improvement
+        if most is not None and counts.num_trials_without_improvement >= most:
+            return Verdict(f"max_num_trials_without_improvement={most} reached", lets_running_finish=True)
         return None
 
     def _reached(self, counts: Counts) -> str | None:

@@ -27,7 +27,7 @@ from fanwise.tune.stopping import StoppingCriterion
 
 
 def searches(**limits: st.SearchStrategy[Any]) -> st.SearchStrategy[SearchSettings]:  # Any: as the settings have them
-    never = dict.fromkeys(("equal", "started", "completed", "evaluations", "low", "high"), st.none())
+    never = dict.fromkeys(("equal", "started", "completed", "evaluations", "low", "high", "unimproved"), st.none())
     return st.builds(
         SearchSettings,
         n_workers=st.sampled_from([2, 3, 1]),
@@ -51,6 +51,7 @@ LIMITED = searches(
     started=MAYBE,
     completed=MAYBE,
     evaluations=MAYBE,
+    unimproved=st.sampled_from([None, None, 1, 2, 3]),
     wallclock_s=st.sampled_from([math.inf, math.inf, 20.0, 60.0]),
     low=st.sampled_from([None, None, 0.0]),
     high=st.sampled_from([None, None, 9.0]),
@@ -270,6 +271,7 @@ class TuningMachine(RuleBasedStateMachine):
         else:
             limits = {**self.given.limits(), "max_num_trials_started": 4 * number, "max_wallclock_time": math.inf}
             limits |= {"max_num_evaluations": None, "max_num_trials_completed": None}
+            limits |= {"max_num_trials_without_improvement": None}
             self.hand(facts.Settings(self.now_s, stop=StoppingCriterion(**limits).to_json()))
 
     @rule(really=st.integers(0, 3).map(lambda drawn: drawn == 2))
@@ -392,6 +394,7 @@ def state_of_model(model: TuningModel) -> dict[str, object]:
             len(model.reports),
             {"loss": min(numbers)} if numbers and watched else {},
             {"loss": max(numbers)} if numbers and watched else {},
+            model.record(),
         ),
         "failures": (len(model.reasons), len(kinds), {kind: kinds.count(kind) for kind in kinds}),
         "best": model.best(),
@@ -468,6 +471,7 @@ def state_of(tuning: Any) -> dict[str, object]:  # Any: it looks at what is priv
             counts.num_evaluations,
             counts.smallest,
             counts.largest,
+            (counts.best_loss, counts.best_trial_id, counts.num_trials_without_improvement),
         ),
         "failures": (tuning._failures._finished, tuning._failures._failed, dict(tuning._failures._reasons)),
         "best": tuning.best,
@@ -635,6 +639,11 @@ def forgets_to_say_that_a_trial_is_over(self: Any, trial: Any, status: Status, n
     self._scheduler.on_end = on_end
 
 
+def counts_the_best_trial_among_those_that_did_not_improve(self: Any, trial: Any, status: Status, now_s: float) -> None:
+    Tuning._over(self, trial, status, now_s)
+    self._counts.num_trials_without_improvement += trial.trial_id == self._counts.best_trial_id
+
+
 def keeps_a_list_of_finished_trials(self: Any, trial: Any, now_s: float) -> None:
     Tuning._release(self, trial, now_s)
     self.__dict__.setdefault("_finished", []).append(trial)
@@ -683,6 +692,7 @@ MUTANTS: dict[Callable[..., Any], str] = {  # Any: each has the signature of wha
     takes_a_late_suggestion: "_on_suggested",
     lets_nobody_hold_a_trial: "_on_command",
     forgets_to_say_that_a_trial_is_over: "_over",
+    counts_the_best_trial_among_those_that_did_not_improve: "_over",
     keeps_a_list_of_finished_trials: "_release",
     gives_the_waiting_slot_away: "_release",
     leaves_paused_trials_behind_when_no_more_may_start: "_start_next",

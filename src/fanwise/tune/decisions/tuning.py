@@ -785,6 +785,7 @@ class Tuning:
             trial.told = "stop"
             self._tell_to_stop(trial, now_s)
             return Decision.STOP
+        self._counts.add_loss(trial.trial_id, losses[0])
         self._keep_best(trial, losses[0], values)
         resource_attr = self._resource_attr
         resource = float(trial.iter if resource_attr is None else values[resource_attr])  # type: ignore[arg-type]  # checked
@@ -903,6 +904,7 @@ class Tuning:
         counts.num_trials_completed += status is Status.COMPLETED
         counts.num_trials_stopped += status is Status.STOPPED
         counts.num_trials_failed += status is Status.FAILED
+        counts.add_end(trial.trial_id)
         is_best = trial.best is not None and (self._best is None or trial.best < self._best)
         if is_best:
             self._best = trial.best

@@ -7,6 +7,7 @@ from .base import Observation as Observation
 from .base import Searcher as Searcher
 from .evolution import EvolutionSearcher as EvolutionSearcher
 from .grid import GridSearcher as GridSearcher
+from .learner import Learner as Learner
 from .local_search import LocalSearcher as LocalSearcher
 from .random_search import RandomSearcher as RandomSearcher
 from .sobol import SobolSearcher as SobolSearcher

@@ -116,6 +116,11 @@ class Ordinal:
         return {"categories": list(self.categories), "kind": self.kind}
 
     @property
+    def edges(self) -> tuple[float, ...]:
+        """Where one value's share of [0, 1) ends and the next one's begins; none: all shares are equal."""
+        return self._edges
+
+    @property
     def num_values(self) -> int:
         return len(self.categories)
 

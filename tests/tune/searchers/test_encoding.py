@@ -1,0 +1,139 @@
+"""Encoder: rows of numbers for configurations, against the domains themselves, which go value by value."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fanwise.testing.searcher_contract import SPACES
+from fanwise.tune.chance import Chance
+from fanwise.tune.searchers import Ask
+from fanwise.tune.searchers.encoding import Encoder, generator
+from fanwise.tune.spaces import Space, choice, lograndint, ordinal, parameter, randint, uniform
+
+EACH_SPACE = pytest.mark.parametrize("name", SPACES)
+SEEDS = st.integers(0, 2**32)
+
+
+@EACH_SPACE
+@given(seed=SEEDS)
+def test_a_row_becomes_the_configuration_that_it_was_made_of(name: str, seed: int) -> None:
+    space = SPACES[name]
+    config = space.sample(Chance(str(seed)))
+    encoder = Encoder(space)
+    row = encoder.encode(config)
+    again = encoder.config(row)
+    for key, value in config.items():
+        assert again[key] == value or math.isclose(again[key], value, rel_tol=1e-12)  # type: ignore[arg-type]
+    assert again.keys() == config.keys()
+    assert encoder.keys(row[None]) == encoder.keys(encoder.encode(again)[None])
+
+
+@EACH_SPACE
+@given(seed=SEEDS)
+def test_points_of_the_cube_become_what_the_domains_make_of_them(name: str, seed: int) -> None:
+    space = SPACES[name]
+    encoder = Encoder(space)
+    points = np.random.default_rng(seed).random((20, encoder.num_dims))
+    rows = encoder.snapped(points)
+    one_by_one = encoder.rows([space.from_units(point) for point in points.tolist()])
+    np.testing.assert_allclose(rows, one_by_one, rtol=0, atol=1e-12)
+    real = [size is None for size in encoder.num_values_D]
+    assert (np.abs(encoder.ranks(rows) - encoder.ranks(one_by_one)) <= real).all()
+    np.testing.assert_array_equal(encoder.snapped(rows), encoder.snapped(encoder.snapped(rows)))
+
+
+@EACH_SPACE
+def test_different_configurations_have_different_keys(name: str) -> None:
+    space = SPACES[name]
+    encoder = Encoder(space)
+    configs = [space.sample(Chance(str(seed))) for seed in range(200)]
+    keys = encoder.keys(encoder.rows(configs))
+    assert len(set(keys)) == len({repr(config) for config in configs})
+
+
+@EACH_SPACE
+def test_samples_are_configurations_and_as_many_as_asked_for(name: str) -> None:
+    encoder = Encoder(SPACES[name])
+    for prior in (False, True):
+        rows = encoder.sample(30, np.random.default_rng(0), prior=prior)
+        assert rows.shape == (30, encoder.num_dims)
+        for row in rows:
+            SPACES[name].check(encoder.config(row))
+
+
+def test_what_does_not_exist_is_nan_and_counts_as_the_middle_or_as_no_category() -> None:
+    encoder = Encoder(
+        Space(
+            {
+                "kind": choice(["a", "b"]),
+                "x": parameter(uniform(0, 1), when={"kind": "a"}),
+                "how": parameter(choice(["p", "q", "r"]), when={"kind": "b"}),
+            }
+        )
+    )
+    rows = encoder.rows([{"kind": "a", "x": 0.25}, {"kind": "b", "how": "r"}])
+    np.testing.assert_array_equal(rows, [[0.25, 0.25, np.nan], [0.75, np.nan, 5 / 6]])
+    np.testing.assert_array_equal(encoder.features(rows), [[1, 0, 0.25, 0, 0, 0, 1, 0], [0, 1, 0.5, 0, 0, 1, 0, 1]])
+    np.testing.assert_array_equal(encoder.features(rows, one_hot=False, activity=False), [[0, 0.25, -1], [1, 0.5, 2]])
+
+
+def test_conditions_of_conditions_hold_for_whole_blocks() -> None:
+    space = SPACES["conditions"]
+    rows = Encoder(space).snapped(np.random.default_rng(0).random((500, len(space.domains))))
+    column = {name: rows[:, place] for place, name in enumerate(space.domains)}
+    assert (np.isnan(column["momentum_kind"]) == (column["optimizer"] > 0.5)).all()
+    assert (np.isnan(column["nesterov"]) == ~(column["momentum_kind"] > 1 / 3)).all()
+    assert (np.isnan(column["beta"]) == (column["optimizer"] < 0.5)).all()
+
+
+@pytest.mark.parametrize("name", ["few values", "few values and a condition", "one value", "constants only"])
+def test_what_is_unused_comes_until_nothing_is_left(name: str) -> None:
+    space = SPACES[name]
+    encoder = Encoder(space)
+    used: set[bytes] = set()
+    for number in range(space.num_configurations or 0):
+        row = encoder.unused(used, np.random.default_rng(number))
+        assert row is not None
+        assert encoder.keys(row[None])[0] not in used
+        used.update(encoder.keys(row[None]))
+    assert encoder.unused(used, np.random.default_rng(0)) is None
+
+
+def test_the_last_configuration_of_a_large_and_lopsided_space_is_found() -> None:
+    encoder = Encoder(Space({"x": ordinal([0, 1, 10**9]), "n": randint(1, 30), "width": lograndint(1, 10**3)}))
+    everything = encoder.all_rows()
+    assert everything is None  # more than are listed
+    small = Encoder(Space({"x": ordinal([0, 1, 10**9]), "n": randint(1, 30)}))
+    rows = small.all_rows()
+    assert rows is not None
+    assert len(rows) == 90
+    for row, key in zip(rows, small.keys(rows), strict=True):
+        left = small.unused(set(small.keys(rows)) - {key}, np.random.default_rng(0))
+        np.testing.assert_array_equal(left, row)
+
+
+def test_a_space_too_large_to_list_is_walked_through() -> None:
+    space = Space({"x": ordinal([0, 1, 10**15]), "a": randint(0, 299), "b": randint(0, 299)})
+    encoder = Encoder(space)
+
+    class AllButZero:
+        """As if everything but x = 0 had been tried; that is one draw in 10**15."""
+
+        def __contains__(self, key: object) -> bool:
+            assert isinstance(key, bytes)
+            return int(np.frombuffer(key, np.int64)[0]) != 0
+
+    assert encoder.all_rows() is None
+    row = encoder.unused(AllButZero(), np.random.default_rng(0))
+    assert row is not None
+    assert encoder.config(row)["x"] == 0
+
+
+def test_the_generator_of_a_question_depends_on_its_seed_and_number_alone() -> None:
+    space = SPACES["one number"]
+    drawn = [generator(Ask(number, 9, space, seed=seed)).random() for seed, number in [(0, 1), (0, 1), (0, 2), (1, 1)]]
+    assert drawn[0] == drawn[1]
+    assert len(set(drawn)) == 3

@@ -1,0 +1,232 @@
+"""History against an obvious model that keeps every report for ever and works the data out anew at each question."""
+
+import math
+from collections.abc import Callable
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from fanwise.tune.searchers import Observation
+from fanwise.tune.searchers.encoding import Encoder
+from fanwise.tune.searchers.history import ByLevel, Data, History, LastReport, Policy
+from fanwise.tune.spaces import Space, uniform
+
+SPACE = Space({"x": uniform(0, 1)})
+LOSSES = st.sampled_from([0.0, 1.0, 2.5, math.inf, -math.inf])
+LEVELS = (1.0, 3.0, 9.0)
+
+
+class Model:
+    """Lists of everything."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.reports: dict[int, list[tuple[int, float, tuple[float, float]]]] = {}
+        self.status: dict[int, str] = {}
+        self.known: set[int] = set()  # failed ones whose configuration was given
+
+    def values(self, trial_id: int) -> list[tuple[float, float] | None]:
+        """At each level."""
+        num_levels = len(self.policy.levels or (0,))
+        reports = self.reports[trial_id]
+        if self.status.get(trial_id) == "Failed":
+            return [(math.inf, math.inf) if reports or trial_id in self.known else None] * num_levels
+        plain = [(at, losses if all(map(math.isfinite, losses)) else (math.inf, math.inf)) for _, at, losses in reports]
+        if self.policy.levels is None:
+            return [plain[-1][1] if plain else None]
+        return [next((losses for at, losses in plain if at >= level), None) for level in self.policy.levels]
+
+    def data(self, enough: int) -> list[tuple[int, float, tuple[float, float], bool]]:
+        table = {trial_id: self.values(trial_id) for trial_id in sorted(self.reports)}
+        level = 0
+        for k in range(len(self.policy.levels or (0,))):
+            if sum(math.isfinite(row[k][0]) for row in table.values() if row[k] is not None) >= enough:  # type: ignore[index]
+                level = k
+        found = [(trial_id, row[level]) for trial_id, row in table.items()]
+        return [(trial_id, x(trial_id), got, trial_id in self.status) for trial_id, got in found if got is not None]
+
+
+def x(trial_id: int) -> float:
+    return (trial_id * 0.381966) % 1
+
+
+class HistoryMachine(RuleBasedStateMachine):
+    make: ClassVar[Callable[[Encoder, Policy], History]] = History  # exchanged for broken ones
+    policy: ClassVar[Policy] = LastReport()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = Encoder(SPACE)
+        self.history = type(self).make(self.encoder, self.policy)
+        self.model = Model(self.policy)
+
+    def living(self, place: int) -> int | None:
+        ids = sorted(self.model.reports.keys() - self.model.status.keys())
+        return ids[place % len(ids)] if ids else None
+
+    @rule()
+    def begin(self) -> None:
+        self.model.reports[len(self.model.reports)] = []
+
+    @rule(place=st.integers(0, 9), loss=LOSSES, other=st.sampled_from([5.0, math.inf]), far=st.integers(1, 4))
+    def report(self, place: int, loss: float, other: float, far: int) -> None:
+        trial_id = self.living(place)
+        if trial_id is None:
+            return
+        reports = self.model.reports[trial_id]
+        iter, resource = (reports[-1][0], reports[-1][1]) if reports else (0, 0.0)
+        reports.append((iter + 1, resource + far, (loss, other)))
+        self.history.observe(Observation(trial_id, {"x": x(trial_id)}, iter + 1, resource + far, (loss, other), {}))
+
+    @rule(place=st.integers(0, 9), to_iter=st.integers(0, 4))
+    def rewind(self, place: int, to_iter: int) -> None:
+        trial_id = self.living(place)
+        if trial_id is not None:
+            self.model.reports[trial_id] = [one for one in self.model.reports[trial_id] if one[0] <= to_iter]
+            self.history.on_rewind(trial_id, to_iter)
+
+    @rule(place=st.integers(0, 9), status=st.sampled_from(["Completed", "Stopped", "Failed"]), known=st.booleans())
+    def end(self, place: int, status: str, known: bool) -> None:
+        trial_id = self.living(place)
+        if trial_id is not None:
+            self.model.status[trial_id] = status
+            self.model.known |= {trial_id} if known else set()
+            self.history.on_end(trial_id, status, np.array([x(trial_id)]) if known else None)
+
+    @invariant()
+    def holds_what_stands(self) -> None:
+        for enough in (1, 2, 4):
+            data = self.history.data(enough=enough)
+            got = list(
+                zip(
+                    data.trial_ids_N.tolist(),
+                    data.rows_ND[:, 0].tolist(),
+                    map(tuple, data.losses_NM.tolist()),
+                    data.is_over_N.tolist(),
+                    strict=True,
+                )
+            )
+            expected = self.model.data(enough)
+            assert [(i, losses[0], is_over) for i, _, losses, is_over in got] == [
+                (i, losses[0], is_over) for i, _, losses, is_over in expected
+            ]
+            if data.losses_NM.shape[1] == 2:  # known from the first report on
+                assert [losses for _, _, losses, _ in got] == [losses for _, _, losses, _ in expected]
+            np.testing.assert_allclose([x for _, x, _, _ in got], [x for _, x, _, _ in expected], atol=1e-12)
+        first = [self.model.values(trial_id)[0] for trial_id in self.model.reports]
+        assert self.history.num_results == sum(one is not None and math.isfinite(one[0]) for one in first)
+        alive = {i for i in self.model.reports if i in self.history}
+        assert alive.isdisjoint(self.model.status), "a trial that is over still has its reports"
+
+
+def run(machine: type[HistoryMachine], max_examples: int) -> None:
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=max_examples,
+            stateful_step_count=40,
+            deadline=None,
+            derandomize=True,
+            database=None,
+            phases=(Phase.generate,),
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+@pytest.mark.parametrize("policy", [LastReport(), ByLevel(LEVELS)], ids=["last", "levels"])
+def test_history_holds_what_stands(policy: Policy) -> None:
+    run(type("Machine", (HistoryMachine,), {"policy": policy}), 60)
+
+
+class KeepsVoid(History):  # type: ignore[misc]  # a mutant
+    def on_rewind(self, trial_id: int, to_iter: int) -> None: ...
+
+
+class KeepsFailed(History):  # type: ignore[misc]
+    def on_end(self, trial_id: int, status: str, row: object = None) -> None:
+        super().on_end(trial_id, "Completed", row)  # type: ignore[arg-type]
+
+
+class ForgetsFailed(History):  # type: ignore[misc]
+    def on_end(self, trial_id: int, status: str, row: object = None) -> None:
+        super().on_end(trial_id, status)
+
+
+class FirstCome(History):  # type: ignore[misc]
+    """In the order of the first reports."""
+
+    def data(self, *, enough: int = 1, limit: int | None = None) -> Data:
+        self._ids[:] = np.arange(len(self._ids))
+        return super().data(enough=enough, limit=limit)
+
+
+class TakesInfinite(History):  # type: ignore[misc]
+    def _write(self, slot: int, resource: float, losses: object) -> None:
+        super()._write(slot, resource, [1e9 if math.isinf(loss) else loss for loss in losses])  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("mutant", [KeepsVoid, KeepsFailed, ForgetsFailed, FirstCome, TakesInfinite])
+def test_a_broken_history_is_caught(mutant: type[History]) -> None:
+    class Machine(HistoryMachine):
+        make = mutant
+
+    with pytest.raises(AssertionError):
+        run(Machine, 60)
+
+
+class LastOfLevel(History):  # type: ignore[misc]
+    def _write(self, slot: int, resource: float, losses: object) -> None:
+        for level in range(sum(resource >= at for at in LEVELS)):
+            self._values[slot, level] = losses  # type: ignore[call-overload]
+
+
+def test_a_history_that_keeps_the_last_report_of_a_level_is_caught() -> None:
+    class Machine(HistoryMachine):
+        make: ClassVar[Callable[[Encoder, Policy], History]] = LastOfLevel
+        policy = ByLevel(LEVELS)
+
+    with pytest.raises(AssertionError):
+        run(Machine, 60)
+
+
+def reported(losses: list[tuple[float, ...]]) -> History:
+    history = History(Encoder(SPACE))
+    for trial_id, each in enumerate(losses):
+        history.observe(Observation(trial_id, {"x": x(trial_id)}, 1, 1.0, each, {}))
+        history.on_end(trial_id, "Completed")
+    return history
+
+
+def test_of_many_trials_the_best_quarter_and_the_latest_are_kept() -> None:
+    history = reported([(float(loss),) for loss in [3, 1, 9, 8, 7, 6, 5, 4, 10, 11]])
+    assert history.data(limit=8).trial_ids_N.tolist() == [0, 1, 4, 5, 6, 7, 8, 9]
+    assert history.data(limit=4).trial_ids_N.tolist() == [1, 7, 8, 9]
+    assert history.data(limit=10).trial_ids_N.tolist() == list(range(10))
+
+
+def test_where_there_is_no_result_a_model_of_numbers_gets_the_worst_one() -> None:
+    data = reported([(1.0, 5.0), (2.0, 4.0), (math.inf, 0.0)]).data()
+    assert data.filled().tolist() == [[1.0, 5.0], [2.0, 4.0], [2.0, 5.0]]
+    assert reported([(math.inf,)]).data().filled().tolist() == [[0.0]]
+
+
+def test_a_trial_that_is_over_leaves_a_row_and_nothing_else() -> None:
+    history = History(Encoder(SPACE))
+    for trial_id in range(3000):
+        for iter in range(1, 4):
+            history.observe(Observation(trial_id, {"x": 0.5}, iter, iter, (1.0,), {}))
+        history.on_end(trial_id, "Stopped")
+    arrays = [value for value in vars(history).values() if isinstance(value, np.ndarray)]
+    assert sum(array.nbytes for array in arrays) <= 2 * 3000 * 32
+    assert not any(trial_id in history for trial_id in range(3000))
+
+
+@pytest.mark.parametrize("levels", [(), (3.0, 1.0), (1.0, 1.0)])
+def test_levels_must_increase(levels: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match="levels must be increasing numbers, at least one, got"):
+        ByLevel(levels)

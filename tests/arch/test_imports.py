@@ -78,6 +78,7 @@ QUIET = [
     "rpc/ref_streams.py",
     "rpc/refs.py",
     "tune/chance.py",
+    "tune/constraints.py",
     "tune/spaces/space.py",
     "tune/decisions/checkpoints.py",
     "tune/decisions/checking.py",

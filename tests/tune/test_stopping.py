@@ -93,12 +93,12 @@ def test_numbers_of_numpy_count() -> None:
 def test_trials_that_end_count_until_one_reports_something_better_than_ever() -> None:
     criterion = StoppingCriterion(max_num_trials_without_improvement=3)
     counts = counts_after(criterion)
-    counts.add_loss(0, 0.5)
+    counts.add_result(0, 0.0, 0.5)
     for trial_id, loss in ((1, math.inf), (2, 0.5), (3, 0.4)):
         counts.add_end(trial_id - 1)  # also of trial 0, which is the best
         assert criterion.verdict(counts) is None
-        counts.add_loss(trial_id, loss)
-    assert (counts.best_loss, counts.best_trial_id, counts.num_trials_without_improvement) == (0.4, 3, 0)
+        counts.add_result(trial_id, 0.0, loss)
+    assert (counts.best_rank, counts.best_trial_id, counts.num_trials_without_improvement) == ((0.0, 0.4), 3, 0)
     for trial_id in (2, 3, 4, 5):
         assert criterion.verdict(counts) is None
         counts.add_end(trial_id)
@@ -106,12 +106,20 @@ def test_trials_that_end_count_until_one_reports_something_better_than_ever() ->
     assert criterion.verdict(counts) == Verdict(reason, lets_running_finish=True)
 
 
+def test_a_report_nearer_to_its_bounds_is_an_improvement_and_a_better_loss_farther_from_them_is_none() -> None:
+    counts = counts_after(StoppingCriterion(max_num_trials_without_improvement=3))
+    for trial_id, (beyond, loss) in enumerate([(0.5, 0.1), (0.25, 0.9), (0.5, 0.0), (0.0, 2.0)]):
+        counts.add_result(trial_id, beyond, loss)
+        counts.add_end(trial_id)
+    assert (counts.best_rank, counts.best_trial_id) == ((0.0, 2.0), 3)
+
+
 def test_a_search_in_which_nothing_is_ever_reported_ends_too() -> None:
     criterion = StoppingCriterion(max_num_trials_without_improvement=3)
     counts = counts_after(criterion)
     for trial_id in range(3):
         assert criterion.verdict(counts) is None
-        counts.add_loss(trial_id, -math.inf)
+        counts.add_result(trial_id, 0.0, -math.inf)
         counts.add_end(trial_id)
     assert criterion.verdict(counts) is not None
 

@@ -28,6 +28,10 @@ def planned_answer(what: str, which: int, trial_id: int, paused: Sequence[int]) 
     return others.get(what, New())
 
 
+def _heard(observation: Observation) -> tuple[object, ...]:
+    return "report", observation.trial_id, observation.iter, observation.loss, observation.infeasibility
+
+
 class ScriptedSearcher(Searcher):
     """Never asked by itself: the test hands in what it suggests. `calls`: what it heard."""
 
@@ -39,7 +43,7 @@ class ScriptedSearcher(Searcher):
         raise AssertionError("the test answers")
 
     def observe(self, observation: Observation) -> None:
-        self.calls.append(("report", observation.trial_id, observation.iter, observation.loss))
+        self.calls.append(_heard(observation))
 
     def on_rewind(self, trial_id: int, to_iter: int) -> None:
         self.calls.append(("rewind", trial_id, to_iter))
@@ -53,8 +57,11 @@ class ScriptedScheduler:
 
     resource_attr: str | None = None
 
-    def __init__(self, mode: Mode, maximum: float | None, clones: bool, searcher: Searcher) -> None:
+    def __init__(
+        self, mode: Mode, maximum: float | None, clones: bool, searcher: Searcher, *, constraints: Sequence[str] = ()
+    ) -> None:
         self.objectives: tuple[Objective, ...] = (Objective("loss", mode),)
+        self.constraints = constraints
         self.max_resource = maximum
         self.clones = clones
         self.searcher: Searcher | None = searcher
@@ -75,7 +82,7 @@ class ScriptedScheduler:
         return answer
 
     def on_report(self, observation: Observation) -> Any:  # Any: a wrong decision too
-        self.calls.append(("report", observation.trial_id, observation.iter, observation.loss))
+        self.calls.append(_heard(observation))
         asked = observation.values.get("ask", "")
         if asked == "break":
             raise ZeroDivisionError("scripted")

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..tune.constraints import constraints_of
 from ..tune.decisions.facts import Fact
 from ..tune.decisions.orders import Order
 from ..tune.opening import copied, described, seed_of
@@ -42,6 +43,7 @@ def record_simulated(
         objective=getattr(objective, "__name__", "objective"),
         space=table.space,
         scheduler=scheduler,
+        constraints=constraints_of(scheduler),
         seed=seed,
         n_workers=n_workers,
         stop=stop,

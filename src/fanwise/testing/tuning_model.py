@@ -48,7 +48,7 @@ _END, _SUGGESTION = -1, -2  # the keys of deadlines that are no trial's
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """Of one search. `budget_s`: of a searcher that thinks; None: it answers at once."""
+    """Of one search. `budget_s`: of a searcher that thinks; None: it answers at once. `bound`: of "cost", or None."""
 
     n_workers: int
     asynchronous: bool
@@ -68,6 +68,7 @@ class SearchSettings:
     low: float | None
     high: float | None
     unimproved: int | None
+    bound: float | None
 
     def limits(self) -> dict[str, Any]:
         """The arguments of the StoppingCriterion."""
@@ -90,6 +91,7 @@ class _Report:
     iter: int
     value: float
     place: int
+    beyond: float  # the bound of "cost", measured by its size
     void: bool = False
 
 
@@ -174,7 +176,7 @@ class TuningModel:
         self.plan: deque[tuple[str, int]] = deque()
         self.trials: list[_Trial] = []
         self.reports: list[_Report] = []
-        self.happened: list[tuple[int, float | None]] = []  # reports, and None where a trial was over
+        self.happened: list[tuple[int, tuple[float, float] | None]] = []  # reports, and None where a trial was over
         self.reasons: list[tuple[Reason | None, bool]] = []  # how trials were over, and whether they had reported
         self.again: list[_Trial] = []
         self.suspended: list[_Trial] = []
@@ -242,13 +244,15 @@ class TuningModel:
         return report.value if self.given.mode == "min" else -report.value
 
     def best_of(self, trials: list[_Trial]) -> _Report | None:
-        """The best finite report that stands; of equals the earliest."""
-        ranked = [report for trial in trials for report in trial.ranked if math.isfinite(report.value)]
-        return min(ranked, key=lambda report: (self.loss(report), report.place), default=None)
+        """The best finite report that stands, one that keeps the bound before all others; of equals the earliest."""
+        ranked = [report for trial in trials for report in trial.ranked if math.isfinite(report.value + report.beyond)]
+        return min(ranked, key=lambda report: (report.beyond, self.loss(report), report.place), default=None)
 
     def best(self) -> Best | None:
         report = self.best_of(self.trials)
-        return None if report is None else Best(report.value, report.trial.number, report.trial.config, report.iter)
+        if report is None:
+            return None
+        return Best(report.value, report.trial.number, report.trial.config, report.iter, report.beyond)
 
     def needed(self) -> dict[str, int]:
         """Checkpoints, and how many need them: who may go on from there, all that are kept, the best's."""
@@ -293,16 +297,16 @@ class TuningModel:
         """Whether a person keeps a trial that would go on."""
         return any(trial.where == "paused" and trial.hold and trial.wanted for trial in self.trials)
 
-    def record(self) -> tuple[float, int | None, int]:
-        """The smallest loss, whose it was first, and how many others were over since."""
-        finite = [(loss, place) for place, (_, loss) in enumerate(self.happened) if loss is not None]
-        finite = [(loss, place) for loss, place in finite if math.isfinite(loss)]
-        loss, place = min(finite, default=(math.inf, -1))
+    def record(self) -> tuple[tuple[float, float], int | None, int]:
+        """The best report's rank, whose it was first, and how many others were over since."""
+        ranks = [(rank, place) for place, (_, rank) in enumerate(self.happened) if rank is not None]
+        finite = [(rank, place) for rank, place in ranks if math.isfinite(rank[0] + rank[1])]
+        rank, place = min(finite, default=((math.inf, math.inf), -1))
         whose = None if place < 0 else self.happened[place][0]
-        return loss, whose, sum(x is None and trial != whose for trial, x in self.happened[place + 1 :])
+        return rank, whose, sum(x is None and trial != whose for trial, x in self.happened[place + 1 :])
 
     def numbers(self) -> list[float]:
-        return [report.value for report in self.reports if not math.isnan(report.value)]
+        return [report.value for report in self.reports if not math.isnan(report.value) and report.beyond == 0.0]
 
     # -- limits -----------------------------------------------------------------------------------------------------
 
@@ -408,8 +412,8 @@ class TuningModel:
             self.out.append(Answer(fact.trial_id, Decision.STOP, late=True))
             self._discard(fact.trial_id, fact.checkpoint)
             return
-        trial, value = attempt.trial, fact.values.get("loss")
-        if not isinstance(value, float):
+        trial, value, cost = attempt.trial, fact.values.get("loss"), self._cost(fact)
+        if not isinstance(value, float) or cost is None:
             self._reject(attempt, fact, value)
             return
         self.metric_seen = True
@@ -418,11 +422,12 @@ class TuningModel:
             self.out.append(Answer(trial.number, Decision.CONTINUE, attempt.iter, repeated=True))
             self._save(trial, attempt.iter, fact.checkpoint)
             return
-        report = _Report(trial, attempt.iter, value, len(self.reports))
+        bound = self.given.bound or 0.0
+        report = _Report(trial, attempt.iter, value, len(self.reports), max(cost - bound, 0.0) / (bound or 1.0))
         self.reports.append(report)
         trial.reports.append(report)
         trial.ranked.append(report)
-        self.happened.append((trial.number, self.loss(report)))
+        self.happened.append((trial.number, (report.beyond, self.loss(report))))
         decision = self._decide(attempt, fact, report)
         self._save(trial, attempt.iter, fact.checkpoint)
         if decision is Decision.CONTINUE and self._limit(now_s) is not None:
@@ -434,8 +439,21 @@ class TuningModel:
         if self.free_slots():
             self._fill(now_s)
 
+    def _cost(self, fact: facts.Reported) -> float | None:
+        """What is bounded; None: it is missing."""
+        if self.given.bound is None:
+            return 0.0
+        cost = fact.values.get("cost")
+        return cost if isinstance(cost, float) else None
+
     def _reject(self, attempt: _Attempt, fact: facts.Reported, value: object) -> None:
-        if value is None:
+        if isinstance(value, float):
+            bound, value = self.given.bound, None
+            what = f"the value of the constraint 'cost <= {bound!r}', 'cost'"
+            names = ", ".join(map(repr, fact.values))
+            hint = "report it under this name, or give the scheduler another one"
+            text = f"report() gave {names}, but not {what}; {hint}"
+        elif value is None:
             text = "report() gave 'los', but not the scheduler's metric 'loss'; did you mean 'los'?"
         else:
             text = f"the metric 'loss' must be a number, got {value!r} of type str"
@@ -448,11 +466,12 @@ class TuningModel:
 
     def _decide(self, attempt: _Attempt, fact: facts.Reported, report: _Report) -> Decision:
         trial, asked, now_s = attempt.trial, fact.values.get("ask", ""), fact.now_s
-        if math.isnan(report.value):
-            attempt.fault, attempt.told = ("nan", "the objective reported loss=nan"), "stop"
+        if math.isnan(report.value + report.beyond):
+            name = "loss" if math.isnan(report.value) else "cost"
+            attempt.fault, attempt.told = ("nan", f"the objective reported {name}=nan"), "stop"
             self._tell(attempt, now_s)
             return Decision.STOP
-        call = ("report", trial.number, report.iter, self.loss(report))
+        call = ("report", trial.number, report.iter, self.loss(report), report.beyond)
         self.searcher_calls.append(call)
         self.scheduler_calls.append(call)
         if asked in ("break", "wrong"):

@@ -24,6 +24,7 @@ from ..base.errors import ClosedError, SearchFailedError
 from ..pool.reporting import plain_metrics
 from .callbacks.events import SearchEnded, SearchStarted
 from .callbacks.listening import Listening, checked_callbacks
+from .constraints import Constraint, constraints_of
 from .decisions import facts
 from .decisions.checking import problem_with
 from .decisions.driving import handle
@@ -85,12 +86,14 @@ class OpenSearch:
         scheduler: Scheduler,
         stop: StoppingCriterion | None,
         *,
+        constraints: Sequence[Constraint],
         seed: int | None,
         callbacks: Sequence[object],
     ) -> None:
         self.path = path
         self._space = space
         self._scheduler = copied(scheduler)
+        self._constraints = constraints
         self._in_flight: dict[int, tuple[AskedTrial, float]] = {}
         self._lock = threading.RLock()
         self._is_closed = False
@@ -258,6 +261,7 @@ class OpenSearch:
             objective=ASKED,
             space=self._space,
             scheduler=scheduler,
+            constraints=self._constraints,
             seed=seed_of(scheduler, seed, secrets.randbits(31)),
             n_workers=0,
             stop=StoppingCriterion(max_wallclock_time=float("inf")) if stop is None else stop,
@@ -271,7 +275,7 @@ class OpenSearch:
         return record
 
     def _reopen(self, scheduler: Scheduler) -> Record:
-        check_same(read_meta(self.path), ASKED, self._space, scheduler)
+        check_same(read_meta(self.path), ASKED, self._space, scheduler, self._constraints)
         return Record.reopen(self.path)
 
     # -- facts -----------------------------------------------------------------------------------------------------
@@ -320,7 +324,8 @@ class OpenSearch:
                 f"In flight: {known}."
             )
         if values is not None:
-            problem = problem_with(values, self._scheduler.objectives, self._scheduler.resource_attr)
+            scheduler = self._scheduler
+            problem = problem_with(values, scheduler.objectives, scheduler.resource_attr, self._constraints)
             if problem is not None:
                 raise ValueError(problem)
         return began_s
@@ -343,6 +348,7 @@ def open_search(
     scheduler: Scheduler | str,
     *,
     mode: Mode = "min",
+    constraints: Sequence[str] = (),
     name: str | None = None,
     stop: StoppingCriterion | None = None,
     random_seed: int | None = None,
@@ -357,6 +363,7 @@ def open_search(
         space: names to domains and constants, or a `Space`.
         scheduler: such as `ASHA(...)`; or the name of a metric for random search.
         mode: "min" or "max", for the name of a metric.
+        constraints: what every report must meet, such as ["latency_ms <= 20"], where the scheduler has none.
         name: of the experiment; None: made from the time.
         stop: when there are no more trials; None: when you stop asking.
         random_seed: of the search; None: the scheduler's, else drawn.
@@ -381,4 +388,12 @@ def open_search(
     checked_callbacks(callbacks)
     folder_name = new_name("asked", time.time(), os.urandom(8)) if name is None else check_name(name)
     path = experiments_folder() / folder_name
-    return OpenSearch(path, whole, chosen, stop, seed=checked_seed(random_seed), callbacks=callbacks)
+    return OpenSearch(
+        path,
+        whole,
+        chosen,
+        stop,
+        constraints=constraints_of(chosen, constraints),
+        seed=checked_seed(random_seed),
+        callbacks=callbacks,
+    )

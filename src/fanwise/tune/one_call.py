@@ -1,6 +1,6 @@
 """The whole of a search in one call."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .experiment import Experiment
@@ -18,6 +18,7 @@ def search(
     *,
     metric: str | None = None,
     mode: Mode = "min",
+    constraints: Sequence[str] = (),
     n_trials: int | None = None,
     seconds: float | None = None,
     n_workers: int | None = None,
@@ -31,6 +32,7 @@ def search(
             the metric or a dict with it, or calls `report`.
         space: names to domains and constants.
         metric, mode: what random search looks at; not with `scheduler`, which has its own.
+        constraints: what every report must meet, such as ["latency_ms <= 20"].
         n_trials: start so many.
         seconds: end after so many; at least one of the two.
         n_workers: trials at a time; None: as many as the machine has devices for.
@@ -54,4 +56,4 @@ def search(
         assert metric is not None, "looked at above"
         scheduler = RandomSearch(metric=metric, mode=mode)
     stop = StoppingCriterion(max_num_trials_started=n_trials, max_wallclock_time=seconds)
-    return Tuner(objective, space, scheduler, stop, n_workers=n_workers, **options).run()
+    return Tuner(objective, space, scheduler, stop, constraints=constraints, n_workers=n_workers, **options).run()

@@ -3,12 +3,13 @@
 import copy
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import FunctionType
 from typing import Any
 
 from ..base.version import VERSION
+from .constraints import Constraint
 from .schedulers.protocol import Scheduler
 from .spaces import Space
 from .stopping import StoppingCriterion
@@ -75,7 +76,15 @@ def seed_of(scheduler: Scheduler, given: int | None, otherwise: int) -> int:
 
 
 def described(
-    *, name: str, objective: str, space: Space, scheduler: Scheduler, seed: int, n_workers: int, stop: StoppingCriterion
+    *,
+    name: str,
+    objective: str,
+    space: Space,
+    scheduler: Scheduler,
+    constraints: Sequence[Constraint],
+    seed: int,
+    n_workers: int,
+    stop: StoppingCriterion,
 ) -> dict[str, object]:
     """What the record says of every search when it begins."""
     objectives = scheduler.objectives
@@ -87,6 +96,7 @@ def described(
         "metric": objectives[0].metric,
         "mode": objectives[0].mode,
         "objectives": [[objective.metric, objective.mode] for objective in objectives],
+        "constraints": list(map(str, constraints)),
         "resource_attr": scheduler.resource_attr,
         "seed": seed,
         "n_workers": n_workers,
@@ -96,7 +106,13 @@ def described(
     }
 
 
-def check_same(meta: Mapping[str, Any], objective: str, space: Space, scheduler: Scheduler) -> None:  # Any: JSON
+def check_same(
+    meta: Mapping[str, Any],  # Any: JSON
+    objective: str,
+    space: Space,
+    scheduler: Scheduler,
+    constraints: Sequence[Constraint],
+) -> None:
     """ValueError that names what differs from the experiment that is to go on."""
     problems = []
     if objective != meta["objective"]:
@@ -107,6 +123,9 @@ def check_same(meta: Mapping[str, Any], objective: str, space: Space, scheduler:
             problems.append(f"the space had {name!r}: {before.get(name)!r}, and has {now.get(name)!r}")
     if scheduler.describe() != meta["scheduler"]:
         problems.append(f"the scheduler was {meta['scheduler']!r}, and is {scheduler.describe()!r}")
+    asked = list(map(str, constraints))
+    if asked != meta.get("constraints", []):
+        problems.append(f"the constraints were {meta.get('constraints', [])!r}, and are {asked!r}")
     if problems:
         raise ValueError(
             f"the experiment {meta['name']!r} cannot go on with something else:\n  " + "\n  ".join(problems) + "\n"

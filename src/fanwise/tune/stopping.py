@@ -39,7 +39,7 @@ class Counts:
         unseen: those of them that no report has had.
         last_names: what the last report had, as long as some are unseen.
         num_trials_without_improvement: trials that have ended since the best report, without the one that made it.
-        best_loss, best_trial_id: the smallest finite loss of all reports, void ones too, and whose it was.
+        best_rank, best_trial_id: infeasibility and loss of the best finite report, void ones too, and whose it was.
         wallclock_s: seconds since the search began, at the last look before it was stopped.
     """
 
@@ -52,7 +52,7 @@ class Counts:
     num_trials_failed: int = 0
     num_evaluations: int = 0
     num_trials_without_improvement: int = 0
-    best_loss: float = math.inf
+    best_rank: tuple[float, float] = (math.inf, math.inf)
     best_trial_id: int | None = None
     smallest: dict[str, float] = field(default_factory=dict)
     largest: dict[str, float] = field(default_factory=dict)
@@ -72,22 +72,26 @@ class Counts:
         self.unseen = (self.unseen & watched) | (watched - self.watched)
         self.watched = watched
 
-    def add_report(self, values: Mapping[str, object]) -> None:
-        """One more evaluation. Watched values that are NaN or no numbers leave the extremes as they were."""
+    def add_report(self, values: Mapping[str, object], *, is_feasible: bool = True) -> None:
+        """One more evaluation. Watched values that are NaN or no numbers leave the extremes as they were, and so does a
+        report that violates a constraint: a goal that is reached in that way is not reached.
+        """
         self.num_evaluations += 1
         if self.unseen:
             self.unseen -= values.keys()
             self.last_names = tuple(values)
+        if not is_feasible:
+            return
         for name in self.watched:
             value = values.get(name)
             if is_number(value) and not math.isnan(value):
                 self.smallest[name] = min(value, self.smallest.get(name, value))
                 self.largest[name] = max(value, self.largest.get(name, value))
 
-    def add_loss(self, trial_id: int, loss: float) -> None:
-        """What a trial reported of the first objective; smaller is better."""
-        if math.isfinite(loss) and loss < self.best_loss:
-            self.best_loss, self.best_trial_id = loss, trial_id
+    def add_result(self, trial_id: int, infeasibility: float, loss: float) -> None:
+        """How far a report is from meeting all constraints, and the first objective; smaller is better."""
+        if math.isfinite(loss) and math.isfinite(infeasibility) and (infeasibility, loss) < self.best_rank:
+            self.best_rank, self.best_trial_id = (infeasibility, loss), trial_id
             self.num_trials_without_improvement = 0
 
     def add_end(self, trial_id: int) -> None:
@@ -115,7 +119,8 @@ class StoppingCriterion:
         max_num_trials_started: trials started; those that run then may finish, and paused ones still go on as the
             scheduler decides. All other limits but the next one stop them.
         max_num_trials_without_improvement: trials that have ended, in whatever way, since the scheduler's metric (the
-            first of several) was better than ever. The others go on likewise: one of them may be the better one.
+            first of several) was better than ever, or a report came nearer to meeting all constraints. The others go on
+            likewise: one of them may be the better one.
         max_num_trials_completed: trials that ran to their end (neither stopped nor failed).
         max_num_evaluations: reports of all trials together.
         max_metric_value: the metric is at or above this; a number for the scheduler's metric, or {name: number}.

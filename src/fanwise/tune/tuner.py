@@ -35,6 +35,7 @@ from .background import RunningSearch
 from .callbacks.events import SearchEnded, SearchStarted
 from .callbacks.listening import Listening, checked_callbacks
 from .checkpoints import CheckpointStore, checkpoint_root
+from .constraints import checked_constraints, constraints_of
 from .decisions import facts
 from .decisions.facts import Fact
 from .decisions.tuning import Tuning
@@ -81,6 +82,8 @@ class Tuner:
         scheduler: chooses configurations and decides about reports, e.g. `RandomSearch(metric="loss", mode="min")`. The
             tuner runs a copy.
         stop: when the search ends.
+        constraints: what every report must meet, such as ["latency_ms <= 20"], where the scheduler has none: a trial
+            that does not is never the best as long as another one does.
         n_workers: trials at a time; None: as many as the machine has devices for.
         devices_per_trial: GPUs for each trial where there are GPUs (below 1: a share of one), else CPUs; 0: one CPU
             and no GPU.
@@ -122,6 +125,7 @@ class Tuner:
         scheduler: Scheduler,
         stop: StoppingCriterion,
         *,
+        constraints: Sequence[str] = (),
         n_workers: int | None = None,
         devices_per_trial: int | float = 1,
         trial_timeout_s: float | None = None,
@@ -158,6 +162,7 @@ class Tuner:
         self.objective = objective
         self.scheduler = copied(scheduler)
         self._pristine = copied(scheduler)
+        self._constraints = constraints_of(scheduler, constraints)
         self.stop_criterion = stop
         self.seed = seed_of(scheduler, checked_seed(random_seed), secrets.randbits(31))
         self.name = new_name(name_of(objective), time.time(), os.urandom(8)) if name is None else check_name(name)
@@ -231,7 +236,9 @@ class Tuner:
         before = Space.from_json(meta["space"])
         _check_objective(objective)
         check_scheduler(scheduler)
-        check_same(meta, name_of(objective), before if space is None else space_of(space), scheduler)
+        constraints = meta.get("constraints", [])
+        same = constraints_of(scheduler) or checked_constraints(constraints)  # those that the Tuner was given stand
+        check_same(meta, name_of(objective), before if space is None else space_of(space), scheduler, same)
         settings = meta["settings"]
         last_workers, last_stop = last_settings(folder, meta)
         tuner = cls(
@@ -239,6 +246,7 @@ class Tuner:
             before,
             scheduler,
             stop or last_stop,
+            constraints=() if constraints_of(scheduler) else constraints,
             n_workers=last_workers if n_workers is None else n_workers,
             random_seed=meta["seed"],
             print_update_interval=print_update_interval,
@@ -418,6 +426,7 @@ class Tuner:
                 objective=name_of(self.objective),
                 space=self.space,
                 scheduler=self.scheduler,
+                constraints=self._constraints,
                 seed=self.seed,
                 n_workers=self.n_workers,
                 stop=self.stop_criterion,

@@ -40,6 +40,7 @@ def searches(**limits: st.SearchStrategy[Any]) -> st.SearchStrategy[SearchSettin
         mode=st.sampled_from(["min", "max"]),
         maximum=st.sampled_from([None, 2.0]),
         budget_s=st.sampled_from([None, 2.0]),
+        bound=st.sampled_from([None, None, 2.0, 0.0]),
         **{"wallclock_s": st.just(math.inf), **never, **limits},
     )
 
@@ -63,8 +64,19 @@ GOOD = st.fixed_dictionaries(
     {"loss": st.sampled_from([1.0, 2.0, 3.0, 1.0, 2.0, 3.0, 1.0, 2.0, 0.0, 9.0, math.inf, math.nan])},
     optional={"ask": st.sampled_from(["stop", "pause", "pause", "", "", ""])},
 )
-BAD = st.sampled_from([{"los": 1.0}, {"loss": "low"}, {"loss": 1.0, "ask": "break"}, {"loss": 1.0, "ask": "wrong"}])
-VALUES = st.integers(0, 19).flatmap(lambda drawn: BAD if drawn == 7 else GOOD)
+# What is bounded, in some searches: kept, violated by a little or by much, and no number.
+COSTS = st.sampled_from([0.0, 0.0, 2.0, 3.0, 3.0, 8.0, math.inf, math.nan])
+BAD = st.sampled_from(
+    [
+        {"los": 1.0},
+        {"loss": "low"},
+        {"loss": 1.0, "ask": "break", "cost": 0.0},
+        {"loss": 1.0, "ask": "wrong", "cost": 0.0},
+        {"loss": 1.0},
+    ]
+)
+WHOLE = st.builds(lambda values, cost: {**values, "cost": cost}, GOOD, COSTS)
+VALUES = st.integers(0, 19).flatmap(lambda drawn: BAD if drawn == 7 else WHOLE)
 OUTCOMES = st.builds(
     Outcome,
     kind=st.sampled_from(["returned", "stopped", *CRASHES, "exception", "exception", *["returned"] * 5]),
@@ -109,7 +121,8 @@ class TuningMachine(RuleBasedStateMachine):
     def fresh(self) -> tuple[ScriptedScheduler, ScriptedSearcher, Tuning]:
         given = self.given
         searcher = ScriptedSearcher(given.budget_s)
-        scheduler = ScriptedScheduler(given.mode, given.maximum, given.clones, searcher)
+        bounds = [] if given.bound is None else [f"cost <= {given.bound}"]
+        scheduler = ScriptedScheduler(given.mode, given.maximum, given.clones, searcher, constraints=bounds)
         tuning = self.tuning_class(
             scheduler,
             SPACE,
@@ -192,17 +205,19 @@ class TuningMachine(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 2), saves=st.integers(0, 7), pauses=st.booleans())
     def a_trial_does_well(self, which: int, saves: int, pauses: bool) -> None:
-        self.live(which, {"loss": 2.0}, saves, Outcome("stopped"), "config")
+        self.live(which, {"loss": 2.0, "cost": 1.0}, saves, Outcome("stopped"), "config")
         if pauses:
-            self.live(which, {"loss": 1.0, "ask": "pause"}, saves, Outcome("stopped"), "config")
-            self.live(which, {"loss": 3.0}, saves, Outcome("stopped"), "config")
+            self.live(which, {"loss": 1.0, "cost": 3.0, "ask": "pause"}, saves, Outcome("stopped"), "config")
+            self.live(which, {"loss": 3.0, "cost": 0.0}, saves, Outcome("stopped"), "config")
 
     @rule(which=st.integers(0, 2), saves=st.booleans(), what=st.sampled_from(["resume", "clone"]))
     def a_trial_goes_on_or_is_cloned_while_it_pauses(self, which: int, saves: bool, what: str) -> None:
         """And another one makes room for it."""
         one, other = self.pick(which), self.pick(which + 1)
         self.plan([(what, one[0])])
-        self.hand(facts.Reported(self.now_s, *one, {"loss": 2.0, "ask": "pause"}, checkpoint=self.saved(saves)))
+        self.hand(
+            facts.Reported(self.now_s, *one, {"loss": 2.0, "cost": 3.0, "ask": "pause"}, checkpoint=self.saved(saves))
+        )
         if other != one:
             self.hand(facts.Ended(self.now_s, *other, Outcome("stopped")))
             self.hand(facts.Free(self.now_s, *other))
@@ -410,8 +425,8 @@ def state_of_model(model: TuningModel) -> dict[str, object]:
     }
 
 
-def ranked(model: TuningModel, report: Any) -> tuple[float, int] | None:  # Any: private to the model
-    return None if report is None else (model.loss(report), report.place + 1)
+def ranked(model: TuningModel, report: Any) -> tuple[float, float, int] | None:  # Any: private to the model
+    return None if report is None else (report.beyond, model.loss(report), report.place + 1)
 
 
 def phase_of(attempt: Any) -> str:  # Any: private to the model
@@ -442,8 +457,8 @@ def state_of(tuning: Any) -> dict[str, object]:  # Any: it looks at what is priv
                 None if trial.fault is None or places[t] != "runs" else (trial.fault.kind, trial.fault.text),
                 trial.iter if places[t] == "runs" and not trial.is_over else None,
                 None if trial.is_over else trial.reached,
-                trial.best and trial.best[:2],
-                trial.checkpoint and (*trial.checkpoint[:2], trial.checkpoint.best and trial.checkpoint.best[:2]),
+                trial.best and trial.best[:3],
+                trial.checkpoint and (*trial.checkpoint[:2], trial.checkpoint.best and trial.checkpoint.best[:3]),
                 (trial.hold, trial.wanted, trial.dropped, trial.given_up, trial.counted),
                 trial.will_retry and places[t] == "runs",
                 trial.num_retries,
@@ -471,7 +486,7 @@ def state_of(tuning: Any) -> dict[str, object]:  # Any: it looks at what is priv
             counts.num_evaluations,
             counts.smallest,
             counts.largest,
-            (counts.best_loss, counts.best_trial_id, counts.num_trials_without_improvement),
+            (counts.best_rank, counts.best_trial_id, counts.num_trials_without_improvement),
         ),
         "failures": (tuning._failures._finished, tuning._failures._failed, dict(tuning._failures._reasons)),
         "best": tuning.best,
@@ -511,7 +526,7 @@ COMPARED |= {"_metric_seen", "_reason", "_error", "_kind", "_cause", "_failures"
 COMPARED |= {"_nothing_left"}
 OF_THE_SEARCH = {"_scheduler", "_space", "_criterion", "_seed", "_asynchronous", "_timeout_s", "_grace_s", "_retries"}
 OF_THE_SEARCH |= {"_keep_checkpoints", "_objectives", "_metric", "_mode", "_listener", "_has_searcher", "_budget_s"}
-OF_THE_SEARCH |= {"_handlers", "_resource_attr"}
+OF_THE_SEARCH |= {"_handlers", "_resource_attr", "_constraints"}
 
 
 TuningMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
@@ -549,10 +564,14 @@ def leaves_running_trials_alone(self: Any, reason: str, now_s: float) -> None:
     self._stop_starting(reason)
 
 
-def keeps_the_last_of_equals(self: Any, trial: Any, loss: float, values: Any) -> None:
-    Tuning._keep_best(self, trial, loss, values)
+def keeps_the_last_of_equals(self: Any, trial: Any, beyond: float, loss: float, values: Any) -> None:
+    Tuning._keep_best(self, trial, beyond, loss, values)
     if trial.best is not None:
         trial.best = trial.best._replace(number=-abs(trial.best.number))
+
+
+def takes_what_violates_a_bound_for_the_best(self: Any, trial: Any, beyond: float, loss: float, values: Any) -> None:
+    Tuning._keep_best(self, trial, 0.0, loss, values)
 
 
 def forgets_to_rewind_the_scheduler(self: Any, trial: Any, now_s: float) -> None:
@@ -678,6 +697,7 @@ MUTANTS: dict[Callable[..., Any], str] = {  # Any: each has the signature of wha
     forgets_the_grace: "_tell_to_stop",
     leaves_running_trials_alone: "_halt",
     keeps_the_last_of_equals: "_keep_best",
+    takes_what_violates_a_bound_for_the_best: "_keep_best",
     forgets_to_rewind_the_scheduler: "_rewind",
     forgets_to_rewind_the_searcher: "_rewind",
     keeps_the_best_of_a_void_attempt: "_rewind",

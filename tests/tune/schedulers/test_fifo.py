@@ -140,7 +140,7 @@ def test_several_metrics_have_a_mode_each_or_share_one() -> None:
         (
             lambda: RandomSearch(metric="loss", xyz=1),  # type: ignore[call-arg]
             TypeError,
-            "no option 'xyz'; known: 'metric', 'mode', 'points_to_evaluate', 'random_seed'$",
+            "no option 'xyz'; known: 'metric', 'mode', 'constraints', 'points_to_evaluate', 'random_seed'$",
         ),
         (lambda: RandomSearch(), TypeError, "metric"),  # type: ignore[call-arg]
         (lambda: RandomSearch(metric=3), TypeError, "name of a reported value, got 3"),  # type: ignore[arg-type]
@@ -262,7 +262,8 @@ def test_decisions_and_statuses_are_written_as_their_words() -> None:
 
 
 def test_the_checked_init_keeps_its_signature() -> None:
-    assert list(inspect.signature(RandomSearch).parameters) == ["metric", "mode", "points_to_evaluate", "random_seed"]
+    names = ["metric", "mode", "constraints", "points_to_evaluate", "random_seed"]
+    assert list(inspect.signature(RandomSearch).parameters) == names
 
 
 @pytest.mark.parametrize("module", [fifo, presets, settings, first_points, base, nearest])

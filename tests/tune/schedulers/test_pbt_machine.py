@@ -233,8 +233,8 @@ class KeepsFailed(PBTScheduler):  # type: ignore[misc]
 
 
 class ComparesTheBestEver(PBTScheduler):  # type: ignore[misc]
-    def _ranked(self) -> list[tuple[float, int]]:
-        return sorted((min(r.loss for r in m.ready), i) for i, m in self._members.items() if m.ready)
+    def _ranked(self) -> list[tuple[tuple[float, float], int]]:
+        return sorted((min(r.rank for r in m.ready), i) for i, m in self._members.items() if m.ready)
 
 
 class NeverGivesWay(PBTScheduler):  # type: ignore[misc]

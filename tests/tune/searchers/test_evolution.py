@@ -12,7 +12,7 @@ from fanwise.testing.searcher_contract import begun, observed
 from fanwise.tune.chance import Chance
 from fanwise.tune.schedulers import RegularizedEvolution
 from fanwise.tune.searchers import Ask, EvolutionSearcher, Observation, Searcher
-from fanwise.tune.searchers.courses import Course
+from fanwise.tune.searchers.courses import Course, Rank
 from fanwise.tune.spaces import Space, choice, randint
 
 SPACE = Space({"x": randint(0, 10**6), "y": randint(0, 10**6), "kind": choice(["a", "b"])})
@@ -169,7 +169,7 @@ class NeverOld(EvolutionSearcher):  # type: ignore[misc]
 
     def on_end(self, trial_id: int, status: str) -> None:
         super().on_end(trial_id, status)
-        self._over.sort(key=lambda trial_id: -(self._courses[trial_id].loss or 0.0))
+        self._over.sort(key=lambda trial_id: -(self._courses[trial_id].rank or (0.0, 0.0))[1])
 
 
 class TakesRunning(EvolutionSearcher):  # type: ignore[misc]
@@ -188,8 +188,9 @@ class LastReport(EvolutionSearcher):  # type: ignore[misc]
 
 
 class WorstParent(EvolutionSearcher):  # type: ignore[misc]
-    def _population(self, pending: object) -> list[tuple[float, int]]:
-        return [(-loss, trial_id) for loss, trial_id in super()._population(pending)]  # type: ignore[arg-type]
+    def _population(self, pending: object) -> list[tuple[Rank, int]]:
+        members = super()._population(pending)  # type: ignore[arg-type]
+        return [((-beyond, -loss), trial_id) for (beyond, loss), trial_id in members]
 
 
 MUTANTS = [KeepsVoid, KeepsFailed, NeverOld, TakesRunning, LastReport, WorstParent]
@@ -241,7 +242,8 @@ def test_a_course_is_rewound_to_any_iteration() -> None:
         for iter, loss in enumerate(losses, 1):
             course.observe(observed(0, {}, iter, loss))
         course.rewind(to_iter)
-        assert course.loss == min(losses[:to_iter], default=None)
+        best = min(losses[:to_iter], default=None)
+        assert course.rank == (None if best is None else (0.0, best))
 
 
 def test_wrong_sizes_are_refused() -> None:

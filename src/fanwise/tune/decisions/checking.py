@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from ...base.nearest import nearest
+from ..constraints import Constraint
 from ..schedulers.protocol import Clone, Decision, Done, New, NextTrial, Resume, Stop, Wait
 from ..searchers.base import Objective
 from ..spaces import Space
@@ -49,12 +50,24 @@ def checked_config(config: object, space: Space, who: str, trial_id: int) -> dic
         raise Refused(ValueError(f"{who} for trial {trial_id} gave {dict(config)!r}: {error}")) from None
 
 
-def problem_with(values: Mapping[str, object], objectives: Sequence[Objective], resource: str | None) -> str | None:
-    """Why these reported values cannot be used; None: they can."""
+def problem_with(
+    values: Mapping[str, object],
+    objectives: Sequence[Objective],
+    resource: str | None,
+    constraints: Sequence[Constraint] = (),
+) -> str | None:
+    """Why these reported values cannot be used; None: they can.
+
+    What is constrained is looked for in every report, as the metric is: each report is compared and may be the best.
+    """
     for objective in objectives:
         value = values.get(objective.metric)
         if type(value) is not float and type(value) is not int:
             return _problem(values, objective.metric, "the scheduler's metric")
+    for constraint in constraints:
+        value = values.get(constraint.metric)
+        if type(value) is not float and type(value) is not int:
+            return _problem(values, constraint.metric, f"the value of the constraint '{constraint}',")
     if resource is not None:
         value = values.get(resource)
         if (type(value) is not float and type(value) is not int) or math.isnan(value):
@@ -71,6 +84,6 @@ def _problem(values: Mapping[str, object], name: str, what: str) -> str | None:
     value = values[name]
     if is_number(value) and not math.isnan(value):
         return None
-    called = "the metric" if what.endswith("metric") else "the resource"
+    called = "the resource" if what.endswith("resource_attr") else "the metric"
     kind = type(value).__name__
     return f"{called} {name!r} must be a number, got {value!r} of type {kind}"

@@ -34,12 +34,15 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The best report so far; `value` is the metric as it was reported."""
+    """The best report so far; `value` is the metric as it was reported. `infeasibility`: 0 unless none meets all
+    constraints: then this one comes nearest to it.
+    """
 
     value: float
     trial_id: int
     config: Mapping[str, object]
     iter: int
+    infeasibility: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

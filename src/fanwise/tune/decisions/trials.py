@@ -30,6 +30,7 @@ class Phase(enum.Enum):
 class Ranked(NamedTuple):
     """A report and where it stands: the smallest is the best, of equals the first."""
 
+    infeasibility: float
     loss: float
     number: int
     report: Best

@@ -21,11 +21,12 @@ import heapq
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol, final
 
 from ..chance import Chance
+from ..constraints import Constraint, constraints_of, infeasibility
 from ..schedulers.protocol import Clone, Decision, Done, New, NextTrial, Resume, Scheduler, Status, Stop, Wait
 from ..searchers.base import Ask, Observation
 from ..spaces import Space
@@ -84,6 +85,7 @@ class Tuning:
         n_workers: slots; 0: trials run only for who asks for them.
         searcher: is told what happens; None: the scheduler's own. A caller that runs a searcher in another thread
             hands in what passes the calls on.
+        constraints: what every report must meet; None: the scheduler's.
         seed: of the search; the scheduler's and the searcher's chance.
         asynchronous: False: the next batch starts when every slot of the last one is free.
         trial_timeout_s: seconds from Ready until the attempt is terminated; None: never.
@@ -104,6 +106,7 @@ class Tuning:
         *,
         n_workers: int,
         searcher: Listener | None = None,
+        constraints: Sequence[Constraint] | None = None,
         seed: int = 0,
         asynchronous: bool = True,
         trial_timeout_s: float | None = None,
@@ -126,6 +129,7 @@ class Tuning:
         self._retries = at_least("retries", retries, 0)
         self._keep_checkpoints = keep_checkpoints
         self._objectives = scheduler.objectives
+        self._constraints = constraints_of(scheduler) if constraints is None else tuple(constraints)
         self._resource_attr = scheduler.resource_attr
         self._metric, self._mode = self._objectives[0].metric, self._objectives[0].mode
         self._listener: Listener | None = searcher if searcher is not None else scheduler.searcher
@@ -199,7 +203,10 @@ class Tuning:
 
     @property
     def best(self) -> Best | None:
-        """The best finite report of the first objective so far; the earlier one of equals. Void ones do not count."""
+        """The best finite report of the first objective so far; the earlier one of equals. Void ones do not count.
+
+        One that meets all constraints goes before all that do not; of these the nearest to it is the best.
+        """
         ranked = [trial.best for trial in self._living() if trial.best is not None]
         if self._best is not None:
             ranked.append(self._best)
@@ -275,7 +282,7 @@ class Tuning:
             if fact.checkpoint is not None:
                 self._orders.append(Discard(fact.trial_id, fact.checkpoint))
             return
-        problem = problem_with(fact.values, self._objectives, self._resource_attr)
+        problem = problem_with(fact.values, self._objectives, self._resource_attr, self._constraints)
         if problem is not None:
             self._orders.append(Reject(trial.trial_id, problem))
             if fact.checkpoint is not None:
@@ -767,6 +774,7 @@ class Tuning:
     def _refused(self, trial: Trial, values: Mapping[str, object], problem: str, now_s: float) -> None:
         """A metric that nobody has ever reported is misspelt: no further trial can do better."""
         needed = [objective.metric for objective in self._objectives]
+        needed += [constraint.metric for constraint in self._constraints]
         if self._resource_attr is not None:
             needed.append(self._resource_attr)
         if not self._metric_seen and any(name not in values for name in needed):
@@ -777,19 +785,24 @@ class Tuning:
     def _decide(self, trial: Trial, fact: facts.Reported) -> Decision:
         """What to answer to a report that is new."""
         values, now_s = fact.values, fact.now_s
-        self._counts.add_report(values)
+        violations = tuple([bound.violation(float(values[bound.metric])) for bound in self._constraints])  # type: ignore[arg-type]  # checked
+        beyond = infeasibility(self._constraints, violations) if violations else 0.0
+        self._counts.add_report(values, is_feasible=beyond == 0.0 and not any(map(math.isnan, violations)))
         losses = tuple([objective.loss(float(values[objective.metric])) for objective in self._objectives])  # type: ignore[arg-type]  # checked
-        if any(map(math.isnan, losses)):
-            metric = next(o.metric for o, loss in zip(self._objectives, losses, strict=True) if math.isnan(loss))
+        if any(map(math.isnan, losses)) or any(map(math.isnan, violations)):
+            metrics = [one.metric for one in self._objectives] + [bound.metric for bound in self._constraints]
+            metric = next(name for name, got in zip(metrics, losses + violations, strict=True) if math.isnan(got))
             trial.fault = Reason("nan", f"the objective reported {metric}=nan")
             trial.told = "stop"
             self._tell_to_stop(trial, now_s)
             return Decision.STOP
-        self._counts.add_loss(trial.trial_id, losses[0])
-        self._keep_best(trial, losses[0], values)
+        self._counts.add_result(trial.trial_id, beyond, losses[0])
+        self._keep_best(trial, beyond, losses[0], values)
         resource_attr = self._resource_attr
         resource = float(trial.iter if resource_attr is None else values[resource_attr])  # type: ignore[arg-type]  # checked
-        observation = Observation(trial.trial_id, trial.config, trial.iter, resource, losses, values)
+        observation = Observation(
+            trial.trial_id, trial.config, trial.iter, resource, losses, values, violations, beyond
+        )
         decision = self._consult(trial, observation, now_s)
         if decision is Decision.CONTINUE and trial.hold:
             decision = Decision.PAUSE
@@ -801,11 +814,11 @@ class Tuning:
             self._tell_to_stop(trial, now_s)
         return decision
 
-    def _keep_best(self, trial: Trial, loss: float, values: Mapping[str, object]) -> None:
+    def _keep_best(self, trial: Trial, beyond: float, loss: float, values: Mapping[str, object]) -> None:
         # An infinity says that something went wrong, not that it went well.
-        if math.isfinite(loss) and (trial.best is None or loss < trial.best.loss):
-            best = Best(values[self._metric], trial.trial_id, trial.config, trial.iter)  # type: ignore[arg-type]  # checked
-            trial.best = Ranked(loss, self._counts.num_evaluations, best)
+        if math.isfinite(loss) and math.isfinite(beyond) and (trial.best is None or (beyond, loss) < trial.best[:2]):
+            best = Best(values[self._metric], trial.trial_id, trial.config, trial.iter, beyond)  # type: ignore[arg-type]  # checked
+            trial.best = Ranked(beyond, loss, self._counts.num_evaluations, best)
 
     def _consult(self, trial: Trial, observation: Observation, now_s: float) -> Decision:
         scheduler = self._scheduler

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...base.errors import RecordError
+from ..constraints import checked_constraints
 from ..decisions.facts import Fact
 from ..decisions.orders import Order
 from ..decisions.replay import Replayed, replay
@@ -48,6 +49,7 @@ def fresh_tuning(meta: Mapping[str, Any], scheduler: Scheduler) -> Tuning:  # An
         space,
         StoppingCriterion.from_json(meta["stop"]),
         n_workers=meta["n_workers"],
+        constraints=checked_constraints(meta.get("constraints", [])),
         seed=own if isinstance(own, int) else seed,
         **{name: settings[name] for name in _SETTINGS if name in settings},
     )

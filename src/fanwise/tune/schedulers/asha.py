@@ -17,6 +17,7 @@ from itertools import accumulate
 from typing import Literal, TypeAlias, final
 
 from ..chance import Chance
+from ..constraints import checked_constraints
 from ..searchers.base import Ask, Mode, Objective, Observation, Searcher
 from ..spaces import Space
 from ..values import at_least
@@ -54,6 +55,7 @@ class ASHAScheduler:
         searcher: chooses; None: at random.
         metric: name of the reported value to optimise.
         mode: "min" or "max".
+        constraints: what reports must meet, such as ["latency_ms <= 20"]; one that does not ranks behind all that do.
         resource_attr: name of the reported value that says how far a trial is, e.g. "epoch"; None: its reports count.
         max_t: where trials end.
         max_resource_attr: or the name in the space of what tells the objective where to end, e.g. "max_epochs".
@@ -85,6 +87,7 @@ class ASHAScheduler:
         *,
         metric: str,
         mode: Mode = "min",
+        constraints: Sequence[str] = (),
         resource_attr: str | None = None,
         max_t: float | None = None,
         max_resource_attr: str | None = None,
@@ -99,6 +102,7 @@ class ASHAScheduler:
             raise ValueError(f"type must be 'stopping' or 'promotion', got {type!r}")
         self.searcher = checked_searcher(searcher, points_to_evaluate)
         self.objectives: tuple[Objective, ...] = checked_objective(metric, mode)
+        self.constraints = checked_constraints(constraints)
         self.random_seed = checked_seed(random_seed)
         self.resource_attr = resource_attr
         self._resources = Resources(resource_attr, max_t, max_resource_attr, grace_period, reduction_factor)
@@ -179,7 +183,7 @@ class ASHAScheduler:
     def describe(self) -> dict[str, object]:
         return {
             "name": "ASHAScheduler",
-            **described_objectives(self.objectives),
+            **described_objectives(self.objectives, self.constraints),
             "type": self._type,
             "brackets": self._num_brackets,
             **self._resources.describe(),
@@ -202,7 +206,7 @@ class ASHAScheduler:
     def _compare(self, trial: _Trial, observation: Observation) -> Decision:
         """The trial has reached a level that it had not."""
         level = reached(self._levels, observation.resource) - 1
-        key = (observation.losses[0], self._num_entries)
+        key = (observation.infeasibility, observation.losses[0], self._num_entries)
         self._num_entries += 1
         trial.entries.append(_Entry(observation.iter, level, key))
         trial.target = self._target(level + 1)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import final
 
+from ..constraints import checked_constraints
 from ..searchers.base import Ask, Mode, Objective, Observation, Searcher
 from ..spaces import Space
 from .protocol import Decision, New, NextTrial, Status
@@ -24,6 +25,7 @@ class FIFOScheduler:
         searcher: chooses; None: at random.
         metric: name of the reported value to optimise, or several.
         mode: "min" or "max", for all or for each.
+        constraints: what reports must meet, such as ["latency_ms <= 20"]; one that does not ranks behind all that do.
         resource_attr: name of the reported value that says how far a trial is; None: the number of its reports.
         points_to_evaluate: configurations to try first, in this order; what one leaves out is drawn at random.
         random_seed: None takes the tuner's seed.
@@ -47,12 +49,14 @@ class FIFOScheduler:
         *,
         metric: str | Sequence[str],
         mode: Mode | Sequence[Mode] = "min",
+        constraints: Sequence[str] = (),
         resource_attr: str | None = None,
         points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
         random_seed: int | None = None,
     ) -> None:
         self.searcher = checked_searcher(searcher, points_to_evaluate)
         self.objectives: tuple[Objective, ...] = checked_objectives(metric, mode)
+        self.constraints = checked_constraints(constraints)
         self.resource_attr = checked_name("resource_attr", resource_attr)
         self.random_seed = checked_seed(random_seed)
 
@@ -77,7 +81,7 @@ class FIFOScheduler:
     def describe(self) -> dict[str, object]:
         return {
             "name": "FIFOScheduler",
-            **described_objectives(self.objectives),
+            **described_objectives(self.objectives, self.constraints),
             "resource_attr": self.resource_attr,
             "searcher": self.searcher.describe(),
             "random_seed": self.random_seed,

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, final
 
+from ..constraints import checked_constraints
 from ..searchers.base import Ask, Mode, Objective, Observation, Searcher
 from ..spaces import Space
 from ..values import is_number
@@ -103,10 +104,10 @@ class _Round:
 
 @dataclass(slots=True)
 class _Arrival:
-    """With which report a trial arrived at the open rung, and its rank: loss, then who came first."""
+    """With which report a trial arrived at the open rung, and its rank: infeasibility, loss, then who came first."""
 
     iter: int
-    rank: tuple[float, int]
+    rank: tuple[float, float, int]
 
 
 @final
@@ -117,6 +118,7 @@ class HalvingScheduler:
         searcher: chooses; None: at random.
         metric: name of the reported value to optimise.
         mode: "min" or "max".
+        constraints: what reports must meet, such as ["latency_ms <= 20"]; one that does not ranks behind all that do.
         plan: the shape of the rounds; None: `OneBracket()`.
         resource_attr: name of the reported value that says how far a trial is, e.g. "epoch"; None: its reports count.
         max_t: where trials end.
@@ -150,6 +152,7 @@ class HalvingScheduler:
         *,
         metric: str,
         mode: Mode = "min",
+        constraints: Sequence[str] = (),
         plan: Plan | None = None,
         resource_attr: str | None = None,
         max_t: float | None = None,
@@ -161,6 +164,7 @@ class HalvingScheduler:
     ) -> None:
         self.searcher = checked_searcher(searcher, points_to_evaluate)
         self.objectives: tuple[Objective, ...] = checked_objective(metric, mode)
+        self.constraints = checked_constraints(constraints)
         self.random_seed = checked_seed(random_seed)
         self.resource_attr = resource_attr
         self._resources = Resources(resource_attr, max_t, max_resource_attr, grace_period, reduction_factor)
@@ -218,7 +222,8 @@ class HalvingScheduler:
         if round_ is None or resource < round_.level:
             return Decision.CONTINUE
         round_.running.remove(trial_id)
-        round_.arrived[trial_id] = _Arrival(observation.iter, (observation.loss, self._num_arrived))
+        rank = (observation.infeasibility, observation.loss, self._num_arrived)
+        round_.arrived[trial_id] = _Arrival(observation.iter, rank)
         self._num_arrived += 1
         self._close_rung(round_)
         if trial_id in self._is_promoted:  # the last to arrive need not pause
@@ -247,7 +252,7 @@ class HalvingScheduler:
     def describe(self) -> dict[str, object]:
         return {
             "name": "HalvingScheduler",
-            **described_objectives(self.objectives),
+            **described_objectives(self.objectives, self.constraints),
             "plan": self._plan.describe(),
             **self._resources.describe(),
             "searcher": self.searcher.describe(),

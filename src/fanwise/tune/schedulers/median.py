@@ -3,13 +3,15 @@
 The rule of Golovin et al., "Google Vizier", KDD 2017, section 3.2.1: at a step a trial is compared with the average, up
 to this step, of the losses of each trial that has got as far; here also of those that still run, since with many
 workers few have ended when the first decisions are due. It goes on top of any scheduler: what that one stops or pauses
-stays stopped or paused. Memory grows with the reports, since each may change a median.
+stays stopped or paused. A report that violates a constraint counts as an infinite loss here: an average of losses and
+violations would mean nothing. Memory grows with the reports, since each may change a median.
 """
 
 import math
 from dataclasses import dataclass
 from typing import final
 
+from ..constraints import Constraint, constraints_of
 from ..searchers.base import Ask, Objective, Observation, Searcher
 from ..spaces import Space
 from ..values import at_least, is_number
@@ -63,6 +65,10 @@ class MedianStoppingRule:
     @property
     def objectives(self) -> tuple[Objective, ...]:
         return self.scheduler.objectives
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        return constraints_of(self.scheduler)
 
     @property
     def resource_attr(self) -> str | None:
@@ -119,7 +125,7 @@ class MedianStoppingRule:
     def _enter(self, observation: Observation) -> bool:
         """Whether the trial is worse than the median of the others; then its average counts for those that follow."""
         steps = self._steps.setdefault(observation.trial_id, [])
-        loss, resource = observation.loss, observation.resource
+        loss, resource = math.inf if observation.infeasibility else observation.loss, observation.resource
         best, total = (min(loss, steps[-1].best), steps[-1].total + loss) if steps else (loss, loss)
         if math.isnan(total):  # +inf and -inf: something went wrong
             total = math.inf
@@ -128,7 +134,7 @@ class MedianStoppingRule:
             averages = self._averages[resource] = Rung(2.0)
         may_stop = resource >= self._grace_time and len(averages) >= self._grace_population
         is_bad = may_stop and best > _median(averages)
-        key = (total / (len(steps) + 1), self._num_steps)
+        key = (0.0, total / (len(steps) + 1), self._num_steps)
         self._num_steps += 1
         averages.enter(key)
         steps.append(_Step(observation.iter, resource, key, best, total))
@@ -140,7 +146,7 @@ def _median(averages: Rung) -> float:
     inside, outside = averages.last_inside, averages.first_outside
     assert outside is not None, "one half of something is outside"
     if inside is None or len(averages) % 2:
-        return outside[0]
-    if inside[0] == outside[0]:
-        return inside[0]  # also where both are infinite
-    return inside[0] / 2 + outside[0] / 2
+        return outside[1]
+    if inside[1] == outside[1]:
+        return inside[1]  # also where both are infinite
+    return inside[1] / 2 + outside[1] / 2

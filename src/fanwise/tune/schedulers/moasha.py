@@ -1,21 +1,25 @@
 """Multi-objective ASHA (Schmucker et al., arXiv 2106.12639): asynchronous halving for several objectives at once.
 
 As ASHA by stopping, but "the best 1/eta" of a rung are its first points front by front, and within a front those that
-are spread out (`pareto.best_of`). So the trials that go on approach the whole Pareto front, not one point of it.
+are spread out (`pareto.best_of`). So the trials that go on approach the whole Pareto front, not one point of it. Points
+that violate a constraint come behind all that do not, those that violate it least first.
 
 An answer at a rung of n trials costs the sorting of n points: O(n log n) for two objectives, O(n^2) at worst for more.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import final
+from typing import TypeAlias, final
 
+from ..constraints import checked_constraints
 from ..pareto import best_of
 from ..searchers.base import Ask, Mode, Objective, Observation, Searcher
 from ..spaces import Space
 from .protocol import Decision, New, NextTrial, Status
 from .resources import Resources, reached
 from .settings import checked_objectives, checked_searcher, checked_seed, checks_options, described_objectives
+
+_Result: TypeAlias = tuple[float, tuple[float, ...]]  # infeasibility, losses
 
 
 @dataclass(slots=True)
@@ -46,6 +50,7 @@ class MOASHAScheduler:
         searcher: chooses; None: at random.
         metric: names of the reported values to optimise, at least two.
         mode: "min" or "max", for all or for each.
+        constraints: what reports must meet, such as ["latency_ms <= 20"]; one that does not ranks behind all that do.
         resource_attr: name of the reported value that says how far a trial is, e.g. "epoch"; None: its reports count.
         max_t: where trials end.
         max_resource_attr: or the name in the space of what tells the objective where to end, e.g. "max_epochs".
@@ -75,6 +80,7 @@ class MOASHAScheduler:
         *,
         metric: Sequence[str],
         mode: Mode | Sequence[Mode] = "min",
+        constraints: Sequence[str] = (),
         resource_attr: str | None = None,
         max_t: float | None = None,
         max_resource_attr: str | None = None,
@@ -85,6 +91,7 @@ class MOASHAScheduler:
     ) -> None:
         self.searcher = checked_searcher(searcher, points_to_evaluate)
         self.objectives: tuple[Objective, ...] = checked_objectives(metric, mode)
+        self.constraints = checked_constraints(constraints)
         if len(self.objectives) < 2:
             raise ValueError(f"MOASHA needs at least two metrics, got {metric!r}; use ASHA for one")
         self.random_seed = checked_seed(random_seed)
@@ -100,7 +107,7 @@ class MOASHAScheduler:
         self.searcher.begin(space, seed)
         self._maximum = self.max_resource = self._resources.maximum(space)
         self._levels = self._resources.levels(self._maximum)
-        self._rungs: list[dict[int, tuple[float, ...]]] = [{} for _ in self._levels]  # losses by number of the entry
+        self._rungs: list[dict[int, _Result]] = [{} for _ in self._levels]  # by number of the entry
         self._trials: dict[int, _Trial] = {}
         self._num_entries = 0
 
@@ -121,9 +128,9 @@ class MOASHAScheduler:
         trial.entries.append(entry)
         trial.target = self._target(level + 1)
         rung = self._rungs[level]
-        rung[entry.number] = observation.losses
+        rung[entry.number] = (observation.infeasibility, observation.losses)
         number = max(1, int(len(rung) // self._resources.reduction_factor))
-        return Decision.CONTINUE if len(rung) - 1 in best_of(list(rung.values()), number) else Decision.STOP
+        return Decision.CONTINUE if len(rung) - 1 in _best_of(list(rung.values()), number) else Decision.STOP
 
     def on_rewind(self, trial_id: int, to_iter: int) -> None:
         trial = self._trials.get(trial_id)
@@ -141,7 +148,7 @@ class MOASHAScheduler:
     def describe(self) -> dict[str, object]:
         return {
             "name": "MOASHAScheduler",
-            **described_objectives(self.objectives),
+            **described_objectives(self.objectives, self.constraints),
             **self._resources.describe(),
             "searcher": self.searcher.describe(),
             "random_seed": self.random_seed,
@@ -149,3 +156,11 @@ class MOASHAScheduler:
 
     def _target(self, level: int) -> float:
         return self._levels[level] if level < len(self._levels) else self._maximum
+
+
+def _best_of(results: Sequence[_Result], number: int) -> list[int]:
+    """The places of the best `number` results."""
+    feasible = [place for place, (beyond, _) in enumerate(results) if not beyond]
+    best = [feasible[place] for place in best_of([results[place][1] for place in feasible], number)] if feasible else []
+    others = sorted((beyond, place) for place, (beyond, _) in enumerate(results) if beyond)
+    return best + [place for _, place in others[: number - len(best)]]

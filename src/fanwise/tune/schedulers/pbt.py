@@ -5,7 +5,8 @@
 
 A member of the population is a line of trials: when it is replaced, its next trial starts from the checkpoint of a
 better member, with that member's configuration changed a little (exploit and explore, section 4.1). Members are
-compared by their loss when they were last ready, however far the others are: nobody waits.
+compared by their loss when they were last ready, however far the others are: nobody waits. One that violates a
+constraint then is worse than all that do not.
 
 With fewer workers than members those that run give way at the end of each interval: PAUSE, and whoever has waited
 longest runs. A trial without a checkpoint starts from scratch when it is cloned or paused; once that was seen at a
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, final
 
 from ..chance import Chance
+from ..constraints import checked_constraints
 from ..searchers.base import Ask, Mode, Objective, Observation, Searcher
 from ..spaces import Space
 from ..values import at_least, probability
@@ -31,7 +33,7 @@ from .settings import checked_objective, checked_searcher, checked_seed, checks_
 class _Ready(NamedTuple):
     iter: int
     resource: float
-    loss: float
+    rank: tuple[float, float]  # infeasibility, loss
 
 
 @dataclass(slots=True)
@@ -65,6 +67,7 @@ class PBTScheduler:
         searcher: chooses for the first trials; None: at random.
         metric: name of the reported value to optimise.
         mode: "min" or "max".
+        constraints: what reports must meet, such as ["latency_ms <= 20"]; one that does not ranks behind all that do.
         resource_attr: name of the reported value that says how far a trial is, e.g. "epoch"; None: its reports count.
         max_t: where trials end.
         max_resource_attr: or the name in the space of what tells the objective where to end, e.g. "max_epochs".
@@ -95,6 +98,7 @@ class PBTScheduler:
         *,
         metric: str,
         mode: Mode = "min",
+        constraints: Sequence[str] = (),
         resource_attr: str | None = None,
         max_t: float | None = None,
         max_resource_attr: str | None = None,
@@ -107,6 +111,7 @@ class PBTScheduler:
     ) -> None:
         self.searcher = checked_searcher(searcher, points_to_evaluate)
         self.objectives: tuple[Objective, ...] = checked_objective(metric, mode)
+        self.constraints = checked_constraints(constraints)
         self.random_seed = checked_seed(random_seed)
         self.resource_attr = resource_attr
         self._resources = Resources(resource_attr, max_t, max_resource_attr)
@@ -184,15 +189,15 @@ class PBTScheduler:
         if resource - (member.ready[-1].resource if member.ready else member.began) < self._interval:
             return Decision.CONTINUE
         loss = observation.loss if math.isfinite(observation.loss) else math.inf
-        member.ready.append(_Ready(observation.iter, resource, loss))
+        member.ready.append(_Ready(observation.iter, resource, (observation.infeasibility, loss)))
         return self._exploit(trial_id, member)
 
     def _exploit(self, trial_id: int, member: _Member) -> Decision:
         ranked = self._ranked()
         number = min(math.ceil(self._fraction * len(ranked)), len(ranked) // 2)
         if trial_id in [worse for _, worse in ranked[len(ranked) - number :]]:
-            loss = member.ready[-1].loss
-            better = [good for good_loss, good in ranked[:number] if good_loss < loss]
+            rank = member.ready[-1].rank
+            better = [good for good_rank, good in ranked[:number] if good_rank < rank]
             if better:
                 del self._members[trial_id]
                 self._clone(Chance(f"{self._seed}/exploit/{trial_id}/{member.ready[-1].iter}"), better)
@@ -203,9 +208,9 @@ class PBTScheduler:
             return Decision.PAUSE
         return Decision.CONTINUE
 
-    def _ranked(self) -> list[tuple[float, int]]:
-        """The members that were ready once, as (loss, trial id), the best first; of equal ones the older trial."""
-        return sorted((member.ready[-1].loss, trial_id) for trial_id, member in self._members.items() if member.ready)
+    def _ranked(self) -> list[tuple[tuple[float, float], int]]:
+        """The members that were ready once, as (rank, trial id), the best first; of equal ones the older trial."""
+        return sorted((member.ready[-1].rank, trial_id) for trial_id, member in self._members.items() if member.ready)
 
     def _clone(self, rng: Chance, sources: Sequence[int]) -> None:
         source = rng.choice(sources)
@@ -244,7 +249,7 @@ class PBTScheduler:
     def _replace(self, trial_id: int) -> None:
         """A member has failed: a clone of one of the best takes its place, or a new trial if nobody is good yet."""
         ranked = self._ranked()
-        best = [good for loss, good in ranked[: math.ceil(self._fraction * len(ranked))] if math.isfinite(loss)]
+        best = [good for (_, loss), good in ranked[: math.ceil(self._fraction * len(ranked))] if math.isfinite(loss)]
         if best:
             self._clone(Chance(f"{self._seed}/replace/{trial_id}"), best)
         else:
@@ -253,7 +258,7 @@ class PBTScheduler:
     def describe(self) -> dict[str, object]:
         return {
             "name": "PBTScheduler",
-            **described_objectives(self.objectives),
+            **described_objectives(self.objectives, self.constraints),
             "resource_attr": self.resource_attr,
             "max_t": self._resources.max_t,
             "max_resource_attr": self._resources.max_resource_attr,

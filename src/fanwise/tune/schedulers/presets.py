@@ -22,6 +22,7 @@ def RandomSearch(  # the field's name, and Syne Tune's
     *,
     metric: str | Sequence[str],
     mode: Mode | Sequence[Mode] = "min",
+    constraints: Sequence[str] = (),
     points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
     random_seed: int | None = None,
 ) -> FIFOScheduler:
@@ -33,7 +34,13 @@ def RandomSearch(  # the field's name, and Syne Tune's
     Traceback (most recent call last):
     TypeError: RandomSearch has no option 'metrics'; did you mean 'metric'?
     """
-    return FIFOScheduler(metric=metric, mode=mode, points_to_evaluate=points_to_evaluate, random_seed=random_seed)
+    return FIFOScheduler(
+        metric=metric,
+        mode=mode,
+        constraints=constraints,
+        points_to_evaluate=points_to_evaluate,
+        random_seed=random_seed,
+    )
 
 
 @checks_options
@@ -41,6 +48,7 @@ def GridSearch(
     *,
     metric: str | Sequence[str],
     mode: Mode | Sequence[Mode] = "min",
+    constraints: Sequence[str] = (),
     num_points: int | Mapping[str, int] = 5,
     points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
     random_seed: int | None = None,
@@ -53,6 +61,7 @@ def GridSearch(
         GridSearcher(num_points),
         metric=metric,
         mode=mode,
+        constraints=constraints,
         points_to_evaluate=points_to_evaluate,
         random_seed=random_seed,
     )
@@ -63,6 +72,7 @@ def SobolSearch(
     *,
     metric: str | Sequence[str],
     mode: Mode | Sequence[Mode] = "min",
+    constraints: Sequence[str] = (),
     points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
     random_seed: int | None = None,
 ) -> FIFOScheduler:
@@ -71,7 +81,12 @@ def SobolSearch(
     Args and errors are those of `FIFOScheduler`, without the searcher.
     """
     return FIFOScheduler(
-        SobolSearcher(), metric=metric, mode=mode, points_to_evaluate=points_to_evaluate, random_seed=random_seed
+        SobolSearcher(),
+        metric=metric,
+        mode=mode,
+        constraints=constraints,
+        points_to_evaluate=points_to_evaluate,
+        random_seed=random_seed,
     )
 
 
@@ -80,6 +95,7 @@ def LocalSearch(
     *,
     metric: str | Sequence[str],
     mode: Mode | Sequence[Mode] = "min",
+    constraints: Sequence[str] = (),
     probab_local: float = 0.5,
     num_init_random: int = 5,
     points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
@@ -93,6 +109,7 @@ def LocalSearch(
         LocalSearcher(probab_local, num_init_random),
         metric=metric,
         mode=mode,
+        constraints=constraints,
         points_to_evaluate=points_to_evaluate,
         random_seed=random_seed,
     )
@@ -103,6 +120,7 @@ def RegularizedEvolution(
     *,
     metric: str | Sequence[str],
     mode: Mode | Sequence[Mode] = "min",
+    constraints: Sequence[str] = (),
     population_size: int = 100,
     sample_size: int = 10,
     points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
@@ -116,6 +134,7 @@ def RegularizedEvolution(
         EvolutionSearcher(population_size, sample_size),
         metric=metric,
         mode=mode,
+        constraints=constraints,
         points_to_evaluate=points_to_evaluate,
         random_seed=random_seed,
     )
@@ -126,6 +145,7 @@ def ASHA(  # the field's name, and Syne Tune's
     *,
     metric: str,
     mode: Mode = "min",
+    constraints: Sequence[str] = (),
     resource_attr: str | None = None,
     max_t: float | None = None,
     max_resource_attr: str | None = None,
@@ -147,6 +167,7 @@ def ASHA(  # the field's name, and Syne Tune's
         searcher,
         metric=metric,
         mode=mode,
+        constraints=constraints,
         resource_attr=resource_attr,
         max_t=max_t,
         max_resource_attr=max_resource_attr,
@@ -164,6 +185,7 @@ def SuccessiveHalving(  # the field's name
     *,
     metric: str,
     mode: Mode = "min",
+    constraints: Sequence[str] = (),
     resource_attr: str | None = None,
     max_t: float | None = None,
     max_resource_attr: str | None = None,
@@ -185,6 +207,7 @@ def SuccessiveHalving(  # the field's name
         searcher,
         metric=metric,
         mode=mode,
+        constraints=constraints,
         plan=OneBracket(prefact),
         resource_attr=resource_attr,
         max_t=max_t,
@@ -201,6 +224,7 @@ def Hyperband(  # the field's name
     *,
     metric: str,
     mode: Mode = "min",
+    constraints: Sequence[str] = (),
     resource_attr: str | None = None,
     max_t: float | None = None,
     max_resource_attr: str | None = None,
@@ -220,6 +244,7 @@ def Hyperband(  # the field's name
         searcher,
         metric=metric,
         mode=mode,
+        constraints=constraints,
         plan=HyperbandBrackets(),
         resource_attr=resource_attr,
         max_t=max_t,
@@ -236,6 +261,7 @@ def MedianStopping(  # the field's name
     *,
     metric: str,
     mode: Mode = "min",
+    constraints: Sequence[str] = (),
     resource_attr: str | None = None,
     grace_time: float = 1,
     grace_population: int = 5,
@@ -253,6 +279,7 @@ def MedianStopping(  # the field's name
         searcher,
         metric=metric,
         mode=mode,
+        constraints=constraints,
         resource_attr=resource_attr,
         points_to_evaluate=points_to_evaluate,
         random_seed=random_seed,
@@ -265,6 +292,7 @@ def PopulationBasedTraining(  # the field's name, and Syne Tune's
     *,
     metric: str,
     mode: Mode = "min",
+    constraints: Sequence[str] = (),
     resource_attr: str | None = None,
     max_t: float | None = None,
     max_resource_attr: str | None = None,
@@ -286,6 +314,7 @@ def PopulationBasedTraining(  # the field's name, and Syne Tune's
         searcher,
         metric=metric,
         mode=mode,
+        constraints=constraints,
         resource_attr=resource_attr,
         max_t=max_t,
         max_resource_attr=max_resource_attr,
@@ -303,6 +332,7 @@ def MOASHA(  # the field's name, and Syne Tune's
     *,
     metric: Sequence[str],
     mode: Mode | Sequence[Mode] = "min",
+    constraints: Sequence[str] = (),
     resource_attr: str | None = None,
     max_t: float | None = None,
     max_resource_attr: str | None = None,
@@ -322,6 +352,7 @@ def MOASHA(  # the field's name, and Syne Tune's
         searcher,
         metric=metric,
         mode=mode,
+        constraints=constraints,
         resource_attr=resource_attr,
         max_t=max_t,
         max_resource_attr=max_resource_attr,

@@ -7,14 +7,15 @@ A rung of n entries is two heaps: the best floor(n / eta) with the worst of them
 them on top. An entry moves between them at most a few times, so 1,000,000 entries cost a microsecond or two each; a
 sorted list costs two to five times as much from 100,000 entries on. What is forgotten leaves a heap when it comes up.
 
-An entry's key is (loss, number), with a number that is never used twice and grows with each entry: of equal losses the
-earlier one is better, whatever the order in which they are looked at.
+An entry's key is (infeasibility, loss, number): what violates a constraint is behind everything that does not, however
+good its loss. The number is never used twice and grows with each entry: of equals the earlier one is better, whatever
+the order in which they are looked at.
 """
 
 import heapq
 from typing import NamedTuple, TypeAlias, final
 
-Key: TypeAlias = tuple[float, int]
+Key: TypeAlias = tuple[float, float, int]
 
 _MOST_FORGOTTEN = 64
 
@@ -29,8 +30,8 @@ class Rung:
 
     >>> rung = Rung(2.0)
     >>> for number, loss in enumerate([0.5, 0.9, 0.1, 0.7]):
-    ...     rung.enter((loss, number))
-    >>> rung.is_top((0.5, 0)), rung.is_top((0.7, 3)), len(rung)
+    ...     rung.enter((0.0, loss, number))
+    >>> rung.is_top((0.0, 0.5, 0)), rung.is_top((0.0, 0.7, 3)), len(rung)
     (True, False, 4)
     """
 
@@ -39,7 +40,7 @@ class Rung:
     def __init__(self, eta: float, at_least: int = 0) -> None:
         self._eta = eta
         self._at_least = at_least
-        self._top: list[Key] = []  # as (-loss, -number): the worst comes first
+        self._top: list[Key] = []  # negated: the worst comes first
         self._rest: list[Key] = []
         self._top_size = 0  # without what is forgotten
         self._size = 0
@@ -53,8 +54,7 @@ class Rung:
         """The worst entry of the top share; None: the share is empty."""
         if not self._top:
             return None
-        loss, number = self._top[0]
-        return -loss, -number
+        return _negated(self._top[0])
 
     @property
     def first_outside(self) -> Key | None:
@@ -63,10 +63,9 @@ class Rung:
 
     def enter(self, key: Key) -> None:
         """One more entry."""
-        loss, number = key
-        top = self._top
-        if top and (-loss, -number) > top[0]:
-            heapq.heappush(top, (-loss, -number))
+        top, negated = self._top, _negated(key)
+        if top and negated > top[0]:
+            heapq.heappush(top, negated)
             self._top_size += 1
         else:
             heapq.heappush(self._rest, key)
@@ -76,7 +75,7 @@ class Rung:
     def is_top(self, key: Key) -> bool:
         """Whether this entry is among the best."""
         top = self._top
-        return bool(top) and (-key[0], -key[1]) >= top[0]
+        return bool(top) and _negated(key) >= top[0]
 
     def forget(self, key: Key) -> None:
         """This entry is void. It must be there."""
@@ -93,14 +92,12 @@ class Rung:
     def _balance(self) -> None:
         size = min(self._size, max(self._at_least, int(self._size // self._eta)))
         while self._top_size > size:
-            loss, number = heapq.heappop(self._top)
-            heapq.heappush(self._rest, (-loss, -number))
+            heapq.heappush(self._rest, _negated(heapq.heappop(self._top)))
             self._top_size -= 1
             if self._forgotten:
                 self._clean_top()
         while self._top_size < size:
-            loss, number = heapq.heappop(self._rest)
-            heapq.heappush(self._top, (-loss, -number))
+            heapq.heappush(self._top, _negated(heapq.heappop(self._rest)))
             self._top_size += 1
             if self._forgotten:
                 self._clean_rest()
@@ -108,9 +105,8 @@ class Rung:
     def _clean_top(self) -> None:
         """After this the first of the top heap is not forgotten."""
         top, forgotten = self._top, self._forgotten
-        while top and (-top[0][0], -top[0][1]) in forgotten:
-            loss, number = heapq.heappop(top)
-            forgotten.remove((-loss, -number))
+        while top and _negated(top[0]) in forgotten:
+            forgotten.remove(_negated(heapq.heappop(top)))
 
     def _clean_rest(self) -> None:
         rest, forgotten = self._rest, self._forgotten
@@ -119,14 +115,19 @@ class Rung:
 
     def _rebuild(self) -> None:
         """Without all that is forgotten: it is more than what is left."""
-        self._top = [(loss, number) for loss, number in self._top if (-loss, -number) not in self._forgotten]
+        self._top = [key for key in self._top if _negated(key) not in self._forgotten]
         self._rest = [key for key in self._rest if key not in self._forgotten]
         heapq.heapify(self._top)
         heapq.heapify(self._rest)
         self._forgotten.clear()
 
 
+def _negated(key: Key) -> Key:
+    return -key[0], -key[1], -key[2]
+
+
 class _Waiting(NamedTuple):
+    infeasibility: float
     loss: float
     number: int
     trial_id: int
@@ -137,10 +138,10 @@ class PromotionRung:
     """A rung whose trials wait until they are among the best floor(n / eta); each is promoted once.
 
     >>> rung = PromotionRung(2.0)
-    >>> rung.enter((0.5, 0), trial_id=7)
+    >>> rung.enter((0.0, 0.5, 0), trial_id=7)
     >>> rung.promotable is None
     True
-    >>> rung.enter((0.9, 1), trial_id=8)
+    >>> rung.enter((0.0, 0.9, 1), trial_id=8)
     >>> rung.promotable
     7
     >>> rung.promote(), rung.promotable
@@ -161,7 +162,7 @@ class PromotionRung:
         """One more entry; its trial waits to be promoted."""
         self._rung.enter(key)
         heapq.heappush(self._waiting, _Waiting(*key, trial_id))
-        self._is_waiting.add(key[1])
+        self._is_waiting.add(key[2])
 
     @property
     def promotable(self) -> int | None:
@@ -170,7 +171,7 @@ class PromotionRung:
         while waiting and waiting[0].number not in self._is_waiting:
             heapq.heappop(waiting)
         # The best that waits is in the top share, or none that waits is.
-        return waiting[0].trial_id if waiting and self._rung.is_top(waiting[0][:2]) else None
+        return waiting[0].trial_id if waiting and self._rung.is_top(waiting[0][:3]) else None
 
     def promote(self) -> int:
         """The promotable trial, of which there must be one, waits no more."""
@@ -181,9 +182,9 @@ class PromotionRung:
 
     def withdraw(self, key: Key) -> None:
         """The entry's trial is over: it stands, but waits no more. Nothing happens if it does not wait."""
-        self._is_waiting.discard(key[1])
+        self._is_waiting.discard(key[2])
 
     def forget(self, key: Key) -> None:
         """The entry is void."""
-        self._is_waiting.discard(key[1])
+        self._is_waiting.discard(key[2])
         self._rung.forget(key)

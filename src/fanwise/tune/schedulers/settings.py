@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import ParamSpec, TypeVar
 
 from ...base.nearest import did_you_mean
+from ..constraints import Constraint
 from ..searchers.base import Mode, Objective, Searcher
 from ..searchers.first_points import FirstPoints
 from ..searchers.random_search import RandomSearcher
@@ -28,12 +29,13 @@ def checked_objectives(metric: str | Sequence[str], mode: Mode | Sequence[Mode])
     return tuple(map(Objective, metrics, modes))
 
 
-def described_objectives(objectives: Sequence[Objective]) -> dict[str, object]:
-    """Metrics and modes for a scheduler's description."""
-    return {
+def described_objectives(objectives: Sequence[Objective], constraints: Sequence[Constraint] = ()) -> dict[str, object]:
+    """Metrics and modes for a scheduler's description, and the constraints if there are any."""
+    described: dict[str, object] = {
         "metric": [objective.metric for objective in objectives],
         "mode": [objective.mode for objective in objectives],
     }
+    return described | {"constraints": list(map(str, constraints))} if constraints else described
 
 
 def checked_objective(metric: str, mode: Mode) -> tuple[Objective, ...]:

@@ -44,6 +44,10 @@ class Observation:
         resource: how far the trial is: the scheduler's `resource_attr` in the report, else `iter`.
         losses: the objectives in their order, each as a loss; never NaN. Infinite: something went wrong.
         values: the report as it came.
+        violations: by how much each constraint is violated, in their order and in the unit of the metric: above 0 where
+            it is, at most 0 where it is met. Empty without constraints.
+        infeasibility: 0 for a report that meets all constraints; else how far it is from that: the violations, each
+            divided by the size of its bound, in one number. A report ranks by this first, and then by its loss.
     """
 
     trial_id: int
@@ -52,6 +56,8 @@ class Observation:
     resource: float
     losses: tuple[float, ...]
     values: Mapping[str, object]
+    violations: tuple[float, ...] = ()
+    infeasibility: float = 0.0
 
     @property
     def loss(self) -> float:

@@ -1,10 +1,12 @@
-"""A trial's course: its best loss so far, and those before it, so that reports which become void can be forgotten."""
+"""A trial's course: its best result so far, and those before it, so that reports which become void can be forgotten."""
 
 import math
 from collections.abc import Mapping
-from typing import final
+from typing import TypeAlias, final
 
 from .base import Observation
+
+Rank: TypeAlias = tuple[float, float]  # infeasibility, then the loss of the first objective
 
 
 @final
@@ -18,17 +20,17 @@ class Course:
 
     def __init__(self, config: Mapping[str, object]) -> None:
         self.config = config
-        self._better: list[tuple[int, float]] = []  # (iteration, loss): iterations go up, losses down
+        self._better: list[tuple[int, Rank]] = []  # (iteration, rank): iterations go up, ranks down
 
     @property
-    def loss(self) -> float | None:
-        """The smallest loss, the first objective's; None: there is none."""
+    def rank(self) -> Rank | None:
+        """Of the best report; smaller is better. None: there is none."""
         return self._better[-1][1] if self._better else None
 
     def observe(self, observation: Observation) -> None:
-        loss = observation.loss
-        if math.isfinite(loss) and (not self._better or loss < self._better[-1][1]):
-            self._better.append((observation.iter, loss))
+        rank = (observation.infeasibility, observation.loss)
+        if all(map(math.isfinite, rank)) and (not self._better or rank < self._better[-1][1]):
+            self._better.append((observation.iter, rank))
 
     def rewind(self, to_iter: int) -> None:
         """Forget the reports after iteration `to_iter`."""

@@ -15,7 +15,7 @@ from typing import final
 from ..spaces import Space
 from ..values import at_least
 from .base import Ask, Observation, Searcher
-from .courses import Course
+from .courses import Course, Rank
 from .steps import mutated
 
 
@@ -23,8 +23,9 @@ from .steps import mutated
 class EvolutionSearcher(Searcher):
     """Changes one hyperparameter of the best of a few members of a population in which the oldest die.
 
-    Until the population is complete, configurations are drawn from the space. A member is as good as its best report.
-    A child differs from its parent and from what runs now, where the space has room for that.
+    Until the population is complete, configurations are drawn from the space. A member is as good as its best report,
+    and one that violates a constraint there is worse than all that do not. A child differs from its parent and from
+    what runs now, where the space has room for that.
 
     Args:
         population_size: P in the paper.
@@ -58,14 +59,14 @@ class EvolutionSearcher(Searcher):
         parent = self._courses[min(sample)[1]].config
         return mutated(ask.space, parent, ask.random, list(ask.pending.values()))
 
-    def _population(self, pending: Mapping[int, Mapping[str, object]]) -> list[tuple[float, int]]:
-        """(loss, trial id) of the members, the youngest first."""
+    def _population(self, pending: Mapping[int, Mapping[str, object]]) -> list[tuple[Rank, int]]:
+        """(rank, trial id) of the members, the youngest first."""
         paused = (trial_id for trial_id in reversed(self._living) if trial_id not in pending)
-        members: list[tuple[float, int]] = []
+        members: list[tuple[Rank, int]] = []
         for trial_id in merge(paused, reversed(self._over), reverse=True):
-            loss = self._courses[trial_id].loss
-            if loss is not None:
-                members.append((loss, trial_id))
+            rank = self._courses[trial_id].rank
+            if rank is not None:
+                members.append((rank, trial_id))
                 if len(members) == self.population_size:
                     break
         return members
@@ -86,7 +87,7 @@ class EvolutionSearcher(Searcher):
         if course is None:
             return
         del self._living[bisect_left(self._living, trial_id)]
-        if status == "Failed" or course.loss is None:
+        if status == "Failed" or course.rank is None:
             del self._courses[trial_id]
             return
         course.close()

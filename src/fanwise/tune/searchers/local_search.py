@@ -7,7 +7,7 @@ from typing import final
 from ..spaces import Space
 from ..values import at_least, probability
 from .base import Ask, Observation, Searcher
-from .courses import Course
+from .courses import Course, Rank
 from .steps import resampled
 
 
@@ -15,8 +15,8 @@ from .steps import resampled
 class LocalSearcher(Searcher):
     """Suggests a neighbour of the best configuration so far, or one drawn from the space.
 
-    The best is the one with the smallest loss that any report had, the earlier trial's of equals; what a trial
-    reported before it failed counts, as it does for `tuner.best`.
+    The best is the one with the smallest loss that any report had, the earlier trial's of equals; one that meets all
+    constraints goes before all that do not. What a trial reported before it failed counts, as for `tuner.best`.
 
     Args:
         probab_local: how often, 0 to 1, a neighbour: the best configuration with one hyperparameter drawn anew.
@@ -35,8 +35,8 @@ class LocalSearcher(Searcher):
     def _clear(self) -> None:
         self._num_suggested = 0
         self._living: dict[int, Course] = {}
-        self._ranked: list[tuple[float, int]] = []  # a heap of (loss, trial id) of the living, and of what they were
-        self._best_over: tuple[float, int, Mapping[str, object]] | None = None  # of the trials that are over
+        self._ranked: list[tuple[Rank, int]] = []  # a heap of (rank, trial id) of the living, and of what they were
+        self._best_over: tuple[Rank, int, Mapping[str, object]] | None = None  # of the trials that are over
 
     def begin(self, space: Space, seed: int) -> None:
         self._clear()
@@ -57,16 +57,16 @@ class LocalSearcher(Searcher):
             return self._living[ranked[0][1]].config
         return None if over is None else over[2]
 
-    def _stands(self, loss: float, trial_id: int) -> bool:
+    def _stands(self, rank: Rank, trial_id: int) -> bool:
         course = self._living.get(trial_id)
-        return course is not None and course.loss == loss
+        return course is not None and course.rank == rank
 
     def _rank(self, trial_id: int, course: Course) -> None:
-        if course.loss is not None:
-            heapq.heappush(self._ranked, (course.loss, trial_id))
+        if course.rank is not None:
+            heapq.heappush(self._ranked, (course.rank, trial_id))
         if len(self._ranked) > 2 * len(self._living) + 64:  # mostly what no longer stands
-            losses = ((one.loss, trial_id) for trial_id, one in self._living.items())
-            self._ranked = [(loss, trial_id) for loss, trial_id in losses if loss is not None]
+            ranks = ((one.rank, trial_id) for trial_id, one in self._living.items())
+            self._ranked = [(rank, trial_id) for rank, trial_id in ranks if rank is not None]
             heapq.heapify(self._ranked)
 
     def observe(self, observation: Observation) -> None:
@@ -74,9 +74,9 @@ class LocalSearcher(Searcher):
         course = self._living.get(trial_id)
         if course is None:
             course = self._living[trial_id] = Course(observation.config)
-        before = course.loss
+        before = course.rank
         course.observe(observation)
-        if course.loss != before:
+        if course.rank != before:
             self._rank(trial_id, course)
 
     def on_rewind(self, trial_id: int, to_iter: int) -> None:
@@ -87,8 +87,8 @@ class LocalSearcher(Searcher):
 
     def on_end(self, trial_id: int, status: str) -> None:
         course = self._living.pop(trial_id, None)
-        if course is not None and course.loss is not None:
-            over = (course.loss, trial_id, course.config)
+        if course is not None and course.rank is not None:
+            over = (course.rank, trial_id, course.config)
             if self._best_over is None or over[:2] < self._best_over[:2]:
                 self._best_over = over
 

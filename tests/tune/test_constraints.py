@@ -1,0 +1,254 @@
+"""Constraints: how they are written, what violates them, and who is the best and goes on where they are."""
+
+import doctest
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fanwise.tune import (
+    ASHA,
+    MOASHA,
+    FIFOScheduler,
+    MedianStopping,
+    Observation,
+    PopulationBasedTraining,
+    RandomSearch,
+    Space,
+    StoppingCriterion,
+    SuccessiveHalving,
+    constraints,
+)
+from fanwise.tune.constraints import Constraint, checked_constraints, constraints_of, infeasibility
+from fanwise.tune.decisions import facts
+from fanwise.tune.decisions.facts import Outcome
+from fanwise.tune.decisions.orders import Answer, Finish, Judged, Reject
+from fanwise.tune.decisions.tuning import Tuning
+from fanwise.tune.schedulers.protocol import Decision, Resume, Scheduler, Status
+from fanwise.tune.searchers import Ask, LocalSearcher
+
+SPACE = Space({"depth": 3})
+
+
+def test_the_examples_run() -> None:
+    assert doctest.testmod(constraints).failed == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("latency_ms <= 20", Constraint("latency_ms", "<=", 20)),
+        ("accuracy>=0.9", Constraint("accuracy", ">=", 0.9)),
+        ("  val/loss of fold 2 <=  -1e-3 ", Constraint("val/loss of fold 2", "<=", -1e-3)),
+    ],
+)
+def test_a_constraint_is_read_as_it_is_written(text: str, expected: Constraint) -> None:
+    assert checked_constraints([text]) == (expected,)
+    assert checked_constraints([str(expected)]) == (expected,)
+
+
+@pytest.mark.parametrize(
+    ("texts", "error", "message"),
+    [
+        ("latency_ms <= 20", TypeError, r"a list of texts, got 'latency_ms <= 20'.\n  right:  constraints=\["),
+        ([20], TypeError, "a list of texts, got [20]"),
+        (["latency_ms < 20"], ValueError, "'latency_ms < 20' has '<' where <= or >= must stand"),
+        (["latency_ms == 20"], ValueError, "has '==' where <= or >= must stand"),
+        (["latency_ms =< 20"], ValueError, "has '=<' where <= or >= must stand"),
+        (["20 >= latency_ms"], ValueError, r"The metric stands on the left: 'latency_ms <= 20'"),
+        (["latency_ms <= 0.9 * baseline"], ValueError, r"must end in a number, got '0.9 \* baseline'"),
+        (["latency_ms <="], ValueError, "must end in a number, got ''"),
+        (["<= 20"], ValueError, "lacks the name of a reported value"),
+        (["latency_ms"], ValueError, "'latency_ms' is not of the form metric <= number"),
+        (["1 <= latency_ms <= 20"], ValueError, "is not of the form metric <= number"),
+        (["latency_ms <= inf"], ValueError, "must have a finite bound, got 'inf'"),
+        (["latency_ms <= nan"], ValueError, "must have a finite bound, got 'nan'"),
+        (["a <= 1", "b <= 1", "a <= 2"], ValueError, "bound the same side: 'a <= 1' and 'a <= 2'"),
+    ],
+)
+def test_what_is_no_constraint_is_refused_with_what_to_write(texts: Any, error: type[Exception], message: str) -> None:
+    pattern = message if "\\" in message else "".join(f"[{c}]" if c in "[]().*" else c for c in message)
+    with pytest.raises(error, match=pattern.replace("[[]", r"\[").replace("[]]", r"\]")):
+        checked_constraints(texts)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["<=", ">="]), st.floats(-1e9, 1e9), st.floats(-1e9, 1e9)), max_size=4))
+def test_a_report_is_infeasible_exactly_when_some_bound_is_not_kept(bounds: list[Any]) -> None:
+    them = [Constraint(f"m{i}", relation, bound) for i, (relation, bound, _) in enumerate(bounds)]
+    violations = [one.violation(value) for one, (_, _, value) in zip(them, bounds, strict=True)]
+    kept = all(value <= bound if relation == "<=" else value >= bound for relation, bound, value in bounds)
+    assert (infeasibility(them, violations) == 0.0) == kept
+
+
+# Schedulers: whoever violates a constraint is behind all who do not, however good its loss.
+
+Make = Callable[..., Scheduler]
+BOUND = ["latency_ms <= 20"]
+HALVING: dict[str, Make] = {
+    "ASHA": lambda **more: ASHA(metric="loss", max_t=9, **more),
+    "promotion": lambda **more: ASHA(metric="loss", max_t=9, type="promotion", **more),
+    "halving": lambda **more: SuccessiveHalving(metric="loss", max_t=9, **more),
+    "MOASHA": lambda **more: MOASHA(metric=["loss", "size"], max_t=9, **more),
+}
+
+
+def seen(trial_id: int, loss: float, latency_ms: float, *, iter: int = 1, losses: int = 1) -> Observation:
+    bound = checked_constraints(BOUND)
+    violations = tuple(one.violation(latency_ms) for one in bound)
+    beyond = infeasibility(bound, violations)
+    return Observation(trial_id, {"depth": 3}, iter, float(iter), (loss,) * losses, {}, violations, beyond)
+
+
+def begun(make: Make, **more: Any) -> Scheduler:
+    scheduler = make(constraints=BOUND, **more)
+    scheduler.begin(SPACE, seed=0)
+    return scheduler
+
+
+@pytest.mark.parametrize("name", HALVING)
+def test_what_is_feasible_goes_on_before_what_is_not(name: str) -> None:
+    scheduler = begun(HALVING[name])
+    number = len(scheduler.objectives)
+    for trial_id in range(9):
+        scheduler.next(Ask(trial_id, trial_id, SPACE, purpose="next"))
+    # The infeasible ones have the better losses, and the farther from the bound the better.
+    reports = [(trial_id, 0.1 - trial_id / 100, 21.0 + trial_id) for trial_id in range(6)]
+    reports += [(6, 0.9, 20.0), (7, 0.8, 1.0), (8, math.inf, 5.0)]
+    answers = [
+        scheduler.on_report(seen(i, loss, latency_ms, losses=number)) for i, loss, latency_ms in reversed(reports)
+    ]
+    on = [report[0] for report, answer in zip(reversed(reports), answers, strict=True) if answer is Decision.CONTINUE]
+    for number_of_ask in range(9, 20):
+        answer = scheduler.next(Ask(number_of_ask, 9, SPACE, purpose="next"))
+        on += [answer.trial_id] if isinstance(answer, Resume) else []
+    assert set(on) >= {7} and set(on) <= {6, 7, 8}
+
+
+@pytest.mark.parametrize("name", ["ASHA", "MOASHA"])
+def test_of_the_infeasible_the_nearest_to_the_bound_goes_on(name: str) -> None:
+    scheduler = begun(HALVING[name])
+    number = len(scheduler.objectives)
+    far = scheduler.on_report(seen(0, 0.1, 40.0, losses=number))
+    near = scheduler.on_report(seen(1, 0.9, 22.0, losses=number))
+    farther = scheduler.on_report(seen(2, 0.0, 80.0, losses=number))
+    assert (far, near, farther) == (Decision.CONTINUE, Decision.CONTINUE, Decision.STOP)
+
+
+def test_the_median_rule_takes_a_violation_for_an_infinite_loss() -> None:
+    scheduler = begun(lambda **more: MedianStopping(metric="loss", grace_population=2, **more))
+    assert constraints_of(scheduler) == checked_constraints(BOUND)
+    answers = [scheduler.on_report(seen(i, 0.5, 10.0)) for i in range(3)]
+    assert answers == [Decision.CONTINUE] * 3
+    assert scheduler.on_report(seen(3, 0.1, 30.0)) is Decision.STOP
+    assert scheduler.on_report(seen(4, 0.4, 20.0)) is Decision.CONTINUE
+
+
+def test_a_member_of_a_population_that_is_infeasible_is_replaced_by_one_that_is_not() -> None:
+    scheduler = begun(
+        lambda **more: PopulationBasedTraining(
+            metric="loss", max_t=9, perturbation_interval=1, population_size=2, quantile_fraction=0.5, **more
+        )
+    )
+    for trial_id in range(2):
+        scheduler.next(Ask(trial_id, trial_id, SPACE, purpose="next"))
+    assert scheduler.on_report(seen(0, 0.9, 10.0)) is Decision.CONTINUE
+    assert scheduler.on_report(seen(1, 0.1, 30.0)) is Decision.STOP
+    assert getattr(scheduler.next(Ask(2, 2, SPACE, purpose="next")), "trial_id", None) == 0
+
+
+def test_local_search_goes_out_from_the_best_feasible_configuration() -> None:
+    searcher = LocalSearcher(probab_local=1.0, num_init_random=0)
+    searcher.begin(SPACE, 0)
+    for trial_id, (loss, latency_ms) in enumerate([(0.1, 30.0), (0.9, 20.0), (0.5, 21.0)]):
+        searcher.observe(seen(trial_id, loss, latency_ms))
+        searcher.on_end(trial_id, "Completed")
+    assert searcher._best_over is not None and searcher._best_over[1] == 1
+
+
+# The state machine.
+
+
+def tuning(scheduler: Scheduler | None = None, given: Sequence[str] = (), **limits: Any) -> Tuning:
+    scheduler = RandomSearch(metric="loss", constraints=BOUND) if scheduler is None else scheduler
+    scheduler.begin(SPACE, 0)
+    stop = StoppingCriterion(max_wallclock_time=math.inf, **limits)
+    machine = Tuning(scheduler, SPACE, stop, n_workers=1, constraints=checked_constraints(given) if given else None)
+    machine.handle(facts.Begin(0.0))
+    return machine
+
+
+def started(machine: Tuning, trial_id: int) -> None:
+    machine.handle(facts.Suggested(0.0, trial_id, {"depth": 3}))
+    machine.handle(facts.Ready(0.0, trial_id, 0))
+
+
+def test_every_report_must_have_what_is_constrained() -> None:
+    machine = tuning()
+    started(machine, 0)
+    orders = machine.handle(facts.Reported(1.0, 0, 0, {"loss": 0.5, "latency": 3.0}))
+    text = (
+        "report() gave 'loss', 'latency', but not the value of the constraint 'latency_ms <= 20', 'latency_ms'; "
+        "did you mean 'latency'?"
+    )
+    assert orders[0] == Reject(0, text)
+    machine.handle(facts.Ended(1.0, 0, 0, Outcome("exception", "ValueError")))
+    assert Finish("the metric was not reported", text, None, "no-metric") in machine.handle(facts.Free(1.0, 0, 0))
+
+
+def test_a_constrained_value_that_is_no_number_is_named() -> None:
+    machine = tuning()
+    started(machine, 0)
+    orders = machine.handle(facts.Reported(1.0, 0, 0, {"loss": 0.5, "latency_ms": "fast"}))
+    assert orders == [Reject(0, "the metric 'latency_ms' must be a number, got 'fast' of type str")]
+
+
+def test_a_constrained_value_of_nan_fails_the_trial_as_a_metric_of_nan_does() -> None:
+    machine = tuning()
+    started(machine, 0)
+    assert machine.handle(facts.Reported(1.0, 0, 0, {"loss": 0.5, "latency_ms": math.nan})) == [
+        Answer(0, Decision.STOP, 1)
+    ]
+    judged = machine.handle(facts.Ended(1.0, 0, 0, Outcome("stopped")))[0]
+    assert isinstance(judged, Judged) and judged.status is Status.FAILED
+    assert judged.reason is not None and judged.reason.text == "the objective reported latency_ms=nan"
+
+
+def test_the_best_is_the_best_feasible_one_and_before_that_the_nearest() -> None:
+    machine = tuning(FIFOScheduler(metric="accuracy", mode="max"), given=["latency_ms <= 20", "memory <= 100"])
+    started(machine, 0)
+    told = []
+    for accuracy, latency_ms, memory in [
+        (0.99, 40.0, 100),
+        (0.5, 30, 120),
+        (0.9, 22, 200),
+        (0.3, 20, 100),
+        (1, 20, 101),
+    ]:
+        machine.handle(facts.Reported(1.0, 0, 0, {"accuracy": accuracy, "latency_ms": latency_ms, "memory": memory}))
+        best = machine.best
+        assert best is not None
+        told.append((best.value, best.infeasibility))
+    assert told == [(0.99, 1.0), (0.5, 0.7), (0.5, 0.7), (0.3, 0.0), (0.3, 0.0)]
+
+
+def test_a_goal_that_is_reached_by_violating_a_constraint_is_not_reached() -> None:
+    machine = tuning(min_metric_value=0.2)
+    started(machine, 0)
+    first = machine.handle(facts.Reported(1.0, 0, 0, {"loss": 0.1, "latency_ms": 21}))
+    second = machine.handle(facts.Reported(1.0, 0, 0, {"loss": 0.2, "latency_ms": 20}))
+    assert [order.decision for order in (*first, *second) if isinstance(order, Answer)] == ["CONTINUE", "STOP"]
+
+
+def test_constraints_are_given_in_one_place() -> None:
+    assert constraints_of(RandomSearch(metric="loss"), BOUND) == checked_constraints(BOUND)
+    with pytest.raises(ValueError, match="given twice: the scheduler has 'latency_ms <= 20'"):
+        constraints_of(RandomSearch(metric="loss", constraints=BOUND), BOUND)
+
+
+@pytest.mark.parametrize("name", HALVING)
+def test_the_constraints_are_part_of_a_schedulers_description(name: str) -> None:
+    assert HALVING[name](constraints=BOUND).describe()["constraints"] == BOUND
+    assert "constraints" not in HALVING[name]().describe()

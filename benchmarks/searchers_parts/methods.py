@@ -1,0 +1,93 @@
+"""What is compared: a line for each method.
+
+Of ours, a line says how the scheduler is made for a task. Of a peer, it says which program under benchmarks/peers asks
+which of its methods, and in which environment.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fanwise.tune.schedulers import (
+    ASHA,
+    LocalSearch,
+    RandomSearch,
+    RegularizedEvolution,
+    Scheduler,
+    SobolSearch,
+)
+
+from .peers import PeerScheduler
+from .tasks import Task
+
+RANDOM = "random"
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One line.
+
+    Args:
+        name: unique, in all results.
+        make: the scheduler of ours; None: a peer's.
+        stops_early: it needs learning curves.
+        peer: (environment, program, method) of a peer.
+        shown: drawn in the figure's curves.
+    """
+
+    name: str
+    make: Callable[[Task], Scheduler] | None = None
+    stops_early: bool = False
+    peer: tuple[str, str, str] | None = None
+    shown: bool = True
+
+    def suits(self, task: Task) -> bool:
+        return task.has_curves or not self.stops_early
+
+    def scheduler(self, task: Task, interpreter: Path | None) -> Scheduler:
+        """A scheduler for one run. `interpreter`: of the peer's environment."""
+        if self.make is not None:
+            return self.make(task)
+        assert self.peer is not None and interpreter is not None, "a peer has an interpreter"
+        return PeerScheduler(
+            interpreter,
+            *self.peer[1:],
+            metric=task.metric,
+            mode=task.mode,
+            resource_attr="epoch",
+            max_resource=task.max_resource,
+        )
+
+
+def _optuna(name: str, method: str, *, stops_early: bool = False, shown: bool = True) -> Method:
+    return Method(name, stops_early=stops_early, peer=("optuna", "searchers_optuna.py", method), shown=shown)
+
+
+def _syne_tune(name: str, method: str, *, stops_early: bool = False, shown: bool = True) -> Method:
+    return Method(name, stops_early=stops_early, peer=("syne_tune", "searchers_syne_tune.py", method), shown=shown)
+
+
+def _asha(task: Task) -> Scheduler:
+    return ASHA(metric=task.metric, mode=task.mode, resource_attr="epoch", max_t=task.max_resource)
+
+
+METHODS = (
+    Method(RANDOM, lambda task: RandomSearch(metric=task.metric, mode=task.mode)),
+    Method("Sobol", lambda task: SobolSearch(metric=task.metric, mode=task.mode), shown=False),
+    # The defaults are for thousands of trials: the population would not be complete before the budget is spent.
+    Method(
+        "evolution",
+        lambda task: RegularizedEvolution(metric=task.metric, mode=task.mode, population_size=20, sample_size=5),
+    ),
+    Method("local search", lambda task: LocalSearch(metric=task.metric, mode=task.mode), shown=False),
+    Method("ASHA", _asha, stops_early=True),
+    _optuna("Optuna TPE", "TPE"),
+    _optuna("Optuna GP", "GP"),
+    _optuna("Optuna TPE, Hyperband", "TPE, Hyperband", stops_early=True),
+    _syne_tune("Syne Tune CQR", "CQR"),
+    _syne_tune("Syne Tune BORE", "BORE"),
+    _syne_tune("Syne Tune TPE", "TPE", shown=False),
+    _syne_tune("Syne Tune ASHA", "ASHA", stops_early=True, shown=False),
+    _syne_tune("Syne Tune ASHACQR", "ASHACQR", stops_early=True),
+    _syne_tune("Syne Tune BOHB", "BOHB", stops_early=True, shown=False),
+)

@@ -1,0 +1,209 @@
+"""What docs/benchmarks.md shows of finished runs: Markdown tables, and a figure of ranks and of regret over budget."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from measuring import quantile, spread, table
+
+from .methods import RANDOM, Method
+from .regret import Duels, Floats, Interval, Run, mean_regrets, regrets
+
+BUDGETS = (10.0, 20.0, 40.0, 70.0, 100.0)  # in trainings
+SMALL = 40.0  # so far slow methods need to run
+_CURVE = 36  # points of a curve
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Methods that are compared with each other: each has run on all of the tables with all of the budgets."""
+
+    title: str
+    tables: Sequence[str]
+    methods: Sequence[str]
+    budgets: Sequence[float]
+
+
+def groups(runs: Sequence[Run], methods: Sequence[Method]) -> list[Group]:
+    """All tables, and those with learning curves, where alone trials can be stopped early; small budgets, and all."""
+    early = {method.name for method in methods if method.stops_early}
+    tables = {"all tables": sorted({run.table for run in runs})}
+    with_curves = sorted({run.table for run in runs if run.method in early})
+    if with_curves and with_curves != tables["all tables"]:
+        tables["tables with curves"] = with_curves
+    most = max(run.trainings for run in runs)
+    budgets = {limit: [budget for budget in BUDGETS if budget <= min(limit, most)] for limit in (SMALL, BUDGETS[-1])}
+    found = []
+    for title, names in tables.items():
+        for within in {tuple(each): None for each in budgets.values()}:
+            ran = {(run.table, run.method) for run in runs if run.trainings >= within[-1]}
+            present = [m.name for m in methods if all((table, m.name) in ran for table in names)]
+            if len(present) > 1:
+                found.append(Group(f"{title}, to {within[-1]:.0f} trainings", names, present, within))
+    return found
+
+
+def ranks(runs: Sequence[Run], group: Group) -> dict[str, Interval]:
+    """Mean rank over the tables, seeds and budgets of the group with its interval."""
+    return Duels.between(regrets(runs, group.budgets), group.tables, group.methods).intervals()
+
+
+def tables_of(runs: Sequence[Run], methods: Sequence[Method]) -> list[str]:
+    """Mean ranks; regret at the budgets; regret at the last one for each table; the time of a suggestion."""
+    if not runs:
+        return ["no runs"]
+    found = groups(runs, methods)
+    last = {budget: None for group in found for budget in group.budgets[-1:]}
+    return [
+        _ranks(runs, found),
+        *(_regrets(runs, group) for group in found),
+        *(_by_table(runs, methods, budget) for budget in last),
+        _times(runs, methods),
+    ]
+
+
+def _ranks(runs: Sequence[Run], found: Sequence[Group]) -> str:
+    columns = [ranks(runs, group) for group in found]
+    seeds = {name: _seeds(runs, name) for name in {name for column in columns for name in column}}
+    header = ["mean rank (95 % interval)", *(f"{group.title}, of {len(group.methods)}" for group in found), "seeds"]
+    rows = [
+        [name, *(_interval(column.get(name)) for column in columns), seeds[name]]
+        for name in sorted(seeds, key=lambda name: [_key(column.get(name)) for column in columns])
+    ]
+    return table(header, rows)
+
+
+def _seeds(runs: Sequence[Run], method: str) -> str:
+    """How many, a table: the least and the greatest number."""
+    of_tables = Counter(run.table for run in runs if run.method == method).values()
+    return str(max(of_tables)) if min(of_tables) == max(of_tables) else f"{min(of_tables)}-{max(of_tables)}"
+
+
+def _key(interval: Interval | None) -> float:
+    return interval.mean if interval is not None and interval.mean == interval.mean else float("inf")
+
+
+def _interval(of: Interval | None) -> str:
+    return "-" if of is None else f"{of.mean:.2f} ({of.low:.2f}-{of.high:.2f})"
+
+
+def _regrets(runs: Sequence[Run], group: Group) -> str:
+    """Mean over tables and seeds; beside random search, over the tables at each budget, and at the worst of all."""
+    means = mean_regrets(regrets(runs, group.budgets), group.tables, group.methods)
+    rows = []
+    for name in group.methods:
+        of_tables = np.array([means[one, name] for one in group.tables])
+        beside = ["-", "-"]
+        if RANDOM in group.methods:
+            of_random = np.array([means[one, RANDOM] for one in group.tables])
+            beside = [
+                f"{(of_tables.mean(axis=0) / of_random.mean(axis=0)).max():.2f}",
+                _worst(np.divide(of_tables, of_random, out=np.ones_like(of_tables), where=of_random > 0), group),
+            ]
+        rows.append([name, *(f"{each:.4f}" for each in of_tables.mean(axis=0)), *beside])
+    rows.sort(key=lambda row: row[len(group.budgets)])
+    budgets = [f"at {budget:.0f}" for budget in group.budgets]
+    return table([f"mean regret, {group.title}", *budgets, "/ random, worst budget", "worst table and budget"], rows)
+
+
+def _worst(ratio_TB: Floats, group: Group) -> str:
+    place, budget = divmod(int(ratio_TB.argmax()), ratio_TB.shape[1])
+    return f"{ratio_TB[place, budget]:.2f}: {group.tables[place]} at {group.budgets[budget]:.0f}"
+
+
+def _by_table(runs: Sequence[Run], methods: Sequence[Method], budget: float) -> str:
+    names = sorted({run.table for run in runs})
+    means = mean_regrets(regrets(runs, (budget,)), names, [method.name for method in methods])
+    rows = [
+        [method.name, *(f"{means[one, method.name][0]:.4f}" if (one, method.name) in means else "-" for one in names)]
+        for method in methods
+        if any((one, method.name) in means for one in names)
+    ]
+    return table([f"mean regret at {budget:.0f} trainings", *names], rows)
+
+
+def _times(runs: Sequence[Run], methods: Sequence[Method]) -> str:
+    rows = []
+    for method in methods:
+        of = [run for run in runs if run.method == method.name]
+        taken_ms = [each for run in of for each in run.suggest_ms]
+        if taken_ms:
+            trials = spread([float(run.trials) for run in of]).shown(0)
+            rows.append([method.name, f"{quantile(taken_ms, 0.5):.2f}", f"{quantile(taken_ms, 0.99):.1f}", trials])
+    return table(["a suggestion", "median ms", "p99 ms", "trials a run"], rows)
+
+
+def draw(runs: Sequence[Run], methods: Sequence[Method], path: Path) -> None:
+    """A PNG: mean ranks with intervals for each group, then regret over budget for each table; peers are dashed."""
+    if not runs:
+        return
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    found = groups(runs, methods)
+    names = sorted({run.table for run in runs})
+    columns = max(len(found), 4)
+    rows = 1 + -(-len(names) // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(4.4 * columns, 5.0 + 3.0 * (rows - 1)), squeeze=False)
+    colours = _colours(methods)
+    for axis, group in zip(axes[0], found, strict=False):
+        _draw_ranks(axis, group.title, ranks(runs, group), colours)
+    for axis, name in zip(axes[1:].flat, names, strict=False):
+        for method in methods:
+            if method.shown:
+                _draw_regret(
+                    axis, [run for run in runs if (run.table, run.method) == (name, method.name)], method, colours
+                )
+        axis.set_yscale("log")
+        axis.set_title(name, fontsize=10)
+        axis.set_xlabel("budget, trainings", fontsize=8)
+        axis.set_ylabel("mean regret", fontsize=8)
+        axis.tick_params(labelsize=8)
+        axis.grid(alpha=0.3)
+    for axis in [*axes[0][len(found) :], *list(axes[1:].flat)[len(names) :]]:
+        axis.axis("off")
+    labelled: dict[str, Any] = {}
+    for axis in axes[1:].flat:
+        labelled.update(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
+    figure.legend(list(labelled.values()), list(labelled), loc="lower center", ncols=7, fontsize=9, frameon=False)
+    figure.tight_layout(rect=(0, 0.06, 1, 1))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=100)
+    plt.close(figure)
+
+
+def _colours(methods: Sequence[Method]) -> Mapping[str, object]:
+    """Grey for random search; a colour for each other method."""
+    from matplotlib import colormaps
+
+    cycle = [*map(colormaps["tab10"], (0, 1, 2, 3, 4, 5, 6, 8, 9)), *map(colormaps["Dark2"], range(8))]
+    others = [method.name for method in methods if method.name != RANDOM]
+    return {RANDOM: "0.45", **{name: cycle[place % len(cycle)] for place, name in enumerate(others)}}
+
+
+def _draw_ranks(axis, title: str, of: Mapping[str, Interval], colours: Mapping[str, object]) -> None:  # type: ignore[no-untyped-def]
+    best_first = sorted(of, key=lambda name: _key(of[name]))
+    for place, name in enumerate(best_first):
+        one = of[name]
+        axis.plot([one.low, one.high], [place, place], color=colours[name], linewidth=2)
+        axis.plot(one.mean, place, "o", color=colours[name])
+    axis.set_yticks(range(len(best_first)), best_first, fontsize=8)
+    axis.invert_yaxis()
+    axis.set_title(f"mean rank, {title}", fontsize=10)
+    axis.grid(axis="x", alpha=0.3)
+
+
+def _draw_regret(axis, runs: Sequence[Run], method: Method, colours: Mapping[str, object]) -> None:  # type: ignore[no-untyped-def]
+    """Of one method on one table; what had a small budget ends there."""
+    if not runs:
+        return
+    most = max(run.trainings for run in runs)
+    budgets = np.linspace(most / _CURVE, most, _CURVE)
+    regret = np.mean(list(regrets(runs, list(budgets)).values()), axis=0)
+    style, width = ("-", 1.8) if method.peer is None else ("--", 1.2)
+    axis.plot(budgets, regret, style, color=colours[method.name], linewidth=width, label=method.name)

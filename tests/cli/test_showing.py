@@ -89,7 +89,7 @@ def test_an_experiment_for_programs_has_every_trial_and_no_nan(place: Place) -> 
         search.finish(61.0, "done")
     body = json.loads(place.typed("show", "e", "--json").out, parse_constant=pytest.fail)
     assert (body["state"], body["reason"], body["num_trials"]) == ("finished", "done", 61)
-    assert body["best"] == {"value": 0.001, "trial_id": 3, "iter": 1, "config": {"x": 0.3}}
+    assert body["best"] == {"value": 0.001, "trial_id": 3, "iter": 1, "config": {"x": 0.3}, "violations": {}}
     assert [trial["trial_id"] for trial in body["trials"]] == list(range(61))
     assert body["trials"][60]["last"] == {"loss": None}
 
@@ -168,7 +168,7 @@ def test_a_list_reads_the_summary_and_opens_no_rows(place: Place) -> None:
     assert "good  finished      1234  loss=0.125 (trial 77)\n" in place.typed("ls").out
     (listed,) = json.loads(place.typed("ls", "--json").out)
     assert (listed["num_completed"], listed["num_stopped"], listed["num_failed"]) == (1200, 30, 3)
-    assert listed["best"] == {"value": 0.125, "trial_id": 77}
+    assert listed["best"] == {"value": 0.125, "trial_id": 77, "feasible": True}
 
 
 def test_a_summary_of_a_tuner_that_was_killed_later_is_not_trusted(place: Place) -> None:

@@ -8,7 +8,8 @@ import typer
 from ..base.errors import SearchInterrupted
 from ..base.text import printable_line
 from ..plot.data import worker_timeline
-from ..tune import Experiment, Tuner, load_experiment
+from ..tune import Best, Experiment, Tuner, load_experiment
+from ..tune.constraints import in_words
 
 # What a shell gives a program that Ctrl-C ended.
 INTERRUPTED_STATUS = 130
@@ -40,6 +41,14 @@ def check_end(experiment: Experiment) -> None:
 def shown_config(config: Mapping[str, object]) -> str:
     """A configuration in one line: learning_rate=0.1, batch_size=128."""
     return ", ".join(f"{printable_line(name)}={printable_line(str(value))}" for name, value in config.items())
+
+
+def best_line(best: Best) -> str:
+    """The best configuration, or the nearest to the constraints where none meets them."""
+    if best.is_feasible:
+        return f"best configuration: {shown_config(best.config)}"
+    violated = printable_line(in_words(best.violations))
+    return f"no trial meets all constraints; the nearest: {shown_config(best.config)}; it violates {violated}"
 
 
 def folder_for_output(out: Path) -> Path:

@@ -33,7 +33,9 @@ def as_json(name: str, overview: Overview | RecordError) -> dict[str, object]:
     """An overview as JSON values."""
     if isinstance(overview, RecordError):
         return {"name": name, "path": str(experiments_folder() / name), "state": "unreadable", "error": str(overview)}
-    best = None if overview.best is None else {"value": overview.best[0], "trial_id": overview.best[1]}
+    best = None
+    if overview.best is not None:
+        best = {"value": overview.best[0], "trial_id": overview.best[1], "feasible": not overview.violated}
     return {
         "name": name,
         "path": str(overview.path),
@@ -65,4 +67,5 @@ def _rest_of_line(overview: Overview | RecordError) -> str:
     best = "-"
     if overview.best is not None:
         best = f"{printable_line(overview.metric)}={overview.best[0]:.5g} (trial {overview.best[1]})"
+        best = f"none feasible; nearest {best}" if overview.violated else best
     return f"{overview.state:<10}  {overview.num_trials:>6}  {best}"

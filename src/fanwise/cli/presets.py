@@ -4,7 +4,7 @@
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..base.nearest import did_you_mean
@@ -40,11 +40,24 @@ SCHEDULERS: Mapping[str, Callable[..., Any]] = {  # Any: as above
     "pbt": PopulationBasedTraining,
 }
 # Options of the command itself.
-_OWN = {"metric": "--metric", "mode": "--mode", "random_seed": "--seed", "searcher": "--searcher"}
+_OWN = {
+    "metric": "--metric",
+    "mode": "--mode",
+    "constraints": "--constraint",
+    "random_seed": "--seed",
+    "searcher": "--searcher",
+}
 
 
 def scheduler_of(
-    searcher: str, scheduler: str, options: Mapping[str, object], *, metric: str, mode: str, seed: int | None
+    searcher: str,
+    scheduler: str,
+    options: Mapping[str, object],
+    *,
+    metric: str,
+    mode: str,
+    constraints: Sequence[str],
+    seed: int | None,
 ) -> Scheduler:
     """The scheduler with its searcher; each option goes to the one of the two that has it.
 
@@ -65,6 +78,7 @@ def scheduler_of(
             searcher=make_searcher(**{name: value for name, value in options.items() if name in its}),
             metric=metric,
             mode=mode,
+            constraints=constraints,
             random_seed=seed,
             **{name: value for name, value in options.items() if name in theirs},
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from ..tune import StoppingCriterion, Tuner
-from .experiments import check_end, run_to_its_end, shown_config
+from .experiments import best_line, check_end, run_to_its_end
 from .objectives import load_function
 from .presets import scheduler_of
 from .reading_values import read_settings
@@ -23,6 +23,7 @@ class Settings:
     space: Path
     metric: str
     mode: str
+    constraints: Sequence[str]
     searcher: str
     scheduler: str
     options: Sequence[str]
@@ -56,6 +57,7 @@ def run_search(settings: Settings) -> None:
         read_settings(settings.options, "--option"),
         metric=settings.metric,
         mode=settings.mode,
+        constraints=settings.constraints,
         seed=settings.seed,
     )
     devices = settings.devices_per_trial
@@ -78,8 +80,7 @@ def run_search(settings: Settings) -> None:
 def run_and_tell(tuner: Tuner) -> None:
     """Run a search and print what it found. Raises as `run_search`."""
     experiment = run_to_its_end(tuner)
-    best = experiment.best
-    if best is not None:
-        typer.echo(f"best configuration: {shown_config(best.config)}")
+    if experiment.best is not None:
+        typer.echo(best_line(experiment.best))
     typer.echo(f"more of it: fanwise tune show {experiment.name}")
     check_end(experiment)

@@ -11,11 +11,12 @@ from ..base.text import printable, printable_line
 from ..pool.output import tail
 from ..tune import Experiment, load_experiment
 from ..tune.checkpoints import checkpoint_root, is_local
+from ..tune.constraints import in_words
 from ..tune.record.history import Attempt, Trial, best_rows, worker_time_s
 from ..tune.record.overview import State, overview_of
 from ..tune.record.snapshot import MAX_ROWS, TrialRow
 from ..tune.terminal.table import final_block
-from .experiments import shown_config, utilisation_of
+from .experiments import best_line, shown_config, utilisation_of
 from .listing import as_json
 from .plain_json import json_text
 
@@ -43,9 +44,8 @@ def show_lines(name: str, *, all_trials: bool) -> Iterator[str]:
         yield final_block(snapshot)
         if len(experiment.history().trials) > MAX_ROWS:
             yield f"all trials: fanwise tune show {shown} --all"
-    best = experiment.best
-    if best is not None:
-        yield f"best configuration: {shown_config(best.config)}"
+    if experiment.best is not None:
+        yield best_line(experiment.best)
     utilisation = utilisation_of(experiment)
     if utilisation is not None:
         yield f"worker utilisation: {utilisation}"
@@ -68,7 +68,13 @@ def show_json(name: str) -> str:
     best = experiment.best
     body = as_json(experiment.name, overview_of(experiment.path))
     if best is not None:
-        body["best"] = {"value": best.value, "trial_id": best.trial_id, "iter": best.iter, "config": dict(best.config)}
+        body["best"] = {
+            "value": best.value,
+            "trial_id": best.trial_id,
+            "iter": best.iter,
+            "config": dict(best.config),
+            "violations": dict(best.violations),
+        }
     body["utilisation"] = experiment.utilisation
     body["trials"] = [
         {
@@ -183,12 +189,11 @@ def _rows_of(experiment: Experiment, trial_id: int) -> list[int]:
     return [row for row, of in enumerate(experiment.history().reports.trial_ids) if of == trial_id]
 
 
-def _best_of(experiment: Experiment, trial_id: int) -> tuple[float, int] | None:
-    """The best value of the metric and which report it was."""
-    metric, mode = str(experiment.metadata["metric"]), str(experiment.metadata["mode"])
+def _best_of(experiment: Experiment, trial_id: int) -> tuple[float, int, int] | None:
+    """The best value of the metric, which report it was, and its row."""
     history = experiment.history()
-    row = best_rows(history, metric, mode).get(trial_id)
-    return None if row is None else (history.reports.values[metric][row], history.reports.iters[row])
+    row = best_rows(history).get(trial_id)
+    return None if row is None else (history.reports.values[history.metric][row], history.reports.iters[row], row)
 
 
 def _metric_lines(experiment: Experiment, trial: Trial) -> Iterator[str]:
@@ -199,6 +204,9 @@ def _metric_lines(experiment: Experiment, trial: Trial) -> Iterator[str]:
     overall = experiment.best
     is_best = overall is not None and overall.trial_id == trial.trial_id
     whose = "; the best of all trials" if is_best else ""
+    violations = experiment.history().violated(best[2])
+    if violations:
+        whose = f"; it violates {printable_line(in_words(violations))}"
     yield f"{metric}: best {best[0]:.6g} at report {best[1]} of {trial.num_reports}{whose}"
 
 

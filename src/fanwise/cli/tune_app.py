@@ -38,6 +38,10 @@ def tune_run(
     space: Annotated[Path, typer.Option(metavar="FILE", help="YAML file: hyperparameters to domains and constants.")],
     metric: Annotated[str, typer.Option(metavar="NAME", help="The reported value to optimise.")],
     mode: Annotated[str, typer.Option(metavar="MODE", help="min or max.")] = "min",
+    constraint: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="What reports must meet: 'latency_ms <= 20'; may be given several times."),
+    ] = None,
     searcher: Annotated[
         str, typer.Option(metavar="NAME", help="What chooses configurations: random, grid, sobol, local, evolution.")
     ] = "random",
@@ -103,6 +107,7 @@ def tune_run(
             space=space,
             metric=metric,
             mode=mode,
+            constraints=constraint or [],
             searcher=searcher,
             scheduler=scheduler,
             options=option or [],

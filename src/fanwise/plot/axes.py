@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .canvas import MUTED
-from .data import SearchData, best_point, n_not_finite
+from .data import SearchData, best_point, n_infeasible, n_not_finite
 from .scales import TimeUnit, ValueScale, number, plain
 
 if TYPE_CHECKING:
@@ -18,7 +18,8 @@ def title(search: SearchData) -> str:
     """The name of the search and its best value, as soon as there is one."""
     best = best_point(search)
     if best is None:
-        return plain(search.name)
+        none = ": no report meets all constraints" if n_infeasible(search) else ""
+        return plain(search.name) + none
     return f"{plain(search.name)}: best {plain(search.metric)} {number(best.value)} (trial {best.trial_id})"
 
 

@@ -28,7 +28,8 @@ class ReportPoint:
     """One value that a trial reported: its `iter`-th report, `t_s` seconds after the search began.
 
     `resource` says how far the trial was, in the search's `resource_name`; None: its reports are counted. `decision` is
-    what the scheduler answered: "CONTINUE", "STOP" or "PAUSE".
+    what the scheduler answered: "CONTINUE", "STOP" or "PAUSE". One that is not `feasible` violates a constraint, and is
+    never the best.
     """
 
     trial_id: int
@@ -37,6 +38,12 @@ class ReportPoint:
     value: float
     resource: float | None = None
     decision: str = "CONTINUE"
+    feasible: bool = True
+
+    @property
+    def may_be_best(self) -> bool:
+        """Whether it is a result: finite, and no constraint is violated."""
+        return self.feasible and math.isfinite(self.value)
 
     @property
     def reached(self) -> float:
@@ -192,6 +199,11 @@ def n_not_finite(search: SearchData) -> int:
     return sum(not math.isfinite(point.value) for point in search.reports)
 
 
+def n_infeasible(search: SearchData) -> int:
+    """How many finite reports violate a constraint."""
+    return sum(not point.feasible and math.isfinite(point.value) for point in search.reports)
+
+
 def later_values(search: SearchData) -> list[float]:
     """The finite values that trials reported after their first report: what is usual once training has begun.
 
@@ -214,7 +226,8 @@ def from_first_ready(search: SearchData) -> SearchData:
     return replace(
         search,
         reports=[
-            ReportPoint(p.trial_id, p.t_s - zero_s, p.iter, p.value, p.resource, p.decision) for p in search.reports
+            ReportPoint(p.trial_id, p.t_s - zero_s, p.iter, p.value, p.resource, p.decision, p.feasible)
+            for p in search.reports
         ],
         spans=[
             replace(
@@ -237,11 +250,11 @@ def _later(t_s: float | None, zero_s: float) -> float | None:
 
 
 def best_of_trials(search: SearchData) -> dict[int, ReportPoint]:
-    """The best finite report of each trial that has one; of equal ones the first."""
+    """The best finite report of each trial that has one; of equal ones the first. One that is not feasible is none."""
     sign = 1.0 if search.mode == "min" else -1.0
     best: dict[int, ReportPoint] = {}
     for point in search.reports:
-        if math.isfinite(point.value):
+        if point.may_be_best:
             known = best.get(point.trial_id)
             if known is None or (sign * point.value, point.t_s) < (sign * known.value, known.t_s):
                 best[point.trial_id] = point
@@ -254,14 +267,14 @@ def incumbent_steps(search: SearchData) -> list[ReportPoint]:
     best = math.inf
     steps = []
     for point in sorted(search.reports, key=lambda p: p.t_s):
-        if math.isfinite(point.value) and sign * point.value < best:
+        if point.may_be_best and sign * point.value < best:
             best = sign * point.value
             steps.append(point)
     return steps
 
 
 def best_point(search: SearchData) -> ReportPoint | None:
-    """The first report of the best value, or None when nothing finite was reported."""
+    """The first report of the best value, or None when nothing finite and feasible was reported."""
     steps = incumbent_steps(search)
     return steps[-1] if steps else None
 

@@ -19,7 +19,15 @@ from .axes import clean_axes, finish_time_axis, note_what_is_hidden, say_nothing
 from .canvas import new_figure
 from .crowds import best_curves, crowd_of
 from .curves import draw_crowd, draw_curves, number_curves
-from .data import SearchData, best_point, curves_by_trial, from_first_ready, later_values, worker_timeline
+from .data import (
+    SearchData,
+    best_of_trials,
+    best_point,
+    curves_by_trial,
+    from_first_ready,
+    later_values,
+    worker_timeline,
+)
 from .incumbents import draw_incumbent, draw_incumbents
 from .rows import RowScale, draw_rows, legend_handles
 from .scales import plain, time_unit, value_scale
@@ -99,6 +107,8 @@ def learning_curves(search: SearchData) -> "Figure":
     use_scale(axes, scale)
     if is_hedge:
         draw_crowd(axes, crowd_of(curves, _CROWD_BINS), counted(len(curves), "trial"), unit)
+        results = best_of_trials(search)
+        curves = [curve for curve in curves if curve.trial_id in results] or curves
         curves = best_curves(curves, search.mode, _BEST_CURVES)
     draw_curves(axes, curves, best_point(search), unit)
     number_curves(axes, curves, best_point(search), unit=unit, last_s=search.last_s, scale=scale)

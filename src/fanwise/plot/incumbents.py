@@ -28,13 +28,18 @@ def draw_incumbent(axes: "Axes", search: SearchData, unit: TimeUnit) -> None:
     dots = [finite[i] for i in thin(len(finite), _MAX_DOTS)]
     times = [point.t_s / unit.seconds for point in dots]
     size = 14 if len(dots) <= 500 else 5
-    axes.scatter(times, [p.value for p in dots], s=size, color="#bdbdbd", linewidths=0, label="reports of all trials")
+    for feasible, label, marker in ((True, "reports of all trials", "o"), (False, "reports that are infeasible", "x")):
+        xs = [t for t, point in zip(times, dots, strict=True) if point.feasible is feasible]
+        ys = [point.value for point in dots if point.feasible is feasible]
+        if xs:
+            width = 0.0 if feasible else 1.0
+            axes.scatter(xs, ys, s=size, color="#bdbdbd", marker=marker, linewidths=width, label=label)
     times_s, values = incumbent_curve(search)
     times = [t_s / unit.seconds for t_s in times_s]
     axes.step(times, values, where="post", color=PALETTE[0], linewidth=2.2, label="best so far")
     axes.plot(times[:-1], values[:-1], "o", color=PALETTE[0], markersize=5)
     # Dots may lie anywhere, so the legend goes below the axes.
-    axes.figure.legend(loc="outside lower center", ncols=2, frameon=False)
+    axes.figure.legend(loc="outside lower center", ncols=3, frameon=False)
 
 
 def draw_incumbents(axes: "Axes", searches: Sequence[SearchData], names: Sequence[str], unit: TimeUnit) -> None:

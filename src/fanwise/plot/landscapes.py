@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..base.text import counted
 from .axes import clean_axes, say_nothing_yet, title
 from .canvas import INK, MUTED, new_figure
-from .data import Hyperparameter, ReportPoint, SearchData, best_of_trials, best_point
+from .data import Hyperparameter, ReportPoint, SearchData, best_of_trials, best_point, n_infeasible
 from .scales import ValueScale, number, plain, thin, value_scale
 
 if TYPE_CHECKING:
@@ -95,8 +95,8 @@ def parallel_coordinates(search: SearchData) -> "Figure":
     """A vertical axis for each hyperparameter and one for the metric, and a line for each trial.
 
     Dark lines are good trials, the thick one is the best; of more than 100 trials all but the best 100 are grey. A
-    trial that does not have a hyperparameter passes below its axis; one without a finite value is dashed and ends
-    before the metric.
+    trial that does not have a hyperparameter passes below its axis; one without a value that is finite and
+    meets all constraints is dashed and ends before the metric.
 
     Example:
         >>> search = SearchData("demo", "error", "min", 1, True, [], [], None, None, 0.0)
@@ -226,5 +226,6 @@ def _head(search: SearchData, found: Mapping[int, ReportPoint], n_hidden: int) -
     if n_hidden:
         parts.append(f"{n_hidden} beyond the axis")
     if len(started) > len(found):
-        parts.append(f"{len(started) - len(found)} without a finite value")
+        what = "feasible" if n_infeasible(search) else "finite"
+        parts.append(f"{len(started) - len(found)} without a {what} value")
     return f"{title(search)}; {', '.join(parts)}" if found else title(search)

@@ -9,9 +9,11 @@ measured by the size of its bound, so that milliseconds and shares can be added.
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, cast, final
+from typing import Any, Literal, TypeAlias, cast, final
+
+from .values import is_number
 
 Relation: TypeAlias = Literal["<=", ">="]
 
@@ -42,7 +44,7 @@ class Constraint:
 
 
 def infeasibility(constraints: Iterable[Constraint], violations: Iterable[float]) -> float:
-    """How far a report is from meeting all constraints: 0 if it does.
+    """How far a report is from meeting all constraints: 0 if it does, NaN where one of its values is.
 
     The sum of the violations above 0, each divided by the size of its bound; by 1 where the bound is 0.
 
@@ -52,9 +54,35 @@ def infeasibility(constraints: Iterable[Constraint], violations: Iterable[float]
     """
     total = 0.0
     for constraint, violation in zip(constraints, violations, strict=True):
-        if violation > 0.0:
+        if not violation <= 0.0:
             total += violation / (abs(constraint.bound) or 1.0)
     return total
+
+
+def violations_of(constraints: Iterable[Constraint], values: Mapping[str, Any]) -> tuple[float, ...]:
+    """By how much a report violates each constraint; NaN where it lacks the number."""
+    found = [(bound, values.get(bound.metric)) for bound in constraints]
+    return tuple([bound.violation(value) if is_number(value) else math.nan for bound, value in found])
+
+
+def violated(constraints: Iterable[Constraint], values: Mapping[str, Any]) -> dict[str, float]:
+    """Which constraints a report violates, as they are written, and by how much. `values`: what it reported.
+
+    >>> violated(checked_constraints(["latency_ms <= 20", "accuracy >= 0.5"]), {"latency_ms": 25, "accuracy": 0.5})
+    {'latency_ms <= 20': 5}
+    """
+    constraints = list(constraints)
+    beyond = zip(constraints, violations_of(constraints, values), strict=True)
+    return {str(bound): violation for bound, violation in beyond if violation > 0}
+
+
+def in_words(violations: Mapping[str, float]) -> str:
+    """What is violated, for people.
+
+    >>> in_words({"latency_ms <= 20": 5.25})
+    'latency_ms <= 20 by 5.25'
+    """
+    return ", ".join(f"{text} by {violation:.4g}" for text, violation in violations.items())
 
 
 def checked_constraints(texts: Sequence[str | Constraint]) -> tuple[Constraint, ...]:

@@ -15,7 +15,7 @@ An `Experiment` belongs to one thread.
 import difflib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,12 +40,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The best report of an experiment: its trial, the metric's value, the configuration, and which report it was."""
+    """The best report of an experiment: its trial, the metric's value, the configuration, and which report it was.
+
+    `violations`: the constraints that it violates, and by how much, in the metric's unit. Empty, unless no report meets
+    all constraints: then this one is the nearest to that.
+    """
 
     trial_id: int
     value: float
     config: Mapping[str, Any]  # Any: what the space holds
     iter: int
+    violations: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def is_feasible(self) -> bool:
+        """Whether it meets all constraints."""
+        return not self.violations
+
+    def __repr__(self) -> str:
+        parts = [f"trial_id={self.trial_id}, value={self.value!r}, config={self.config!r}, iter={self.iter}"]
+        parts += [f"violations={self.violations!r}"] if self.violations else []
+        return f"Best({', '.join(parts)})"
 
 
 class Experiment:
@@ -87,7 +102,7 @@ class Experiment:
 
         Columns: trial_id, the reported values, config_<name> for every name of the configuration, st_attempt,
         st_tuner_time (s since the tuner started), st_worker_time (s since the objective began), st_worker_iter (1, 2,
-        ...), st_decision, and st_status (of the trial, now).
+        ...), st_decision, st_status (of the trial, now) and, where there are constraints, st_feasible.
         """
         return self.results_of()
 
@@ -100,21 +115,27 @@ class Experiment:
         """One row a trial, in the order of starting.
 
         Columns: trial_id, status, attempt (0, 1, ...), iter (number of reports), config_<name>, the values reported
-        last, best_<metric>, worker_time (s inside the objective, all attempts together), started_s, ended_s (NaN while
-        it runs), reason (kind of failure) and reason_text; see `reason` for the whole of it.
+        last, best_<metric>, feasible (whether that report meets all constraints, where there are any), worker_time (s
+        inside the objective, all attempts together), started_s, ended_s (NaN while it runs), reason (kind of failure)
+        and reason_text; see `reason` for the whole of it.
         """
-        return trials_frame(self.history(), self._metric, self._mode, dead=self.state == "broken-off")
+        return trials_frame(self.history(), dead=self.state == "broken-off")
 
     @property
     def best(self) -> Best | None:
-        """The best report so far; of equal ones the first. None when no finite value was reported."""
+        """The best report so far; of equal ones the first. None when no finite value was reported.
+
+        Where the search has constraints, the best one that meets them; as long as none does, the one that is nearest to
+        that, with `violations`.
+        """
         state = self.history()
-        row = _history.best_row(state, self._metric, self._mode)
+        row = _history.best_row(state)
         if row is None:
             return None
         trial_id = state.reports.trial_ids[row]
-        value = state.reports.values[self._metric][row]
-        return Best(trial_id, value, dict(state.trials[trial_id].config), state.reports.iters[row])
+        value = state.reports.values[state.metric][row]
+        config = dict(state.trials[trial_id].config)
+        return Best(trial_id, value, config, state.reports.iters[row], state.violated(row))
 
     @property
     def utilisation(self) -> float | None:
@@ -248,14 +269,6 @@ class Experiment:
         from .pictures import front_data
 
         return fronts.pareto_front(front_data(self.name, self._meta, self.history()))
-
-    @property
-    def _metric(self) -> str:
-        return str(self._meta["metric"])
-
-    @property
-    def _mode(self) -> str:
-        return str(self._meta["mode"])
 
     def history(self) -> History:
         """What the events add up to so far: the plain data behind the tables. Do not change it."""

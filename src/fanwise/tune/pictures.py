@@ -29,7 +29,10 @@ def search_data(name: str, meta: Mapping[str, Any], history: History) -> SearchD
     reports, metric, resource_attr = history.reports, str(meta["metric"]), meta.get("resource_attr")
     values = reports.values.get(metric) or [None] * len(reports)
     resources = reports.values.get(str(resource_attr)) or [None] * len(reports)
-    rows = zip(reports.trial_ids, reports.t_s, reports.iters, values, resources, reports.decisions, strict=True)
+    feasible = [beyond == 0.0 for beyond in history.infeasibilities()]
+    rows = zip(
+        reports.trial_ids, reports.t_s, reports.iters, values, resources, reports.decisions, feasible, strict=True
+    )
     return SearchData(
         name=name,
         metric=metric,
@@ -37,8 +40,8 @@ def search_data(name: str, meta: Mapping[str, Any], history: History) -> SearchD
         n_workers=int(meta["n_workers"]) or 1 + max((a.slot for _, a in spans(history)), default=0),
         asynchronous=bool(meta.get("asynchronous", True)),
         reports=[
-            ReportPoint(trial_id, t_s, iteration, float(value), _number_or_none(resource), decision)
-            for trial_id, t_s, iteration, value, resource, decision in compress(rows, history.counts())
+            ReportPoint(trial_id, t_s, iteration, float(value), _number_or_none(resource), decision, is_feasible)
+            for trial_id, t_s, iteration, value, resource, decision, is_feasible in compress(rows, history.counts())
             if isinstance(value, (int, float))
         ],
         spans=[

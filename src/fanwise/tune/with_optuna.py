@@ -1,13 +1,14 @@
 """An experiment as a study of Optuna: for its pictures, its importances, and for who goes on there.
 
 Completed -> COMPLETE, Stopped -> PRUNED, Failed -> FAIL; what runs or is paused is left out
-the last report -> value(s), all reports of a search with one objective -> intermediate values
+the last report -> value(s) and constraints, all reports of a search with one objective -> intermediate values
 """
 
 from datetime import datetime, timedelta
 from typing import Any
 
 from ..base.errors import NotInstalled
+from .constraints import violations_of
 from .record.history import History, Trial
 from .spaces import Space
 
@@ -45,6 +46,7 @@ def study_of(history: History, meta: dict[str, Any]) -> "optuna.Study":  # Any: 
             values=_values(history, rows, objectives) if status == "Completed" else None,
             intermediate_values=_curve(history, rows, objectives),
             user_attrs={"trial_id": trial.trial_id} | _reason(trial),
+            system_attrs=_constraints(history, rows),
         )
         frozen.datetime_start = began + timedelta(seconds=trial.attempts[0].started_s)
         if trial.last.ended_s is not None:
@@ -64,6 +66,14 @@ def _reports(history: History) -> dict[int, list[int]]:
 
 def _values(history: History, rows: list[int], objectives: list[tuple[str, str]]) -> list[float]:
     return [float(history.reports.values[metric][rows[-1]]) for metric, _ in objectives]
+
+
+def _constraints(history: History, rows: list[int]) -> dict[str, Any]:  # Any: as Optuna keeps them
+    """By how much the last report violates each constraint, where Optuna's samplers and `best_trial` look for it."""
+    if not history.constraints or not rows:
+        return {}
+    last = {name: column[rows[-1]] for name, column in history.reports.values.items()}
+    return {"constraints": [float(violation) for violation in violations_of(history.constraints, last)]}
 
 
 def _curve(history: History, rows: list[int], objectives: list[tuple[str, str]]) -> dict[int, float]:

@@ -63,8 +63,8 @@ class Search:
         reason = failed if status == "Failed" else None
         self.rows.end(self.now_s, trial_id, status, objective_s, attempt=attempt, reason=reason, will_retry=will_retry)
 
-    def folded(self) -> History:
-        history = History(META)
+    def folded(self, **meta: Any) -> History:  # Any: JSON
+        history = History({**META, **meta})
         history.fold(self.events)
         return history
 
@@ -123,7 +123,8 @@ class Runs(RuleBasedStateMachine):
         for loss in losses:
             trial_id, attempt, _ = self.busy[data.draw(st.sampled_from(self.slots("running")))]
             other = data.draw(st.sampled_from(["epoch", "accuracy"]))
-            values = {other: 1} if loss is None else {other: 1, "loss": loss}
+            values: dict[str, object] = {other: data.draw(st.sampled_from([1, 1, 3, 4]))}
+            values |= {} if loss is None else {"loss": loss}
             self.search.report(trial_id, attempt, len(self.search.events), **values)
 
     @precondition(lambda self: self.slots("starting", "running"))
@@ -195,8 +196,9 @@ class Runs(RuleBasedStateMachine):
             column = [event.body["values"].get(name) for event in reports]
             assert history.reports.values.get(name, [None] * len(reports)) == column
         assert history.counts() == [model_counts(events, event) for event in reports]
-        for mode in ("min", "max"):
-            assert best_row(history, "loss", mode) == model_best(events, mode)
+        for mode, bound in (("min", None), ("max", 2), ("min", 2)):
+            constraints = [] if bound is None else [f"epoch <= {bound}"]
+            assert best_row(self.search.folded(mode=mode, constraints=constraints)) == model_best(events, mode, bound)
 
     def worker_time_is_as_the_whole_list_says(self) -> None:
         events, history = self.search.events, self.history
@@ -237,15 +239,21 @@ def model_status(events: list[Happened], trial_id: int) -> str:
     return "InProgress" if last["order"] == "start" or will_retry else str(last["status"])
 
 
-def model_best(events: list[Happened], mode: str) -> int | None:
-    best: tuple[float, int] | None = None
+def model_best(events: list[Happened], mode: str, bound: int | None) -> int | None:
+    """Whatever is beyond the bound of "epoch" is worse than all that is not."""
+    best: tuple[float, float] | None = None
+    found: int | None = None
     for row, event in enumerate(event for event in events if event.kind == "report"):
         value = event.body["values"].get("loss")
         if value is None or isinstance(value, str) or not math.isfinite(value) or not model_counts(events, event):
             continue
-        if best is None or (value < best[0] if mode == "min" else value > best[0]):
-            best = (value, row)
-    return None if best is None else best[1]
+        epoch = event.body["values"].get("epoch")
+        if bound is not None and epoch is None:
+            continue
+        rank = (0.0 if bound is None else max(epoch - bound, 0), value if mode == "min" else -value)
+        if best is None or rank < best:
+            best, found = rank, row
+    return found
 
 
 def model_time_s(events: list[Happened], trial_id: int, until_s: float) -> float:
@@ -302,9 +310,9 @@ def test_the_best_of_each_trial_is_its_first_best_finite_value() -> None:
     for number, value in enumerate([math.nan, 2.0, 1.0, 1.0, -math.inf, math.inf], 1):
         search.report(0, number=number, loss=value)
     search.report(1, loss=math.nan)
-    assert best_rows(search.folded(), "loss", "min") == {0: 2}
-    assert best_rows(search.folded(), "loss", "max") == {0: 1}
-    assert best_rows(search.folded(), "nothing", "max") == {}
+    assert best_rows(search.folded()) == {0: 2}
+    assert best_rows(search.folded(mode="max")) == {0: 1}
+    assert best_rows(search.folded(metric="nothing")) == {}
 
 
 def test_the_next_attempt_may_start_before_the_slot_of_the_last_is_free() -> None:

@@ -26,7 +26,7 @@ from types import MappingProxyType
 from typing import Any, Protocol, final
 
 from ..chance import Chance
-from ..constraints import Constraint, constraints_of, infeasibility
+from ..constraints import Constraint, constraints_of, infeasibility, violations_of
 from ..schedulers.protocol import Clone, Decision, Done, New, NextTrial, Resume, Scheduler, Status, Stop, Wait
 from ..searchers.base import Ask, Observation
 from ..spaces import Space
@@ -785,9 +785,9 @@ class Tuning:
     def _decide(self, trial: Trial, fact: facts.Reported) -> Decision:
         """What to answer to a report that is new."""
         values, now_s = fact.values, fact.now_s
-        violations = tuple([bound.violation(float(values[bound.metric])) for bound in self._constraints])  # type: ignore[arg-type]  # checked
+        violations = violations_of(self._constraints, values)
         beyond = infeasibility(self._constraints, violations) if violations else 0.0
-        self._counts.add_report(values, is_feasible=beyond == 0.0 and not any(map(math.isnan, violations)))
+        self._counts.add_report(values, is_feasible=beyond == 0.0)
         losses = tuple([objective.loss(float(values[objective.metric])) for objective in self._objectives])  # type: ignore[arg-type]  # checked
         if any(map(math.isnan, losses)) or any(map(math.isnan, violations)):
             metrics = [one.metric for one in self._objectives] + [bound.metric for bound in self._constraints]

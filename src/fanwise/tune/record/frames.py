@@ -24,9 +24,10 @@ _RESULTS_AFTER = (
     "st_worker_iter",
     "st_decision",
     "st_status",
+    "st_feasible",
 )
 _TRIALS_BEFORE = ("trial_id", "status", "attempt", "iter")
-_TRIALS_AFTER = ("worker_time", "started_s", "ended_s", "reason", "reason_text")
+_TRIALS_AFTER = ("feasible", "worker_time", "started_s", "ended_s", "reason", "reason_text")
 
 
 def results_frame(history: History, *, all_attempts: bool, dead: bool = False) -> "pd.DataFrame":
@@ -58,17 +59,19 @@ def results_frame(history: History, *, all_attempts: bool, dead: bool = False) -
     columns["st_decision"] = _series(list(compress(reports.decisions, kept)))
     statuses = _series([history.status_of(trial, dead=dead) for trial in trials])
     columns["st_status"] = statuses.take(of_trial).reset_index(drop=True)
+    if history.constraints:
+        columns["st_feasible"] = np.array(history.infeasibilities())[kept] == 0.0
     return pd.DataFrame(columns)
 
 
-def trials_frame(history: History, metric: str, mode: str, *, dead: bool = False) -> "pd.DataFrame":
+def trials_frame(history: History, *, dead: bool = False) -> "pd.DataFrame":
     """One row a trial, in the order of starting, with what its last attempt reported last. `dead`: see above."""
     import pandas as pd
 
     trials, reports = list(history.trials.values()), history.reports
     last_rows = [trial.last.last_row for trial in trials]
-    best = best_rows(history, metric, mode)
-    configs, best_name = _configs(trials), f"best_{metric}"
+    best = best_rows(history)
+    configs, best_name = _configs(trials), f"best_{history.metric}"
     taken = (*_TRIALS_BEFORE, best_name, *_TRIALS_AFTER, *configs)
     columns: dict[str, Any] = {  # Any: whatever pandas takes for a column
         "trial_id": [trial.trial_id for trial in trials],
@@ -79,10 +82,13 @@ def trials_frame(history: History, metric: str, mode: str, *, dead: bool = False
     }
     for name, values in reports.values.items():
         columns[_reported(name, taken)] = [None if row is None else values[row] for row in last_rows]
-    metric_values = reports.values.get(metric, [])
+    metric_values = reports.values.get(history.metric, [])
     columns[best_name] = [
         metric_values[best[trial.trial_id]] if trial.trial_id in best else math.nan for trial in trials
     ]
+    if history.constraints:
+        beyond = history.infeasibilities()
+        columns["feasible"] = [not beyond[best[t.trial_id]] if t.trial_id in best else None for t in trials]
     columns["worker_time"] = [worker_time_s(history, trial) for trial in trials]
     columns["started_s"] = [trial.attempts[0].started_s for trial in trials]
     columns["ended_s"] = _ended_s(history, trials)

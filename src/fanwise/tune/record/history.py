@@ -19,6 +19,7 @@ from itertools import compress
 from typing import Any, Protocol, final
 
 from ...base.errors import RecordError
+from ..constraints import checked_constraints, infeasibility, violated, violations_of
 from .progress import Progress
 
 IN_PROGRESS = "InProgress"
@@ -144,6 +145,9 @@ class History:
         self.trials: dict[int, Trial] = {}
         self.reports = Reports()
         self.progress = Progress(meta)
+        self.metric = str(meta["metric"])
+        self.mode = str(meta["mode"])
+        self.constraints = checked_constraints(meta.get("constraints", []))
         self.last_seq = 0
 
     @property
@@ -273,27 +277,47 @@ class History:
                     counts[row] = False
         return counts
 
+    def infeasibilities(self) -> list[float]:
+        """Of each report, how far it is from meeting all constraints: 0 if it does."""
+        if not self.constraints:
+            return [0.0] * len(self.reports)
+        names = list(dict.fromkeys(bound.metric for bound in self.constraints))
+        columns = [self.reports.values.get(name) or [None] * len(self.reports) for name in names]
+        rows = (dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True))
+        return [infeasibility(self.constraints, violations_of(self.constraints, row)) for row in rows]
 
-def best_rows(history: History, metric: str, mode: str) -> dict[int, int]:
-    """For each trial with a finite value of `metric`, the row of its best report; of equal ones the first."""
-    column: Sequence[object] = history.reports.values.get(metric) or [None] * len(history.reports)
-    sign = 1.0 if mode == "min" else -1.0
-    best: dict[int, tuple[float, int]] = {}
-    rows = zip(range(len(column)), history.reports.trial_ids, column, strict=True)
-    for row, trial_id, value in compress(rows, history.counts()):
-        # NaN and infinities say that something went wrong, not that it went well.
-        if isinstance(value, (int, float)) and math.isfinite(value):
-            known = best.get(trial_id)
-            if known is None or sign * value < known[0]:
-                best[trial_id] = (sign * value, row)
-    return {trial_id: row for trial_id, (_, row) in best.items()}
+    def violated(self, row: int) -> dict[str, float]:
+        """Which constraints a report violates, as they are written, and by how much."""
+        return violated(self.constraints, {name: column[row] for name, column in self.reports.values.items()})
 
 
-def best_row(history: History, metric: str, mode: str) -> int | None:
+def best_rows(history: History) -> dict[int, int]:
+    """For each trial with a finite value of the metric, the row of its best report; of equal ones the first.
+
+    One that meets all constraints goes before all that do not; of these the nearest to it is the best.
+    """
+    return {trial_id: row for trial_id, (_, _, row) in _best(history).items()}
+
+
+def best_row(history: History) -> int | None:
     """The row of the best report of all trials; of equal ones the earliest. None when nothing finite was reported."""
-    rows = best_rows(history, metric, mode).values()
-    column, sign = history.reports.values.get(metric, ()), 1.0 if mode == "min" else -1.0
-    return min(rows, key=lambda row: (sign * column[row], row), default=None)
+    ranked = _best(history).values()
+    return min(ranked)[2] if ranked else None
+
+
+def _best(history: History) -> dict[int, tuple[float, float, int]]:
+    """Infeasibility, loss and row of each trial's best report."""
+    column: Sequence[object] = history.reports.values.get(history.metric) or [None] * len(history.reports)
+    sign = 1.0 if history.mode == "min" else -1.0
+    best: dict[int, tuple[float, float, int]] = {}
+    rows = zip(range(len(column)), history.reports.trial_ids, column, history.infeasibilities(), strict=True)
+    for row, trial_id, value, beyond in compress(rows, history.counts()):
+        # NaN and infinities say that something went wrong, not that it went well.
+        if isinstance(value, (int, float)) and math.isfinite(value) and math.isfinite(beyond):
+            known = best.get(trial_id)
+            if known is None or (beyond, sign * value) < known[:2]:
+                best[trial_id] = (beyond, sign * value, row)
+    return best
 
 
 def worker_time_s(history: History, trial: Trial, until_s: float = math.inf) -> float:

@@ -20,7 +20,10 @@ State = Literal["running", "finished", "broken-off", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """An experiment in one line. `num_lost`: trials that ran when their tuner was killed. `best`: value, trial id."""
+    """An experiment in one line. `num_lost`: trials that ran when their tuner was killed. `best`: value, trial id.
+
+    `violated`: which constraints the best trial violates, where none meets them; "" else.
+    """
 
     name: str
     path: Path
@@ -35,6 +38,7 @@ class Overview:
     num_over: Mapping[str, int]
     best: tuple[float, int] | None
     elapsed_s: float
+    violated: str = ""
 
 
 def overview_of(folder: Path) -> Overview:
@@ -66,6 +70,7 @@ def overview_of(folder: Path) -> Overview:
         num_over=summary["num_over"],
         best=None if summary["best"] is None else (summary["best"][0], summary["best"][1]),
         elapsed_s=summary["last_s"],
+        violated=summary.get("violated", ""),
     )
 
 

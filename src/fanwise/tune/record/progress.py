@@ -12,9 +12,10 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from ...base.text import counted, printable
+from ..constraints import checked_constraints, in_words, infeasibility, violated, violations_of
 from ..schedulers.protocol import Status
 from .snapshot import MAX_ROWS, SearchSnapshot, TrialRow
 from .utilisation import Utilisation
@@ -22,6 +23,21 @@ from .utilisation import Utilisation
 # What is told between two looks.
 _MOST_NEWS = 20
 _OVER = (Status.COMPLETED, Status.STOPPED, Status.FAILED)
+
+
+class Ranked(NamedTuple):
+    """A report and where it stands: the smallest is the best, of equals the first. `violated`: in words, "" if none."""
+
+    infeasibility: float
+    loss: float
+    number: int
+    value: float
+    trial_id: int
+    config: Mapping[str, Any]  # Any: JSON
+    violated: str
+
+    def is_before(self, other: "Ranked | None") -> bool:
+        return other is None or self[:3] < other[:3]
 
 
 @dataclass(slots=True)
@@ -36,14 +52,14 @@ class _Trial:
     worker_time_s: float | None = None
     before_s: float = 0.0  # inside the objective, in earlier attempts
     status: Status = Status.IN_PROGRESS
-    best: tuple[float, int, float, Mapping[str, Any]] | None = None  # loss, number, value, config; Any: JSON
+    best: Ranked | None = None
     best_iter: int = 0
-    best_at_checkpoint: tuple[float, int, float, Mapping[str, Any]] | None = None  # Any: JSON
+    best_at_checkpoint: Ranked | None = None
 
 
 @final
 class Progress:
-    """See the module. `meta` is the record's: name, metric, mode, space, n_workers, stop.
+    """See the module. `meta` is the record's: name, metric, mode, constraints, space, n_workers, stop.
 
     Attributes:
         on_line: is called with every line of the news at once, and whether it tells of a failure.
@@ -53,13 +69,14 @@ class Progress:
         self._name = str(meta["name"])
         self._metric = str(meta["metric"])
         self._sign = 1.0 if meta["mode"] == "min" else -1.0
+        self._constraints = checked_constraints(meta.get("constraints", []))
         self._config_names = tuple(meta["space"])
         self._limit_s = _limit(meta.get("stop") or {})
         self._utilisation = Utilisation(int(meta["n_workers"]))
         self._rows: deque[TrialRow] = deque(maxlen=MAX_ROWS)
         self._trials: dict[int, _Trial] = {}
         self._value_names: dict[str, None] = {}
-        self._best: tuple[float, int, float, int, Mapping[str, Any]] | None = None  # of trials that are over
+        self._best: Ranked | None = None  # of trials that are over
         self._best_row: TrialRow | None = None
         self._num_reports = 0
         self.num_trials = 0
@@ -103,15 +120,22 @@ class Progress:
                 self._value_names[name] = None
         if "repeated" not in body:
             self._num_reports += 1
-            value = values.get(self._metric)
-            if isinstance(value, int | float) and math.isfinite(value):
-                loss = self._sign * value
-                if trial.best is None or loss < trial.best[0]:
-                    trial.best = (loss, self._num_reports, value, trial.config)
-                    trial.best_iter = trial.iter
+            self._rank(trial, values)
         # On the way there again a better report beyond is void after a crash.
         if "checkpoint" in body and trial.best_iter <= trial.iter:
             trial.best_at_checkpoint = trial.best
+
+    def _rank(self, trial: _Trial, values: Mapping[str, Any]) -> None:  # Any: JSON
+        value, bounds = values.get(self._metric), self._constraints
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            return
+        loss, beyond = self._sign * value, 0.0
+        if bounds:
+            beyond = infeasibility(bounds, violations_of(bounds, values))
+        if math.isfinite(beyond) and (trial.best is None or (beyond, loss) < trial.best[:2]):
+            words = in_words(violated(bounds, values)) if beyond else ""
+            trial.best = Ranked(beyond, loss, self._num_reports, value, trial.trial_id, trial.config, words)
+            trial.best_iter = trial.iter
 
     def _ended(self, trial_id: int, t_s: float, body: Mapping[str, Any]) -> None:  # Any: JSON
         took_s = self._utilisation.ended(trial_id, body["attempt"], t_s, body["objective_s"])
@@ -192,9 +216,8 @@ class Progress:
         if trial.status is not Status.STOPPED or self.reason is None:
             del self._trials[trial.trial_id]
         self._rows.append(row)
-        if trial.best is not None and (self._best is None or trial.best[:2] < self._best[:2]):
-            loss, number, value, config = trial.best
-            self._best, self._best_row = (loss, number, value, trial.trial_id, config), row
+        if trial.best is not None and trial.best.is_before(self._best):
+            self._best, self._best_row = trial.best, row
 
     def _tell(self, line: Callable[[], str], *, is_failure: bool = False) -> None:
         """The line is made only where somebody reads it: a fold of a long record spends half its time on text else."""
@@ -219,14 +242,13 @@ class Progress:
             self._news_left_out = 0
         return news
 
-    def best(self) -> tuple[float, int, Mapping[str, Any]] | None:  # Any: JSON
-        """Value, trial and configuration of the best report so far."""
+    def best(self) -> Ranked | None:
+        """The best report so far: a feasible one if there is any, else the nearest to that."""
         found = self._best
         for trial in self._trials.values():
-            if trial.best is not None and (found is None or trial.best[:2] < found[:2]):
-                loss, number, value, config = trial.best
-                found = (loss, number, value, trial.trial_id, config)
-        return None if found is None else (found[2], found[3], found[4])
+            if trial.best is not None and trial.best.is_before(found):
+                found = trial.best
+        return found
 
     def alive(self) -> dict[int, Mapping[str, Any]]:  # Any: JSON
         """The configurations of the trials that run, or may run again."""
@@ -240,7 +262,8 @@ class Progress:
             "num_running": sum(map(self._is_running, self._trials.values())),
             "num_paused": self._num_paused(),
             "num_over": dict(self.num_over),
-            "best": None if best is None else [best[0], best[1]],
+            "best": None if best is None else [best.value, best.trial_id],
+            "violated": "" if best is None else best.violated,
             "reason": self.reason,
             "finished": self.finished,
             "last_s": self.last_s if now_s is None else now_s,
@@ -280,11 +303,11 @@ class Progress:
             elif trial.status is Status.PAUSED and len(rows) < 2 * MAX_ROWS:
                 rows[trial.trial_id] = _row(trial, Status.PAUSED)
         best = self.best()
-        if best is not None and best[1] not in rows:
-            if best[1] in self._trials:
-                rows[best[1]] = _row(self._trials[best[1]], self._trials[best[1]].status)
+        if best is not None and best.trial_id not in rows:
+            if best.trial_id in self._trials:
+                rows[best.trial_id] = _row(self._trials[best.trial_id], self._trials[best.trial_id].status)
             elif self._best_row is not None:
-                rows[best[1]] = self._best_row
+                rows[best.trial_id] = self._best_row
         return SearchSnapshot(
             name=self._name,
             metric=self._metric,
@@ -298,7 +321,8 @@ class Progress:
             paused=self._num_paused(),
             lost=running if dead else 0,
             total=self.num_trials,
-            best=None if best is None else best[:2],
+            best=None if best is None else (best.value, best.trial_id),
+            violated="" if best is None else best.violated,
             elapsed_s=at_s,
             limit_s=self._limit_s,
             utilisation=self.utilisation(at_s),

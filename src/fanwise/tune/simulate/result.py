@@ -41,8 +41,9 @@ class SimulatedSearch:
         n_workers: so many workers.
         duration_s: virtual seconds from the begin until nothing ran any more.
         reason: why it ended, in one line.
-        best: the best report with its configuration; None: nothing was reported.
-        incumbents: the best so far, whenever it became better.
+        best: the best report with its configuration; None: nothing was reported. Where no report meets all constraints,
+            the nearest to that, with its `infeasibility`.
+        incumbents: the best so far, whenever it became better; of the reports that meet all constraints.
         num_trials_started, num_trials_completed, num_trials_stopped, num_trials_failed: trials.
         num_attempts: how often a trial was started, resumed or started again.
         num_reports: reports that count: neither repeated nor late.

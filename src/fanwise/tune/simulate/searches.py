@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ...base.errors import SearchFailedError
+from ..constraints import constraints_of
 from ..decisions.orders import Finish
 from ..decisions.tuning import Tuning
 from ..schedulers.protocol import Scheduler
@@ -94,7 +95,12 @@ def simulate(
         retries=retries,
     )
     objective = scheduler.objectives[0]
-    tally = Tally(objective, keep_attempts=keep != "incumbent", keep_reports=keep == "reports")
+    tally = Tally(
+        objective,
+        constraints=constraints_of(scheduler),
+        keep_attempts=keep != "incumbent",
+        keep_reports=keep == "reports",
+    )
     workers = Workers(
         tuning,
         scheduler.searcher,

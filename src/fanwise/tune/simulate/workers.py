@@ -11,9 +11,10 @@ facts. Knows learning curves, start-up times and faults; decides nothing about t
 import heapq
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, final
 
+from ..constraints import Constraint, violated
 from ..decisions import facts
 from ..decisions.driving import suggested
 from ..decisions.facts import Fact, Outcome
@@ -52,7 +53,9 @@ class Attempt:
 class Tally:
     """What is counted and kept of a simulated search while it runs."""
 
-    def __init__(self, objective: Objective, *, keep_attempts: bool, keep_reports: bool) -> None:
+    def __init__(
+        self, objective: Objective, *, constraints: Sequence[Constraint], keep_attempts: bool, keep_reports: bool
+    ) -> None:
         self.objective = objective
         self.incumbents: list[Incumbent] = []
         self.decisions = dict.fromkeys(Decision, 0)
@@ -70,12 +73,14 @@ class Tally:
             self.reports = Columns({"time_s": "d", "trial_id": "q", "iter": "q", objective.metric: "d"})
         self._sign = 1.0 if objective.mode == "min" else -1.0
         self._best_loss = math.inf
+        self._constraints = constraints
 
     def report(self, fact: facts.Reported, answer: Answer) -> None:
         """A report that counts."""
         self.decisions[answer.decision] += 1
         value: float = fact.values[self.objective.metric]  # type: ignore[assignment]  # else it had been rejected
-        if self._sign * value < self._best_loss and math.isfinite(value):
+        is_better = self._sign * value < self._best_loss and math.isfinite(value)
+        if is_better and not violated(self._constraints, fact.values):
             self._best_loss = self._sign * value
             self.incumbents.append(Incumbent(fact.now_s, value, fact.trial_id, answer.iter))
         if self.reports is not None:

@@ -6,7 +6,7 @@ Names, values and reasons come from users and trials: all of them are escaped, a
 from html import escape
 
 from ..record.snapshot import MAX_ROWS, SearchSnapshot
-from .table import best_line, choose_live, counts_line, hidden_lines, live_columns
+from .table import best_line, choose_live, counts_line, hidden_lines, live_columns, starred
 
 _COLOURS = {
     "Completed": "#2a7f3f",
@@ -26,7 +26,7 @@ def search_page(snapshot: SearchSnapshot, state: str = "", *, max_rows: int = MA
         max_rows: with more trials, the best, those that run, and the latest are shown.
     """
     shown = choose_live(snapshot, max_rows)
-    best_id = None if snapshot.best is None else snapshot.best[1]
+    best_id = starred(snapshot)
     columns = [column for _, column in live_columns(snapshot, shown)]
     head = "".join(f'<th style="{_CELL}">{escape(column.head)}</th>' for column in columns)
     rows = []

@@ -120,6 +120,9 @@ def final_block(snapshot: SearchSnapshot, *, max_rows: int = MAX_ROWS) -> str:
     else:
         value, trial_id = snapshot.best
         best = f"{_printable(snapshot.metric)}: best {value} for trial-id {trial_id}"
+        if snapshot.violated:
+            near = f"the nearest is {value} for trial-id {trial_id}"
+            best = f"{_printable(snapshot.metric)}: no trial meets all constraints; {near}: {_violates(snapshot)}"
     head = "Resource summary (last result is reported):"
     return "\n".join([_RULE, head, status_block(snapshot, max_rows=max_rows), "", best, _RULE])
 
@@ -222,7 +225,7 @@ def live_table(snapshot: SearchSnapshot, *, width: int = 80, height: int = 24) -
         hidden.append(f"({n_left_out} column{'s do' if n_left_out > 1 else ' does'} not fit)")
     parts: list[RenderableType] = [
         Text(_printable(snapshot.name), style="bold", no_wrap=True, overflow="ellipsis"),
-        _rich_table(columns, shown, snapshot.best),
+        _rich_table(columns, shown, starred(snapshot)),
     ]
     if hidden:
         parts.append(Text(" ".join(hidden), style="dim", no_wrap=True, overflow="ellipsis"))
@@ -245,7 +248,7 @@ def live_columns(snapshot: SearchSnapshot, shown: Sequence[TrialRow]) -> list[tu
         made = _column(name, values, text=text, decimals=_LIVE_DECIMALS)
         return _Column(made.head.strip(), made.cells)
 
-    best_id = None if snapshot.best is None else snapshot.best[1]
+    best_id = starred(snapshot)
     columns = [
         (0, column("trial", [f"{'* ' if row.trial_id == best_id else ''}{row.trial_id}" for row in shown], text=True)),
         (0, column("status", [row.status for row in shown], text=True)),
@@ -274,9 +277,7 @@ def _fit(columns: Sequence[tuple[int, _Column]], width: int) -> tuple[list[_Colu
     return [columns[i][1] for i in sorted(kept)], len(columns) - len(kept)
 
 
-def _rich_table(
-    columns: Sequence[_Column], shown: Sequence[TrialRow], best: tuple[float, int] | None
-) -> "RenderableType":
+def _rich_table(columns: Sequence[_Column], shown: Sequence[TrialRow], best_id: int | None) -> "RenderableType":
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -285,10 +286,9 @@ def _rich_table(
     for column in columns:
         table.add_column(Text(column.head), justify="right", no_wrap=True, overflow="ellipsis")
     for i, row in enumerate(shown):
-        is_best = best is not None and row.trial_id == best[1]
         cells = [Text(column.cells[i]) for column in columns]
         cells[1].stylize(_STYLES.get(row.status, ""))
-        table.add_row(*cells, style="bold" if is_best else "")
+        table.add_row(*cells, style="bold" if row.trial_id == best_id else "")
     return table
 
 
@@ -324,11 +324,22 @@ def best_line(snapshot: SearchSnapshot) -> str:
         return f"no {_printable(snapshot.metric)} reported yet"
     value, trial_id = snapshot.best
     line = f"best {_printable(snapshot.metric)} {value:.5g} (trial {trial_id})"
+    if snapshot.violated:
+        line = f"nothing meets all constraints yet; the nearest: {line[5:]}, {_violates(snapshot)}"
     for row in snapshot.rows:
         if row.trial_id == trial_id:
             shown = [f"{_printable(name)} {_short(row.config.get(name))}" for name in snapshot.config_names]
             return f"{line}: {', '.join(shown)}" if shown else line
     return line
+
+
+def _violates(snapshot: SearchSnapshot) -> str:
+    return f"it violates {printable_line(snapshot.violated)}"
+
+
+def starred(snapshot: SearchSnapshot) -> int | None:
+    """The trial that is marked as the best; None: there is none, or it violates constraints."""
+    return None if snapshot.best is None or snapshot.violated else snapshot.best[1]
 
 
 def _short(value: object) -> str:

@@ -1,0 +1,209 @@
+"""Searches with constraints, from end to end: who is the best in every place that names one, resumed and replayed."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fanwise.cli.app import main
+from fanwise.plot.data import best_of_trials, best_point, incumbent_steps
+from fanwise.tune import (
+    Experiment,
+    FIFOScheduler,
+    RandomSearch,
+    Space,
+    StoppingCriterion,
+    Tuner,
+    finrange,
+    load_experiment,
+    open_search,
+    replay_experiment,
+    report,
+    search,
+    uniform,
+)
+from fanwise.tune.simulate import FunctionTable, simulate
+from fanwise.tune.terminal.page import search_page
+from fanwise.tune.terminal.table import best_line, final_block, live_columns
+
+BOUND = ["latency_ms <= 20"]
+SPACE = {"x": uniform(0, 1)}
+# (loss, latency): the best loss violates the bound most, and the second of those that keep it is the better one.
+MIXED = [(0.1, 30.0), (0.9, 20.0), (0.5, 10.0), (0.2, 21.0)]
+NOWHERE = [(0.1, 40.0), (0.3, 25.0), (0.2, 25.0), (0.0, 26.0)]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def told(results: list[tuple[float, float]], name: str = "bound") -> Experiment:
+    with open_search(SPACE, "loss", constraints=BOUND, name=name, random_seed=0) as opened:
+        for loss, latency_ms in results:
+            trial = opened.ask()
+            assert trial is not None
+            opened.tell(trial, {"loss": loss, "latency_ms": latency_ms})
+    return load_experiment(name)
+
+
+def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    monkeypatch.setattr(sys, "argv", ["fanwise", "tune", *arguments])
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # typer sets its own
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_the_best_is_the_best_that_meets_all_constraints_wherever_one_is_named() -> None:
+    experiment = told(MIXED)
+    best = experiment.best
+    assert best is not None and best.is_feasible
+    assert (best.trial_id, best.value, dict(best.violations)) == (2, 0.5, {})
+    assert "violations" not in repr(best)
+    assert list(experiment.trials["feasible"]) == [False, True, True, False]
+    assert list(experiment.results["st_feasible"]) == [False, True, True, False]
+    snapshot = experiment.snapshot()
+    assert (snapshot.best, snapshot.violated) == ((0.5, 2), "")
+    data = experiment.search_data()
+    assert [point.trial_id for point in incumbent_steps(data)] == [1, 2]
+    found = best_point(data)
+    assert found is not None and found.trial_id == 2
+    assert sorted(best_of_trials(data)) == [1, 2]
+
+
+def test_a_trial_counts_with_its_best_feasible_report() -> None:
+    with open_search(SPACE, "loss", constraints=BOUND, name="one") as opened:
+        trial = opened.ask()
+        assert trial is not None
+        for loss, latency_ms in [(0.1, 30.0), (0.9, 10.0), (0.2, 21.0)]:
+            opened.report(trial, loss=loss, latency_ms=latency_ms)
+        best = opened.experiment.best
+        assert best is not None and (best.value, best.iter) == (0.9, 2)
+        assert opened.experiment.snapshot().best == (0.9, 0)
+
+
+def test_where_nothing_is_feasible_the_nearest_is_shown_as_such() -> None:
+    experiment = told(NOWHERE)
+    best = experiment.best
+    assert best is not None and not best.is_feasible
+    assert (best.trial_id, best.value, dict(best.violations)) == (2, 0.2, {"latency_ms <= 20": 5.0})
+    assert repr(best).endswith("violations={'latency_ms <= 20': 5.0})")
+    snapshot = experiment.snapshot()
+    assert (snapshot.best, snapshot.violated) == ((0.2, 2), "latency_ms <= 20 by 5")
+    near = "the nearest is 0.2 for trial-id 2: it violates latency_ms <= 20 by 5"
+    assert f"loss: no trial meets all constraints; {near}" in final_block(snapshot).splitlines()
+    assert best_line(snapshot).startswith("nothing meets all constraints yet; the nearest: loss 0.2 (trial 2), it viol")
+    assert live_columns(snapshot, snapshot.rows)[0][1].cells == ["0", "1", "2", "3"], "no trial has the star"
+    assert "font-weight: bold" not in search_page(snapshot)
+    data = experiment.search_data()
+    assert (best_point(data), best_of_trials(data)) == (None, {})
+    title = experiment.plot().axes[0].get_title(loc="left")
+    assert title == "bound: no report meets all constraints"
+
+
+def test_the_command_line_says_whether_the_best_is_feasible(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told(MIXED, "mixed")
+    told(NOWHERE, "nowhere")
+    listed = typed(monkeypatch, capsys, "ls")
+    assert "loss=0.5 (trial 2)" in listed and "none feasible; nearest loss=0.2 (trial 2)" in listed
+    assert "best configuration: x=" in typed(monkeypatch, capsys, "show", "mixed")
+    shown = typed(monkeypatch, capsys, "show", "nowhere")
+    assert "no trial meets all constraints; the nearest: x=" in shown
+    assert "it violates latency_ms <= 20 by 5\n" in shown
+    trial = typed(monkeypatch, capsys, "show", "nowhere", "--trial", "0")
+    assert "loss: best 0.1 at report 1 of 1; it violates latency_ms <= 20 by 20" in trial
+    assert '"feasible": false' in typed(monkeypatch, capsys, "ls", "--json")
+    assert '"latency_ms <= 20": 5.0' in typed(monkeypatch, capsys, "show", "nowhere", "--json")
+
+
+def test_an_optuna_study_has_the_constraints() -> None:
+    pytest.importorskip("optuna")
+    study = told(MIXED).to_optuna()
+    assert study.best_trial.user_attrs["trial_id"] == 2
+    assert [trial.system_attrs["constraints"] for trial in study.trials] == [[10.0], [0.0], [-10.0], [1.0]]
+
+
+def test_a_search_that_is_asked_and_told_goes_on_only_with_the_same_constraints() -> None:
+    told(MIXED)
+    with pytest.raises(ValueError, match=r"constraints were \['latency_ms <= 20'\], and are \[\]"):
+        open_search(SPACE, "loss", name="bound")
+    with open_search(SPACE, "loss", constraints=BOUND, name="bound") as opened:
+        trial = opened.ask()
+        assert trial is not None
+        with pytest.raises(ValueError, match="not the value of the constraint 'latency_ms <= 20', 'latency_ms'"):
+            opened.report(trial, loss=0.3)
+        opened.tell(trial, {"loss": 0.4, "latency_ms": 5})
+    best = load_experiment("bound").best
+    assert best is not None and best.trial_id == 4
+    assert not replay_experiment("bound").differences
+
+
+def tried(x: float) -> dict[str, float]:
+    return {"loss": x, "latency_ms": 30 - 20 * x}
+
+
+def never(x: float) -> None:
+    report(loss=x, latency_ms=100 - x)
+
+
+def forgetful(x: float) -> float:
+    return x
+
+
+GRID = {"x": finrange(0.0, 1.0, 5)}
+EACH = [{"x": number / 4} for number in range(5)]
+
+
+def tuner(objective: Any, name: str, scheduler: Any = None, **options: Any) -> Tuner:  # Any: as the Tuner takes them
+    chosen = RandomSearch(metric="loss", points_to_evaluate=EACH) if scheduler is None else scheduler
+    stop = StoppingCriterion(max_num_trials_started=5)
+    return Tuner(objective, GRID, chosen, stop, n_workers=1, name=name, reuse=True, **options)
+
+
+@pytest.mark.parametrize("where", ["tuner", "scheduler"])
+def test_a_search_with_constraints_is_resumed_and_replayed_with_them(where: str) -> None:
+    given: dict[str, Any] = {"constraints": BOUND} if where == "tuner" else {}
+    bound = RandomSearch(metric="loss", constraints=BOUND, points_to_evaluate=EACH) if where == "scheduler" else None
+    experiment = tuner(tried, "first", bound, quiet=True, **given).run()
+    assert experiment.metadata["constraints"] == BOUND
+    assert experiment.best is not None and experiment.best.config == {"x": 0.5}
+    resumed = Tuner.resume("first", stop=StoppingCriterion(max_num_trials_started=7), quiet=True).run()
+    assert len(resumed.trials) == 7
+    assert resumed.best is not None and resumed.best.is_feasible and resumed.best.value >= 0.5
+    assert not replay_experiment("first").differences
+
+
+def test_a_search_in_which_nothing_is_feasible_goes_on_and_its_end_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    experiment = tuner(never, "never", constraints=BOUND).run()
+    assert list(experiment.trials["status"]) == ["Completed"] * 5
+    near = "the nearest is 1.0 for trial-id 4: it violates latency_ms <= 20 by 79"
+    assert f"loss: no trial meets all constraints; {near}" in capsys.readouterr().out
+
+
+def test_a_report_without_what_is_constrained_ends_the_search_with_its_name() -> None:
+    with pytest.raises(ValueError, match="but not the value of the constraint 'latency_ms <= 20', 'latency_ms'"):
+        search(forgetful, GRID, metric="loss", constraints=BOUND, n_trials=3, n_workers=1, quiet=True)
+
+
+def test_wrong_constraints_are_refused_before_anything_starts(home: Path) -> None:
+    with pytest.raises(ValueError, match="'latency_ms < 20' has '<' where <= or >= must stand"):
+        tuner(tried, "wrong", constraints=["latency_ms < 20"])
+    with pytest.raises(ValueError, match="given twice: the scheduler has 'latency_ms <= 20'"):
+        tuner(tried, "wrong", RandomSearch(metric="loss", constraints=BOUND), constraints=BOUND)
+    assert not home.exists()
+
+
+def test_a_simulated_incumbent_is_feasible() -> None:
+    space = Space({"x": finrange(0.0, 1.0, 5), "max_epochs": 1})
+    table = FunctionTable(lambda config, epoch: (tried(float(str(config["x"]))), 1.0), space)
+    points = [{"x": number / 4} for number in range(4)]
+    scheduler = FIFOScheduler(metric="loss", constraints=BOUND, points_to_evaluate=points)
+    found = simulate(scheduler, table, StoppingCriterion(max_num_trials_started=4), n_workers=1)
+    assert [(one.value, one.trial_id) for one in found.incumbents] == [(0.5, 2)]
+    assert found.best is not None and (found.best.value, found.best.infeasibility) == (0.5, 0.0)

@@ -125,7 +125,14 @@ def _distribution(space: Space, name: str) -> BaseDistribution:
         if isinstance(value, list | dict):
             raise ValueError(f"the constant {name!r} cannot go to Optuna: {value!r} is neither text, number nor None")
         return CategoricalDistribution((value,))
-    domain = space.domains[name]
+    found = distribution_of(space.domains[name])
+    if found is None:
+        raise ValueError(f"{name!r} cannot go to Optuna: {space.domains[name]!r} has no counterpart there")
+    return found
+
+
+def distribution_of(domain: Domain) -> BaseDistribution | None:
+    """Optuna's counterpart of a domain, with the same values; None: it has none."""
     settings: Any = domain.settings()  # Any: numbers and lists
     if domain.made_by == "choice":
         return CategoricalDistribution(settings["categories"])
@@ -136,7 +143,7 @@ def _distribution(space: Space, name: str) -> BaseDistribution:
         return IntDistribution(low, high, log=domain.made_by == "lograndint")
     step = _step(domain.made_by, settings)
     if step is None:
-        raise ValueError(f"{name!r} cannot go to Optuna: {domain!r} has no counterpart there")
+        return None
     if isinstance(low, int):
         return IntDistribution(low, high, step=int(step))
     return FloatDistribution(low, high, step=float(step))

@@ -3,14 +3,14 @@
     trials that run, pause, end  --told before each question-->  a study in memory  -->  sampler  -->  suggestion
 
 The study hears of a trial when it runs, when it pauses and when it is over, not of every report: so a void report is
-forgotten here. Its last finite report counts, as in Optuna; a trial without one has failed.
+forgotten here. Its last report counts, as in Optuna; a trial whose last report is not finite has failed.
 
 Invariant: at most one suggestion is open, made and not yet seen to run. One that came too late for its worker never
 runs: it is suggested again.
 """
 
 import math
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, final
@@ -24,18 +24,24 @@ from .base import Ask, Observation, Searcher
 if TYPE_CHECKING:
     from .with_optuna import LastReport, OptunaStudy
 
-_MOST_TRIES = 20  # until what a sampler repeats is drawn at random
-_MOST_LISTED = 10_000  # configurations of a space, to find one that is left
+_MOST_TRIES = 3  # so often a sampler is asked that repeats itself
 
 
 @dataclass(slots=True)
 class _Trial:
-    """A trial that is not over. `number`: in the study; None: it has not heard of it. `course`: finite reports."""
+    """A trial that is not over. `number`: in the study; None: it has not heard of it.
+
+    `course`: the reports that stand, each with its iteration; None: not finite.
+    """
 
     config: Mapping[str, object]
     number: int | None = None
     is_paused: bool = False
-    course: list[tuple[int, "LastReport"]] = field(default_factory=list)
+    course: list[tuple[int, "LastReport | None"]] = field(default_factory=list)
+
+    @property
+    def last(self) -> "LastReport | None":
+        return self.course[-1][1] if self.course else None
 
 
 @dataclass(slots=True)
@@ -51,14 +57,16 @@ class _Open:
 class OptunaSearcher(Searcher):
     """Suggests what a sampler of Optuna chooses.
 
-    The sampler is made when the search begins, with a seed made from the search's. It hears of failed and paused
-    trials, of trials that run, of several objectives and of constraints. In a space that can be counted nothing is
-    suggested twice while anything is left, and samplers of grids end the search when they have tried everything.
+    The sampler is made when the search begins, with a seed made from the search's. It hears of trials that run, are
+    paused or failed, of several objectives and of constraints. Nothing is suggested twice: what the sampler repeats is
+    drawn at random instead; when everything was tried, and when the sampler of a grid has come to its end, the search
+    ends.
 
     A resumed search asks the sampler again for every suggestion made before, so that it stands where it stood.
 
     Args:
-        sampler: the class of a sampler, or a function that makes one; is called with `seed=` and the options.
+        sampler: the name of a sampler in `optuna.samplers`, its class, or a function that makes one; is called with
+            `seed=` and the options.
         budget_s: seconds a free worker waits for a suggestion before it gets a random configuration; None: for ever,
             and reports wait too.
         options: of the sampler.
@@ -67,21 +75,21 @@ class OptunaSearcher(Searcher):
         TypeError: a sampler instead of its class, or a seed, which is the search's.
         NotInstalled: when the search is checked: Optuna is not there.
 
-    >>> from optuna.samplers import NSGAIISampler, TPESampler
-    >>> searcher = OptunaSearcher(TPESampler, n_startup_trials=20)
-    >>> scheduler = FIFOScheduler(OptunaSearcher(NSGAIISampler), metric=["error", "seconds"])
+    >>> searcher = OptunaSearcher("TPESampler", n_startup_trials=20)
+    >>> searcher.describe()["options"]
+    {'n_startup_trials': 20}
     """
 
     budget_s: ClassVar[float | None] = None
 
     def __init__(
         self,
-        sampler: Callable[..., Any],  # Any: an optuna.samplers.BaseSampler, checked alike without Optuna
+        sampler: str | Callable[..., Any],  # Any: an optuna.samplers.BaseSampler, checked alike without Optuna
         *,
         budget_s: float | None = 10.0,
         **options: Any,  # Any: the sampler's
     ) -> None:
-        if not callable(sampler):
+        if not isinstance(sampler, str) and not callable(sampler):
             name = type(sampler).__name__
             raise TypeError(
                 f"OptunaSearcher takes the class of a sampler and its options, and makes the sampler when the search "
@@ -103,8 +111,11 @@ class OptunaSearcher(Searcher):
     def begin(self, space: Space, seed: int) -> None:
         with _naming(self.name):
             self._study = self._new_study(space, Chance(f"{seed}/optuna").getrandbits(32))
-        self._is_countable = space.num_configurations is not None
-        self._tried: set[Hashable] = set()
+        from .encoding import Encoder
+
+        self._encoder = Encoder(space)
+        self._num_configurations = space.num_configurations
+        self._used: set[bytes] = set()  # keys of what was suggested, or has run
         self._num_added = 0
         self._open: _Open | None = None
         self._trials: dict[int, _Trial] = {}
@@ -117,7 +128,8 @@ class OptunaSearcher(Searcher):
     @property
     def name(self) -> str:
         """Of the sampler's class, or of what makes it."""
-        return getattr(self.sampler, "__name__", type(self.sampler).__name__)
+        made_by = self.sampler
+        return made_by if isinstance(made_by, str) else getattr(made_by, "__name__", type(made_by).__name__)
 
     # -- questions -------------------------------------------------------------------------------------------------
 
@@ -138,30 +150,33 @@ class OptunaSearcher(Searcher):
             self._open = None
 
     def _new_suggestion(self, ask: Ask) -> _Open | None:
-        """One that was not tried, if the space can be counted and there is one."""
+        """One that was not tried yet; None: there is none."""
         study = self._running_study
-        for _ in range(_MOST_TRIES + self._num_added):
-            if study.is_exhausted:
-                return None
+        tries = _MOST_TRIES
+        if study.is_exhaustive:  # it knows of what others have chosen only when it has chosen that too
+            tries += self._num_added
+        while tries and len(self._used) != self._num_configurations and not study.is_exhausted:
             number, config = study.suggest()
-            if self._is_new(config):
-                return _Open(number, ask.trial_id, config)
-            if not study.is_exhaustive and len(self._tried) == ask.space.num_configurations:
+            if self._use(config):
                 return _Open(number, ask.trial_id, config)
             study.end(number, "Failed", None)
-        if study.is_exhaustive:
+            tries -= 1
+        if study.is_exhaustive or study.is_exhausted:
             return None
-        config = _untried(ask, self._tried)
-        self._is_new(config)
+        from .encoding import generator
+
+        row = self._encoder.unused(self._used, generator(ask))
+        if row is None:
+            return None
+        config = self._encoder.config(row)
+        self._use(config)
         return _Open(study.add(config), ask.trial_id, config)
 
-    def _is_new(self, config: Mapping[str, object]) -> bool:
-        """Whether it was not tried before; now it is."""
-        if not self._is_countable and not self._running_study.is_exhaustive:
-            return True
-        key, before = _key(config), len(self._tried)
-        self._tried.add(key)
-        return len(self._tried) > before
+    def _use(self, config: Mapping[str, object]) -> bool:
+        """Note that it was tried. Whether it was not before."""
+        before = len(self._used)
+        self._used.update(self._encoder.keys(self._encoder.rows([config])))
+        return len(self._used) > before
 
     # -- facts -----------------------------------------------------------------------------------------------------
 
@@ -169,10 +184,7 @@ class OptunaSearcher(Searcher):
         trial = self._trials.get(observation.trial_id)
         if trial is None:
             trial = self._trials[observation.trial_id] = _Trial(dict(observation.config))
-        if all(map(math.isfinite, observation.losses)):
-            from .with_optuna import LastReport
-
-            trial.course.append((observation.iter, LastReport(observation.resource, observation.losses)))
+        trial.course.append((observation.iter, _last_report(observation)))
 
     def on_rewind(self, trial_id: int, to_iter: int) -> None:
         course = self._trials[trial_id].course if trial_id in self._trials else []
@@ -187,7 +199,7 @@ class OptunaSearcher(Searcher):
                 return
             if trial is not None and trial.is_paused:
                 self._running_study.go_on(number)
-            self._running_study.end(number, status, trial.course[-1][1] if trial is not None and trial.course else None)
+            self._running_study.end(number, status, None if trial is None else trial.last)
 
     def _number_of(self, trial_id: int, trial: _Trial | None) -> int | None:
         """The number in the study of a trial that is over; None: it never heard of it, and has nothing to hear."""
@@ -197,7 +209,7 @@ class OptunaSearcher(Searcher):
         if opened is not None and (opened.trial_id == trial_id if trial is None else opened.config == trial.config):
             self._open = None
             return opened.number
-        return None if trial is None or not trial.course else self._add(trial.config)
+        return self._add(trial.config) if trial is not None and trial.course else None
 
     def _hear(self, pending: Mapping[int, Mapping[str, object]]) -> None:
         """Bring the study to what runs now."""
@@ -212,11 +224,11 @@ class OptunaSearcher(Searcher):
                 trial.is_paused = False
                 study.go_on(trial.number)
         for trial_id, trial in self._trials.items():
-            if trial_id not in pending and trial.course and not trial.is_paused:
+            if trial_id not in pending and trial.last is not None and not trial.is_paused:
                 if trial.number is None:
                     trial.number = self._started(trial.config)
                 trial.is_paused = True
-                study.pause(trial.number, trial.course[-1][1])
+                study.pause(trial.number, trial.last)
 
     def _started(self, config: Mapping[str, object]) -> int:
         """The number of a trial that the study has not seen to run: the open suggestion, or somebody else's choice."""
@@ -228,7 +240,7 @@ class OptunaSearcher(Searcher):
 
     def _add(self, config: Mapping[str, object]) -> int:
         self._num_added += 1
-        self._is_new(config)
+        self._use(config)
         return self._running_study.add(config)
 
     @property
@@ -241,30 +253,20 @@ class OptunaSearcher(Searcher):
         return {"name": "OptunaSearcher", "sampler": self.name, "options": options, "budget_s": self.budget_s}
 
 
+def _last_report(observation: Observation) -> "LastReport | None":
+    from .with_optuna import LastReport
+
+    if not all(map(math.isfinite, observation.losses)):
+        return None
+    return LastReport(observation.resource, observation.losses, observation.violations)
+
+
 def _described(value: object) -> object:
     """A setting for the record: itself, where JSON keeps it, else what it is called."""
     try:
         return plain_json("option", list(value) if isinstance(value, tuple) else value)
     except (TypeError, ValueError):
         return getattr(value, "__qualname__", type(value).__qualname__)
-
-
-def _key(config: Mapping[str, object]) -> Hashable:
-    return repr(sorted(config.items()))
-
-
-def _untried(ask: Ask, tried: Collection[Hashable]) -> dict[str, object]:
-    """A configuration at random that was not tried; one that was, where none is found."""
-    config = ask.space.sample(ask.random)
-    for _ in range(_MOST_TRIES):
-        if _key(config) not in tried:
-            return config
-        config = ask.space.sample(ask.random)
-    number = ask.space.num_configurations
-    if number is not None and number <= _MOST_LISTED:
-        left = [config for config in ask.space.grid(number) if _key(config) not in tried]
-        config = ask.random.choice(left) if left else config
-    return config
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from fractions import Fraction
 from typing import Any, final
 
 from ...base.errors import NotInstalled
+from ...base.nearest import did_you_mean
 from ..spaces import Space
 from ..spaces.conditions import exists, parents_first
 from ..spaces.domains import Domain
@@ -88,14 +89,14 @@ def _first_multiple(domain: Domain) -> int:
     return round(Fraction(repr(settings["lower"])) / Fraction(repr(settings["q"])))
 
 
-class _Storage(optuna.storages.InMemoryStorage):
+class _Storage(optuna.storages.InMemoryStorage):  # type: ignore[misc]  # checked alike without Optuna
     """Lets a trial go on that was paused: Optuna's trials end once."""
 
     def check_trial_is_updatable(self, trial_id: int, trial_state: TrialState) -> None:
         """All are."""
 
 
-class _Study(optuna.study.Study):
+class _Study(optuna.study.Study):  # type: ignore[misc]  # checked alike without Optuna
     """Notes when the sampler ends it; Optuna's own can be ended inside `optimize` only."""
 
     is_over = False
@@ -165,7 +166,7 @@ class OptunaStudy:
             self._param(trial, name)
         if hasattr(self._sampler, "get_trial_generation"):  # genetic ones: it belongs to a generation all the same
             self._sampler.get_trial_generation(self._study, self._frozen(trial.number))
-        return trial.number
+        return int(trial.number)
 
     def pause(self, number: int, last: LastReport) -> None:
         """It does not run, and may go on."""
@@ -205,22 +206,24 @@ class OptunaStudy:
             self._storage.create_new_trial(self._study_id, template_trial=trial)
 
     def _id(self, number: int) -> int:
-        return self._storage.get_trial_id_from_study_id_trial_number(self._study_id, number)
+        return int(self._storage.get_trial_id_from_study_id_trial_number(self._study_id, number))
 
     def _frozen(self, number: int) -> "optuna.trial.FrozenTrial":
         return self._storage.get_trial(self._id(number))
 
 
-def made(make: Callable[..., Any], options: Mapping[str, Any], seed: int) -> "optuna.samplers.BaseSampler":
-    """The sampler that `make(seed=..., **options)` makes.
+def made(make: str | Callable[..., Any], options: Mapping[str, Any], seed: int) -> "optuna.samplers.BaseSampler":
+    """The sampler that `make(seed=..., **options)` makes; `make` may be its name.
 
     Raises:
         TypeError: `make` takes no seed or not these options, or makes something else.
+        ValueError: there is no sampler of this name.
     """
-    accepted = inspect.signature(make).parameters
-    if not any(name == "seed" or one.kind is inspect.Parameter.VAR_KEYWORD for name, one in accepted.items()):
+    maker, name = (_named(make), make) if isinstance(make, str) else (make, getattr(make, "__name__", repr(make)))
+    accepted = inspect.signature(maker).parameters
+    if not any(key == "seed" or one.kind is inspect.Parameter.VAR_KEYWORD for key, one in accepted.items()):
         raise TypeError(
-            f"{_name(make)} takes no seed, so the search cannot be repeated; hand in a function that does.\n"
+            f"{name} takes no seed, so the search could not be repeated; hand in a function that does.\n"
             f"  for example:  OptunaSearcher(lambda seed: PartialFixedSampler({{'x': 1}}, TPESampler(seed=seed)))"
         )
     more = dict(options)
@@ -228,10 +231,18 @@ def made(make: Callable[..., Any], options: Mapping[str, Any], seed: int) -> "op
         more["constraints_func"] = _violations
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # whoever names a sampler wants it
-        sampler = make(seed=seed, **more)
+        sampler = maker(seed=seed, **more)
     if not isinstance(sampler, optuna.samplers.BaseSampler):
-        raise TypeError(f"{_name(make)} must make a sampler of Optuna, but made {sampler!r}")
+        raise TypeError(f"{name} must make a sampler of Optuna, but made {sampler!r}")
     return sampler
+
+
+def _named(name: str) -> Callable[..., Any]:
+    known = [known for known in optuna.samplers.__all__ if known.endswith("Sampler")]
+    if name not in known:
+        raise ValueError(f"optuna.samplers has no {name!r}{did_you_mean(name, known)}")
+    made_by: Callable[..., Any] = getattr(optuna.samplers, name)
+    return made_by
 
 
 def _has_constraints_of_its_own() -> bool:
@@ -241,10 +252,6 @@ def _has_constraints_of_its_own() -> bool:
 
 def _violations(trial: "optuna.trial.FrozenTrial") -> Sequence[float]:
     return tuple(trial.user_attrs.get(_CONSTRAINTS, ()))
-
-
-def _name(make: Callable[..., Any]) -> str:
-    return getattr(make, "__name__", repr(make))
 
 
 @contextmanager

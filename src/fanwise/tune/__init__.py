@@ -31,6 +31,7 @@ from .record.names import list_experiments as list_experiments
 from .replaying import replay_experiment as replay_experiment
 from .schedulers import ASHA as ASHA
 from .schedulers import MOASHA as MOASHA
+from .schedulers import NSGA2 as NSGA2
 from .schedulers import Clone as Clone
 from .schedulers import Decision as Decision
 from .schedulers import Done as Done
@@ -58,6 +59,7 @@ from .searchers import GridSearcher as GridSearcher
 from .searchers import LocalSearcher as LocalSearcher
 from .searchers import Objective as Objective
 from .searchers import Observation as Observation
+from .searchers import OptunaSearcher as OptunaSearcher
 from .searchers import RandomSearcher as RandomSearcher
 from .searchers import Searcher as Searcher
 from .searchers import SobolSearcher as SobolSearcher

@@ -36,7 +36,10 @@ def failed_suggestion(
     searcher: Searcher, order: Suggest, now_s: float, error: BaseException, *, seen: int = 0
 ) -> Suggested:
     """The fact that the searcher raised."""
-    what = f"the searcher {type(searcher).__name__} raised {type(error).__name__}: {error}"
+    what = "\n".join([
+        f"the searcher {type(searcher).__name__} raised {type(error).__name__}: {error}",
+        *getattr(error, "__notes__", ()),
+    ])  # fmt: skip
     return Suggested(now_s, order.number, None, seen, what)
 
 

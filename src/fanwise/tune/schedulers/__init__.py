@@ -12,6 +12,7 @@ from .moasha import MOASHAScheduler as MOASHAScheduler
 from .pbt import PBTScheduler as PBTScheduler
 from .presets import ASHA as ASHA
 from .presets import MOASHA as MOASHA
+from .presets import NSGA2 as NSGA2
 from .presets import GridSearch as GridSearch
 from .presets import Hyperband as Hyperband
 from .presets import LocalSearch as LocalSearch

@@ -6,7 +6,9 @@ from ..searchers.base import Mode, Searcher
 from ..searchers.evolution import EvolutionSearcher
 from ..searchers.grid import GridSearcher
 from ..searchers.local_search import LocalSearcher
+from ..searchers.optuna_searcher import OptunaSearcher
 from ..searchers.sobol import SobolSearcher
+from ..values import at_least
 from .asha import ASHAScheduler, Kind
 from .fifo import FIFOScheduler
 from .halving import HalvingScheduler, OneBracket
@@ -358,6 +360,35 @@ def MOASHA(  # the field's name, and Syne Tune's
         max_resource_attr=max_resource_attr,
         grace_period=grace_period,
         reduction_factor=reduction_factor,
+        points_to_evaluate=points_to_evaluate,
+        random_seed=random_seed,
+    )
+
+
+@checks_options
+def NSGA2(  # the field's name, and Syne Tune's
+    *,
+    metric: str | Sequence[str],
+    mode: Mode | Sequence[Mode] = "min",
+    constraints: Sequence[str] = (),
+    population_size: int = 50,
+    points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
+    random_seed: int | None = None,
+) -> FIFOScheduler:
+    """NSGA-II (Deb et al., IEEE Transactions on Evolutionary Computation 6(2)): a population near the Pareto front.
+
+    Optuna's sampler in a search of ours (`fanwise[optuna]`); every trial runs to its end.
+
+    Args and errors are those of `FIFOScheduler` and `OptunaSearcher`, and:
+        population_size: so many trials make a generation, and so many random ones the first.
+
+    >>> scheduler = NSGA2(metric=["validation_error", "num_parameters"], population_size=20)
+    """
+    return FIFOScheduler(
+        OptunaSearcher("NSGAIISampler", population_size=at_least("population_size", population_size, 2)),
+        metric=metric,
+        mode=mode,
+        constraints=constraints,
         points_to_evaluate=points_to_evaluate,
         random_seed=random_seed,
     )

@@ -9,5 +9,6 @@ from .evolution import EvolutionSearcher as EvolutionSearcher
 from .grid import GridSearcher as GridSearcher
 from .learner import Learner as Learner
 from .local_search import LocalSearcher as LocalSearcher
+from .optuna_searcher import OptunaSearcher as OptunaSearcher
 from .random_search import RandomSearcher as RandomSearcher
 from .sobol import SobolSearcher as SobolSearcher

@@ -256,7 +256,7 @@ class OptunaSearcher(Searcher):
 def _last_report(observation: Observation) -> "LastReport | None":
     from .with_optuna import LastReport
 
-    if not all(map(math.isfinite, observation.losses)):
+    if not all(map(math.isfinite, (*observation.losses, *observation.violations))):
         return None
     return LastReport(observation.resource, observation.losses, observation.violations)
 

@@ -1,0 +1,393 @@
+"""Optuna's samplers as searchers: what they hear of a search, what comes of what they choose, and how they fail."""
+
+import math
+import random
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from fanwise.base.errors import NotInstalled
+from fanwise.testing.searcher_contract import CHECKS, SPACES, Check, Make, Play, begun
+from fanwise.tune import (
+    NSGA2,
+    FIFOScheduler,
+    OptunaSearcher,
+    RandomSearch,
+    Space,
+    StoppingCriterion,
+    choice,
+    open_search,
+    parameter,
+    randint,
+    uniform,
+)
+from fanwise.tune.chance import Chance
+from fanwise.tune.decisions.facts import Fact
+from fanwise.tune.decisions.orders import Order, Start
+from fanwise.tune.schedulers.protocol import Scheduler
+from fanwise.tune.searchers import Ask, Observation, Searcher
+from fanwise.tune.searchers.first_points import FirstPoints
+from fanwise.tune.simulate import FunctionTable, simulate
+
+optuna: Any = pytest.importorskip("optuna")
+with_optuna: Any = pytest.importorskip("fanwise.tune.searchers.with_optuna")
+
+LINE = Space({"x": uniform(-1, 1)})
+FEW = Space({"x": choice(["a", "b"]), "n": parameter(randint(0, 2), when={"x": "b"}), "depth": 3})
+OURS: dict[str, Make] = {
+    "TPE": lambda: OptunaSearcher("TPESampler", n_startup_trials=8),
+    "NSGA-II behind points": lambda: FirstPoints([{}, {}], OptunaSearcher("NSGAIISampler", population_size=4)),
+    "one objective": lambda: FirstObjective("CmaEsSampler", warn_independent_sampling=False),
+}
+pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+
+
+class FirstObjective(Searcher):
+    """For a sampler that takes one objective only: the contract's searches have two."""
+
+    def __init__(self, sampler: str, **options: Any) -> None:
+        self.inner = OptunaSearcher(sampler, **options)
+
+    def check(self, space: Space) -> None:
+        self.inner.check(space)
+
+    def begin(self, space: Space, seed: int) -> None:
+        self.inner.begin(space, seed)
+
+    def suggest(self, ask: Ask) -> Mapping[str, object] | None:
+        return self.inner.suggest(ask)
+
+    def observe(self, observation: Observation) -> None:
+        o = observation
+        self.inner.observe(Observation(o.trial_id, o.config, o.iter, o.resource, o.losses[:1], o.values))
+
+    def on_rewind(self, trial_id: int, to_iter: int) -> None:
+        self.inner.on_rewind(trial_id, to_iter)
+
+    def on_end(self, trial_id: int, status: str) -> None:
+        self.inner.on_end(trial_id, status)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("name", OURS)
+def test_optunas_samplers_keep_the_contract(name: str, check: Check) -> None:
+    if name == "one objective":
+        pytest.importorskip("cmaes")
+    check(OURS[name])
+
+
+# -- what the sampler sees ---------------------------------------------------------------------------------------------
+
+
+class Seeing(optuna.samplers.RandomSampler):  # type: ignore[misc]  # checked alike without Optuna
+    """Draws at random, and notes at each question what the study holds."""
+
+    seen: list[list[tuple[str, dict[str, Any], list[float] | None, dict[int, float]]]] = []  # noqa: RUF012  # one search
+    directions: list[str] = []  # noqa: RUF012
+
+    def before_trial(self, study: Any, trial: Any) -> None:
+        type(self).directions = [direction.name for direction in study.directions]
+        self.seen.append(
+            [
+                (one.state.name, one.params, one.values, one.intermediate_values)
+                for one in study.get_trials(deepcopy=False)
+                if one.number != trial.number
+            ]
+        )
+
+
+@pytest.fixture
+def play() -> Play:
+    Seeing.seen, Seeing.directions = [], []
+    return Play(begun(lambda: OptunaSearcher(Seeing), LINE), LINE)
+
+
+def observed(play: Play, trial_id: int, *losses: float, iter: int = 1, violations: tuple[float, ...] = ()) -> None:
+    config = play.trials[trial_id].config
+    play.searcher.observe(Observation(trial_id, config, iter, 10.0 * iter, losses, {}, violations))
+
+
+def states(play: Play) -> list[str]:
+    """Of the trials, as the sampler sees them when it is asked for one more."""
+    play.suggest()
+    return [state for state, *_ in Seeing.seen[-1]]
+
+
+def test_the_sampler_sees_who_runs_and_how_each_trial_ended(play: Play) -> None:
+    for _ in range(5):
+        play.suggest()
+    for trial_id, status in enumerate(("Completed", "Stopped", "Failed", "Completed")):
+        observed(play, trial_id, 1.0 + trial_id if trial_id < 3 else math.inf)
+        play.end(trial_id, status)
+    assert states(play) == ["COMPLETE", "PRUNED", "FAIL", "FAIL", "RUNNING"]
+    complete, pruned, *_, running = Seeing.seen[-1]
+    assert (complete[1], complete[2]) == (play.suggestions[0], [1.0])
+    assert pruned[3] == {10: 2.0}, "a trial that was stopped has its last report, at its resource"
+    assert running[1] == play.suggestions[4]
+
+
+def test_the_last_report_that_stands_is_what_counts(play: Play) -> None:
+    play.suggest()
+    for iter, loss in enumerate((5.0, 3.0, 4.0, 0.0), start=1):
+        observed(play, 0, loss, iter=iter)
+    play.searcher.on_rewind(0, 3)
+    play.end(0, "Completed")
+    assert states(play) == ["COMPLETE"]
+    assert Seeing.seen[-1][0][2] == [4.0]
+
+
+def test_a_paused_trial_is_learnt_from_and_goes_on(play: Play) -> None:
+    play.suggest()
+    config = play.trials[0].config
+    observed(play, 0, 2.0)
+    del play.trials[0]  # paused: it neither runs nor is over
+    assert states(play) == ["PRUNED"]
+    assert Seeing.seen[-1][0][3] == {10: 2.0}
+    play.trials[0] = type(play.trials[1])(config)
+    assert states(play)[0] == "RUNNING"
+    observed(play, 0, 1.0, iter=2)
+    play.end(0, "Completed")
+    assert states(play)[0] == "COMPLETE"
+    assert Seeing.seen[-1][0][2] == [1.0]
+
+
+def test_several_objectives_are_several_directions_each_to_be_minimised(play: Play) -> None:
+    for _ in range(3):
+        play.suggest()
+    play.end(2, "Failed")
+    observed(play, 0, 1.0, -2.0)
+    observed(play, 1, 1.0, -3.0)
+    play.end(0, "Completed")
+    play.end(1, "Stopped")
+    assert states(play) == ["COMPLETE", "PRUNED", "FAIL"]
+    assert Seeing.directions == ["MINIMIZE", "MINIMIZE"]
+    assert Seeing.seen[-1][0][2] == [1.0, -2.0]
+
+
+def test_a_configuration_that_somebody_else_chose_is_a_trial_of_the_study(play: Play) -> None:
+    play.suggest()
+    play.trials[7] = type(play.trials[0])({"x": 0.125})
+    assert states(play) == ["RUNNING", "RUNNING"]
+    assert Seeing.seen[-1][1][1] == {"x": 0.125}
+
+
+@pytest.mark.parametrize("sampler", ["TPESampler", "NSGAIISampler"])
+def test_the_violations_of_constraints_reach_the_sampler(sampler: str) -> None:
+    """Both prefer who meets them: from the middle of the search on they stay where most do."""
+
+    def train(config: Mapping[str, Any], epoch: int) -> tuple[dict[str, float], float]:
+        return {"loss": config["x"], "size": -config["x"]}, 1.0
+
+    space = {"x": uniform(-1, 1), "y": uniform(-1, 1), "z": uniform(-1, 1), "max_epochs": 1}
+    options = {"population_size": 10} if sampler == "NSGAIISampler" else {}
+
+    def violating(constraints: list[str]) -> int:
+        searcher = OptunaSearcher(sampler, **options)
+        scheduler = FIFOScheduler(searcher, metric="loss", constraints=constraints)
+        return sum(config["x"] < -0.5 for config in tried(scheduler, train, space, 100)[50:])
+
+    assert violating(["size <= 0.5"]) < violating([]) - 10
+
+
+def tried(scheduler: Scheduler, train: Any, space: Any, number: int) -> list[Mapping[str, Any]]:
+    """The configurations of so many trials, in the order in which they started."""
+    found = list[Mapping[str, Any]]()
+
+    def note(fact: Fact, orders: list[Order]) -> None:
+        found.extend(order.config for order in orders if isinstance(order, Start))
+
+    stop = StoppingCriterion(max_num_trials_started=number)
+    simulate(scheduler, FunctionTable(train, space), stop, n_workers=4, seed=0, note=note)
+    return found
+
+
+# -- what it suggests --------------------------------------------------------------------------------------------------
+
+
+def test_every_domain_has_a_place_in_optuna_and_its_values_come_back() -> None:
+    chance = Chance("values")
+    for space in (*SPACES.values(), Space({"x": choice([True, 1, 1.5, "1"])})):
+        for domain in space.domains.values():
+            seen_by_optuna = with_optuna.coordinate(domain)
+            for u in (0.0, 0.999999, *(chance.random() for _ in range(50))):
+                value = domain.from_unit(u)
+                param = seen_by_optuna.param(value)
+                distribution = seen_by_optuna.distribution
+                assert distribution._contains(distribution.to_internal_repr(param)), f"{param!r} for {value!r}"
+                back = seen_by_optuna.value(param)
+                assert type(back) is type(value) and back == value, f"{value!r} of {domain!r} came back as {back!r}"
+
+
+def asked(searcher: Searcher, space: Space, number: int, pending: Mapping[int, Any]) -> Mapping[str, object] | None:
+    return searcher.suggest(Ask(number, number, space, pending=pending))
+
+
+def everything(make: Make, space: Space, *, n_running: int) -> list[Mapping[str, object]]:
+    """All that is suggested until there is nothing more; so many trials run at a time."""
+    searcher, pending, found = begun(make, space), dict[int, Mapping[str, object]](), list[Mapping[str, object]]()
+    for number in range(100):
+        config = asked(searcher, space, number, pending)
+        if config is not None:
+            found.append(config)
+            pending[number] = config
+        if config is None and not pending:
+            return found
+        if config is None or len(pending) == n_running:
+            over = next(iter(pending))
+            searcher.observe(Observation(over, pending.pop(over), 1, 1.0, (float(over % 3),), {}))
+            searcher.on_end(over, "Failed" if over == 2 else "Completed")
+    raise AssertionError("it never said that it has nothing more")
+
+
+@pytest.mark.parametrize("n_running", [1, 3, 100])
+@pytest.mark.parametrize("sampler", ["TPESampler", "BruteForceSampler", "NSGAIISampler"])
+def test_a_finite_space_is_searched_once_and_the_search_ends(sampler: str, n_running: int) -> None:
+    found = everything(lambda: OptunaSearcher(sampler), FEW, n_running=n_running)
+    assert sorted(found, key=repr) == sorted(FEW.grid(3), key=repr)
+
+
+@pytest.mark.parametrize("n_running", [1, 3, 100])
+def test_a_grid_is_searched_once_whatever_others_have_tried(n_running: int) -> None:
+    grid: dict[str, list[float]] = {"x": [-1.0, 0.0, 0.5], "n": [1, 2]}
+    space = Space({"x": uniform(-1, 1), "n": randint(0, 5)})
+    points: list[dict[str, object]] = [{"x": 0.5, "n": 2}, {"x": 0.5, "n": 3}, {"x": -1.0, "n": 1}]
+    found = everything(
+        lambda: FirstPoints(points, OptunaSearcher("GridSampler", search_space=grid)), space, n_running=n_running
+    )
+    assert found[:3] == points
+    assert len(found) == 7
+    assert all({"x": x, "n": n} in found for x in grid["x"] for n in grid["n"])
+
+
+def test_a_suggestion_that_came_too_late_is_suggested_again() -> None:
+    searcher = begun(lambda: OptunaSearcher("RandomSampler"), LINE)
+    late = asked(searcher, LINE, 0, {})
+    assert asked(searcher, LINE, 1, {0: {"x": 0.5}}) == late, "trial 0 runs with a random configuration"
+    assert asked(searcher, LINE, 2, {0: {"x": 0.5}, 1: late}) != late
+
+
+def test_what_ran_then_counts_where_another_optuna_suggests_otherwise() -> None:
+    searcher = begun(lambda: OptunaSearcher("RandomSampler"), LINE)
+    searcher.recall(Ask(0, 0, LINE), {"x": 0.25})
+    searcher.observe(Observation(0, {"x": 0.25}, 1, 1.0, (1.0,), {}))
+    searcher.on_end(0, "Completed")
+    again = begun(lambda: OptunaSearcher("RandomSampler"), LINE)
+    first = asked(again, LINE, 0, {})
+    assert asked(searcher, LINE, 1, {}) not in ({"x": 0.25}, first)
+
+
+def test_seeds_come_from_the_search() -> None:
+    def first(seed: int) -> object:
+        return begun(lambda: OptunaSearcher("TPESampler"), LINE, seed).suggest(Ask(0, 0, LINE, seed=seed))
+
+    assert first(1) == first(1) != first(2)
+
+
+def bowl(config: Mapping[str, Any], epoch: int) -> tuple[dict[str, float], float]:
+    return {"loss": (config["x"] - 0.3) ** 2 + (config["y"] + 0.2) ** 2}, 1.0
+
+
+BOWL = {"x": uniform(-1, 1), "y": uniform(-1, 1), "max_epochs": 1}
+
+
+def mean_loss(scheduler: Scheduler) -> float:
+    """Of the last 20 of 60 trials."""
+    last = [bowl(config, 1)[0]["loss"] for config in tried(scheduler, bowl, BOWL, 60)[-20:]]
+    return sum(last) / len(last)
+
+
+def test_a_sampler_learns_from_the_search() -> None:
+    learnt = mean_loss(FIFOScheduler(OptunaSearcher("TPESampler"), metric="loss"))
+    assert learnt < 0.5 * mean_loss(RandomSearch(metric="loss"))
+
+
+def test_a_search_that_was_closed_goes_on_as_if_it_had_not_been(tmp_path: Any, monkeypatch: Any) -> None:
+    monkeypatch.setenv("FANWISE_HOME", str(tmp_path))
+
+    def run(name: str, *sessions: int) -> list[Mapping[str, Any]]:
+        found = []
+        for number in sessions:
+            scheduler = FIFOScheduler(OptunaSearcher("TPESampler", n_startup_trials=5), metric="loss")
+            with open_search(BOWL, scheduler, name=name, random_seed=3) as search:
+                for _ in range(number):
+                    trial = search.ask()
+                    assert trial is not None
+                    found.append(trial.config)
+                    search.tell(trial, bowl(trial.config, 1)[0]["loss"])
+        return found
+
+    assert run("whole", 20) == run("parts", 8, 1, 11)
+
+
+# -- how it fails ------------------------------------------------------------------------------------------------------
+
+
+class Broken(optuna.samplers.RandomSampler):  # type: ignore[misc]  # checked alike without Optuna
+    def sample_independent(self, study: Any, trial: Any, name: str, distribution: Any) -> Any:
+        raise ArithmeticError("no numbers today")
+
+
+class Untidy(optuna.samplers.RandomSampler):  # type: ignore[misc]  # checked alike without Optuna
+    def after_trial(self, study: Any, trial: Any, state: Any, values: Any) -> None:
+        raise ArithmeticError("no numbers today")
+
+
+@pytest.mark.parametrize("sampler", [Broken, Untidy])
+def test_a_sampler_that_raises_ends_the_search_and_is_named(sampler: Any, tmp_path: Any, monkeypatch: Any) -> None:
+    monkeypatch.setenv("FANWISE_HOME", str(tmp_path))
+    with open_search(BOWL, FIFOScheduler(OptunaSearcher(sampler), metric="loss"), name="broken") as search:
+        with pytest.raises(Exception, match="no numbers today") as raised:  # noqa: PT012  # one of the two raises
+            trial = search.ask()
+            assert trial is not None
+            search.tell(trial, 1.0)
+            search.ask()
+        told = "\n".join([str(raised.value), *getattr(raised.value, "__notes__", ())])
+        assert f"Optuna's {sampler.__name__} raised this" in told
+
+
+def test_a_sampler_for_one_objective_says_so_and_is_named() -> None:
+    pytest.importorskip("cmaes")
+    scheduler = FIFOScheduler(OptunaSearcher("CmaEsSampler"), metric=["loss", "size"])
+
+    def train(config: Mapping[str, Any], epoch: int) -> tuple[dict[str, float], float]:
+        return {"loss": config["x"], "size": 1.0}, 1.0
+
+    with pytest.raises(Exception, match=r"(?s)multi-objective.*Optuna's CmaEsSampler"):
+        simulate(scheduler, FunctionTable(train, BOWL), StoppingCriterion(max_num_trials_started=9))
+
+
+def test_wrong_arguments_are_told_with_what_is_right() -> None:
+    with pytest.raises(
+        TypeError, match=r"wrong:  OptunaSearcher\(RandomSampler\(...\)\)\n  right:  OptunaSearcher\(Ra"
+    ):
+        OptunaSearcher(optuna.samplers.RandomSampler())
+    with pytest.raises(TypeError, match="no seed of its own: it is made from the search's"):
+        OptunaSearcher("TPESampler", seed=3)
+    for searcher, problem in (
+        (OptunaSearcher("TPESample"), r"optuna.samplers has no 'TPESample'; did you mean 'TPESampler'\?"),
+        (OptunaSearcher("TPESampler", n_startup=3), "unexpected keyword argument 'n_startup'"),
+        (OptunaSearcher("PartialFixedSampler"), "PartialFixedSampler takes no seed"),
+        (OptunaSearcher(random.Random), "takes no seed"),
+        (OptunaSearcher(lambda seed: seed), "must make a sampler of Optuna, but made 0"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=problem):
+            searcher.check(LINE)
+
+
+def test_a_sampler_that_needs_another_is_made_by_a_function() -> None:
+    samplers = optuna.samplers
+    searcher = begun(
+        lambda: OptunaSearcher(lambda seed: samplers.PartialFixedSampler({"x": 0.5}, samplers.TPESampler(seed=seed))),
+        Space(BOWL),
+    )
+    config = asked(searcher, Space(BOWL), 0, {})
+    assert config is not None and config["x"] == 0.5
+
+
+def test_without_optuna_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    monkeypatch.delitem(sys.modules, "fanwise.tune.searchers.with_optuna")
+    with pytest.raises(NotInstalled, match=r"pip install 'fanwise\[optuna\]'"):
+        NSGA2(metric=["a", "b"]).check(LINE)

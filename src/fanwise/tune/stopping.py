@@ -180,9 +180,9 @@ class StoppingCriterion:
 
     def verdict(self, counts: Counts) -> Verdict | None:
         """Whether to stop. A limit that stops the running trials goes before the one that lets them finish."""
-        reason = self._reached(counts)
-        if reason is not None:
-            return Verdict(reason, lets_running_finish=False)
+        verdict = self.hard_verdict(counts)
+        if verdict is not None:
+            return verdict
         most = self.max_num_trials_started
         if most is not None and counts.num_trials_started >= most:
             return Verdict(f"max_num_trials_started={most} reached", lets_running_finish=True)
@@ -190,6 +190,11 @@ class StoppingCriterion:
         if most is not None and counts.num_trials_without_improvement >= most:
             return Verdict(f"max_num_trials_without_improvement={most} reached", lets_running_finish=True)
         return None
+
+    def hard_verdict(self, counts: Counts) -> Verdict | None:
+        """Whether to stop the running trials too."""
+        reason = self._reached(counts)
+        return None if reason is None else Verdict(reason, lets_running_finish=False)
 
     def _reached(self, counts: Counts) -> str | None:
         """The first limit that stops running trials too, if one is reached. Asked at every fact of a search."""

@@ -452,7 +452,7 @@ def state_of(tuning: Any) -> dict[str, object]:  # Any: it looks at what is priv
                 trial.attempt,
                 trial.config,
                 places[t],
-                (trial.slot, trial.phase.value) if places[t] == "runs" else None,
+                (trial.slot, trial.phase) if places[t] == "runs" else None,
                 "" if trial.is_over else trial.told,
                 None if trial.fault is None or places[t] != "runs" else (trial.fault.kind, trial.fault.text),
                 trial.iter if places[t] == "runs" and not trial.is_over else None,
@@ -476,7 +476,7 @@ def state_of(tuning: Any) -> dict[str, object]:  # Any: it looks at what is priv
         "left": {t: checkpoint.name for t, checkpoint in tuning._left.items()},
         "best left": None if tuning._best_left is None else tuning._best_left.name,
         "deadlines": {key: at_s for key, (at_s, _) in tuning._deadlines._times.items()},
-        "stage": tuning._stage.value,
+        "stage": tuning._stage,
         "counts": (
             counts.wallclock_s,
             counts.num_trials_started,
@@ -525,7 +525,7 @@ COMPARED |= {"_num_starts", "_num_suggestions", "_asked", "_suggestion", "_new_w
 COMPARED |= {"_metric_seen", "_reason", "_error", "_kind", "_cause", "_failures", "_n_workers", "_is_offered"}
 COMPARED |= {"_nothing_left"}
 OF_THE_SEARCH = {"_scheduler", "_space", "_criterion", "_seed", "_asynchronous", "_timeout_s", "_grace_s", "_retries"}
-OF_THE_SEARCH |= {"_keep_checkpoints", "_objectives", "_metric", "_mode", "_listener", "_has_searcher", "_budget_s"}
+OF_THE_SEARCH |= {"_keep_checkpoints", "_objectives", "_metric", "_signs", "_listener", "_has_searcher", "_budget_s"}
 OF_THE_SEARCH |= {"_handlers", "_resource_attr", "_constraints"}
 
 
@@ -678,14 +678,14 @@ def keeps_workers_that_were_taken_away(self: Any, n_workers: int) -> None:
 
 
 def leaves_paused_trials_behind_when_no_more_may_start(self: Any, now_s: float) -> bool:
-    return self._stage.value == "open" and Tuning._start_next(self, now_s)
+    return self._stage == "open" and Tuning._start_next(self, now_s)
 
 
 def clones_when_no_more_may_start(self: Any, now_s: float) -> Any:
     stage = self._stage
-    self._stage = type(stage)("open")
+    self._stage = "open"
     answer = Tuning._consult_about_next(self, now_s)
-    self._stage = stage if self._stage.value == "open" else self._stage
+    self._stage = stage if self._stage == "open" else self._stage
     return answer
 
 

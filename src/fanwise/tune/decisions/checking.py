@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from ...base.nearest import nearest
 from ..constraints import Constraint
@@ -10,6 +11,7 @@ from ..searchers.base import Objective
 from ..spaces import Space
 from ..values import is_number
 
+_ANSWER_TYPES: Final = (New, Wait, Resume, Clone, Stop, Done)
 _ANSWERS = "New(...), Resume(trial_id), Clone(trial_id, config), Stop(trial_id), Wait() or Done()"
 
 
@@ -31,11 +33,11 @@ def checked_decision(decision: object, who: str, trial_id: int) -> Decision:
 
 def checked_answer(answer: object, who: str, may_resume: Callable[[int], bool], paused: Callable[[], str]) -> NextTrial:
     """An answer to "which trial runs next?", or Refused. Configurations are checked apart."""
-    if isinstance(answer, Resume | Stop) and not may_resume(answer.trial_id):
+    if isinstance(answer, (Resume, Stop)) and not may_resume(answer.trial_id):
         raise Refused(
             ValueError(f"{who}.next() returned {answer!r}, but that trial is not paused; paused are: {paused()}")
         )
-    if isinstance(answer, New | Resume | Clone | Stop | Wait | Done):
+    if isinstance(answer, _ANSWER_TYPES):
         return answer
     raise Refused(TypeError(f"{who}.next() must return {_ANSWERS}, got {answer!r}"))
 

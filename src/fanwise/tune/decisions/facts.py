@@ -11,13 +11,15 @@ Plain frozen values of JSON parts; `now_s` is seconds since the search began, wi
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, TypeAlias
+
+from ...base.frozen import frozen
 
 OutcomeKind: TypeAlias = Literal["returned", "stopped", "exception", "exit", "signal", "out-of-memory", "lost"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Outcome:
     """How one attempt's process ended. `text` starts with the line that a person should read first.
 
@@ -31,14 +33,14 @@ class Outcome:
     threads: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Begin:
     """The search begins."""
 
     now_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Suggested:
     """The searcher's answer to question `number`; None: nothing now. `seen`: the last fact it had been told of."""
 
@@ -49,7 +51,7 @@ class Suggested:
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ready:
     """The objective is about to begin in the worker."""
 
@@ -61,7 +63,7 @@ class Ready:
     how: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reported:
     """A trial waits for the answer to its report. `checkpoint`: the name of what it saved with it."""
 
@@ -73,7 +75,7 @@ class Reported:
     checkpoint: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ended:
     """The attempt's process ended. Its slot stays busy until Free. `objective_s`: seconds inside the objective."""
 
@@ -84,7 +86,7 @@ class Ended:
     objective_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Free:
     """The attempt's process tree is reaped and its lease came back: the slot may be used again."""
 
@@ -93,14 +95,14 @@ class Free:
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tick:
     """Time has passed: time-outs, ends of grace, the end of the search."""
 
     now_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Interrupt:
     """The search is to end: Ctrl-C or `stop()`. The first stops all trials gently; the second kills them."""
 
@@ -108,7 +110,7 @@ class Interrupt:
     who: str = "interrupted"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Command:
     """A person's wish about one trial: pause it at its next report, go on with it, or stop it."""
 
@@ -117,7 +119,7 @@ class Command:
     trial_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Enqueued:
     """A person's configuration, complete and of the space, for the next new trial."""
 
@@ -125,14 +127,14 @@ class Enqueued:
     config: Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Asked:
     """A program with a loop of its own offers to run one trial now. If none is to run, the offer is withdrawn."""
 
     now_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Settings:
     """Another number of workers or another stopping criterion from now on; None leaves it as it is."""
 
@@ -141,7 +143,7 @@ class Settings:
     stop: Mapping[str, object] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Resumed:
     """A new process goes on with the search: nothing runs. What ran, or was stopped with the search, runs again.
 

@@ -10,9 +10,9 @@ The record keeps them beside the fact that led to them: readers need not decide 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from ...base.frozen import frozen
 from ..schedulers.protocol import Decision, Status
 from ..searchers.base import Ask
 
@@ -22,7 +22,7 @@ ReasonKind: TypeAlias = Literal[
 FinishKind: TypeAlias = Literal["limit", "no-metric", "equal-failures", "all-failed", "scheduler", "searcher"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reason:
     """Why a trial failed."""
 
@@ -32,7 +32,7 @@ class Reason:
     last_output: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Best:
     """The best report so far; `value` is the metric as it was reported. `infeasibility`: 0 unless none meets all
     constraints: then this one comes nearest to it.
@@ -45,7 +45,7 @@ class Best:
     infeasibility: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Start:
     """Start this attempt of the trial in the slot, which is free.
 
@@ -66,7 +66,7 @@ class Start:
     fallback: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Answer:
     """Answer the report.
 
@@ -83,7 +83,7 @@ class Answer:
     repeated: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reject:
     """Refuse the report; report() raises ValueError with this message in the trial."""
 
@@ -91,7 +91,7 @@ class Reject:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Terminate:
     """SIGTERM to the trial's process."""
 
@@ -99,7 +99,7 @@ class Terminate:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Kill:
     """SIGKILL to the trial's process tree."""
 
@@ -107,7 +107,7 @@ class Kill:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Judged:
     """This attempt is over. With will_retry the trial starts again, unless the search stops first."""
 
@@ -118,7 +118,7 @@ class Judged:
     will_retry: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Suggest:
     """Ask the searcher, after it has been told all observations so far; its answer comes as `Suggested`."""
 
@@ -126,7 +126,7 @@ class Suggest:
     ask: Ask
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Discard:
     """This checkpoint of the trial is needed no more."""
 
@@ -134,14 +134,14 @@ class Discard:
     checkpoint: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StopStarting:
     """No new trial starts from now on."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Finish:
     """The search is over and nothing runs.
 

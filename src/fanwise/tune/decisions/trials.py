@@ -1,30 +1,20 @@
 """A trial in the tuner's state machine: its attempts, how far it is, and from where it can go on.
 
-    Start -> STARTING -> RUNNING -> ENDED -> slot free        told to stop or pause: STOPPING -> (grace over) KILLED
+    Start -> starting -> running -> ended -> slot free        told to stop or pause: stopping -> (grace over) killed
 
 A trial's reports are numbered 1, 2, ... over all its attempts. An attempt begins at `from_iter`, the iteration of the
 checkpoint that it starts from, or 0. After a crash the reports beyond it are void; after a pause they stand, and what
 the next attempt reports on the way there again is a repetition (`reached`).
 """
 
-import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from .orders import Best, Reason
 
-
-class Phase(enum.Enum):
-    """Where an attempt is between Start and Free; PAUSED and SUSPENDED trials hold no slot."""
-
-    STARTING = "starting"
-    RUNNING = "running"
-    STOPPING = "stopping"
-    KILLED = "killed"
-    ENDED = "ended"
-    PAUSED = "paused"
-    SUSPENDED = "suspended"
+# Where an attempt is between Start and Free; paused and suspended trials hold no slot. Words: see `stages`.
+Phase: TypeAlias = Literal["starting", "running", "stopping", "killed", "ended", "paused", "suspended"]
 
 
 class Ranked(NamedTuple):
@@ -64,7 +54,7 @@ class Trial:
     config: Mapping[str, object]
     slot: int = -1
     attempt: int = 0
-    phase: Phase = Phase.STARTING
+    phase: Phase = "starting"
     iter: int = 0
     reached: int = 0
     checkpoint: Checkpoint | None = None
@@ -83,12 +73,12 @@ class Trial:
     @property
     def was_told(self) -> bool:
         """Whether it was told to stop or pause, and has not ended."""
-        return self.phase is Phase.STOPPING or self.phase is Phase.KILLED
+        return self.phase in ("stopping", "killed")
 
     @property
     def is_over(self) -> bool:
         """Whether it has ended for good; its slot may not be free yet."""
-        return self.phase is Phase.ENDED and not self.will_retry and self.told not in ("pause", "suspend")
+        return self.phase == "ended" and not self.will_retry and self.told not in ("pause", "suspend")
 
     @property
     def from_iter(self) -> int:
@@ -98,7 +88,7 @@ class Trial:
     def begin_again(self) -> None:
         """A further attempt is about to start, from the last checkpoint."""
         self.attempt += 1
-        self.phase = Phase.STARTING
+        self.phase = "starting"
         self.iter = self.from_iter
         self.told = ""
         self.fault = None

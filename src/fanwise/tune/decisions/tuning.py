@@ -23,11 +23,25 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Protocol, final
+from typing import Any, Final, Protocol, final
 
 from ..chance import Chance
 from ..constraints import Constraint, constraints_of, infeasibility, violations_of
-from ..schedulers.protocol import Clone, Decision, Done, New, NextTrial, Resume, Scheduler, Status, Stop, Wait
+from ..schedulers.protocol import (
+    CONTINUE,
+    PAUSE,
+    STOP,
+    Clone,
+    Decision,
+    Done,
+    New,
+    NextTrial,
+    Resume,
+    Scheduler,
+    Status,
+    Stop,
+    Wait,
+)
 from ..searchers.base import Ask, Observation
 from ..spaces import Space
 from ..stopping import Counts, StoppingCriterion, Verdict
@@ -55,8 +69,12 @@ from .orders import (
     Terminate,
 )
 from .stages import Stage
-from .trials import Checkpoint, Phase, Ranked, Trial
+from .trials import Checkpoint, Ranked, Trial
 
+_PAUSED: Final = Status.PAUSED
+_COMPLETED: Final = Status.COMPLETED
+_STOPPED: Final = Status.STOPPED
+_FAILED: Final = Status.FAILED
 # A crash may be bad luck; a time-out, a NaN or a missing report comes from the configuration or the program.
 _RETRIED = ("exception", "exit", "signal", "out-of-memory", "lost")
 # How a trial may end that was told to stop: by TrialStopped, by our signal, or because it was done anyway.
@@ -131,7 +149,8 @@ class Tuning:
         self._objectives = scheduler.objectives
         self._constraints = constraints_of(scheduler) if constraints is None else tuple(constraints)
         self._resource_attr = scheduler.resource_attr
-        self._metric, self._mode = self._objectives[0].metric, self._objectives[0].mode
+        self._metric = self._objectives[0].metric
+        self._signs = [(objective.metric, 1.0 if objective.mode == "min" else -1.0) for objective in self._objectives]
         self._listener: Listener | None = searcher if searcher is not None else scheduler.searcher
         self._has_searcher = scheduler.searcher is not None
         self._budget_s = None if scheduler.searcher is None else scheduler.searcher.budget_s
@@ -151,7 +170,7 @@ class Tuning:
         self._left: dict[int, Checkpoint] = {}  # of trials that are over, where these are kept
         self._best_left: Checkpoint | None = None
         self._deadlines: Deadlines[int] = Deadlines()
-        self._stage = Stage.OPEN
+        self._stage: Stage = "open"
         self._started_s: float | None = None
         self._interrupts = 0
         self._num_starts = 0
@@ -189,8 +208,8 @@ class Tuning:
         """What is to be done because of the fact."""
         self._handlers[type(fact)](fact)
         if type(fact) is not facts.Reported:
-            self._obey(self._verdict(fact.now_s), fact.now_s)
-        if self._trials or self._stage in (Stage.OPEN, Stage.FINISHED) or self._waits_for_people():
+            self._keep_limits(fact.now_s)
+        if self._trials or self._stage in ("open", "finished") or self._waits_for_people():
             orders, self._orders = self._orders, []
             return orders
         return self._finish()
@@ -220,7 +239,7 @@ class Tuning:
     @property
     def is_finished(self) -> bool:
         """Whether Finish was ordered."""
-        return self._stage is Stage.FINISHED
+        return self._stage == "finished"
 
     @property
     def next_tick_s(self) -> float | None:
@@ -243,7 +262,7 @@ class Tuning:
     def _on_begin(self, fact: facts.Begin) -> None:
         assert self._started_s is None, "a search begins once"
         self._started_s = 0.0
-        if self._stage is Stage.FINISHED:
+        if self._stage == "finished":
             return  # interrupted before it began
         self._set_search_deadline()
         self._ask_ahead(fact.now_s)
@@ -270,15 +289,15 @@ class Tuning:
 
     def _on_ready(self, fact: facts.Ready) -> None:
         trial = self._find(fact.trial_id, fact.attempt)
-        if trial is not None and trial.phase is Phase.STARTING:
-            trial.phase = Phase.RUNNING
+        if trial is not None and trial.phase == "starting":
+            trial.phase = "running"
             if self._timeout_s is not None:
                 self._deadlines.set(trial.trial_id, fact.now_s + self._timeout_s)
 
     def _on_reported(self, fact: facts.Reported) -> None:
         trial, now_s = self._find(fact.trial_id, fact.attempt), fact.now_s
-        if trial is None or trial.was_told or trial.phase is Phase.ENDED:
-            self._orders.append(Answer(fact.trial_id, Decision.STOP, 0, late=True))
+        if trial is None or trial.was_told or trial.phase == "ended":
+            self._orders.append(Answer(fact.trial_id, STOP, 0, late=True))
             if fact.checkpoint is not None:
                 self._orders.append(Discard(fact.trial_id, fact.checkpoint))
             return
@@ -292,7 +311,7 @@ class Tuning:
         self._metric_seen = True
         trial.iter += 1
         if trial.iter <= trial.reached:
-            self._orders.append(Answer(trial.trial_id, Decision.CONTINUE, trial.iter, repeated=True))
+            self._orders.append(Answer(trial.trial_id, CONTINUE, trial.iter, repeated=True))
             self._keep_checkpoint(trial, fact.checkpoint)
             return
         trial.reached = trial.iter
@@ -300,28 +319,29 @@ class Tuning:
         decision = self._decide(trial, fact)
         self._keep_checkpoint(trial, fact.checkpoint)
         verdict = self._verdict(now_s)
-        if verdict is not None and not verdict.lets_running_finish and decision is Decision.CONTINUE:
-            decision = Decision.STOP
+        if verdict is not None and not verdict.lets_running_finish and decision is CONTINUE:
+            decision = STOP
             trial.told = "suspend"
             self._tell_to_stop(trial, now_s)
         self._orders.insert(at, Answer(trial.trial_id, decision, trial.iter))
         self._exhausted = False
-        self._obey(verdict, now_s)
+        if verdict is not None:
+            self._obey(verdict, now_s)
         if self._free_slots:
             self._fill(now_s)
 
     def _on_ended(self, fact: facts.Ended) -> None:
         trial = self._find(fact.trial_id, fact.attempt)
-        if trial is not None and trial.phase is not Phase.ENDED:
+        if trial is not None and trial.phase != "ended":
             self._end(trial, fact.outcome, fact.now_s)
 
     def _on_free(self, fact: facts.Free) -> None:
         trial, now_s = self._find(fact.trial_id, fact.attempt), fact.now_s
         if trial is None:
             return
-        if trial.phase is not Phase.ENDED:
+        if trial.phase != "ended":
             self._end(trial, Outcome("lost", "the worker was gone before it said how the trial ended"), now_s)
-        self._obey(self._verdict(now_s), now_s)
+        self._keep_limits(now_s)
         if trial.will_retry and not self._gives_up(trial) and trial.slot < self._n_workers:
             trial.begin_again()
             self._start(trial)
@@ -337,15 +357,15 @@ class Tuning:
             trial = self._trials.get(key)
             if trial is None:
                 continue  # the search's own: of its end the criterion says so
-            if trial.phase is Phase.RUNNING:
+            if trial.phase == "running":
                 trial.fault = Reason(
                     "time-out", f"still running {self._timeout_s:g} s after it began (trial_timeout_s)"
                 )
                 self._terminate(trial, trial.fault.text, now_s)
-            elif trial.phase is Phase.STOPPING:
+            elif trial.phase == "stopping":
                 self._kill(trial, f"still running {self._grace_s:g} s after it was told to stop (stop_grace_s)")
         if _SUGGESTION_DUE in due:
-            self._obey(self._verdict(now_s), now_s)
+            self._keep_limits(now_s)
             self._fall_back(now_s)
 
     def _on_interrupt(self, fact: facts.Interrupt) -> None:
@@ -353,7 +373,7 @@ class Tuning:
         self._halt(fact.who, fact.now_s)
         if self._interrupts > 1:
             for trial in self._trials.values():
-                if trial.phase not in (Phase.KILLED, Phase.ENDED):
+                if trial.phase not in ("killed", "ended"):
                     self._kill(trial, "interrupted twice")
 
     def _on_command(self, fact: facts.Command) -> None:
@@ -366,7 +386,7 @@ class Tuning:
         trial.hold = fact.what == "pause"
         if trial.hold and trial in self._again:
             self._again.remove(trial)
-            trial.phase, trial.wanted = Phase.PAUSED, True
+            trial.phase, trial.wanted = "paused", True
             self._paused[trial.trial_id] = trial
         elif not trial.hold and trial.wanted and trial.trial_id in self._paused:
             self._again.append(self._paused.pop(trial.trial_id))
@@ -378,14 +398,14 @@ class Tuning:
             if trial in self._again:
                 self._again.remove(trial)
             self._over_paused(trial, now_s)
-        elif trial.phase in (Phase.STARTING, Phase.RUNNING):
+        elif trial.phase in ("starting", "running"):
             trial.told = "stop"
             self._terminate(trial, "stopped by hand", now_s)
         elif trial.told == "pause" or trial.will_retry:
             trial.given_up = True
 
     def _on_enqueued(self, fact: facts.Enqueued) -> None:
-        if self._stage is Stage.OPEN:
+        if self._stage == "open":
             self._enqueued.append(fact.config)
             self._exhausted = False
             self._fill(fact.now_s)
@@ -418,7 +438,7 @@ class Tuning:
         Whoever had been told to stop or pause is judged as if it had done so: it was decided.
         """
         now_s = fact.now_s
-        self._stage, self._interrupts = Stage.OPEN, 0
+        self._stage, self._interrupts = "open", 0
         self._reason, self._error, self._cause, self._kind = "", None, None, "limit"
         self._started_s = 0.0
         if fact.stop is not None:
@@ -428,8 +448,8 @@ class Tuning:
         gone = list(self._trials.values())
         judged = [trial for trial in gone if trial.was_told and (trial.told in ("stop", "pause") or trial.fault)]
         for trial in gone:
-            if trial.phase is not Phase.ENDED and trial not in judged:
-                trial.phase, trial.told = Phase.ENDED, "suspend"
+            if trial.phase != "ended" and trial not in judged:
+                trial.phase, trial.told = "ended", "suspend"
         for trial in judged:
             self._end(trial, Outcome("lost", "its tuner was gone before it said how the trial ended"), now_s)
         for trial in gone:
@@ -448,7 +468,7 @@ class Tuning:
         self._asked = None
         self._new_wanted = self._exhausted = self._nothing_left = False
         self._set_search_deadline()
-        self._obey(self._verdict(now_s), now_s)
+        self._keep_limits(now_s)
         self._ask_ahead(now_s)
         self._fill(now_s)
 
@@ -476,8 +496,8 @@ class Tuning:
         if not self._asynchronous and not self._in_batch:
             return
         while True:
-            self._obey(self._verdict(now_s), now_s)
-            if not self._free_slots or self._stage not in (Stage.OPEN, Stage.DRAINING) or self._started_s is None:
+            self._keep_limits(now_s)
+            if not self._free_slots or self._stage not in ("open", "draining") or self._started_s is None:
                 return
             if self._again:  # they have started: no limit on new trials holds them back
                 trial = self._again.popleft()
@@ -488,9 +508,9 @@ class Tuning:
 
     def _start_next(self, now_s: float) -> bool:
         """Whether what the scheduler says was done. If not, another fact may bring it, or nothing ever will."""
-        if self._stage is Stage.DRAINING and (self._nothing_left or not self._paused):
+        if self._stage == "draining" and (self._nothing_left or not self._paused):
             return False
-        if self._new_wanted and self._stage is Stage.OPEN:
+        if self._new_wanted and self._stage == "open":
             return self._start_suggested(now_s)
         answer = self._consult_about_next(now_s)
         if isinstance(answer, New) and answer.config is None:
@@ -512,7 +532,7 @@ class Tuning:
             self._nothing_left = True
             self._stop_starting("the scheduler has no more trials")
         elif answer is not None and not self._trials and not self._is_held():
-            if self._stage is Stage.DRAINING:
+            if self._stage == "draining":
                 self._nothing_left = True
             elif self._asked is None:
                 why = "searcher exhausted" if self._exhausted else "the scheduler has nothing left to run"
@@ -525,7 +545,7 @@ class Tuning:
 
     def _waits_for_people(self) -> bool:
         """Nothing runs and nothing new starts: whether a trial goes on when a person lets it, or asks for one."""
-        if self._stage is not Stage.DRAINING:
+        if self._stage != "draining":
             return False
         may_be_asked = self._n_workers == 0 and bool(self._paused) and not self._nothing_left
         return bool(self._again) or may_be_asked or self._is_held()
@@ -568,18 +588,18 @@ class Tuning:
 
     def _ask_ahead(self, now_s: float) -> None:
         """A searcher that thinks begins before a worker is free."""
-        if self._budget_s is not None and self._stage is Stage.OPEN and self._suggestion is None:
+        if self._budget_s is not None and self._stage == "open" and self._suggestion is None:
             self._ask_searcher(now_s)
 
     def _fall_back(self, now_s: float) -> None:
         """The searcher took longer than its budget and a worker waits: draw at random. Its answer will be late."""
-        if self._asked is None or not self._new_wanted or self._stage is not Stage.OPEN:
+        if self._asked is None or not self._new_wanted or self._stage != "open":
             return
         number, self._asked = self._asked, None
         self._new_wanted = False
         if self._free_slots:
             self._start_new(self._space.sample(Chance(f"{self._seed}/fallback/{number}")), fallback=True)
-            self._obey(self._verdict(now_s), now_s)
+            self._keep_limits(now_s)
         self._ask_ahead(now_s)
         self._fill(now_s)
 
@@ -629,8 +649,8 @@ class Tuning:
             self._trials[trial_id].dropped = True
 
     def _over_paused(self, trial: Trial, now_s: float) -> None:
-        self._orders.append(Judged(trial.trial_id, trial.attempt, Status.STOPPED))
-        self._over(trial, Status.STOPPED, now_s)
+        self._orders.append(Judged(trial.trial_id, trial.attempt, _STOPPED))
+        self._over(trial, _STOPPED, now_s)
 
     def _may_resume(self, trial_id: int) -> bool:
         trial = self._trials.get(trial_id)
@@ -654,39 +674,45 @@ class Tuning:
             purpose="next",
             pending=MappingProxyType(self._pending),
             now_s=now_s,
-            exhausted=self._exhausted or self._stage is Stage.DRAINING,
-            may_begin=self._stage is Stage.OPEN,
+            exhausted=self._exhausted or self._stage == "draining",
+            may_begin=self._stage == "open",
         )
         try:
-            answer = checked_answer(scheduler.next(ask), type(scheduler).__name__, self._may_resume, self._shown_paused)
-            if not ask.may_begin and isinstance(answer, New | Clone):
-                return Wait()
-            if isinstance(answer, Clone) and not 0 <= answer.trial_id < self._next_id:
-                name, known = type(scheduler).__name__, f"{self._next_id} trials have started, from 0 on"
-                raise Refused(ValueError(f"{name}.next() returned {answer!r}, but there is no such trial: {known}"))
-            if isinstance(answer, Clone) or (isinstance(answer, New) and answer.config is not None):
-                who = f"the configuration of {type(scheduler).__name__}.next()"
-                config = checked_config(answer.config, self._space, who, self._next_id)
-                return New(config) if isinstance(answer, New) else Clone(answer.trial_id, config)
+            return self._checked_next(scheduler.next(ask), type(scheduler).__name__)
         except Refused as error:
             self._scheduler_failed(error.cause, now_s)
-            return None
         except Exception as error:  # user code: whatever it raises ends the search, in order
             self._scheduler_failed(error, now_s)
-            return None
-        if isinstance(answer, New) and self._exhausted and not self._enqueued:
+        return None
+
+    def _checked_next(self, given: NextTrial, who: str) -> NextTrial:
+        """What the scheduler has answered, or Refused; a new trial that may not begin means Wait."""
+        if type(given) is Wait:
+            return given
+        answer = checked_answer(given, who, self._may_resume, self._shown_paused)
+        if not isinstance(answer, (New, Clone)):
+            return answer
+        if self._stage == "draining":
             return Wait()
-        if isinstance(answer, New) and not self._has_searcher and not self._enqueued:
+        if isinstance(answer, Clone) and not 0 <= answer.trial_id < self._next_id:
+            known = f"{self._next_id} trials have started, from 0 on"
+            raise Refused(ValueError(f"{who}.next() returned {answer!r}, but there is no such trial: {known}"))
+        if isinstance(answer, Clone) or answer.config is not None:
+            place = f"the configuration of {who}.next()"
+            config = checked_config(answer.config, self._space, place, self._next_id)
+            return New(config) if isinstance(answer, New) else Clone(answer.trial_id, config)
+        if self._exhausted and not self._enqueued:
+            return Wait()
+        if not self._has_searcher and not self._enqueued:
             what = "New() without a configuration, but it has no searcher to ask for one"
-            self._scheduler_failed(ValueError(f"{type(scheduler).__name__}.next() returned {what}"), now_s)
-            return None
+            raise Refused(ValueError(f"{who}.next() returned {what}"))
         return answer
 
     # Limits and the end.
 
     def _finish(self) -> list[Order]:
         """No slot is busy and nothing starts any more: the last order of a search is that it is over."""
-        self._stage = Stage.FINISHED
+        self._stage = "finished"
         self._deadlines = Deadlines()
         if self._error is None and (text := self._failures.all_failed()) is not None:
             self._kind, self._error = "all-failed", text
@@ -695,20 +721,27 @@ class Tuning:
         return orders
 
     def _verdict(self, now_s: float) -> Verdict | None:
-        if self._started_s is None or self._stage in (Stage.STOPPING, Stage.FINISHED):
+        if self._started_s is None or self._stage in ("stopping", "finished"):
             return None
         self._counts.wallclock_s = now_s
+        if self._stage == "draining":
+            return self._criterion.hard_verdict(self._counts)
         return self._criterion.verdict(self._counts)
 
-    def _obey(self, verdict: Verdict | None, now_s: float) -> None:
-        if verdict is not None and verdict.lets_running_finish:
+    def _keep_limits(self, now_s: float) -> None:
+        verdict = self._verdict(now_s)
+        if verdict is not None:
+            self._obey(verdict, now_s)
+
+    def _obey(self, verdict: Verdict, now_s: float) -> None:
+        if verdict.lets_running_finish:
             self._stop_starting(verdict.reason)
-        elif verdict is not None:
+        else:
             self._halt(verdict.reason, now_s)
 
     def _set_search_deadline(self) -> None:
         limit_s = self._criterion.max_wallclock_time
-        if limit_s is not None and math.isfinite(limit_s) and self._stage in (Stage.OPEN, Stage.DRAINING):
+        if limit_s is not None and math.isfinite(limit_s) and self._stage in ("open", "draining"):
             self._deadlines.set(_SEARCH_ENDS, limit_s)
         else:
             self._deadlines.clear(_SEARCH_ENDS)
@@ -724,29 +757,29 @@ class Tuning:
         self._free_slots = [slot for slot in range(n_workers) if slot not in busy]
 
     def _stop_starting(self, reason: str) -> None:
-        if self._stage is Stage.OPEN:
-            self._stage = Stage.DRAINING
+        if self._stage == "open":
+            self._stage = "draining"
             self._reason = reason
             self._orders.append(StopStarting(reason))
 
     def _halt(self, reason: str, now_s: float) -> None:
         """Start nothing more and stop what runs. The first reason to do so is the one that is told."""
-        if self._stage in (Stage.STOPPING, Stage.FINISHED):
+        if self._stage in ("stopping", "finished"):
             return
         self._stop_starting(reason)
-        self._stage = Stage.STOPPING
+        self._stage = "stopping"
         self._reason = reason
         self._deadlines.clear(_SEARCH_ENDS)
         self._deadlines.clear(_SUGGESTION_DUE)
         for trial in self._trials.values():
-            if trial.phase in (Phase.STARTING, Phase.RUNNING):
+            if trial.phase in ("starting", "running"):
                 trial.told = "suspend"
                 self._terminate(trial, reason, now_s)
 
     def _fail_search(
         self, kind: FinishKind, reason: str, error: str, now_s: float, *, cause: Exception | None = None
     ) -> None:
-        if self._error is None and self._stage is not Stage.FINISHED:
+        if self._error is None and self._stage != "finished":
             self._kind, self._error, self._cause = kind, error, cause
         self._halt(reason, now_s)
 
@@ -757,7 +790,7 @@ class Tuning:
     # Telling a trial to stop.
 
     def _tell_to_stop(self, trial: Trial, now_s: float) -> None:
-        trial.phase = Phase.STOPPING
+        trial.phase = "stopping"
         self._deadlines.set(trial.trial_id, now_s + self._grace_s)
 
     def _terminate(self, trial: Trial, why: str, now_s: float) -> None:
@@ -765,7 +798,7 @@ class Tuning:
         self._orders.append(Terminate(trial.trial_id, why))
 
     def _kill(self, trial: Trial, why: str) -> None:
-        trial.phase = Phase.KILLED
+        trial.phase = "killed"
         self._deadlines.clear(trial.trial_id)
         self._orders.append(Kill(trial.trial_id, why))
 
@@ -785,17 +818,17 @@ class Tuning:
     def _decide(self, trial: Trial, fact: facts.Reported) -> Decision:
         """What to answer to a report that is new."""
         values, now_s = fact.values, fact.now_s
-        violations = violations_of(self._constraints, values)
+        violations = violations_of(self._constraints, values) if self._constraints else ()
         beyond = infeasibility(self._constraints, violations) if violations else 0.0
         self._counts.add_report(values, is_feasible=beyond == 0.0)
-        losses = tuple([objective.loss(float(values[objective.metric])) for objective in self._objectives])  # type: ignore[arg-type]  # checked
+        losses = tuple([sign * values[metric] for metric, sign in self._signs])  # type: ignore[operator]  # checked
         if any(map(math.isnan, losses)) or any(map(math.isnan, violations)):
             metrics = [one.metric for one in self._objectives] + [bound.metric for bound in self._constraints]
             metric = next(name for name, got in zip(metrics, losses + violations, strict=True) if math.isnan(got))
             trial.fault = Reason("nan", f"the objective reported {metric}=nan")
             trial.told = "stop"
             self._tell_to_stop(trial, now_s)
-            return Decision.STOP
+            return STOP
         self._counts.add_result(trial.trial_id, beyond, losses[0])
         self._keep_best(trial, beyond, losses[0], values)
         resource_attr = self._resource_attr
@@ -804,13 +837,13 @@ class Tuning:
             trial.trial_id, trial.config, trial.iter, resource, losses, values, violations, beyond
         )
         decision = self._consult(trial, observation, now_s)
-        if decision is Decision.CONTINUE and trial.hold:
-            decision = Decision.PAUSE
+        if decision is CONTINUE and trial.hold:
+            decision = PAUSE
             trial.wanted = True
-        if decision is not Decision.CONTINUE and not trial.was_told:
-            trial.told = "stop" if decision is Decision.STOP else "pause"
+        if decision is not CONTINUE and not trial.was_told:
+            trial.told = "stop" if decision is STOP else "pause"
             maximum = self._scheduler.max_resource
-            trial.at_maximum = decision is Decision.STOP and maximum is not None and resource >= maximum
+            trial.at_maximum = decision is STOP and maximum is not None and resource >= maximum
             self._tell_to_stop(trial, now_s)
         return decision
 
@@ -836,7 +869,7 @@ class Tuning:
         trial.told = "suspend"
         self._tell_to_stop(trial, now_s)
         self._scheduler_failed(failed, now_s)
-        return Decision.STOP
+        return STOP
 
     def _keep_checkpoint(self, trial: Trial, name: str | None) -> None:
         if name is None:
@@ -862,9 +895,9 @@ class Tuning:
     def _end(self, trial: Trial, outcome: Outcome, now_s: float) -> None:
         status, reason = self._judge(trial, outcome)
         trial.will_retry = reason is not None and self._may_retry(trial, reason)
-        if status is not Status.PAUSED and status is not Status.STOPPED:
+        if status is not _PAUSED and status is not _STOPPED:
             trial.told = ""
-        trial.phase = Phase.ENDED
+        trial.phase = "ended"
         self._deadlines.clear(trial.trial_id)
         self._orders.append(Judged(trial.trial_id, trial.attempt, status, reason, trial.will_retry))
         if trial.will_retry:
@@ -873,27 +906,27 @@ class Tuning:
         elif trial.told == "suspend":
             trial.counted = True
             self._counts.num_trials_stopped += 1
-        elif status is not Status.PAUSED:
+        elif status is not _PAUSED:
             self._over(trial, status, now_s)
             self._watch_metrics(status, now_s)
             failed = self._failures.add(reason, has_reported=trial.iter > 0)
-            if failed is not None and self._stage is not Stage.STOPPING:
+            if failed is not None and self._stage != "stopping":
                 self._fail_search("equal-failures", failed.partition(" (")[0], failed, now_s)
 
     def _judge(self, trial: Trial, outcome: Outcome) -> tuple[Status, Reason | None]:
         if trial.fault is not None:
             fault = trial.fault
-            return Status.FAILED, Reason(fault.kind, fault.text, outcome.traceback, outcome.last_output)
+            return _FAILED, Reason(fault.kind, fault.text, outcome.traceback, outcome.last_output)
         if outcome.kind == "stopped" or (trial.was_told and outcome.kind in _OBEYED):
             if trial.at_maximum:
-                return Status.COMPLETED, None
-            return (Status.PAUSED if trial.told == "pause" else Status.STOPPED), None
+                return _COMPLETED, None
+            return (_PAUSED if trial.told == "pause" else _STOPPED), None
         if outcome.kind != "returned":
-            return Status.FAILED, Reason(outcome.kind, outcome.text, outcome.traceback, outcome.last_output)
+            return _FAILED, Reason(outcome.kind, outcome.text, outcome.traceback, outcome.last_output)
         if trial.iter == 0:
             text = f"the objective ended without reporting {self._metric!r}, and returned nothing"
-            return Status.FAILED, Reason("no-report", text, outcome.traceback, outcome.last_output)
-        return Status.COMPLETED, None
+            return _FAILED, Reason("no-report", text, outcome.traceback, outcome.last_output)
+        return _COMPLETED, None
 
     def _may_retry(self, trial: Trial, reason: Reason) -> bool:
         return reason.kind in _RETRIED and trial.num_retries < self._retries and not trial.was_told
@@ -914,9 +947,9 @@ class Tuning:
     def _over(self, trial: Trial, status: Status, now_s: float) -> None:
         """The trial is over for good."""
         counts = self._counts
-        counts.num_trials_completed += status is Status.COMPLETED
-        counts.num_trials_stopped += status is Status.STOPPED
-        counts.num_trials_failed += status is Status.FAILED
+        counts.num_trials_completed += status is _COMPLETED
+        counts.num_trials_stopped += status is _STOPPED
+        counts.num_trials_failed += status is _FAILED
         counts.add_end(trial.trial_id)
         is_best = trial.best is not None and (self._best is None or trial.best < self._best)
         if is_best:
@@ -939,8 +972,8 @@ class Tuning:
 
     def _watch_metrics(self, status: Status, now_s: float) -> None:
         """Fails the search when a whole trial had no sign of a metric that the stopping criterion waits for."""
-        problem = self._counts.missing_metric() if status is Status.COMPLETED else None
-        if problem is not None and self._stage is not Stage.STOPPING:
+        problem = self._counts.missing_metric() if status is _COMPLETED else None
+        if problem is not None and self._stage != "stopping":
             self._fail_search("no-metric", "a metric of the stopping criterion was not reported", problem, now_s)
 
     def _release(self, trial: Trial, now_s: float) -> None:
@@ -955,16 +988,16 @@ class Tuning:
             heapq.heappush(self._free_slots, reserved)
         if trial.will_retry and self._gives_up(trial):  # promised, but the search has stopped in the meantime
             trial.will_retry = False
-            self._over(trial, Status.FAILED, now_s)
+            self._over(trial, _FAILED, now_s)
         elif trial.will_retry:
             self._again.append(trial)
         elif trial.told == "suspend":
-            trial.phase = Phase.SUSPENDED
+            trial.phase = "suspended"
             self._suspended[trial_id] = trial
         elif trial.told == "pause" and (trial.dropped or trial.given_up):
             self._over_paused(trial, now_s)
         elif trial.told == "pause":
-            trial.phase = Phase.PAUSED
+            trial.phase = "paused"
             trial.wanted = trial.wanted or reserved is not None
             if trial.wanted and not trial.hold:
                 self._again.append(trial)
@@ -973,7 +1006,7 @@ class Tuning:
 
     def _gives_up(self, trial: Trial) -> bool:
         """Whether a promised retry does not happen."""
-        return self._stage is Stage.STOPPING or trial.given_up
+        return self._stage == "stopping" or trial.given_up
 
     def _searcher_name(self) -> str:
         return f"{type(self._scheduler.searcher).__name__}.suggest()"

@@ -21,7 +21,7 @@ from ..constraints import checked_constraints
 from ..searchers.base import Ask, Mode, Objective, Observation, Searcher
 from ..spaces import Space
 from ..values import at_least
-from .protocol import Decision, New, NextTrial, Resume, Status
+from .protocol import CONTINUE, PAUSE, STOP, Decision, New, NextTrial, Resume, Status
 from .resources import Resources, reached
 from .rungs import Key, PromotionRung, Rung
 from .settings import checked_objective, checked_searcher, checked_seed, checks_options, described_objectives
@@ -156,7 +156,7 @@ class ASHAScheduler:
         if trial is None:
             trial = self._enter(observation.trial_id)
         if observation.resource < trial.target:
-            return Decision.CONTINUE
+            return CONTINUE
         if observation.resource >= self._maximum:
             return self._resources.at_maximum(observation.resource, self._maximum)
         return self._compare(trial, observation)
@@ -213,9 +213,9 @@ class ASHAScheduler:
         if self._stopping:
             rung = self._stopping[trial.bracket][level - trial.bracket]
             rung.enter(key)
-            return Decision.CONTINUE if rung.is_top(key) else Decision.STOP
+            return CONTINUE if rung.is_top(key) else STOP
         self._promotion[trial.bracket][level - trial.bracket].enter(key, observation.trial_id)
-        return Decision.PAUSE
+        return PAUSE
 
 
 def _chances(brackets: int, num_levels: int, eta: float) -> list[float]:

@@ -6,7 +6,7 @@ from typing import final
 from ..constraints import checked_constraints
 from ..searchers.base import Ask, Mode, Objective, Observation, Searcher
 from ..spaces import Space
-from .protocol import Decision, New, NextTrial, Status
+from .protocol import CONTINUE, Decision, New, NextTrial, Status
 from .settings import (
     checked_name,
     checked_objectives,
@@ -70,7 +70,7 @@ class FIFOScheduler:
         return New()
 
     def on_report(self, observation: Observation) -> Decision:
-        return Decision.CONTINUE
+        return CONTINUE
 
     def on_rewind(self, trial_id: int, to_iter: int) -> None:
         """Nothing is kept for a trial."""

@@ -15,7 +15,7 @@ from typing import final
 from ...base.nearest import did_you_mean
 from ..spaces import Space
 from ..values import is_number
-from .protocol import Decision
+from .protocol import CONTINUE, STOP, Decision
 from .settings import checked_name
 
 
@@ -94,8 +94,8 @@ class Resources:
     def at_maximum(self, resource: float, maximum: float) -> Decision:
         """The answer to a report at the maximum or beyond."""
         if self.max_resource_attr is not None and resource <= maximum:
-            return Decision.CONTINUE
-        return Decision.STOP
+            return CONTINUE
+        return STOP
 
     def describe(self) -> dict[str, object]:
         """The settings as JSON."""

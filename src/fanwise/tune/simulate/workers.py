@@ -20,7 +20,7 @@ from ..decisions.driving import suggested
 from ..decisions.facts import Fact, Outcome
 from ..decisions.orders import Answer, Finish, Kill, Order, Reject, Start, Suggest, Terminate
 from ..decisions.tuning import Tuning
-from ..schedulers.protocol import Decision
+from ..schedulers.protocol import CONTINUE, Decision
 from ..searchers.base import Ask, Objective, Searcher
 from .faults import Faults, Luck
 from .result import Columns, Incumbent
@@ -271,7 +271,7 @@ class Workers:
         attempt.iter += 1
         if not order.repeated:
             self._tally.report(fact, order)
-        if order.decision is Decision.CONTINUE:
+        if order.decision is CONTINUE:
             self._train(attempt, fact.now_s)
         else:
             self._end(order.trial_id, fact.now_s, _STOPPED)

@@ -335,9 +335,7 @@ def _limit(stop: Mapping[str, Any]) -> float | None:  # Any: JSON
 
 
 def _row(trial: _Trial, status: Status) -> TrialRow:
-    return TrialRow(
-        trial.trial_id, str(status), trial.iter, trial.config, trial.values or {}, trial.worker_time_s
-    )
+    return TrialRow(trial.trial_id, str(status), trial.iter, trial.config, trial.values or {}, trial.worker_time_s)
 
 
 def _thread_line(trial_id: int, thread: str) -> str:

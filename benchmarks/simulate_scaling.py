@@ -1,4 +1,6 @@
-"""What a scheduler does on 1 to 10,000 workers, and how fast the simulator is. One core; small: 3 minutes, full: 20.
+"""What a scheduler does on 1 to 10,000 workers, and how fast the simulator is. One core; small: 4 minutes, full: 20.
+
+Quick only shows that it runs: an easy target, one table.
 
 time to target   ASHA on fanwise.testing.learning_curves, to a loss that costs some 4,000 full trainings on one
                  worker; without loss the time falls linearly: speed-up = number of workers
@@ -6,7 +8,7 @@ utilisation      ASHA and random search on the LCBench tables, virtual hours of 
 facts a second   of processor time: the state machine with its scheduler and searcher, and the simulator around them
 memory           resident memory of a process after 100,000 and after 1,000,000 simulated trials
 
-python benchmarks/simulate_scaling.py [--size small | full]
+python benchmarks/simulate_scaling.py [--size quick | small | full]
 """
 
 import argparse
@@ -17,7 +19,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from measuring import finish, machine, say, spread, table
@@ -32,10 +35,31 @@ from fanwise.tune.simulate import lcbench_curves, simulate
 
 MAX_EPOCHS = 64
 TARGET = 0.034  # of the family's least loss of 0.0039: one in some 100,000 configurations gets there
-NUM_WORKERS = (1, 10, 100, 500, 1_000, 10_000)
-SEEDS = {"small": range(1, 3), "full": range(1, 7)}
+EASY = 0.2
 TABLES = Path(__file__).resolve().parents[2] / "shared" / "data" / "lcbench-curves"
 REPETITIONS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is run. `memory`: the two numbers of trials; `speed`: trials for each kind of scheduler."""
+
+    seeds: range
+    num_workers: Sequence[int]
+    speed: int
+    speed_workers: Sequence[int]
+    memory: tuple[int, int]
+    tables: int = 6
+    table_s: float = 3600.0
+    target: float = TARGET
+
+
+MANY = (1, 10, 100, 500, 1_000, 10_000)
+SIZES = {
+    "quick": Size(range(1, 2), (1, 100), 200, (4, 100), (1_000, 2_000), tables=1, table_s=60.0, target=EASY),
+    "small": Size(range(1, 3), MANY, 8_000, (4, 1_000, 10_000), (20_000, 100_000)),
+    "full": Size(range(1, 7), MANY, 40_000, (4, 1_000, 10_000), (100_000, 1_000_000)),
+}
 
 
 def asha(kind: str, metric: str = "loss", mode: str = "min", eta: int = 4) -> Scheduler:
@@ -50,15 +74,15 @@ def asha(kind: str, metric: str = "loss", mode: str = "min", eta: int = 4) -> Sc
     )
 
 
-def scaling(seeds: range, payload: dict[str, object]) -> str:
+def scaling(size: Size, payload: dict[str, object]) -> str:
     """Time to target over the number of workers."""
-    stop = StoppingCriterion(min_metric_value=TARGET)
+    stop = StoppingCriterion(min_metric_value=size.target)
     family = curves(MAX_EPOCHS)
     rows, raw = [], {}
     for kind in ("stopping", "promotion"):
         seconds: dict[int, list[float]] = {}
-        for n_workers in NUM_WORKERS:
-            searches = [simulate(asha(kind), family, stop, n_workers=n_workers, seed=seed) for seed in seeds]
+        for n_workers in size.num_workers:
+            searches = [simulate(asha(kind), family, stop, n_workers=n_workers, seed=seed) for seed in size.seeds]
             seconds[n_workers] = [search.duration_s for search in searches]
             total_s, one_s = sum(seconds[n_workers]), sum(seconds[1])
             trainings = [each * n_workers / MAX_EPOCHS for each in seconds[n_workers]]
@@ -80,11 +104,11 @@ def scaling(seeds: range, payload: dict[str, object]) -> str:
     return table(header, rows)
 
 
-def utilisation(payload: dict[str, object]) -> str:
+def utilisation(size: Size, payload: dict[str, object]) -> str:
     """Virtual utilisation on the tables, with a second of start-up for each attempt."""
-    stop = StoppingCriterion(max_wallclock_time=3600)
+    stop = StoppingCriterion(max_wallclock_time=size.table_s)
     rows = []
-    for path in sorted(TABLES.glob("task_*.npz")):
+    for path in sorted(TABLES.glob("task_*.npz"))[: size.tables]:
         curve_table = lcbench_curves(path)
         schedulers = {
             "random search": RandomSearch(metric="val_accuracy", mode="max"),
@@ -121,7 +145,7 @@ def recorded(scheduler: Callable[[], Scheduler], n_workers: int, trials: int) ->
     return history
 
 
-def speed(payload: dict[str, object], trials: int) -> str:
+def speed(size: Size, payload: dict[str, object]) -> str:
     """Facts a second: of the state machine alone, facts handed in again, and of whole simulated searches."""
     schedulers: Mapping[str, Callable[[], Scheduler]] = {
         "random search": lambda: RandomSearch(metric="loss"),
@@ -129,8 +153,8 @@ def speed(payload: dict[str, object], trials: int) -> str:
         "ASHA promotion": lambda: asha("promotion"),
     }
     rows = []
-    for (name, make), n_workers in itertools.product(schedulers.items(), (4, 1_000, 10_000)):
-        number = max(n_workers, trials if name != "random search" else trials // 8)
+    for (name, make), n_workers in itertools.product(schedulers.items(), size.speed_workers):
+        number = max(n_workers, size.speed if name != "random search" else size.speed // 8)
         history = recorded(make, n_workers, number)
         alone, whole = [], []
         for _ in range(REPETITIONS):
@@ -159,9 +183,9 @@ def resident_mib(kind: str, trials: int) -> None:
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
-def memory(payload: dict[str, object], numbers: tuple[int, int]) -> str:
+def memory(size: Size, payload: dict[str, object]) -> str:
     """Growth of memory between two numbers of trials."""
-    rows = []
+    rows, numbers = [], size.memory
     for kind in ("random", "stopping", "promotion"):
         mib = []
         for number in numbers:
@@ -176,7 +200,7 @@ def memory(payload: dict[str, object], numbers: tuple[int, int]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="simulated searches on 1 to 10,000 workers")
-    parser.add_argument("--size", choices=sorted(SEEDS), default="small")
+    parser.add_argument("--size", choices=list(SIZES), default="small")
     parser.add_argument("--memory-of", choices=["random", "stopping", "promotion"], help=argparse.SUPPRESS)
     parser.add_argument("--trials", type=int, default=1, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -184,12 +208,12 @@ def main() -> None:
         resident_mib(args.memory_of, args.trials)
         return
     facts, payload = machine(), dict[str, object]()
-    full = args.size == "full"
+    size = SIZES[args.size]
     tables = [
-        speed(payload, 40_000 if full else 8_000),
-        memory(payload, (100_000, 1_000_000) if full else (20_000, 100_000)),
-        *([utilisation(payload)] if TABLES.is_dir() else []),
-        scaling(SEEDS[args.size], payload),
+        speed(size, payload),
+        memory(size, payload),
+        *([utilisation(size, payload)] if TABLES.is_dir() else []),
+        scaling(size, payload),
     ]
     finish("simulate_scaling", tables, payload, facts=facts)
 

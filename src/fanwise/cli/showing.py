@@ -178,7 +178,7 @@ def _rows(experiment: Experiment) -> Iterator[TrialRow]:
         row = trial.last.last_row
         last = {} if row is None else {name: column[row] for name, column in values.items()}
         status, spent_s = history.status_of(trial, dead=dead), worker_time_s(history, trial)
-        yield TrialRow(trial.trial_id, status, trial.num_reports, trial.config, last, spent_s)
+        yield TrialRow(trial.trial_id, status, trial.num_reports or None, trial.config, last, spent_s)
 
 
 def _status(experiment: Experiment, trial: Trial) -> str:

@@ -30,6 +30,8 @@ from .one_call import search as search
 from .record.names import list_experiments as list_experiments
 from .replaying import replay_experiment as replay_experiment
 from .schedulers import ASHA as ASHA
+from .schedulers import BORE as BORE
+from .schedulers import CQR as CQR
 from .schedulers import MOASHA as MOASHA
 from .schedulers import NSGA2 as NSGA2
 from .schedulers import Clone as Clone
@@ -54,6 +56,8 @@ from .schedulers import Stop as Stop
 from .schedulers import SuccessiveHalving as SuccessiveHalving
 from .schedulers import Wait as Wait
 from .searchers import Ask as Ask
+from .searchers import BORESearcher as BORESearcher
+from .searchers import CQRSearcher as CQRSearcher
 from .searchers import EvolutionSearcher as EvolutionSearcher
 from .searchers import GridSearcher as GridSearcher
 from .searchers import LocalSearcher as LocalSearcher

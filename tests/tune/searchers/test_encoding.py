@@ -137,3 +137,11 @@ def test_the_generator_of_a_question_depends_on_its_seed_and_number_alone() -> N
     drawn = [generator(Ask(number, 9, space, seed=seed)).random() for seed, number in [(0, 1), (0, 1), (0, 2), (1, 1)]]
     assert drawn[0] == drawn[1]
     assert len(set(drawn)) == 3
+
+
+def test_half_of_the_candidates_are_near_the_priors() -> None:
+    encoder = Encoder(Space({"x": parameter(uniform(0, 1), prior=0.9, confidence="high"), "y": uniform(0, 1)}))
+    near = np.abs(encoder.candidates(1000, np.random.default_rng(0))[:, 0] - 0.9) < 0.1
+    assert np.mean(near[:500]) < 0.3 < 0.6 < np.mean(near[500:])
+    plain = Encoder(Space({"x": uniform(0, 1)}))
+    assert np.array_equal(plain.candidates(9, np.random.default_rng(1)), plain.sample(9, np.random.default_rng(1)))

@@ -5,11 +5,14 @@ import random
 from collections.abc import Mapping
 
 import pytest
+import sklearn  # noqa: F401  # it writes variables into the environment: here, before a test looks at it
 
 from fanwise.testing import searcher_contract as contract
 from fanwise.testing.searcher_contract import CHECKS, Check, Make
 from fanwise.tune.searchers import (
     Ask,
+    BORESearcher,
+    CQRSearcher,
     EvolutionSearcher,
     GridSearcher,
     LocalSearcher,
@@ -27,6 +30,8 @@ OURS: dict[str, Make] = {
     "sobol": SobolSearcher,
     "local": lambda: LocalSearcher(0.8, 3),
     "evolution": lambda: EvolutionSearcher(population_size=4, sample_size=2),
+    "bore": lambda: BORESearcher(num_init=3, num_trees=2, num_candidates=20),
+    "cqr": lambda: CQRSearcher(num_init=3, num_trees=2, num_candidates=20),
     "first points": lambda: FirstPoints([{}, {}], LocalSearcher(0.8, 3)),
 }
 

@@ -32,7 +32,7 @@ def row(
 ) -> TrialRow:
     config = {"learning_rate": lr, "batch_size": batch_size, "max_epochs": 10}
     values: Mapping[str, object] = {} if epoch is None else {"epoch": epoch, "validation_error": error}
-    return TrialRow(trial_id, status, epoch or 0, config, values, time_s)
+    return TrialRow(trial_id, status, epoch, config, values, time_s)
 
 
 ROWS = [
@@ -72,7 +72,7 @@ def test_the_status_table_has_the_form_of_the_book() -> None:
         " trial_id     status  iter  learning_rate  batch_size  max_epochs  epoch  validation_error  worker-time",
         "        0  Completed    10       0.100000         128          10     10          0.258109   108.366785",
         "        1    Stopped     3       0.013712          47          10      3          0.901200    41.000000",
-        "        2 InProgress     0       0.521200          33          10      -                 -            -",
+        "        2 InProgress     -       0.521200          33          10      -                 -            -",
     ]
 
 

@@ -335,7 +335,9 @@ def _limit(stop: Mapping[str, Any]) -> float | None:  # Any: JSON
 
 
 def _row(trial: _Trial, status: Status) -> TrialRow:
-    return TrialRow(trial.trial_id, str(status), trial.iter, trial.config, trial.values or {}, trial.worker_time_s)
+    return TrialRow(
+        trial.trial_id, str(status), trial.iter or None, trial.config, trial.values or {}, trial.worker_time_s
+    )
 
 
 def _thread_line(trial_id: int, thread: str) -> str:
@@ -359,7 +361,7 @@ def _ending_line(row: TrialRow, metric: str, reason: list[str] | None, *, will_r
     worker_time = "" if row.worker_time_s is None else f", {row.worker_time_s:.1f} s"
     line = f"trial {row.trial_id} {row.status.lower()}"
     if metric in row.values:
-        line += f": {metric}={_short(row.values[metric])} after {counted(row.iter, 'report')}{worker_time}"
+        line += f": {metric}={_short(row.values[metric])} after {counted(row.iter or 0, 'report')}{worker_time}"
     if reason is not None:
         line += f" ({reason[0]}): {reason[1].partition(chr(10))[0]}"
     return line + (", it is tried again" if will_retry else "")

@@ -13,7 +13,7 @@ class TrialRow:
 
     trial_id: int
     status: str
-    iter: int
+    iter: int | None
     config: Mapping[str, object]
     values: Mapping[str, object]
     worker_time_s: float | None

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from ..searchers.base import Mode, Searcher
+from ..searchers.bore import BORESearcher
+from ..searchers.cqr import CQRSearcher
 from ..searchers.evolution import EvolutionSearcher
 from ..searchers.grid import GridSearcher
 from ..searchers.local_search import LocalSearcher
@@ -134,6 +136,54 @@ def RegularizedEvolution(
     """
     return FIFOScheduler(
         EvolutionSearcher(population_size, sample_size),
+        metric=metric,
+        mode=mode,
+        constraints=constraints,
+        points_to_evaluate=points_to_evaluate,
+        random_seed=random_seed,
+    )
+
+
+@checks_options
+def CQR(
+    *,
+    metric: str | Sequence[str],
+    mode: Mode | Sequence[Mode] = "min",
+    constraints: Sequence[str] = (),
+    cost_attr: str | None = None,
+    points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
+    random_seed: int | None = None,
+) -> FIFOScheduler:
+    """Conformal quantile regression (arXiv 2305.03623): what a forest thinks possible of a configuration's loss.
+
+    Args and errors are those of `FIFOScheduler` and `CQRSearcher`. With several metrics the first is searched by.
+    """
+    return FIFOScheduler(
+        CQRSearcher(cost_attr=cost_attr),
+        metric=metric,
+        mode=mode,
+        constraints=constraints,
+        points_to_evaluate=points_to_evaluate,
+        random_seed=random_seed,
+    )
+
+
+@checks_options
+def BORE(
+    *,
+    metric: str | Sequence[str],
+    mode: Mode | Sequence[Mode] = "min",
+    constraints: Sequence[str] = (),
+    gamma: float = 0.25,
+    points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
+    random_seed: int | None = None,
+) -> FIFOScheduler:
+    """BORE (arXiv 2102.09009): where a forest thinks most that a configuration is among the best part of all.
+
+    Args and errors are those of `FIFOScheduler` and `BORESearcher`. With several metrics the first is searched by.
+    """
+    return FIFOScheduler(
+        BORESearcher(gamma=gamma),
         metric=metric,
         mode=mode,
         constraints=constraints,

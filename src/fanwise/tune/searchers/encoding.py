@@ -137,6 +137,11 @@ class Encoder:
                 units[:, d] = [domain.to_unit(given.value_at(domain, u)) for u in units[:, d].tolist()]
         return self.snapped(units)
 
+    def candidates(self, n: int, chance: np.random.Generator) -> Rows:
+        """n configurations among which a model may choose: at random, half of them near the priors if there are any."""
+        near = n // 2 if self._priors else 0
+        return np.concatenate([self.sample(n - near, chance), self.sample(near, chance, prior=True)])
+
     def ranks(self, rows: Rows) -> Ints:
         """The index of each value in its domain, (N, D): 2**40ths of a domain of real numbers; -1: does not exist."""
         ranks = np.empty(rows.shape, np.int64)

@@ -79,6 +79,7 @@ QUIET = [
     "rpc/refs.py",
     "tune/chance.py",
     "tune/constraints.py",
+    "tune/hypervolume.py",
     "tune/spaces/space.py",
     "tune/decisions/checkpoints.py",
     "tune/decisions/checking.py",

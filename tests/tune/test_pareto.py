@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fanwise.tune import hypervolume as hypervolumes
 from fanwise.tune import pareto
+from fanwise.tune.hypervolume import Front, reference_of
 from fanwise.tune.pareto import best_of, crowding_distances, hypervolume, non_dominated_sort
 
 Point = tuple[float, ...]
@@ -91,6 +93,28 @@ def test_the_hypervolume_is_the_number_of_cells_that_are_dominated(given_: tuple
     assert hypervolume(points, [5.0] * num_losses) == covered
 
 
+@given(MANY)
+def test_the_volume_of_a_front_that_grows_is_that_of_all_its_points(points: list[Point]) -> None:
+    front = Front([4.5] * len(points[0]))
+    for number, point in enumerate(points, 1):
+        before = front.volume
+        grew = front.add(point)
+        assert front.volume == hypervolume(points[:number], front.reference)
+        assert grew == (front.volume > before)
+
+
+def test_what_is_not_finite_adds_nothing_to_a_front() -> None:
+    front = Front((1.0, 1.0))
+    assert not any(front.add((0.0, loss)) for loss in (math.inf, -math.inf, math.nan))
+    assert front.volume == 0.0
+
+
+@given(MANY)
+def test_every_point_of_a_front_is_better_than_its_reference_in_every_loss(points: list[Point]) -> None:
+    reference = reference_of(points)
+    assert all(loss < limit for point in points for loss, limit in zip(point, reference, strict=True))
+
+
 def test_the_hypervolume_of_nothing_is_nothing() -> None:
     assert hypervolume([(4.0, 1.0), (9.0, 9.0)], (4.0, 4.0)) == 0.0
     with pytest.raises(ValueError, match="the points have 2 losses, the reference 3"):
@@ -108,5 +132,6 @@ def test_nan_is_refused() -> None:
 
 
 def test_the_examples_run() -> None:
-    result = doctest.testmod(pareto)
-    assert result.failed == 0 < result.attempted
+    for module in (pareto, hypervolumes):
+        result = doctest.testmod(module)
+        assert result.failed == 0 < result.attempted

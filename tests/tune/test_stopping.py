@@ -6,13 +6,14 @@ import doctest
 import math
 import pickle
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanwise.tune import stopping
+from fanwise.tune import Objective, stopping
 from fanwise.tune.stopping import Counts, StoppingCriterion, Verdict
 
 
@@ -93,11 +94,11 @@ def test_numbers_of_numpy_count() -> None:
 def test_trials_that_end_count_until_one_reports_something_better_than_ever() -> None:
     criterion = StoppingCriterion(max_num_trials_without_improvement=3)
     counts = counts_after(criterion)
-    counts.add_result(0, 0.0, 0.5)
+    counts.add_result(0, 0.0, (0.5,))
     for trial_id, loss in ((1, math.inf), (2, 0.5), (3, 0.4)):
         counts.add_end(trial_id - 1)  # also of trial 0, which is the best
         assert criterion.verdict(counts) is None
-        counts.add_result(trial_id, 0.0, loss)
+        counts.add_result(trial_id, 0.0, (loss,))
     assert (counts.best_rank, counts.best_trial_id, counts.num_trials_without_improvement) == ((0.0, 0.4), 3, 0)
     for trial_id in (2, 3, 4, 5):
         assert criterion.verdict(counts) is None
@@ -109,9 +110,47 @@ def test_trials_that_end_count_until_one_reports_something_better_than_ever() ->
 def test_a_report_nearer_to_its_bounds_is_an_improvement_and_a_better_loss_farther_from_them_is_none() -> None:
     counts = counts_after(StoppingCriterion(max_num_trials_without_improvement=3))
     for trial_id, (beyond, loss) in enumerate([(0.5, 0.1), (0.25, 0.9), (0.5, 0.0), (0.0, 2.0)]):
-        counts.add_result(trial_id, beyond, loss)
+        counts.add_result(trial_id, beyond, (loss,))
         counts.add_end(trial_id)
     assert (counts.best_rank, counts.best_trial_id) == ((0.0, 2.0), 3)
+
+
+def test_the_hypervolume_of_feasible_reports_is_a_limit() -> None:
+    objectives = (Objective("error"), Objective("speed", "max"))
+    criterion = StoppingCriterion(max_hypervolume=0.5, reference_point={"speed": 1.0, "error": 1.0})
+    assert StoppingCriterion.from_json(criterion.to_json()) == criterion
+    counts = counts_after(criterion)
+    counts.keep_front(criterion.reference_losses(objectives))
+    for beyond, values in [(0.0, (0.5, 1.5)), (1.0, (0.1, 9.0)), (0.0, (0.8, 2.0))]:
+        assert criterion.verdict(counts) is None
+        counts.add_result(0, beyond, [o.loss(value) for o, value in zip(objectives, values, strict=True)])
+    assert criterion.verdict(counts) is None
+    counts.add_result(0, 0.0, (0.5, -2.0))
+    counts.keep_front(criterion.reference_losses(objectives))
+    reason = "hypervolume 0.5 is at or above max_hypervolume=0.5"
+    assert criterion.verdict(counts) == Verdict(reason, lets_running_finish=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_hypervolume": 1.0}, "max_hypervolume and reference_point belong together"),
+        ({"max_wallclock_time": 1.0, "reference_point": {"error": 1.0}}, "belong together"),
+        ({"max_hypervolume": -1.0, "reference_point": {"error": 1.0}}, "must be above 0 and finite, got -1.0"),
+        ({"max_hypervolume": "1", "reference_point": {"error": 1.0}}, "must be a number, got '1'"),
+        ({"max_hypervolume": 1.0, "reference_point": [1.0]}, r"must be {name of an objective: number}, got \[1.0\]"),
+        ({"max_hypervolume": 1.0, "reference_point": {"error": math.inf}}, "must be finite, got inf"),
+    ],
+)
+def test_a_wrong_limit_of_the_hypervolume_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        StoppingCriterion(**options)
+
+
+def test_a_reference_point_names_every_objective() -> None:
+    criterion = StoppingCriterion(max_hypervolume=0.5, reference_point={"error": 1.0})
+    with pytest.raises(ValueError, match="a value for each objective, 'error', 'speed', and got 'error'"):
+        criterion.reference_losses((Objective("error"), Objective("speed", "max")))
 
 
 def test_a_search_in_which_nothing_is_ever_reported_ends_too() -> None:
@@ -119,7 +158,7 @@ def test_a_search_in_which_nothing_is_ever_reported_ends_too() -> None:
     counts = counts_after(criterion)
     for trial_id in range(3):
         assert criterion.verdict(counts) is None
-        counts.add_result(trial_id, 0.0, -math.inf)
+        counts.add_result(trial_id, 0.0, (-math.inf,))
         counts.add_end(trial_id)
     assert criterion.verdict(counts) is not None
 

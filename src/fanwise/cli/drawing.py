@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ..plot import (
     SearchData,
     hyperparameters,
+    hypervolume,
     incumbent,
     learning_curves,
     parallel_coordinates,
@@ -17,6 +18,7 @@ from ..plot import (
 from ..plot.canvas import FIGURE_KINDS
 from ..plot.halving import levels_of
 from ..tune import Experiment, load_experiment
+from ..tune.pictures import volume_data
 from .experiments import folder_for_output
 from .usage import UsageError
 
@@ -43,6 +45,9 @@ def draw(names: Sequence[str | Path], out: Path, kind: str = "png") -> list[Path
     experiments = [load_experiment(name) for name in names]
     searches = [experiment.search_data() for experiment in experiments]
     figures = {"incumbent": incumbent(*searches), "workers": workers(*searches)}
+    if all(len(experiment.metadata["objectives"]) > 1 for experiment in experiments):
+        parts = [(experiment.name, experiment.metadata, experiment.history()) for experiment in experiments]
+        figures["hypervolume"] = hypervolume(*volume_data(parts, None))
     if len(experiments) == 1:
         figures |= _figures_of_one(experiments[0], searches[0])
     folder_for_output(out)

@@ -2,9 +2,9 @@
 
     from fanwise.plot import SearchData, incumbent, learning_curves, save_figure, workers
 
-The data classes and what is computed of them are in `data`, `halving` and `crowds`; the figures over time in `figures`,
-the others in `ladder`, `landscapes` and `fronts`. Importing this package does not load matplotlib; drawing does. It
-knows nothing of tuners and records: they make a `SearchData`.
+The data classes and what is computed of them are in `data`, `halving` and `crowds`; the figures over time in `figures`
+and `hypervolumes`, the others in `ladder`, `landscapes` and `fronts`. Importing this package does not load matplotlib;
+drawing does. It knows nothing of tuners and records: they make a `SearchData`.
 """
 
 from .canvas import save_figure as save_figure
@@ -17,6 +17,8 @@ from .figures import learning_curves as learning_curves
 from .figures import workers as workers
 from .fronts import FrontData as FrontData
 from .fronts import pareto_front as pareto_front
+from .hypervolumes import VolumeData as VolumeData
+from .hypervolumes import hypervolume as hypervolume
 from .ladder import rungs as rungs
 from .landscapes import hyperparameters as hyperparameters
 from .landscapes import parallel_coordinates as parallel_coordinates

@@ -33,6 +33,7 @@ class FrontData:
         points: trial and values, in the order of the objectives; all finite.
         front: which points nothing dominates, as places in `points`.
         n_left_out: reports that had a value which is not finite.
+        infeasible: which points violate a constraint.
     """
 
     name: str
@@ -40,6 +41,7 @@ class FrontData:
     points: Sequence[tuple[int, tuple[float, ...]]]
     front: Sequence[int]
     n_left_out: int = 0
+    infeasible: Sequence[int] = ()
 
     def __post_init__(self) -> None:
         if not 2 <= len(self.objectives) <= _MAX_OBJECTIVES:
@@ -61,7 +63,10 @@ def pareto_front(data: FrontData) -> "Figure":
     if data.front:
         whose = f"of {counted(n_trials, 'trial')}"
         head += f": {len(data.front):,} of {counted(len(data.points), 'report')} on the Pareto front, {whose}"
+    elif data.infeasible:
+        head += ": no report meets all constraints"
     left_out = f" ({data.n_left_out:,} not finite are left out)" if data.n_left_out else ""
+    left_out += f" (crosses: {len(data.infeasible):,} infeasible)" if data.infeasible else ""
     figure.suptitle(f"{head}{left_out}", x=0.02, ha="left", fontsize=12)
     for axes, (x, y) in zip(panels, pairs, strict=True):
         _draw_pair(axes, data, x, y)
@@ -82,16 +87,21 @@ def _draw_pair(axes: "Axes", data: FrontData, x: int, y: int) -> None:
     if not data.points:
         say_nothing_yet(axes, "no report with finite values yet")
         return
-    inside = [v for _, v in data.points if _inside(scales[0], v[x]) and _inside(scales[1], v[y])]
+    infeasible = set(data.infeasible)
+    places = [i for i, (_, v) in enumerate(data.points) if _inside(scales[0], v[x]) and _inside(scales[1], v[y])]
+    inside = [(data.points[i][1], i in infeasible) for i in places]
     dots = [inside[i] for i in thin(len(inside), _MAX_DOTS)]
     size = 14 if len(dots) <= 500 else 5
-    axes.scatter([v[x] for v in dots], [v[y] for v in dots], s=size, color="#bdbdbd", linewidths=0)
+    for is_infeasible, marker, width in ((True, "x", 1.0), (False, "o", 0.0)):
+        drawn = [v for v, beyond in dots if beyond is is_infeasible]
+        xs, ys = [v[x] for v in drawn], [v[y] for v in drawn]
+        axes.scatter(xs, ys, s=size, color="#bdbdbd", marker=marker, linewidths=width)
     if len(dots) < len(data.points) and len(inside) < len(data.points):
         text = f"reports beyond these axes: {len(data.points) - len(inside):,}"
         axes.text(1.0, 1.005, text, transform=axes.transAxes, ha="right", va="bottom", fontsize=8, color="#767676")
     sign = 1.0 if data.objectives[x][1] == "min" else -1.0
     front = sorted((data.points[place] for place in data.front), key=lambda p: sign * p[1][x])
-    if len(data.objectives) == 2:
+    if len(data.objectives) == 2 and front:
         xs, ys = _edge([(values[x], values[y]) for _, values in front])
         axes.plot(xs, ys, color=PALETTE[0], linewidth=1.5, zorder=3)
     axes.plot([v[x] for _, v in front], [v[y] for _, v in front], "o", color=PALETTE[0], markersize=6, zorder=3.1)

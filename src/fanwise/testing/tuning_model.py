@@ -42,6 +42,7 @@ from .scripted_search import planned_answer
 
 SPACE = Space({"n": randint(0, 10**6)})
 SEED = 7
+REFERENCE = 2.5  # of one objective the hypervolume is how much better than this the best is
 CRASHES = ("exception", "exit", "signal", "out-of-memory", "lost")
 _END, _SUGGESTION = -1, -2  # the keys of deadlines that are no trial's
 
@@ -69,6 +70,7 @@ class SearchSettings:
     high: float | None
     unimproved: int | None
     bound: float | None
+    volume: float | None
 
     def limits(self) -> dict[str, Any]:
         """The arguments of the StoppingCriterion."""
@@ -80,6 +82,8 @@ class SearchSettings:
             "min_metric_value": self.low,
             "max_metric_value": self.high,
             "max_num_trials_without_improvement": self.unimproved,
+            "max_hypervolume": self.volume,
+            "reference_point": None if self.volume is None else {"loss": REFERENCE},
         }
 
 
@@ -308,6 +312,11 @@ class TuningModel:
     def numbers(self) -> list[float]:
         return [report.value for report in self.reports if not math.isnan(report.value) and report.beyond == 0.0]
 
+    def volume(self) -> float:
+        """How much better than the reference the best of all reports is, void ones too, in either mode."""
+        sign = 1.0 if self.given.mode == "min" else -1.0
+        return max([0.0, *(sign * (REFERENCE - value) for value in self.numbers() if math.isfinite(value))])
+
     # -- limits -----------------------------------------------------------------------------------------------------
 
     def _limit(self, now_s: float) -> str | None:
@@ -327,6 +336,8 @@ class TuningModel:
             return f"loss {max(numbers):g} is at or above max_metric_value={given.high:g}"
         if given.low is not None and numbers and min(numbers) <= given.low:
             return f"loss {min(numbers):g} is at or below min_metric_value={given.low:g}"
+        if given.volume is not None and self.volume() >= given.volume:
+            return f"hypervolume {self.volume():g} is at or above max_hypervolume={given.volume:g}"
         return None
 
     def _obey(self, now_s: float) -> None:

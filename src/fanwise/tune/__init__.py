@@ -26,6 +26,7 @@ from .decisions.replay import Replayed as Replayed
 from .experiment import Best as Best
 from .experiment import Experiment as Experiment
 from .experiment import load_experiment as load_experiment
+from .fronts import ParetoPoint as ParetoPoint
 from .one_call import search as search
 from .record.names import list_experiments as list_experiments
 from .replaying import replay_experiment as replay_experiment

@@ -384,6 +384,7 @@ def open_search(
     check_scheduler(chosen)
     if stop is not None:
         check_stop(stop)
+        stop.reference_losses(chosen.objectives)
     chosen.check(whole)
     checked_callbacks(callbacks)
     folder_name = new_name("asked", time.time(), os.urandom(8)) if name is None else check_name(name)

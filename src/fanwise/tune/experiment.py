@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..base.errors import RecordError
 from .exporting import write_frame
+from .fronts import ParetoPoint, objectives_of, pareto_of
 from .record import history as _history
 from .record.frames import results_frame, trials_frame
 from .record.history import Failure, History
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from ..plot.data import SearchData
+    from ..plot.hypervolumes import VolumeData
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,30 @@ class Experiment:
         config = dict(state.trials[trial_id].config)
         return Best(trial_id, value, config, state.reports.iters[row], state.violated(row))
 
+    def pareto(self) -> list[ParetoPoint]:
+        """The reports that no other report dominates in all objectives, the best in the first objective first.
+
+        Every report that counts is looked at, not only the last of each trial, and those that violate a constraint are
+        left out. With one objective it is the best report.
+
+        >>> [(point.trial_id, point.values) for point in load_experiment("networks").pareto()]
+        [(3, {'error': 0.02, 'latency_ms': 9.0}), (7, {'error': 0.05, 'latency_ms': 4.0})]
+        """
+        return pareto_of(self.history(), objectives_of(self._meta))
+
+    def hypervolume(self, reference_point: Mapping[str, float] | None = None) -> float:
+        """The volume that all reports dominate together, up to a reference point; exact.
+
+        Args:
+            reference_point: name of each objective to the value that is just not good enough any more; None: the worst
+                of the Pareto front in each objective, and a tenth of its extent more. To compare searches, give one.
+
+        Raises:
+            ValueError: the point does not have a finite number for each objective.
+        """
+        steps = self.volume_data(reference_point).steps
+        return steps[-1][1] if steps else 0.0
+
     @property
     def utilisation(self) -> float | None:
         """Share of the worker time that went into the objective, 0 to 1; None before the first objective began.
@@ -218,6 +244,12 @@ class Experiment:
 
         return search_data(self.name, self._meta, self.history())
 
+    def volume_data(self, reference_point: Mapping[str, float] | None = None) -> "VolumeData":
+        """How the hypervolume grew, as the plain data that `fanwise.plot.hypervolume` draws. As `hypervolume`."""
+        from .pictures import volume_data
+
+        return volume_data([(self.name, self._meta, self.history())], reference_point)[0]
+
     def snapshot(self) -> SearchSnapshot:
         """What the terminal shows of it: the same as while it runs."""
         history = self.history()
@@ -269,6 +301,12 @@ class Experiment:
         from .pictures import front_data
 
         return fronts.pareto_front(front_data(self.name, self._meta, self.history()))
+
+    def plot_hypervolume(self, reference_point: Mapping[str, float] | None = None) -> "Figure":
+        """The hypervolume over wall-clock time, as a matplotlib figure. Arguments and errors as `hypervolume`."""
+        from ..plot import hypervolumes
+
+        return hypervolumes.hypervolume(self.volume_data(reference_point))
 
     def history(self) -> History:
         """What the events add up to so far: the plain data behind the tables. Do not change it."""

@@ -10,6 +10,8 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
+from .hypervolume import volume
+
 Points: TypeAlias = Any  # an array or rows of numbers; numpy is loaded later
 
 
@@ -160,8 +162,7 @@ def crowding_distances(losses_NM: Points) -> list[float]:
 def hypervolume(losses_NM: Points, reference_M: Sequence[float]) -> float:
     """The volume that the points dominate together, up to a reference point; exact.
 
-    Points that are not better than the reference in every loss add nothing. For two losses O(N log N), for more the
-    algorithm of While, Bradstreet and Barone (WFG, 2012), which is exponential in the number of losses.
+    Points that are not better than the reference in every loss add nothing. See `hypervolume.volume`.
 
     Raises:
         ValueError: the reference has another number of losses.
@@ -172,38 +173,7 @@ def hypervolume(losses_NM: Points, reference_M: Sequence[float]) -> float:
     points = _matrix(losses_NM)
     if points.shape[1] != len(reference_M):
         raise ValueError(f"the points have {points.shape[1]} losses, the reference {len(reference_M)}: {reference_M!r}")
-    inside = [row for row in points.tolist() if all(loss < r for loss, r in zip(row, reference_M, strict=True))]
-    return _volume(_undominated(inside), list(map(float, reference_M)))
-
-
-def _volume(points: list[list[float]], reference: list[float]) -> float:
-    """Of points of which none dominates another: each adds what is its own, without what later ones dominate."""
-    if len(reference) == 1:
-        return reference[0] - points[0][0] if points else 0.0
-    if len(reference) == 2:
-        total, top = 0.0, reference[1]
-        for first, second in sorted(points):
-            total += (reference[0] - first) * (top - second)
-            top = second
-        return total
-    points = sorted(points, reverse=True)  # by the first loss, the worst first: the sets that are left stay small
-    total = 0.0
-    for place, point in enumerate(points):
-        own = 1.0
-        for loss, limit in zip(point, reference, strict=True):
-            own *= limit - loss
-        shared = [[max(a, b) for a, b in zip(point, other, strict=True)] for other in points[place + 1 :]]
-        total += own - _volume(_undominated(shared), reference)
-    return total
-
-
-def _undominated(points: list[list[float]]) -> list[list[float]]:
-    """Each point that nothing dominates, once."""
-    kept: list[list[float]] = []
-    for point in sorted(points):  # who comes later dominates nobody who came earlier
-        if not any(all(a <= b for a, b in zip(other, point, strict=True)) for other in kept):
-            kept.append(point)
-    return kept
+    return volume(points.tolist(), reference_M)
 
 
 def _matrix(losses_NM: Points) -> Any:

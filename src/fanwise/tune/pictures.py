@@ -2,6 +2,7 @@
 
     History, meta --search_data--> SearchData      reports that count, stays on workers, the space's axes
                   --front_data---> FrontData       reports with all their objectives, and the Pareto front
+                  --volume_data--> VolumeData      how the hypervolume grew
 
 Knows the record and the space, so that the figures need not. Reports that became void, and those that were repeated
 after a pause, are left out.
@@ -14,7 +15,8 @@ from typing import Any
 
 from ..plot.data import Hyperparameter, ReportPoint, SearchData, Span
 from ..plot.fronts import FrontData
-from .pareto import first_front
+from ..plot.hypervolumes import VolumeData
+from .fronts import front_of, objectives_of, reference_losses, results_of, volumes_of
 from .record.history import History, Trial, spans
 from .spaces import Space
 from .spaces.domains import Domain
@@ -62,14 +64,40 @@ def front_data(name: str, meta: Mapping[str, Any], history: History) -> FrontDat
     Raises:
         ValueError: the search has one objective, or more than can be drawn.
     """
-    objectives = [(str(metric), str(mode)) for metric, mode in meta["objectives"]]
-    columns = [history.reports.values.get(metric) or [None] * len(history.reports) for metric, _ in objectives]
-    counted = compress(zip(history.reports.trial_ids, *columns, strict=True), history.counts())
-    reported = [(row[0], tuple(map(float, row[1:]))) for row in counted if all(map(is_number, row[1:]))]
-    points = [(trial_id, values) for trial_id, values in reported if all(map(math.isfinite, values))]
-    signs = [1.0 if mode == "min" else -1.0 for _, mode in objectives]
-    losses = [tuple(sign * value for sign, value in zip(signs, values, strict=True)) for _, values in points]
-    return FrontData(name, objectives, points, first_front(losses) if losses else [], len(reported) - len(points))
+    objectives = objectives_of(meta)
+    results, num_left_out = results_of(history, objectives)
+    return FrontData(
+        name,
+        [(one.metric, one.mode) for one in objectives],
+        [(result.trial_id, result.values) for result in results],
+        front_of(results),
+        num_left_out,
+        [place for place, result in enumerate(results) if not result.feasible],
+    )
+
+
+def volume_data(
+    searches: Sequence[tuple[str, Mapping[str, Any], History]],  # Any: JSON
+    reference_point: Mapping[str, float] | None,
+) -> list[VolumeData]:
+    """Of each search (name, meta, history), all up to one reference point: the one given, or one made of all results.
+
+    Raises:
+        ValueError: the searches do not have the same objectives, or the point does not fit them.
+    """
+    objectives = objectives_of(searches[0][1])
+    if any(objectives_of(meta) != objectives for _, meta, _ in searches):
+        raise ValueError("the hypervolumes of searches of different objectives cannot be compared")
+    found = [results_of(history, objectives)[0] for _, _, history in searches]
+    reference = reference_losses(objectives, reference_point, found)
+    point = {} if reference is None else {o.metric: o.loss(x) for o, x in zip(objectives, reference, strict=True)}
+    data = []
+    for (name, _, history), results in zip(searches, found, strict=True):
+        zero_s = history.progress.first_ready_s or 0.0
+        volumes = [] if reference is None else volumes_of(results, reference)
+        steps = [(max(0.0, t_s - zero_s), volume) for t_s, volume in volumes]
+        data.append(VolumeData(name, point, steps, max(0.0, history.last_s - zero_s)))
+    return data
 
 
 def _hyperparameters(space: Space, trials: Sequence[Trial]) -> list[Hyperparameter]:

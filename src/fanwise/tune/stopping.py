@@ -3,16 +3,19 @@
     Counts (seconds, trials, reports, extremes)  --StoppingCriterion.verdict-->  None, or why to stop and how hard
 
 The names and meanings are Syne Tune's. Knows numbers only: no clock, no trials, no scheduler; the tuner fills Counts.
-Counts keeps the extremes of the metrics that the criterion names and of no others, so its size does not grow.
+Counts keeps the extremes of the metrics that the criterion names and of no others, so its size does not grow, but for a
+front of several objectives where its hypervolume is limited.
 """
 
 import math
 import numbers
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ..base.nearest import names_nearest_option, nearest
+from .hypervolume import Front
+from .searchers.base import Objective
 from .values import is_number
 
 
@@ -40,6 +43,7 @@ class Counts:
         last_names: what the last report had, as long as some are unseen.
         num_trials_without_improvement: trials that have ended since the best report, without the one that made it.
         best_rank, best_trial_id: infeasibility and loss of the best finite report, void ones too, and whose it was.
+        front: what no other report dominates, up to the criterion's reference point; None: it has none.
         wallclock_s: seconds since the search began, at the last look before it was stopped.
     """
 
@@ -58,6 +62,7 @@ class Counts:
     largest: dict[str, float] = field(default_factory=dict)
     unseen: frozenset[str] = field(init=False)
     last_names: tuple[str, ...] = ()
+    front: Front | None = None
 
     def __post_init__(self) -> None:
         self.unseen = self.watched
@@ -71,6 +76,13 @@ class Counts:
         """Keep the extremes of other metrics from now on; those that were kept before stay as they are."""
         self.unseen = (self.unseen & watched) | (watched - self.watched)
         self.watched = watched
+
+    def keep_front(self, reference: Sequence[float] | None) -> None:
+        """Keep the front up to this point, in losses, from now on; the same one goes on."""
+        if reference is None:
+            self.front = None
+        elif self.front is None or self.front.reference != tuple(reference):
+            self.front = Front(reference)
 
     def add_report(self, values: Mapping[str, object], *, is_feasible: bool = True) -> None:
         """One more evaluation. Watched values that are NaN or no numbers leave the extremes as they were, and so does a
@@ -88,8 +100,11 @@ class Counts:
                 self.smallest[name] = min(value, self.smallest.get(name, value))
                 self.largest[name] = max(value, self.largest.get(name, value))
 
-    def add_result(self, trial_id: int, infeasibility: float, loss: float) -> None:
-        """How far a report is from meeting all constraints, and the first objective; smaller is better."""
+    def add_result(self, trial_id: int, infeasibility: float, losses: Sequence[float]) -> None:
+        """How far a report is from meeting all constraints, and its objectives; smaller is better."""
+        if self.front is not None and not infeasibility:
+            self.front.add(losses)
+        loss = losses[0]
         if math.isfinite(loss) and math.isfinite(infeasibility) and (infeasibility, loss) < self.best_rank:
             self.best_rank, self.best_trial_id = (infeasibility, loss), trial_id
             self.num_trials_without_improvement = 0
@@ -125,6 +140,9 @@ class StoppingCriterion:
         max_num_evaluations: reports of all trials together.
         max_metric_value: the metric is at or above this; a number for the scheduler's metric, or {name: number}.
         min_metric_value: the metric is at or below this; likewise.
+        max_hypervolume: the volume that the reports dominate together, up to `reference_point`, is at or above this;
+            for several objectives. Reports that violate a constraint do not count.
+        reference_point: {name of an objective: the value that is just not good enough any more}, for all objectives.
 
     Raises:
         TypeError: a limit of the wrong type, or an unknown one (names the nearest).
@@ -146,9 +164,11 @@ class StoppingCriterion:
     max_num_evaluations: int | None = None
     max_metric_value: float | Mapping[str, float] | None = None
     min_metric_value: float | Mapping[str, float] | None = None
+    max_hypervolume: float | None = None
+    reference_point: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
-        names = [option.name for option in fields(self)]
+        names = [option.name for option in fields(self)][:-1]
         if all(getattr(self, name) is None for name in names):
             raise ValueError(
                 f"StoppingCriterion() would let the search run for ever; set one of {', '.join(names)}, "
@@ -157,8 +177,42 @@ class StoppingCriterion:
         _check_seconds(self.max_wallclock_time)
         for name in names[1:5]:
             _check_count(name, getattr(self, name))
-        for name in names[5:]:
+        for name in names[5:7]:
             object.__setattr__(self, name, _metric_limit(name, getattr(self, name)))
+        self._check_hypervolume()
+
+    def _check_hypervolume(self) -> None:
+        limit, reference = self.max_hypervolume, self.reference_point
+        if (limit is None) != (reference is None):
+            raise ValueError(
+                "max_hypervolume and reference_point belong together: "
+                f"got max_hypervolume={limit!r} and reference_point={reference!r}"
+            )
+        if limit is None:
+            return
+        if not is_number(limit):
+            raise TypeError(f"max_hypervolume must be a number, got {limit!r} of type {type(limit).__name__}")
+        if not 0 < limit < math.inf:
+            raise ValueError(f"max_hypervolume must be above 0 and finite, got {limit!r}")
+        if not isinstance(reference, Mapping):
+            raise TypeError(f"reference_point must be {{name of an objective: number}}, got {reference!r}")
+        object.__setattr__(self, "reference_point", _metric_limit("reference_point", reference))
+
+    def reference_losses(self, objectives: Sequence[Objective]) -> tuple[float, ...] | None:
+        """The reference point as losses, in the order of the objectives; None: there is none.
+
+        Raises:
+            ValueError: it does not have a value for each objective, or others; names them.
+        """
+        if self.reference_point is None:
+            return None
+        names = [objective.metric for objective in objectives]
+        if sorted(names) != sorted(self.reference_point):
+            raise ValueError(
+                f"reference_point must have a value for each objective, {', '.join(map(repr, names))}, "
+                f"and got {', '.join(map(repr, self.reference_point))}"
+            )
+        return tuple(objective.loss(self.reference_point[objective.metric]) for objective in objectives)
 
     def to_json(self) -> dict[str, object]:
         """The limits that are set, for the record; an infinite one is written as Python's JSON does."""
@@ -215,6 +269,9 @@ class StoppingCriterion:
             for name, limit in _limits(self.min_metric_value, counts.metric).items():
                 if counts.smallest.get(name, math.inf) <= limit:
                     return f"{name} {counts.smallest[name]:g} is at or below min_metric_value={limit:g}"
+        most_volume, front = self.max_hypervolume, counts.front
+        if most_volume is not None and front is not None and front.volume >= most_volume:
+            return f"hypervolume {front.volume:g} is at or above max_hypervolume={most_volume:g}"
         return None
 
 

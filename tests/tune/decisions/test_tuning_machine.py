@@ -27,7 +27,9 @@ from fanwise.tune.stopping import StoppingCriterion
 
 
 def searches(**limits: st.SearchStrategy[Any]) -> st.SearchStrategy[SearchSettings]:  # Any: as the settings have them
-    never = dict.fromkeys(("equal", "started", "completed", "evaluations", "low", "high", "unimproved"), st.none())
+    never = dict.fromkeys(
+        ("equal", "started", "completed", "evaluations", "low", "high", "unimproved", "volume"), st.none()
+    )
     return st.builds(
         SearchSettings,
         n_workers=st.sampled_from([2, 3, 1]),
@@ -53,6 +55,7 @@ LIMITED = searches(
     completed=MAYBE,
     evaluations=MAYBE,
     unimproved=st.sampled_from([None, None, 1, 2, 3]),
+    volume=st.sampled_from([None, 1.0, 9.0]),
     wallclock_s=st.sampled_from([math.inf, math.inf, 20.0, 60.0]),
     low=st.sampled_from([None, None, 0.0]),
     high=st.sampled_from([None, None, 9.0]),
@@ -410,6 +413,7 @@ def state_of_model(model: TuningModel) -> dict[str, object]:
             {"loss": min(numbers)} if numbers and watched else {},
             {"loss": max(numbers)} if numbers and watched else {},
             model.record(),
+            None if model.given.volume is None else model.volume(),
         ),
         "failures": (len(model.reasons), len(kinds), {kind: kinds.count(kind) for kind in kinds}),
         "best": model.best(),
@@ -487,6 +491,7 @@ def state_of(tuning: Any) -> dict[str, object]:  # Any: it looks at what is priv
             counts.smallest,
             counts.largest,
             (counts.best_rank, counts.best_trial_id, counts.num_trials_without_improvement),
+            None if counts.front is None else counts.front.volume,
         ),
         "failures": (tuning._failures._finished, tuning._failures._failed, dict(tuning._failures._reasons)),
         "best": tuning.best,

@@ -155,6 +155,7 @@ class Tuning:
         self._has_searcher = scheduler.searcher is not None
         self._budget_s = None if scheduler.searcher is None else scheduler.searcher.budget_s
         self._counts = Counts(self._metric, criterion.watched(self._metric))
+        self._counts.keep_front(criterion.reference_losses(self._objectives))
         self._failures = Failures(max_equal_failures)
         self._n_workers = at_least("n_workers", n_workers, 0)
         self._free_slots = list(range(n_workers))
@@ -749,6 +750,7 @@ class Tuning:
     def _set_criterion(self, stop: Mapping[str, object]) -> None:
         self._criterion = StoppingCriterion.from_json(stop)
         self._counts.watch(self._criterion.watched(self._metric))
+        self._counts.keep_front(self._criterion.reference_losses(self._objectives))
 
     def _set_workers(self, n_workers: int) -> None:
         busy = {trial.slot for trial in self._trials.values()}
@@ -829,7 +831,7 @@ class Tuning:
             trial.told = "stop"
             self._tell_to_stop(trial, now_s)
             return STOP
-        self._counts.add_result(trial.trial_id, beyond, losses[0])
+        self._counts.add_result(trial.trial_id, beyond, losses)
         self._keep_best(trial, beyond, losses[0], values)
         resource_attr = self._resource_attr
         resource = float(trial.iter if resource_attr is None else values[resource_attr])  # type: ignore[arg-type]  # checked

@@ -118,7 +118,7 @@ class HistoryMachine(RuleBasedStateMachine):
                 assert [losses for _, _, losses, _ in got] == [losses for _, _, losses, _ in expected]
             np.testing.assert_allclose([x for _, x, _, _ in got], [x for _, x, _, _ in expected], atol=1e-12)
         first = [self.model.values(trial_id)[0] for trial_id in self.model.reports]
-        assert self.history.num_results == sum(one is not None and math.isfinite(one[0]) for one in first)
+        assert self.history.num_results() == sum(one is not None and math.isfinite(one[0]) for one in first)
         alive = {i for i in self.model.reports if i in self.history}
         assert alive.isdisjoint(self.model.status), "a trial that is over still has its reports"
 
@@ -213,6 +213,47 @@ def test_where_there_is_no_result_a_model_of_numbers_gets_the_worst_one() -> Non
     data = reported([(1.0, 5.0), (2.0, 4.0), (math.inf, 0.0)]).data()
     assert data.filled().tolist() == [[1.0, 5.0], [2.0, 4.0], [2.0, 5.0]]
     assert reported([(math.inf,)]).data().filled().tolist() == [[0.0]]
+
+
+def violating(trial_id: int, iter: int, loss: float, *violations: float) -> Observation:
+    infeasibility = sum(max(violation, 0.0) for violation in violations)
+    return Observation(trial_id, {"x": x(trial_id)}, iter, iter, (loss,), {}, violations, infeasibility)
+
+
+def test_violations_stand_beside_the_losses_until_they_are_void() -> None:
+    history = History(Encoder(SPACE))
+    history.on_end(9, "Failed", np.array([x(9)]))  # before anybody knows of constraints
+    for observation in [violating(0, 1, 5.0, -1.0, 2.0), violating(0, 2, 4.0, 3.0, 0.5), violating(1, 1, 1.0, -2.0, -3.0)]:
+        history.observe(observation)
+    assert history.data().violations_NC.tolist() == [[3.0, 0.5], [-2.0, -3.0], [math.inf, math.inf]]
+    assert history.data().infeasibility_N.tolist() == [3.5, 0.0, math.inf]
+    history.on_rewind(0, 1)
+    before = history.data()
+    assert before.losses_NM.tolist() == [[5.0], [1.0], [math.inf]]
+    assert before.violations_NC.tolist() == [[-1.0, 2.0], [-2.0, -3.0], [math.inf, math.inf]]
+    history.observe(violating(0, 2, 5.0, -1.0, 1.0))
+    assert not history.data().equals(before), "the loss is the same, the second violation is not"
+    history.observe(violating(1, 2, 0.0, math.inf, 0.0))
+    assert history.data().losses_NM[1].tolist() == [math.inf], "an infinite violation is no result"
+
+
+def test_trials_can_be_left_out_as_if_they_had_not_reported() -> None:
+    history = reported([(3.0,), (1.0,), (2.0,), (math.inf,)])
+    assert history.data(without=[1, 3, 77]).trial_ids_N.tolist() == [0, 2]
+    assert history.num_results(without=[1, 3, 77]) == 2
+    assert history.data().loss_N.tolist() == [3.0, 1.0, 2.0, math.inf], "they are still there"
+    history = History(Encoder(SPACE), ByLevel((1.0, 2.0)))
+    for trial_id in range(3):
+        history.observe(violating(trial_id, 1 + trial_id, 1.0))
+    assert [history.data(enough=2, without=without).level for without in ([], [2])] == [2.0, 1.0]
+
+
+def test_the_best_quarter_meets_the_constraints_as_far_as_it_can() -> None:
+    history = History(Encoder(SPACE))
+    for trial_id, (loss, violation) in enumerate([(1, 9), (2, 0), (3, 4), (0, 5), (7, 6), (8, -1), (5, 7), (6, 8)]):
+        history.observe(violating(trial_id, 1, loss, violation))
+    assert history.data(limit=4).trial_ids_N.tolist() == [1, 5, 6, 7]
+    assert history.data(limit=7).trial_ids_N.tolist() == [1, 2, 3, 4, 5, 6, 7]
 
 
 def test_a_trial_that_is_over_leaves_a_row_and_nothing_else() -> None:

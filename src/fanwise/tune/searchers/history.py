@@ -8,21 +8,22 @@ Which report is learnt from is a policy:
     ByLevel      each trial's first one at a resource level; the highest level that enough trials have reached (BOHB:
                  Falkner et al., arXiv 1807.01774, section 3.2)
 
-What counts as a result: a report of finite losses. An infinite loss is a report without a result, and a trial that
+What counts as a result: a report of finite numbers. An infinite loss is a report without a result, and a trial that
 failed has none either, whatever it reported before: both stand in the data with +inf, so that a model can keep away
-from there. A trial that failed without a report is kept if its row is given. Reports that a rewind has made void leave
-no trace: the data is the same as if they had never come.
+from there. A report that violates a constraint is a result, and its violations stand beside its losses. A trial that
+failed without a report is kept if its row is given. Reports that a rewind has made void leave no trace: the data is
+the same as if they had never come.
 
-Memory: a trial that is over is one row of numbers. One that may still report has its reports too, 16 bytes and 8 for
-each objective, because a rewind may go back to any of them.
+Memory: a trial that is over is one row of numbers. One that may still report has its reports too, 24 bytes and 8 for
+each objective and constraint, because a rewind may go back to any of them.
 """
 
-# N: trials, D: hyperparameters, L: levels, M: objectives
+# N: trials, D: hyperparameters, L: levels, M: objectives, C: constraints
 
 import math
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, final
 
@@ -81,6 +82,8 @@ class Data:
         trial_ids_N: of which trials.
         rows_ND: their configurations (`encoding`).
         losses_NM: what came out, finite; +inf where there is no result.
+        violations_NC: by how much each constraint is violated, at most 0 where it is met; +inf where there is no result.
+        infeasibility_N: all of that in one number, 0 where every constraint is met; +inf where there is no result.
         is_over_N: whether the trial is over; what others reported may not be their last word.
         level: the resource level that it is about; None: each trial's last report.
     """
@@ -88,6 +91,8 @@ class Data:
     trial_ids_N: npt.NDArray[np.int64]
     rows_ND: Rows
     losses_NM: Floats
+    violations_NC: Floats
+    infeasibility_N: Floats
     is_over_N: npt.NDArray[np.bool_]
     level: float | None
 
@@ -108,6 +113,7 @@ class Data:
             and np.array_equal(self.trial_ids_N, other.trial_ids_N)
             and np.array_equal(self.rows_ND, other.rows_ND, equal_nan=True)
             and np.array_equal(self.losses_NM, other.losses_NM)
+            and np.array_equal(self.violations_NC, other.violations_NC)
             and np.array_equal(self.is_over_N, other.is_over_N)
         )
 
@@ -126,7 +132,7 @@ class _Living:
     slot: int
     iters: "array[int]" = field(default_factory=lambda: array("q"))
     resources: "array[float]" = field(default_factory=lambda: array("d"))
-    losses: "array[float]" = field(default_factory=lambda: array("d"))  # M for each report
+    numbers: "array[float]" = field(default_factory=lambda: array("d"))  # M + 1 + C for each report
 
 
 @final
@@ -157,17 +163,26 @@ class History:
         self._ids = np.empty(0, np.int64)
         self._rows = np.empty((0, encoder.num_dims))
         num_levels = 1 if self._levels is None else len(self._levels)
-        self._values = np.empty((0, num_levels, 1))  # NaN: did not report there
+        self._num_objectives = 1  # until the first report
+        # The losses, the infeasibility, the violations; NaN: did not report there.
+        self._values = np.empty((0, num_levels, 2))
         self._is_over = np.empty(0, bool)
 
     def __contains__(self, trial_id: object) -> bool:
         """Whether the trial has reported and may go on."""
         return trial_id in self._living
 
-    @property
-    def num_results(self) -> int:
-        """How many trials have a result at the first level, which is where most have one."""
-        return int(np.isfinite(self._values[: self._num_slots, 0, 0]).sum())
+    def num_results(self, *, without: Collection[int] = ()) -> int:
+        """How many trials, without these, have a result at the first level, which is where most have one."""
+        return int(np.isfinite(self._standing(without)[:, 0, 0]).sum())
+
+    def _standing(self, without: Collection[int]) -> Floats:
+        """The values of all slots, as if the trials `without` had not reported."""
+        values = self._values[: self._num_slots]
+        if without:
+            values = values.copy()
+            values[np.isin(self._ids[: self._num_slots], list(without))] = math.nan
+        return values
 
     def observe(self, observation: Observation) -> None:
         """A trial reported."""
@@ -175,14 +190,15 @@ class History:
         if living is None:
             slot = self._enter(observation.trial_id, self._encoder.encode(observation.config))
             living = self._living[observation.trial_id] = _Living(slot)
-        losses = observation.losses
-        if not all(map(math.isfinite, losses)):
-            losses = (math.inf,) * len(losses)
+        numbers = (*observation.losses, observation.infeasibility, *observation.violations)
+        if not all(map(math.isfinite, numbers)):
+            numbers = (math.inf,) * len(numbers)
         living.iters.append(observation.iter)
         living.resources.append(observation.resource)
-        living.losses.extend(losses)
-        self._make_room(len(losses))
-        self._write(living.slot, observation.resource, losses)
+        living.numbers.extend(numbers)
+        self._num_objectives = len(observation.losses)
+        self._make_room(len(numbers))
+        self._write(living.slot, observation.resource, numbers)
 
     def on_rewind(self, trial_id: int, to_iter: int) -> None:
         """The reports of the trial after iteration `to_iter` are void."""
@@ -191,10 +207,10 @@ class History:
             return
         size = self._values.shape[2]
         stand = bisect_right(living.iters, to_iter)
-        del living.iters[stand:], living.resources[stand:], living.losses[stand * size :]
+        del living.iters[stand:], living.resources[stand:], living.numbers[stand * size :]
         self._values[living.slot] = math.nan
         for place, resource in enumerate(living.resources):
-            self._write(living.slot, resource, living.losses[place * size : (place + 1) * size])
+            self._write(living.slot, resource, living.numbers[place * size : (place + 1) * size])
 
     def on_end(self, trial_id: int, status: str, row: Floats | None = None) -> None:
         """The trial is over for good.
@@ -217,27 +233,30 @@ class History:
         if status == "Failed":
             self._values[slot] = math.inf
 
-    def data(self, *, enough: int = 1, limit: int | None = None) -> Data:
+    def data(self, *, enough: int = 1, limit: int | None = None, without: Collection[int] = ()) -> Data:
         """What there is to learn from.
 
         Args:
             enough: so many results a level must have; if none has, the first level counts.
             limit: of so many trials at most: a quarter are the best, the others the latest.
+            without: these trials, as if they had not reported.
         """
-        values = self._values[: self._num_slots]
+        values = self._standing(without)
         level = 0
         if self._levels is not None:
             counts = np.isfinite(values[:, :, 0]).sum(axis=0)
             level = int(max(np.flatnonzero(counts >= enough), default=0))
-        losses = values[:, level]
-        slots = np.flatnonzero(~np.isnan(losses[:, 0]))
+        numbers = values[:, level]
+        slots = np.flatnonzero(~np.isnan(numbers[:, 0]))
         slots = slots[np.argsort(self._ids[slots])]
         if limit is not None and len(slots) > limit:
-            slots = slots[_most_telling(losses[slots], limit)]
+            slots = slots[_most_telling(numbers[slots, : self._num_objectives + 1], limit)]
         return Data(
             trial_ids_N=self._ids[slots],
             rows_ND=self._rows[slots],
-            losses_NM=losses[slots],
+            losses_NM=numbers[slots, : self._num_objectives],
+            violations_NC=numbers[slots, self._num_objectives + 1 :],
+            infeasibility_N=numbers[slots, self._num_objectives],
             is_over_N=self._is_over[slots],
             level=None if self._levels is None else self._levels[level],
         )
@@ -263,19 +282,19 @@ class History:
         self._is_over = _longer(self._is_over, size)
         self._values = _longer(self._values, size)
 
-    def _make_room(self, num_objectives: int) -> None:
+    def _make_room(self, num_numbers: int) -> None:
         """Before the first report there is nothing but trials without a result: they have none of more objectives."""
-        if self._values.shape[2] != num_objectives:
-            self._values = np.repeat(self._values[:, :, :1], num_objectives, axis=2)
+        if self._values.shape[2] != num_numbers:
+            self._values = np.repeat(self._values[:, :, :1], num_numbers, axis=2)
 
-    def _write(self, slot: int, resource: float, losses: Sequence[float]) -> None:
+    def _write(self, slot: int, resource: float, numbers: Sequence[float]) -> None:
         """The next report of a trial that stands."""
         if self._levels is None:
-            self._values[slot, 0] = losses
+            self._values[slot, 0] = numbers
             return
         for level in range(bisect_right(self._levels, resource)):
             if math.isnan(self._values[slot, level, 0]):
-                self._values[slot, level] = losses
+                self._values[slot, level] = numbers
 
 
 def _longer(old: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
@@ -284,11 +303,17 @@ def _longer(old: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
     return new
 
 
-def _most_telling(losses_NM: Floats, limit: int) -> npt.NDArray[np.int64]:
-    """The places of the best quarter and of the latest others, in order. Of several objectives the ranks are added."""
+def _most_telling(numbers: Floats, limit: int) -> npt.NDArray[np.int64]:
+    """The places of the best quarter and of the latest others, in order. Of several objectives the ranks are added.
+
+    Args:
+        numbers: the losses and, last, the infeasibility: what violates less is better, whatever its losses.
+        limit: how many places.
+    """
+    losses_NM, infeasibility_N = numbers[:, :-1], numbers[:, -1]
     ranks_N = losses_NM.argsort(axis=0, kind="stable").argsort(axis=0, kind="stable").sum(axis=1)
-    is_kept = np.zeros(len(losses_NM), bool)
-    is_kept[np.argsort(ranks_N, kind="stable")[: limit // 4]] = True
+    is_kept = np.zeros(len(numbers), bool)
+    is_kept[np.lexsort((ranks_N, infeasibility_N))[: limit // 4]] = True
     others = np.flatnonzero(~is_kept)
     is_kept[others[len(others) - (limit - limit // 4) :]] = True
     return np.flatnonzero(is_kept)

@@ -50,6 +50,8 @@ class Learner(Searcher):
 
     # Of thousands of trials one more changes little: a fit serves one suggestion more for so many results.
     results_a_fit: ClassVar[int] = 200
+    # Whether what a running trial has reported so far is in the data; if not, the trial counts as pending.
+    learns_from_running: ClassVar[bool] = True
 
     encoder: "Encoder"
     history: "History"
@@ -155,13 +157,14 @@ class Learner(Searcher):
                 self._handed.pop(trial_id, None)
             self._running[trial_id] = row
         fit_bits = ask.random.getrandbits(128)
-        num_results = self.history.num_results
+        running = () if self.learns_from_running else self._running
+        num_results = self.history.num_results(without=running)
         if num_results < self.num_init:
             return False
         self._num_served += 1
         if self._data is None or self._num_served > num_results // self.results_a_fit:
             self._num_served = 0
-            data = self.history.data(enough=self.enough, limit=self.max_rows)
+            data = self.history.data(enough=self.enough, limit=self.max_rows, without=running)
             if self._data is None or not data.equals(self._data):
                 self._data, self._fit_bits, self._is_fitted = data, fit_bits, False
         return True

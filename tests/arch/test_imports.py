@@ -37,6 +37,7 @@ OPTIONAL = {
     **{name: f"with_{name}.py" for name in ("mlflow", "wandb")},
     "jaxlib": "with_jax.py",
     "gpytorch": "with_botorch.py",
+    "linear_operator": "with_botorch.py",
     "ConfigSpace": "with_configspace.py",
     "IPython": "with_ipython.py",
 }

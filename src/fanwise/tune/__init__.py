@@ -35,6 +35,7 @@ from .schedulers import BORE as BORE
 from .schedulers import CQR as CQR
 from .schedulers import MOASHA as MOASHA
 from .schedulers import NSGA2 as NSGA2
+from .schedulers import BayesianOptimization as BayesianOptimization
 from .schedulers import Clone as Clone
 from .schedulers import Decision as Decision
 from .schedulers import Done as Done
@@ -57,6 +58,7 @@ from .schedulers import Stop as Stop
 from .schedulers import SuccessiveHalving as SuccessiveHalving
 from .schedulers import Wait as Wait
 from .searchers import Ask as Ask
+from .searchers import BayesianSearcher as BayesianSearcher
 from .searchers import BORESearcher as BORESearcher
 from .searchers import CQRSearcher as CQRSearcher
 from .searchers import EvolutionSearcher as EvolutionSearcher

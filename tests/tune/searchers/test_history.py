@@ -1,7 +1,7 @@
 """History against an obvious model that keeps every report for ever and works the data out anew at each question."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import ClassVar
 
 import numpy as np
@@ -160,9 +160,9 @@ class ForgetsFailed(History):  # type: ignore[misc]
 class FirstCome(History):  # type: ignore[misc]
     """In the order of the first reports."""
 
-    def data(self, *, enough: int = 1, limit: int | None = None) -> Data:
+    def data(self, *, enough: int = 1, limit: int | None = None, without: Collection[int] = ()) -> Data:
         self._ids[:] = np.arange(len(self._ids))
-        return super().data(enough=enough, limit=limit)
+        return super().data(enough=enough, limit=limit, without=without)
 
 
 class TakesInfinite(History):  # type: ignore[misc]
@@ -223,7 +223,11 @@ def violating(trial_id: int, iter: int, loss: float, *violations: float) -> Obse
 def test_violations_stand_beside_the_losses_until_they_are_void() -> None:
     history = History(Encoder(SPACE))
     history.on_end(9, "Failed", np.array([x(9)]))  # before anybody knows of constraints
-    for observation in [violating(0, 1, 5.0, -1.0, 2.0), violating(0, 2, 4.0, 3.0, 0.5), violating(1, 1, 1.0, -2.0, -3.0)]:
+    for observation in [
+        violating(0, 1, 5.0, -1.0, 2.0),
+        violating(0, 2, 4.0, 3.0, 0.5),
+        violating(1, 1, 1.0, -2.0, -3.0),
+    ]:
         history.observe(observation)
     assert history.data().violations_NC.tolist() == [[3.0, 0.5], [-2.0, -3.0], [math.inf, math.inf]]
     assert history.data().infeasibility_N.tolist() == [3.5, 0.0, math.inf]

@@ -87,7 +87,7 @@ def test_what_only_polling_needs_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("module", "name", "way"),
     [
-        ("optimizer.baselines", "BayesianOptimization", "try SobolSearch or RegularizedEvolution of fanwise.tune"),
+        ("optimizer.baselines", "TPE", "BayesianOptimization is the searcher here that learns a model"),
         ("optimizer.baselines", "GridSearch", "use fanwise.tune.GridSearch with fanwise.tune.Tuner"),
         ("backend", "LocalBackend", "give a function, not a script"),
         ("experiments", "load_experiments_df", "use fanwise.tune.load_experiment"),

@@ -15,6 +15,7 @@ from .presets import BORE as BORE
 from .presets import CQR as CQR
 from .presets import MOASHA as MOASHA
 from .presets import NSGA2 as NSGA2
+from .presets import BayesianOptimization as BayesianOptimization
 from .presets import GridSearch as GridSearch
 from .presets import Hyperband as Hyperband
 from .presets import LocalSearch as LocalSearch

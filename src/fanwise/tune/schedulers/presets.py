@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from ..searchers.base import Mode, Searcher
+from ..searchers.bayesian import BayesianSearcher
 from ..searchers.bore import BORESearcher
 from ..searchers.cqr import CQRSearcher
 from ..searchers.evolution import EvolutionSearcher
@@ -136,6 +137,32 @@ def RegularizedEvolution(
     """
     return FIFOScheduler(
         EvolutionSearcher(population_size, sample_size),
+        metric=metric,
+        mode=mode,
+        constraints=constraints,
+        points_to_evaluate=points_to_evaluate,
+        random_seed=random_seed,
+    )
+
+
+@checks_options
+def BayesianOptimization(  # the field's name, and Syne Tune's
+    *,
+    metric: str | Sequence[str],
+    mode: Mode | Sequence[Mode] = "min",
+    constraints: Sequence[str] = (),
+    num_init: int = 8,
+    points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
+    random_seed: int | None = None,
+) -> FIFOScheduler:
+    """Bayesian optimization: Gaussian processes say where a trial may gain most. Needs the extra `bo`.
+
+    Args and errors are those of `FIFOScheduler` and `BayesianSearcher`.
+
+    >>> scheduler = BayesianOptimization(metric="validation_error")
+    """
+    return FIFOScheduler(
+        BayesianSearcher(num_init),
         metric=metric,
         mode=mode,
         constraints=constraints,

@@ -5,6 +5,7 @@ from .base import Mode as Mode
 from .base import Objective as Objective
 from .base import Observation as Observation
 from .base import Searcher as Searcher
+from .bayesian import BayesianSearcher as BayesianSearcher
 from .bore import BORESearcher as BORESearcher
 from .cqr import CQRSearcher as CQRSearcher
 from .evolution import EvolutionSearcher as EvolutionSearcher

@@ -82,7 +82,7 @@ class Data:
         trial_ids_N: of which trials.
         rows_ND: their configurations (`encoding`).
         losses_NM: what came out, finite; +inf where there is no result.
-        violations_NC: by how much each constraint is violated, at most 0 where it is met; +inf where there is no result.
+        violations_NC: by how much each constraint is violated, at most 0 where it is met; +inf: there is no result.
         infeasibility_N: all of that in one number, 0 where every constraint is met; +inf where there is no result.
         is_over_N: whether the trial is over; what others reported may not be their last word.
         level: the resource level that it is about; None: each trial's last report.

@@ -5,11 +5,12 @@ from typing import NoReturn
 
 from ...base.nearest import did_you_mean
 
-_MODELS = "searchers that learn a model are not there yet; try SobolSearch or RegularizedEvolution of fanwise.tune"
+_MODELS = "BayesianOptimization is the searcher here that learns a model; more are in fanwise.tune"
 _OURS = "with fanwise.tune.Tuner"
 
 OUR_WAY: Mapping[str, str] = {
-    **dict.fromkeys(("BayesianOptimization", "BORE", "KDE", "TPE", "CQR", "BOTorch", "ZeroShotTransfer"), _MODELS),
+    **dict.fromkeys(("BORE", "KDE", "TPE", "CQR", "ZeroShotTransfer"), _MODELS),
+    "BOTorch": "use BayesianOptimization, which is on BoTorch",
     **dict.fromkeys(("MOBSTER", "HyperTune", "DyHPO", "BOHB", "SyncBOHB", "SyncMOBSTER"), _MODELS),
     "GridSearch": f"use fanwise.tune.GridSearch {_OURS}",
     "REA": f"use fanwise.tune.RegularizedEvolution {_OURS}",
@@ -26,7 +27,7 @@ OUR_WAY: Mapping[str, str] = {
     "TunerCallback": "give an object with on_report, on_trial_end, ... to fanwise.tune.Tuner(callbacks=[...])",
     "PlateauStopper": "use one of StoppingCriterion's limits, or end a fanwise.tune.Tuner by its stop()",
     "load_experiments_df": "use fanwise.tune.load_experiment(name).results for each of fanwise.tune.list_experiments()",
-    "schedulers": f"the schedulers of fanwise.tune go {_OURS}; here are RandomSearch and ASHA, in baselines",
+    "schedulers": f"the schedulers of fanwise.tune go {_OURS}; baselines has RandomSearch, ASHA, BayesianOptimization",
     "searchers": f"the searchers of fanwise.tune go {_OURS}",
     "searcher": f"give a searcher to a scheduler of fanwise.tune, {_OURS}",
     "search_options": f"give a searcher with its options to a scheduler of fanwise.tune, {_OURS}",

@@ -39,6 +39,24 @@ def RandomSearch(
     return _of_space(scheduler, config_space)
 
 
+def BayesianOptimization(
+    config_space: Space | Mapping[str, Any],  # Any: domains and constants
+    *,
+    metric: str,
+    mode: Mode = "min",
+    points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
+    random_seed: int | None = None,
+    **others: object,
+) -> SchedulerOfSpace:
+    """Bayesian optimization in `config_space`; arguments and errors are `fanwise.tune.BayesianOptimization`'s."""
+    known = ("config_space", "metric", "mode", "points_to_evaluate", "random_seed")
+    refuse_options("BayesianOptimization", others, known)
+    scheduler = presets.BayesianOptimization(
+        metric=metric, mode=mode, points_to_evaluate=points_to_evaluate, random_seed=random_seed
+    )
+    return _of_space(scheduler, config_space)
+
+
 def ASHA(
     config_space: Space | Mapping[str, Any],  # Any: domains and constants
     *,

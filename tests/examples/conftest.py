@@ -17,6 +17,7 @@ SHRUNK: dict[str, dict[str, object]] = {
     "asha": {"SECONDS": 3.0, "MAX_EPOCHS": 4, "GRACE_PERIOD, REDUCTION_FACTOR": (1, 2)},
     "async_random_search": {"SECONDS": 2.0, "MAX_EPOCHS": 2, "PRINT_INTERVAL_S": 0.5},
     "autograd": {},
+    "compare_searchers": {"WORKERS": (2,), "REPETITIONS": 1, "TRIALS": 10, "MAX_EPOCHS": 1},
     "data_parallel_scratch": {"EPOCHS": 1},
     "data_parallel": {"EPOCHS": 1},
     "local_searcher": {"SECONDS": 1.5, "MAX_EPOCHS": 1, "REPETITIONS": 1},

@@ -71,6 +71,16 @@ def test_the_same_search_runs_with_more_workers(
     assert_is_picture(tmp_path / "workers-1-2-4.png")
 
 
+def test_random_search_is_compared_with_bayesian_optimization(
+    run_example: Callable[[str], str], assert_is_picture: Callable[[Path], None], tmp_path: Path
+) -> None:
+    output = run_example("compare_searchers")
+    assert output.startswith("2 searches of 10 trials, then a picture.\n")
+    for name in ("random search", "Bayesian optimization"):
+        assert re.search(rf"^{name}, 2 workers: best errors 0\.\d{{4}}$", output, re.M)
+    assert_is_picture(tmp_path / "compare-searchers.png")
+
+
 def test_successive_halving_trains_no_epoch_twice(
     run_example: Callable[[str], str], assert_is_picture: Callable[[Path], None], tmp_path: Path
 ) -> None:

@@ -88,6 +88,10 @@ def run_program(
         return Finished(process.returncode, _text_of(out), _text_of(err) + note)
 
 
+# Errors, but for one of torch 2.13 about BoTorch, which has a part of it compiled when it is loaded.
+_WARNINGS = ("-W", "error", "-W", "ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+
+
 class LoadedInterpreter:
     """An interpreter that has loaded `modules`, once, and of which programs are forked; warnings are errors in all.
 
@@ -101,7 +105,7 @@ class LoadedInterpreter:
         with its, its_starts:
             descriptors = its.fileno(), its_starts.fileno()
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-W", "error", program_server.__file__, *map(str, descriptors), *modules],
+                [sys.executable, "-P", *_WARNINGS, program_server.__file__, *map(str, descriptors), *modules],
                 pass_fds=descriptors,
                 # Importing numpy starts threads of OpenBLAS otherwise, and pandas one of pyarrow's allocator. A second
                 # thread of torch's would mostly spin.

@@ -303,7 +303,7 @@ def test_no_text_of_a_record_drives_the_terminal(foreign: str, typed: Typed, pla
 COMMANDS = [
     *((name,) for name in ("demo", "devices", "secret")),
     *(("tune", name) for name in ("run", "resume", "ls", "show", "watch", "stop", "pause", "unpause", "enqueue")),
-    *(("tune", name) for name in ("rm", "plot", "export", "replay")),
+    *(("tune", name) for name in ("rm", "plot", "importance", "export", "replay")),
 ]
 
 

@@ -1,6 +1,7 @@
 """`fanwise tune plot`, and the pictures at the end of the demo: what an experiment has to show, as files."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,6 +63,8 @@ def _figures_of_one(experiment: Experiment, search: SearchData) -> "dict[str, Fi
         figures["parallel-coordinates"] = parallel_coordinates(search)
     if levels_of(search):
         figures["rungs"] = rungs(search)
+    with suppress(ValueError):  # too few trials
+        figures["importance"] = experiment.plot_importances()
     if len(experiment.metadata["objectives"]) > 1:
         figures["pareto-front"] = experiment.plot_pareto_front()
     return figures

@@ -328,6 +328,23 @@ def tune_plot(
         typer.echo(printable_line(str(path)))
 
 
+@tune.command("importance")
+def tune_importance(name: Name, json: AsJson = False) -> None:
+    """Show how much each hyperparameter matters, and whether the model that says so is any good.
+
+    \b
+    Example:
+        fanwise tune importance lenet
+    """
+    from .importance import importance_json, importance_lines
+
+    if json:
+        typer.echo(importance_json(name))
+        return
+    for line in importance_lines(name):
+        typer.echo(line)
+
+
 @tune.command("export")
 def tune_export(
     name: Name,

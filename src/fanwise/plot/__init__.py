@@ -19,6 +19,7 @@ from .fronts import FrontData as FrontData
 from .fronts import pareto_front as pareto_front
 from .hypervolumes import VolumeData as VolumeData
 from .hypervolumes import hypervolume as hypervolume
+from .importances import importance as importance
 from .ladder import rungs as rungs
 from .landscapes import hyperparameters as hyperparameters
 from .landscapes import parallel_coordinates as parallel_coordinates

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from ..plot.data import SearchData
     from ..plot.hypervolumes import VolumeData
+    from .insight import Importances
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +302,26 @@ class Experiment:
         from .pictures import front_data
 
         return fronts.pareto_front(front_data(self.name, self._meta, self.history()))
+
+    def importances(self) -> "Importances":
+        """How much each hyperparameter matters, with spread, and how well a model predicts trials that it has not seen.
+
+        A trial counts with its best feasible report, also where it was stopped early; see `fanwise.tune.insight`.
+
+        Raises:
+            ValueError: fewer than ten trials have a result, or the space has no hyperparameters.
+        """
+        from .insight import importances_of
+
+        return importances_of(self._meta, self.history())
+
+    def plot_importances(self) -> "Figure":
+        """Importances, and predicted against seen, as a matplotlib figure. Errors as `importances`."""
+        from ..plot.importances import importance
+
+        found = self.importances()
+        bars = [(one.name, one.mean, one.deviation) for one in found.hyperparameters]
+        return importance(self.name, bars, found.predicted, found.seen, found.correlation)
 
     def plot_hypervolume(self, reference_point: Mapping[str, float] | None = None) -> "Figure":
         """The hypervolume over wall-clock time, as a matplotlib figure. Arguments and errors as `hypervolume`."""

@@ -1,0 +1,31 @@
+"""`fanwise tune importance`: how much each hyperparameter matters, to people and to programs."""
+
+from collections.abc import Iterator
+
+from ..base.text import counted, printable_line
+from ..tune import load_experiment
+from .plain_json import json_text
+
+
+def importance_lines(name: str) -> Iterator[str]:
+    """A line a hyperparameter, the most important first. ValueError: too few trials have a result."""
+    found = load_experiment(name).importances()
+    width = max(len(printable_line(one.name)) for one in found.hyperparameters)
+    for one in found.hyperparameters:
+        yield f"{printable_line(one.name):<{width}}  {one.mean:6.3f} +- {one.deviation:.3f}"
+    stopped = f", {found.num_stopped:,} of them stopped early" if found.num_stopped else ""
+    whose = f"of {counted(len(found.trials), 'trial')}{stopped}"
+    yield f"{whose}; predicted against seen: correlation {found.correlation:.2f}"
+
+
+def importance_json(name: str) -> str:
+    """The same for programs. ValueError: as above."""
+    found = load_experiment(name).importances()
+    return json_text(
+        {
+            "importances": [{"name": o.name, "mean": o.mean, "deviation": o.deviation} for o in found.hyperparameters],
+            "correlation": found.correlation,
+            "num_trials": len(found.trials),
+            "num_stopped": found.num_stopped,
+        }
+    )

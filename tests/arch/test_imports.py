@@ -91,6 +91,7 @@ QUIET = [
     "tune/decisions/orders.py",
     "tune/decisions/replay.py",
     "tune/decisions/stages.py",
+    "tune/decisions/transfer.py",
     "tune/decisions/trials.py",
     "tune/decisions/tuning.py",
     "tune/record/progress.py",

@@ -347,6 +347,24 @@ def recall_leads_to_where_suggest_did(make: Make) -> None:
             assert _played(make, space, recalls=whole[: len(whole) // 2]) == whole
 
 
+def trials_of_an_earlier_search_come_first(make: Make) -> None:
+    """A warm start: they have ids below 0, and the searcher hears of them before its first question."""
+    for name, space in SPACES.items():
+        with _in(name):
+            played = []
+            for _ in range(2):
+                play = Play(begun(make, space), space)
+                for trial_id, status in zip(range(-6, 0), _STATUSES * 2, strict=True):
+                    config = space.sample(random.Random(f"earlier/{trial_id}"))
+                    for iter in (1, 2):
+                        play.searcher.observe(observed(trial_id, config, iter, trial_id / iter))
+                    play.searcher.on_end(trial_id, status)
+                played.append(play.go_on(_NUM_STEPS // 2))
+            assert played[0] == played[1], "the same trials led to other suggestions"
+            cold = Play(begun(make, space), space).go_on(1)
+            assert (played[0][0] is None) == (cold[0] is None), "what was tried there may be tried in this search too"
+
+
 def it_draws_no_global_chance(make: Make) -> None:
     numpy: Any = sys.modules.get("numpy")
     for name, space in SPACES.items():
@@ -372,5 +390,6 @@ CHECKS: Sequence[Check] = (
     losses_may_all_be_infinite,
     whoever_has_nothing_may_be_asked_again,
     recall_leads_to_where_suggest_did,
+    trials_of_an_earlier_search_come_first,
     it_draws_no_global_chance,
 )

@@ -30,6 +30,7 @@ from .decisions.checking import problem_with
 from .decisions.driving import handle
 from .decisions.facts import Fact, Outcome
 from .decisions.orders import Answer, Finish, Judged, Order, Start
+from .decisions.transfer import Taken
 from .experiment import Experiment
 from .opening import check_same, check_scheduler, check_stop, copied, described, seed_of, space_of
 from .program import ASKED, Program, asked_and_told, save_program
@@ -46,6 +47,8 @@ from .schedulers.settings import checked_seed
 from .searchers.base import Mode
 from .spaces import Space
 from .stopping import StoppingCriterion
+from .warm_start import WarmStart, read_warm_start
+from .warm_start import described as described_start
 
 # For who asks there is no worker that takes too long, crashes or is tried again.
 _TIMING: Mapping[str, Any] = {  # Any: settings of `Tuning`
@@ -88,6 +91,7 @@ class OpenSearch:
         *,
         constraints: Sequence[Constraint],
         seed: int | None,
+        warm_start: WarmStart | None,
         callbacks: Sequence[object],
     ) -> None:
         self.path = path
@@ -98,10 +102,10 @@ class OpenSearch:
         self._lock = threading.RLock()
         self._is_closed = False
         self._finish: Finish | None = None
-        if path.exists():
-            self._record, meta, restored = self._reopen(scheduler), read_meta(path), True
-        else:
-            self._record, meta, restored = self._create(scheduler, stop, seed), read_meta(path), False
+        restored = path.exists()
+        earlier, taken = ([], []) if restored else read_warm_start(warm_start, space, self._scheduler, constraints)
+        self._record = self._reopen(scheduler) if restored else self._create(scheduler, stop, seed, taken)
+        meta = read_meta(path)
         try:
             self.seed = int(meta["seed"])
             self._tuning = fresh_tuning(meta, self._scheduler)
@@ -116,6 +120,8 @@ class OpenSearch:
         self._notes = Notes(self._record, progress, self._listening.heard)
         objectives = self._scheduler.objectives
         self._listening.start(SearchStarted(self.name, path, space, objectives, self.seed, 0, resumed=restored))
+        for fact in earlier:
+            self._hand_in(fact)
         self._hand_in(
             facts.Resumed(self._now_s(), stop=None if stop is None else stop.to_json())
             if restored
@@ -255,7 +261,9 @@ class OpenSearch:
 
     # -- before ----------------------------------------------------------------------------------------------------
 
-    def _create(self, scheduler: Scheduler, stop: StoppingCriterion | None, seed: int | None) -> Record:
+    def _create(
+        self, scheduler: Scheduler, stop: StoppingCriterion | None, seed: int | None, taken: Sequence[Taken]
+    ) -> Record:
         meta = described(
             name=self.name,
             objective=ASKED,
@@ -266,7 +274,8 @@ class OpenSearch:
             n_workers=0,
             stop=StoppingCriterion(max_wallclock_time=float("inf")) if stop is None else stop,
         )
-        record = Record.create(self.path, {**meta, "asynchronous": True, "settings": {"asynchronous": True, **_TIMING}})
+        more = {"warm_start": described_start(taken), "asynchronous": True}
+        record = Record.create(self.path, {**meta, **more, "settings": {"asynchronous": True, **_TIMING}})
         try:
             save_program(self.path, Program(asked_and_told, scheduler))
         except BaseException:
@@ -352,6 +361,7 @@ def open_search(
     name: str | None = None,
     stop: StoppingCriterion | None = None,
     random_seed: int | None = None,
+    warm_start: WarmStart | None = None,
     callbacks: Sequence[object] = (),
 ) -> OpenSearch:
     """A search whose trials run in a loop of your own: ask for a trial, run it as you like, tell its result.
@@ -367,7 +377,7 @@ def open_search(
         name: of the experiment; None: made from the time.
         stop: when there are no more trials; None: when you stop asking.
         random_seed: of the search; None: the scheduler's, else drawn.
-        callbacks: as the Tuner's.
+        warm_start, callbacks: as the Tuner's; a search that goes on knows what it was told when it began.
 
     Raises:
         TypeError, ValueError: arguments that make no sense; another space or scheduler than the experiment's.
@@ -396,5 +406,6 @@ def open_search(
         stop,
         constraints=constraints_of(chosen, constraints),
         seed=checked_seed(random_seed),
+        warm_start=warm_start,
         callbacks=callbacks,
     )

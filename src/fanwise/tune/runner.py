@@ -18,7 +18,7 @@ import math
 import reprlib
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, TypeVar, cast
@@ -158,11 +158,13 @@ class Search:
         return self._loop.now_s() - self._zero_s
 
     @_breaks_off
-    def begin(self, tuning: Tuning, first: Callable[[float], Fact]) -> None:
-        """Start. `first`: makes the fact that begins it, from the time."""
+    def begin(self, tuning: Tuning, first: Callable[[float], Fact], before: Sequence[Fact] = ()) -> None:
+        """Start. `first`: makes the fact that begins it, from the time. `before`: what the searcher is told first."""
         self._tuning = tuning
         self._loop.at_turn_end(self._turn_end)
         self._engine.prepare(self._plan.packed)
+        for fact in before:
+            self._hand_in(fact)
         self._hand_in(first(self.now_s()))
 
     @_breaks_off

@@ -59,6 +59,8 @@ from .stopping import StoppingCriterion
 from .terminal.screen import Screen, screen_for
 from .terminal.watch import Interrupts, counting_interrupts, leave, look, watch
 from .values import at_least, check_switch, is_number
+from .warm_start import WarmStart, read_warm_start
+from .warm_start import described as described_start
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,7 @@ class _Begun:
     began_s: float
     tuning: Tuning
     first: Callable[[float], Fact]
+    before: Sequence[Fact] = ()
 
 
 class Tuner:
@@ -101,6 +104,9 @@ class Tuner:
         reuse: run trials in processes that have run trials before; faster to start, less isolated.
         random_seed: master seed of the search and of every trial's random states; None: the scheduler's, else drawn.
         pool: run on this pool and leave it open; None: a pool of its own.
+        warm_start: earlier experiments (names, paths or `Experiment`), data frames with a row for each report, or a
+            list of these. The searcher learns from their reports before its first suggestion; what does not fit the
+            space is left out and said, another mode or metric is an error.
         callbacks: objects with any of the methods `on_start`, `on_trial_start`, `on_report`, `on_trial_end` and
             `on_end`, each called with one event (`fanwise.tune.callbacks.events`), in order, in a thread of their own.
         quiet: print nothing.
@@ -140,6 +146,7 @@ class Tuner:
         reuse: bool = False,
         random_seed: int | None = None,
         pool: Pool | None = None,
+        warm_start: WarmStart | None = None,
         callbacks: Sequence[object] = (),
         quiet: bool = False,
     ) -> None:
@@ -190,6 +197,7 @@ class Tuner:
         self._check_lease()
         self._check_name_is_free()
         self.scheduler.check(self.space)
+        self._earlier, self._taken = read_warm_start(warm_start, self.space, self.scheduler, self._constraints)
 
     @classmethod
     @names_nearest_option
@@ -399,7 +407,8 @@ class Tuner:
         record = Record.create(self.path, meta)
         try:
             save_program(self.path, Program(self.objective, self._pristine))
-            return _Begun(record, Progress(meta), 0.0, fresh_tuning(meta, self.scheduler), facts.Begin)
+            tuning = fresh_tuning(meta, self.scheduler)
+            return _Begun(record, Progress(meta), 0.0, tuning, facts.Begin, self._earlier)
         except BaseException:
             record.close()
             raise
@@ -431,6 +440,7 @@ class Tuner:
                 n_workers=self.n_workers,
                 stop=self.stop_criterion,
             ),
+            "warm_start": described_start(self._taken),
             "objective_sha256": hashlib.sha256(pack(self.objective, caller="Tuner").function).hexdigest(),
             "asynchronous": self.asynchronous,
             "settings": {
@@ -483,7 +493,7 @@ class Tuner:
         try:
             tuning = begun.tuning
             tuning.listen(search.suggester(self.scheduler.searcher))
-            hub.call_soon(lambda: search.begin(tuning, begun.first))
+            hub.call_soon(lambda: search.begin(tuning, begun.first, begun.before))
             begun_at_last()
             watch(hub, search, screen, interrupts)
         finally:
@@ -519,6 +529,8 @@ class Tuner:
         if asked > self._machine.cpus:
             found = self._machine.cpus
             yield f"CPUs: {asked} asked for by {workers}, {found} found; they share them and run slower"
+        for taken in self._taken:
+            yield f"warm start from {taken}"
         yield f"results are kept in {self.path}"
 
     def _last_lines(self, search: Search) -> Iterator[str]:

@@ -163,6 +163,12 @@ class Twice(Best):
         raise RuntimeError("nothing is left")
 
 
+class TriedThere(Best):
+    def suggest(self, ask: Ask) -> Mapping[str, object] | None:
+        config = ask.space.sample(ask.random)
+        return None if config in self.configs.values() else config
+
+
 class Recalled(Best):
     number = 0
 
@@ -177,6 +183,7 @@ class Recalled(Best):
 
 
 BROKEN: list[tuple[Make, Check]] = [
+    (TriedThere, contract.trials_of_an_earlier_search_come_first),
     (LeavesOne, contract.suggestions_are_configurations_of_the_space),
     (NeedsReports, contract.a_hundred_trials_may_run_before_the_first_report),
     (Shared, contract.the_same_seed_and_reports_give_the_same_suggestions),

@@ -6,11 +6,12 @@
       Free                                                       Enqueued    somebody wants a configuration tried
     Settings                    workers or limits have changed   Resumed     what ran is gone, the search goes on
     Asked                       somebody offers to run one trial, beside the workers
+    Earlier                     a trial of an earlier search, before this one begins
 
 Plain frozen values of JSON parts; `now_s` is seconds since the search began, without the time it was not running.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Literal, TypeAlias
 
@@ -31,6 +32,24 @@ class Outcome:
     traceback: str = ""
     last_output: str = ""
     threads: tuple[str, ...] = ()
+
+
+@frozen
+class Earlier:
+    """A trial of an earlier search, of which the searcher is told before `Begin`.
+
+    Args:
+        trial_id: below 0; of those that are told the last one has -1.
+        config: complete, of this space.
+        reports: the values that it reported, in their order; each has all numbers that this search needs.
+        status: how it ended.
+    """
+
+    now_s: float
+    trial_id: int
+    config: Mapping[str, object]
+    reports: Sequence[Mapping[str, object]]
+    status: str
 
 
 @frozen
@@ -156,7 +175,8 @@ class Resumed:
 
 
 Fact: TypeAlias = (
-    Begin
+    Earlier
+    | Begin
     | Suggested
     | Ready
     | Reported

@@ -69,6 +69,7 @@ from .orders import (
     Terminate,
 )
 from .stages import Stage
+from .transfer import Learning, observations
 from .trials import Checkpoint, Ranked, Trial
 
 _PAUSED: Final = Status.PAUSED
@@ -94,7 +95,7 @@ class Listener(Protocol):
 
 @final
 class Tuning:
-    """The state machine of one search. Hand in facts and carry out the orders, `Begin` first.
+    """The state machine of one search. Hand in facts and carry out the orders, first any `Earlier` and then `Begin`.
 
     Args:
         scheduler: decides about trials; `begin` was called. What it raises ends the search.
@@ -190,6 +191,7 @@ class Tuning:
         self._kind: FinishKind = "limit"
         self._orders: list[Order] = []
         self._handlers: dict[type, Callable[[Any], None]] = {
+            facts.Earlier: self._on_earlier,
             facts.Begin: self._on_begin,
             facts.Suggested: self._on_suggested,
             facts.Ready: self._on_ready,
@@ -259,6 +261,17 @@ class Tuning:
         return list(trials.values())
 
     # Facts.
+
+    def _on_earlier(self, fact: facts.Earlier) -> None:
+        if self._listener is None:
+            return
+        learning = Learning(self._space, self._objectives, self._constraints, self._resource_attr)
+        try:
+            for observation in observations(fact, learning):
+                self._listener.observe(observation)
+            self._listener.on_end(fact.trial_id, fact.status)
+        except Exception as error:  # user code: whatever it raises ends the search, in order
+            self._scheduler_failed(error, fact.now_s)
 
     def _on_begin(self, fact: facts.Begin) -> None:
         assert self._started_s is None, "a search begins once"

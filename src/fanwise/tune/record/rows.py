@@ -30,6 +30,7 @@ from ..schedulers.protocol import Decision, Status
 Body = dict[str, Any]  # Any: JSON
 
 KINDS: Mapping[type, str] = {
+    facts.Earlier: "earlier",
     facts.Begin: "begin",
     facts.Suggested: "suggested",
     facts.Ready: "ready",
@@ -90,6 +91,7 @@ def _ended_body(fact: facts.Ended) -> Body:
 
 
 _BODIES: Mapping[type, Callable[[Any], Body]] = {
+    facts.Earlier: lambda fact: {"config": fact.config, "reports": fact.reports, "status": fact.status},
     facts.Begin: lambda fact: {},
     facts.Suggested: _suggested_body,
     facts.Ready: lambda fact: {
@@ -140,6 +142,8 @@ def fact_of(kind: str, t_s: float, trial_id: int | None, body: Mapping[str, Any]
         case "report":
             values, seconds = body["values"], body["worker_time"]
             return facts.Reported(t_s, trial, body["attempt"], values, seconds, body.get("checkpoint"))
+        case "earlier":
+            return facts.Earlier(t_s, trial, body["config"], body["reports"], body["status"])
         case "suggested":
             return facts.Suggested(t_s, body["number"], body["config"], body["seen"], body.get("error"))
         case "ready":

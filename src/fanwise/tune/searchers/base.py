@@ -39,7 +39,8 @@ class Observation:
     """What a trial reported.
 
     Args:
-        trial_id, config: which trial.
+        trial_id, config: which trial. An id below 0 is of an earlier search, which the searcher is told of before its
+            first question (warm start); such a configuration may be suggested again.
         iter: number of the report within the trial, 1, 2, ...; it counts on when a trial is resumed.
         resource: how far the trial is: the scheduler's `resource_attr` in the report, else `iter`.
         losses: the objectives in their order, each as a loss; never NaN. Infinite: something went wrong.

@@ -122,7 +122,7 @@ class Learner(Searcher):
             self._hand(ask.trial_id, config)
 
     def observe(self, observation: Observation) -> None:
-        if observation.trial_id not in self.history:
+        if observation.trial_id >= 0 and observation.trial_id not in self.history:
             self._use(self.encoder.encode(observation.config))
         self.history.observe(observation)
 

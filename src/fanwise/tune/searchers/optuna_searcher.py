@@ -184,6 +184,8 @@ class OptunaSearcher(Searcher):
         trial = self._trials.get(observation.trial_id)
         if trial is None:
             trial = self._trials[observation.trial_id] = _Trial(dict(observation.config))
+            if observation.trial_id >= 0:  # what was tried in an earlier search may be tried in this one
+                self._use(observation.config)
         trial.course.append((observation.iter, _last_report(observation)))
 
     def on_rewind(self, trial_id: int, to_iter: int) -> None:
@@ -193,6 +195,8 @@ class OptunaSearcher(Searcher):
 
     def on_end(self, trial_id: int, status: str) -> None:
         trial = self._trials.pop(trial_id, None)
+        if trial_id < 0 and self._running_study.is_exhaustive:
+            return  # a grid is searched whatever came out before
         with _naming(self.name):
             number = self._number_of(trial_id, trial)
             if number is None:
@@ -218,6 +222,7 @@ class OptunaSearcher(Searcher):
             trial = self._trials.get(trial_id)
             if trial is None:
                 trial = self._trials[trial_id] = _Trial(dict(config))
+                self._use(config)
             if trial.number is None:
                 trial.number = self._started(trial.config)
             elif trial.is_paused:
@@ -240,7 +245,6 @@ class OptunaSearcher(Searcher):
 
     def _add(self, config: Mapping[str, object]) -> int:
         self._num_added += 1
-        self._use(config)
         return self._running_study.add(config)
 
     @property

@@ -1,0 +1,336 @@
+"""A search that begins with what earlier ones know: what is taken, what is left out and said, what is an error."""
+
+import json
+import math
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from fanwise.base.errors import RecordError
+from fanwise.pool import Pool
+from fanwise.tune import (
+    ASHA,
+    Ask,
+    EvolutionSearcher,
+    Experiment,
+    FIFOScheduler,
+    LocalSearcher,
+    Observation,
+    OpenSearch,
+    OptunaSearcher,
+    RandomSearch,
+    Searcher,
+    Space,
+    StoppingCriterion,
+    Tuner,
+    choice,
+    load_experiment,
+    open_search,
+    parameter,
+    replay_experiment,
+    report,
+    uniform,
+)
+
+LINE = {"x": uniform(-1, 1), "max_epochs": 3}
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FANWISE_HOME", str(tmp_path))
+
+
+class Noting(Searcher):
+    """Draws at random, and keeps what it was told."""
+
+    told: list[tuple[Any, ...]] = []  # noqa: RUF012  # of the last search: tuners run copies
+
+    def begin(self, space: Space, seed: int) -> None:
+        Noting.told = []
+
+    def suggest(self, ask: Ask) -> Mapping[str, object]:
+        self.told.append(("suggest", ask.number))
+        return ask.space.sample(ask.random)
+
+    def observe(self, observation: Observation) -> None:
+        o = observation
+        self.told.append((o.trial_id, dict(o.config), o.iter, o.resource, o.losses, o.violations, o.infeasibility))
+
+    def on_end(self, trial_id: int, status: str) -> None:
+        self.told.append((trial_id, status))
+
+
+def earlier(name: str, space: Any = LINE, xs: tuple[float, ...] = (0.5, -0.25), **options: Any) -> Experiment:
+    """An experiment of these configurations, with two reports each."""
+    scheduler = RandomSearch(metric="loss", points_to_evaluate=[{"x": x} for x in xs], **options)
+    with open_search(space, scheduler, name=name, random_seed=0) as search:
+        for x in xs:
+            trial = search.ask()
+            assert trial is not None
+            search.report(trial, loss=x, epoch=10, size=2.0)
+            search.tell(trial, {"loss": x / 2, "epoch": 20, "size": 4.0})
+    return load_experiment(name)
+
+
+def begun(warm_start: Any, space: Any = LINE, **options: Any) -> OpenSearch:
+    scheduler = FIFOScheduler(Noting(), **{"metric": "loss", **options})
+    return open_search(space, scheduler, name="new", random_seed=0, warm_start=warm_start)
+
+
+def summary(search: OpenSearch) -> Any:
+    return search.experiment.metadata["warm_start"]
+
+
+# -- what is taken -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["name", "path", "experiment", "results"])
+def test_the_searcher_is_told_of_every_earlier_report_before_it_is_asked(how: str, tmp_path: Path) -> None:
+    found = earlier("old")
+    source: Any = {"name": "old", "path": found.path, "experiment": found, "results": found.results}[how]
+    with begun(source, resource_attr="epoch", mode="min", constraints=["size <= 3"]) as search:
+        search.ask()
+    first, second = {"x": 0.5, "max_epochs": 3}, {"x": -0.25, "max_epochs": 3}
+    assert Noting.told == [
+        (-2, first, 1, 10.0, (0.5,), (-1.0,), 0.0),
+        (-2, first, 2, 20.0, (0.25,), (1.0,), 1 / 3),
+        (-2, "Completed"),
+        (-1, second, 1, 10.0, (-0.25,), (-1.0,), 0.0),
+        (-1, second, 2, 20.0, (-0.125,), (1.0,), 1 / 3),
+        (-1, "Completed"),
+        ("suggest", 0),
+    ]
+    name = "the data frame warm_start[0]" if how == "results" else "the experiment 'old'"
+    assert summary(search) == [{"source": name, "num_trials": 2, "num_reports": 4, "remarks": []}]
+
+
+def test_several_sources_stand_in_their_order_and_the_last_trial_has_the_id_minus_one() -> None:
+    earlier("a", xs=(0.1, 0.2))
+    earlier("b", xs=(0.3,))
+    with begun(["b", Path(load_experiment("a").path)]) as search:
+        pass
+    ended = [told[0] for told in Noting.told if len(told) == 2]
+    assert ended == [-3, -2, -1]
+    assert [told[1]["x"] for told in Noting.told if len(told) > 2][::2] == [0.3, 0.1, 0.2]
+    assert [one["source"] for one in summary(search)] == ["the experiment 'b'", "the experiment 'a'"]
+
+
+def test_earlier_trials_are_no_trials_of_this_search() -> None:
+    earlier("old", xs=(-1.0,))
+    with begun("old") as search:
+        trial = search.ask()
+        assert trial is not None and trial.trial_id == 0
+        search.tell(trial, 5.0)
+        best = search.experiment.best
+        assert best is not None and best.value == 5.0
+        assert len(search.experiment.trials) == len(search.experiment.results) == 1
+
+
+def test_a_frame_of_ones_own_has_a_row_for_each_trial() -> None:
+    frame = pd.DataFrame({"x": [0.5, 0.25], "loss": [1.0, math.inf], "note": ["good", "bad"]})
+    with begun(frame):
+        pass
+    assert [told[4] for told in Noting.told if len(told) > 2] == [(1.0,), (math.inf,)]
+
+
+def test_how_a_trial_ended_is_told_too() -> None:
+    frame = pd.DataFrame({"x": [0.1, 0.2, 0.3], "loss": [1.0] * 3, "st_status": ["Failed", "Paused", "InProgress"]})
+    with begun(frame):
+        pass
+    assert [told[1] for told in Noting.told if len(told) == 2] == ["Failed", "Stopped", "Stopped"]
+
+
+TREE = {
+    "optimizer": choice(["sgd", "adam", None]),
+    "momentum": parameter(uniform(0, 1), when={"optimizer": "sgd"}),
+}
+
+
+def test_an_empty_cell_is_none_or_what_does_not_exist() -> None:
+    frame = pd.DataFrame({
+        "config_optimizer": ["sgd", "adam", None],
+        "config_momentum": [0.5, math.nan, math.nan],
+        "loss": [1.0, 2.0, 3.0],
+    })  # fmt: skip
+    with begun(frame, TREE):
+        pass
+    configs = [told[1] for told in Noting.told if len(told) > 2]
+    assert configs == [{"optimizer": "sgd", "momentum": 0.5}, {"optimizer": "adam"}, {"optimizer": None}]
+
+
+# -- what is left out and said -----------------------------------------------------------------------------------------
+
+
+def test_what_does_not_fit_is_left_out_and_said() -> None:
+    frame = pd.DataFrame({
+        "config_x": [0.5, 3.0, 4.0, math.nan, 0.25],
+        "config_layers": [2, 2, 2, 2, 2],
+        "config_max_epochs": [9] * 5,
+        "loss": [1.0, 2.0, 3.0, 4.0, math.nan],
+    })  # fmt: skip
+    with begun(frame) as search:
+        pass
+    assert [told[1] for told in Noting.told if len(told) > 2] == [{"x": 0.5, "max_epochs": 3}]
+    (found,) = summary(search)
+    assert (found["num_trials"], found["num_reports"]) == (1, 1)
+    assert found["remarks"] == [
+        "3 trials left out: x = 3.0 is not in uniform(-1.0, 1.0); x = 4.0 is not in uniform(-1.0, 1.0); 'x' is missing",
+        "1 report left out for want of a number",
+        "not in this space: layers",
+        "max_epochs was 9 and is 3 here",
+    ]
+
+
+def test_a_tuner_says_what_it_begins_with(capsys: pytest.CaptureFixture[str], pool: Pool) -> None:
+    earlier("old", {"x": uniform(-1, 1), "layers": choice([1, 2])})
+    scheduler = FIFOScheduler(LocalSearcher(), metric="loss", random_seed=1)
+    stop = StoppingCriterion(max_num_trials_started=2)
+    Tuner(train, LINE, scheduler, stop, name="new", warm_start="old", n_workers=1, pool=pool).run()
+    said = "warm start from the experiment 'old': 2 trials, 4 reports; not in this space: layers"
+    assert said in capsys.readouterr().out
+
+
+def train(x: float, max_epochs: int) -> None:
+    report(loss=x * x)
+
+
+# -- what comes of it --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "searcher",
+    [LocalSearcher(probab_local=1.0, num_init_random=0), EvolutionSearcher(population_size=1, sample_size=1)],
+    ids=lambda searcher: type(searcher).__name__,
+)
+def test_a_searcher_goes_on_from_the_best_of_the_earlier_trials(searcher: Searcher) -> None:
+    space = {"x": uniform(-1, 1), "y": uniform(-1, 1)}
+    frame = pd.DataFrame({"x": [0.5, 0.25], "y": [0.5, 0.25], "loss": [2.0, 1.0]})
+    scheduler = FIFOScheduler(searcher, metric="loss")
+    with open_search(space, scheduler, name="new", random_seed=0, warm_start=frame) as search:
+        for _ in range(5):
+            trial = search.ask()
+            assert trial is not None
+            assert (trial.config["x"] == 0.25) != (trial.config["y"] == 0.25), "one value of the best drawn anew"
+
+
+def test_a_sampler_of_optuna_learns_from_earlier_trials() -> None:
+    pytest.importorskip("optuna")
+    frame = pd.DataFrame({"x": [k / 50 - 1 for k in range(100)]})
+    frame["loss"] = (frame["x"] - 0.3) ** 2
+
+    def near(warm_start: Any, name: str) -> int:
+        scheduler = FIFOScheduler(OptunaSearcher("TPESampler"), metric="loss")
+        with open_search(LINE, scheduler, name=name, random_seed=0, warm_start=warm_start) as search:
+            trials = [search.ask() for _ in range(10)]
+        return sum(abs(trial.config["x"] - 0.3) < 0.2 for trial in trials if trial is not None)
+
+    assert near(frame, "warm") >= 8
+    assert near(None, "cold") <= 5
+
+
+def test_asha_with_a_searcher_has_its_rungs_to_itself() -> None:
+    """The earlier trials are much better; a scheduler that heard of them would stop the first trial."""
+    frame = pd.DataFrame({"trial_id": [0, 1, 2], "x": [0.1, 0.2, 0.3], "epoch": [1, 1, 1], "loss": [-9.0] * 3})
+    scheduler = ASHA(metric="loss", resource_attr="epoch", max_t=9, searcher=Noting())
+    with open_search(LINE, scheduler, name="new", random_seed=0, warm_start=frame) as search:
+        trial = search.ask()
+        assert trial is not None
+        assert str(search.report(trial, loss=1.0, epoch=1)) == "CONTINUE"
+
+
+def test_a_search_goes_on_and_replays_when_the_earlier_one_is_gone(pool: Pool) -> None:
+    old = earlier("old")
+    scheduler = FIFOScheduler(LocalSearcher(probab_local=1.0, num_init_random=0), metric="loss", random_seed=1)
+    run: dict[str, Any] = {"n_workers": 1, "pool": pool, "quiet": True}
+    for name, trials, warm_start in (("whole", 6, "old"), ("parts", 3, "old"), ("cold", 6, None)):
+        stop = StoppingCriterion(max_num_trials_started=trials)
+        Tuner(train, LINE, scheduler, stop, name=name, warm_start=warm_start, **run).run()
+    shutil.rmtree(old.path)
+    parts = Tuner.resume("parts", stop=StoppingCriterion(max_num_trials_started=6), pool=pool, quiet=True).run()
+    whole, cold = load_experiment("whole"), load_experiment("cold")
+    assert list(parts.trials["config_x"]) == list(whole.trials["config_x"]) != list(cold.trials["config_x"])
+    replayed = replay_experiment("parts")
+    assert replayed.num_different == 0 and replayed.num_suggestions > 5
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+def test_another_mode_is_an_error() -> None:
+    earlier("old", mode="max")
+    with pytest.raises(ValueError, match=r"the experiment 'old' optimised 'loss' with mode 'max'.*learn the opposite"):
+        begun("old")
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"metric": "error"}, "no report of 'error', which this search needs; it has 'loss', 'epoch', 'size'"),
+        ({"metric": "loss", "resource_attr": "step"}, "no report of 'step', which the scheduler's resource_attr needs"),
+        ({"metric": "loss", "constraints": ["watts <= 3"]}, "no report of 'watts', which this search needs"),
+    ],
+)
+def test_a_metric_that_is_missing_is_an_error(options: Any, what: str) -> None:
+    earlier("old")
+    with pytest.raises(ValueError, match=what):
+        begun("old", **options)
+    assert not (load_experiment("old").path.parent / "new").exists(), "a folder was left behind"
+
+
+def test_a_space_with_nothing_in_common_is_an_error() -> None:
+    earlier("old")
+    with pytest.raises(ValueError, match=r"nothing of the experiment 'old' fits this space:\n  2 trials: 'y' is"):
+        begun("old", {"y": uniform(0, 1)})
+
+
+def test_other_things_are_refused_with_what_is_right() -> None:
+    with pytest.raises(TypeError, match=r"cannot be read from 17 of type int\n  right:  warm_start="):
+        begun(17)
+    with pytest.raises(RecordError, match="There is no experiment 'nowhere'"):
+        begun("nowhere")
+
+
+def test_a_searcher_that_raises_at_an_earlier_trial_ends_the_search() -> None:
+    class Refusing(Noting):
+        def observe(self, observation: Observation) -> None:
+            raise ArithmeticError("not this one")
+
+    earlier("old")
+    with open_search(LINE, FIFOScheduler(Refusing(), metric="loss"), name="new", warm_start="old") as search:
+        with pytest.raises(ArithmeticError, match="not this one"):
+            search.ask()
+        assert search.finished
+
+
+def test_what_is_kept_is_json() -> None:
+    frame = pd.DataFrame({"x": [0.5], "loss": [1.0]})
+    with begun(frame) as search:
+        assert json.loads(json.dumps(summary(search))) == summary(search)
+
+
+def test_reports_that_became_void_are_not_learnt_from() -> None:
+    scheduler = RandomSearch(metric="loss", points_to_evaluate=[{"x": 0.5}])
+    for value in (-7.0, 3.0):
+        with open_search(LINE, scheduler, name="old", random_seed=0) as search:
+            trial = search.ask()
+            assert trial is not None and trial.trial_id == 0
+            search.report(trial, loss=value)  # without a checkpoint: it starts again when the search is opened next
+    with begun("old"):
+        pass
+    assert [told[4] for told in Noting.told if len(told) > 2] == [(3.0,)]
+
+
+def test_a_search_that_goes_on_is_not_told_twice() -> None:
+    old = earlier("old")
+    with begun("old") as search:
+        search.ask()
+    shutil.rmtree(old.path)
+    before = list(Noting.told)
+    with begun("old") as search:
+        search.ask()
+    assert Noting.told == before
+    assert summary(search)[0]["num_trials"] == 2

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from fanwise.tune.schedulers import (
     ASHA,
+    BOHB,
+    TPE,
     LocalSearch,
     RandomSearch,
     RegularizedEvolution,
@@ -67,8 +69,12 @@ def _syne_tune(name: str, method: str, *, stops_early: bool = False, shown: bool
     return Method(name, stops_early=stops_early, peer=("syne_tune", "searchers_syne_tune.py", method), shown=shown)
 
 
-def _asha(task: Task) -> Scheduler:
-    return ASHA(metric=task.metric, mode=task.mode, resource_attr="epoch", max_t=task.max_resource)
+def _asha(task: Task, searcher: str = "random") -> Scheduler:
+    return ASHA(metric=task.metric, mode=task.mode, resource_attr="epoch", max_t=task.max_resource, searcher=searcher)
+
+
+def _bohb(task: Task) -> Scheduler:
+    return BOHB(metric=task.metric, mode=task.mode, resource_attr="epoch", max_t=task.max_resource)
 
 
 METHODS = (
@@ -80,7 +86,10 @@ METHODS = (
         lambda task: RegularizedEvolution(metric=task.metric, mode=task.mode, population_size=20, sample_size=5),
     ),
     Method("local search", lambda task: LocalSearch(metric=task.metric, mode=task.mode), shown=False),
+    Method("TPE", lambda task: TPE(metric=task.metric, mode=task.mode)),
     Method("ASHA", _asha, stops_early=True),
+    Method("ASHA, TPE", lambda task: _asha(task, "tpe"), stops_early=True),
+    Method("BOHB", _bohb, stops_early=True),
     _optuna("Optuna TPE", "TPE"),
     _optuna("Optuna GP", "GP"),
     _optuna("Optuna TPE, Hyperband", "TPE, Hyperband", stops_early=True),

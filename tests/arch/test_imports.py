@@ -102,6 +102,7 @@ QUIET = [
     "tune/schedulers/fifo.py",
     "tune/schedulers/halving.py",
     "tune/schedulers/hyperband.py",
+    "tune/schedulers/levels.py",
     "tune/schedulers/median.py",
     "tune/schedulers/pbt.py",
     "tune/schedulers/protocol.py",

@@ -10,28 +10,17 @@ from typing import Any
 from ..base.nearest import did_you_mean
 from ..tune import (
     ASHA,
-    EvolutionSearcher,
     FIFOScheduler,
-    GridSearcher,
     Hyperband,
-    LocalSearcher,
     MedianStopping,
     PopulationBasedTraining,
-    RandomSearcher,
     Scheduler,
-    SobolSearcher,
     SuccessiveHalving,
 )
+from ..tune.searchers.by_name import SEARCHERS
 from .usage import UsageError
 
-SEARCHERS: Mapping[str, Callable[..., Any]] = {  # Any: each has options of its own
-    "random": RandomSearcher,
-    "grid": GridSearcher,
-    "sobol": SobolSearcher,
-    "local": LocalSearcher,
-    "evolution": EvolutionSearcher,
-}
-SCHEDULERS: Mapping[str, Callable[..., Any]] = {  # Any: as above
+SCHEDULERS: Mapping[str, Callable[..., Any]] = {  # Any: each has options of its own
     "fifo": FIFOScheduler,
     "asha": ASHA,
     "halving": SuccessiveHalving,

@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from ..tune.searchers.base import Ask, Observation, Searcher
+from ..tune.searchers.first_points import FirstPoints
 from ..tune.spaces import (
     Space,
     choice,
@@ -375,6 +376,44 @@ def it_draws_no_global_chance(make: Make) -> None:
             assert before == after, "chance comes with the Ask, or from a generator of one's own"
 
 
+def trials_may_all_come_out_alike(make: Make) -> None:
+    """A constant metric, and trials that all fail, with a report before and without."""
+    for name, space in SPACES.items():
+        with _in(name):
+            for status, reports in (("Completed", 1), ("Failed", 1), ("Failed", 0)):
+                play = Play(begun(make, space), space)
+                for trial_id in range(25):
+                    play.suggest()
+                    if reports:
+                        play.searcher.observe(observed(trial_id, play.trials[trial_id].config, 1, 0.5))
+                    play.end(trial_id, status)
+
+
+def one_trial_with_a_result_is_no_trouble(make: Make) -> None:
+    for name, space in SPACES.items():
+        with _in(name):
+            play = Play(begun(make, space), space)
+            play.suggest()
+            play.searcher.observe(observed(0, play.trials[0].config, 1, 0.5))
+            play.end(0, "Completed")
+            for _ in range(20):
+                play.suggest()
+
+
+def what_others_chose_is_learnt_from(make: Make) -> None:
+    """Points to evaluate, and trials that somebody else has put in between."""
+    for name, space in SPACES.items():
+        with _in(name):
+            points: list[dict[str, object]] = [{}, space.sample(random.Random("0/point")), {}]
+            searcher = FirstPoints(points, make())
+            searcher.begin(space, 0)
+            play = Play(searcher, space)
+            for _ in range(4):
+                play.go_on(25)
+                play.trials[play.num_trials] = _Trial(space.sample(random.Random(f"0/{play.num_trials}")))
+                play.num_trials += 1
+
+
 CHECKS: Sequence[Check] = (
     suggestions_are_configurations_of_the_space,
     a_hundred_trials_may_run_before_the_first_report,
@@ -388,8 +427,80 @@ CHECKS: Sequence[Check] = (
     void_reports_are_forgotten,
     ends_of_trials_that_never_reported_are_no_trouble,
     losses_may_all_be_infinite,
+    trials_may_all_come_out_alike,
+    one_trial_with_a_result_is_no_trouble,
+    what_others_chose_is_learnt_from,
     whoever_has_nothing_may_be_asked_again,
     recall_leads_to_where_suggest_did,
     trials_of_an_earlier_search_come_first,
     it_draws_no_global_chance,
 )
+
+
+def of_a_finite_space_every_configuration_comes_once(make: Make) -> None:
+    """And then None: also where trials fail, and where somebody else has chosen some."""
+    for name in ("few values", "few values and a condition", "one value", "constants only"):
+        with _in(name):
+            space = SPACES[name]
+            for status, by_others in (("Completed", 0), ("Failed", 0), ("Completed", 1)):
+                play = Play(begun(make, space), space)
+                for trial_id in range(by_others):
+                    play.trials[trial_id] = _Trial(space.sample(random.Random("0/others")))
+                    play.num_trials += 1
+                    play.report(trial_id)
+                    play.end(trial_id, "Completed")
+                left = (space.num_configurations or 0) - by_others
+                for trial_id in range(by_others, by_others + left + 3):
+                    play.suggest()
+                    if status == "Completed":
+                        play.report(trial_id)
+                    play.end(trial_id, status)
+                first, rest = play.suggestions[:left], play.suggestions[left:]
+                texts = {json.dumps(config, sort_keys=True) for config in first}
+                assert None not in first, f"None, although of {left} configurations only some had been suggested"
+                assert len(texts) == left, f"twice, although others were left: {first!r}"
+                assert rest == [None] * 3, f"all were suggested, and then {rest!r}"
+
+
+def many_that_ask_at_once_get_configurations_apart(make: Make) -> None:
+    """Sixteen ask before the first of them reports: apart from each other, more than if the running ones were not told.
+
+    By the distance of each to the nearest other, in the mean of a few searches of a plane.
+    """
+    told, untold = (_nearest_of_sixteen(make, tells=tells) for tells in (True, False))
+    assert told > 1.2 * untold, f"the nearest other is {told:.4f} away, and {untold:.4f} if what runs is not told"
+
+
+def _nearest_of_sixteen(make: Make, *, tells: bool) -> float:
+    space = Space({"x": uniform(0, 1), "y": uniform(0, 1)})
+    distances = []
+    for seed in range(3):
+        searcher = begun(make, space, seed)
+        points: list[tuple[float, float]] = []
+        pending: dict[int, Mapping[str, object]] = {}
+        for number in range(40 + 16):
+            config = searcher.suggest(Ask(number, number, space, seed=seed, pending=dict(pending) if tells else None))
+            assert config is not None
+            x, y = _number(config["x"]), _number(config["y"])
+            if number < 40:
+                loss = (x - 0.3) ** 2 + (y - 0.6) ** 2
+                searcher.observe(Observation(number, config, 1, 1.0, (loss,), {"loss": loss}))
+                searcher.on_end(number, "Completed")
+            else:
+                pending[number] = dict(config)
+                points.append((x, y))
+        assert len(set(points)) == 16 or not tells, "two that asked at once got the same configuration"
+        distances += [min(math.dist(one, other) for other in points if other is not one) for one in points]
+    return sum(distances) / len(distances)
+
+
+def _number(value: object) -> float:
+    assert isinstance(value, float)
+    return value
+
+
+MODEL_CHECKS: Sequence[Check] = (
+    of_a_finite_space_every_configuration_comes_once,
+    many_that_ask_at_once_get_configurations_apart,
+)
+"""What searchers with a model promise besides."""

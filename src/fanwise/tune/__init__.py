@@ -31,10 +31,12 @@ from .one_call import search as search
 from .record.names import list_experiments as list_experiments
 from .replaying import replay_experiment as replay_experiment
 from .schedulers import ASHA as ASHA
+from .schedulers import BOHB as BOHB
 from .schedulers import BORE as BORE
 from .schedulers import CQR as CQR
 from .schedulers import MOASHA as MOASHA
 from .schedulers import NSGA2 as NSGA2
+from .schedulers import TPE as TPE
 from .schedulers import BayesianOptimization as BayesianOptimization
 from .schedulers import Clone as Clone
 from .schedulers import Decision as Decision
@@ -63,6 +65,7 @@ from .searchers import BORESearcher as BORESearcher
 from .searchers import CQRSearcher as CQRSearcher
 from .searchers import EvolutionSearcher as EvolutionSearcher
 from .searchers import GridSearcher as GridSearcher
+from .searchers import Learner as Learner
 from .searchers import LocalSearcher as LocalSearcher
 from .searchers import Objective as Objective
 from .searchers import Observation as Observation
@@ -70,6 +73,7 @@ from .searchers import OptunaSearcher as OptunaSearcher
 from .searchers import RandomSearcher as RandomSearcher
 from .searchers import Searcher as Searcher
 from .searchers import SobolSearcher as SobolSearcher
+from .searchers import TPESearcher as TPESearcher
 from .spaces import Space as Space
 from .spaces import choice as choice
 from .spaces import constant as constant

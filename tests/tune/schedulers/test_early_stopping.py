@@ -56,7 +56,7 @@ def begun(scheduler: Scheduler) -> Scheduler:
         ({"max_t": 9, "mode": "least"}, ValueError, "mode must be 'min' or 'max'"),
         ({"max_t": 9, "metric": ["a", "b"]}, TypeError, "metric must be the name of one reported value"),
         ({"max_t": 9, "grace": 1}, TypeError, "has no option 'grace'"),
-        ({"max_t": 9, "searcher": "bayes"}, TypeError, "searcher must be a Searcher"),
+        ({"max_t": 9, "searcher": "tpo"}, ValueError, "got 'tpo'; did you mean 'tpe'"),
         ({"max_t": 9, "space": SPACE}, TypeError, "got a space: the space goes to the Tuner"),
     ],
 )

@@ -31,19 +31,21 @@ class Model:
 
     def values(self, trial_id: int) -> list[tuple[float, float] | None]:
         """At each level."""
-        num_levels = len(self.policy.levels or (0,))
+        num_levels = len(self.policy.levels_in(SPACE) or (0,))
         reports = self.reports[trial_id]
         if self.status.get(trial_id) == "Failed":
             return [(math.inf, math.inf) if reports or trial_id in self.known else None] * num_levels
         plain = [(at, losses if all(map(math.isfinite, losses)) else (math.inf, math.inf)) for _, at, losses in reports]
-        if self.policy.levels is None:
+        if self.policy.levels_in(SPACE) is None:
             return [plain[-1][1] if plain else None]
-        return [next((losses for at, losses in plain if at >= level), None) for level in self.policy.levels]
+        return [
+            next((losses for at, losses in plain if at >= level), None) for level in self.policy.levels_in(SPACE) or ()
+        ]
 
     def data(self, enough: int) -> list[tuple[int, float, tuple[float, float], bool]]:
         table = {trial_id: self.values(trial_id) for trial_id in sorted(self.reports)}
         level = 0
-        for k in range(len(self.policy.levels or (0,))):
+        for k in range(len(self.policy.levels_in(SPACE) or (0,))):
             if sum(math.isfinite(row[k][0]) for row in table.values() if row[k] is not None) >= enough:  # type: ignore[index]
                 level = k
         found = [(trial_id, row[level]) for trial_id, row in table.items()]

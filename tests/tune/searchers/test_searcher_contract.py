@@ -1,14 +1,16 @@
 """The contract of searchers: all of ours keep it, and each check catches a searcher that does not."""
 
 import itertools
+import math
 import random
+import statistics
 from collections.abc import Mapping
 
 import pytest
 import sklearn  # noqa: F401  # it writes variables into the environment: here, before a test looks at it
 
 from fanwise.testing import searcher_contract as contract
-from fanwise.testing.searcher_contract import CHECKS, Check, Make
+from fanwise.testing.searcher_contract import CHECKS, MODEL_CHECKS, Check, Make
 from fanwise.tune.searchers import (
     Ask,
     BORESearcher,
@@ -20,7 +22,9 @@ from fanwise.tune.searchers import (
     RandomSearcher,
     Searcher,
     SobolSearcher,
+    TPESearcher,
 )
+from fanwise.tune.searchers.encoding import Rows
 from fanwise.tune.searchers.first_points import FirstPoints
 from fanwise.tune.spaces import Space
 
@@ -32,6 +36,7 @@ OURS: dict[str, Make] = {
     "evolution": lambda: EvolutionSearcher(population_size=4, sample_size=2),
     "bore": lambda: BORESearcher(num_init=3, num_trees=2, num_candidates=20),
     "cqr": lambda: CQRSearcher(num_init=3, num_trees=2, num_candidates=20),
+    "tpe": lambda: TPESearcher(4),
     "first points": lambda: FirstPoints([{}, {}], LocalSearcher(0.8, 3)),
 }
 
@@ -40,6 +45,19 @@ OURS: dict[str, Make] = {
 @pytest.mark.parametrize("name", OURS)
 def test_our_searchers_keep_the_contract(name: str, check: Check) -> None:
     check(OURS[name])
+
+
+WITH_A_MODEL: dict[str, Make] = {
+    "tpe": lambda: TPESearcher(4),
+    "bore": lambda: BORESearcher(num_init=3, num_trees=8, num_candidates=200),
+    "cqr": lambda: CQRSearcher(num_init=3, num_trees=8, num_candidates=200),
+}
+
+
+@pytest.mark.parametrize("check", MODEL_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("name", WITH_A_MODEL)
+def test_our_searchers_with_a_model_keep_what_they_promise_besides(name: str, check: Check) -> None:
+    check(WITH_A_MODEL[name])
 
 
 class Best(Searcher):
@@ -182,8 +200,49 @@ class Recalled(Best):
     def recall(self, ask: Ask, config: Mapping[str, object] | None) -> None: ...
 
 
+class Divides(Best):
+    """Scales by the range of what came out."""
+
+    def suggest(self, ask: Ask) -> Mapping[str, object] | None:
+        last = [losses[max(losses)] for losses in self.losses.values() if losses]
+        if len(last) > 5 and all(map(math.isfinite, last)):
+            1.0 / (max(last) - min(last))
+        return super().suggest(ask)
+
+
+class Deviates(Best):
+    """Takes the deviation of what came out, for which it takes two."""
+
+    def suggest(self, ask: Ask) -> Mapping[str, object] | None:
+        last = [losses[max(losses)] for losses in self.losses.values() if losses]
+        if last:
+            statistics.stdev(loss if math.isfinite(loss) else 0.0 for loss in last)
+        return super().suggest(ask)
+
+
+class OnlyItsOwn(Best):
+    """Looks its own suggestions up."""
+
+    def begin(self, space: Space, seed: int) -> None:
+        super().begin(space, seed)
+        self.own: set[str] = set()
+
+    def suggest(self, ask: Ask) -> Mapping[str, object] | None:
+        config = super().suggest(ask) or {}
+        self.own.add(repr(dict(config)))
+        return config
+
+    def observe(self, observation: Observation) -> None:
+        self.own.remove(repr(dict(observation.config)))
+        self.own.add(repr(dict(observation.config)))
+        super().observe(observation)
+
+
 BROKEN: list[tuple[Make, Check]] = [
     (TriedThere, contract.trials_of_an_earlier_search_come_first),
+    (Divides, contract.trials_may_all_come_out_alike),
+    (Deviates, contract.one_trial_with_a_result_is_no_trouble),
+    (OnlyItsOwn, contract.what_others_chose_is_learnt_from),
     (LeavesOne, contract.suggestions_are_configurations_of_the_space),
     (NeedsReports, contract.a_hundred_trials_may_run_before_the_first_report),
     (Shared, contract.the_same_seed_and_reports_give_the_same_suggestions),
@@ -205,7 +264,7 @@ BROKEN: list[tuple[Make, Check]] = [
 
 @pytest.mark.parametrize(("make", "check"), BROKEN, ids=lambda item: item.__name__)
 def test_a_broken_searcher_is_caught(make: Make, check: Check) -> None:
-    with pytest.raises((AssertionError, KeyError, ValueError, OverflowError, RuntimeError, TypeError)):
+    with pytest.raises((AssertionError, ArithmeticError, KeyError, ValueError, RuntimeError, TypeError)):
         check(make)
 
 
@@ -242,3 +301,49 @@ def test_what_was_broken_was_right_before(check: Check) -> None:
 
 def test_every_check_catches_somebody() -> None:
     assert {check for _, check in BROKEN} == set(CHECKS)
+
+
+class Again(TPESearcher):  # type: ignore[misc]  # a mutant
+    """Forgets what was suggested as soon as it is over."""
+
+    def on_end(self, trial_id: int, status: str) -> None:
+        super().on_end(trial_id, status)
+        self._used.clear()
+
+
+class OnlyReported(TPESearcher):  # type: ignore[misc]
+    """Notes what has reported; what failed before that comes again."""
+
+    def on_end(self, trial_id: int, status: str) -> None:
+        self._handed.pop(trial_id, None)
+        self.history.on_end(trial_id, status)
+
+
+class NeverEmpty(TPESearcher):  # type: ignore[misc]
+    def suggest(self, ask: Ask) -> Mapping[str, object] | None:
+        return super().suggest(ask) or ask.space.sample(ask.random)
+
+
+class Alone(TPESearcher):  # type: ignore[misc]
+    """Hears of what runs, so that nothing comes twice, and does not keep away from it."""
+
+    def _pending(self) -> Rows:
+        return super()._pending()[:0]
+
+
+BROKEN_MODELS: list[tuple[Make, Check]] = [
+    (lambda: Again(4), contract.of_a_finite_space_every_configuration_comes_once),
+    (lambda: OnlyReported(4), contract.of_a_finite_space_every_configuration_comes_once),
+    (lambda: NeverEmpty(4), contract.of_a_finite_space_every_configuration_comes_once),
+    (lambda: Alone(4), contract.many_that_ask_at_once_get_configurations_apart),
+]
+
+
+@pytest.mark.parametrize(("make", "check"), BROKEN_MODELS)
+def test_a_broken_searcher_with_a_model_is_caught(make: Make, check: Check) -> None:
+    with pytest.raises(AssertionError):
+        check(make)
+
+
+def test_every_check_of_models_catches_somebody() -> None:
+    assert {check for _, check in BROKEN_MODELS} == set(MODEL_CHECKS)

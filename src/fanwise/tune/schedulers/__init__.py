@@ -11,10 +11,12 @@ from .median import MedianStoppingRule as MedianStoppingRule
 from .moasha import MOASHAScheduler as MOASHAScheduler
 from .pbt import PBTScheduler as PBTScheduler
 from .presets import ASHA as ASHA
+from .presets import BOHB as BOHB
 from .presets import BORE as BORE
 from .presets import CQR as CQR
 from .presets import MOASHA as MOASHA
 from .presets import NSGA2 as NSGA2
+from .presets import TPE as TPE
 from .presets import BayesianOptimization as BayesianOptimization
 from .presets import GridSearch as GridSearch
 from .presets import Hyperband as Hyperband

@@ -1,24 +1,31 @@
-"""Schedulers under the names that people look for, with a searcher put together for them."""
+"""Schedulers under the names that people look for, with a searcher put together for them.
+
+Those that take a searcher take the name of one too, as `ASHA(searcher="tpe", ...)`: see `searchers.by_name`.
+"""
 
 from collections.abc import Mapping, Sequence
 
 from ..searchers.base import Mode, Searcher
 from ..searchers.bayesian import BayesianSearcher
 from ..searchers.bore import BORESearcher
+from ..searchers.by_name import searcher_of
 from ..searchers.cqr import CQRSearcher
 from ..searchers.evolution import EvolutionSearcher
 from ..searchers.grid import GridSearcher
 from ..searchers.local_search import LocalSearcher
 from ..searchers.optuna_searcher import OptunaSearcher
 from ..searchers.sobol import SobolSearcher
+from ..searchers.tpe import TPESearcher
 from ..values import at_least
 from .asha import ASHAScheduler, Kind
 from .fifo import FIFOScheduler
 from .halving import HalvingScheduler, OneBracket
 from .hyperband import HyperbandBrackets
+from .levels import RungLevels
 from .median import MedianStoppingRule
 from .moasha import MOASHAScheduler
 from .pbt import PBTScheduler
+from .resources import Resources
 from .settings import checks_options
 
 
@@ -112,6 +119,35 @@ def LocalSearch(
     """
     return FIFOScheduler(
         LocalSearcher(probab_local, num_init_random),
+        metric=metric,
+        mode=mode,
+        constraints=constraints,
+        points_to_evaluate=points_to_evaluate,
+        random_seed=random_seed,
+    )
+
+
+@checks_options
+def TPE(  # the field's name
+    *,
+    metric: str | Sequence[str],
+    mode: Mode | Sequence[Mode] = "min",
+    constraints: Sequence[str] = (),
+    num_init: int = 10,
+    good_fraction: float = 0.15,
+    num_candidates: int = 64,
+    points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
+    random_seed: int | None = None,
+) -> FIFOScheduler:
+    """TPE, a model of which configurations are good: every trial runs to its end.
+
+    Args and errors are those of `FIFOScheduler` and `TPESearcher`. With trials that are stopped early:
+    `ASHA(searcher="tpe", ...)`, `BOHB(...)`.
+
+    >>> scheduler = TPE(metric="validation_error")
+    """
+    return FIFOScheduler(
+        TPESearcher(num_init, good_fraction=good_fraction, num_candidates=num_candidates),
         metric=metric,
         mode=mode,
         constraints=constraints,
@@ -243,7 +279,7 @@ def ASHA(  # the field's name, and Syne Tune's
     >>> scheduler = ASHA(metric="validation_error", resource_attr="epoch", max_resource_attr="max_epochs")
     """
     return ASHAScheduler(
-        searcher,
+        searcher_of(searcher),
         metric=metric,
         mode=mode,
         constraints=constraints,
@@ -283,7 +319,7 @@ def SuccessiveHalving(  # the field's name
     >>> scheduler = SuccessiveHalving(metric="validation_error", max_t=10, grace_period=2, reduction_factor=2)
     """
     return HalvingScheduler(
-        searcher,
+        searcher_of(searcher),
         metric=metric,
         mode=mode,
         constraints=constraints,
@@ -320,11 +356,53 @@ def Hyperband(  # the field's name
     >>> scheduler = Hyperband(metric="validation_error", max_t=81)
     """
     return HalvingScheduler(
-        searcher,
+        searcher_of(searcher),
         metric=metric,
         mode=mode,
         constraints=constraints,
         plan=HyperbandBrackets(),
+        resource_attr=resource_attr,
+        max_t=max_t,
+        max_resource_attr=max_resource_attr,
+        grace_period=grace_period,
+        reduction_factor=reduction_factor,
+        points_to_evaluate=points_to_evaluate,
+        random_seed=random_seed,
+    )
+
+
+@checks_options
+def BOHB(  # the field's name
+    *,
+    metric: str,
+    mode: Mode = "min",
+    constraints: Sequence[str] = (),
+    resource_attr: str | None = None,
+    max_t: float | None = None,
+    max_resource_attr: str | None = None,
+    grace_period: float = 1,
+    reduction_factor: float = 3,
+    num_init: int = 10,
+    points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
+    random_seed: int | None = None,
+) -> HalvingScheduler:
+    """BOHB (Falkner et al., arXiv 1807.01774): Hyperband, with TPE for the configurations.
+
+    The model learns at one resource level at a time: the highest at which `num_init` trials have a result, from each
+    trial's first report there. Until a level has so many, the space is filled evenly.
+
+    Args and errors are those of `HalvingScheduler` and, for num_init, of `TPESearcher`.
+
+    >>> scheduler = BOHB(metric="validation_error", max_t=81)
+    """
+    resources = Resources(resource_attr, max_t, max_resource_attr, grace_period, reduction_factor)
+    plan = HyperbandBrackets()
+    return HalvingScheduler(
+        TPESearcher(num_init, learn_from=RungLevels(resources, plan)),
+        metric=metric,
+        mode=mode,
+        constraints=constraints,
+        plan=plan,
         resource_attr=resource_attr,
         max_t=max_t,
         max_resource_attr=max_resource_attr,
@@ -355,7 +433,7 @@ def MedianStopping(  # the field's name
     >>> scheduler = MedianStopping(metric="validation_error", resource_attr="epoch", grace_time=2)
     """
     fifo = FIFOScheduler(
-        searcher,
+        searcher_of(searcher),
         metric=metric,
         mode=mode,
         constraints=constraints,
@@ -390,7 +468,7 @@ def PopulationBasedTraining(  # the field's name, and Syne Tune's
     >>> scheduler = PopulationBasedTraining(metric="loss", max_t=100, perturbation_interval=10)
     """
     return PBTScheduler(
-        searcher,
+        searcher_of(searcher),
         metric=metric,
         mode=mode,
         constraints=constraints,
@@ -428,7 +506,7 @@ def MOASHA(  # the field's name, and Syne Tune's
     >>> scheduler = MOASHA(metric=["accuracy", "seconds"], mode=["max", "min"], max_t=81)
     """
     return MOASHAScheduler(
-        searcher,
+        searcher_of(searcher),
         metric=metric,
         mode=mode,
         constraints=constraints,

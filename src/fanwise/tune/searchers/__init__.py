@@ -15,3 +15,4 @@ from .local_search import LocalSearcher as LocalSearcher
 from .optuna_searcher import OptunaSearcher as OptunaSearcher
 from .random_search import RandomSearcher as RandomSearcher
 from .sobol import SobolSearcher as SobolSearcher
+from .tpe import TPESearcher as TPESearcher

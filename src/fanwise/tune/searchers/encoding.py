@@ -151,6 +151,10 @@ class Encoder:
         ranks[np.isnan(rows)] = -1
         return ranks
 
+    def middles(self, dim: int) -> Floats:
+        """Where each value of a hyperparameter stands, of one whose values can be counted."""
+        return self._columns[dim].middle(np.arange(self.domains[dim].num_values or 0))
+
     def keys(self, rows: Rows) -> list[bytes]:
         """A key for each row; equal keys, equal configurations (real numbers: rounded to 2**-40 of their domain)."""
         return [ranks.tobytes() for ranks in self.ranks(rows)]

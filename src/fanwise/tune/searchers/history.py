@@ -25,11 +25,13 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, final
+from itertools import pairwise
+from typing import Any, Protocol, final
 
 import numpy as np
 import numpy.typing as npt
 
+from ..spaces import Space
 from .base import Observation
 from .encoding import Encoder, Floats, Rows
 
@@ -39,8 +41,7 @@ _FIRST_SIZE = 64
 class Policy(Protocol):
     """Which reports of a trial are learnt from."""
 
-    @property
-    def levels(self) -> tuple[float, ...] | None:
+    def levels_in(self, space: Space) -> tuple[float, ...] | None:
         """The resource levels, increasing; the first report at or beyond each is kept. None: the last report is."""
 
     def describe(self) -> dict[str, object]:
@@ -52,7 +53,8 @@ class Policy(Protocol):
 class LastReport:
     """Each trial's last report."""
 
-    levels: ClassVar[None] = None
+    def levels_in(self, space: Space) -> None:
+        return None
 
     def describe(self) -> dict[str, object]:
         return {"name": "LastReport"}
@@ -61,13 +63,20 @@ class LastReport:
 @final
 @dataclass(frozen=True, slots=True)
 class ByLevel:
-    """Each trial's first report at or beyond a level, of the highest level that enough trials have reached."""
+    """Each trial's first report at or beyond a level, of the highest level that enough trials have reached.
+
+    Raises:
+        ValueError: no levels, or they do not increase.
+    """
 
     levels: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        if not self.levels or any(b <= a for a, b in zip(self.levels, self.levels[1:], strict=False)):
+        if not self.levels or any(b <= a for a, b in pairwise(self.levels)):
             raise ValueError(f"levels must be increasing numbers, at least one, got {self.levels!r}")
+
+    def levels_in(self, space: Space) -> tuple[float, ...]:
+        return self.levels
 
     def describe(self) -> dict[str, object]:
         return {"name": "ByLevel", "levels": list(self.levels)}
@@ -156,7 +165,7 @@ class History:
 
     def __init__(self, encoder: Encoder, policy: Policy | None = None) -> None:
         self._encoder = encoder
-        self._levels = None if policy is None else policy.levels
+        self._levels = None if policy is None else policy.levels_in(encoder.space)
         self._living: dict[int, _Living] = {}
         self._free: list[int] = []  # slots that nobody has
         self._num_slots = 0  # that were ever used

@@ -1,0 +1,69 @@
+"""TPE and BOHB, and searchers by name: which searcher a scheduler gets, and what it learns from."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from fanwise.tune import ASHA, BOHB, TPE, Hyperband, MedianStopping, RandomSearch, Scheduler, StoppingCriterion
+from fanwise.tune.schedulers.hyperband import HyperbandBrackets
+from fanwise.tune.schedulers.levels import RungLevels
+from fanwise.tune.schedulers.resources import Resources
+from fanwise.tune.searchers import RandomSearcher, TPESearcher
+from fanwise.tune.searchers.by_name import SEARCHERS
+from fanwise.tune.simulate import FunctionTable, simulate
+from fanwise.tune.spaces import Space, uniform
+
+SPACE = Space({"x": uniform(0, 1), "y": uniform(0, 1), "max_epochs": 9})
+
+
+def train(config: Mapping[str, object], epoch: int) -> tuple[dict[str, object], float]:
+    """A bowl, reached as epochs go by."""
+    x, y = config["x"], config["y"]
+    assert isinstance(x, float) and isinstance(y, float)
+    return {"loss": (x - 0.3) ** 2 + (y - 0.8) ** 2 + 1 / epoch}, 1.0
+
+
+def best(scheduler: Scheduler, seed: int) -> float:
+    stop = StoppingCriterion(max_wallclock_time=150)
+    found = simulate(scheduler, FunctionTable(train, SPACE), stop, n_workers=4, seed=seed).best
+    assert found is not None
+    return found.value
+
+
+@pytest.mark.parametrize(
+    ("with_model", "without"),
+    [
+        (TPE(metric="loss"), RandomSearch(metric="loss")),
+        (BOHB(metric="loss", resource_attr="epoch", max_t=9), Hyperband(metric="loss", resource_attr="epoch", max_t=9)),
+        (
+            ASHA(metric="loss", resource_attr="epoch", max_t=9, searcher="tpe"),
+            ASHA(metric="loss", resource_attr="epoch", max_t=9),
+        ),
+    ],
+    ids=["tpe", "bohb", "asha"],
+)
+def test_with_a_model_a_search_ends_nearer_to_the_best(with_model: Scheduler, without: Scheduler) -> None:
+    assert sum(best(with_model, seed) < best(without, seed) for seed in range(6)) >= 5
+
+
+def test_bohb_learns_at_the_levels_of_hyperband() -> None:
+    searcher = BOHB(metric="loss", max_resource_attr="max_epochs", num_init=7).searcher
+    assert isinstance(searcher, TPESearcher)
+    assert searcher.learn_from is not None
+    assert searcher.learn_from.levels_in(SPACE) == (1.0, 3.0, 9)
+    assert searcher.num_init == 7
+
+
+def test_levels_that_do_not_end_at_the_maximum_are_counted_down_from_it() -> None:
+    levels = RungLevels(Resources(max_t=52), HyperbandBrackets()).levels_in(SPACE)
+    assert levels == pytest.approx((52 / 27, 52 / 9, 52 / 3, 52))
+
+
+@pytest.mark.parametrize("name", sorted(SEARCHERS.keys() - {"bo"}))  # which needs a library that may not be there
+def test_a_searcher_may_be_given_by_its_name(name: str) -> None:
+    for scheduler in (ASHA(metric="loss", max_t=9, searcher=name), MedianStopping(metric="loss", searcher=name)):
+        assert type(scheduler.searcher) is SEARCHERS[name]
+
+
+def test_no_searcher_and_random_are_the_same() -> None:
+    assert type(ASHA(metric="loss", max_t=9).searcher) is type(SEARCHERS["random"]()) is RandomSearcher

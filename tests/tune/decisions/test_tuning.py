@@ -1036,9 +1036,24 @@ def test_the_checkpoint_of_a_report_that_does_not_count_is_discarded() -> None:
 # Wrong answers
 
 
+def test_the_text_of_a_decision_is_taken_for_it() -> None:
+    scheduler = Told()
+    tuning = tuning_of(scheduler=scheduler)
+    tuning.begin()
+    (answer,) = tuning.report(0, 0, {"loss": 1.0, "answer": "CONTINUE"})
+    assert isinstance(answer, Answer)
+    assert answer.decision is CONTINUE
+    (answer,) = tuning.report(0, 0, {"loss": 1.0, "answer": "STOP"})
+    assert isinstance(answer, Answer)
+    assert answer.decision is STOP
+    assert tuning.next_tick_s == 5.0, "told to stop, it has its grace"
+    tuning.run(0, outcome=STOPPED)
+    assert scheduler.heard[-1] == ("end", 0, "Stopped")
+
+
 @pytest.mark.parametrize(
     ("answer", "shown"),
-    [("stop", "'stop'"), (None, "None"), (True, "True"), ("CONTINUE", "'CONTINUE'")],
+    [("stop", "'stop'"), (None, "None"), (True, "True"), ("Decision.STOP", "'Decision.STOP'"), (["STOP"], "['STOP']")],
 )
 def test_a_wrong_decision_ends_the_search_and_names_the_right_ones(answer: object, shown: str) -> None:
     tuning = tuning_of(scheduler=Told())

@@ -19,9 +19,9 @@ from fanwise.testing.tuning_model import CRASHES, SEED, SPACE, SearchSettings, T
 from fanwise.tune.decisions import facts
 from fanwise.tune.decisions.facts import Fact, Outcome
 from fanwise.tune.decisions.orders import Answer, Finish, Order, Reason, Reject, Suggest
-from fanwise.tune.decisions.replay import replay
+from fanwise.tune.decisions.replay import Row, replay
 from fanwise.tune.decisions.tuning import Tuning
-from fanwise.tune.record.rows import as_recorded, fact_of, orders_of, to_row
+from fanwise.tune.record.rows import RowOrders, fact_of, to_row
 from fanwise.tune.schedulers import Status
 from fanwise.tune.stopping import StoppingCriterion
 
@@ -341,13 +341,13 @@ class TuningMachine(RuleBasedStateMachine):
             return
         scheduler, searcher, tuning = self.fresh()
 
-        def rows() -> Iterator[tuple[int, Fact, list[Order]]]:
+        def rows() -> Iterator[Row]:
             for seq, (words, now_s, kind, trial_id, text) in enumerate(self.rows):
                 scheduler.plan.extend(words)
                 body = json.loads(text)
-                yield seq, fact_of(kind, now_s, trial_id, body), orders_of(kind, trial_id, body)
+                yield seq, fact_of(kind, now_s, trial_id, body), RowOrders(kind, trial_id, body)
 
-        found = replay(tuning, None, rows(), as_recorded=as_recorded, asks_anew=True)
+        found = replay(tuning, None, rows(), asks_anew=True)
         assert found.differences == []
         assert found.num_facts == len(self.rows)
         assert state_of(tuning) == state_of(self.tuning)

@@ -25,8 +25,8 @@ class Refused(Exception):
 
 def checked_decision(decision: object, who: str, trial_id: int) -> Decision:
     """A decision about a report, or Refused."""
-    if type(decision) is Decision:
-        return decision
+    if isinstance(decision, str) and decision in Decision.__members__:
+        return Decision(decision)
     allowed = ", ".join(f"Decision.{member.name}" for member in Decision)
     raise Refused(TypeError(f"{who}.on_report() for trial {trial_id} must return one of {allowed}, got {decision!r}"))
 

@@ -6,10 +6,10 @@ the rows are read ahead as far as the answer, and no further: a long record need
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import final
+from typing import Protocol, TypeAlias, final
 
 from ..searchers.base import Searcher
 from .driving import suggested
@@ -19,7 +19,18 @@ from .tuning import Tuning
 
 _MOST_KEPT = 20
 
-Row = tuple[int, Fact, list[Order]]
+
+class Recorded(Protocol):
+    """The orders of a row. They are made out of it only where somebody wants to see them."""
+
+    def matches(self, orders: Sequence[Order]) -> bool:
+        """Whether the row would have been the same with these orders."""
+
+    def orders(self) -> list[Order]:
+        """As far as rows keep them."""
+
+
+Row: TypeAlias = tuple[int, Fact, Recorded]
 
 
 @final
@@ -50,20 +61,12 @@ class Replayed:
             self.differences.append(Difference(seq, fact, recorded, replayed))
 
 
-def replay(
-    tuning: Tuning,
-    searcher: Searcher | None,
-    rows: Iterable[Row],
-    *,
-    as_recorded: Callable[[Order], Order],
-    asks_anew: bool,
-) -> Replayed:
+def replay(tuning: Tuning, searcher: Searcher | None, rows: Iterable[Row], *, asks_anew: bool) -> Replayed:
     """Hand in recorded facts; afterwards `tuning` and `searcher` are where the recorded ones were.
 
     Args:
         tuning, searcher: fresh ones, made from the same settings.
         rows: sequence number, fact and recorded orders.
-        as_recorded: an order as it would come back from the record.
         asks_anew: the searcher is asked anew, and its answers are compared; False: it recalls what is recorded.
     """
     found = Replayed()
@@ -77,14 +80,14 @@ def replay(
             if fact.error is None and anew != fact.config:
                 found.differ(seq, fact, fact.config, anew)
         orders = tuning.handle(fact)
-        made = [as_recorded(order) for order in orders if type(order) is not Suggest]
-        found.num_decisions += len(made)
-        if made != recorded:
-            found.differ(seq, fact, recorded, made)
-        if searcher is None:
-            continue
+        if not recorded.matches(orders):
+            made = [order for order in orders if type(order) is not Suggest]
+            found.differ(seq, fact, recorded.orders(), made)
         for order in orders:
-            if type(order) is Suggest and (answer := ahead.answer_to(order.number)) is not None:
+            if type(order) is not Suggest:
+                found.num_decisions += 1
+                continue
+            if searcher is not None and (answer := ahead.answer_to(order.number)) is not None:
                 if asks_anew:
                     again[order.number] = suggested(searcher, order, fact.now_s).config
                 elif answer.error is None:

@@ -15,12 +15,12 @@ import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from ...base.errors import RecordError
+from ...base.frozen import frozen
 from .filesystems import is_network
 
 # [major, minor]: another major one cannot be read; a higher minor one has kinds of rows that are passed over.
@@ -31,7 +31,7 @@ _BUSY_S = 5.0
 _CHUNK = 10_000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Event:
     """One row: a fact and what followed from it; see `rows.py`. `t_s` counts from the start of the search."""
 

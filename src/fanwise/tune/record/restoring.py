@@ -11,9 +11,7 @@ from typing import Any
 
 from ...base.errors import RecordError
 from ..constraints import checked_constraints
-from ..decisions.facts import Fact
-from ..decisions.orders import Order
-from ..decisions.replay import Replayed, replay
+from ..decisions.replay import Replayed, Row, replay
 from ..decisions.tuning import Tuning
 from ..schedulers.protocol import Scheduler
 from ..searchers.base import Searcher
@@ -21,7 +19,7 @@ from ..spaces import Space
 from ..stopping import StoppingCriterion
 from .progress import Progress
 from .reading import iter_events, read_meta
-from .rows import as_recorded, fact_of, orders_of
+from .rows import RowOrders, fact_of
 
 _SETTINGS = (
     "asynchronous",
@@ -66,7 +64,7 @@ def restore(folder: Path, tuning: Tuning, searcher: Searcher | None) -> Progress
         RecordError: the scheduler does not decide as it did then, or the record is of a newer version.
     """
     progress = Progress(read_meta(folder))
-    found = replay(tuning, searcher, _rows(folder, progress), as_recorded=as_recorded, asks_anew=False)
+    found = replay(tuning, searcher, _rows(folder, progress), asks_anew=False)
     progress.news()
     if found.differences:
         first = found.differences[0]
@@ -81,22 +79,23 @@ def restore(folder: Path, tuning: Tuning, searcher: Searcher | None) -> Progress
 
 def rehearse(folder: Path, tuning: Tuning, searcher: Searcher | None) -> Replayed:
     """Decide everything again and compare; arguments and errors as `restore`, but differences raise nothing."""
-    return replay(tuning, searcher, _rows(folder, None), as_recorded=as_recorded, asks_anew=True)
+    return replay(tuning, searcher, _rows(folder, None), asks_anew=True)
 
 
-def _rows(folder: Path, progress: Progress | None) -> Iterator[tuple[int, Fact, list[Order]]]:
+def _rows(folder: Path, progress: Progress | None) -> Iterator[Row]:
     for events in iter_events(folder):
         for event in events:
             kind, body = event.kind, event.body
             if progress is not None:
                 progress.fold(event.t_s, kind, event.trial_id, body)
             try:
-                yield event.seq, fact_of(kind, event.t_s, event.trial_id, body), orders_of(kind, event.trial_id, body)
+                fact = fact_of(kind, event.t_s, event.trial_id, body)
             except (KeyError, TypeError, ValueError) as error:
                 raise RecordError(
                     f"event {event.seq} ({kind}) of {folder} cannot be understood ({type(error).__name__}: {error}). "
                     f"Was it written by a newer version of fanwise?"
                 ) from error
+            yield event.seq, fact, RowOrders(kind, event.trial_id, body)
 
 
 def last_settings(folder: Path, meta: Mapping[str, Any]) -> tuple[int, StoppingCriterion]:  # Any: JSON

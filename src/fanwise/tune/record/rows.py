@@ -1,13 +1,13 @@
 """A fact and the orders that it led to, as one row of the record and back.
 
-    fact, orders  --to_row-->  kind, trial id, body (JSON)  --fact_of, orders_of-->  fact, orders
+    fact, orders  --to_row-->  kind, trial id, body (JSON)  --fact_of, RowOrders-->  fact, orders
 
 The fact is what happened; the orders are kept beside it so that readers need not decide again, and so that replay can
 compare. The answer to a report stands in the report's own body. What the scheduler raised is kept as text only.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, final
 
 from ..decisions import facts
 from ..decisions.facts import Fact, Outcome
@@ -173,16 +173,54 @@ _PLAIN: Mapping[str, Callable[[float], Fact]] = {
 }
 
 
-def orders_of(kind: str, trial_id: int | None, body: Mapping[str, Any]) -> list[Order]:  # Any: JSON
-    """The orders of a row as far as they are kept: no Suggest, no cause, no configuration of later attempts."""
-    orders: list[Order] = []
-    if kind == "report" and trial_id is not None:
-        if "rejected" in body:
-            orders.append(Reject(trial_id, body["rejected"]))
-        else:
-            late, repeated = body.get("late", False), body.get("repeated", False)
-            orders.append(Answer(trial_id, Decision(body["decision"]), body["iter"], late, repeated))
-    return orders + [_order_of(order) for order in body.get("orders", ())]
+@final
+class RowOrders:
+    """The orders of a row as far as it keeps them: no Suggest, no cause, no configuration of later attempts.
+
+    To compare, orders are made into rows and not rows into orders: most facts lead to none or to an answer.
+    """
+
+    __slots__ = ("_body", "_is_report", "_trial_id")
+
+    def __init__(self, kind: str, trial_id: int | None, body: Mapping[str, Any]) -> None:  # Any: JSON
+        self._is_report = kind == "report" and trial_id is not None
+        self._trial_id = trial_id
+        self._body = body
+
+    def matches(self, orders: Sequence[Order]) -> bool:
+        body, rest = self._body, orders
+        if self._is_report:
+            if not orders or not _is_answer(orders[0], body):
+                return False
+            rest = orders[1:]
+        kept = [_order_body(order) for order in rest if type(order) is not Suggest] if rest else []
+        return bool(kept == body.get("orders", _NONE))
+
+    def orders(self) -> list[Order]:
+        body, orders = self._body, list[Order]()
+        if self._is_report:
+            assert self._trial_id is not None
+            if "rejected" in body:
+                orders.append(Reject(self._trial_id, body["rejected"]))
+            else:
+                late, repeated = body.get("late", False), body.get("repeated", False)
+                orders.append(Answer(self._trial_id, Decision(body["decision"]), body["iter"], late, repeated))
+        return orders + [_order_of(order) for order in body.get("orders", _NONE)]
+
+
+_NONE: Final[list[Any]] = []  # Any: JSON
+
+
+def _is_answer(order: Order, body: Mapping[str, Any]) -> bool:  # Any: JSON
+    if type(order) is Answer:
+        return bool(
+            order.iter == body.get("iter")
+            and order.decision == body.get("decision")
+            and order.late == body.get("late", False)
+            and order.repeated == body.get("repeated", False)
+            and "rejected" not in body
+        )
+    return type(order) is Reject and order.message == body.get("rejected")
 
 
 def _order_of(body: Mapping[str, Any]) -> Order:  # Any: JSON
@@ -212,24 +250,3 @@ def _order_of(body: Mapping[str, Any]) -> Order:  # Any: JSON
         case "finish":
             return Finish(body["reason"], body["error"], None, body["kind"])
     raise ValueError(f"unknown order {body['order']!r}")
-
-
-def as_recorded(order: Order) -> Order:
-    """The order as it comes back from the record, for comparing."""
-    if isinstance(order, Start) and order.attempt:
-        return Start(
-            order.trial_id,
-            order.attempt,
-            {},
-            order.slot,
-            order.from_iter,
-            order.checkpoint,
-            order.source,
-            order.fallback,
-        )
-    if isinstance(order, Judged) and order.reason is not None:
-        reason = Reason(order.reason.kind, order.reason.text)
-        return Judged(order.trial_id, order.attempt, order.status, reason, order.will_retry)
-    if isinstance(order, Finish):
-        return Finish(order.reason, order.error, None, order.kind)
-    return order

@@ -21,7 +21,7 @@ from ..spaces import Space
 
 
 class Decision(enum.StrEnum):
-    """The answer to a report."""
+    """The answer to a report. The text "STOP" is taken for STOP, and so on."""
 
     CONTINUE = "CONTINUE"
     STOP = "STOP"

@@ -1,0 +1,124 @@
+"""A row knows the orders that it was made with from all others, without making them again."""
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from fanwise.tune.decisions import facts
+from fanwise.tune.decisions.facts import Fact
+from fanwise.tune.decisions.orders import (
+    Answer,
+    Discard,
+    Finish,
+    Judged,
+    Kill,
+    Order,
+    Reason,
+    Reject,
+    Start,
+    StopStarting,
+    Suggest,
+    Terminate,
+)
+from fanwise.tune.record.rows import RowOrders, to_row
+from fanwise.tune.schedulers import Decision, Status
+from fanwise.tune.searchers import Ask
+from fanwise.tune.spaces import Space, uniform
+
+REPORTED = facts.Reported(1.0, 3, 0, {"loss": 0.5})
+FREE = facts.Free(1.0, 3, 0)
+SUGGEST = Suggest(4, Ask(4, 5, Space({"x": uniform(0, 1)})))
+ANSWER = Answer(3, Decision.CONTINUE, 2)
+
+ORDERS: list[Order] = [
+    Start(4, 0, {"x": 0.1}, 2),
+    Start(4, 0, {"x": 0.1}, 2, 3, "2/3", 2, True),
+    Judged(3, 0, Status.FAILED, Reason("exit", "exit code 1"), True),
+    Judged(3, 0, Status.COMPLETED),
+    Terminate(3, "why"),
+    Kill(3, "why"),
+    Discard(3, "3/1"),
+    StopStarting("enough"),
+    Finish("enough"),
+    Finish("failed", "because", None, "scheduler"),
+]
+
+
+def row_of(fact: Fact, orders: list[Order]) -> RowOrders:
+    kind, trial_id, body = to_row(fact, orders)
+    return RowOrders(kind, trial_id, json.loads(json.dumps(body)))
+
+
+def changed(value: Any) -> Any:
+    match value:
+        case bool():
+            return not value
+        case Decision():
+            return Decision.PAUSE
+        case Status():
+            return Status.STOPPED
+        case "scheduler" | "limit":
+            return "searcher"
+        case Reason():
+            return Reason(value.kind, "another")
+        case dict():
+            return {"x": 0.2}
+        case None:
+            return None
+        case _:
+            return value + type(value)(1)
+
+
+def others(order: Order) -> list[Order]:
+    """The order with one of its fields changed, each in turn."""
+    found = []
+    for field in dataclasses.fields(order):
+        value = getattr(order, field.name)
+        if changed(value) != value:
+            found.append(dataclasses.replace(order, **{field.name: changed(value)}))
+    return found
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=repr)
+def test_a_row_knows_its_order_from_one_that_differs_in_a_field(order: Order) -> None:
+    row = row_of(FREE, [order])
+    assert row.matches([order])
+    assert row.matches([SUGGEST, order])
+    assert row.orders() == [order]
+    assert len(others(order)) > 0
+    assert [other for other in others(order) if row.matches([other])] == []
+    assert not row.matches([])
+    assert not row.matches([order, order])
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        ANSWER,
+        Answer(3, Decision.STOP, 0, late=True),
+        Answer(3, Decision.CONTINUE, 2, repeated=True),
+        Reject(3, "no loss"),
+    ],
+    ids=repr,
+)
+def test_a_report_knows_its_answer_from_others_and_what_followed_it(answer: Order) -> None:
+    row = row_of(REPORTED, [answer, ORDERS[0]])
+    assert row.matches([answer, ORDERS[0]])
+    assert row.matches([answer, ORDERS[0], SUGGEST])
+    assert row.orders() == [answer, ORDERS[0]]
+    assert [other for other in others(answer) if row.matches([other, ORDERS[0]]) and other.trial_id == 3] == []  # type: ignore[union-attr]
+    assert [other for other in ORDERS if row.matches([other, ORDERS[0]])] == []
+    assert not row.matches([Reject(3, "something else"), ORDERS[0]])
+    assert not row.matches([answer])
+    assert not row.matches([ORDERS[0]])
+    assert not row.matches([])
+
+
+def test_a_row_without_orders_matches_none() -> None:
+    row = row_of(FREE, [])
+    assert row.matches([])
+    assert row.matches([SUGGEST])
+    assert not row.matches([ORDERS[0]])
+    assert row.orders() == []

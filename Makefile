@@ -25,13 +25,14 @@ help: ## print the targets
 demo: $(VENV)/run.stamp ## install what is needed, then search LeNet's learning rate and batch size for a minute
 	$(BIN)/fanwise demo $(ARGS)
 
-# Four at a time, also on two cores: many tests wait for processes, clocks and cables. tests/conftest.py says which files
-# begin. Where Python is told to keep no bytecode, each of the hundreds of interpreters would compile the library anew.
+# Three at a time, also on two cores: many tests wait for processes, clocks and cables, and each process more loads torch
+# and compiles with JAX anew. tests/conftest.py says which files begin. Where Python is told to keep no bytecode, each of the hundreds of interpreters would compile the library anew.
 test test-examples: export PYTHONDONTWRITEBYTECODE :=
-PYTEST := $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 # Whole programs, which run for as long as readers wait for them. What they use is tested by `make test`.
 PROGRAMS := tests/docs tests/examples tests/sources
-TESTS := $(filter-out $(PROGRAMS) tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
+# The folder as a whole: pytest loads the conftest of each folder that is named, torch among it, where it tests nothing.
+TESTS := tests $(PROGRAMS:%=--ignore=%)
 test: $(VENV)/dev.stamp ## run the tests of the library, all but the long ones (4 to 5 minutes on two cores)
 	$(PYTEST) $(if $(findstring tests/,$(ARGS)),,$(TESTS)) $(ARGS)
 

@@ -53,7 +53,8 @@ OF_TENSORFLOW = (
 
 # No deadline: speed is measured in benchmarks/. Not derandomised, in CI neither: a new example is worth finding
 # wherever it turns up, and the printed blob repeats it. What failed is kept in .hypothesis and tried first next time.
-settings.register_profile("fanwise", deadline=None, print_blob=True)
+# One bug at a time: to look for others takes as long again, in each of the broken versions that a machine must catch.
+settings.register_profile("fanwise", deadline=None, print_blob=True, report_multiple_bugs=False)
 settings.load_profile("fanwise")
 
 
@@ -125,6 +126,7 @@ def pytest_collection_finish() -> None:
     gc.enable()
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)  # with Python's own, (700, 10, 10), collecting takes a twelfth of all time
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(1)  # several processes test at once: threads would wait for each other, spinning
 

@@ -184,7 +184,6 @@ def test_the_machine_catches_a_table_that(method: str) -> None:
         database=None,
         derandomize=True,
         phases=[Phase.generate],
-        report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),
     )
     with pytest.raises((AssertionError, KeyError)):

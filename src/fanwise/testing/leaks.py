@@ -78,11 +78,13 @@ class Snapshot:
         """What is here now and was not then. Blocks up to `patience_s` for it to go, not at all when nothing is."""
         ends_s = time.monotonic() + patience_s
         pause = threading.Event()  # never set: its wait is the pause
+        pause_s = 0.01
         while left := self._new(Snapshot.take(self.marker)):
             if time.monotonic() >= ends_s:
                 return left
             gc.collect()  # what only a cycle of dead objects holds open is no leak
-            pause.wait(0.01)
+            pause.wait(pause_s)
+            pause_s = min(2 * pause_s, 0.1)  # a collection takes as long as the first pause
         return []
 
     def put_back(self, leaks: list[Leak]) -> None:
@@ -101,9 +103,7 @@ class Snapshot:
 
     def _new(self, now: "Snapshot") -> list[Leak]:
         left = [Leak("thread", describe_threads([thread])) for thread in now.threads - self.threads]
-        started = now.processes - self.processes
-        if started:
-            started &= running_processes(self.marker)
+        started = running_processes(self.marker, now.processes - self.processes)
         left += [Leak("process", describe_process(pid), pid) for pid in sorted(started)]
         opened = now.descriptors - self.descriptors
         left += [Leak("file descriptor", f"{target} ({count} more)") for target, count in sorted(opened.items())]

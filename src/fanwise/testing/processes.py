@@ -7,6 +7,7 @@ to ordinary users. Then it is left out; nothing raises.
 import contextlib
 import os
 import signal
+from collections.abc import Iterable
 
 # A process that is started while this is set is found again by its environment, also when its parent has died.
 MARKER = "FANWISE_TEST_ID"
@@ -17,16 +18,22 @@ def all_processes() -> set[int]:
     return {int(name) for name in os.listdir("/proc") if name.isdecimal()}
 
 
-def running_processes(marker: str = "") -> set[int]:
-    """The pids below this process, zombies included, and of all that carry `marker` in FANWISE_TEST_ID."""
-    parents: dict[int, int] = {}
-    found: set[int] = set()
+def running_processes(marker: str = "", among: Iterable[int] | None = None) -> set[int]:
+    """The pids below this process, zombies included, and of all that carry `marker` in FANWISE_TEST_ID.
+
+    Args:
+        among: look only at these and at what is above them. To look at all of a busy machine takes ten milliseconds.
+    """
+    looked_at = all_processes() if among is None else set(among)
+    is_below = {os.getpid(): True, 0: False}
+    for pid in looked_at:
+        line = [pid]
+        while line[-1] not in is_below:
+            line.append(_parent(line[-1]))
+        is_below.update(dict.fromkeys(line, is_below[line[-1]]))
     needle = f"\0{MARKER}={marker}\0".encode()
-    for pid in all_processes():
-        parents[pid] = _parent(pid)
-        if marker and needle in b"\0" + _read(pid, "environ"):
-            found.add(pid)
-    return (found | _below(os.getpid(), parents)) - {os.getpid()}
+    found = {pid for pid in looked_at if is_below[pid] or (marker and needle in b"\0" + _read(pid, "environ"))}
+    return found - {os.getpid()}
 
 
 def describe_process(pid: int) -> str:
@@ -59,19 +66,6 @@ def _parent(pid: int) -> int:
     # The name in brackets may itself hold brackets and blanks; the state and the parent follow the last bracket.
     fields = _read(pid, "stat").rpartition(b")")[2].split()
     return int(fields[1]) if fields else 0
-
-
-def _below(root: int, parents: dict[int, int]) -> set[int]:
-    children: dict[int, list[int]] = {}
-    for pid, parent in parents.items():
-        children.setdefault(parent, []).append(pid)
-    found: set[int] = set()
-    ahead = [root]
-    while ahead:
-        for child in children.get(ahead.pop(), ()):
-            found.add(child)
-            ahead.append(child)
-    return found
 
 
 def _read(pid: int, name: str) -> bytes:

@@ -119,7 +119,7 @@ def test_bits_executions_and_accuracy_do_not_depend_on_the_processes(case: str, 
     (params, seen, accuracy, executed), _ = run("1", devices=1)
     assert executed == EXECUTIONS
     assert round(accuracy * N) / N == accuracy
-    several = [(2, 2), (8, 3)] if case != "momentum" else [(2, 2), (3, 3), (8, 8), (8, 3), (5, 2)]
+    several = [(2, 2), (8, 3)] if case != "momentum" else [(3, 3), (8, 5), (5, 2)]
     for devices, processes in several:
         found, pids = run(f"{devices} in {processes}", devices=devices, processes=processes)
         assert len(pids) == processes and str(os.getpid()) not in pids
@@ -156,7 +156,7 @@ def uninterrupted() -> dict[str, Tensor]:
 
 
 @pytest.mark.usefixtures("exchange")
-@pytest.mark.parametrize(("first", "second"), [(1, 3), (3, 2), (2, 1), (4, 8)])
+@pytest.mark.parametrize(("first", "second"), [(1, 3), (3, 2), (2, 1), (2, 5)])
 def test_a_run_resumes_in_mid_epoch_on_other_processes(
     first: int, second: int, pool: Pool, uninterrupted: dict[str, Tensor], tmp_path: Path
 ) -> None:

@@ -1,24 +1,28 @@
 """TensorBoard, MLflow and W&B get what a real search reports: read back with what each library reads with.
 
-In programs of their own, because these libraries leave threads and connections behind.
+In programs of their own, because these libraries leave threads and connections behind. TensorBoard is
+there as for those who have no TensorFlow: where that is installed it is loaded, for as long as all others take.
 """
 
 import importlib
 import importlib.util
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fanwise.base.errors import NotInstalled
-from fanwise.testing.programs import run_program
+from fanwise.testing.programs import LoadedInterpreter
 from fanwise.tune import MLflowCallback, TensorBoardCallback, WandbCallback
 
 # Trial 0 completes with two reports. Trial 1 is paused at its first, goes on, and fails after its second.
 SEARCH = """
 import json
+import sys
+sys.modules |= HIDDEN
 from fanwise.tune import *
 from fanwise.tune.schedulers import Decision
 
@@ -58,12 +62,14 @@ if __name__ == "__main__":
 """
 
 
-def found_by(folder: Path, callback: str, read: str) -> Any:  # Any: JSON
+def found_by(
+    loaded: LoadedInterpreter, folder: Path, callback: str, read: str, *, hidden: Sequence[str] = ()
+) -> Any:  # Any: JSON
     script = folder / "search.py"
-    script.write_text(SEARCH.replace("CALLBACK", callback).replace("READ", "\n    ".join(read.strip().splitlines())))
-    done = run_program(
-        [script.name], folder=folder, environment={"WANDB_SILENT": "true", "MLFLOW_ALLOW_FILE_STORE": "true"}
-    )
+    search = SEARCH.replace("CALLBACK", callback).replace("HIDDEN", repr(dict.fromkeys(hidden)))
+    script.write_text(search.replace("READ", "\n    ".join(read.strip().splitlines())))
+    environment = {"WANDB_SILENT": "true", "MLFLOW_ALLOW_FILE_STORE": "true"}
+    done = loaded.run(script, folder=folder, environment=environment, forks=True)
     lines = [line for line in done.out.splitlines() if line.startswith("FOUND ")]
     assert done.status == 0 and len(lines) == 1 and "Traceback" not in done.err, done.said
     return json.loads(lines[0].removeprefix("FOUND "))
@@ -75,9 +81,12 @@ def skip_without(library: str) -> None:
         pytest.skip(f"{library} is not installed")
 
 
-def test_tensorboard_has_a_run_a_trial_with_its_curve_and_hyperparameters(tmp_path: Path) -> None:
+def test_tensorboard_has_a_run_a_trial_with_its_curve_and_hyperparameters(
+    tmp_path: Path, torch_loaded: LoadedInterpreter
+) -> None:
     skip_without("tensorboard")
     found = found_by(
+        torch_loaded,
         tmp_path,
         "TensorBoardCallback()",
         """
@@ -90,6 +99,7 @@ for folder in (load_experiment("digits").path / "tensorboard").iterdir():
     curve = [(each.step, round(each.value, 6)) for each in read.Scalars("loss")]
     found[folder.name] = [curve, round(read.Scalars("last/loss")[0].value, 6), b"[8, 8]" in start]
 """,
+        hidden=["tensorflow"],
     )
     assert found == {
         "trial-0": [[[1, 0.5], [2, 0.25]], 0.25, True],
@@ -97,9 +107,12 @@ for folder in (load_experiment("digits").path / "tensorboard").iterdir():
     }
 
 
-def test_mlflow_has_a_run_a_trial_with_parameters_metrics_and_status(tmp_path: Path) -> None:
+def test_mlflow_has_a_run_a_trial_with_parameters_metrics_and_status(
+    tmp_path: Path, torch_loaded: LoadedInterpreter
+) -> None:
     skip_without("mlflow")
     found = found_by(
+        torch_loaded,
         tmp_path,
         'MLflowCallback("mlruns")',
         """
@@ -122,9 +135,10 @@ for run in client.search_runs([experiment.experiment_id]):
     }
 
 
-def test_wandb_has_a_run_a_trial_without_a_network(tmp_path: Path) -> None:
+def test_wandb_has_a_run_a_trial_without_a_network(tmp_path: Path, torch_loaded: LoadedInterpreter) -> None:
     skip_without("wandb")
     found = found_by(
+        torch_loaded,
         tmp_path,
         'WandbCallback("digits", mode="offline", dir=".")',
         """

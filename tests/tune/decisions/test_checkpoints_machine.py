@@ -77,7 +77,6 @@ def test_the_machine_catches_holders_of_which_one(broken: Callable[..., Any]) ->
         database=None,
         derandomize=True,
         phases=[Phase.generate],
-        report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),
     )
     with pytest.raises((AssertionError, KeyError)):

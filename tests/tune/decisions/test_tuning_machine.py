@@ -534,8 +534,11 @@ OF_THE_SEARCH |= {"_keep_checkpoints", "_objectives", "_metric", "_signs", "_lis
 OF_THE_SEARCH |= {"_handlers", "_resource_attr", "_constraints"}
 
 
-TuningMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
-TestTuningAgainstTheModel = TuningMachine.TestCase
+@pytest.mark.parametrize("max_examples", [80, pytest.param(1000, marks=pytest.mark.soak)])
+def test_a_tuning_does_what_its_model_says(max_examples: int) -> None:
+    run_state_machine_as_test(
+        TuningMachine, settings=settings(max_examples=max_examples, stateful_step_count=40, deadline=None)
+    )
 
 
 # Broken versions, each with one method replaced. Any: they reach into what is private.
@@ -737,7 +740,6 @@ def test_the_machine_catches_a_tuning_that(broken: Callable[..., Any]) -> None: 
         database=None,
         derandomize=True,
         phases=[Phase.generate],
-        report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),
     )
     with pytest.raises((AssertionError, KeyError)):

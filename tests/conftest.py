@@ -1,6 +1,7 @@
 """What all tests share: nothing is left behind, Hypothesis explores anew, a failing order can be repeated."""
 
 import gc
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,9 @@ from fanwise.testing.programs import LoadedInterpreter
 pytest_plugins = ["fanwise.testing.hygiene"]
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# A shell lets what it starts in the background ignore Ctrl-C, and Python keeps to that: tests that press it would hang.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # What is collected stays, and so do the libraries that it imports: `pytest_collection_finish` ends this.
 gc.disable()

@@ -26,7 +26,8 @@ demo: $(VENV)/run.stamp ## install what is needed, then search LeNet's learning 
 	$(BIN)/fanwise demo $(ARGS)
 
 # Three at a time, also on two cores: many tests wait for processes, clocks and cables, and each process more loads torch
-# and compiles with JAX anew. tests/conftest.py says which files begin. Where Python is told to keep no bytecode, each of the hundreds of interpreters would compile the library anew.
+# and compiles with JAX anew. tests/conftest.py says which files begin. Where Python is told to keep no bytecode, each of
+# the hundreds of interpreters would compile the library anew.
 test test-examples: export PYTHONDONTWRITEBYTECODE :=
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 # Whole programs, which run for as long as readers wait for them. What they use is tested by `make test`.

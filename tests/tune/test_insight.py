@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import sklearn.ensemble  # noqa: F401  # it writes variables into the environment: here, before a test looks at it
 
 from fanwise.cli.app import main
 from fanwise.plot import importances

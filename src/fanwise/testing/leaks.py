@@ -24,8 +24,9 @@ from dataclasses import dataclass
 from .processes import all_processes, describe_process, end_process, running_processes
 from .threads import describe_threads
 
-# pytest writes the phase of the running test here, so it differs before and after every test.
-_OF_PYTEST = "PYTEST_CURRENT_TEST"
+# pytest writes the phase of the running test into the first; the others scikit-learn writes when it is loaded, whoever
+# happens to be the first to need it.
+_NOT_OF_TESTS = {"PYTEST_CURRENT_TEST", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class Snapshot:
             processes=frozenset(all_processes()),
             descriptors=_descriptors(),
             files=frozenset(_files()),
-            environment={key: value for key, value in os.environ.items() if key != _OF_PYTEST},
+            environment={key: value for key, value in os.environ.items() if key not in _NOT_OF_TESTS},
             handlers={number.name: signal.getsignal(number) for number in signal.Signals},
             folder=os.getcwd(),
         )
@@ -96,7 +97,7 @@ class Snapshot:
                 end_process(pid)
             ended |= left
             left = running_processes(self.marker) - self.processes - ended  # one may just have started another
-        for key in set(os.environ) - set(self.environment) - {_OF_PYTEST}:
+        for key in set(os.environ) - set(self.environment) - _NOT_OF_TESTS:
             del os.environ[key]
         os.environ.update(self.environment)
         os.chdir(self.folder)

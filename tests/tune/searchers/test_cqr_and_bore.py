@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import sklearn  # noqa: F401  # it writes variables into the environment: here, before a test looks at it
 
 from fanwise.testing.searcher_contract import begun, observed
 from fanwise.tune.schedulers import FIFOScheduler

@@ -7,7 +7,6 @@ import statistics
 from collections.abc import Mapping
 
 import pytest
-import sklearn  # noqa: F401  # it writes variables into the environment: here, before a test looks at it
 
 from fanwise.testing import searcher_contract as contract
 from fanwise.testing.searcher_contract import CHECKS, MODEL_CHECKS, Check, Make

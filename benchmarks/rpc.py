@@ -10,7 +10,7 @@ number is the median of the rounds, with the least and the greatest. What the me
 `peers/rpc_measures.py`. One contestant that cannot start, or fails, is left out with the reason; those with pins in
 `peers/<name>.txt` run in `.bench-envs/<name>` when `trial_overhead.py` or `--install` has made it.
 
-    python benchmarks/rpc.py [--rounds 5] [--quick] [--only NAME ...] [--install]
+    python benchmarks/rpc.py [--rounds 5] [--quick] [--only NAME ...] [--tables overload ...] [--install]
 """
 
 import argparse
@@ -101,6 +101,13 @@ OVERLOAD_ROWS = (
     ("overload", "answered", "calls that were answered, %", 0, "100 %"),
     ("overload", "threads", "callee's threads, above its base", 0, "<= 16 + 6"),
 )
+
+STAGES = {
+    "pair": ("two workers on one host", ROWS, PAIRS),
+    "others": ("other libraries", OTHER_ROWS, OTHERS),
+    "many": ("many to one", OBSERVER_ROWS, WITH_OBSERVERS),
+    "overload": (f"{OBSERVERS} callers and a busy callee", OVERLOAD_ROWS, WITH_OBSERVERS),
+}
 
 
 @dataclass(slots=True)
@@ -286,22 +293,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="one round with fewer calls")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="a contestant's name; may repeat")
+    parser.add_argument("--tables", action="append", default=[], choices=list(STAGES), help="may repeat; default: all")
     parser.add_argument(
         "--install", action="store_true", help="make the environments of the peers (downloads; minutes)"
     )
     args = parser.parse_args()
     facts = machine()
     rounds = 1 if args.quick else args.rounds
-    stages = [
-        ("two workers on one host", ROWS, PAIRS),
-        ("other libraries", OTHER_ROWS, OTHERS),
-        ("many to one", OBSERVER_ROWS, WITH_OBSERVERS),
-        (f"{OBSERVERS} callers and a busy callee", OVERLOAD_ROWS, WITH_OBSERVERS),
-    ]
     tables, everything = [], []
-    for title, rows, contestants in stages:
+    for name in args.tables or STAGES:
+        title, rows, contestants = STAGES[name]
         wanted = [one for one in contestants if not args.only or one.name in args.only]
-        running = run(wanted, list(dict.fromkeys(row[0] for row in rows)), rounds, args)
+        # What a process was given once it does not give back, so the peak of a second overload would be none.
+        running = run(wanted, list(dict.fromkeys(row[0] for row in rows)), rounds, args, anew=name == "overload")
         everything += running
         tables.append("\n".join([shown(title, rows, running), *left_out(running)]))
     facts["load after"] = " ".join(f"{load:.2f}" for load in os.getloadavg())

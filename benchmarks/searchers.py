@@ -10,6 +10,9 @@ methods may get a smaller one (`--only "Optuna GP" --trainings 40`) and are comp
 that are in the file are not run again, so it can be stopped at any time and continued. The tables' folder is
 shared/data beside the checkout; `--csv` takes a table of your own.
 
+The tables of docs/benchmarks.md stand between two marks and are written by `--page docs/benchmarks.md`, the figure
+beside them by `--figure docs/img/searchers.png`.
+
     python benchmarks/searchers.py [--seeds 5] [--processes 2] [--minutes 60] [--only METHOD ...] [--tables NAME ...]
     python benchmarks/searchers.py --csv curves.csv --hyperparameters lr,width --metric error [--mode max]
 """
@@ -27,7 +30,7 @@ from searchers_parts import tasks
 from searchers_parts.methods import METHODS, Method
 from searchers_parts.regret import Run
 from searchers_parts.runs import RunFile, Settings, search
-from searchers_parts.shown import draw, tables_of
+from searchers_parts.shown import counted, draw, tables_of, write_page
 from trial_overhead import NotReady, environment
 
 Wanted = tuple[str, Method, int]  # table, method, seed
@@ -121,6 +124,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--forget", action="append", default=[], metavar="METHOD", help="drop its runs; may repeat")
     parser.add_argument("--report", action="store_true", help="run nothing: tables and figure of what is in the file")
     parser.add_argument("--figure", type=Path, default=RESULTS / "searchers.png")
+    parser.add_argument("--page", type=Path, help="a page whose tables are written anew, between its two marks")
     parser.add_argument("--csv", type=Path, help="a table of your own: a row for each report")
     parser.add_argument("--hyperparameters", help="its columns that make a configuration, with commas between")
     parser.add_argument("--metric", help="the column that is optimised")
@@ -160,8 +164,11 @@ def main() -> None:
         notes += run_all(args, missing(args, names, methods, file), made, file)
     runs = [run for run in file.runs.values() if run.method in {m.name for m in methods} and run.table in names]
     draw(runs, methods, args.figure)
+    tables = tables_of(runs, methods)
+    if args.page is not None:
+        write_page(args.page, [*tables, counted(runs)])
     payload = {"file": str(args.file), "runs": len(runs), "notes": notes}
-    finish("searchers", [*tables_of(runs, methods), *notes], payload, facts=facts)
+    finish("searchers", [*tables, counted(runs), *notes], payload, facts=facts)
 
 
 if __name__ == "__main__":

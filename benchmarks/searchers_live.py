@@ -6,8 +6,8 @@ Everybody trains the same LeNet on the same digits with the same program (peers/
 thread each, in an environment of its own; they take turns, round after round. What they did is read from the marks that
 the training itself leaves, so it is counted alike for all: from the beginning of the first training, for so many
 seconds. Start-up stands apart. `utilisation` is the share of the workers' time from the first line of a training, which
-imports torch, to its end; one that was killed counts as busy for a whole further epoch. `epochs` counts the finished
-ones, `best error` is that of any epoch so far.
+imports torch, to its end; one that was killed counts as busy for a whole further epoch, and until the end of the search
+where it had not finished any. `epochs` counts the finished ones, `best error` is that of any epoch so far.
 
     python benchmarks/searchers_live.py                                         5 minutes each, one round
     python benchmarks/searchers_live.py --seconds 60 --rounds 5 --only "fanwise, ASHA" --only "Syne Tune, ASHA"
@@ -99,8 +99,9 @@ def counted(lines: Sequence[str], *, started_s: float, seconds: float, workers: 
     gaps = {trial: later - earlier for trial, earlier, later in _neighbours(marks)}
     busy_s = 0.0
     for trial, at_s in first.items():
-        # Who was killed had begun another epoch, and may have been anywhere in it.
-        end_s = last[trial] if trial in ended else last[trial] + gaps.get(trial, 0.0)
+        # Who was killed had begun another epoch, and may have been anywhere in it; before the first one no scheduler
+        # stops a trial, so it ran until the end of the search.
+        end_s = last[trial] if trial in ended else last[trial] + gaps.get(trial, seconds)
         busy_s += max(0.0, min(end_s, until_s) - at_s)
     epochs = [(moment - began_s, error) for moment, _, what, error in marks if what == "epoch" and moment <= until_s]
     best = [min((error for at_s, error in epochs if at_s <= part * seconds), default=float("nan")) for part in PARTS]

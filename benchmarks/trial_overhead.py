@@ -50,7 +50,7 @@ CONTESTANTS = (
     Contestant("fanwise, reuse", "fanwise_noop.py", 2000, switches=("--reuse",), note="processes are kept"),
     Contestant("Optuna, sqlite", "optuna_noop.py", 600, "optuna", note="no isolation: trials run in the worker itself"),
     Contestant("Optuna, journal", "optuna_noop.py", 2000, "optuna", ("--journal",), "no isolation, as above"),
-    Contestant("Ray Tune", "ray_noop.py", 12, "ray", note="a fresh process a trial"),
+    Contestant("Ray Tune", "ray_noop.py", 40, "ray", note="a fresh process a trial"),
     Contestant("Ray Tune, reuse", "ray_noop.py", 400, "ray", ("--reuse",), "reuse_actors=True: processes are kept"),
     Contestant("Syne Tune", "syne_tune_noop.py", 8, "syne_tune", note="defaults: polls every 5 s"),
     Contestant("Syne Tune, fast poll", "syne_tune_noop.py", 16, "syne_tune", ("--poll-fast",), "sleep_time=0.1"),

@@ -109,7 +109,8 @@ class Duels:
         for number in range(rounds):
             tables = chance.integers(num_tables, size=(num_tables, 1))
             seeds_TS = chance.integers(num_seeds, size=(num_tables, num_seeds))
-            drawn[number] = np.nanmean(_ranks(self.lost_TSMM[tables, seeds_TS]), axis=0)
+            ranks_TM = _ranks(self.lost_TSMM[tables, seeds_TS])
+            drawn[number] = _mean(ranks_TM, ~np.isnan(ranks_TM), axis=0)
         low, high = np.nanquantile(drawn, [0.025, 0.975], axis=0)
         means = self.mean_ranks()
         return {name: Interval(*map(float, of)) for name, *of in zip(self.methods, means, low, high, strict=True)}
@@ -117,11 +118,14 @@ class Duels:
 
 def _ranks(lost_TSMM: Floats) -> Floats:
     """(T, M): each pair over the seeds that both have; a method is as good as itself, which is no half a rank."""
-    there = ~np.isnan(lost_TSMM)
-    with np.errstate(invalid="ignore"):
-        lost_TMM = np.where(there, lost_TSMM, 0.0).sum(axis=1) / there.sum(axis=1)
-    ranks: Floats = lost_TMM.sum(axis=2) + 0.5
+    ranks: Floats = _mean(lost_TSMM, ~np.isnan(lost_TSMM), axis=1).sum(axis=2) + 0.5
     return ranks
+
+
+def _mean(values: Floats, there: npt.NDArray[np.bool_], *, axis: int) -> Floats:
+    """Of the values that are there; NaN where none is."""
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.where(there, values, 0.0).sum(axis=axis) / there.sum(axis=axis))
 
 
 def mean_regrets(

@@ -15,6 +15,7 @@ from .regret import Duels, Floats, Interval, Run, mean_regrets, regrets
 BUDGETS = (10.0, 20.0, 40.0, 70.0, 100.0)  # in trainings
 SMALL = 40.0  # so far slow methods need to run
 _CURVE = 36  # points of a curve
+MARKS = ("<!-- made by benchmarks/searchers.py -->", "<!-- end of what it makes -->")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,50 +29,57 @@ class Group:
 
 
 def groups(runs: Sequence[Run], methods: Sequence[Method]) -> list[Group]:
-    """All tables, and those with learning curves, where alone trials can be stopped early; small budgets, and all."""
+    """All tables, and those with learning curves, where alone trials can be stopped early; all budgets, and the small
+    ones where more methods have run so far."""
     early = {method.name for method in methods if method.stops_early}
     tables = {"all tables": sorted({run.table for run in runs})}
     with_curves = sorted({run.table for run in runs if run.method in early})
     if with_curves and with_curves != tables["all tables"]:
         tables["tables with curves"] = with_curves
     most = max(run.trainings for run in runs)
-    budgets = {limit: [budget for budget in BUDGETS if budget <= min(limit, most)] for limit in (SMALL, BUDGETS[-1])}
-    found = []
+    budgets = {limit: [budget for budget in BUDGETS if budget <= min(limit, most)] for limit in (BUDGETS[-1], SMALL)}
+    found: list[Group] = []
     for title, names in tables.items():
+        before: list[str] = []
         for within in {tuple(each): None for each in budgets.values()}:
             ran = {(run.table, run.method) for run in runs if run.trainings >= within[-1]}
             present = [m.name for m in methods if all((table, m.name) in ran for table in names)]
-            if len(present) > 1:
+            if len(present) > 1 and present != before:
                 found.append(Group(f"{title}, to {within[-1]:.0f} trainings", names, present, within))
+            before = present
     return found
 
 
-def ranks(runs: Sequence[Run], group: Group) -> dict[str, Interval]:
-    """Mean rank over the tables, seeds and budgets of the group with its interval."""
-    return Duels.between(regrets(runs, group.budgets), group.tables, group.methods).intervals()
+def ranks(runs: Sequence[Run], group: Group, budgets: Sequence[float]) -> dict[str, Interval]:
+    """Mean rank over the tables and seeds of the group, and over some of its budgets, with its interval."""
+    return Duels.between(regrets(_of(runs, group), budgets), group.tables, group.methods).intervals()
+
+
+def _of(runs: Sequence[Run], group: Group) -> list[Run]:
+    """Those that had all budgets of a group, so that a row counts the same runs from its first to its last column."""
+    return [run for run in runs if run.trainings >= group.budgets[-1]]
 
 
 def tables_of(runs: Sequence[Run], methods: Sequence[Method]) -> list[str]:
-    """Mean ranks; regret at the budgets; regret at the last one for each table; the time of a suggestion."""
+    """For each group mean ranks and regret; regret at the last budget for each table; the time of a suggestion."""
     if not runs:
         return ["no runs"]
     found = groups(runs, methods)
     last = {budget: None for group in found for budget in group.budgets[-1:]}
     return [
-        _ranks(runs, found),
-        *(_regrets(runs, group) for group in found),
+        *(each(runs, group) for group in found for each in (_ranks, _regrets)),
         *(_by_table(runs, methods, budget) for budget in last),
         _times(runs, methods),
     ]
 
 
-def _ranks(runs: Sequence[Run], found: Sequence[Group]) -> str:
-    columns = [ranks(runs, group) for group in found]
-    seeds = {name: _seeds(runs, name) for name in {name for column in columns for name in column}}
-    header = ["mean rank (95 % interval)", *(f"{group.title}, of {len(group.methods)}" for group in found), "seeds"]
+def _ranks(runs: Sequence[Run], group: Group) -> str:
+    columns = [ranks(runs, group, budgets) for budgets in (group.budgets, *((each,) for each in group.budgets))]
+    header = [f"mean rank of {len(group.methods)}, {group.title}", "all budgets (95 % interval)"]
+    header += [*(f"at {budget:.0f}" for budget in group.budgets), "runs a table"]
     rows = [
-        [name, *(_interval(column.get(name)) for column in columns), seeds[name]]
-        for name in sorted(seeds, key=lambda name: [_key(column.get(name)) for column in columns])
+        [name, *(_interval(column[name]) for column in columns), _seeds(_of(runs, group), name)]
+        for name in sorted(group.methods, key=lambda name: _key(columns[0][name]))
     ]
     return table(header, rows)
 
@@ -82,17 +90,17 @@ def _seeds(runs: Sequence[Run], method: str) -> str:
     return str(max(of_tables)) if min(of_tables) == max(of_tables) else f"{min(of_tables)}-{max(of_tables)}"
 
 
-def _key(interval: Interval | None) -> float:
-    return interval.mean if interval is not None and interval.mean == interval.mean else float("inf")
+def _key(interval: Interval) -> float:
+    return interval.mean if interval.mean == interval.mean else float("inf")
 
 
-def _interval(of: Interval | None) -> str:
-    return "-" if of is None else f"{of.mean:.2f} ({of.low:.2f}-{of.high:.2f})"
+def _interval(of: Interval) -> str:
+    return f"{of.mean:.2f} ({of.low:.2f}-{of.high:.2f})"
 
 
 def _regrets(runs: Sequence[Run], group: Group) -> str:
     """Mean over tables and seeds; beside random search, over the tables at each budget, and at the worst of all."""
-    means = mean_regrets(regrets(runs, group.budgets), group.tables, group.methods)
+    means = mean_regrets(regrets(_of(runs, group), group.budgets), group.tables, group.methods)
     rows = []
     for name in group.methods:
         of_tables = np.array([means[one, name] for one in group.tables])
@@ -136,8 +144,29 @@ def _times(runs: Sequence[Run], methods: Sequence[Method]) -> str:
     return table(["a suggestion", "median ms", "p99 ms", "trials a run"], rows)
 
 
+def counted(runs: Sequence[Run]) -> str:
+    """What all tables were made from, in a line."""
+    return f"{len(runs):,} searches with {sum(run.trials for run in runs):,} trials."
+
+
+def write_page(path: Path, parts: Sequence[str]) -> None:
+    """Put the parts between the MARKS of a page, in place of what stood there.
+
+    Raises:
+        ValueError: the page has no such marks.
+    """
+    text = path.read_text()
+    first, second = MARKS
+    before, began, rest = text.partition(first)
+    _, ended, after = rest.partition(second)
+    if not (began and ended):
+        raise ValueError(f"{path} has no lines {first} and {second} for the tables to stand between")
+    path.write_text("\n\n".join([before + first, *parts, second + after]))
+
+
 def draw(runs: Sequence[Run], methods: Sequence[Method], path: Path) -> None:
-    """A PNG: mean ranks with intervals for each group, then regret over budget for each table; peers are dashed."""
+    """A PNG: mean ranks with intervals for each group, then regret over budget for each table; peers are hollow and
+    dashed."""
     if not runs:
         return
     import matplotlib
@@ -147,31 +176,38 @@ def draw(runs: Sequence[Run], methods: Sequence[Method], path: Path) -> None:
 
     found = groups(runs, methods)
     names = sorted({run.table for run in runs})
-    columns = max(len(found), 4)
-    rows = 1 + -(-len(names) // columns)
-    figure, axes = plt.subplots(rows, columns, figsize=(4.4 * columns, 5.0 + 3.0 * (rows - 1)), squeeze=False)
+    columns = 2 if len(names) > 1 else 1
+    rank_rows, regret_rows = (-(-len(each) // columns) for each in (found, names))
+    rank_height = 0.9 + 0.26 * max(len(group.methods) for group in found) if found else 0.0
+    figure, axes = plt.subplots(
+        rank_rows + regret_rows,
+        columns,
+        figsize=(5.5 * columns, rank_height * rank_rows + 3.0 * regret_rows + 0.8),
+        height_ratios=[rank_height] * rank_rows + [3.0] * regret_rows,
+        squeeze=False,
+        layout="constrained",
+    )
     colours = _colours(methods)
-    for axis, group in zip(axes[0], found, strict=False):
-        _draw_ranks(axis, group.title, ranks(runs, group), colours)
-    for axis, name in zip(axes[1:].flat, names, strict=False):
+    for axis, group in zip(axes[:rank_rows].flat, found, strict=False):
+        _draw_ranks(axis, group.title, ranks(runs, group, group.budgets), methods, colours)
+    for axis, name in zip(axes[rank_rows:].flat, names, strict=False):
         for method in methods:
             if method.shown:
                 _draw_regret(
                     axis, [run for run in runs if (run.table, run.method) == (name, method.name)], method, colours
                 )
-        axis.set_yscale("log")
+        _log_scale(axis)
         axis.set_title(name, fontsize=10)
         axis.set_xlabel("budget, trainings", fontsize=8)
         axis.set_ylabel("mean regret", fontsize=8)
-        axis.tick_params(labelsize=8)
         axis.grid(alpha=0.3)
-    for axis in [*axes[0][len(found) :], *list(axes[1:].flat)[len(names) :]]:
+    for axis in [*list(axes[:rank_rows].flat)[len(found) :], *list(axes[rank_rows:].flat)[len(names) :]]:
         axis.axis("off")
     labelled: dict[str, Any] = {}
-    for axis in axes[1:].flat:
+    for axis in axes[rank_rows:].flat:
         labelled.update(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
-    figure.legend(list(labelled.values()), list(labelled), loc="lower center", ncols=7, fontsize=9, frameon=False)
-    figure.tight_layout(rect=(0, 0.06, 1, 1))
+    handles = list(labelled.values())
+    figure.legend(handles, list(labelled), loc="outside lower center", ncols=2 * columns, fontsize=9, frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=100)
     plt.close(figure)
@@ -186,13 +222,26 @@ def _colours(methods: Sequence[Method]) -> Mapping[str, object]:
     return {RANDOM: "0.45", **{name: cycle[place % len(cycle)] for place, name in enumerate(others)}}
 
 
-def _draw_ranks(axis, title: str, of: Mapping[str, Interval], colours: Mapping[str, object]) -> None:  # type: ignore[no-untyped-def]
+def _log_scale(axis) -> None:  # type: ignore[no-untyped-def]
+    """With numbers such as 0.02 at 1, 2 and 5 of each decade."""
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    axis.set_yscale("log")
+    axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=9))
+    axis.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axis.yaxis.set_minor_formatter(NullFormatter())
+    axis.tick_params(labelsize=8)
+
+
+def _draw_ranks(axis, title, of, methods, colours) -> None:  # type: ignore[no-untyped-def]
+    hollow = {method.name for method in methods if method.peer is not None}
     best_first = sorted(of, key=lambda name: _key(of[name]))
     for place, name in enumerate(best_first):
         one = of[name]
         axis.plot([one.low, one.high], [place, place], color=colours[name], linewidth=2)
-        axis.plot(one.mean, place, "o", color=colours[name])
+        axis.plot(one.mean, place, "o", color=colours[name], markerfacecolor="white" if name in hollow else None)
     axis.set_yticks(range(len(best_first)), best_first, fontsize=8)
+    axis.tick_params(labelsize=8)
     axis.invert_yaxis()
     axis.set_title(f"mean rank, {title}", fontsize=10)
     axis.grid(axis="x", alpha=0.3)

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from searchers_parts.methods import METHODS
 from searchers_parts.regret import Duels, Run, mean_regrets, regrets
 from searchers_parts.runs import RunFile, Settings
+from searchers_parts.shown import MARKS, groups, tables_of, write_page
 from searchers_parts.tasks import Task, of_csv
 
 PROGRAM = Path(__file__).resolve().parents[2] / "benchmarks" / "searchers.py"
@@ -110,6 +112,44 @@ def test_finished_runs_are_read_again_and_forgotten_ones_are_not(tmp_path: Path)
         RunFile(path, Settings(n_workers=8))
 
 
+def searches(method: str, *, trainings: int, seeds: int = 1) -> list[Run]:
+    return [
+        Run("t", method, seed, trainings, 10.0, 0.0, 1.0, [0.0], [0.5], trials=5, suggest_ms=[1.0])
+        for seed in range(seeds)
+    ]
+
+
+def test_what_has_run_with_small_budgets_alone_is_compared_at_those() -> None:
+    runs = [*searches("random", trainings=100), *searches("Sobol", trainings=100), *searches("TPE", trainings=40)]
+    found = {group.title: list(group.methods) for group in groups(runs, METHODS)}
+    assert found == {
+        "all tables, to 100 trainings": ["random", "Sobol"],
+        "all tables, to 40 trainings": ["random", "Sobol", "TPE"],
+    }
+    runs += searches("TPE", trainings=100)
+    assert [group.title for group in groups(runs, METHODS)] == ["all tables, to 100 trainings"]
+
+
+def test_a_row_counts_the_runs_that_had_all_of_its_budgets() -> None:
+    runs = searches("random", trainings=100, seeds=3) + searches("Sobol", trainings=100, seeds=2)
+    runs += [one for one in searches("Sobol", trainings=40, seeds=3) if one.seed > 1]
+    ranks = tables_of(runs, METHODS)[0].splitlines()
+    assert {row.split("|")[1].strip(): row.split("|")[-2].strip() for row in ranks[2:]} == {"random": "3", "Sobol": "2"}
+
+
+def test_the_tables_of_a_page_are_written_between_its_marks(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"Before.\n\n{MARKS[0]}\nold\n{MARKS[1]}\n\nAfter.\n")
+    write_page(page, ["first", "second"])
+    written = page.read_text()
+    assert written == f"Before.\n\n{MARKS[0]}\n\nfirst\n\nsecond\n\n{MARKS[1]}\n\nAfter.\n"
+    write_page(page, ["first", "second"])
+    assert page.read_text() == written
+    page.write_text(MARKS[0])
+    with pytest.raises(ValueError, match="has no lines"):
+        write_page(page, [])
+
+
 def own(folder: Path) -> Path:
     """A table of a user: error |x - 3| + 1 / epoch, ten seconds an epoch, x = 0, 1, ..., 9, three epochs."""
     rows = [f"{x},{epoch},{10 * epoch},{abs(x - 3) + 1 / epoch}" for x in range(10) for epoch in (1, 2, 3)]
@@ -131,7 +171,10 @@ def test_a_quick_run_ends_with_tables_and_a_figure_and_is_not_run_twice(tmp_path
     files = ("--file", tmp_path / "runs.jsonl", "--figure", tmp_path / "figure.png")
     command = [sys.executable, str(PROGRAM), "--quick", *map(str, (*names, *files))]
     shown = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert "| mean rank (95 % interval) " in shown.stdout and "| ASHA " in shown.stdout
+    assert (
+        "| mean rank of 3, all tables, to 20 trainings | all budgets (95 % interval) " in shown.stdout
+        and "| ASHA " in shown.stdout
+    )
     assert (tmp_path / "figure.png").stat().st_size > 10_000
     lines = (tmp_path / "runs.quick.jsonl").read_text().splitlines()
     assert {json.loads(line)["method"] for line in lines[1:]} == {"random", "Sobol", "ASHA"}

@@ -37,6 +37,11 @@ def test_before_the_first_epoch_there_is_no_error() -> None:
     assert math.isnan(run.errors[0]) and math.isnan(run.errors[1]) and run.errors[2] == 0.5
 
 
+def test_a_training_that_was_killed_in_its_first_epoch_kept_its_worker_until_the_end() -> None:
+    run = counted(["a begin 5 nan", "b begin 7 nan"], started_s=0.0, seconds=4.0, workers=2)
+    assert (run.trials, run.epochs) == (2, 0) and run.utilisation == pytest.approx((4.0 + 2.0) / 8.0)
+
+
 def test_a_run_without_a_training_is_refused() -> None:
     with pytest.raises(NotReady, match="no training began"):
         counted([], started_s=0.0, seconds=1.0, workers=1)

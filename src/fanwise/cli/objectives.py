@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ..base.nearest import did_you_mean, nearest
+from .usage import UsageError
 
 # The module name of a file by itself.
 _RUN_NAME = "fanwise_objective_file"
@@ -30,11 +31,12 @@ def load_function(target: str) -> Callable[..., Any]:  # Any: the user's functio
     """The function that FILE:FUNCTION or MODULE:FUNCTION names.
 
     Raises:
+        UsageError: it names neither of them.
         ValueError: no such file, module or function (says which there are), or it fails when it is loaded (says where).
     """
     place, separator, name = target.rpartition(":")
     if not separator or not place or not name:
-        raise ValueError(
+        raise UsageError(
             f"the objective must be FILE:FUNCTION, e.g. train.py:train, or MODULE:FUNCTION, e.g. package.train:train, "
             f"got {target!r}"
         )

@@ -10,10 +10,10 @@ import typer
 
 from ..base.errors import ClosedError, RecordError
 from ..base.text import counted, printable_line
-from ..tune import Tuner
+from ..tune import StoppingCriterion, Tuner
 from ..tune.experiment import folder_of
 from ..tune.record.following import Following
-from ..tune.record.overview import overview_of
+from ..tune.record.overview import Overview, overview_of
 from ..tune.record.reading import read_meta
 from ..tune.record.restoring import last_settings
 from ..tune.remote.asking import ask_search, not_running
@@ -80,6 +80,7 @@ def resume_search(
 
     Raises:
         RecordError: there is none, it runs, or its program cannot be loaded here.
+        UsageError: it would end at once, by a limit that is reached.
         typer.Exit: with 130 when Ctrl-C ended it.
     """
     folder = folder_of(name)
@@ -92,6 +93,7 @@ def resume_search(
         stop = replace(stop, max_wallclock_time=seconds)
     if trials is not None:
         stop = replace(stop, max_num_trials_started=trials)
+    _check_it_can_go_on(overview, stop)
     find_modules_here()
     function = None if objective is None else load_function(objective)
     tuner = Tuner.resume(folder, objective=function, stop=stop, n_workers=workers)
@@ -116,11 +118,25 @@ def remove(names: Sequence[str], *, sure: bool) -> None:
         typer.echo(f"deleted {shown}")
 
 
+def _check_it_can_go_on(overview: Overview, stop: StoppingCriterion) -> None:
+    """With one limit raised, the other may still be reached: then nothing would run."""
+    over_s, started = overview.elapsed_s, overview.num_trials
+    seconds, trials = stop.max_wallclock_time, stop.max_num_trials_started
+    ended_by_trials = (overview.reason or "").startswith("max_num_trials_started")  # else some of them may go on
+    if seconds is not None and over_s >= seconds:
+        limit = f"--seconds above {over_s:.0f}: it has run for {over_s:.1f} of {seconds:g} s"
+    elif trials is not None and started >= trials and ended_by_trials:
+        limit = f"--trials above {started}: {counted(started, 'trial')} of {trials} are over"
+    else:
+        return
+    raise UsageError(f"the search {overview.name!r} has come to its end. To go on it needs {limit}")
+
+
 def _confirmed(question: str) -> bool:
     try:
         return typer.confirm(question)
     except typer.Abort:
-        raise UsageError("nobody answered, and nothing more was deleted; --yes does not ask") from None
+        raise UsageError("nobody answered, so it was not deleted; --yes deletes without asking") from None
 
 
 def _told_size(folder: Path) -> str:

@@ -221,7 +221,7 @@ def test_where_nobody_answers_nothing_is_deleted(place: Place) -> None:
         pass
     place.monkeypatch.setattr("sys.stdin", _typed(""))
     done = place.typed("rm", "e")
-    assert done.status == 2 and "nobody answered, and nothing more was deleted; --yes does not ask" in done.err
+    assert done.status == 2 and "nobody answered, so it was not deleted; --yes deletes without asking" in done.err
     assert (place.home / "e").exists()
 
 

@@ -3,6 +3,7 @@
 """Optuna 5 at its best for asynchronous workers, by its ask-and-tell interface. See searchers_lines.py.
 
 TPE               TPESampler(multivariate=True, constant_liar=True), as its documentation advises for parallel workers
+TPE, defaults     TPESampler(), which a study has without a sampler, and Ray Tune's OptunaSearch too
 GP                GPSampler, its defaults; running trials are known to it
 TPE, Hyperband    the same TPE with HyperbandPruner(reduction_factor=3), which its documentation calls the best pruner
                   for it; it is asked after each report
@@ -29,6 +30,8 @@ class Search:
         method, seed = settings["method"], settings["seed"]
         if method == "GP":
             sampler = optuna.samplers.GPSampler(seed=seed)
+        elif method == "TPE, defaults":
+            sampler = optuna.samplers.TPESampler(seed=seed)
         else:
             sampler = optuna.samplers.TPESampler(multivariate=True, constant_liar=True, seed=seed)
         self.prunes = method == "TPE, Hyperband"

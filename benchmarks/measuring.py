@@ -80,6 +80,13 @@ def _cpu_model() -> str:
     return platform.processor() or "unknown"
 
 
+def peak_mib() -> float:
+    """The most memory that this process has had. Not `ru_maxrss`: that begins with what the process which started this
+    one had at that moment, however small this one is."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:"))
+
+
 def say(text: str) -> None:
     """One line of progress, on stderr, so that stdout holds the tables alone."""
     print(text, file=sys.stderr, flush=True)

@@ -11,7 +11,6 @@ it. Trials report nine times, each with a checkpoint's name; two of a hundred st
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import threading
@@ -19,7 +18,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from measuring import finish, machine, say, scratch_folder, spread, table
+from measuring import finish, machine, peak_mib, say, scratch_folder, spread, table
 
 MAX_EPOCHS = 9
 N_WORKERS = 100
@@ -62,7 +61,7 @@ def resume(folder: Path) -> None:
     from fanwise.pool import Pool
     from fanwise.tune import StoppingCriterion, Tuner, load_experiment  # noqa: F401  # all that is needed is loaded
 
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak_mib()
     pool_s = time.monotonic()
     with Pool(cpus=4, seed=0) as pool:
         pool.submit(int).result(within_s=60)
@@ -83,14 +82,14 @@ def resume(folder: Path) -> None:
         finally:
             first_s = float(begun.read_text().splitlines()[0])
             begun.unlink()
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            peak = peak_mib()
             print(
                 json.dumps(
                     {
                         "pool_s": start_s - pool_s,
                         "made_s": made_s - start_s,
                         "first_s": first_s - start_s,
-                        "mib": (peak - before) / 1024,
+                        "mib": peak - before,
                     }
                 ),
                 flush=True,

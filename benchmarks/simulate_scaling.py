@@ -14,7 +14,6 @@ python benchmarks/simulate_scaling.py [--size quick | small | full]
 import argparse
 import itertools
 import math
-import resource
 import statistics
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from measuring import finish, machine, say, spread, table
+from measuring import finish, machine, peak_mib, say, spread, table
 
 from fanwise.testing.learning_curves import curves
 from fanwise.tune import RandomSearch, Scheduler, StoppingCriterion
@@ -180,7 +179,7 @@ def resident_mib(kind: str, trials: int) -> None:
     scheduler = RandomSearch(metric="loss") if kind == "random" else asha(kind)
     family = curves(1 if kind == "random" else 16)
     simulate(scheduler, family, StoppingCriterion(max_num_trials_started=trials), n_workers=1_000)
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    print(peak_mib())
 
 
 def memory(size: Size, payload: dict[str, object]) -> str:

@@ -5,6 +5,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -386,6 +387,26 @@ def test_each_hyperparameter_has_a_scatter_with_its_values_and_the_best_of_each_
     (kind,) = figure.axes[1].collections
     assert len(np.asarray(kind.get_offsets())) == 5, "trial 0 does not have it"
     assert {"0.01", "1", r"a\$", "b"} <= set(texts(figure))
+
+
+def test_trials_that_never_met_the_constraints_are_grey_crosses() -> None:
+    search = make_search(6)
+    reports = [replace(point, feasible=point.trial_id != 1) for point in search.reports]
+    figure = hyperparameters(replace(search, reports=reports))
+    dots, crosses = figure.axes[0].collections
+    assert (len(np.asarray(dots.get_offsets())), len(np.asarray(crosses.get_offsets()))) == (5, 1)
+    assert tuple(np.asarray(crosses.get_offsets())[0]) == pytest.approx((0.37, 1 / 3 + 0.125))
+    assert any("5 trials drawn, 1 without a feasible value" in text for text in texts(figure))
+    assert any(text.endswith("crosses: violate a constraint") for text in texts(figure))
+
+
+def test_where_nothing_is_feasible_the_crosses_are_drawn_alone() -> None:
+    search = make_search(6)
+    none = replace(search, reports=[replace(point, feasible=False) for point in search.reports])
+    (crosses,) = hyperparameters(none).axes[0].collections
+    assert len(np.asarray(crosses.get_offsets())) == 6
+    assert incumbent(none).legends[0].get_texts()[0].get_text() == "reports that are infeasible"
+    assert len(incumbent(none).legends[0].get_texts()) == 1, "there is no best so far"
 
 
 def test_parallel_coordinates_have_an_axis_for_each_hyperparameter_and_the_metric() -> None:

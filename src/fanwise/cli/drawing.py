@@ -65,6 +65,7 @@ def _figures_of_one(experiment: Experiment, search: SearchData) -> "dict[str, Fi
         figures["rungs"] = rungs(search)
     with suppress(ValueError):  # too few trials
         figures["importance"] = experiment.plot_importances()
+        figures["partial-dependence"] = experiment.plot_partial_dependence()
     if len(experiment.metadata["objectives"]) > 1:
         figures["pareto-front"] = experiment.plot_pareto_front()
     return figures

@@ -7,22 +7,23 @@ from ..tune import load_experiment
 from .plain_json import json_text
 
 
-def importance_lines(name: str) -> Iterator[str]:
-    """A line a hyperparameter, the most important first. ValueError: too few trials have a result."""
-    found = load_experiment(name).importances()
+def importance_lines(name: str, metric: str | None) -> Iterator[str]:
+    """A line a hyperparameter, the most important first. ValueError: too few results, or no such objective."""
+    found = load_experiment(name).importances(metric)
     width = max(len(printable_line(one.name)) for one in found.hyperparameters)
     for one in found.hyperparameters:
         yield f"{printable_line(one.name):<{width}}  {one.mean:6.3f} +- {one.deviation:.3f}"
     stopped = f", {found.num_stopped:,} of them stopped early" if found.num_stopped else ""
-    whose = f"of {counted(len(found.trials), 'trial')}{stopped}"
+    whose = f"for {printable_line(found.metric)}, of {counted(len(found.trials), 'trial')}{stopped}"
     yield f"{whose}; predicted against seen: correlation {found.correlation:.2f}"
 
 
-def importance_json(name: str) -> str:
+def importance_json(name: str, metric: str | None) -> str:
     """The same for programs. ValueError: as above."""
-    found = load_experiment(name).importances()
+    found = load_experiment(name).importances(metric)
     return json_text(
         {
+            "metric": found.metric,
             "importances": [{"name": o.name, "mean": o.mean, "deviation": o.deviation} for o in found.hyperparameters],
             "correlation": found.correlation,
             "num_trials": len(found.trials),

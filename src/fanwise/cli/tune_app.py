@@ -329,7 +329,13 @@ def tune_plot(
 
 
 @tune.command("importance")
-def tune_importance(name: Name, json: AsJson = False) -> None:
+def tune_importance(
+    name: Name,
+    metric: Annotated[
+        str | None, typer.Option(metavar="NAME", help="One of several objectives. Default: the first.")
+    ] = None,
+    json: AsJson = False,
+) -> None:
     """Show how much each hyperparameter matters, and whether the model that says so is any good.
 
     \b
@@ -339,9 +345,9 @@ def tune_importance(name: Name, json: AsJson = False) -> None:
     from .importance import importance_json, importance_lines
 
     if json:
-        typer.echo(importance_json(name))
+        typer.echo(importance_json(name, metric))
         return
-    for line in importance_lines(name):
+    for line in importance_lines(name, metric):
         typer.echo(line)
 
 

@@ -3,8 +3,8 @@
     from fanwise.plot import SearchData, incumbent, learning_curves, save_figure, workers
 
 The data classes and what is computed of them are in `data`, `halving` and `crowds`; the figures over time in `figures`
-and `hypervolumes`, the others in `ladder`, `landscapes` and `fronts`. Importing this package does not load matplotlib;
-drawing does. It knows nothing of tuners and records: they make a `SearchData`.
+and `hypervolumes`, the others in `ladder`, `landscapes`, `fronts`, `importances` and `dependences`. Importing this
+package does not load matplotlib; drawing does. It knows nothing of tuners and records: they make a `SearchData`.
 """
 
 from .canvas import save_figure as save_figure
@@ -12,6 +12,8 @@ from .data import Hyperparameter as Hyperparameter
 from .data import ReportPoint as ReportPoint
 from .data import SearchData as SearchData
 from .data import Span as Span
+from .dependences import DependenceData as DependenceData
+from .dependences import partial_dependence as partial_dependence
 from .figures import incumbent as incumbent
 from .figures import learning_curves as learning_curves
 from .figures import workers as workers

@@ -261,6 +261,13 @@ def best_of_trials(search: SearchData) -> dict[int, ReportPoint]:
     return best
 
 
+def infeasible_of_trials(search: SearchData) -> dict[int, ReportPoint]:
+    """Of each trial that violated a constraint in all its finite reports, the one with the best value."""
+    feasible = best_of_trials(search)
+    lifted = [replace(point, feasible=True) for point in search.reports if point.trial_id not in feasible]
+    return best_of_trials(replace(search, reports=lifted))
+
+
 def incumbent_steps(search: SearchData) -> list[ReportPoint]:
     """The reports that were better than all before them, in order of time. Equal is not better."""
     sign = 1.0 if search.mode == "min" else -1.0

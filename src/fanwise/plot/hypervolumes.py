@@ -81,6 +81,8 @@ def hypervolume(*searches: VolumeData, labels: Sequence[str] | None = None) -> "
         say_nothing_yet(axes, "no report with finite values yet")
         axes.set_title(plain(names[0]) if len(names) == 1 else "hypervolume", loc="left")
         return figure
+    if not any(search.steps for search in searches):
+        say_nothing_yet(axes, "no report is better than this in all objectives and meets all constraints")
     limits = ", ".join(f"{plain(metric)} {number(value)}" for metric, value in points[0].items())
     head = f"{plain(names[0])}: hypervolume {number(searches[0].steps[-1][1] if searches[0].steps else 0.0)}"
     axes.set_title(f"{head if len(searches) == 1 else 'hypervolume'} up to {limits}", loc="left")

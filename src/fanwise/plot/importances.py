@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 def importance(
     name: str,
+    metric: str,
     hyperparameters: Sequence[tuple[str, float, float]],
     predicted: Sequence[float],
     seen: Sequence[float],
@@ -22,12 +23,13 @@ def importance(
 
     Args:
         name: of the search.
+        metric: for which they matter.
         hyperparameters: name, importance and standard deviation, the most important one first.
         predicted, seen: ranks of trials, 0 to 1, 0 the best.
         correlation: of the two.
 
     Example:
-        >>> importance("demo", [("lr", 0.5, 0.1)], [0.2, 0.8], [0.0, 1.0], 1.0).axes[1].get_xlabel()
+        >>> importance("demo", "error", [("lr", 0.5, 0.1)], [0.2, 0.8], [0.0, 1.0], 1.0).axes[1].get_xlabel()
         'rank as seen (0: the best)'
     """
     figure = new_figure(11.0, max(3.6, 1.2 + 0.4 * len(hyperparameters)))
@@ -44,7 +46,7 @@ def importance(
     )
     bars.set_yticks(places, names)
     bars.set_xlabel("how much worse the model predicts without it (share of the spread)")
-    bars.set_title(f"{plain(name)}: importance", loc="left")
+    bars.set_title(f"{plain(name)}: importance for {plain(metric)}", loc="left")
     dots.plot([0, 1], [0, 1], color="#bdbdbd", linewidth=1.0)
     dots.scatter(seen, predicted, s=14, color=PALETTE[0], linewidths=0, alpha=0.7)
     dots.set_xlabel("rank as seen (0: the best)")

@@ -36,8 +36,9 @@ def draw_incumbent(axes: "Axes", search: SearchData, unit: TimeUnit) -> None:
             axes.scatter(xs, ys, s=size, color="#bdbdbd", marker=marker, linewidths=width, label=label)
     times_s, values = incumbent_curve(search)
     times = [t_s / unit.seconds for t_s in times_s]
-    axes.step(times, values, where="post", color=PALETTE[0], linewidth=2.2, label="best so far")
-    axes.plot(times[:-1], values[:-1], "o", color=PALETTE[0], markersize=5)
+    if times:
+        axes.step(times, values, where="post", color=PALETTE[0], linewidth=2.2, label="best so far")
+        axes.plot(times[:-1], values[:-1], "o", color=PALETTE[0], markersize=5)
     # Dots may lie anywhere, so the legend goes below the axes.
     axes.figure.legend(loc="outside lower center", ncols=3, frameon=False)
 

@@ -1,7 +1,8 @@
 """What the hyperparameters have to do with the metric: parallel coordinates, and a scatter for each of them.
 
-Each trial counts once, with the best value that it reported. Trials without a finite value are drawn in grey, or
-counted where they cannot be drawn. Constants have no axis: they are the same in every trial.
+Each trial counts once, with the best value that it reported. Trials without a finite value, or without one that meets
+all constraints, are drawn in grey, or counted where they cannot be drawn. Constants have no axis: they are the same in
+every trial.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,15 @@ from typing import TYPE_CHECKING
 from ..base.text import counted
 from .axes import clean_axes, say_nothing_yet, title
 from .canvas import INK, MUTED, new_figure
-from .data import Hyperparameter, ReportPoint, SearchData, best_of_trials, best_point, n_infeasible
+from .data import (
+    Hyperparameter,
+    ReportPoint,
+    SearchData,
+    best_of_trials,
+    best_point,
+    infeasible_of_trials,
+    n_infeasible,
+)
 from .scales import ValueScale, number, plain, thin, value_scale
 
 if TYPE_CHECKING:
@@ -28,20 +37,22 @@ _GOLDEN = 0.6180339887498949
 def hyperparameters(search: SearchData) -> "Figure":
     """A scatter for each hyperparameter: its value, and the best that the trial reported.
 
-    Trials that came farther have larger dots, later ones are darker: so one sees where the search went.
+    Trials that came farther have larger dots, later ones are darker: so one sees where the search went. Grey crosses
+    are trials that violated a constraint all the time.
 
     Example:
         >>> search = SearchData("demo", "error", "min", 1, True, [], [], None, None, 0.0)
         >>> hyperparameters(search).axes[0].get_ylabel()
         'error'
     """
-    found, best = best_of_trials(search), best_point(search)
+    found, beyond, best = best_of_trials(search), infeasible_of_trials(search), best_point(search)
     n_panels = max(1, len(search.hyperparameters))
     n_columns = min(3, n_panels)
     n_rows = -(-n_panels // n_columns)
     figure = new_figure(9.0 if n_columns < 3 else 12.0, 1.0 + 3.4 * n_rows)
     panels = list(figure.subplots(n_rows, n_columns, squeeze=False, sharey=True).flat)
-    scale = value_scale((point.value for point in found.values()), search.mode)
+    values = [point.value for point in (*found.values(), *beyond.values())]
+    scale = value_scale(values, search.mode, [point.value for point in found.values()] or None)
     n_hidden = sum(not scale.low <= point.value <= scale.high for point in found.values())
     figure.suptitle(_head(search, found, n_hidden), x=0.02, ha="left", fontsize=12)
     for axes in panels[n_panels:]:
@@ -53,13 +64,16 @@ def hyperparameters(search: SearchData) -> "Figure":
         clean_axes(axes)
         if i % n_columns == 0:
             axes.set_ylabel(plain(search.metric))
-        if not search.hyperparameters or not found:
-            say_nothing_yet(axes, "no report yet" if not found else "the space has no hyperparameters")
+        if not search.hyperparameters or not values:
+            say_nothing_yet(axes, "no report yet" if not values else "the space has no hyperparameters")
             axes.set_xticks([])
         if search.hyperparameters:
             _draw_scatter(axes, search.hyperparameters[i], found, best)
-    if len(found) > 1 and search.hyperparameters:
-        figure.supxlabel("larger: came farther; darker: a later trial; star: the best", fontsize=8, color=MUTED)
+            _draw_infeasible(axes, search.hyperparameters[i], beyond)
+    if len(values) > 1 and search.hyperparameters:
+        text = "larger: came farther; darker: a later trial; star: the best" if found else ""
+        crosses = "crosses: violate a constraint" if beyond else ""
+        figure.supxlabel("; ".join(filter(None, (text, crosses))), fontsize=8, color=MUTED)
     return figure
 
 
@@ -67,8 +81,7 @@ def _draw_scatter(
     axes: "Axes", axis: Hyperparameter, found: Mapping[int, ReportPoint], best: ReportPoint | None
 ) -> None:
     trials = [trial_id for trial_id in sorted(found) if trial_id in axis.places]
-    ticks = [(place, plain(text, _TICK_LENGTH)) for place, text in axis.ticks]
-    axes.set_xticks([place for place, _ in ticks], [text for _, text in ticks])
+    axes.set_xticks(*tick_texts(axis))
     axes.set_xlim(-0.03, 1.03)
     axes.set_xlabel(plain(axis.name))
     if not trials:
@@ -76,7 +89,7 @@ def _draw_scatter(
     farthest = max(point.reached for point in found.values())
     size = 30.0 if len(found) <= 200 else 12.0
     axes.scatter(
-        [_place(axis, trial_id) for trial_id in trials],
+        [place_of(axis, trial_id) for trial_id in trials],
         [found[trial_id].value for trial_id in trials],
         s=[size * max(0.25, found[trial_id].reached / farthest) if farthest > 0 else size for trial_id in trials],
         c=trials,
@@ -87,8 +100,16 @@ def _draw_scatter(
         alpha=0.85,
     )
     if best is not None and best.trial_id in axis.places:
-        place = _place(axis, best.trial_id)
+        place = place_of(axis, best.trial_id)
         axes.plot([place], [best.value], "*", color="#d55e00", markeredgecolor=INK, markersize=14, clip_on=False)
+
+
+def _draw_infeasible(axes: "Axes", axis: Hyperparameter, beyond: Mapping[int, ReportPoint]) -> None:
+    trials = [trial_id for trial_id in sorted(beyond) if trial_id in axis.places]
+    if not trials:
+        return
+    xs, ys = [place_of(axis, trial_id) for trial_id in trials], [beyond[trial_id].value for trial_id in trials]
+    axes.scatter(xs, ys, s=16, color="#a8a8a8", marker="x", linewidths=1.0, zorder=0.9)
 
 
 def parallel_coordinates(search: SearchData) -> "Figure":
@@ -208,10 +229,15 @@ def _value_ticks(scale: ValueScale) -> list[tuple[float, str]]:
 
 def _height(column: Hyperparameter, trial_id: int) -> float:
     """Where a line crosses an axis; below it where the trial does not have this hyperparameter."""
-    return _place(column, trial_id) if trial_id in column.places else -0.08
+    return place_of(column, trial_id) if trial_id in column.places else -0.08
 
 
-def _place(axis: Hyperparameter, trial_id: int) -> float:
+def tick_texts(axis: Hyperparameter) -> tuple[list[float], list[str]]:
+    """Places and texts, cut where they are long."""
+    return [place for place, _ in axis.ticks], [plain(text, _TICK_LENGTH) for _, text in axis.ticks]
+
+
+def place_of(axis: Hyperparameter, trial_id: int) -> float:
     """The place on the axis; where many trials share a value, each a little beside it, always the same."""
     place = axis.places[trial_id]
     if not axis.is_discrete:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from ..plot.data import SearchData
     from ..plot.hypervolumes import VolumeData
-    from .insight import Importances
+    from .insight import Dependences, Importances
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,25 +303,46 @@ class Experiment:
 
         return fronts.pareto_front(front_data(self.name, self._meta, self.history()))
 
-    def importances(self) -> "Importances":
+    def importances(self, metric: str | None = None) -> "Importances":
         """How much each hyperparameter matters, with spread, and how well a model predicts trials that it has not seen.
 
         A trial counts with its best feasible report, also where it was stopped early; see `fanwise.tune.insight`.
 
+        Args:
+            metric: one of several objectives; None: the first.
+
         Raises:
-            ValueError: fewer than ten trials have a result, or the space has no hyperparameters.
+            ValueError: fewer than ten trials have a result, the space has no hyperparameters, no such objective.
         """
         from .insight import importances_of
 
-        return importances_of(self._meta, self.history())
+        return importances_of(self._meta, self.history(), metric)
 
-    def plot_importances(self) -> "Figure":
-        """Importances, and predicted against seen, as a matplotlib figure. Errors as `importances`."""
+    def plot_importances(self, metric: str | None = None) -> "Figure":
+        """Importances, and predicted against seen, as a matplotlib figure. Arguments and errors as `importances`."""
         from ..plot.importances import importance
 
-        found = self.importances()
+        found = self.importances(metric)
         bars = [(one.name, one.mean, one.deviation) for one in found.hyperparameters]
-        return importance(self.name, bars, found.predicted, found.seen, found.correlation)
+        return importance(self.name, found.metric, bars, found.predicted, found.seen, found.correlation)
+
+    def partial_dependence(self, metric: str | None = None) -> "Dependences":
+        """What a model predicts at each value of a hyperparameter: the mean of the trials, and how much it varies.
+
+        The model is that of the importances. Arguments and errors as `importances`.
+        """
+        from .insight import dependences_of
+
+        return dependences_of(self._meta, self.history(), metric)
+
+    def plot_partial_dependence(self, metric: str | None = None) -> "Figure":
+        """A panel for each hyperparameter: `partial_dependence`, as a matplotlib figure."""
+        from ..plot.dependences import partial_dependence
+        from .pictures import dependence_data
+
+        found = self.partial_dependence(metric)
+        panels = dependence_data(self._meta, self.history(), found.hyperparameters)
+        return partial_dependence(self.name, found.metric, panels, found.quarters, found.correlation)
 
     def plot_hypervolume(self, reference_point: Mapping[str, float] | None = None) -> "Figure":
         """The hypervolume over wall-clock time, as a matplotlib figure. Arguments and errors as `hypervolume`."""

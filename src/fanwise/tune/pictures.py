@@ -3,6 +3,7 @@
     History, meta --search_data--> SearchData      reports that count, stays on workers, the space's axes
                   --front_data---> FrontData       reports with all their objectives, and the Pareto front
                   --volume_data--> VolumeData      how the hypervolume grew
+        Dependence --dependence_data--> DependenceData      on the space's axes
 
 Knows the record and the space, so that the figures need not. Reports that became void, and those that were repeated
 after a pause, are left out.
@@ -14,9 +15,11 @@ from itertools import compress
 from typing import Any
 
 from ..plot.data import Hyperparameter, ReportPoint, SearchData, Span
+from ..plot.dependences import DependenceData
 from ..plot.fronts import FrontData
 from ..plot.hypervolumes import VolumeData
 from .fronts import front_of, objectives_of, reference_losses, results_of, volumes_of
+from .insight import Dependence
 from .record.history import History, Trial, spans
 from .spaces import Space
 from .spaces.domains import Domain
@@ -98,6 +101,22 @@ def volume_data(
         steps = [(max(0.0, t_s - zero_s), volume) for t_s, volume in volumes]
         data.append(VolumeData(name, point, steps, max(0.0, history.last_s - zero_s)))
     return data
+
+
+def dependence_data(
+    meta: Mapping[str, Any],  # Any: JSON
+    history: History,
+    dependences: Sequence[Dependence],
+) -> list[DependenceData]:
+    """See the module."""
+    space = Space.from_json(meta["space"])
+    axes = {axis.name: axis for axis in _hyperparameters(space, list(history.trials.values()))}
+    return [
+        DependenceData(
+            axes[one.name], [space.domains[one.name].to_unit(x) for x in one.values], one.means, one.lows, one.highs
+        )
+        for one in dependences
+    ]
 
 
 def _hyperparameters(space: Space, trials: Sequence[Trial]) -> list[Hyperparameter]:

@@ -20,6 +20,7 @@ from typing import Any, Protocol, final
 
 from ...base.errors import RecordError
 from ..constraints import checked_constraints, infeasibility, violated, violations_of
+from ..searchers.base import Objective
 from .progress import Progress
 
 IN_PROGRESS = "InProgress"
@@ -291,32 +292,37 @@ class History:
         return violated(self.constraints, {name: column[row] for name, column in self.reports.values.items()})
 
 
-def best_rows(history: History) -> dict[int, int]:
+def best_rows(history: History, objective: Objective | None = None) -> dict[int, int]:
     """For each trial with a finite value of the metric, the row of its best report; of equal ones the first.
 
-    One that meets all constraints goes before all that do not; of these the nearest to it is the best.
+    One that meets all constraints goes before all that do not; of these the nearest to it is the best. `objective`: by
+    this one; None: by the first.
     """
-    return {trial_id: row for trial_id, (_, _, row) in _best(history).items()}
+    return {trial_id: row for trial_id, (_, _, row) in _best(history, objective or _first(history)).items()}
 
 
 def best_row(history: History) -> int | None:
     """The row of the best report of all trials; of equal ones the earliest. None when nothing finite was reported."""
-    ranked = _best(history).values()
+    ranked = _best(history, _first(history)).values()
     return min(ranked)[2] if ranked else None
 
 
-def _best(history: History) -> dict[int, tuple[float, float, int]]:
+def _first(history: History) -> Objective:
+    return Objective(history.metric, "min" if history.mode == "min" else "max")
+
+
+def _best(history: History, objective: Objective) -> dict[int, tuple[float, float, int]]:
     """Infeasibility, loss and row of each trial's best report."""
-    column: Sequence[object] = history.reports.values.get(history.metric) or [None] * len(history.reports)
-    sign = 1.0 if history.mode == "min" else -1.0
+    column: Sequence[object] = history.reports.values.get(objective.metric) or [None] * len(history.reports)
     best: dict[int, tuple[float, float, int]] = {}
     rows = zip(range(len(column)), history.reports.trial_ids, column, history.infeasibilities(), strict=True)
     for row, trial_id, value, beyond in compress(rows, history.counts()):
         # NaN and infinities say that something went wrong, not that it went well.
         if isinstance(value, (int, float)) and math.isfinite(value) and math.isfinite(beyond):
             known = best.get(trial_id)
-            if known is None or (beyond, sign * value) < known[:2]:
-                best[trial_id] = (beyond, sign * value, row)
+            loss = objective.loss(value)
+            if known is None or (beyond, loss) < known[:2]:
+                best[trial_id] = (beyond, loss, row)
     return best
 
 

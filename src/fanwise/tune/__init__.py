@@ -4,6 +4,7 @@ spaces/, chance, searchers, schedulers, stopping, tuning (quiet)  what to try, w
 reporting                                                 what objectives call
 tuner, search, screen                                     a search at work, and what it shows
 record, experiment                                        what happened, kept and read
+for_optuna                                                searchers in studies of Optuna
 """
 
 from ..base.errors import CheckpointError as CheckpointError
@@ -26,6 +27,7 @@ from .decisions.replay import Replayed as Replayed
 from .experiment import Best as Best
 from .experiment import Experiment as Experiment
 from .experiment import load_experiment as load_experiment
+from .for_optuna import optuna_sampler as optuna_sampler
 from .fronts import ParetoPoint as ParetoPoint
 from .one_call import search as search
 from .record.names import list_experiments as list_experiments

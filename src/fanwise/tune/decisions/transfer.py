@@ -125,7 +125,7 @@ def _fit(source: Source, learning: Learning) -> tuple[list[KnownTrial], tuple[st
         if not reports:
             continue
         try:
-            config = _configuration(trial.config, learning.space)
+            config = configuration_of(trial.config, learning.space)
         except ValueError as error:
             without[str(error).partition("\n")[0]] += 1
             continue
@@ -170,8 +170,12 @@ def _number(values: Mapping[str, object], name: str) -> float:
     return float(value) if is_number(value) else math.nan
 
 
-def _configuration(given: Mapping[str, object], space: Space) -> dict[str, object]:
-    """What this space has of a configuration. ValueError: not all that it needs."""
+def configuration_of(given: Mapping[str, object], space: Space) -> dict[str, object]:
+    """What a space has of a configuration, with its own constants.
+
+    Raises:
+        ValueError: a value that the space needs is missing, or is not in its domain.
+    """
     known: dict[str, object] = {}
     for name in parents_first(space.names, space.conditions):
         if name in space.domains and name in given and exists(name, known, space.conditions):

@@ -54,10 +54,10 @@ def checked_name(option: str, name: str | None) -> str | None:
     return name
 
 
-def checked_seed(seed: int | None) -> int | None:
+def checked_seed(seed: int | None, name: str = "random_seed") -> int | None:
     """A seed or None, or TypeError."""
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
-        raise TypeError(f"random_seed must be an int or None, got {seed!r} of type {type(seed).__name__}")
+        raise TypeError(f"{name} must be an int or None, got {seed!r} of type {type(seed).__name__}")
     return seed
 
 

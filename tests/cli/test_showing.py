@@ -81,6 +81,20 @@ def test_of_many_trials_the_best_is_shown_and_how_to_see_all(place: Place) -> No
     assert "not shown" not in whole and "best 0.001 for trial-id 7" in whole
 
 
+def test_it_is_said_who_chose_and_where_the_searcher_was_too_slow_to(place: Place) -> None:
+    scheduler = {"name": "ASHA", "searcher": {"name": "\x1b[31mTPESearcher"}}
+    space = {"x": {"domain": "uniform", "lower": 0.0, "upper": 1.0}}
+    with place.searching("e", scheduler=scheduler, space=space) as search:
+        search.start(0.0, 0, {"x": 0.5})
+        search.start(0.0, 1, {"x": 0.6}, slot=1, fallback=True)
+    told = place.typed("show", "e").out.splitlines()
+    assert told[1] == "searcher \\x1b[31mTPESearcher, scheduler ASHA"
+    assert "drawn at random, as the searcher took too long: 1 trial" in told
+    too_late = "drawn at random, as the searcher took too long"
+    assert too_late in place.typed("show", "e", "--trial", "1").out.splitlines()
+    assert too_late not in place.typed("show", "e", "--trial", "0").out
+
+
 def test_an_experiment_for_programs_has_every_trial_and_no_nan(place: Place) -> None:
     with place.searching("e") as search:
         write_trials(search, 60, best=3)

@@ -153,7 +153,7 @@ def test_a_killed_search_says_what_became_of_its_trials_and_goes_on_when_it_is_r
         assert search.wait(30.0) == 0
     told = (place.folder / "killed.log").read_text()
     assert "experiment killed, resumed: asynchronous search with 1 worker" in told
-    assert "trial 0 scheduled again, attempt 2, from its checkpoint of report" in told
+    assert "trial 0 scheduled again, attempt 1, from its checkpoint of report" in told
     assert not (place.home / "killed" / SOCKET_NAME).exists() and not (place.home / "killed" / KEY_NAME).exists()
 
 

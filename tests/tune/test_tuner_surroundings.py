@@ -154,11 +154,12 @@ def test_without_a_terminal_every_event_is_a_line_and_the_summary_is_that_of_the
     out, err = capfd.readouterr()
     assert err == ""
     lines = out.splitlines()
-    assert lines[:2] == [
+    assert lines[:3] == [
         "experiment shown: asynchronous search with 1 worker, master random seed 7",
+        "searcher RandomSearcher, scheduler FIFOScheduler",
         f"results are kept in {home / 'shown'}",
     ]
-    assert set(lines[2:5]) >= {
+    assert set(lines[3:6]) >= {
         "trial 0 scheduled: x=0.5",
         "no more trials are started: max_num_trials_started=1 reached",
     }

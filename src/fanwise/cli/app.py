@@ -59,7 +59,7 @@ def demo(
     """Search LeNet's learning rate and batch size on real images.
 
     Takes a minute. Shows the trials as they run, then the best configuration and how busy the workers were, and draws
-    five pictures. Ctrl-C ends it early, with everything kept; a second one kills what still runs.
+    pictures of it. Ctrl-C ends it early, with everything kept; a second one kills what still runs.
 
     \b
     Example:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from ..base.text import printable, printable_line
+from ..base.text import counted, printable, printable_line
 from ..pool.output import tail
 from ..tune import Experiment, load_experiment
 from ..tune.checkpoints import checkpoint_root, is_local
@@ -15,6 +15,7 @@ from ..tune.constraints import in_words
 from ..tune.record.history import Attempt, Trial, best_rows, worker_time_s
 from ..tune.record.overview import State, overview_of
 from ..tune.record.snapshot import MAX_ROWS, TrialRow
+from ..tune.terminal.method import method_line
 from ..tune.terminal.table import final_block
 from .experiments import best_line, shown_config, utilisation_of
 from .listing import as_json
@@ -37,6 +38,8 @@ def show_lines(name: str, *, all_trials: bool) -> Iterator[str]:
     shown = printable_line(name)
     ended = f" ({printable_line(experiment.end_reason)})" if experiment.end_reason else ""
     yield f"experiment {printable_line(experiment.name)}: {_STATES[state]}{ended}"
+    if method := method_line(experiment.metadata.get("scheduler", {})):
+        yield printable_line(method)
     if all_trials:
         rows = list(_rows(experiment))
         yield final_block(replace(snapshot, rows=rows), max_rows=len(rows))
@@ -49,6 +52,9 @@ def show_lines(name: str, *, all_trials: bool) -> Iterator[str]:
     utilisation = utilisation_of(experiment)
     if utilisation is not None:
         yield f"worker utilisation: {utilisation}"
+    drawn = sum(trial.fallback for trial in experiment.history().trials.values())
+    if drawn:
+        yield f"drawn at random, as the searcher took too long: {counted(drawn, 'trial')}"
     failed = {i: trial.last.failure for i, trial in experiment.history().trials.items() if trial.last.failure}
     for trial_id, failure in list(failed.items())[:_MOST_FAILURES]:
         first_line = failure.text.partition("\n")[0]
@@ -102,6 +108,8 @@ def trial_lines(name: str, trial_id: int) -> Iterator[str]:
     yield f"trial {trial_id} of {printable_line(experiment.name)}: {_status(experiment, trial)}"
     if trial.source is not None:
         yield f"a clone of trial {trial.source}"
+    if trial.fallback:
+        yield "drawn at random, as the searcher took too long"
     for key, value in trial.config.items():
         yield f"  {printable_line(key)} = {printable_line(str(value))}"
     yield from _metric_lines(experiment, trial)

@@ -22,7 +22,7 @@ from typing import Any, Literal, overload
 
 from ..base.errors import ClosedError, RecordError, SearchFailedError, SearchInterrupted
 from ..base.nearest import names_nearest_option
-from ..base.text import counted
+from ..base.text import counted, printable_line
 from ..links import Hub
 from ..pool import Pool
 from ..pool.current import in_job
@@ -56,6 +56,7 @@ from .schedulers.protocol import Scheduler
 from .schedulers.settings import checked_seed
 from .spaces import Space
 from .stopping import StoppingCriterion
+from .terminal.method import method_line
 from .terminal.screen import Screen, screen_for
 from .terminal.watch import Interrupts, counting_interrupts, leave, look, watch
 from .values import at_least, check_switch, is_number
@@ -525,6 +526,8 @@ class Tuner:
         workers = counted(self.n_workers, "worker")
         again = ", resumed" if self._resumes else ""
         yield f"experiment {self.name}{again}: {how} search with {workers}, master random seed {self.seed}"
+        if method := method_line(self.scheduler.describe()):
+            yield printable_line(method)
         asked = self.n_workers * self._need.cpus
         if asked > self._machine.cpus:
             found = self._machine.cpus

@@ -68,7 +68,7 @@ def test_the_news_say_how_trials_ended_and_why() -> None:
         "trial 3 completed: loss=0.12346 after 1 report, 1.5 s",
         "trial 4 scheduled: depth=2",
         "trial 4 failed (exception): ValueError: wrong, it is tried again",
-        "trial 4 scheduled again, attempt 2: depth=2",
+        "trial 4 scheduled again, attempt 1: depth=2",
         "no more trials are started: enough",
     ]
     assert progress.news() == []
@@ -84,9 +84,15 @@ def test_the_news_say_where_a_trial_goes_on_and_what_it_is_a_clone_of() -> None:
     assert progress.news() == [
         "trial 0 scheduled: depth=2",
         "trial 0 paused: loss=0.5 after 1 report, 0.0 s",
-        "trial 0 scheduled again, attempt 2, from its checkpoint of report 1: depth=2",
+        "trial 0 scheduled again, attempt 1, from its checkpoint of report 1: depth=2",
         "trial 1 scheduled, a clone of trial 0: depth=4",
     ]
+
+
+def test_the_news_say_which_configuration_the_searcher_did_not_choose() -> None:
+    progress, rows = searching()
+    rows.start(0.0, 0, {"depth": 2}, fallback=True)
+    assert progress.news() == ["trial 0 scheduled, drawn at random as the searcher took too long: depth=2"]
 
 
 def test_text_of_a_trial_cannot_steer_the_terminal() -> None:

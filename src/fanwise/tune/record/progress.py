@@ -349,11 +349,13 @@ def _thread_line(trial_id: int, thread: str) -> str:
 
 def _start_line(trial: _Trial, order: Mapping[str, Any]) -> str:  # Any: JSON
     settings = ", ".join(f"{name}={_short(value)}" for name, value in trial.config.items())
-    again = f" again, attempt {trial.attempt + 1}" if trial.attempt else ""
+    again = f" again, attempt {trial.attempt}" if trial.attempt else ""
     if trial.iter:
         again += f", from its checkpoint of report {trial.iter}" if trial.attempt else ""
     if "source" in order:
         again += f", a clone of trial {order['source']}"
+    if order.get("fallback"):
+        again += ", drawn at random as the searcher took too long"
     return f"trial {trial.trial_id} scheduled{again}: {settings}"
 
 

@@ -179,6 +179,12 @@ def test_a_search_with_constraints_is_resumed_and_replayed_with_them(where: str)
     assert not replay_experiment("first").differences
 
 
+def test_the_end_of_a_search_says_which_constraints_its_best_trial_meets(capsys: pytest.CaptureFixture[str]) -> None:
+    tuner(tried, "tried", constraints=[*BOUND, "loss >= 0.1"]).run()
+    best = "loss: best 0.5 for trial-id 2, among those that meet latency_ms <= 20 and loss >= 0.1"
+    assert best in capsys.readouterr().out.splitlines()
+
+
 def test_a_search_in_which_nothing_is_feasible_goes_on_and_its_end_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     experiment = tuner(never, "never", constraints=BOUND).run()
     assert list(experiment.trials["status"]) == ["Completed"] * 5

@@ -139,6 +139,19 @@ def test_a_reference_point_that_does_not_fit_is_refused_before_anything_starts(h
     assert not home.exists()
 
 
+def test_a_search_of_two_objectives_ends_when_no_report_adds_to_the_front_and_is_replayed() -> None:
+    stop = StoppingCriterion(max_num_trials_without_improvement=2)
+    reports = [(0.5, 1.0), (0.5, 2.0), (0.6, 3.0), (0.6, 2.0), (0.5, 1.0), (0.1, 9.0)]
+    with open_search({"x": uniform(0, 1)}, two_objectives(), name="stays", stop=stop) as opened:
+        for number, (error, speed) in enumerate(reports):
+            trial = opened.ask()
+            assert (trial is None) == (number == 5), number
+            if trial is not None:
+                opened.tell(trial, {"error": error, "speed": speed})
+    assert load_experiment("stays").end_reason == "max_num_trials_without_improvement=2 reached"
+    assert not replay_experiment("stays").differences
+
+
 def test_the_command_line_draws_the_hypervolume_of_a_simulated_search(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

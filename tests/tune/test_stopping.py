@@ -131,11 +131,61 @@ def test_the_hypervolume_of_feasible_reports_is_a_limit() -> None:
     assert criterion.verdict(counts) == Verdict(reason, lets_running_finish=False)
 
 
+def test_of_several_objectives_a_report_that_no_earlier_one_dominates_or_equals_is_an_improvement() -> None:
+    counts = counts_after(StoppingCriterion(max_num_trials_without_improvement=9))
+    reports = [
+        (0.5, (9.0, 9.0), 0),  # nearer to the constraints than nothing
+        (0.0, (2.0, 2.0), 0),
+        (0.0, (2.0, 2.0), 1),  # equal
+        (0.0, (3.0, 2.0), 2),
+        (0.0, (3.0, 1.0), 0),  # better in the second alone
+        (0.5, (0.0, 0.0), 1),  # infeasible
+        (0.0, (1.0, math.inf), 2),  # better in the first, and something went wrong
+        (0.0, (1.0, 3.0), 0),
+    ]
+    for trial_id, (beyond, losses, expected) in enumerate(reports):
+        counts.add_end(99)
+        counts.add_result(trial_id, beyond, losses)
+        assert (counts.num_trials_without_improvement, counts.best_trial_id == trial_id) == (expected, not expected)
+
+
+def test_with_a_reference_point_the_hypervolume_must_grow() -> None:
+    criterion = StoppingCriterion(max_num_trials_without_improvement=9, reference_point={"error": 4.0, "time": 4.0})
+    assert StoppingCriterion.from_json(criterion.to_json()) == criterion
+    counts = counts_after(criterion)
+    counts.keep_front(criterion.reference_losses((Objective("error"), Objective("time"))))
+    reports = [
+        (0.5, (9.0, 9.0), 0),
+        (0.0, (9.0, 5.0), 0),  # the first that is feasible
+        (0.0, (0.0, 5.0), 1),  # beyond the point
+        (0.0, (1.0, 3.0), 0),
+        (0.0, (2.0, 3.0), 1),
+    ]
+    for beyond, losses, expected in reports:
+        counts.add_end(99)
+        counts.add_result(0, beyond, losses)
+        assert counts.num_trials_without_improvement == expected, losses
+
+
+def test_a_reference_point_that_comes_later_counts_what_was_reported_before() -> None:
+    two: list[tuple[float, ...]] = [(2.0, 2.0), (3.0, 1.0)]
+    one: list[tuple[float, ...]] = [(2.0,), (1.0,)]
+    for reports, point, volume in [(two, (4.0, 4.0), 5.0), (one, (4.0,), 3.0)]:
+        counts = counts_after(StoppingCriterion(max_num_evaluations=9))
+        for losses in reports:
+            counts.add_result(0, 0.0, losses)
+        counts.keep_front(point)
+        assert counts.front is not None and counts.front.volume == volume
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_hypervolume": 1.0}, "max_hypervolume and reference_point belong together"),
-        ({"max_wallclock_time": 1.0, "reference_point": {"error": 1.0}}, "belong together"),
+        ({"max_hypervolume": 1.0}, "max_hypervolume needs a reference_point"),
+        (
+            {"max_wallclock_time": 1.0, "reference_point": {"error": 1.0}},
+            "max_hypervolume or max_num_trials_without_improvement measure",
+        ),
         ({"max_hypervolume": -1.0, "reference_point": {"error": 1.0}}, "must be above 0 and finite, got -1.0"),
         ({"max_hypervolume": "1", "reference_point": {"error": 1.0}}, "must be a number, got '1'"),
         ({"max_hypervolume": 1.0, "reference_point": [1.0]}, r"must be {name of an objective: number}, got \[1.0\]"),

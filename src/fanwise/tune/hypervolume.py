@@ -2,6 +2,7 @@
 
     volume(points, reference)            of all of them
     Front(reference).add(point)          what it is so far; each point costs a look at the front
+    Undominated().add(point)             the same without a volume, and so without a reference point
 
 Points are losses, of which smaller ones are better; a point that is not better than the reference in every loss adds
 nothing. For one or two losses a sum of boxes, for more the algorithm of While, Bradstreet and Barone (WFG, 2012): each
@@ -9,6 +10,7 @@ point adds its own box without what the others dominate of it. Exponential in th
 fixed order, so that the same points in the same order give the same bits everywhere.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import final
 
@@ -28,6 +30,29 @@ def volume(points: Iterable[Sequence[float]], reference: Sequence[float]) -> flo
 
 
 @final
+class Undominated:
+    """The points that none other dominates, of those that were added; each once.
+
+    >>> kept = Undominated()
+    >>> [kept.add(point) for point in [(2.0, 2.0), (3.0, 3.0), (1.0, 3.0), (2.0, 2.0)]], kept.points
+    ([True, False, True, False], [(2.0, 2.0), (1.0, 3.0)])
+    """
+
+    __slots__ = ("points",)
+
+    def __init__(self) -> None:
+        self.points: list[tuple[float, ...]] = []
+
+    def add(self, losses: Sequence[float]) -> bool:
+        """One more point; whether it is one of them now. One with an infinite loss or NaN is none."""
+        point = tuple(losses)
+        if not all(map(math.isfinite, point)) or any(_is_as_good(other, point) for other in self.points):
+            return False
+        self.points = [*(other for other in self.points if not _is_as_good(point, other)), point]
+        return True
+
+
+@final
 class Front:
     """The points that none other dominates, of those that were added, and their volume.
 
@@ -36,22 +61,19 @@ class Front:
     ([True, False, True, False], 5.0)
     """
 
-    __slots__ = ("_points", "reference", "volume")
+    __slots__ = ("_kept", "reference", "volume")
 
     def __init__(self, reference: Sequence[float]) -> None:
         self.reference = tuple(map(float, reference))
         self.volume = 0.0
-        self._points: list[tuple[float, ...]] = []
+        self._kept = Undominated()
 
     def add(self, losses: Sequence[float]) -> bool:
         """One more point; whether the volume has grown. Losses that are infinite or NaN add nothing."""
-        point = tuple(losses)
-        if not _is_inside(point, self.reference) or min(point) == -float("inf"):
+        point, before = tuple(losses), self._kept.points
+        if not _is_inside(point, self.reference) or not self._kept.add(point):
             return False
-        if any(_is_as_good(other, point) for other in self._points):
-            return False
-        self.volume += _own(point, self._points, self.reference)
-        self._points = [*(other for other in self._points if not _is_as_good(point, other)), point]
+        self.volume += _own(point, before, self.reference)
         return True
 
 

@@ -3,8 +3,8 @@
     Counts (seconds, trials, reports, extremes)  --StoppingCriterion.verdict-->  None, or why to stop and how hard
 
 The names and meanings are Syne Tune's. Knows numbers only: no clock, no trials, no scheduler; the tuner fills Counts.
-Counts keeps the extremes of the metrics that the criterion names and of no others, so its size does not grow, but for a
-front of several objectives where its hypervolume is limited.
+Counts keeps the extremes of the metrics that the criterion names and of no others, so its size does not grow, but for
+the front of several objectives.
 """
 
 import math
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ..base.nearest import names_nearest_option, nearest
-from .hypervolume import Front
+from .hypervolume import Front, Undominated
 from .searchers.base import Objective
 from .values import is_number
 
@@ -42,8 +42,10 @@ class Counts:
         unseen: those of them that no report has had.
         last_names: what the last report had, as long as some are unseen.
         num_trials_without_improvement: trials that have ended since the best report, without the one that made it.
-        best_rank, best_trial_id: infeasibility and loss of the best finite report, void ones too, and whose it was.
-        front: what no other report dominates, up to the criterion's reference point; None: it has none.
+        best_rank: infeasibility and first loss of the best finite report, void ones too.
+        best_trial_id: whose the last improvement was.
+        undominated: of several objectives, what no other feasible report dominates, void ones too.
+        front: likewise, up to the criterion's reference point; None: it has none.
         wallclock_s: seconds since the search began, at the last look before it was stopped.
     """
 
@@ -62,6 +64,7 @@ class Counts:
     largest: dict[str, float] = field(default_factory=dict)
     unseen: frozenset[str] = field(init=False)
     last_names: tuple[str, ...] = ()
+    undominated: Undominated = field(default_factory=Undominated)
     front: Front | None = None
 
     def __post_init__(self) -> None:
@@ -78,11 +81,15 @@ class Counts:
         self.watched = watched
 
     def keep_front(self, reference: Sequence[float] | None) -> None:
-        """Keep the front up to this point, in losses, from now on; the same one goes on."""
+        """Keep the front up to this point, in losses, of what was reported before too."""
         if reference is None:
             self.front = None
         elif self.front is None or self.front.reference != tuple(reference):
             self.front = Front(reference)
+            beyond, best_loss = self.best_rank
+            of_one = [(best_loss,)] if len(reference) == 1 and beyond == 0.0 else []
+            for losses in of_one or self.undominated.points:
+                self.front.add(losses)
 
     def add_report(self, values: Mapping[str, object], *, is_feasible: bool = True) -> None:
         """One more evaluation. Watched values that are NaN or no numbers leave the extremes as they were, and so does a
@@ -102,12 +109,17 @@ class Counts:
 
     def add_result(self, trial_id: int, infeasibility: float, losses: Sequence[float]) -> None:
         """How far a report is from meeting all constraints, and its objectives; smaller is better."""
-        if self.front is not None and not infeasibility:
-            self.front.add(losses)
-        loss = losses[0]
-        if math.isfinite(loss) and math.isfinite(infeasibility) and (infeasibility, loss) < self.best_rank:
-            self.best_rank, self.best_trial_id = (infeasibility, loss), trial_id
-            self.num_trials_without_improvement = 0
+        grew = self.front is not None and not infeasibility and self.front.add(losses)
+        loss, before = losses[0], self.best_rank
+        is_better = math.isfinite(loss) and math.isfinite(infeasibility) and (infeasibility, loss) < before
+        if is_better:
+            self.best_rank = (infeasibility, loss)
+        if len(losses) > 1 and not infeasibility:
+            is_new = self.undominated.add(losses)
+            is_better = grew if self.front is not None else is_new
+            is_better |= is_new and before[0] > 0.0  # the first that is feasible
+        if is_better:
+            self.best_trial_id, self.num_trials_without_improvement = trial_id, 0
 
     def add_end(self, trial_id: int) -> None:
         """A trial is over, however it ended."""
@@ -133,16 +145,18 @@ class StoppingCriterion:
         max_wallclock_time: seconds since the search began; `math.inf` for a search that only Ctrl-C ends.
         max_num_trials_started: trials started; those that run then may finish, and paused ones still go on as the
             scheduler decides. All other limits but the next one stop them.
-        max_num_trials_without_improvement: trials that have ended, in whatever way, since the scheduler's metric (the
-            first of several) was better than ever, or a report came nearer to meeting all constraints. The others go on
-            likewise: one of them may be the better one.
+        max_num_trials_without_improvement: trials that have ended, in whatever way, since the scheduler's metric was
+            better than ever, or a report came nearer to meeting all constraints. Of several objectives: since a report
+            was one that no earlier one dominates or equals, or with `reference_point` since the hypervolume grew. The
+            others go on likewise: one of them may be the better one.
         max_num_trials_completed: trials that ran to their end (neither stopped nor failed).
         max_num_evaluations: reports of all trials together.
         max_metric_value: the metric is at or above this; a number for the scheduler's metric, or {name: number}.
         min_metric_value: the metric is at or below this; likewise.
         max_hypervolume: the volume that the reports dominate together, up to `reference_point`, is at or above this;
             for several objectives. Reports that violate a constraint do not count.
-        reference_point: {name of an objective: the value that is just not good enough any more}, for all objectives.
+        reference_point: {name of an objective: the value that is just not good enough any more}, for all objectives;
+            with one of the two limits that it has a meaning to.
 
     Raises:
         TypeError: a limit of the wrong type, or an unknown one (names the nearest).
@@ -183,16 +197,18 @@ class StoppingCriterion:
 
     def _check_hypervolume(self) -> None:
         limit, reference = self.max_hypervolume, self.reference_point
-        if (limit is None) != (reference is None):
-            raise ValueError(
-                "max_hypervolume and reference_point belong together: "
-                f"got max_hypervolume={limit!r} and reference_point={reference!r}"
-            )
-        if limit is None:
+        if limit is not None and reference is None:
+            raise ValueError(f"max_hypervolume needs a reference_point: got max_hypervolume={limit!r} alone")
+        if reference is None:
             return
-        if not is_number(limit):
+        if limit is None and self.max_num_trials_without_improvement is None:
+            raise ValueError(
+                "reference_point says what max_hypervolume or max_num_trials_without_improvement measure: "
+                f"got reference_point={reference!r} without either"
+            )
+        if limit is not None and not is_number(limit):
             raise TypeError(f"max_hypervolume must be a number, got {limit!r} of type {type(limit).__name__}")
-        if not 0 < limit < math.inf:
+        if limit is not None and not 0 < limit < math.inf:
             raise ValueError(f"max_hypervolume must be above 0 and finite, got {limit!r}")
         if not isinstance(reference, Mapping):
             raise TypeError(f"reference_point must be {{name of an objective: number}}, got {reference!r}")

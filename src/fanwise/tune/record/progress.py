@@ -323,6 +323,7 @@ class Progress:
             total=self.num_trials,
             best=None if best is None else (best.value, best.trial_id),
             violated="" if best is None else best.violated,
+            constraints=list(map(str, self._constraints)),
             elapsed_s=at_s,
             limit_s=self._limit_s,
             utilisation=self.utilisation(at_s),

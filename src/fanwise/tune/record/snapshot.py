@@ -25,7 +25,8 @@ class SearchSnapshot:
 
     `finished` counts all trials that ended, `completed` those that ran until their end, `failed` those that failed.
     `rows` may leave out finished trials; what is not shown is counted. `best` is (value, trial id); `violated` says
-    which constraints it violates, as the least of all, where none meets them: "" else. `limit_s` is the
+    which constraints it violates, as the least of all, where none meets them: "" else. `constraints` are those that a
+    result has to meet, as they are written. `limit_s` is the
     wall-clock limit, if any; `utilisation` the share of worker time inside the objective so far, 0 to 1. `paused`
     trials wait, `lost` ones ran when their tuner ended; `total` counts all trials, 0: running and finished.
     """
@@ -47,3 +48,4 @@ class SearchSnapshot:
     lost: int = 0
     total: int = 0
     violated: str = ""
+    constraints: Sequence[str] = ()

@@ -120,6 +120,8 @@ def final_block(snapshot: SearchSnapshot, *, max_rows: int = MAX_ROWS) -> str:
     else:
         value, trial_id = snapshot.best
         best = f"{_printable(snapshot.metric)}: best {value} for trial-id {trial_id}"
+        if snapshot.constraints:
+            best += f", among those that meet {printable_line(' and '.join(snapshot.constraints))}"
         if snapshot.violated:
             near = f"the nearest is {value} for trial-id {trial_id}"
             best = f"{_printable(snapshot.metric)}: no trial meets all constraints; {near}: {_violates(snapshot)}"

@@ -1,10 +1,11 @@
 """Takes about 2 minutes: random search beside Bayesian optimization, with 1, 2 and 4 workers, a few times each.
 
+Needs BoTorch: `pip install 'fanwise[bo]'`, in this repository `.venv/bin/pip install -e '.[bo]' -c constraints.txt`.
+
 Exercise 1 of section 19.3 of "Dive into Deep Learning": the perceptron with dropout of exercise 4.6 has two widths, two
 dropout probabilities, a learning rate and a batch size. Every search tries the same number of configurations. Random
-search chooses them blindly; Bayesian optimization, which needs `pip install 'fanwise[bo]'`, from what came out, and
-with more workers it must choose before it knows the last results. The picture has the best error so far over time:
-means, and how far the repetitions are apart.
+search chooses them blindly; Bayesian optimization from what came out, and with more workers it must choose before it
+knows the last results. The picture has the best error so far over time: means, and how far the repetitions are apart.
 """
 
 import torch
@@ -61,6 +62,7 @@ stop = StoppingCriterion(max_num_trials_started=TRIALS)
 searches: list[SearchData] = []
 labels: list[str] = []
 
+BayesianOptimization(metric="validation_error")  # where BoTorch is missing, it is said now and not between two searches
 print(f"{2 * len(WORKERS) * REPETITIONS} searches of {TRIALS} trials, then a picture.", flush=True)
 with Pool(cpus=max(WORKERS)) as pool:  # one pool for all searches
     pool.submit(train_mlp, 0.1, 256, 1, 16, 16, 0.5, 0.5).result()  # its warm process has all modules now

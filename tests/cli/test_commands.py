@@ -318,6 +318,12 @@ def test_the_help_of_every_command_has_an_example_of_it(typed: Typed) -> None:
         assert f"Example:\n      fanwise {' '.join(command)}" in done.out.replace("Examples:", "Example:")
 
 
+def test_what_a_command_does_fits_into_the_list_of_commands(typed: Typed) -> None:
+    for listing in (typed("--help"), typed("tune", "--help")):
+        told = listing.out.partition("Commands:")[2].partition("\n\n")[0].strip().splitlines()
+        assert len(told) >= 4 and all(re.fullmatch(r" *[a-z]+ +[A-Z].*[^.]\.", line) for line in told), told
+
+
 def test_the_command_is_quick_to_help_and_loads_nothing_heavy(place: Place) -> None:
     show = "import atexit, sys; atexit.register(lambda: print('loaded', *sys.modules)); "
     done = run_program(["-c", show + START, "--help"], folder=place.folder)
@@ -363,9 +369,10 @@ RUN = ("tune", "run", "train.py:train", "--space", "space.yaml", "--metric", "lo
         (("tune", "export", "none", "--out", "none.csv"), 1, "There is no experiment 'none'"),
         ((*RUN, "--mode", "foo"), 2, "--mode must be min or max, got 'foo'"),
         (RUN[:-2], 2, "say when the search ends: --seconds or --trials"),
-        ((*RUN, "--seconds", "-1"), 1, "max_wallclock_time must be above 0 seconds, got -1.0"),
+        ((*RUN, "--seconds", "-1"), 2, "--seconds must be above 0, got -1"),
+        ((*RUN, "--trial-timeout", "0"), 2, "--trial-timeout must be above 0, got 0"),
         ((*RUN, "--trials", "0"), 2, "Invalid value for '--trials'"),
-        ((*RUN, "--name", "../up"), 1, "'../up' cannot name an experiment."),
+        ((*RUN, "--name", "../up"), 2, "--name: '../up' cannot name an experiment."),
         ((*RUN, "--name", "good"), 1, "good exists already. Give the experiment another name"),
         ((*RUN, "--metrics", "x"), 2, "No such option '--metrics'. Did you mean '--metric'?"),
         ((*RUN, "--zzz", "x"), 2, "No such option: --zzz"),
@@ -403,8 +410,12 @@ RUN = ("tune", "run", "train.py:train", "--space", "space.yaml", "--metric", "lo
         (("tune", "rm", "none", "--yes"), 1, "There is no experiment 'none'"),
         (("tune", "rm", ".", "--yes"), 1, ". is no experiment's own folder: nothing was deleted."),
         (("tune", "resume", "none"), 1, "There is no experiment 'none'"),
-        (("tune", "resume", "good"), 2, "To go on it needs --trials above 4: 4 trials of 4 are over"),
-        (("tune", "resume", "good", "--trials", "2"), 2, "To go on it needs --trials above 4: 4 trials of 2 are over"),
+        (("tune", "resume", "good"), 2, "--trials above 4: it has started 4 trials, and the limit is 4"),
+        (
+            ("tune", "resume", "good", "--trials", "2"),
+            2,
+            "--trials above 4: it has started 4 trials, and the limit is 2",
+        ),
         (("tune", "resume", "good", "--trials", "9", "--seconds", "0.01"), 2, "To go on it needs --seconds above "),
         (("tune", "run", "train.py", *RUN[3:]), 2, "the objective must be FILE:FUNCTION, e.g. train.py:train"),
         (("dmeo",), 2, "No such command 'dmeo'. Did you mean 'demo'?"),

@@ -133,6 +133,7 @@ def test_powers_of_ten_are_numbers_without_a_point_too(tmp_path: Path) -> None:
         ),
         ("x: {logordinal: 3}", "/space.yaml: x: logordinal needs its bounds, e.g. {logordinal: [1, 10]}, got 3"),
         ("x: [1,", "/space.yaml is not YAML: "),
+        ("x: [1,", '/space.yaml", line 1, column 7:\n    x: [1,\n'),
         ("", "/space.yaml must map names of hyperparameters to domains, e.g.\n  learning_rate: {loguniform"),
         ("- x", "/space.yaml must map names of hyperparameters to domains"),
         ("3: {uniform: [1, 2]}", "/space.yaml must map names of hyperparameters to domains"),

@@ -90,7 +90,7 @@ def secret(
         Path | None, typer.Option(metavar="PATH", help="Write it to this new file, which only you may read.")
     ] = None,
 ) -> None:
-    """Make the secret by which the processes of several hosts know each other.
+    """Make the secret by which several hosts know each other.
 
     Give it to all of them, in FANWISE_SECRET or in a file that FANWISE_SECRET_FILE names, and to nobody else: whoever
     holds it may run code in them.

@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 
 from ..tune import StoppingCriterion, Tuner
+from ..tune.record.names import check_name
 from .experiments import best_line, check_end, run_to_its_end
 from .objectives import load_function
 from .presets import scheduler_of
@@ -51,6 +52,11 @@ def run_search(settings: Settings) -> None:
         raise UsageError(f"--mode must be min or max, got {settings.mode!r}")
     if settings.seconds is None and settings.trials is None:
         raise UsageError("say when the search ends: --seconds or --trials")
+    for option, seconds in (("--seconds", settings.seconds), ("--trial-timeout", settings.trial_timeout_s)):
+        if seconds is not None and not seconds > 0:
+            raise UsageError(f"{option} must be above 0, got {seconds:g}")
+    if settings.name is not None:
+        _check_name(settings.name)
     scheduler = scheduler_of(
         settings.searcher,
         settings.scheduler,
@@ -75,6 +81,13 @@ def run_search(settings: Settings) -> None:
         reuse=settings.reuse,
     )
     run_and_tell(tuner)
+
+
+def _check_name(name: str) -> None:
+    try:
+        check_name(name)
+    except ValueError as error:
+        raise UsageError(f"--name: {error}") from None
 
 
 def run_and_tell(tuner: Tuner) -> None:

@@ -65,7 +65,8 @@ def _body_of(path: Path) -> object:
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not a text file: {error}") from error
     except yaml.YAMLError as error:
-        raise ValueError(f"{path} is not YAML: {error}") from error
+        where = str(error).replace("<unicode string>", str(path))
+        raise ValueError(f"{path} is not YAML: {where}") from error
 
 
 def _domain_or_constant(name: str, entry: object) -> object:

@@ -124,9 +124,9 @@ def _check_it_can_go_on(overview: Overview, stop: StoppingCriterion) -> None:
     seconds, trials = stop.max_wallclock_time, stop.max_num_trials_started
     ended_by_trials = (overview.reason or "").startswith("max_num_trials_started")  # else some of them may go on
     if seconds is not None and over_s >= seconds:
-        limit = f"--seconds above {over_s:.0f}: it has run for {over_s:.1f} of {seconds:g} s"
+        limit = f"--seconds above {over_s:.0f}: it has run for {over_s:.1f} s, and the limit is {seconds:g} s"
     elif trials is not None and started >= trials and ended_by_trials:
-        limit = f"--trials above {started}: {counted(started, 'trial')} of {trials} are over"
+        limit = f"--trials above {started}: it has started {counted(started, 'trial')}, and the limit is {trials}"
     else:
         return
     raise UsageError(f"the search {overview.name!r} has come to its end. To go on it needs {limit}")

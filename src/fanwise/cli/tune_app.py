@@ -313,8 +313,9 @@ def tune_plot(
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the pictures go; made if need be.")] = Path("."),
     kind: Annotated[str, typer.Option("--format", metavar="KIND", help="png, svg or pdf.")] = "png",
 ) -> None:
-    """Draw an experiment: best value so far, learning curves, workers, hyperparameters, rungs, Pareto front.
+    """Draw an experiment, or compare several.
 
+    The best value so far, learning curves, workers, hyperparameters, and rungs or a Pareto front where there are such.
     Several experiments are drawn into one picture of the best value so far, and one of their workers.
 
     \b
@@ -336,7 +337,9 @@ def tune_importance(
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Show how much each hyperparameter matters, and whether the model that says so is any good.
+    """Show how much each hyperparameter matters.
+
+    With the correlation of what the model behind it predicts and what came out: near 0 the figures say nothing.
 
     \b
     Example:

@@ -303,13 +303,80 @@ def test_a_sampler_learns_from_the_search() -> None:
     assert learnt < 0.5 * mean_loss(RandomSearch(metric="loss"))
 
 
-def test_a_search_that_was_closed_goes_on_as_if_it_had_not_been(tmp_path: Any, monkeypatch: Any) -> None:
+@pytest.mark.parametrize("recalls", [0, 1, 2])
+@pytest.mark.parametrize("sampler", ["TPESampler", "QMCSampler"])
+def test_a_suggestion_that_came_too_late_is_recalled_as_such(sampler: str, recalls: int) -> None:
+    def third(recalls: int) -> object:
+        searcher = begun(lambda: OptunaSearcher(sampler), LINE)
+        run = dict[int, Any]()
+        suggested: list[Any] = []
+        for number in range(2):
+            ask = Ask(number, number, LINE, pending=dict(run))
+            if number < recalls:
+                searcher.recall(ask, late)
+                suggested.append(late)
+            else:
+                suggested.append(searcher.suggest(ask))
+            run[number] = {"x": 0.5} if number == 0 else suggested[-1]
+        assert suggested == [late, late]
+        for trial_id, config in run.items():
+            searcher.observe(Observation(trial_id, config, 1, 1.0, (config["x"],), {}))
+            searcher.on_end(trial_id, "Completed")
+        return asked(searcher, LINE, 2, {})
+
+    late = asked(begun(lambda: OptunaSearcher(sampler), LINE), LINE, 0, {})
+    assert third(recalls) == third(0) != late
+
+
+def test_a_sampler_without_a_memory_is_told_what_it_suggested_and_not_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    searcher = begun(lambda: OptunaSearcher("TPESampler"), LINE)
+    with monkeypatch.context() as patch:
+        for method in ("sample_relative", "sample_independent"):
+            patch.setattr(optuna.samplers.TPESampler, method, None)
+        for number in range(20):
+            config = {"x": number / 20}
+            searcher.recall(Ask(number, number, LINE), config)
+            searcher.observe(Observation(number, config, 1, 1.0, ((config["x"] - 0.3) ** 2,), {}))
+            searcher.on_end(number, "Completed")
+    assert asked(searcher, LINE, 20, {}) not in [{"x": number / 20} for number in range(20)]
+
+
+def test_what_was_recalled_late_and_failed_at_once_does_not_come_again() -> None:
+    for space in (LINE, Space({"x": choice([0.5])})):
+        searcher = begun(lambda: OptunaSearcher("TPESampler"), space)
+        for number in range(2):
+            searcher.recall(Ask(number, number, space), {"x": 0.5})
+        searcher.on_end(1, "Failed")
+        config = asked(searcher, space, 2, {})
+        assert config is None if space.num_configurations else config not in (None, {"x": 0.5})
+
+
+def test_what_was_recalled_is_in_the_study_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    states: list[list[str]] = []
+
+    def note(sampler: Any, study: Any, trial: Any) -> None:
+        states.append([one.state.name for one in study.get_trials(deepcopy=False) if one.number != trial.number])
+
+    monkeypatch.setattr(optuna.samplers.RandomSampler, "before_trial", note)
+    searcher = begun(lambda: OptunaSearcher("RandomSampler"), LINE)
+    for number in range(3):
+        running = {before: {"x": before / 4} for before in range(number)}
+        searcher.recall(Ask(number, number, LINE, pending=running), {"x": number / 4})
+    assert asked(searcher, LINE, 3, {number: {"x": number / 4} for number in range(3)}) is not None
+    assert states[-1] == ["RUNNING"] * 3
+
+
+@pytest.mark.parametrize("sampler", ["TPESampler", "RandomSampler", "QMCSampler", "NSGAIISampler"])
+def test_a_search_that_was_closed_goes_on_as_if_it_had_not_been(sampler: str, tmp_path: Any, monkeypatch: Any) -> None:
+    options = {"n_startup_trials": 5} if sampler == "TPESampler" else {}
     monkeypatch.setenv("FANWISE_HOME", str(tmp_path))
 
     def run(name: str, *sessions: int) -> list[Mapping[str, Any]]:
         found = []
         for number in sessions:
-            scheduler = FIFOScheduler(OptunaSearcher("TPESampler", n_startup_trials=5), metric="loss")
+            scheduler = FIFOScheduler(OptunaSearcher(sampler, **options), metric="loss")
             with open_search(BOWL, scheduler, name=name, random_seed=3) as search:
                 for _ in range(number):
                     trial = search.ask()

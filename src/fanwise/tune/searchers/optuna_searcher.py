@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from ...base.errors import NotInstalled
@@ -62,7 +63,8 @@ class OptunaSearcher(Searcher):
     drawn at random instead; when everything was tried, and when the sampler of a grid has come to its end, the search
     ends.
 
-    A resumed search asks the sampler again for every suggestion made before, so that it stands where it stood.
+    When a search is resumed, samplers that have a memory of their own are asked again for every suggestion made before,
+    so that they stand where they stood; TPE and random ones are only told.
 
     Args:
         sampler: the name of a sampler in `optuna.samplers`, its class, or a function that makes one; is called with
@@ -111,6 +113,7 @@ class OptunaSearcher(Searcher):
     def begin(self, space: Space, seed: int) -> None:
         with _naming(self.name):
             self._study = self._new_study(space, Chance(f"{seed}/optuna").getrandbits(32))
+        self._seed = seed
         from .encoding import Encoder
 
         self._encoder = Encoder(space)
@@ -123,7 +126,7 @@ class OptunaSearcher(Searcher):
     def _new_study(self, space: Space, seed: int) -> "OptunaStudy":
         from .with_optuna import OptunaStudy, made
 
-        return OptunaStudy(space, made(self.sampler, self.options, seed))
+        return OptunaStudy(space, partial(made, self.sampler, self.options), seed)
 
     @property
     def name(self) -> str:
@@ -144,14 +147,27 @@ class OptunaSearcher(Searcher):
             return dict(self._open.config)
 
     def recall(self, ask: Ask, config: Mapping[str, object] | None) -> None:
-        suggested = self.suggest(ask)
-        if suggested != config and self._open is not None:  # it was another library then: what ran is what counts
-            self._running_study.end(self._open.number, "Failed", None)
+        """A sampler without a memory is told; another one is asked again, and what it has suggested then counts."""
+        study = self._running_study
+        if study.has_memory:
+            suggested = self.suggest(ask)
+        else:
+            with _naming(self.name):
+                self._hear(ask.pending)
+            suggested = None if self._open is None else self._open.config
+        if suggested != config and self._open is not None:  # it was another library then
+            study.end(self._open.number, "Failed", None)
             self._open = None
+        if self._open is not None:
+            self._open.trial_id = ask.trial_id
+        elif config is not None and not study.has_memory:
+            self._use(config)
+            self._open = _Open(study.add(config), ask.trial_id, dict(config))
 
     def _new_suggestion(self, ask: Ask) -> _Open | None:
         """One that was not tried yet; None: there is none."""
         study = self._running_study
+        study.reseed(Chance(f"{self._seed}/optuna/{ask.number}").getrandbits(32))
         tries = _MOST_TRIES
         if study.is_exhaustive:  # it knows of what others have chosen only when it has chosen that too
             tries += self._num_added

@@ -38,6 +38,8 @@ except ImportError as error:
 # `Trial.set_constraint`, which writes the same place in another form and needs the trial that `ask` gave out.
 _CONSTRAINTS = "constraints"
 _EXHAUSTIVE = (optuna.samplers.GridSampler, optuna.samplers.BruteForceSampler)
+# All that these know is in the study, but for the chance that they draw. (A GPSampler keeps what it has fitted.)
+_WITHOUT_MEMORY = (optuna.samplers.RandomSampler, optuna.samplers.TPESampler)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +111,18 @@ class _Study(optuna.study.Study):  # type: ignore[misc]  # checked alike without
 class OptunaStudy:
     """The study behind one search. Its trials have numbers, 0, 1, ...
 
+    A sampler without a memory of its own is made anew for each suggestion, with a seed for it: then suggestions depend
+    on what is in the study and on nothing else, and a search that goes on need not ask for those of before.
+
     Args:
-        sampler: a fresh one, which nobody else uses.
+        make: makes a sampler with a seed.
+        seed: of a sampler with a memory.
     """
 
-    def __init__(self, space: Space, sampler: optuna.samplers.BaseSampler) -> None:
+    def __init__(self, space: Space, make: "Callable[[int], optuna.samplers.BaseSampler]", seed: int) -> None:
         self._space = space
-        self._sampler = sampler
+        self._make = make
+        self._sampler = make(seed)
         self._coordinates = {name: coordinate(domain) for name, domain in space.domains.items()}
         self._names = [name for name in parents_first(space.names, space.conditions) if name in space.domains]
         self._open(1)
@@ -140,6 +147,16 @@ class OptunaStudy:
     def is_exhaustive(self) -> bool:
         """Whether the sampler tries everything once; what it repeats, it has tried."""
         return isinstance(self._sampler, _EXHAUSTIVE)
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether the sampler remembers what it has suggested. A class derived from one without may have a memory."""
+        return type(self._sampler) not in _WITHOUT_MEMORY
+
+    def reseed(self, seed: int) -> None:
+        """The next suggestions draw their chance from here on, unless the sampler has a memory."""
+        if not self.has_memory:
+            self._sampler = self._study.sampler = self._make(seed)
 
     def suggest(self) -> tuple[int, dict[str, object]]:
         """A new trial that runs: its number, and the configuration that the sampler chooses."""

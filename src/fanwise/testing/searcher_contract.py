@@ -437,6 +437,19 @@ CHECKS: Sequence[Check] = (
     it_draws_no_global_chance,
 )
 
+# What the model of a searcher decides and not the kit around it (`tune.searchers.learner`): for searchers that think,
+# for a check makes hundreds of suggestions. The others are for the long tests.
+CHECKS_OF_A_MODEL: Sequence[Check] = (
+    suggestions_are_configurations_of_the_space,
+    the_same_seed_and_reports_give_the_same_suggestions,
+    void_reports_are_forgotten,
+    losses_may_all_be_infinite,
+    trials_may_all_come_out_alike,
+    one_trial_with_a_result_is_no_trouble,
+    recall_leads_to_where_suggest_did,
+    it_draws_no_global_chance,
+)
+
 
 def of_a_finite_space_every_configuration_comes_once(make: Make) -> None:
     """And then None: also where trials fail, and where somebody else has chosen some."""

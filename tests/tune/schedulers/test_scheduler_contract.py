@@ -138,7 +138,7 @@ def test_the_scheduler_that_is_broken_below_keeps_the_contract_itself(check: Che
 
 class AnswersText(Half):
     def on_report(self, observation: Observation) -> Decision:
-        return "PAUSE"  # type: ignore[return-value]
+        return "pause"  # type: ignore[return-value]
 
 
 class ResumesTheBest(Half):

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from fanwise.testing.searcher_contract import CHECKS, SPACES, Check, Play, begun, observed
+from fanwise.testing.searcher_contract import CHECKS, CHECKS_OF_A_MODEL, SPACES, Check, Play, begun, observed
 from fanwise.tune.searchers import Ask, Searcher
 from fanwise.tune.searchers.encoding import Rows
 from fanwise.tune.searchers.history import ByLevel, Data, Policy
@@ -47,9 +47,13 @@ class Stubborn(Near):
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("policy", [None, ByLevel((1, 2))], ids=["last", "levels"])
-def test_a_learner_keeps_the_contract(policy: Policy | None, check: Check) -> None:
-    check(lambda: Near(learn_from=policy))
+def test_a_learner_keeps_the_contract(check: Check) -> None:
+    check(Near)
+
+
+@pytest.mark.parametrize("check", CHECKS_OF_A_MODEL, ids=lambda check: check.__name__)
+def test_so_does_one_that_learns_from_several_levels(check: Check) -> None:
+    check(lambda: Near(learn_from=ByLevel((1, 2))))
 
 
 def ask(number: int, space: Space, pending: Mapping[int, Mapping[str, object]] | None = None) -> Ask:

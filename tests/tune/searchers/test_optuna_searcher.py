@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fanwise.base.errors import NotInstalled
-from fanwise.testing.searcher_contract import CHECKS, SPACES, Check, Make, Play, begun
+from fanwise.testing.searcher_contract import CHECKS, CHECKS_OF_A_MODEL, SPACES, Check, Make, Play, begun
 from fanwise.tune import (
     NSGA2,
     FIFOScheduler,
@@ -70,6 +70,13 @@ class FirstObjective(Searcher):
         self.inner.on_end(trial_id, status)
 
 
+@pytest.mark.parametrize("check", CHECKS_OF_A_MODEL, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("name", OURS)
+def test_optunas_samplers_keep_what_they_decide(name: str, check: Check) -> None:
+    test_optunas_samplers_keep_the_contract(name, check)
+
+
+@pytest.mark.soak
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("name", OURS)
 def test_optunas_samplers_keep_the_contract(name: str, check: Check) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import pytest
 
 from fanwise.testing import searcher_contract as contract
-from fanwise.testing.searcher_contract import CHECKS, MODEL_CHECKS, Check, Make
+from fanwise.testing.searcher_contract import CHECKS, CHECKS_OF_A_MODEL, MODEL_CHECKS, Check, Make
 from fanwise.tune.searchers import (
     Ask,
     BORESearcher,
@@ -33,9 +33,6 @@ OURS: dict[str, Make] = {
     "sobol": SobolSearcher,
     "local": lambda: LocalSearcher(0.8, 3),
     "evolution": lambda: EvolutionSearcher(population_size=4, sample_size=2),
-    "bore": lambda: BORESearcher(num_init=3, num_trees=2, num_candidates=20),
-    "cqr": lambda: CQRSearcher(num_init=3, num_trees=2, num_candidates=20),
-    "tpe": lambda: TPESearcher(4),
     "first points": lambda: FirstPoints([{}, {}], LocalSearcher(0.8, 3)),
 }
 
@@ -44,6 +41,26 @@ OURS: dict[str, Make] = {
 @pytest.mark.parametrize("name", OURS)
 def test_our_searchers_keep_the_contract(name: str, check: Check) -> None:
     check(OURS[name])
+
+
+SMALL_MODELS: dict[str, Make] = {
+    "bore": lambda: BORESearcher(num_init=3, num_trees=2, num_candidates=20),
+    "cqr": lambda: CQRSearcher(num_init=3, num_trees=2, num_candidates=20),
+    "tpe": lambda: TPESearcher(4),
+}
+
+
+@pytest.mark.parametrize("check", CHECKS_OF_A_MODEL, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("name", SMALL_MODELS)
+def test_our_searchers_with_a_model_keep_what_it_decides(name: str, check: Check) -> None:
+    check(SMALL_MODELS[name])
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("name", SMALL_MODELS)
+def test_our_searchers_with_a_model_keep_the_whole_contract(name: str, check: Check) -> None:
+    check(SMALL_MODELS[name])
 
 
 WITH_A_MODEL: dict[str, Make] = {

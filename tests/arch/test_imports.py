@@ -79,6 +79,7 @@ QUIET = [
     "rpc/ref_streams.py",
     "rpc/refs.py",
     "tune/chance.py",
+    "tune/choosing.py",
     "tune/constraints.py",
     "tune/hypervolume.py",
     "tune/spaces/space.py",

@@ -56,9 +56,8 @@ def scheduler_of(
     make_searcher = _named("--searcher", searcher, SEARCHERS)
     make_scheduler = _named("--scheduler", scheduler, SCHEDULERS)
     its, theirs = _options_of(make_searcher), _options_of(make_scheduler)
+    refuse_own(options)
     for name in options:
-        if name in _OWN:
-            raise UsageError(f"say {_OWN[name]} instead of --option {name}=...")
         if name not in its and name not in theirs:
             of = f"{searcher} and {scheduler} have no option {name!r}"
             raise UsageError(f"--option: {of}{did_you_mean(name, [*its, *theirs])}")
@@ -77,6 +76,13 @@ def scheduler_of(
         raise UsageError(what) from error
     except ValueError as error:
         raise UsageError(str(error)) from error
+
+
+def refuse_own(options: Mapping[str, object]) -> None:
+    """UsageError for what the command has an option of its own for."""
+    for name in options:
+        if name in _OWN:
+            raise UsageError(f"say {_OWN[name]} instead of --option {name}=...")
 
 
 def _named(option: str, name: str, known: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:  # Any: as above

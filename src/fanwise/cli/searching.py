@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -10,7 +11,7 @@ from ..tune import StoppingCriterion, Tuner
 from ..tune.record.names import check_name
 from .experiments import best_line, check_end, run_to_its_end
 from .objectives import load_function
-from .presets import scheduler_of
+from .presets import refuse_own, scheduler_of
 from .reading_values import read_settings
 from .space_files import read_space
 from .usage import UsageError
@@ -25,7 +26,7 @@ class Settings:
     metric: str
     mode: str
     constraints: Sequence[str]
-    searcher: str
+    searcher: str | None
     scheduler: str
     options: Sequence[str]
     seconds: float | None
@@ -57,21 +58,13 @@ def run_search(settings: Settings) -> None:
             raise UsageError(f"{option} must be above 0, got {seconds:g}")
     if settings.name is not None:
         _check_name(settings.name)
-    scheduler = scheduler_of(
-        settings.searcher,
-        settings.scheduler,
-        read_settings(settings.options, "--option"),
-        metric=settings.metric,
-        mode=settings.mode,
-        constraints=settings.constraints,
-        seed=settings.seed,
-    )
+    scheduling = _scheduling(settings)
     devices = settings.devices_per_trial
     tuner = Tuner(
         load_function(settings.objective),
         read_space(settings.space),
-        scheduler,
-        StoppingCriterion(max_wallclock_time=settings.seconds, max_num_trials_started=settings.trials),
+        stop=StoppingCriterion(max_wallclock_time=settings.seconds, max_num_trials_started=settings.trials),
+        **scheduling,
         n_workers=settings.workers,
         devices_per_trial=int(devices) if devices == int(devices) else devices,
         trial_timeout_s=settings.trial_timeout_s,
@@ -88,6 +81,31 @@ def _check_name(name: str) -> None:
         check_name(name)
     except ValueError as error:
         raise UsageError(f"--name: {error}") from None
+
+
+def _scheduling(settings: Settings) -> dict[str, Any]:  # Any: arguments of the Tuner
+    """A scheduler; or, where neither it nor a searcher is named, what the Tuner needs to choose one."""
+    options = read_settings(settings.options, "--option")
+    if settings.searcher is None and settings.scheduler == "fifo":
+        refuse_own(options)
+        if options:
+            raise UsageError(f"--option {min(options)}: say whose it is, --searcher or --scheduler")
+        return {
+            "metric": settings.metric,
+            "mode": settings.mode,
+            "constraints": settings.constraints,
+            "random_seed": settings.seed,
+        }
+    scheduler = scheduler_of(
+        "random" if settings.searcher is None else settings.searcher,
+        settings.scheduler,
+        options,
+        metric=settings.metric,
+        mode=settings.mode,
+        constraints=settings.constraints,
+        seed=settings.seed,
+    )
+    return {"scheduler": scheduler}
 
 
 def run_and_tell(tuner: Tuner) -> None:

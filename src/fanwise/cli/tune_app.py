@@ -43,8 +43,13 @@ def tune_run(
         typer.Option(metavar="TEXT", help="What reports must meet: 'latency_ms <= 20'; may be given several times."),
     ] = None,
     searcher: Annotated[
-        str, typer.Option(metavar="NAME", help="What chooses configurations: random, grid, sobol, local, evolution.")
-    ] = "random",
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="What chooses configurations: random, grid, sobol, local, evolution, forest, tpe, cqr, bore or "
+            "bayesopt. Default: one that suits the search; with another scheduler than fifo, random.",
+        ),
+    ] = None,
     scheduler: Annotated[
         str,
         typer.Option(
@@ -88,8 +93,9 @@ def tune_run(
         learning_rate: {loguniform: [0.01, 1]}
         max_epochs: 10
 
-    Random search by default. Schedulers that stop trials early compare their reports; --option hands them what they
-    need, such as the name of a reported resource and its maximum.
+    Without --searcher and --scheduler every trial runs to its end, and the searcher that is chosen is named in the
+    first lines. Schedulers that stop trials early compare their reports; --option hands them what they need, such as
+    the name of a reported resource and its maximum.
 
     \b
     Examples:

@@ -44,6 +44,7 @@ from .schedulers import Clone as Clone
 from .schedulers import Decision as Decision
 from .schedulers import Done as Done
 from .schedulers import FIFOScheduler as FIFOScheduler
+from .schedulers import ForestSearch as ForestSearch
 from .schedulers import GridSearch as GridSearch
 from .schedulers import Hyperband as Hyperband
 from .schedulers import LocalSearch as LocalSearch
@@ -66,6 +67,7 @@ from .searchers import BayesianSearcher as BayesianSearcher
 from .searchers import BORESearcher as BORESearcher
 from .searchers import CQRSearcher as CQRSearcher
 from .searchers import EvolutionSearcher as EvolutionSearcher
+from .searchers import ForestSearcher as ForestSearcher
 from .searchers import GridSearcher as GridSearcher
 from .searchers import Learner as Learner
 from .searchers import LocalSearcher as LocalSearcher

@@ -24,6 +24,7 @@ from ..base.errors import ClosedError, SearchFailedError
 from ..pool.reporting import plain_metrics
 from .callbacks.events import SearchEnded, SearchStarted
 from .callbacks.listening import Listening, checked_callbacks
+from .choosing import Chosen
 from .constraints import Constraint, constraints_of
 from .decisions import facts
 from .decisions.checking import problem_with
@@ -32,8 +33,8 @@ from .decisions.facts import Fact, Outcome
 from .decisions.orders import Answer, Finish, Judged, Order, Start
 from .decisions.transfer import Taken
 from .experiment import Experiment
-from .opening import check_same, check_scheduler, check_stop, copied, described, seed_of, space_of
-from .program import ASKED, Program, asked_and_told, save_program
+from .opening import check_same, checked_stop, copied, described, scheduler_for, seed_of, space_of
+from .program import ASKED, Program, asked_and_told, load_program, save_program
 from .record.names import check_name, experiments_folder, new_name
 from .record.notes import Notes
 from .record.progress import Progress
@@ -41,10 +42,9 @@ from .record.reading import read_meta
 from .record.restoring import fresh_tuning, restore
 from .record.writer import Record
 from .remote.wishes import completed
-from .schedulers import RandomSearch
 from .schedulers.protocol import Decision, Scheduler, Status
 from .schedulers.settings import checked_seed
-from .searchers.base import Mode
+from .searchers.base import Mode, Objective, Searcher
 from .spaces import Space
 from .stopping import StoppingCriterion
 from .warm_start import WarmStart, read_warm_start
@@ -89,6 +89,7 @@ class OpenSearch:
         scheduler: Scheduler,
         stop: StoppingCriterion | None,
         *,
+        chosen: Chosen | None,
         constraints: Sequence[Constraint],
         seed: int | None,
         warm_start: WarmStart | None,
@@ -97,6 +98,7 @@ class OpenSearch:
         self.path = path
         self._space = space
         self._scheduler = copied(scheduler)
+        self._chosen = chosen
         self._constraints = constraints
         self._in_flight: dict[int, tuple[AskedTrial, float]] = {}
         self._lock = threading.RLock()
@@ -273,6 +275,7 @@ class OpenSearch:
             seed=seed_of(scheduler, seed, secrets.randbits(31)),
             n_workers=0,
             stop=StoppingCriterion(max_wallclock_time=float("inf")) if stop is None else stop,
+            chosen=self._chosen,
         )
         more = {"warm_start": described_start(taken), "asynchronous": True}
         record = Record.create(self.path, {**meta, **more, "settings": {"asynchronous": True, **_TIMING}})
@@ -357,6 +360,7 @@ def open_search(
     scheduler: Scheduler | str,
     *,
     mode: Mode = "min",
+    searcher: Searcher | str | None = None,
     constraints: Sequence[str] = (),
     name: str | None = None,
     stop: StoppingCriterion | None = None,
@@ -371,8 +375,10 @@ def open_search(
 
     Args:
         space: names to domains and constants, or a `Space`.
-        scheduler: such as `ASHA(...)`; or the name of a metric for random search.
+        scheduler: such as `ASHA(...)`; or the name of a metric: then every trial runs to its end.
         mode: "min" or "max", for the name of a metric.
+        searcher: for the name of a metric: what chooses configurations, an object or a name ("random", "forest", ...);
+            None: one is chosen by the budget and recorded; an experiment that goes on keeps it.
         constraints: what every report must meet, such as ["latency_ms <= 20"], where the scheduler has none.
         name: of the experiment; None: made from the time.
         stop: when there are no more trials; None: when you stop asking.
@@ -390,22 +396,41 @@ def open_search(
     ...     print(search.experiment.best.config)
     """
     whole = space_of(space)
-    chosen: Any = RandomSearch(metric=scheduler, mode=mode) if isinstance(scheduler, str) else scheduler
-    check_scheduler(chosen)
     if stop is not None:
-        check_stop(stop)
-        stop.reference_losses(chosen.objectives)
-    chosen.check(whole)
-    checked_callbacks(callbacks)
+        checked_stop(stop)
     folder_name = new_name("asked", time.time(), os.urandom(8)) if name is None else check_name(name)
     path = experiments_folder() / folder_name
+    metric = scheduler if isinstance(scheduler, str) else None
+    before = _kept(path, Objective(metric, mode)) if metric is not None and searcher is None and path.exists() else None
+    if before is not None:
+        asked, chosen = before, None
+    else:
+        given = None if isinstance(scheduler, str) else scheduler
+        asked, chosen = scheduler_for(given, metric=metric, mode=mode, searcher=searcher, stop=stop, n_workers=1)
+    if stop is not None:
+        stop.reference_losses(asked.objectives)
+    asked.check(whole)
+    checked_callbacks(callbacks)
     return OpenSearch(
         path,
         whole,
-        chosen,
+        asked,
         stop,
-        constraints=constraints_of(chosen, constraints),
+        chosen=chosen,
+        constraints=constraints_of(asked, constraints),
         seed=checked_seed(random_seed),
         warm_start=warm_start,
         callbacks=callbacks,
     )
+
+
+def _kept(path: Path, objective: Objective) -> Scheduler:
+    """What was chosen when the experiment began. ValueError: it was for another objective."""
+    scheduler = load_program(path).scheduler
+    if scheduler.objectives != (objective,):
+        was = " and ".join(f"{each.metric!r} ({each.mode})" for each in scheduler.objectives)
+        raise ValueError(
+            f"the experiment {path.name!r} cannot go on with something else: it optimises {was}, "
+            f"and not {objective.metric!r} ({objective.mode})"
+        )
+    return scheduler

@@ -4,9 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .experiment import Experiment
-from .schedulers import RandomSearch
 from .schedulers.protocol import Scheduler
-from .searchers.base import Mode
+from .searchers.base import Mode, Searcher
 from .spaces import Space
 from .stopping import StoppingCriterion
 from .tuner import Tuner
@@ -16,12 +15,13 @@ def search(
     objective: Callable[..., Any],  # Any: the user's objective
     space: Space | Mapping[str, Any],  # Any: domains and constants
     *,
-    metric: str | None = None,
-    mode: Mode = "min",
+    metric: str | Sequence[str] | None = None,
+    mode: Mode | Sequence[Mode] = "min",
     constraints: Sequence[str] = (),
     n_trials: int | None = None,
     seconds: float | None = None,
     n_workers: int | None = None,
+    searcher: Searcher | str | None = None,
     scheduler: Scheduler | None = None,
     **options: Any,  # Any: the Tuner's
 ) -> Experiment:
@@ -31,12 +31,14 @@ def search(
         objective: called in a process of its own for each trial, with the configuration as keyword arguments; returns
             the metric or a dict with it, or calls `report`.
         space: names to domains and constants.
-        metric, mode: what random search looks at; not with `scheduler`, which has its own.
+        metric, mode: the reported value to optimise, or several; not with `scheduler`, which has its own.
         constraints: what every report must meet, such as ["latency_ms <= 20"].
         n_trials: start so many.
         seconds: end after so many; at least one of the two.
         n_workers: trials at a time; None: as many as the machine has devices for.
-        scheduler: another one than random search, such as `ASHA(...)`.
+        searcher: what chooses configurations, an object or a name ("random", "forest", "tpe", ...); None: one is
+            chosen by the budget, the objectives and the number of workers, said on screen, and recorded.
+        scheduler: ends trials early, such as `ASHA(...)`; None: every trial runs to its end.
         options: further ones of `Tuner`, such as name=, callbacks= or quiet=.
 
     Raises:
@@ -46,14 +48,19 @@ def search(
     >>> experiment.best.config
     {'learning_rate': 0.0123}
     """
-    if scheduler is None and metric is None:
-        raise TypeError('search() needs the name of the value to look at: metric="loss" (or a scheduler)')
-    if scheduler is not None and (metric is not None or mode != "min"):
-        raise TypeError("search() got a scheduler, which has its own metric and mode: leave out metric= and mode=")
     if n_trials is None and seconds is None:
         raise ValueError("search() would run for ever: say n_trials=20, seconds=600, or both")
-    if scheduler is None:
-        assert metric is not None, "looked at above"
-        scheduler = RandomSearch(metric=metric, mode=mode)
     stop = StoppingCriterion(max_num_trials_started=n_trials, max_wallclock_time=seconds)
-    return Tuner(objective, space, scheduler, stop, constraints=constraints, n_workers=n_workers, **options).run()
+    tuner = Tuner(
+        objective,
+        space,
+        scheduler,
+        stop,
+        metric=metric,
+        mode=mode,
+        searcher=searcher,
+        constraints=constraints,
+        n_workers=n_workers,
+        **options,
+    )
+    return tuner.run()

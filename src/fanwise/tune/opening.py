@@ -9,8 +9,12 @@ from types import FunctionType
 from typing import Any
 
 from ..base.version import VERSION
+from .choosing import Chosen, chosen_searcher
 from .constraints import Constraint
+from .schedulers.fifo import FIFOScheduler
 from .schedulers.protocol import Scheduler
+from .searchers.base import Mode, Searcher
+from .searchers.by_name import searcher_of
 from .spaces import Space
 from .stopping import StoppingCriterion
 
@@ -46,10 +50,45 @@ def check_scheduler(scheduler: object) -> None:
             )
 
 
-def check_stop(stop: object) -> None:
-    """TypeError unless it is a StoppingCriterion."""
+def scheduler_for(
+    scheduler: Scheduler | None,
+    *,
+    metric: str | Sequence[str] | None,
+    mode: Mode | Sequence[Mode],
+    searcher: Searcher | str | None,
+    stop: StoppingCriterion | None,
+    n_workers: int,
+) -> tuple[Scheduler, Chosen | None]:
+    """The scheduler as it is; or one that runs every trial to its end, for a metric. And what was chosen, if it was.
+
+    Raises:
+        TypeError: both, or neither.
+        ValueError: no searcher has the name.
+    """
+    if scheduler is not None:
+        if metric is not None or mode != "min" or searcher is not None:
+            raise TypeError(
+                "a scheduler has its own metric, mode and searcher: leave out metric=, mode= and searcher= here"
+            )
+        check_scheduler(scheduler)
+        return scheduler, None
+    if metric is None:
+        raise TypeError('a search needs the name of the value to look at: metric="loss" (or a scheduler)')
+    chosen = None
+    if searcher is None:
+        num_objectives = 1 if isinstance(metric, str) else len(metric)
+        most_trials = None if stop is None else stop.most_trials
+        chosen = chosen_searcher(num_objectives=num_objectives, most_trials=most_trials, n_workers=n_workers)
+    return FIFOScheduler(searcher_of(searcher if chosen is None else chosen.name), metric=metric, mode=mode), chosen
+
+
+def checked_stop(stop: object) -> StoppingCriterion:
+    """The criterion, or TypeError, ValueError."""
+    if stop is None:
+        raise ValueError("the search would run for ever: say when it ends, stop=StoppingCriterion(...)")
     if not isinstance(stop, StoppingCriterion):
         raise TypeError(f"stop must be a StoppingCriterion, got {stop!r}.")
+    return stop
 
 
 def copied(scheduler: Scheduler) -> Scheduler:
@@ -85,6 +124,7 @@ def described(
     seed: int,
     n_workers: int,
     stop: StoppingCriterion,
+    chosen: Chosen | None = None,
 ) -> dict[str, object]:
     """What the record says of every search when it begins."""
     objectives = scheduler.objectives
@@ -93,6 +133,7 @@ def described(
         "objective": objective,
         "space": space.to_json(),
         "scheduler": scheduler.describe(),
+        "chosen": None if chosen is None else {"searcher": chosen.name, "because": chosen.reason},
         "metric": objectives[0].metric,
         "mode": objectives[0].mode,
         "objectives": [[objective.metric, objective.mode] for objective in objectives],

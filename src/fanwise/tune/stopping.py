@@ -195,6 +195,12 @@ class StoppingCriterion:
             object.__setattr__(self, name, _metric_limit(name, getattr(self, name)))
         self._check_hypervolume()
 
+    @property
+    def most_trials(self) -> int | None:
+        """So many trials may come to their end in a search; None: no limit says so."""
+        limits = (self.max_num_trials_started, self.max_num_trials_completed, self.max_num_evaluations)
+        return min((limit for limit in limits if limit is not None), default=None)
+
     def _check_hypervolume(self) -> None:
         limit, reference = self.max_hypervolume, self.reference_point
         if limit is not None and reference is None:

@@ -41,7 +41,7 @@ from .decisions.facts import Fact
 from .decisions.tuning import Tuning
 from .devices import need_of, workers_on
 from .experiment import Experiment, folder_of
-from .opening import check_same, check_scheduler, check_stop, copied, described, seed_of, space_of
+from .opening import check_same, check_scheduler, checked_stop, copied, described, scheduler_for, seed_of, space_of
 from .program import ASKED, Program, load_program, save_program
 from .record.names import check_name, experiments_folder, new_name
 from .record.progress import Progress
@@ -54,6 +54,7 @@ from .reporting import run_objective
 from .runner import Plan, Search
 from .schedulers.protocol import Scheduler
 from .schedulers.settings import checked_seed
+from .searchers.base import Mode, Searcher
 from .spaces import Space
 from .stopping import StoppingCriterion
 from .terminal.method import method_line
@@ -83,9 +84,12 @@ class Tuner:
         objective: called in a process of its own for each trial, with the configuration as keyword arguments; calls
             `report(**metrics)`, and may return a number or dict as its last report.
         space: names to domains (`loguniform(...)`, ...) and constants, or a `Space`.
-        scheduler: chooses configurations and decides about reports, e.g. `RandomSearch(metric="loss", mode="min")`. The
-            tuner runs a copy.
-        stop: when the search ends.
+        scheduler: chooses configurations and decides about reports, e.g. `ASHA(metric="loss", max_t=81)`. The tuner
+            runs a copy. None: every trial runs to its end, and `metric` says what is looked at.
+        stop: when the search ends; needed.
+        metric, mode: without a scheduler: the name of the reported value to optimise, or several, and "min" or "max".
+        searcher: without a scheduler: what chooses configurations, an object or a name ("random", "forest", ...); None:
+            one is chosen by the budget, the objectives and the number of workers, said on screen, and recorded.
         constraints: what every report must meet, such as ["latency_ms <= 20"], where the scheduler has none: a trial
             that does not is never the best as long as another one does.
         n_workers: trials at a time; None: as many as the machine has devices for.
@@ -129,9 +133,12 @@ class Tuner:
         self,
         objective: Callable[..., Any],  # Any: the user's objective
         space: Space | Mapping[str, Any],  # Any: domains and constants
-        scheduler: Scheduler,
-        stop: StoppingCriterion,
+        scheduler: Scheduler | None = None,
+        stop: StoppingCriterion | None = None,
         *,
+        metric: str | Sequence[str] | None = None,
+        mode: Mode | Sequence[Mode] = "min",
+        searcher: Searcher | str | None = None,
         constraints: Sequence[str] = (),
         n_workers: int | None = None,
         devices_per_trial: int | float = 1,
@@ -153,8 +160,7 @@ class Tuner:
     ) -> None:
         self.space = space_of(space)
         _check_objective(objective)
-        check_scheduler(scheduler)
-        check_stop(stop)
+        stop = checked_stop(stop)
         _check_settings(pool, name, print_update_interval)
         for setting, value in (
             ("asynchronous", asynchronous),
@@ -167,6 +173,9 @@ class Tuner:
         machine = find_machine() if pool is None else pool.machine
         self._need = need_of(machine, devices_per_trial)
         self.n_workers = workers_on(machine, self._need) if n_workers is None else at_least("n_workers", n_workers, 1)
+        scheduler, self._chosen = scheduler_for(
+            scheduler, metric=metric, mode=mode, searcher=searcher, stop=stop, n_workers=self.n_workers
+        )
         self.objective = objective
         self.scheduler = copied(scheduler)
         self._pristine = copied(scheduler)
@@ -440,6 +449,7 @@ class Tuner:
                 seed=self.seed,
                 n_workers=self.n_workers,
                 stop=self.stop_criterion,
+                chosen=self._chosen,
             ),
             "warm_start": described_start(self._taken),
             "objective_sha256": hashlib.sha256(pack(self.objective, caller="Tuner").function).hexdigest(),
@@ -527,7 +537,7 @@ class Tuner:
         again = ", resumed" if self._resumes else ""
         yield f"experiment {self.name}{again}: {how} search with {workers}, master random seed {self.seed}"
         if method := method_line(self.scheduler.describe()):
-            yield printable_line(method)
+            yield printable_line(method if self._chosen is None else f"{method}, {self._chosen.line()}")
         asked = self.n_workers * self._need.cpus
         if asked > self._machine.cpus:
             found = self._machine.cpus

@@ -1,4 +1,4 @@
-"""CQR and BORE: what their forest says, that they find what is good, keep away from what runs, and count the cost."""
+"""CQR, BORE and forest search: what their forests say, and where they look; what costs less, if costs count."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -9,7 +9,7 @@ import pytest
 
 from fanwise.testing.searcher_contract import begun, observed
 from fanwise.tune.schedulers import FIFOScheduler
-from fanwise.tune.searchers import Ask, BORESearcher, CQRSearcher, Observation, RandomSearcher, Searcher
+from fanwise.tune.searchers import Ask, BORESearcher, CQRSearcher, ForestSearcher, Observation, RandomSearcher, Searcher
 from fanwise.tune.searchers.cqr import drawn, widths
 from fanwise.tune.searchers.encoding import Floats
 from fanwise.tune.searchers.forest import Forest, quantiles
@@ -18,7 +18,7 @@ from fanwise.tune.spaces import Space, uniform
 from fanwise.tune.stopping import StoppingCriterion
 
 SQUARE = Space({"x": uniform(0, 1), "y": uniform(0, 1)})
-LEARNERS: list[Callable[..., Any]] = [CQRSearcher, BORESearcher]
+LEARNERS: list[Callable[..., Any]] = [CQRSearcher, BORESearcher, ForestSearcher]
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -156,7 +156,7 @@ def found(searcher: Searcher, seed: int) -> float:
 
 
 def test_they_find_better_configurations_than_random_search() -> None:
-    for make in (CQRSearcher, BORESearcher):
+    for make in LEARNERS:
         losses = [found(make(num_trees=16), seed) for seed in range(3)]
         assert np.median(losses) < 0.5 * np.median([found(RandomSearcher(), seed) for seed in range(3)]), make
 

@@ -15,6 +15,7 @@ from fanwise.tune.searchers import (
     BORESearcher,
     CQRSearcher,
     EvolutionSearcher,
+    ForestSearcher,
     GridSearcher,
     LocalSearcher,
     Observation,
@@ -46,6 +47,7 @@ def test_our_searchers_keep_the_contract(name: str, check: Check) -> None:
 SMALL_MODELS: dict[str, Make] = {
     "bore": lambda: BORESearcher(num_init=3, num_trees=2, num_candidates=20),
     "cqr": lambda: CQRSearcher(num_init=3, num_trees=2, num_candidates=20),
+    "forest": lambda: ForestSearcher(3, num_trees=2, num_candidates=20),
     "tpe": lambda: TPESearcher(4),
 }
 
@@ -64,6 +66,7 @@ def test_our_searchers_with_a_model_keep_the_whole_contract(name: str, check: Ch
 
 
 WITH_A_MODEL: dict[str, Make] = {
+    "forest": lambda: ForestSearcher(num_trees=8, num_candidates=200),
     "tpe": lambda: TPESearcher(4),
     "bore": lambda: BORESearcher(num_init=3, num_trees=8, num_candidates=200),
     "cqr": lambda: CQRSearcher(num_init=3, num_trees=8, num_candidates=200),

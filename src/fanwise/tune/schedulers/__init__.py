@@ -18,6 +18,7 @@ from .presets import MOASHA as MOASHA
 from .presets import NSGA2 as NSGA2
 from .presets import TPE as TPE
 from .presets import BayesianOptimization as BayesianOptimization
+from .presets import ForestSearch as ForestSearch
 from .presets import GridSearch as GridSearch
 from .presets import Hyperband as Hyperband
 from .presets import LocalSearch as LocalSearch

@@ -11,6 +11,7 @@ from ..searchers.bore import BORESearcher
 from ..searchers.by_name import searcher_of
 from ..searchers.cqr import CQRSearcher
 from ..searchers.evolution import EvolutionSearcher
+from ..searchers.forest_searcher import ForestSearcher
 from ..searchers.grid import GridSearcher
 from ..searchers.local_search import LocalSearcher
 from ..searchers.optuna_searcher import OptunaSearcher
@@ -199,6 +200,32 @@ def BayesianOptimization(  # the field's name, and Syne Tune's
     """
     return FIFOScheduler(
         BayesianSearcher(num_init),
+        metric=metric,
+        mode=mode,
+        constraints=constraints,
+        points_to_evaluate=points_to_evaluate,
+        random_seed=random_seed,
+    )
+
+
+@checks_options
+def ForestSearch(
+    *,
+    metric: str | Sequence[str],
+    mode: Mode | Sequence[Mode] = "min",
+    constraints: Sequence[str] = (),
+    num_init: int = 5,
+    points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
+    random_seed: int | None = None,
+) -> FIFOScheduler:
+    """Forest search, the default: where a forest expects the greatest improvement on the best trial (SMAC, LION 2011).
+
+    Args and errors are those of `FIFOScheduler` and `ForestSearcher`. With several metrics the first is searched by.
+
+    >>> scheduler = ForestSearch(metric="validation_error")
+    """
+    return FIFOScheduler(
+        ForestSearcher(num_init),
         metric=metric,
         mode=mode,
         constraints=constraints,

@@ -68,7 +68,10 @@ def checked_searcher(
     if searcher is None or searcher == "random":
         searcher = RandomSearcher()
     if not isinstance(searcher, Searcher):
-        raise TypeError(f"searcher must be a Searcher (an instance, for example RandomSearcher()), got {searcher!r}")
+        what = f"searcher must be a Searcher (an instance, for example RandomSearcher()), got {searcher!r}"
+        if isinstance(searcher, str):
+            what += "; names are for Tuner, search and the functions that make schedulers, such as ASHA(searcher='tpe')"
+        raise TypeError(what)
     return searcher if points_to_evaluate is None else FirstPoints(points_to_evaluate, searcher)
 
 

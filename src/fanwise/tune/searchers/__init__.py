@@ -9,6 +9,7 @@ from .bayesian import BayesianSearcher as BayesianSearcher
 from .bore import BORESearcher as BORESearcher
 from .cqr import CQRSearcher as CQRSearcher
 from .evolution import EvolutionSearcher as EvolutionSearcher
+from .forest_searcher import ForestSearcher as ForestSearcher
 from .grid import GridSearcher as GridSearcher
 from .learner import Learner as Learner
 from .local_search import LocalSearcher as LocalSearcher

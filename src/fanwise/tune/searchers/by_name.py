@@ -8,6 +8,7 @@ from .bayesian import BayesianSearcher
 from .bore import BORESearcher
 from .cqr import CQRSearcher
 from .evolution import EvolutionSearcher
+from .forest_searcher import ForestSearcher
 from .grid import GridSearcher
 from .local_search import LocalSearcher
 from .random_search import RandomSearcher
@@ -20,10 +21,11 @@ SEARCHERS: Mapping[str, Callable[..., Searcher]] = {
     "sobol": SobolSearcher,
     "local": LocalSearcher,
     "evolution": EvolutionSearcher,
+    "forest": ForestSearcher,
     "tpe": TPESearcher,
     "cqr": CQRSearcher,
     "bore": BORESearcher,
-    "bo": BayesianSearcher,
+    "bayesopt": BayesianSearcher,
 }
 """Each can be made without arguments."""
 

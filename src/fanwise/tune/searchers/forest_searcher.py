@@ -1,0 +1,102 @@
+"""Forest search: try what a forest expects to improve most on the best trial so far.
+
+    trials -> scores by their order, not by the size of their losses -> forest -> a score from each tree
+    each candidate: mean and spread of the trees' scores -> the expected improvement; the greatest is tried next
+    trials that still run count as bad ones in the leaves where they are, so that others are tried elsewhere
+
+This is the model of SMAC (Hutter, Hoos and Leyton-Brown: Sequential Model-Based Optimization for General Algorithm
+Configuration, LION 5, 2011, section 4), with extremely randomised trees, whose answers have fewer steps where trials
+are few. Scores are those of `cqr`: a loss of 1e30, or none at all, is no more than the last. Candidates are drawn from
+all of the space and not around good trials: trees see hardly a difference there, and would spend trial after trial on
+it. On the benchmark's tables that was worse.
+
+A search that names no searcher gets this one (`choosing`). Its settings were chosen on four of eight tables and held
+against the other four: docs/guides/searchers.md.
+"""
+
+# N: trials, C: candidates, P: running trials, F: features, T: trees
+
+from typing import TYPE_CHECKING, ClassVar, final
+
+from ..values import at_least
+from .learner import Learner
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from .encoding import Floats, Rows
+    from .history import Data, Policy
+
+
+@final
+class ForestSearcher(Learner):
+    """Suggests the configuration with the greatest expected improvement on the best, as a forest of trees sees it.
+
+    Args:
+        num_init: so many trials must have a result before the model is asked; until then the space is filled evenly.
+        num_trees: of the forest; a suggestion takes about as many times as long as there are more of them.
+        num_candidates: so many configurations, drawn from the space, it chooses among.
+        max_rows: the forest is grown on so many trials at most, a quarter of them the best and the others the latest.
+        learn_from: which reports are learnt from (`history`); None: each trial's last one.
+
+    Of several objectives it looks at the first. What violates constraints is worse than all that do not.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong type or size.
+
+    >>> from fanwise.tune import FIFOScheduler
+    >>> scheduler = FIFOScheduler(ForestSearcher(), metric="validation_error")
+    """
+
+    budget_s: ClassVar[float | None] = 5.0
+    results_a_fit: ClassVar[int] = 80
+
+    def __init__(
+        self,
+        num_init: int = 5,
+        *,
+        num_trees: int = 32,
+        num_candidates: int = 1000,
+        max_rows: int = 300,
+        learn_from: "Policy | None" = None,
+    ) -> None:
+        super().__init__(num_init=num_init, learn_from=learn_from, max_rows=at_least("max_rows", max_rows, 4))
+        self.num_trees = at_least("num_trees", num_trees, 1)
+        self.num_candidates = at_least("num_candidates", num_candidates, 1)
+
+    def fit(self, data: "Data", chance: "np.random.Generator") -> None:
+        import numpy as np
+
+        from .cqr import normal_scores
+        from .forest import Forest
+
+        # What violates the constraints less is better, whatever its loss.
+        rank_N2 = np.stack((data.infeasibility_N, data.loss_N), axis=1)
+        score_N = normal_scores(np.unique(rank_N2, axis=0, return_inverse=True)[1].astype(np.float64))
+        self._least, self._worst = float(score_N.min()), float(score_N.max())
+        self._forest = Forest(self.encoder.features(data.rows_ND), score_N, chance, num_trees=self.num_trees)
+
+    def propose(self, pending_PD: "Rows", chance: "np.random.Generator") -> "Rows":
+        import numpy as np
+
+        rows_CD = self.encoder.candidates(self.num_candidates, chance)
+        features_CF, pending_PF = self.encoder.features(rows_CD), self.encoder.features(pending_PD)
+        answers_CT = self._forest.means(features_CF, pending_PF, self._worst)
+        mean_C = answers_CT.mean(axis=1)
+        gain_C = expected_improvement(self._least, mean_C, answers_CT.std(axis=1))
+        # Where no improvement is expected any more, the lowest mean.
+        return np.asarray(rows_CD[np.lexsort((mean_C, -gain_C))])
+
+    def describe(self) -> dict[str, object]:
+        return {**super().describe(), "num_trees": self.num_trees, "num_candidates": self.num_candidates}
+
+
+def expected_improvement(best: float, mean_C: "Floats", deviation_C: "Floats") -> "Floats":
+    """Of normal distributions below `best` (Jones, Schonlau and Welch, Journal of Global Optimization 13, 1998)."""
+    import numpy as np
+    from scipy.special import ndtr
+
+    deviation_C = np.maximum(deviation_C, 1e-9)
+    z_C = (best - mean_C) / deviation_C
+    density_C = np.exp(-0.5 * z_C * z_C) / np.sqrt(2 * np.pi)
+    return np.asarray(deviation_C * (z_C * ndtr(z_C) + density_C))

@@ -142,11 +142,11 @@ def test_every_process_of_a_pool_carries_the_line_it_comes_from(pool: Pool, gate
         return line, mark_of(os.getpid())
 
     of_a_child, of_a_fork = pool.submit(job).result(within_s=30)
-    keeper, warm, _ = of_a_child.split("/")[-3:]
-    assert keeper.startswith(f"{os.getpid()}.")
+    supervisor, warm, _ = of_a_child.split("/")[-3:]
+    assert supervisor.startswith(f"{os.getpid()}.")
     assert warm == "1"
     assert of_a_child.startswith(f"{of_a_fork}/") and of_a_fork.endswith(
-        f"{keeper}/1"
+        f"{supervisor}/1"
     )  # all that nothing was executed in
     guard = pool.engine.worker_set._interpreters._guard
     assert guard is not None and of_a_fork == f"{mark_of(guard.pid)}/1"
@@ -198,8 +198,8 @@ if __name__ == "__main__":
     handles = [pool.submit(job, {folder!r}) for _ in range(4)]
     assert all(handle.wait_began(60) for handle in handles[:2])
     interpreters = pool.engine.worker_set._interpreters
-    keeper = interpreters._keeper_link.peer.pid
-    print(interpreters._guard.pid, keeper, pool.engine.worker_set._warm.pid, pool._life.folder, flush=True)
+    supervisor = interpreters._supervisor_link.peer.pid
+    print(interpreters._guard.pid, supervisor, pool.engine.worker_set._warm.pid, pool._life.folder, flush=True)
     for line in sys.stdin:
         if line == "outcomes\\n":
             print([handle.outcome(60).kind for handle in handles[:2]], flush=True)
@@ -227,7 +227,7 @@ class Owner(NamedTuple):
 
     process: "subprocess.Popen[str]"
     guard: int
-    keeper: int
+    supervisor: int
     warm: int
     folder: Path
     others: set[int]
@@ -237,8 +237,13 @@ class Owner(NamedTuple):
         return set(alive(list(running_processes(os.environ[MARKER]) - self.others - {self.process.pid})))
 
     def kill(self, victims: str) -> None:
-        """SIGKILL, one right after the other; `victims`: such as `owner and keeper`."""
-        pids = {"owner": self.process.pid, "guard": self.guard, "keeper": self.keeper, "warm process": self.warm}
+        """SIGKILL, one right after the other; `victims`: such as `owner and supervisor`."""
+        pids = {
+            "owner": self.process.pid,
+            "guard": self.guard,
+            "supervisor": self.supervisor,
+            "warm process": self.warm,
+        }
         kill(*(pids[name] for name in victims.split(" and ")))
 
     def tell(self, line: str) -> None:
@@ -265,8 +270,8 @@ def owner(tmp_path: Path) -> Iterator[Owner]:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
     ) as process:
         assert process.stdout is not None
-        guard, keeper, warm, folder = process.stdout.readline().split()
-        yield Owner(process, int(guard), int(keeper), int(warm), Path(folder), others)
+        guard, supervisor, warm, folder = process.stdout.readline().split()
+        yield Owner(process, int(guard), int(supervisor), int(warm), Path(folder), others)
         process.kill()
 
 
@@ -276,7 +281,7 @@ def kill(*pids: int) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-OWNER_AND = ["guard", "keeper", "warm process", "keeper and warm process", "guard and warm process"]
+OWNER_AND = ["guard", "supervisor", "warm process", "supervisor and warm process", "guard and warm process"]
 
 
 def soak(*victims: str) -> list[Any]:  # Any: pytest's sets of parameters
@@ -295,20 +300,20 @@ def soak(*victims: str) -> list[Any]:  # Any: pytest's sets of parameters
 )
 def test_nothing_is_left_when_the_owner_is_killed(owner: Owner, tmp_path: Path, victims: str) -> None:
     pids = family(tmp_path, 8)
-    assert owner.below() >= {owner.guard, owner.keeper, owner.warm}
+    assert owner.below() >= {owner.guard, owner.supervisor, owner.warm}
     assert alive(pids) == pids
     owner.kill(victims)
     within(GONE_WITHIN_S, lambda: not owner.below() and not alive(pids), "no process is left")
     within(GONE_WITHIN_S, lambda: not owner.folder.exists(), "the folder of the pool is gone")
 
 
-def test_the_jobs_themselves_end_even_when_owner_guard_and_keeper_are_killed_at_once(
+def test_the_jobs_themselves_end_even_when_owner_guard_and_supervisor_are_killed_at_once(
     owner: Owner, tmp_path: Path
 ) -> None:
     pids = family(tmp_path, 8)
     jobs = [int(path.stem) for path in tmp_path.glob("*.child")]
     try:
-        owner.kill("owner and guard and keeper")
+        owner.kill("owner and guard and supervisor")
         # More cannot be promised: nobody is left who could look for what the jobs have started.
         within(GONE_WITHIN_S, lambda: not alive([owner.warm, *jobs]), "the kernel has ended warm process and jobs")
         assert len(jobs) == 2
@@ -335,16 +340,23 @@ def test_nothing_is_left_when_the_owner_ends_without_closing_its_pool(owner: Own
     within(GONE_WITHIN_S, lambda: not owner.folder.exists(), "the folder of the pool is gone")
 
 
-OURS = ["warm process", "keeper", "guard", "keeper and warm process", "guard and warm process", "keeper and guard"]
+OURS = [
+    "warm process",
+    "supervisor",
+    "guard",
+    "supervisor and warm process",
+    "guard and warm process",
+    "supervisor and guard",
+]
 
 
-@pytest.mark.parametrize("victims", [*OURS, *soak("warm process and keeper", "guard and keeper")])
+@pytest.mark.parametrize("victims", [*OURS, *soak("warm process and supervisor", "guard and supervisor")])
 def test_nothing_is_left_of_the_jobs_when_our_processes_are_killed_and_the_pool_goes_on(
     owner: Owner, tmp_path: Path, victims: str
 ) -> None:
     pids = family(tmp_path, 8)
     owner.kill(victims)
-    if "keeper" in victims and "guard" in victims:  # nobody is left who knows a daemon that carries no mark
+    if "supervisor" in victims and "guard" in victims:  # nobody is left who knows a daemon that carries no mark
         kill(*alive(pids_in(tmp_path, "*.bare")))
     within(GONE_WITHIN_S, lambda: not alive([*pids, owner.warm]), "no process of the two jobs is left")
     owner.tell("outcomes")
@@ -364,9 +376,9 @@ def test_a_closed_pool_leaves_nothing(owner: Owner, tmp_path: Path) -> None:
     assert not owner.folder.exists()
 
 
-def test_keeper_and_guard_that_are_told_to_end_by_a_terminal_stay(pool: Pool) -> None:
+def test_supervisor_and_guard_that_are_told_to_end_by_a_terminal_stay(pool: Pool) -> None:
     interpreters = pool.engine.worker_set._interpreters
-    guard, link = interpreters._guard, interpreters._keeper_link
+    guard, link = interpreters._guard, interpreters._supervisor_link
     assert guard is not None and link is not None
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         os.kill(guard.pid, number)
@@ -375,12 +387,12 @@ def test_keeper_and_guard_that_are_told_to_end_by_a_terminal_stay(pool: Pool) ->
     assert guard.poll() is None and link.ending is None
 
 
-@pytest.mark.parametrize("victim", ["keeper", "guard"])
-def test_a_killed_keeper_is_replaced_for_the_next_job(victim: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("victim", ["supervisor", "guard"])
+def test_a_killed_supervisor_is_replaced_for_the_next_job(victim: str, caplog: pytest.LogCaptureFixture) -> None:
     def pids() -> dict[str, int]:
         interpreters = pool.engine.worker_set._interpreters
-        assert interpreters._guard is not None and interpreters._keeper_link is not None
-        return {"guard": interpreters._guard.pid, "keeper": interpreters._keeper_link.peer.pid}
+        assert interpreters._guard is not None and interpreters._supervisor_link is not None
+        return {"guard": interpreters._guard.pid, "supervisor": interpreters._supervisor_link.peer.pid}
 
     with Pool(cpus=1, seed=1) as pool:
         pool.submit(int).result(within_s=60)
@@ -392,21 +404,21 @@ def test_a_killed_keeper_is_replaced_for_the_next_job(victim: str, caplog: pytes
         within(GONE_WITHIN_S, lambda: not alive(below), "all are gone")  # until then the next job may begin and be lost
         assert pool.submit(abs, -1).result(within_s=60) == 1
         assert not first.items() & pids().items()
-    assert "the keeper of the workers ended, and so did all workers" in caplog.text
+    assert "the supervisor of the workers ended, and so did all workers" in caplog.text
 
 
-def test_a_keeper_that_is_killed_while_it_starts_is_replaced() -> None:
+def test_a_supervisor_that_is_killed_while_it_starts_is_replaced() -> None:
     with Pool(cpus=1, seed=1) as pool:
         done = threading.Event()
 
-        def kill_keeper() -> None:
+        def kill_supervisor() -> None:
             guard = pool.engine.worker_set._interpreters._guard
             assert guard is not None
             guard.kill()
             done.set()
 
         handle = pool.submit(abs, -1)
-        pool.hub.call_soon(kill_keeper)
+        pool.hub.call_soon(kill_supervisor)
         assert done.wait(10)
         assert handle.result(within_s=60) == 1
 

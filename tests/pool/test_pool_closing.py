@@ -109,7 +109,7 @@ def test_nothing_is_kept_of_50_finished_jobs() -> None:
         warm = workers._warm
         assert warm is not None and (warm.pids, warm.asking, warm.unanswered, warm.when_linked) == ({}, {}, 0, [])
         assert len(warm.prepared) <= 32
-        within(5, lambda: len(interpreters._links) == 2, "only the links of keeper and warm process are left")
+        within(5, lambda: len(interpreters._links) == 2, "only the links of supervisor and warm process are left")
         assert pool.stats().jobs_finished == 50
         folder = pool._life.folder
         within(5, lambda: len(os.listdir(folder)) == 3, "only the socket and two logs are left in the folder")
@@ -140,7 +140,7 @@ def test_no_process_can_be_started_is_told_by_the_first_job(monkeypatch: pytest.
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with (
         Pool(cpus=1) as pool,
-        pytest.raises(WorkerLostError, match=r"keeper(.|\n)*could not be started.*/nowhere"),
+        pytest.raises(WorkerLostError, match=r"supervisor(.|\n)*could not be started.*/nowhere"),
     ):
         pool.submit(int).result(within_s=30)
 
@@ -154,6 +154,6 @@ def test_an_interpreter_that_cannot_start_is_told_by_every_job_and_not_tried_for
     monkeypatch.setattr(sys, "executable", str(broken))
     with Pool(cpus=1) as pool:
         for _ in range(2):
-            with pytest.raises(WorkerLostError, match=r"keeper(.|\n)*no such library"):
+            with pytest.raises(WorkerLostError, match=r"supervisor(.|\n)*no such library"):
                 pool.submit(int).result(within_s=30)
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []

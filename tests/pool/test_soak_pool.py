@@ -1,4 +1,4 @@
-"""Random kills of workers, warm process and keeper, while jobs run: the pool works on, and at the end nothing is left.
+"""Random kills of workers, warm process and supervisor while jobs run: the pool works on, and nothing is left over.
 
 The order of the kills follows from a seed. The long form is `make soak`.
 """
@@ -30,7 +30,7 @@ def spin(gate: Path) -> int:
     return child.pid
 
 
-VICTIMS = ["worker", "worker", "warm", "keeper", "guard", "warm and keeper", "keeper and guard", "stop"]
+VICTIMS = ["worker", "worker", "warm", "supervisor", "guard", "warm and supervisor", "supervisor and guard", "stop"]
 
 
 class Killing:
@@ -71,8 +71,8 @@ class Killing:
             interpreters = self._pool.engine.worker_set._interpreters
             if "warm" in victim and warm is not None:
                 self._kill_pid(warm.pid)
-            if "keeper" in victim and interpreters._keeper_link is not None:
-                self._kill_pid(interpreters._keeper_link.peer.pid)
+            if "supervisor" in victim and interpreters._supervisor_link is not None:
+                self._kill_pid(interpreters._supervisor_link.peer.pid)
             if "guard" in victim and interpreters._guard is not None:
                 self._kill_pid(interpreters._guard.pid)
 
@@ -89,7 +89,9 @@ class Killing:
         within(10, lambda: engine.ledger.leases == {}, "all leases are back")
         assert (engine._jobs, len(engine._backlog), engine._tree.jobs, len(engine._workers)) == ({}, 0, {}, 0)
         assert (engine.worker_set._starts, engine.worker_set._where, engine._unsettled) == ({}, {}, set())
-        within(10, lambda: len(engine.worker_set._interpreters._links) == 2, "only keeper and warm process are linked")
+        within(
+            10, lambda: len(engine.worker_set._interpreters._links) == 2, "only supervisor and warm process are linked"
+        )
 
 
 def run(folder: Path, *, rounds: int, seed: int) -> Counter[str]:

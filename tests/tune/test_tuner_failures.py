@@ -261,7 +261,7 @@ def test_what_fails_again_and_again_is_tried_no_more_often_than_asked(pool: Pool
 def wait_for_a_kill(way: str) -> float:
     """Tells the pids of the processes it hangs on, and waits if it is told to."""
     warm = psutil.Process(os.getppid())
-    report(loss=1.0, worker=os.getpid(), warm=warm.pid, keeper=warm.ppid())
+    report(loss=1.0, worker=os.getpid(), warm=warm.pid, supervisor=warm.ppid())
     if way == "waits":
         signal.pause()
     return 0.5
@@ -303,8 +303,8 @@ def test_a_warm_process_that_is_killed_fails_what_it_ran_and_the_search_goes_on(
     assert experiment.finished
 
 
-def test_a_keeper_that_is_killed_fails_what_ran_below_it_and_the_search_goes_on(home: Path) -> None:
-    experiment = run_and_kill(["waits", "good", "still good"], "keeper")
+def test_a_supervisor_that_is_killed_fails_what_ran_below_it_and_the_search_goes_on(home: Path) -> None:
+    experiment = run_and_kill(["waits", "good", "still good"], "supervisor")
     assert list(experiment.trials["status"]) == ["Failed", "Completed", "Completed"]
     assert experiment.finished
 

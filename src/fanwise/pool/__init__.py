@@ -5,7 +5,7 @@
     functions, preload, seeds    what travels to a worker, what it will import, and what its chance begins with
     runtime_environment          where a job runs; sources: whether its code is still what it was
     launching, marks, processes  a fresh interpreter; what the operating system offers against orphans
-    guard, keeper, warm, worker  the mains of the processes below a pool
+    guard, supervisor            the mains of the processes below a pool, with `warm` and `worker`
     children, threads            what a job leaves behind is ended, or told by name
     stopper                      how a job is told to end
     interpreters, worker_set     our processes seen from the owner; which of them runs which job

@@ -1,8 +1,8 @@
-"""The children of a keeper or warm process: their end, and the end of everything they left behind.
+"""The children of a supervisor or warm process: their end, and the end of everything they left behind.
 
 A child's tree is found in three ways: by its session (every child begins one); for what left the session, by the mark
 in the environment (see `marks`), which all that is executed inherits; and for a plain fork that left the session,
-by the time it began: it ends when no child is left that was there before it. Orphans land here, because keeper and
+by the time it began: it ends when no child is left that was there before it. Orphans land here, because supervisor and
 warm process are subreapers.
 
 Runs on the hub's thread, in a process that has one thread. Knows nothing of jobs.

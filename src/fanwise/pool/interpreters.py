@@ -1,10 +1,10 @@
-"""The interpreters below a pool, seen from its owner: the keeper, and the warm processes and spares it launches.
+"""The interpreters below a pool, seen from its owner: the supervisor, and the warm processes and spares it launches.
 
-    launch(kind) --> keeper there? --> asked to launch it --> hello: linked --> prepare(function) --> ... --> over
+    launch(kind) --> supervisor there? --> asked to launch it --> hello: linked --> prepare(function) --> ... --> over
 
-An interpreter is `over` when the keeper has told its exit and its link has nothing more to say, in whatever order the
-two come; only then is it known what it has done and what it has not. When the keeper itself is gone, so are all, and
-whatever they had started is looked for and ended here. The next launch starts a new keeper.
+An interpreter is `over` when the supervisor has told its exit and its link has nothing more to say, in whatever order
+the two come; only then is it known what it has done and what it has not. When the supervisor itself is gone, so are
+all, and whatever they had started is looked for and ended here. The next launch starts a new supervisor.
 
 Runs on the hub's thread only. Knows nothing of jobs: workers' links are handed on.
 """
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 # Functions a process keeps at hand. Closures that are made anew for each submit are all different.
 _MOST_FUNCTIONS = 32
 
-# What keeper and guard get to end all that is below them, when one of them was killed. As a rule milliseconds.
+# What supervisor and guard get to end all that is below them, when one of them was killed. As a rule milliseconds.
 _ENDING_S = 8.0
 
 Kind = Literal["warm", "spare"]
@@ -111,8 +111,8 @@ class Interpreters:
         self._numbers = 0
         self._guard: subprocess.Popen[bytes] | None = None
         self._guard_pidfd = -1
-        self._keeper_link: Link | None = None
-        self._keepers = 0
+        self._supervisor_link: Link | None = None
+        self._supervisors = 0
         self._keeping = False
         self._closed = False
 
@@ -123,9 +123,9 @@ class Interpreters:
 
     @property
     def line(self) -> str:
-        """The mark of all processes below the keeper of this moment."""
+        """The mark of all processes below the supervisor of this moment."""
         own = os.environ.get(MARK)
-        mark = f"{os.getpid()}.{id(self):x}.{self._keepers}"
+        mark = f"{os.getpid()}.{id(self):x}.{self._supervisors}"
         return f"{own}/{mark}" if own else mark
 
     # -- launching -------------------------------------------------------------------------------------------------
@@ -135,31 +135,31 @@ class Interpreters:
         self._numbers += 1
         interpreter = Interpreter(kind, self._numbers, self._folder / f"{kind}-{self._numbers}.log")
         self._all[interpreter.number] = interpreter
-        if self._keeper_link is not None:
-            self._ask_keeper(interpreter)
+        if self._supervisor_link is not None:
+            self._ask_supervisor(interpreter)
         elif not self._keeping:
-            self._launch_keeper()
+            self._launch_supervisor()
         return interpreter
 
-    def _launch_keeper(self) -> None:
+    def _launch_supervisor(self) -> None:
         self._keeping = True
-        self._keepers += 1
+        self._supervisors += 1
         config = {"owner_pid": os.getpid(), "folder": str(self._folder), "key": self._key.hex()}
         try:
-            self._guard = launch(config, log=self._keeper_log, mark=self.line, environment=self.environment)
+            self._guard = launch(config, log=self._supervisor_log, mark=self.line, environment=self.environment)
             self._guard_pidfd = os.pidfd_open(self._guard.pid)
         except OSError as error:
-            self._keeper_log.write_text(f"it could not be started: {error}\n")
-            self._hub.call_soon(self._keeper_ended)  # later: whoever launches shall hold the interpreter first
+            self._supervisor_log.write_text(f"it could not be started: {error}\n")
+            self._hub.call_soon(self._supervisor_ended)  # later: whoever launches shall hold the interpreter first
             return
-        self._hub.watch(self._guard_pidfd, lambda _events: self._keeper_ended())
+        self._hub.watch(self._guard_pidfd, lambda _events: self._supervisor_ended())
 
     @property
-    def _keeper_log(self) -> Path:
-        return self._folder / "keeper.log"
+    def _supervisor_log(self) -> Path:
+        return self._folder / "supervisor.log"
 
-    def _ask_keeper(self, interpreter: Interpreter) -> None:
-        assert self._keeper_link is not None, "called when it is linked"
+    def _ask_supervisor(self, interpreter: Interpreter) -> None:
+        assert self._supervisor_link is not None, "called when it is linked"
         config = {
             "kind": interpreter.kind,
             "number": interpreter.number,
@@ -168,14 +168,14 @@ class Interpreters:
             "log": str(interpreter.log),
         }
         with contextlib.suppress(FanwiseError):  # it has just ended, which tells of all interpreters
-            reply = self._keeper_link.call("launch", config)
+            reply = self._supervisor_link.call("launch", config)
             reply.add_done_callback(lambda reply: self._launched(interpreter, reply))
 
     def _launched(self, interpreter: Interpreter, reply: Reply) -> None:
         try:
             interpreter.pid = reply.result()
         except (WorkerLostError, ClosedError):
-            return  # the keeper is gone, which tells of all interpreters
+            return  # the supervisor is gone, which tells of all interpreters
         except Exception as error:
             interpreter.log.write_text(f"it could not be started: {error}\n")
             self._exited(interpreter, 1)
@@ -242,7 +242,7 @@ class Interpreters:
 
     def signal_below(self, interpreter: Interpreter, pid: int, number: int) -> None:
         """Send a signal to a process through its parent, which knows whether the pid is still its child's."""
-        parent = self._keeper_link if interpreter.kind == "spare" else interpreter.link
+        parent = self._supervisor_link if interpreter.kind == "spare" else interpreter.link
         self._tell(parent, "signal", pid, number)
 
     def _tell(self, link: Link | None, method: str, *args: object) -> None:
@@ -263,20 +263,20 @@ class Interpreters:
             self._events.on_worker(request)
             return
         role, number = request.args
-        if role == "keeper":
-            self._keeper_linked(request.link)
+        if role == "supervisor":
+            self._supervisor_linked(request.link)
         elif number in self._all:
             self._linked(self._all[number], request.link)
         else:
             request.link.close("its exit has been told already")
 
-    def _keeper_linked(self, link: Link) -> None:
-        self._keeper_link = link
-        link.handler = self._from_keeper
-        link.on_ended(lambda link, ending: self._keeper_ended())
+    def _supervisor_linked(self, link: Link) -> None:
+        self._supervisor_link = link
+        link.handler = self._from_supervisor
+        link.on_ended(lambda link, ending: self._supervisor_ended())
         for interpreter in list(self._all.values()):
             if interpreter.status is None:
-                self._ask_keeper(interpreter)
+                self._ask_supervisor(interpreter)
 
     def _linked(self, interpreter: Interpreter, link: Link) -> None:
         interpreter.link = link
@@ -293,7 +293,7 @@ class Interpreters:
         self._events.on_child_exited(interpreter, *request.args)
         interpreter.end_if_idle()
 
-    def _from_keeper(self, request: Request) -> None:
+    def _from_supervisor(self, request: Request) -> None:
         assert request.method == "exited", request.method
         pid, status = request.args
         for interpreter in list(self._all.values()):
@@ -323,32 +323,36 @@ class Interpreters:
         with contextlib.suppress(OSError):
             interpreter.log.unlink()
 
-    def _keeper_ended(self) -> None:
-        """Keeper or guard is gone, and whichever is left ends all that was below; if none is, it is done here."""
+    def _supervisor_ended(self) -> None:
+        """Supervisor or guard is gone, and whichever is left ends all that was below; if none is, it is done here."""
         if self._closed or not self._keeping:
             return
         self._keeping = False
-        link, self._keeper_link = self._keeper_link, None
-        status = self._end_keeper(link)
+        link, self._supervisor_link = self._supervisor_link, None
+        status = self._end_supervisor(link)
         kill_marked(self.line)
         if link is not None:
             link.close("it has ended")
-            _log.warning("the keeper of the workers ended, and so did all workers; a new one is started when needed")
+            _log.warning(
+                "the supervisor of the workers ended, and so did all workers; a new one is started when needed"
+            )
         for interpreter in list(self._all.values()):
             if link is None:
-                trouble = f"the keeper of the workers ended before it was ready: {end_of_stderr(self._keeper_log)}\n"
+                trouble = (
+                    f"the supervisor of the workers ended before it was ready: {end_of_stderr(self._supervisor_log)}\n"
+                )
                 interpreter.log.write_text(trouble)
             self._exited(interpreter, status if link is None else -signal.SIGKILL)
 
-    def _end_keeper(self, link: Link | None) -> int:
-        """Wait for keeper and guard, which have little left to do; their exit status, 1 when there were none."""
+    def _end_supervisor(self, link: Link | None) -> int:
+        """Wait for supervisor and guard, which have little left to do; their exit status, 1 when there were none."""
         guard = self._guard
         if guard is None:
             return 1
         if link is not None and link.pidfd >= 0:
-            keeper = select.poll()
-            keeper.register(link.pidfd, select.POLLIN)
-            keeper.poll(_ENDING_S * 1000)
+            supervisor = select.poll()
+            supervisor.register(link.pidfd, select.POLLIN)
+            supervisor.poll(_ENDING_S * 1000)
         try:
             status = guard.wait(_ENDING_S)
         except subprocess.TimeoutExpired:
@@ -372,7 +376,7 @@ class Interpreters:
             link.close("the pool was closed")
 
     def wait_closed(self, within_s: float = 10.0) -> None:
-        """Block until the keeper, and so everything below it, is gone. After `close`, off the hub's thread."""
+        """Block until the supervisor, and so everything below it, is gone. After `close`, off the hub's thread."""
         guard = self._guard
         if guard is None:
             return

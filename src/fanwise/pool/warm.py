@@ -1,6 +1,6 @@
 """The warm process and the spare: interpreters that have imported what a function needs, before it is needed.
 
-A warm process is a fork of the keeper, which is a fresh interpreter and runs no user code; never of the user's. It
+A warm process is a fork of the supervisor, which is a fresh interpreter and runs no user code; never of the user's. It
 imports what the functions and their modules use, touches no GPU, keeps one OS thread, and forks a child for each job.
 Before each fork it looks whether that is still safe: one thread, no CUDA context, and no imported source file changed
 since. Where it is not, it refuses and says why; the pool then runs the job in a spare, or starts a new warm process.
@@ -43,12 +43,12 @@ _ALWAYS = ("numpy", "threadpoolctl")
 _IMPORTED_LATE = {"torch": "torch._dynamo"}
 
 
-def main_after_fork(config: Config, mark: str, keeper_pid: int) -> NoReturn:
-    """The life of a warm process (`kind` warm) or a spare (`kind` spare) that the keeper has just forked."""
+def main_after_fork(config: Config, mark: str, supervisor_pid: int) -> NoReturn:
+    """The life of a warm process (`kind` warm) or a spare (`kind` spare) that the supervisor has just forked."""
     code = 1
     try:
         os.setsid()
-        die_with_parent(keeper_pid)
+        die_with_parent(supervisor_pid)
         take_mark(mark)
         _begin_log(config["log"])
         _main(config)

@@ -5,8 +5,8 @@
                                         refuses: stale  --> a new warm process, which is asked instead
 
 Runs on the hub's thread only. Does not know leases, queues or results. A warm process that dies takes its jobs with it
-(the kernel and the keeper see to that). A job that it was asked to start and that has not begun is started again, by
-a new one, a few times; a job that has begun is never repeated here.
+(the kernel and the supervisor see to that). A job that it was asked to start and that has not begun is started again,
+by a new one, a few times; a job that has begun is never repeated here.
 """
 
 import logging
@@ -55,7 +55,7 @@ class _Start:
 
 
 class WorkerSet:
-    """See the module. `close` ends every process and `wait_closed` waits for the keeper."""
+    """See the module. `close` ends every process and `wait_closed` waits for the supervisor."""
 
     def __init__(self, hub: Hub, folder: Path, key: bytes, events: WorkerSetEvents) -> None:
         self.started: Counter[How] = Counter()
@@ -300,5 +300,5 @@ class WorkerSet:
         self._interpreters.close()
 
     def wait_closed(self, within_s: float = 10.0) -> None:
-        """Block until the keeper, and so everything below it, is gone. After `close`, off the hub's thread."""
+        """Block until the supervisor, and so everything below it, is gone. After `close`, off the hub's thread."""
         self._interpreters.wait_closed(within_s)

@@ -1,10 +1,10 @@
-"""The keeper: the small process above all workers, which ends them when the pool's owner is gone.
+"""The supervisor: the small process above all workers, which ends them when the pool's owner is gone.
 
-    owner --launches--> guard --forks--> keeper --forks--> warm processes and spares --fork--> jobs
+    owner --launches--> guard --forks--> supervisor --forks--> warm processes and spares --fork--> jobs
 
 It is a subreaper: whatever loses its parent below it becomes its child, so nothing escapes. It ends when the owner's
 process ends (a pidfd tells, also after SIGKILL), when the guard ends, or when the owner closes the link; then it kills
-everything below it until nothing is left. When the keeper itself is killed, the kernel kills the warm processes
+everything below it until nothing is left. When the supervisor itself is killed, the kernel kills the warm processes
 and they their jobs, and the guard (see there) ends what these had started.
 
 Asked over its link: `launch(config) -> pid`, `signal(pid, number)`. Tells: `exited(pid, status)`. Loads no user code
@@ -31,7 +31,7 @@ DYING_S = 0.5
 
 
 def main_after_fork(config: Config, owner: int, guard_pid: int) -> NoReturn:
-    """The life of a keeper that the guard has just forked; `owner` is a pidfd. Exits with 0 when the pool is over."""
+    """The life of a supervisor just forked by the guard; `owner` is a pidfd. Exits with 0 when the pool is over."""
     code = 1
     try:
         os.setsid()
@@ -41,7 +41,7 @@ def main_after_fork(config: Config, owner: int, guard_pid: int) -> NoReturn:
         sys.excepthook(*sys.exc_info())
     finally:
         kill_descendants()
-        if code == 0 or is_gone(owner, within_s=DYING_S):  # else the owner lives, and launches a new keeper
+        if code == 0 or is_gone(owner, within_s=DYING_S):  # else the owner lives, and launches a new supervisor
             code = 0
             shutil.rmtree(config["folder"], ignore_errors=True)
         sys.stderr.flush()
@@ -55,7 +55,7 @@ def is_gone(pidfd: int, within_s: float = 0.0) -> bool:
 
 def _keep(config: Config, owner: int, guard_pid: int) -> bool:
     """Until the owner or the guard is gone. True when the owner said goodbye."""
-    hub = Hub(name="keeper")
+    hub = Hub(name="supervisor")
     over = False
 
     def end(*_: object) -> None:
@@ -95,6 +95,6 @@ def _keep(config: Config, owner: int, guard_pid: int) -> bool:
 
     link.handler = serve
     link.open()
-    link.notify("hello", "keeper", 0)
+    link.notify("hello", "supervisor", 0)
     hub.run(until=lambda: over)
     return link.ending is not None and link.ending.clean

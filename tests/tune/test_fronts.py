@@ -77,7 +77,7 @@ def test_what_violates_a_constraint_is_on_no_front_and_adds_no_volume() -> None:
     assert experiment.hypervolume(REFERENCE) == pytest.approx(0.6 * 2 + 0.5 * 1)
     figure = experiment.plot_pareto_front()
     assert "3 of 5 reports on the Pareto front" in figure.texts[0].get_text(), "two of them are equal"
-    assert "(crosses: 1 infeasible)" in figure.texts[0].get_text()
+    assert "\ncrosses: 1 infeasible" in figure.texts[0].get_text()
 
 
 def test_a_search_in_which_nothing_is_feasible_has_no_front() -> None:

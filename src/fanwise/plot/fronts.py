@@ -65,9 +65,10 @@ def pareto_front(data: FrontData) -> "Figure":
         head += f": {len(data.front):,} of {counted(len(data.points), 'report')} on the Pareto front, {whose}"
     elif data.infeasible:
         head += ": no report meets all constraints"
-    left_out = f" ({data.n_left_out:,} not finite are left out)" if data.n_left_out else ""
-    left_out += f" (crosses: {len(data.infeasible):,} infeasible)" if data.infeasible else ""
-    figure.suptitle(f"{head}{left_out}", x=0.02, ha="left", fontsize=12)
+    beside = [f"crosses: {len(data.infeasible):,} infeasible"] if data.infeasible else []
+    beside += [f"{data.n_left_out:,} not finite are left out"] if data.n_left_out else []
+    # On a line of its own: behind a long name it would run out of the picture.
+    figure.suptitle("\n".join([head, *filter(None, ["; ".join(beside)])]), x=0.02, ha="left", fontsize=12)
     for axes, (x, y) in zip(panels, pairs, strict=True):
         _draw_pair(axes, data, x, y)
     return figure

@@ -26,6 +26,7 @@ from fanwise.tune import (
     Searcher,
     Space,
     StoppingCriterion,
+    TPESearcher,
     Tuner,
     choice,
     load_experiment,
@@ -35,6 +36,7 @@ from fanwise.tune import (
     report,
     uniform,
 )
+from fanwise.tune.simulate import FunctionTable, repeat, simulate
 
 LINE = {"x": uniform(-1, 1), "max_epochs": 3}
 
@@ -255,6 +257,66 @@ def test_a_search_goes_on_and_replays_when_the_earlier_one_is_gone(pool: Pool) -
     assert list(parts.trials["config_x"]) == list(whole.trials["config_x"]) != list(cold.trials["config_x"])
     replayed = replay_experiment("parts")
     assert replayed.num_different == 0 and replayed.num_suggestions > 5
+
+
+# -- a search that is simulated ---------------------------------------------------------------------------------------
+
+def curve(config: Mapping[str, Any], epoch: int) -> tuple[dict[str, float], float]:
+    return {"loss": abs(config["x"] - 0.3)}, 1.0
+
+
+TABLE = FunctionTable(curve, LINE)
+
+
+@pytest.mark.parametrize("how", ["name", "experiment", "frame"])
+def test_a_simulated_search_begins_with_what_earlier_ones_know(how: str) -> None:
+    found = earlier("old")
+    source: Any = {"name": "old", "experiment": found, "frame": found.results}[how]
+    stop = StoppingCriterion(max_num_trials_started=2)
+    simulate(FIFOScheduler(Noting(), metric="loss"), TABLE, stop, n_workers=1, seed=0, warm_start=source)
+    assert [told[:2] for told in Noting.told if len(told) == 2] == [
+        (-2, "Completed"),
+        (-1, "Completed"),
+        ("suggest", 0),
+        (0, "Completed"),
+        ("suggest", 1),
+        (1, "Completed"),
+    ]
+    assert [told[4] for told in Noting.told if told[0] in (-2, -1) and len(told) > 2] == [
+        (0.5,),
+        (0.25,),
+        (-0.25,),
+        (-0.125,),
+    ]
+
+
+def test_a_simulated_search_that_knows_more_is_better_sooner() -> None:
+    frame = pd.DataFrame({"x": [k / 50 - 1 for k in range(100)]})
+    frame["loss"] = (frame["x"] - 0.3).abs()
+    scheduler = FIFOScheduler(TPESearcher(), metric="loss")
+    stop = StoppingCriterion(max_num_trials_started=8)
+
+    def bests(warm_start: Any) -> list[float]:
+        searches = repeat(scheduler, TABLE, stop, seeds=range(5), n_workers=2, warm_start=warm_start)
+        return sorted(search.incumbents[-1].value for search in searches)
+
+    assert bests(frame)[2] < 0.5 * bests(None)[2]
+
+
+def test_the_earlier_trials_of_a_simulated_search_are_none_of_its_own() -> None:
+    frame = pd.DataFrame({"x": [0.3], "loss": [-9.0]})
+    stop = StoppingCriterion(max_num_trials_started=3)
+    search = simulate(RandomSearch(metric="loss"), TABLE, stop, n_workers=1, warm_start=frame)
+    assert search.num_trials_started == 3 and search.incumbents[-1].value > 0
+
+
+def test_a_simulated_search_refuses_what_does_not_fit() -> None:
+    earlier("old")
+    stop = StoppingCriterion(max_num_trials_started=3)
+    with pytest.raises(ValueError, match="the experiment 'old' has no report of 'error'"):
+        simulate(RandomSearch(metric="error"), TABLE, stop, warm_start="old")
+    with pytest.raises(TypeError, match="warm_start cannot be read from 17"):
+        simulate(RandomSearch(metric="loss"), TABLE, stop, warm_start=17)  # type: ignore[arg-type]  # on purpose
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from ..schedulers.protocol import Scheduler
 from ..searchers.base import Ask
 from ..stopping import StoppingCriterion
 from ..values import at_least, check_switch, seconds
+from ..warm_start import WarmStart, read_warm_start
 from .faults import Faults
 from .result import Keep, SimulatedSearch
 from .tables import Table
@@ -35,6 +36,7 @@ def simulate(
     asynchronous: bool = True,
     trial_timeout_s: float | None = None,
     max_equal_failures: int | None = 3,
+    warm_start: WarmStart | None = None,
     keep: Keep = "incumbent",
     note: Note | None = None,
 ) -> SimulatedSearch:
@@ -58,12 +60,14 @@ def simulate(
         asynchronous: False: the next batch starts when all trials of the last one have ended.
         trial_timeout_s: virtual seconds after which a trial is ended; None: never.
         max_equal_failures: the search fails when the first so many trials all failed alike; None: never.
+        warm_start: what the searcher is told first, as the Tuner's: earlier experiments and data frames.
         keep: "attempts" keeps some numbers for each attempt of a trial, "reports" for each report too. With "incumbent"
             a finished trial leaves nothing, and a million of them need no more memory than a thousand.
         note: called with every fact and the orders that followed, in order; for tests and for replay.
 
     Raises:
-        TypeError, ValueError: a setting of the wrong type or size, or the scheduler does not fit the space.
+        TypeError, ValueError: a setting of the wrong type or size, the scheduler does not fit the space, or nothing of
+            a warm start does.
         ValueError: no trial reported the scheduler's metric, or a curve's seconds are negative or infinite.
         SearchFailedError: the search failed, for example because all trials crashed.
         Exception: what the scheduler, the table or a function of yours raised, in its own type.
@@ -81,6 +85,7 @@ def simulate(
         raise ValueError(f"keep must be one of {', '.join(map(repr, _KEEPS))}, got {keep!r}")
     scheduler = copy.deepcopy(scheduler)
     scheduler.check(table.space)
+    earlier, _ = read_warm_start(warm_start, table.space, scheduler, constraints_of(scheduler))
     seed = _seed_of(scheduler, seed)
     scheduler.begin(table.space, seed)
     tuning = Tuning(
@@ -112,6 +117,7 @@ def simulate(
         thinking_s=_thinking(thinking_s),
         faults=faults,
         note=note,
+        earlier=earlier,
     )
     duration_s, finish = workers.run()
     _raise_failure(finish)

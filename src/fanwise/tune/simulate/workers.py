@@ -111,6 +111,7 @@ class Workers:
         thinking_s: virtual seconds that a suggestion takes; one is made at a time.
         faults: what goes wrong; None: nothing.
         note: gets every fact with its orders.
+        earlier: trials of earlier searches, which the searcher is told of first.
     """
 
     def __init__(
@@ -126,6 +127,7 @@ class Workers:
         thinking_s: Callable[[Ask], float],
         faults: Faults | None,
         note: Note | None,
+        earlier: Sequence[Fact],
     ) -> None:
         self._tuning = tuning
         self._searcher = searcher
@@ -141,7 +143,7 @@ class Workers:
         self._now_s = 0.0
         self._heap: list[tuple[float, int, Fact]] = []
         self._pushed = 0
-        self._waiting: deque[Fact] = deque()  # facts of this very moment
+        self._waiting: deque[Fact] = deque(earlier)  # facts of this very moment
         self._thinks_until_s = 0.0
         self._finish: Finish | None = None
         self._happens: dict[type, Callable[[Any], None]] = {

@@ -18,7 +18,7 @@ REPETITIONS = 3
 SECONDS = 20.0  # of each search
 N_WORKERS = 2
 MAX_EPOCHS = 20
-PICTURE = "local-searcher.png"
+PICTURE = "own-searcher.png"
 
 
 class LocalSearcher(Searcher):

@@ -44,11 +44,11 @@ def test_the_program_of_the_book_prints_and_draws_what_the_book_does(
 def test_a_searcher_of_ones_own_is_compared_with_random_search(
     run_example: Callable[[str], str], assert_is_picture: Callable[[Path], None], tmp_path: Path
 ) -> None:
-    output = run_example("local_searcher")
+    output = run_example("own_searcher")
     assert output.startswith("2 searches of 1.5 s each, then a picture; a line at the end of each:\n")
     for searcher in ("RandomSearcher", "LocalSearcher"):
         assert re.search(rf"^{searcher}, seed 0: \d+ trials, best ", output, re.M)
-    assert_is_picture(tmp_path / "local-searcher.png")
+    assert_is_picture(tmp_path / "own-searcher.png")
 
 
 def test_one_trial_after_another_makes_the_incumbent(
@@ -79,6 +79,20 @@ def test_random_search_is_compared_with_bayesian_optimization(
     for name in ("random search", "Bayesian optimization"):
         assert re.search(rf"^{name}, 2 workers: best errors 0\.\d{{4}}$", output, re.M)
     assert_is_picture(tmp_path / "compare-searchers.png")
+
+
+def test_two_objectives_have_a_front_and_a_hypervolume(
+    run_example: Callable[[str], str], assert_is_picture: Callable[[Path], None], tmp_path: Path
+) -> None:
+    output = run_example("pareto")
+    assert output.startswith("2 searches of 12 trials, then pictures.\n")
+    for name in ("random search", "Bayesian optimization"):
+        assert re.search(rf"^{name}: \d+ of 12 trials on the front, area \d\.\d{{3}}$", output, re.M)
+    points = [line.split() for line in output.splitlines() if re.match(r" +0\.\d{4} +\d+   trial \d+$", line)]
+    assert points, "one epoch is enough for some networks"
+    assert all(float(error) <= 0.5 for error, *_ in points), "whatever violates the constraint is on no front"
+    for name in ("front", "hypervolume"):
+        assert_is_picture(tmp_path / f"pareto-{name}.png")
 
 
 def test_successive_halving_trains_no_epoch_twice(
@@ -142,10 +156,10 @@ START: dict[str, object] = {"width": 100, "dropout": 0.5, "lr": 0.5, "max_epochs
 @pytest.fixture(scope="module")
 def local_searcher() -> Callable[[float, int], tune.Searcher]:
     """The class as the example has it, without running the example."""
-    tree = ast.parse((EXAMPLES / "local_searcher.py").read_text())
+    tree = ast.parse((EXAMPLES / "own_searcher.py").read_text())
     tree.body = [node for node in tree.body if isinstance(node, ast.ClassDef)]
     names: dict[str, Any] = {**vars(tune), "Mapping": dict}  # Any: a module's names
-    exec(compile(tree, "local_searcher.py", "exec"), names)
+    exec(compile(tree, "own_searcher.py", "exec"), names)
     made: Callable[[float, int], tune.Searcher] = names["LocalSearcher"]
     return made
 

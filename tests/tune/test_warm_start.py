@@ -261,6 +261,7 @@ def test_a_search_goes_on_and_replays_when_the_earlier_one_is_gone(pool: Pool) -
 
 # -- a search that is simulated ---------------------------------------------------------------------------------------
 
+
 def curve(config: Mapping[str, Any], epoch: int) -> tuple[dict[str, float], float]:
     return {"loss": abs(config["x"] - 0.3)}, 1.0
 

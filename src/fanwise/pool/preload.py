@@ -17,6 +17,7 @@ Pure inspection: nothing is imported. A module may be listed that turns out not 
 import dis
 import functools
 import importlib.machinery
+import os
 import sys
 import sysconfig
 import types
@@ -202,8 +203,13 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from _codes(constant)
 
 
+_IMPORT_NAME = dis.opmap["IMPORT_NAME"]
+
+
 def _imports(code: types.CodeType) -> Iterator[str]:
     """The modules named by absolute import statements: level, list of names, IMPORT_NAME, in this order."""
+    if _IMPORT_NAME not in code.co_code[::2]:  # most have none, and to take one apart costs as much as a hundred looks
+        return
     steps = [step for step in dis.get_instructions(code) if step.opname not in ("EXTENDED_ARG", "CACHE")]
     for level, wanted, step in zip(steps, steps[1:], steps[2:], strict=False):
         if step.opname == "IMPORT_NAME" and level.argval == 0:
@@ -281,7 +287,12 @@ def _users_file(name: str) -> Path | None:
     file = getattr(sys.modules.get(name), "__file__", None)
     if not isinstance(file, str) or not file.endswith(".py"):
         return None
-    path = Path(file).absolute()
+    return _users_path(file if os.path.isabs(file) else str(Path(file).absolute()))
+
+
+@functools.lru_cache(maxsize=4096)
+def _users_path(file: str) -> Path | None:
+    path = Path(file)
     if {"site-packages", "dist-packages"} & set(path.parts):
         return None
     return None if any(path.is_relative_to(folder) for folder in _stdlib()) else path

@@ -256,9 +256,9 @@ class StoppingCriterion:
 
     def verdict(self, counts: Counts) -> Verdict | None:
         """Whether to stop. A limit that stops the running trials goes before the one that lets them finish."""
-        verdict = self.hard_verdict(counts)
-        if verdict is not None:
-            return verdict
+        reason = self._reached(counts)
+        if reason is not None:
+            return Verdict(reason, lets_running_finish=False)
         most = self.max_num_trials_started
         if most is not None and counts.num_trials_started >= most:
             return Verdict(f"max_num_trials_started={most} reached", lets_running_finish=True)

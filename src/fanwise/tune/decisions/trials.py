@@ -18,12 +18,19 @@ Phase: TypeAlias = Literal["starting", "running", "stopping", "killed", "ended",
 
 
 class Ranked(NamedTuple):
-    """A report and where it stands: the smallest is the best, of equals the first."""
+    """A report and where it stands: the smallest is the best, of equals the first: no two have the same number."""
 
     infeasibility: float
     loss: float
     number: int
-    report: Best
+    iter: int
+    trial_id: int
+    value: float
+    config: Mapping[str, object]
+
+    @property
+    def report(self) -> Best:
+        return Best(self.value, self.trial_id, self.config, self.iter, self.infeasibility)
 
 
 class Checkpoint(NamedTuple):

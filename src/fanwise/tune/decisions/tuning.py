@@ -80,6 +80,7 @@ _FAILED: Final = Status.FAILED
 _RETRIED = ("exception", "exit", "signal", "out-of-memory", "lost")
 # How a trial may end that was told to stop: by TrialStopped, by our signal, or because it was done anyway.
 _OBEYED = ("stopped", "signal", "exit", "lost", "returned")
+_WAIT: Final = Wait()
 # The keys of deadlines that are no trial's.
 _SEARCH_ENDS = -1
 _SUGGESTION_DUE = -2
@@ -701,13 +702,11 @@ class Tuning:
 
     def _checked_next(self, given: NextTrial, who: str) -> NextTrial:
         """What the scheduler has answered, or Refused; a new trial that may not begin means Wait."""
-        if type(given) is Wait:
-            return given
+        if type(given) is Wait or (self._stage == "draining" and type(given) in (New, Clone)):
+            return _WAIT
         answer = checked_answer(given, who, self._may_resume, self._shown_paused)
         if not isinstance(answer, (New, Clone)):
             return answer
-        if self._stage == "draining":
-            return Wait()
         if isinstance(answer, Clone) and not 0 <= answer.trial_id < self._next_id:
             known = f"{self._next_id} trials have started, from 0 on"
             raise Refused(ValueError(f"{who}.next() returned {answer!r}, but there is no such trial: {known}"))
@@ -716,7 +715,7 @@ class Tuning:
             config = checked_config(answer.config, self._space, place, self._next_id)
             return New(config) if isinstance(answer, New) else Clone(answer.trial_id, config)
         if self._exhausted and not self._enqueued:
-            return Wait()
+            return _WAIT
         if not self._has_searcher and not self._enqueued:
             what = "New() without a configuration, but it has no searcher to ask for one"
             raise Refused(ValueError(f"{who}.next() returned {what}"))
@@ -864,9 +863,14 @@ class Tuning:
 
     def _keep_best(self, trial: Trial, beyond: float, loss: float, values: Mapping[str, object]) -> None:
         # An infinity says that something went wrong, not that it went well.
-        if math.isfinite(loss) and math.isfinite(beyond) and (trial.best is None or (beyond, loss) < trial.best[:2]):
-            best = Best(values[self._metric], trial.trial_id, trial.config, trial.iter, beyond)  # type: ignore[arg-type]  # checked
-            trial.best = Ranked(beyond, loss, self._counts.num_evaluations, best)
+        number = self._counts.num_evaluations
+        if (
+            math.isfinite(loss)
+            and math.isfinite(beyond)
+            and (trial.best is None or (beyond, loss, number) < trial.best)
+        ):
+            value: float = values[self._metric]  # type: ignore[assignment]  # checked
+            trial.best = Ranked(beyond, loss, number, trial.iter, trial.trial_id, value, trial.config)
 
     def _consult(self, trial: Trial, observation: Observation, now_s: float) -> Decision:
         scheduler = self._scheduler
@@ -890,18 +894,14 @@ class Tuning:
         if name is None:
             return
         best = trial.best
-        if best is not None and best.report.iter > trial.iter:  # on the way there again: void after a crash
+        if best is not None and best.iter > trial.iter:  # on the way there again: void after a crash
             best = None if trial.checkpoint is None else trial.checkpoint.best
-        self._let_go(trial)
+        before, trial.checkpoint = trial.checkpoint, Checkpoint(name, trial.iter, best)
         self._holders.hold(name)
-        trial.checkpoint = Checkpoint(name, trial.iter, best)
-
-    def _let_go(self, trial: Trial) -> None:
-        """The trial needs its checkpoint no more; the last one to need it has it deleted."""
-        checkpoint, trial.checkpoint = trial.checkpoint, None
-        self._drop(checkpoint, trial.trial_id)
+        self._drop(before, trial.trial_id)
 
     def _drop(self, checkpoint: Checkpoint | None, trial_id: int) -> None:
+        """Whoever had this checkpoint needs it no more; the last one to need it has it deleted."""
         if checkpoint is not None and self._holders.let_go(checkpoint.name):
             self._orders.append(Discard(trial_id, checkpoint.name))
 

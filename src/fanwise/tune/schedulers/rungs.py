@@ -137,6 +137,9 @@ class _Waiting(NamedTuple):
 class PromotionRung:
     """A rung whose trials wait until they are among the best floor(n / eta); each is promoted once.
 
+    Attributes:
+        promotable: the best trial that waits, if it is in the top share; None: nobody is to be promoted.
+
     >>> rung = PromotionRung(2.0)
     >>> rung.enter((0.0, 0.5, 0), trial_id=7)
     >>> rung.promotable is None
@@ -148,9 +151,10 @@ class PromotionRung:
     (7, None)
     """
 
-    __slots__ = ("_is_waiting", "_rung", "_waiting")
+    __slots__ = ("_is_waiting", "_rung", "_waiting", "promotable")
 
     def __init__(self, eta: float) -> None:
+        self.promotable: int | None = None  # asked for at every free worker: looked for when the rung changes
         self._rung = Rung(eta)
         self._waiting: list[_Waiting] = []  # the best first
         self._is_waiting: set[int] = set()  # numbers of entries
@@ -163,28 +167,30 @@ class PromotionRung:
         self._rung.enter(key)
         heapq.heappush(self._waiting, _Waiting(*key, trial_id))
         self._is_waiting.add(key[2])
-
-    @property
-    def promotable(self) -> int | None:
-        """The best trial that waits, if it is in the top share."""
-        waiting = self._waiting
-        while waiting and waiting[0].number not in self._is_waiting:
-            heapq.heappop(waiting)
-        # The best that waits is in the top share, or none that waits is.
-        return waiting[0].trial_id if waiting and self._rung.is_top(waiting[0][:3]) else None
+        self._look()
 
     def promote(self) -> int:
         """The promotable trial, of which there must be one, waits no more."""
         trial_id = self.promotable
         assert trial_id is not None, "nothing is promotable"
         self._is_waiting.remove(heapq.heappop(self._waiting).number)
+        self._look()
         return trial_id
 
     def withdraw(self, key: Key) -> None:
         """The entry's trial is over: it stands, but waits no more. Nothing happens if it does not wait."""
         self._is_waiting.discard(key[2])
+        self._look()
 
     def forget(self, key: Key) -> None:
         """The entry is void."""
         self._is_waiting.discard(key[2])
         self._rung.forget(key)
+        self._look()
+
+    def _look(self) -> None:
+        waiting = self._waiting
+        while waiting and waiting[0].number not in self._is_waiting:
+            heapq.heappop(waiting)
+        # The best that waits is in the top share, or none that waits is.
+        self.promotable = waiting[0].trial_id if waiting and self._rung.is_top(waiting[0][:3]) else None

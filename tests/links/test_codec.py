@@ -199,9 +199,11 @@ def test_reducers_that_user_code_registers_are_used(monkeypatch: pytest.MonkeyPa
     assert sent(Point(1)).x == 101
 
 
-def test_nothing_is_missing_while_torch_is_being_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("has_tensor", [False, True])  # there before torch.nn is, and not at once
+def test_nothing_is_missing_while_torch_is_being_imported(monkeypatch: pytest.MonkeyPatch, has_tensor: bool) -> None:
     half = ModuleType("torch")
-    half.Tensor = torch.Tensor  # type: ignore[attr-defined]  # there before torch.nn is
+    if has_tensor:
+        half.Tensor = torch.Tensor  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch", half)
     codec._table_made_of = -1  # as before the first tensor
     assert sent({"loss": 0.5}) == {"loss": 0.5}

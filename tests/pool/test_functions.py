@@ -562,3 +562,8 @@ def load_by_hand(name: str, path: Path) -> ModuleType:
     sys.modules[name] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_what_is_sent_while_another_thread_imports_torch_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))  # as it is at first
+    assert pack(functools.partial(divmod, Path("a")), caller="a test").name == "divmod"

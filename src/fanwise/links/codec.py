@@ -131,13 +131,13 @@ def _dispatch_table() -> _Table:
         made_of = len(copyreg.dispatch_table)
         table = dict(cast(_Table, copyreg.dispatch_table)) | array_reducers()
         torch = sys.modules.get("torch")
-        # Not so while another thread imports torch: Tensor comes first, Parameter after it.
+        # Not so while another thread imports torch: at first nothing is there, then Tensor, Parameter after it.
         if hasattr(getattr(torch, "nn", None), "Parameter"):
             assert torch is not None
             table[torch.Tensor] = _reduce_tensor
             table[torch.nn.Parameter] = _reduce_tensor
         _table = table
-        if torch is None or torch.Tensor in table:
+        if torch is None or getattr(torch, "Tensor", None) in table:
             _table_made_of = made_of
     return _table
 

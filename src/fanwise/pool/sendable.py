@@ -139,7 +139,10 @@ def _refusal(thing: object) -> str | None:
 def _accelerator(thing: object) -> str | None:
     """The device of a tensor that is not in host memory."""
     torch = sys.modules.get("torch")
-    if torch is None or not isinstance(thing, torch.Tensor | torch.UntypedStorage | torch.Generator):
+    if not hasattr(torch, "nn"):  # another thread imports it: nobody has a tensor yet
+        return None
+    assert torch is not None
+    if not isinstance(thing, torch.Tensor | torch.UntypedStorage | torch.Generator):
         return None
     return None if thing.device.type in ("cpu", "meta") else str(thing.device)
 

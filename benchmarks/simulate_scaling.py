@@ -8,7 +8,7 @@ utilisation      ASHA and random search on the LCBench tables, virtual hours of 
 facts a second   of processor time: the state machine with its scheduler and searcher, and the simulator around them
 memory           resident memory of a process after 100,000 and after 1,000,000 simulated trials
 
-python benchmarks/simulate_scaling.py [--size quick | small | full]
+    python benchmarks/simulate_scaling.py [--size quick | small | full] [--tables facts ...]
 """
 
 import argparse
@@ -206,9 +206,13 @@ def memory(size: Size, payload: dict[str, object]) -> str:
     return table(["scheduler", *(f"MiB after {number:,} trials" for number in numbers), "bytes a further trial"], rows)
 
 
+PARTS = {"facts": speed, "memory": memory, "utilisation": utilisation, "scaling": scaling}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="simulated searches on 1 to 10,000 workers")
     parser.add_argument("--size", choices=list(SIZES), default="small")
+    parser.add_argument("--tables", action="append", default=[], choices=list(PARTS), help="may repeat; default: all")
     parser.add_argument("--memory-of", choices=["random", "stopping", "promotion"], help=argparse.SUPPRESS)
     parser.add_argument("--trials", type=int, default=1, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -217,12 +221,8 @@ def main() -> None:
         return
     facts, payload = machine(), dict[str, object]()
     size = SIZES[args.size]
-    tables = [
-        speed(size, payload),
-        memory(size, payload),
-        *([utilisation(size, payload)] if TABLES.is_dir() else []),
-        scaling(size, payload),
-    ]
+    parts = [name for name in args.tables or PARTS if name != "utilisation" or TABLES.is_dir()]
+    tables = [PARTS[name](size, payload) for name in parts]
     finish("simulate_scaling", tables, payload, facts=facts)
 
 

@@ -6,14 +6,16 @@ Everybody trains the same LeNet on the same digits with the same program (peers/
 thread each, in an environment of its own; they take turns, round after round. What they did is read from the marks that
 the training itself leaves, so it is counted alike for all: from the beginning of the first training, for so many
 seconds. Start-up stands apart. `utilisation` is the share of the workers' time from the first line of a training, which
-imports torch, to its end; one that was killed counts as busy for a whole further epoch, and until the end of the search
-where it had not finished any. `epochs` counts the finished ones, `best error` is that of any epoch so far.
+imports torch, to its end; one that was killed counts as busy for a whole further epoch (until the end of the search
+where it had not finished any) or until another one needs its worker. `epochs` counts the finished ones, `best error` is
+that of any epoch so far.
 
     python benchmarks/searchers_live.py                                         5 minutes each, one round
     python benchmarks/searchers_live.py --seconds 60 --rounds 5 --only "fanwise, ASHA" --only "Syne Tune, ASHA"
 """
 
 import argparse
+import math
 import os
 import shutil
 import subprocess
@@ -97,16 +99,28 @@ def counted(lines: Sequence[str], *, started_s: float, seconds: float, workers: 
         last[trial] = moment
     ended = {trial for _, trial, what, _ in marks if what == "end"}
     gaps = {trial: later - earlier for trial, earlier, later in _neighbours(marks)}
-    busy_s = 0.0
+    changes: list[tuple[float, int]] = []
     for trial, at_s in first.items():
         # Who was killed had begun another epoch, and may have been anywhere in it; before the first one no scheduler
         # stops a trial, so it ran until the end of the search.
         end_s = last[trial] if trial in ended else last[trial] + gaps.get(trial, seconds)
-        busy_s += max(0.0, min(end_s, until_s) - at_s)
+        changes += [(at_s, 1), (max(at_s, end_s), -1)]
+    busy_s = _busy_s(changes, until_s, workers)
     epochs = [(moment - began_s, error) for moment, _, what, error in marks if what == "epoch" and moment <= until_s]
     best = [min((error for at_s, error in epochs if at_s <= part * seconds), default=float("nan")) for part in PARTS]
     num_trials = sum(moment <= until_s for moment in first.values())
     return Measured(began_s - started_s, busy_s / (workers * seconds), num_trials, len(epochs), best)
+
+
+def _busy_s(changes: Sequence[tuple[float, int]], until_s: float, workers: int) -> float:
+    """The workers' time until then in which trainings ran. More than all of them are never busy, though who was
+    killed is counted a little longer than that."""
+    busy_s, running, before_s = 0.0, 0, -math.inf
+    for moment, change in sorted(changes):
+        at_s = min(moment, until_s)
+        busy_s += min(running, workers) * (at_s - before_s) if running else 0.0
+        running, before_s = running + change, at_s
+    return busy_s
 
 
 def _neighbours(marks: Sequence[tuple[float, str, str, float]]) -> Iterator[tuple[str, float, float]]:

@@ -42,6 +42,13 @@ def test_a_training_that_was_killed_in_its_first_epoch_kept_its_worker_until_the
     assert (run.trials, run.epochs) == (2, 0) and run.utilisation == pytest.approx((4.0 + 2.0) / 8.0)
 
 
+def test_a_killed_training_gives_its_worker_to_the_next() -> None:
+    run = counted(
+        "a begin 0 nan,a epoch 4 1,b begin 5 nan,b epoch 9 1".split(","), started_s=0.0, seconds=8.0, workers=1
+    )
+    assert run.utilisation == 1.0
+
+
 def test_a_run_without_a_training_is_refused() -> None:
     with pytest.raises(NotReady, match="no training began"):
         counted([], started_s=0.0, seconds=1.0, workers=1)

@@ -124,6 +124,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--forget", action="append", default=[], metavar="METHOD", help="drop its runs; may repeat")
     parser.add_argument("--report", action="store_true", help="run nothing: tables and figure of what is in the file")
     parser.add_argument("--figure", type=Path, default=RESULTS / "searchers.png")
+    parser.add_argument("--beside", metavar="METHOD", help="also show how often this one was better than each other")
     parser.add_argument("--page", type=Path, help="a page whose tables are written anew, between its two marks")
     parser.add_argument("--csv", type=Path, help="a table of your own: a row for each report")
     parser.add_argument("--hyperparameters", help="its columns that make a configuration, with commas between")
@@ -132,7 +133,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--resource", default="epoch", help="the column that says how far a training was")
     parser.add_argument("--elapsed", default="elapsed_s", help="the column with the seconds of training so far")
     args = parser.parse_args()
-    unknown = [name for name in [*args.only, *args.forget] if name not in BY_NAME]
+    unknown = [
+        name for name in [*args.only, *args.forget, *([args.beside] if args.beside else [])] if name not in BY_NAME
+    ]
     if unknown:
         parser.error(f"no method is called {', '.join(unknown)}; there are: {'; '.join(BY_NAME)}")
     if args.csv is not None and not (args.hyperparameters and args.metric):
@@ -164,7 +167,7 @@ def main() -> None:
         notes += run_all(args, missing(args, names, methods, file), made, file)
     runs = [run for run in file.runs.values() if run.method in {m.name for m in methods} and run.table in names]
     draw(runs, methods, args.figure)
-    tables = tables_of(runs, methods)
+    tables = tables_of(runs, methods, args.beside)
     if args.page is not None:
         write_page(args.page, [*tables, counted(runs)])
     payload = {"file": str(args.file), "runs": len(runs), "notes": notes}

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from live_arguments import MAX_EPOCHS, arguments
+from live_training import train  # here, so that the warm process sees what it will import; Syne Tune wants it inside
 
 from fanwise.tune import ASHA, RandomSearch, Scheduler, StoppingCriterion, Tuner, loguniform, randint, report
 
@@ -16,8 +17,6 @@ SCHEDULERS: dict[str, Callable[[int], Scheduler]] = {
 
 
 def objective(learning_rate: float, batch_size: int, max_epochs: int) -> None:
-    from live_training import train
-
     def told(epoch: int, error: float) -> None:
         report(epoch=epoch, error=error)
 

@@ -10,7 +10,7 @@ mean rank, and a method with fewer seeds can stand beside others without throwin
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -103,23 +103,41 @@ class Duels:
 
     def intervals(self, *, rounds: int = 1000, seed: int = 0) -> dict[str, Interval]:
         """Mean ranks with what they would be with other tables and other seeds, drawn with replacement from these."""
+        return self._drawn(self.lost_TSMM, _ranks, self.mean_ranks(), rounds, seed)
+
+    def beaten_by(self, method: str, *, rounds: int = 1000, seed: int = 0) -> dict[str, Interval]:
+        """The share of searches and budgets at which it was better than each of the others, ties half: the mean over
+        the seeds that both have, then over the tables."""
+        beaten_TSM = self.lost_TSMM[..., list(self.methods).index(method)]
+        means = np.asarray(_over_seeds(beaten_TSM).mean(axis=0))
+        found = self._drawn(beaten_TSM, _over_seeds, means, rounds, seed)
+        return {name: one for name, one in found.items() if name != method}
+
+    def _drawn(
+        self, of: Floats, statistic: Callable[[Floats], Floats], means: Floats, rounds: int, seed: int
+    ) -> dict[str, Interval]:
+        """Intervals of a statistic of each method, which is computed of the tables and seeds that were drawn."""
         chance = np.random.default_rng(seed)
-        num_tables, num_seeds = self.lost_TSMM.shape[:2]
+        num_tables, num_seeds = of.shape[:2]
         drawn = np.empty((rounds, len(self.methods)))
         for number in range(rounds):
             tables = chance.integers(num_tables, size=(num_tables, 1))
             seeds_TS = chance.integers(num_seeds, size=(num_tables, num_seeds))
-            ranks_TM = _ranks(self.lost_TSMM[tables, seeds_TS])
-            drawn[number] = _mean(ranks_TM, ~np.isnan(ranks_TM), axis=0)
+            found_TM = statistic(of[tables, seeds_TS])
+            drawn[number] = _mean(found_TM, ~np.isnan(found_TM), axis=0)
         low, high = np.nanquantile(drawn, [0.025, 0.975], axis=0)
-        means = self.mean_ranks()
-        return {name: Interval(*map(float, of)) for name, *of in zip(self.methods, means, low, high, strict=True)}
+        return {name: Interval(*map(float, each)) for name, *each in zip(self.methods, means, low, high, strict=True)}
 
 
 def _ranks(lost_TSMM: Floats) -> Floats:
     """(T, M): each pair over the seeds that both have; a method is as good as itself, which is no half a rank."""
-    ranks: Floats = _mean(lost_TSMM, ~np.isnan(lost_TSMM), axis=1).sum(axis=2) + 0.5
+    ranks: Floats = _over_seeds(lost_TSMM).sum(axis=2) + 0.5
     return ranks
+
+
+def _over_seeds(values_TS: Floats) -> Floats:
+    """The mean over the seeds that are there."""
+    return _mean(values_TS, ~np.isnan(values_TS), axis=1)
 
 
 def _mean(values: Floats, there: npt.NDArray[np.bool_], *, axis: int) -> Floats:

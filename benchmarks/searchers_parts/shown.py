@@ -60,14 +60,16 @@ def _of(runs: Sequence[Run], group: Group) -> list[Run]:
     return [run for run in runs if run.trainings >= group.budgets[-1]]
 
 
-def tables_of(runs: Sequence[Run], methods: Sequence[Method]) -> list[str]:
-    """For each group mean ranks and regret; regret at the last budget for each table; the time of a suggestion."""
+def tables_of(runs: Sequence[Run], methods: Sequence[Method], beside: str | None = None) -> list[str]:
+    """For each group mean ranks and regret; how often `beside` was better than the others; regret at the last budget
+    for each table; the time of a suggestion."""
     if not runs:
         return ["no runs"]
     found = groups(runs, methods)
     last = {budget: None for group in found for budget in group.budgets[-1:]}
     return [
         *(each(runs, group) for group in found for each in (_ranks, _regrets)),
+        *([_duels(runs, found, beside)] if beside is not None else []),
         *(_by_table(runs, methods, budget) for budget in last),
         _times(runs, methods),
     ]
@@ -82,6 +84,22 @@ def _ranks(runs: Sequence[Run], group: Group) -> str:
         for name in sorted(group.methods, key=lambda name: _key(columns[0][name]))
     ]
     return table(header, rows)
+
+
+def _duels(runs: Sequence[Run], found: Sequence[Group], beside: str) -> str:
+    """A column for each group in which it is."""
+    columns = {
+        group.title: Duels.between(regrets(_of(runs, group), group.budgets), group.tables, group.methods).beaten_by(
+            beside
+        )
+        for group in found
+        if beside in group.methods
+    }
+    names = list(dict.fromkeys(name for column in columns.values() for name in column))
+    rows = [
+        [name, *(_interval(column[name]) if name in column else "-" for column in columns.values())] for name in names
+    ]
+    return table([f"{beside}: share better than", *columns], rows)
 
 
 def _seeds(runs: Sequence[Run], method: str) -> str:

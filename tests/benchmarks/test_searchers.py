@@ -91,6 +91,16 @@ def test_the_interval_shows_what_other_tables_would_have_said() -> None:
     assert (one.mean, one.low, one.high) == (1.5, 1.0, 2.0)
 
 
+def test_who_beat_whom_counts_the_seeds_that_both_have_and_ties_half() -> None:
+    runs = [run("a", seed=seed, losses=(0.5,)) for seed in range(4)]
+    runs += [run("b", seed=seed, losses=(loss,)) for seed, loss in enumerate((1.0, 0.5))]  # worse, equal
+    runs += [run("c", seed=seed, losses=(1.0 if seed else 0.0,)) for seed in range(4)]  # better once
+    duels = Duels.between(regrets(runs, (5,)), ["t"], ["a", "b", "c"])
+    assert {name: one.mean for name, one in duels.beaten_by("a").items()} == {"b": 0.75, "c": 0.75}
+    # c alone was better than b with seed 0, and b than c with seed 1
+    assert {name: one.mean for name, one in duels.beaten_by("b").items()} == {"a": 0.25, "c": 0.5}
+
+
 def test_mean_regrets_are_over_seeds() -> None:
     runs = [run("a", losses=(3.0, -1.0)), run("a", seed=1, losses=(1.0, 1.0))]
     means = mean_regrets(regrets(runs, (1, 5)), ["t"], ["a", "b"])

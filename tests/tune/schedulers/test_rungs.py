@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanwise.tune.schedulers.rungs import Key, PromotionRung, Rung
+from fanwise.tune.schedulers.rungs import Key, PromotionRung, Rung, StoppingRung
 
 LOSSES = st.sampled_from([0.0, 0.5, 0.5, 1.0, math.inf, -math.inf]) | st.floats(allow_nan=False)
 # Each step enters a loss or, of the entries that are there, forgets one, or says that its trial is over.
@@ -60,6 +60,31 @@ def test_the_best_trial_that_waits_is_promoted_when_it_is_in_the_top_share(steps
             entries.remove(some)
             waiting.discard(some)
             rung.forget(some)
+
+
+@given(STEPS, st.sampled_from([1.5, 2.0, 3.0, 4]))
+def test_who_enters_goes_on_in_the_top_share_or_as_an_equal_for_whom_there_is_room(
+    steps: list[Step], eta: float
+) -> None:
+    rung = StoppingRung(eta)
+    entries: dict[Key, bool] = {}
+    for number, (what, rank) in enumerate(steps):
+        if what == "enter":
+            key = (*rank, number)
+            top = sorted([*entries, key])[: max(1, int((len(entries) + 1) // eta))]
+            expected = key in top or (key[:2] == top[-1][:2] and sum(entries.values()) < len(top))
+            entries[key] = rung.enter(key)
+            assert entries[key] == expected
+        elif entries:
+            some = list(entries)[number * 7 % len(entries)]
+            rung.forget(some, went_on=entries.pop(some))
+
+
+@pytest.mark.parametrize("eta", [2.0, 3.0, 4.0])
+def test_of_trials_that_are_all_alike_one_in_eta_goes_on(eta: float) -> None:
+    rung = StoppingRung(eta)
+    gone_on = [rung.enter((0.0, 0.9, number)) for number in range(120)]
+    assert sum(gone_on) == 120 / eta and sum(gone_on[60:]) == 60 / eta
 
 
 def test_of_equal_losses_the_earlier_one_is_better() -> None:

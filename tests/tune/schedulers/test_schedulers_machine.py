@@ -67,6 +67,7 @@ class AshaModel:
         self.rungs: dict[int, list[tuple[float, int, int, int]]] = {level: [] for level in levels}
         self.promoted: set[tuple[int, int]] = set()  # level, entry's number
         self.over: set[int] = set()
+        self.gone_on: set[int] = set()  # numbers of entries, of "stopping"
 
     def began(self, trial_id: int) -> None: ...
 
@@ -92,7 +93,11 @@ class AshaModel:
         if self.type == "promotion":
             return Decision.PAUSE
         entries = sorted(self.rungs[level])
-        goes_on = entry in entries[: max(1, len(entries) // self.eta)]
+        top = entries[: max(1, len(entries) // self.eta)]
+        before = sum(number in self.gone_on for _, number, *_ in entries)
+        goes_on = entry in top or (told.loss == top[-1][0] and before < len(top))
+        if goes_on:
+            self.gone_on.add(told.number)
         return Decision.CONTINUE if goes_on else Decision.STOP
 
     def on_rewind(self, trial_id: int, to_iter: int) -> None:

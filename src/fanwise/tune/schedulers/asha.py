@@ -4,7 +4,7 @@
     "promotion"   a trial pauses at each level; a free worker takes up the best one of the top 1/eta, from the highest
                   rung down, and begins a new trial if there is none: Algorithm 2 of Li et al., arXiv 1810.05934
     "stopping"    a trial at a level is stopped at once unless it is in the top 1/eta of those that came there before;
-                  who comes first goes on
+                  who comes first goes on, and of equals as many as there is room for
 
 Stopping needs no checkpoints; promotion stops nobody too early, and takes back nothing. A report that has passed
 several levels counts for the highest. Several brackets are the asynchronous Hyperband of section 3.3: a new trial gets
@@ -23,7 +23,7 @@ from ..spaces import Space
 from ..values import at_least
 from .protocol import CONTINUE, PAUSE, STOP, Decision, New, NextTrial, Resume, Status
 from .resources import Resources, reached
-from .rungs import Key, PromotionRung, Rung
+from .rungs import Key, PromotionRung, StoppingRung
 from .settings import checked_objective, checked_searcher, checked_seed, checks_options, described_objectives
 
 Kind: TypeAlias = Literal["stopping", "promotion"]
@@ -36,6 +36,7 @@ class _Entry:
     iter: int
     level: int
     key: Key
+    went_on: bool = False
 
 
 @dataclass(slots=True)
@@ -121,12 +122,12 @@ class ASHAScheduler:
         self._seed = seed
         eta, count = self._resources.reduction_factor, len(self._levels)
         self._chances = _chances(self._num_brackets, count, eta)
-        self._stopping: list[list[Rung]] = []
+        self._stopping: list[list[StoppingRung]] = []
         self._promotion: list[list[PromotionRung]] = []
         for bracket in range(self._num_brackets):
             own = range(count - bracket)
             if self._type == "stopping":
-                self._stopping.append([Rung(eta, at_least=1) for _ in own])
+                self._stopping.append([StoppingRung(eta) for _ in own])
             else:
                 self._promotion.append([PromotionRung(eta) for _ in own])
         # Algorithm 2 looks from the highest rung down; of equal levels, at the bracket that compares earlier.
@@ -168,7 +169,7 @@ class ASHAScheduler:
         while trial.entries and trial.entries[-1].iter > to_iter:
             entry = trial.entries.pop()
             if self._stopping:
-                self._stopping[trial.bracket][entry.level - trial.bracket].forget(entry.key)
+                self._stopping[trial.bracket][entry.level - trial.bracket].forget(entry.key, went_on=entry.went_on)
             else:
                 self._promotion[trial.bracket][entry.level - trial.bracket].forget(entry.key)
         trial.target = self._target(trial.entries[-1].level + 1 if trial.entries else trial.bracket)
@@ -208,12 +209,12 @@ class ASHAScheduler:
         level = reached(self._levels, observation.resource) - 1
         key = (observation.infeasibility, observation.losses[0], self._num_entries)
         self._num_entries += 1
-        trial.entries.append(_Entry(observation.iter, level, key))
+        entry = _Entry(observation.iter, level, key)
+        trial.entries.append(entry)
         trial.target = self._target(level + 1)
         if self._stopping:
-            rung = self._stopping[trial.bracket][level - trial.bracket]
-            rung.enter(key)
-            return CONTINUE if rung.is_top(key) else STOP
+            entry.went_on = self._stopping[trial.bracket][level - trial.bracket].enter(key)
+            return CONTINUE if entry.went_on else STOP
         self._promotion[trial.bracket][level - trial.bracket].enter(key, observation.trial_id)
         return PAUSE
 

@@ -1,6 +1,7 @@
 """Which entries of a growing rung are among the best 1/eta, in O(log n) an entry.
 
     Rung           enters losses; says whether one of them is in the top share; forgets those that turn out void
+    StoppingRung   the same, and whether who enters goes on at once
     PromotionRung  the same, and which trial of the top share is to be promoted next
 
 A rung of n entries is two heaps: the best floor(n / eta) with the worst of them on top, and the rest with the best of
@@ -48,6 +49,11 @@ class Rung:
 
     def __len__(self) -> int:
         return self._size
+
+    @property
+    def top_size(self) -> int:
+        """How many the top share has."""
+        return self._top_size
 
     @property
     def last_inside(self) -> Key | None:
@@ -124,6 +130,41 @@ class Rung:
 
 def _negated(key: Key) -> Key:
     return -key[0], -key[1], -key[2]
+
+
+@final
+class StoppingRung:
+    """A rung whose trials go on or stop when they enter: on, if they are in the top share, which has at least one.
+
+    Many may be equal: an accuracy of one class in ten is what every network has before it learns. Then the top share is
+    full of the first of them, and as equals of these all later ones would stop. So an equal of the worst in the top
+    share goes on too while fewer have gone on than the top share has.
+
+    >>> rung = StoppingRung(3.0)
+    >>> [rung.enter((0.0, 0.9, number)) for number in range(7)]
+    [True, False, False, False, False, True, False]
+    """
+
+    __slots__ = ("_num_gone_on", "_rung")
+
+    def __init__(self, eta: float) -> None:
+        self._rung = Rung(eta, at_least=1)
+        self._num_gone_on = 0
+
+    def enter(self, key: Key) -> bool:
+        """One more entry, and whether its trial goes on."""
+        rung = self._rung
+        rung.enter(key)
+        last = rung.last_inside
+        assert last is not None, "there is at least one"
+        goes_on = rung.is_top(key) or (key[:2] == last[:2] and self._num_gone_on < rung.top_size)
+        self._num_gone_on += goes_on
+        return goes_on
+
+    def forget(self, key: Key, *, went_on: bool) -> None:
+        """The entry is void. `went_on`: what `enter` said of it."""
+        self._rung.forget(key)
+        self._num_gone_on -= went_on
 
 
 class _Waiting(NamedTuple):

@@ -90,7 +90,7 @@ def test_a_search_is_stopped_by_another_process_and_ends_in_order(pool: Pool, tm
     assert set(experiment.trials["status"]) == {"Stopped"}
 
 
-def test_a_wish_is_on_record_before_it_is_answered(pool: Pool, tmp_path: Path) -> None:
+def test_a_command_is_on_record_before_it_is_answered(pool: Pool, tmp_path: Path) -> None:
     with searching(pool, tmp_path) as running:
         for trial_id in (0, 1):
             ask_search(running.path, "pause", trial_id)
@@ -143,9 +143,9 @@ def test_a_configuration_of_a_persons_is_tried_next(pool: Pool, tmp_path: Path) 
         ("enqueue", ({"z": 7.0},), "'z' is not in the space"),
         ("pause", (77,), "the search has no trial 77; its trials so far are 0 to "),
         ("stop_trial", (-1,), "the search has no trial -1"),
-        ("pause", ("x",), "a search takes no wish 'pause' with 1 arguments"),
-        ("explode", (), "a search takes no wish 'explode' with 0 arguments"),
-        ("stop", (1, 2, 3), "a search takes no wish 'stop'"),
+        ("pause", ("x",), "a search takes no command 'pause' with 1 arguments"),
+        ("explode", (), "a search takes no command 'explode' with 0 arguments"),
+        ("stop", (1, 2, 3), "a search takes no command 'stop'"),
     ],
 )
 def test_what_cannot_be_is_refused_in_words_and_changes_nothing(
@@ -190,14 +190,14 @@ def test_a_stranger_without_the_key_is_let_do_nothing(pool: Pool, tmp_path: Path
 
 
 def test_one_who_goes_on_after_a_false_proof_is_cut_off(pool: Pool, tmp_path: Path) -> None:
-    """As a stranger would: it minds no proof of the listener's, and sends its wish behind its own false one."""
+    """As a stranger would: it minds no proof of the listener's, and sends its command behind its own false one."""
     with searching(pool, tmp_path) as running, near(running.path) as place:
         stranger = _stranger(str(place / SOCKET_NAME), b"")
         with stranger:
             assert stranger.recv(len(MAGIC) + NONCE_SIZE).startswith(MAGIC)
             head, _ = Plain().dumps(("stop", ()))
-            wish = b"".join(bytes(part) for part in encode(REQUEST, 1, head))
-            stranger.sendall(MAGIC + secrets.token_bytes(NONCE_SIZE) + secrets.token_bytes(32) + wish)
+            command = b"".join(bytes(part) for part in encode(REQUEST, 1, head))
+            stranger.sendall(MAGIC + secrets.token_bytes(NONCE_SIZE) + secrets.token_bytes(32) + command)
             try:
                 said = stranger.recv(4096)
             except ConnectionResetError:  # it was cut off with words unread

@@ -83,9 +83,9 @@ def test_a_report_after_the_end_of_its_trial_is_answered_and_recorded_as_late(st
 
 def test_a_trial_that_has_not_begun_can_be_told_to_stop(stage: Stage) -> None:
     stage.begin()
-    stage.turn(lambda: stage.search.wish(facts.Interrupt))
+    stage.turn(lambda: stage.search.command(facts.Interrupt))
     assert [job.told for job in stage.engine.jobs] == [["terminate"], ["terminate"]]
-    stage.turn(lambda: stage.search.wish(facts.Interrupt))
+    stage.turn(lambda: stage.search.command(facts.Interrupt))
     assert [job.told for job in stage.engine.jobs] == [["terminate", "kill"], ["terminate", "kill"]]
     for job in stage.engine.jobs:
         stage.end(job, Outcome("signal", "ended by SIGKILL"))
@@ -134,10 +134,10 @@ def test_the_record_gets_a_summary_every_few_seconds(stage: Stage) -> None:
     assert (summary["best"], summary["finished"], summary["last_s"]) == ([0.5, 0], False, 5.5)
 
 
-def test_a_wish_is_told_to_be_heard_when_it_is_on_record(stage: Stage) -> None:
+def test_a_command_is_answered_when_it_is_on_record(stage: Stage) -> None:
     stage.begin()
     heard: list[int] = []
-    stage.search.wish(
+    stage.search.command(
         lambda now_s: facts.Command(now_s, "pause", 0), lambda: heard.append(len(stage.events("command")))
     )
     assert heard == []
@@ -300,7 +300,7 @@ def test_a_search_may_be_abandoned_when_its_hub_has_ended(stage: Stage) -> None:
 def test_the_same_end_is_not_told_twice(stage: Stage) -> None:
     stage.begin(stop=StoppingCriterion(max_num_trials_started=1), n_workers=1)
     stage.end(stage.engine.jobs[0])
-    stage.turn(stage.search.abandon, lambda: stage.search.wish(facts.Interrupt))
+    stage.turn(stage.search.abandon, lambda: stage.search.command(facts.Interrupt))
     stage.gone(stage.engine.jobs[0])
     assert stage.search.failure is None
     assert len(stage.orders("finish")) == 1

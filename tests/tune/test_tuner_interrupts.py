@@ -227,7 +227,7 @@ class EndlessSearch:
         self.abandoned_by: list[str] = []
         self._ends_at = ends_at
 
-    def wish(self, make: Callable[[float], Fact]) -> None:
+    def command(self, make: Callable[[float], Fact]) -> None:
         assert make is Interrupt
         self.interrupts += 1
 

@@ -41,7 +41,7 @@ from .record.progress import Progress
 from .record.reading import read_meta
 from .record.restoring import fresh_tuning, restore
 from .record.writer import Record
-from .remote.wishes import completed
+from .remote.commands import completed
 from .schedulers.protocol import Decision, Scheduler, Status
 from .schedulers.settings import checked_seed
 from .searchers.base import Mode, Objective, Searcher

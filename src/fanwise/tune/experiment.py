@@ -30,6 +30,7 @@ from .record.overview import State as State
 from .record.overview import is_written, state_of
 from .record.reading import FILE_NAME, iter_events, read_meta
 from .record.snapshot import SearchSnapshot
+from .terminal.method import method_line
 from .terminal.page import search_page
 
 if TYPE_CHECKING:
@@ -87,7 +88,9 @@ class Experiment:
 
     def _repr_html_(self) -> str:
         """What a notebook shows of it."""
-        return search_page(self.snapshot(), self.state if self.end_reason is None else f"ended: {self.end_reason}")
+        state = self.state if self.end_reason is None else f"ended: {self.end_reason}"
+        method = method_line(self._meta.get("scheduler", {}))
+        return search_page(self.snapshot(), f"{state} ({method})" if method else state)
 
     @property
     def name(self) -> str:

@@ -168,11 +168,11 @@ class Search:
         self._hand_in(first(self.now_s()))
 
     @_breaks_off
-    def wish(self, make: Callable[[float], Fact], then: Callable[[], None] | None = None) -> None:
-        """A person's wish: Ctrl-C, stop, pause, a configuration. On the loop's thread.
+    def command(self, make: Callable[[float], Fact], then: Callable[[], None] | None = None) -> None:
+        """A person's command: Ctrl-C, stop, pause, a configuration. On the loop's thread.
 
         Args:
-            then: called when the wish is on record; never, when the search is over or breaks here.
+            then: called when the command is on record; never, when the search is over or breaks here.
         """
         if self.failure is None and not self.finished.is_set():
             self._hand_in(make(self.now_s()))

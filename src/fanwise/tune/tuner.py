@@ -48,8 +48,8 @@ from .record.progress import Progress
 from .record.reading import read_meta
 from .record.restoring import fresh_tuning, last_settings, restore
 from .record.writer import Record
+from .remote.commands import command_for, completed
 from .remote.listening import WishListener
-from .remote.wishes import completed, wish_for
 from .reporting import run_objective
 from .runner import Plan, Search
 from .schedulers.protocol import Scheduler
@@ -316,7 +316,7 @@ class Tuner:
         return self._search_to_the_end(lambda: None)
 
     def _search_to_the_end(self, begun_at_last: Callable[[], None]) -> Experiment:
-        """`run`, in whatever thread. `begun_at_last`: is called when wishes are heard."""
+        """`run`, in whatever thread. `begun_at_last`: is called when commands are heard."""
         if self._ran:
             raise ValueError("this tuner has run. A search is run once: make a new Tuner, or Tuner.resume(name).")
         if self._pool is None and in_job():
@@ -361,23 +361,23 @@ class Tuner:
         self._raise_failure(search, interrupts)
         return Experiment(self.path)
 
-    # -- wishes, from other threads --------------------------------------------------------------------------------
+    # -- commands, from other threads --------------------------------------------------------------------------------
 
     def stop(self, reason: str = "stopped by hand") -> None:
         """End the running search as its stopping criterion would; `run()` returns then. By any thread."""
-        self._wish(lambda now_s: facts.Interrupt(now_s, reason))
+        self._command(lambda now_s: facts.Interrupt(now_s, reason))
 
     def pause(self, trial_id: int) -> None:
         """Pause a trial at its next report; it keeps its last checkpoint, its worker goes on. By any thread."""
-        self._wish(lambda now_s: facts.Command(now_s, "pause", trial_id))
+        self._command(lambda now_s: facts.Command(now_s, "pause", trial_id))
 
     def unpause(self, trial_id: int) -> None:
         """Go on with a trial that was paused by hand. By any thread."""
-        self._wish(lambda now_s: facts.Command(now_s, "resume", trial_id))
+        self._command(lambda now_s: facts.Command(now_s, "resume", trial_id))
 
     def stop_trial(self, trial_id: int) -> None:
         """End one trial for good. By any thread."""
-        self._wish(lambda now_s: facts.Command(now_s, "stop", trial_id))
+        self._command(lambda now_s: facts.Command(now_s, "stop", trial_id))
 
     def enqueue(self, config: Mapping[str, object]) -> None:
         """Try this configuration next; what it leaves out is drawn at random. By any thread.
@@ -387,20 +387,20 @@ class Tuner:
             ClosedError: the search does not run.
         """
         complete = completed(config, self.space, self.seed)
-        self._wish(lambda now_s: facts.Enqueued(now_s, complete))
+        self._command(lambda now_s: facts.Enqueued(now_s, complete))
 
-    def _wish(self, make: Callable[[float], Fact]) -> None:
+    def _command(self, make: Callable[[float], Fact]) -> None:
         search, hub = self._search, self._hub
         if search is None or hub is None or search.finished.is_set():
             raise ClosedError(f"the search {self.name!r} does not run.")
-        hub.call_soon(lambda: search.wish(make))
+        hub.call_soon(lambda: search.command(make))
 
     def _hear(self, search: Search, word: str, args: Sequence[object], answer: Callable[[str], None]) -> None:
         """What another process wants, on the hub's thread. ValueError: it cannot be."""
         if search.finished.is_set() or search.failure is not None:
             raise ValueError(f"the search {self.name!r} is over")
-        wish = wish_for(word, args, progress=search.progress, space=self.space, seed=self.seed)
-        search.wish(wish.make, lambda: answer(wish.answer))
+        command = command_for(word, args, progress=search.progress, space=self.space, seed=self.seed)
+        search.command(command.make, lambda: answer(command.answer))
 
     # -- before ----------------------------------------------------------------------------------------------------
 

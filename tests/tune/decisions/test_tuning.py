@@ -1,4 +1,4 @@
-"""The tuner's decisions, one example each: schedules, limits, retries, pauses, checkpoints, wishes, late facts."""
+"""The tuner's decisions, one example each: schedules, limits, retries, pauses, checkpoints, commands, late facts."""
 
 import heapq
 import math
@@ -1304,7 +1304,7 @@ def test_a_search_that_was_killed_before_it_began_begins() -> None:
     assert resumed(tuning_of(n_workers=1)) == [start(0, 0)]
 
 
-# A person's wishes
+# A person's commands
 
 
 def command(tuning: Search, what: Any, trial_id: int) -> list[Order]:  # Any: one of three words
@@ -1333,7 +1333,7 @@ def test_a_hold_outlasts_the_schedulers_wish_to_go_on() -> None:
     assert tuning.run(2, 1.0)[-1] == start(0, 0, attempt=1)
 
 
-def test_a_wish_to_pause_can_be_taken_back() -> None:
+def test_a_command_to_pause_can_be_taken_back() -> None:
     tuning = tuning_of(n_workers=1)
     tuning.begin()
     command(tuning, "pause", 0)
@@ -1417,7 +1417,7 @@ def test_a_clone_of_a_trial_paused_by_hand_starts_from_its_checkpoint_too() -> N
     assert tuning.free(0, 0) == [Start(1, 0, {"x": 7}, 0, 1, "a", source=0)]
 
 
-def test_wishes_about_trials_that_are_over_or_never_were_change_nothing() -> None:
+def test_commands_about_trials_that_are_over_or_never_were_change_nothing() -> None:
     tuning = tuning_of(n_workers=1)
     tuning.begin()
     tuning.run(0, 1.0)

@@ -34,7 +34,7 @@ Losses = Callable[[Mapping[str, object]], tuple[float, ...]]
 @pytest.fixture(scope="module", autouse=True)
 def _libraries_loaded() -> None:
     """BoTorch, loaded before a test begins: threadpoolctl, which it loads, leaves a variable in the environment."""
-    importlib.import_module("fanwise.tune.searchers.beliefs")
+    importlib.import_module("fanwise.tune.searchers.surrogate")
 
 
 def few() -> BayesianSearcher:
@@ -262,11 +262,11 @@ def test_what_a_running_trial_has_reported_is_not_its_last_word() -> None:
         configs[trial_id] = dict(searcher.suggest(Ask(trial_id, trial_id, PLANE)) or {})
         searcher.observe(observed(trial_id, configs[trial_id], 1, 1.0 + trial_id))
     searcher.suggest(Ask(2, 2, PLANE, pending=configs))
-    assert searcher._belief is None  # type: ignore[attr-defined]  # two trials run, none is over
+    assert searcher._surrogate is None  # type: ignore[attr-defined]  # two trials run, none is over
     searcher.on_end(0, "Completed")
     searcher.on_end(1, "Completed")
     searcher.suggest(Ask(3, 3, PLANE))
-    assert searcher._belief is not None  # type: ignore[attr-defined]
+    assert searcher._surrogate is not None  # type: ignore[attr-defined]
 
 
 def test_broken_numbers_lead_to_random_configurations_and_are_told_of_once(caplog: pytest.LogCaptureFixture) -> None:

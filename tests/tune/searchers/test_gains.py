@@ -17,8 +17,8 @@ pytest.importorskip("botorch")
 from botorch.models import MixedSingleTaskGP, SingleTaskGP
 
 from fanwise.tune.searchers import gains
-from fanwise.tune.searchers.beliefs import goodness, violation
 from fanwise.tune.searchers.gains import Gain
+from fanwise.tune.searchers.surrogate import goodness, violation
 from fanwise.tune.searchers.with_botorch import GaussianProcess, free_boxes, root_of
 
 

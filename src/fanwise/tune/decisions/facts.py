@@ -131,7 +131,7 @@ class Interrupt:
 
 @frozen
 class Command:
-    """A person's wish about one trial: pause it at its next report, go on with it, or stop it."""
+    """A person's command about one trial: pause it at its next report, go on with it, or stop it."""
 
     now_s: float
     what: Literal["pause", "resume", "stop"]

@@ -12,7 +12,7 @@ _WITHIN_S = 30.0
 
 
 def ask_search(folder: Path, word: str, *args: object, within_s: float = _WITHIN_S) -> str:
-    """Tell the search what is wanted (`wishes`); returns what will come of it, in words, when it is on record. Blocks.
+    """Tell the search what is wanted (`commands`); returns what will come of it, when it is on record. Blocks.
 
     Raises:
         ClosedError: it does not run, or not here; says what to do.

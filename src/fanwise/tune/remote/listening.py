@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 Hear = Callable[[str, Sequence[object], Callable[[str], None]], None]
 
-# A wish is a few words.
+# A command is a few words.
 _LIMITS = Limits(frame_bytes=1 << 20, buffers=0, mapped_bytes=0, pool_bytes=0)
 # How often it is looked whether the hub still runs.
 _CHECK_S = 0.25

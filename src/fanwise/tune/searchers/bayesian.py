@@ -1,10 +1,10 @@
 """Bayesian optimization: a Gaussian process of each outcome, and the configuration that is expected to gain most.
 
-    results  --fit-->  Belief  --propose-->  configurations, the one that gains most first
+    results  --fit-->  Surrogate  --propose-->  configurations, the one that gains most first
 
-`beliefs` has the model and the candidates, `gains` what they gain, `with_botorch` the processes; all three are loaded
+`surrogate` has the model and the candidates, `gains` what they gain, `with_botorch` the processes; all three are loaded
 with the first fit. A suggestion is a function of the results, of the trials that run and of the question's chance;
-nothing else is kept from one to the next but the belief of the last results.
+nothing else is kept from one to the next but the surrogate of the last results.
 """
 
 import logging
@@ -19,9 +19,9 @@ from .learner import Learner
 if TYPE_CHECKING:
     import numpy as np
 
-    from .beliefs import Belief
     from .encoding import Rows
     from .history import Data, Policy
+    from .surrogate import Surrogate
 
 _log = logging.getLogger(__name__)
 
@@ -68,29 +68,29 @@ class BayesianSearcher(Learner):
 
     def begin(self, space: Space, seed: int) -> None:
         super().begin(space, seed)
-        self._belief: Belief | None = None
+        self._surrogate: Surrogate | None = None
         self._has_told = False
 
     def fit(self, data: "Data", chance: "np.random.Generator") -> None:
-        from .beliefs import Belief
+        from .surrogate import Surrogate
 
-        self._belief = None
+        self._surrogate = None
         if not self.encoder.num_dims:
             return  # a space of constants: there is nothing to choose
         try:
-            self._belief = Belief(self.encoder, data, num_candidates=self.num_candidates)
+            self._surrogate = Surrogate(self.encoder, data, num_candidates=self.num_candidates)
         except ArithmeticError as error:
             self._tell(f"{error}; hyperparameters stay what their priors expect")
             try:
-                self._belief = Belief(self.encoder, data, num_candidates=self.num_candidates, is_fitted=False)
+                self._surrogate = Surrogate(self.encoder, data, num_candidates=self.num_candidates, is_fitted=False)
             except ArithmeticError as again:
                 self._tell(f"{again}; random configurations are suggested")
 
     def propose(self, pending_PD: "Rows", chance: "np.random.Generator") -> "Rows":
-        if self._belief is None:
+        if self._surrogate is None:
             return self.encoder.sample(1, chance)
         try:
-            return self._belief.proposals(pending_PD, chance)
+            return self._surrogate.proposals(pending_PD, chance)
         except ArithmeticError as error:
             self._tell(f"{error}; random configurations are suggested")
             return self.encoder.sample(1, chance)

@@ -80,7 +80,7 @@ def watch(
     until_s: float | None = None
     while True:
         while told < min(interrupts.count, len(_HINTS)):
-            hub.call_soon(lambda: search.wish(Interrupt))
+            hub.call_soon(lambda: search.command(Interrupt))
             screen.say(_HINTS[told])
             told += 1
         if search.finished.wait(screen.pause_s):

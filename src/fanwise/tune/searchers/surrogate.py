@@ -1,4 +1,4 @@
-"""Beliefs: what is thought of a space after some results, and the configurations that follow from it.
+"""The surrogate: what is expected anywhere in a space after some results, and the configurations that follow from it.
 
     results  --standardised-->  mean 0, variance 1  --GaussianProcess-->  one for each objective and constraint
     anywhere, and near the best  --Gain-->  the best of them  --nearby, twice, with shorter steps-->  proposals
@@ -37,7 +37,7 @@ _MOST_FITTED = 150  # the hyperparameters are fitted to so many trials, evenly f
 
 
 @final
-class Belief:
+class Surrogate:
     """Gaussian processes of all objectives and constraints.
 
     Args:

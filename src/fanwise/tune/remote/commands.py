@@ -1,6 +1,6 @@
-"""What a person may want of a running search, in words, as facts for it.
+"""What a person may tell a running search to do, in words, as facts for it.
 
-    "pause", (3,)  --wish_for(progress)-->  Command(now_s, "pause", 3) and what will come of it, in a sentence
+    "pause", (3,)  --command_for(progress)-->  Command(now_s, "pause", 3) and what will come of it, in a sentence
 
     stop                  the search ends; once more: what still runs is killed
     stop_trial 3          this trial ends for good
@@ -24,15 +24,15 @@ from ..spaces import Space
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class UserCommand:
     """`make` makes the fact from the time; `answer` is what the person is told."""
 
     make: Callable[[float], Fact]
     answer: str
 
 
-def wish_for(word: str, args: Sequence[object], *, progress: Progress, space: Space, seed: int) -> Wish:
-    """The wish behind a word and its arguments.
+def command_for(word: str, args: Sequence[object], *, progress: Progress, space: Space, seed: int) -> UserCommand:
+    """The command behind a word and its arguments.
 
     Raises:
         ValueError: there is no such word; or it cannot be now, says why.
@@ -48,7 +48,7 @@ def wish_for(word: str, args: Sequence[object], *, progress: Progress, space: Sp
             return _unpause(trial_id, progress)
         case "enqueue", [Mapping() as config]:
             return _enqueue(config, progress, space, seed)
-    raise ValueError(f"a search takes no wish {word!r} with {len(args)} arguments; both sides must run one version")
+    raise ValueError(f"a search takes no command {word!r} with {len(args)} arguments; both sides must run one version")
 
 
 def completed(config: Mapping[str, object], space: Space, seed: int) -> dict[str, object]:
@@ -56,43 +56,45 @@ def completed(config: Mapping[str, object], space: Space, seed: int) -> dict[str
     return space.complete(config, Chance(f"{seed}/enqueued/{sorted(config.items(), key=str)!r}"))
 
 
-def _stop(progress: Progress) -> Wish:
+def _stop(progress: Progress) -> UserCommand:
     ends = f"the search is ending already ({progress.reason})" if progress.reason else "the search ends"
-    return Wish(
+    return UserCommand(
         lambda now_s: facts.Interrupt(now_s, "stopped by hand"),
         f"{ends}: its trials are told to stop, and everything is kept; once more kills what still runs",
     )
 
 
-def _stop_trial(trial_id: int, progress: Progress) -> Wish:
+def _stop_trial(trial_id: int, progress: Progress) -> UserCommand:
     _living(trial_id, progress)
-    return Wish(_command("stop", trial_id), f"trial {trial_id} is told to stop")
+    return UserCommand(_command("stop", trial_id), f"trial {trial_id} is told to stop")
 
 
-def _pause(trial_id: int, progress: Progress) -> Wish:
+def _pause(trial_id: int, progress: Progress) -> UserCommand:
     if _living(trial_id, progress) is Status.PAUSED:
-        return Wish(_command("pause", trial_id), f"trial {trial_id} is paused, and stays so until it is unpaused")
-    return Wish(
+        return UserCommand(
+            _command("pause", trial_id), f"trial {trial_id} is paused, and stays so until it is unpaused"
+        )
+    return UserCommand(
         _command("pause", trial_id),
         f"trial {trial_id} pauses at its next report, and its worker goes on with others; unpaused, it goes on from "
         f"its last checkpoint, or without one from scratch",
     )
 
 
-def _unpause(trial_id: int, progress: Progress) -> Wish:
+def _unpause(trial_id: int, progress: Progress) -> UserCommand:
     if _living(trial_id, progress) is Status.PAUSED:
         answer = f"trial {trial_id} may go on: it does when a worker is free and the scheduler wants it"
     else:
         answer = f"trial {trial_id} is running, and goes on past its next report"
-    return Wish(_command("resume", trial_id), answer)
+    return UserCommand(_command("resume", trial_id), answer)
 
 
-def _enqueue(config: Mapping[str, object], progress: Progress, space: Space, seed: int) -> Wish:
+def _enqueue(config: Mapping[str, object], progress: Progress, space: Space, seed: int) -> UserCommand:
     if progress.reason is not None:
         raise ValueError(f"nothing more is tried: {progress.reason}")
     whole = completed(config, space, seed)
     shown = ", ".join(f"{name}={value}" for name, value in whole.items())
-    return Wish(lambda now_s: facts.Enqueued(now_s, whole), f"tried next: {shown}")
+    return UserCommand(lambda now_s: facts.Enqueued(now_s, whole), f"tried next: {shown}")
 
 
 def _command(what: Literal["pause", "resume", "stop"], trial_id: int) -> Callable[[float], Fact]:

@@ -20,6 +20,7 @@ import pytest
 from fanwise.base.version import VERSION
 from fanwise.cli.app import main
 from fanwise.testing.programs import Finished, LoadedInterpreter, run_program
+from fanwise.tune import load_experiment
 from fanwise.tune.record.writer import Record
 
 START = "import sys; sys.argv[0] = 'fanwise'; from fanwise.cli import main; main()"
@@ -300,6 +301,22 @@ def test_no_text_of_a_record_drives_the_terminal(foreign: str, typed: Typed, pla
     assert r"\x1b[2Jgone" in told[2].out
 
 
+def test_a_sampler_of_optuna_is_a_searcher_with_its_options(place: Place) -> None:
+    pytest.importorskip("optuna")
+    options = ["--space", "space.yaml", "--metric", "loss", "--trials", "3", "--workers", "1", "--scheduler", "median"]
+    settings = ["--option", "n_startup_trials=2", "--option", "budget_s=60", "--option", "grace_time=2"]
+    searcher = ["--searcher", "optuna:TPESampler", *settings]
+    done = place.fanwise("tune", "run", "train.py:train", "--name", "by-optuna", *options, *searcher)
+    assert done.status == 0, done.said
+    told = load_experiment(place.home / "by-optuna").metadata["scheduler"]["scheduler"]["searcher"]
+    assert told == {
+        "name": "OptunaSearcher",
+        "sampler": "TPESampler",
+        "options": {"n_startup_trials": 2},
+        "budget_s": 60.0,
+    }
+
+
 COMMANDS = [
     *((name,) for name in ("demo", "devices", "secret")),
     *(("tune", name) for name in ("run", "resume", "ls", "show", "watch", "stop", "pause", "unpause", "enqueue")),
@@ -390,6 +407,17 @@ RUN = ("tune", "run", "train.py:train", "--space", "space.yaml", "--metric", "lo
             "--scheduler must be one of fifo, asha, halving, hyperband, median, pbt, got",
         ),
         ((*RUN, "--searcher", "gird"), 2, "did you mean 'grid'?"),
+        ((*RUN, "--searcher", "gird"), 2, "--searcher must be one of random, grid,"),
+        (
+            (*RUN, "--searcher", "optuna:TPESample"),
+            2,
+            "--searcher 'optuna:TPESample': optuna.samplers has no 'TPESample'; did you mean 'TPESampler'?",
+        ),
+        (
+            (*RUN, "--searcher", "optuna:TPESampler", "--option", "n_startup=3"),
+            2,
+            "optuna:TPESampler and fifo have no option 'n_startup'; did you mean 'n_startup_trials'?",
+        ),
         ((*RUN, "--option", "max_t"), 2, "--option must be key=value, e.g. learning_rate=0.1, got 'max_t'"),
         ((*RUN, "--option", "max_tt=3", "--scheduler", "asha"), 2, "have no option 'max_tt'; did you mean 'max_t'?"),
         ((*RUN, "--option", "metric=x"), 2, "say --metric instead of --option metric=..."),

@@ -17,7 +17,8 @@ from ..tune import (
     Scheduler,
     SuccessiveHalving,
 )
-from ..tune.searchers.by_name import SEARCHERS
+from ..tune.searchers.by_name import OF_OPTUNA, maker_of
+from ..tune.searchers.optuna_searcher import sampler_options
 from .usage import UsageError
 
 SCHEDULERS: Mapping[str, Callable[..., Any]] = {  # Any: each has options of its own
@@ -53,9 +54,12 @@ def scheduler_of(
     Raises:
         UsageError: no such name or option, or a value that it does not take; says which there are.
     """
-    make_searcher = _named("--searcher", searcher, SEARCHERS)
-    make_scheduler = _named("--scheduler", scheduler, SCHEDULERS)
-    its, theirs = _options_of(make_searcher), _options_of(make_scheduler)
+    try:
+        make_searcher, its = _searcher_and_options(searcher)
+    except ValueError as error:
+        raise UsageError(f"--{error}") from error
+    make_scheduler = _scheduler_named(scheduler)
+    theirs = _options_of(make_scheduler)
     refuse_own(options)
     for name in options:
         if name not in its and name not in theirs:
@@ -85,10 +89,22 @@ def refuse_own(options: Mapping[str, object]) -> None:
             raise UsageError(f"say {_OWN[name]} instead of --option {name}=...")
 
 
-def _named(option: str, name: str, known: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:  # Any: as above
-    if name not in known:
-        raise UsageError(f"{option} must be one of {', '.join(known)}, got {name!r}{did_you_mean(name, known)}")
-    return known[name]
+def _searcher_and_options(name: str) -> tuple[Callable[..., Any], list[str]]:  # Any: as above
+    """What makes the searcher, and the names of its options."""
+    make = maker_of(name)
+    if name.startswith(OF_OPTUNA):
+        try:
+            return make, ["budget_s", *sampler_options(name.removeprefix(OF_OPTUNA))]
+        except ValueError as error:
+            raise ValueError(f"searcher {name!r}: {error}") from error
+    return make, _options_of(make)
+
+
+def _scheduler_named(name: str) -> Callable[..., Any]:  # Any: as above
+    if name not in SCHEDULERS:
+        known = ", ".join(SCHEDULERS)
+        raise UsageError(f"--scheduler must be one of {known}, got {name!r}{did_you_mean(name, SCHEDULERS)}")
+    return SCHEDULERS[name]
 
 
 def _options_of(make: Callable[..., Any]) -> list[str]:  # Any: as above

@@ -46,8 +46,9 @@ def tune_run(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="What chooses configurations: random, grid, sobol, local, evolution, forest, tpe, cqr, bore or "
-            "bayesopt. Default: one that suits the search; with another scheduler than fifo, random.",
+            help="What chooses configurations: random, grid, sobol, local, evolution, forest, tpe, cqr, bore, "
+            "bayesopt, or optuna:TPESampler and others of Optuna. Default: one that suits the search; with another "
+            "scheduler than fifo, random.",
         ),
     ] = None,
     scheduler: Annotated[

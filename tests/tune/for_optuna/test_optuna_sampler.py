@@ -34,6 +34,7 @@ from fanwise.tune import (
     uniform,
 )
 from fanwise.tune.searchers.by_name import SEARCHERS
+from fanwise.tune.searchers.forest_searcher import ForestSearcher
 from fanwise.tune.spaces.with_optuna import suggest
 
 optuna: Any = pytest.importorskip("optuna")
@@ -65,10 +66,11 @@ def _quiet() -> Any:
 
 
 OURS: dict[str, Callable[[], Searcher]] = {
-    **{name: make for name, make in SEARCHERS.items() if name not in ("bo", "bore", "cqr", "tpe")},
+    **{name: make for name, make in SEARCHERS.items() if name not in ("bayesopt", "bore", "cqr", "forest", "tpe")},
     "grid": lambda: GridSearcher(3),
     "tpe": lambda: TPESearcher(4),
     "bore": lambda: BORESearcher(num_init=4, num_trees=8, num_candidates=100),
+    "forest": lambda: ForestSearcher(4, num_trees=8, num_candidates=100),
     "cqr": lambda: CQRSearcher(num_init=4, num_trees=8, num_candidates=100),
 }
 
@@ -193,7 +195,7 @@ def test_our_searchers_work_in_a_study(name: str, check: Callable[..., None]) ->
 
 def test_bayesian_optimization_works_in_a_study() -> None:
     pytest.importorskip("botorch")
-    study = optuna.create_study(sampler=optuna_sampler("bo", LINE, seed=0))
+    study = optuna.create_study(sampler=optuna_sampler("bayesopt", LINE, seed=0))
     study.optimize(lambda trial: (trial.suggest_float("x", -1, 1) - 0.3) ** 2, n_trials=12)
     assert study.best_value < 0.01
 

@@ -11,6 +11,7 @@ import pytest
 from fanwise.base.errors import NotInstalled
 from fanwise.testing.searcher_contract import CHECKS, CHECKS_OF_A_MODEL, SPACES, Check, Make, Play, begun
 from fanwise.tune import (
+    ASHA,
     NSGA2,
     FIFOScheduler,
     OptunaSearcher,
@@ -448,6 +449,15 @@ def test_wrong_arguments_are_told_with_what_is_right() -> None:
     ):
         with pytest.raises((TypeError, ValueError), match=problem):
             searcher.check(LINE)
+
+
+def test_a_sampler_has_a_name_in_texts() -> None:
+    by_name = ASHA(metric="loss", max_t=9, searcher="optuna:TPESampler")
+    assert by_name.describe()["searcher"] == OptunaSearcher("TPESampler").describe()
+    with pytest.raises(ValueError, match=r"optuna.samplers has no 'TPESample'; did you mean 'TPESampler'\?"):
+        ASHA(metric="loss", max_t=9, searcher="optuna:TPESample").check(LINE)
+    with pytest.raises(ValueError, match=r"searcher must be one of random, .*bayesopt, optuna:NAME, got 'optuna'"):
+        ASHA(metric="loss", max_t=9, searcher="optuna")
 
 
 def test_a_sampler_that_needs_another_is_made_by_a_function() -> None:

@@ -1,6 +1,10 @@
-"""Searchers by the names that texts have for them: `ASHA(searcher="tpe")`, and `--searcher tpe` on the command line."""
+"""Searchers by the names that texts have for them: `ASHA(searcher="tpe")`, and `--searcher tpe` on the command line.
+
+`optuna:TPESampler` is a sampler of Optuna by its name there.
+"""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from ...base.nearest import did_you_mean
 from .base import Searcher
@@ -11,6 +15,7 @@ from .evolution import EvolutionSearcher
 from .forest_searcher import ForestSearcher
 from .grid import GridSearcher
 from .local_search import LocalSearcher
+from .optuna_searcher import OptunaSearcher
 from .random_search import RandomSearcher
 from .sobol import SobolSearcher
 from .tpe import TPESearcher
@@ -29,6 +34,22 @@ SEARCHERS: Mapping[str, Callable[..., Searcher]] = {
 }
 """Each can be made without arguments."""
 
+OF_OPTUNA = "optuna:"
+
+
+def maker_of(name: str) -> Callable[..., Searcher]:
+    """What makes the searcher of this name, with its settings as keywords.
+
+    Raises:
+        ValueError: no searcher has the name.
+    """
+    if name.startswith(OF_OPTUNA):
+        return partial(OptunaSearcher, name.removeprefix(OF_OPTUNA))
+    if name not in SEARCHERS:
+        known = ", ".join([*SEARCHERS, f"{OF_OPTUNA}NAME"])
+        raise ValueError(f"searcher must be one of {known}, got {name!r}{did_you_mean(name, SEARCHERS)}")
+    return SEARCHERS[name]
+
 
 def searcher_of(given: Searcher | str | None) -> Searcher | None:
     """The searcher of this name; a searcher, or None, as it is.
@@ -37,9 +58,4 @@ def searcher_of(given: Searcher | str | None) -> Searcher | None:
         ValueError: no searcher has the name.
         NotInstalled: the searcher needs a library that is not there; names the extra.
     """
-    if not isinstance(given, str):
-        return given
-    if given not in SEARCHERS:
-        known = ", ".join(SEARCHERS)
-        raise ValueError(f"searcher must be one of {known}, got {given!r}{did_you_mean(given, SEARCHERS)}")
-    return SEARCHERS[given]()
+    return maker_of(given)() if isinstance(given, str) else given

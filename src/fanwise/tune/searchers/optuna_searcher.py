@@ -273,6 +273,18 @@ class OptunaSearcher(Searcher):
         return {"name": "OptunaSearcher", "sampler": self.name, "options": options, "budget_s": self.budget_s}
 
 
+def sampler_options(sampler: str) -> list[str]:
+    """The names of the options of a sampler of Optuna.
+
+    Raises:
+        ValueError: there is no sampler of this name.
+        NotInstalled: Optuna is not there.
+    """
+    from .with_optuna import options_of
+
+    return options_of(sampler)
+
+
 def _last_report(observation: Observation) -> "LastReport | None":
     from .with_optuna import LastReport
 

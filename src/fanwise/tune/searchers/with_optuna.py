@@ -254,6 +254,11 @@ def made(make: str | Callable[..., Any], options: Mapping[str, Any], seed: int) 
     return sampler
 
 
+def options_of(sampler: str) -> list[str]:
+    """The names of the options of a sampler. ValueError: there is none of this name."""
+    return [name for name in inspect.signature(_named(sampler)).parameters if name != "seed"]
+
+
 def _named(name: str) -> Callable[..., Any]:
     known = [known for known in optuna.samplers.__all__ if known.endswith("Sampler")]
     if name not in known:

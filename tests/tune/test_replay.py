@@ -1,8 +1,11 @@
 """Every decision of a search is made again from its record alone, bit for bit; and what is made otherwise is found."""
 
+import json
 import random
 import re
+import sqlite3
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +17,12 @@ from fanwise.pool import Pool
 from fanwise.testing.simulated_record import record_simulated
 from fanwise.tune import (
     ASHA,
+    BOHB,
     MOASHA,
+    TPE,
     Ask,
+    BORESearcher,
+    CQRSearcher,
     Decision,
     FIFOScheduler,
     GridSearch,
@@ -36,11 +43,13 @@ from fanwise.tune import (
     Space,
     Status,
     SuccessiveHalving,
+    TPESearcher,
     Tuner,
     choice,
     finrange,
     lograndint,
     loguniform,
+    open_search,
     ordinal,
     qloguniform,
     randint,
@@ -209,6 +218,78 @@ def test_the_command_fails_with_the_first_differences(tmp_path: Path, capsys: py
     said = capsys.readouterr().out
     assert "7 events came out otherwise\nevent 2, Suggested at 0.000 s\n  recorded  {" in said
     assert said.endswith("(and 2 more, which may follow from these)\n")
+
+
+LEARNERS: Mapping[str, Callable[[], Scheduler]] = {
+    "tpe": lambda: TPE(metric="loss", num_init=4),
+    "cqr": lambda: FIFOScheduler(CQRSearcher(num_init=4, num_trees=3), metric="loss"),
+    "bore": lambda: FIFOScheduler(BORESearcher(num_init=4, num_trees=3), metric="loss"),
+    "bohb": lambda: BOHB(metric="loss", **BUDGET, num_init=4),
+    "asha-cqr": lambda: ASHA(metric="loss", **BUDGET, searcher=CQRSearcher(num_init=4, num_trees=3)),
+    "moasha-tpe": lambda: MOASHA(metric=["loss", "size"], mode=["min", "max"], **BUDGET, searcher=TPESearcher(4)),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "thinking_s"),
+    [("tpe", 0.0), ("cqr", 1.5), ("bore", 0.0), ("bohb", 1.5), ("asha-cqr", 0.0), ("moasha-tpe", 1.5)],
+)
+def test_what_a_model_suggested_is_suggested_again(tmp_path: Path, name: str, thinking_s: float) -> None:
+    faults = Faults(crashes_per_hour=100.0)
+    more: dict[str, Any] = {"faults": faults, "retries": 2, "max_equal_failures": None, "thinking_s": thinking_s}
+    replayed = replay_experiment(recorded(tmp_path / name, LEARNERS[name](), trials=25, **more))
+    assert (replayed.differences, replayed.other_versions) == ([], {})
+    assert replayed.num_suggestions >= 21
+
+
+def test_beside_another_version_of_a_library_the_suggestions_are_those_of_the_record(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = recorded(tmp_path / "tpe", LEARNERS["tpe"](), trials=25)
+    here = rewrite_version(folder, "numpy", "1.0")
+    replayed = replay_experiment(folder)
+    assert replayed.other_versions == {"numpy": ("1.0", here)}
+    assert (replayed.num_suggestions, replayed.differences) == (0, [])
+    assert replayed.num_decisions > 20
+    assert command("tune", "replay", str(folder)) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].endswith(": all the same")
+    assert said[1:] == [f"the suggestions are those of the record: numpy was 1.0 and is {here}"]
+
+
+def test_a_search_that_was_resumed_beside_another_version_counts_as_one_of_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FANWISE_HOME", str(tmp_path))
+    for _ in range(2):
+        with open_search({"x": uniform(0, 1)}, scheduler=SobolSearch(metric="loss"), name="twice") as opened:
+            trial = opened.ask()
+            assert trial is not None
+            opened.tell(trial, 0.5)
+    assert replay_experiment("twice").other_versions == {}
+    with closing(sqlite3.connect(tmp_path / "twice" / "record.sqlite")) as database, database:
+        (text,) = database.execute("SELECT body FROM events WHERE kind = 'resumed'").fetchone()
+        body = json.loads(text)
+        here, body["versions"]["scipy"] = body["versions"]["scipy"], "0.1"
+        database.execute("UPDATE events SET body = ? WHERE kind = 'resumed'", (json.dumps(body),))
+    assert replay_experiment("twice").other_versions == {"scipy": (f"{here} and 0.1", here)}
+
+
+def test_a_search_without_a_model_is_replayed_in_full_beside_any_version(tmp_path: Path) -> None:
+    folder = recorded(tmp_path / "random", SCHEDULERS["random"](), trials=5)
+    rewrite_version(folder, "numpy", "1.0")
+    replayed = replay_experiment(folder)
+    assert (replayed.other_versions, replayed.num_suggestions) == ({}, 5)
+
+
+def rewrite_version(folder: Path, library: str, version: str) -> str:
+    """As if the search had run beside this version; returns the one that there is."""
+    with closing(sqlite3.connect(folder / "record.sqlite")) as database, database:
+        (text,) = database.execute("SELECT value FROM meta WHERE key = 'versions'").fetchone()
+        versions = json.loads(text)
+        here, versions[library] = versions[library], version
+        database.execute("UPDATE meta SET value = ? WHERE key = 'versions'", (json.dumps(versions),))
+    return str(here)
 
 
 def command(*arguments: str) -> int:

@@ -14,9 +14,14 @@ def replay_lines(name: str) -> tuple[list[str], bool]:
         f"{counted(replayed.num_facts, 'event')}, {counted(replayed.num_decisions, 'decision')} and "
         f"{counted(replayed.num_suggestions, 'suggestion')} of {printable_line(name)}"
     )
+    others = [
+        f"{printable_line(name)} was {printable_line(then)} and is {printable_line(now)}"
+        for name, (then, now) in replayed.other_versions.items()
+    ]
+    taken = [f"the suggestions are those of the record: {', '.join(others)}"] if others else []
     if not replayed.num_different:
-        return [f"{compared}: all the same"], True
-    lines = [f"{compared}: {counted(replayed.num_different, 'event')} came out otherwise"]
+        return [f"{compared}: all the same", *taken], True
+    lines = [*taken, f"{compared}: {counted(replayed.num_different, 'event')} came out otherwise"]
     for difference in replayed.differences[:_MOST_SHOWN]:
         lines += _shown(difference)
     if replayed.num_different > _MOST_SHOWN:

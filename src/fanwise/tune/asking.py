@@ -33,7 +33,7 @@ from .decisions.facts import Fact, Outcome
 from .decisions.orders import Answer, Finish, Judged, Order, Start
 from .decisions.transfer import Taken
 from .experiment import Experiment
-from .opening import check_same, checked_stop, copied, described, scheduler_for, seed_of, space_of
+from .opening import check_same, checked_stop, copied, described, scheduler_for, seed_of, space_of, versions_of
 from .program import ASKED, Program, asked_and_told, load_program, save_program
 from .record.names import check_name, experiments_folder, new_name
 from .record.notes import Notes
@@ -125,7 +125,9 @@ class OpenSearch:
         for fact in earlier:
             self._hand_in(fact)
         self._hand_in(
-            facts.Resumed(self._now_s(), stop=None if stop is None else stop.to_json())
+            facts.Resumed(
+                self._now_s(), stop=None if stop is None else stop.to_json(), versions=versions_of(self._scheduler)
+            )
             if restored
             else facts.Begin(self._now_s())
         )

@@ -143,8 +143,13 @@ def described(
         "n_workers": n_workers,
         "stop": stop.to_json(),
         "created_s": time.time(),
-        "versions": _versions(),
+        "versions": versions_of(scheduler),
     }
+
+
+def libraries_of(scheduler: Scheduler) -> tuple[str, ...]:
+    """The packages whose versions the suggestions depend on; see `Searcher.libraries`."""
+    return tuple(getattr(scheduler.searcher, "libraries", ()))
 
 
 def check_same(
@@ -174,12 +179,14 @@ def check_same(
         )
 
 
-def _versions() -> dict[str, str]:
+def versions_of(scheduler: Scheduler) -> dict[str, str]:
     """What the results may depend on; a library that is not installed as a package of its name is left out."""
     from importlib.metadata import PackageNotFoundError, version
 
     versions = {"fanwise": VERSION, "python": sys.version.split()[0]}
-    for name in ("torch", "numpy"):
+    for name in dict.fromkeys(("torch", "numpy", *libraries_of(scheduler))):
+        if name == "fanwise":
+            continue
         with suppress(PackageNotFoundError):
             versions[name] = version(name)
     return versions

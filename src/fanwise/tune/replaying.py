@@ -9,10 +9,10 @@ import os
 
 from .decisions.replay import Replayed
 from .experiment import folder_of
-from .opening import check_scheduler, copied
+from .opening import check_scheduler, copied, libraries_of, versions_of
 from .program import load_program
 from .record.reading import read_meta
-from .record.restoring import fresh_tuning, rehearse
+from .record.restoring import fresh_tuning, recorded_versions, rehearse
 from .schedulers.protocol import Scheduler
 
 
@@ -21,6 +21,10 @@ def replay_experiment(name_or_path: str | os.PathLike[str], *, scheduler: Schedu
 
     A scheduler or searcher is deterministic when nothing differs: then an experiment can be resumed at any moment, and
     a result can be explained. Blocks for about as long as the search took to decide.
+
+    Suggestions that depend on libraries (`Searcher.libraries`) are compared where these have the versions of then;
+    elsewhere those of the record are taken, and the result's `other_versions` says why. Their bits may depend on the
+    kind of CPU besides.
 
     Args:
         name_or_path: of the experiment.
@@ -39,4 +43,12 @@ def replay_experiment(name_or_path: str | os.PathLike[str], *, scheduler: Schedu
         scheduler = load_program(folder).scheduler
     check_scheduler(scheduler)
     fresh = copied(scheduler)
-    return rehearse(folder, fresh_tuning(meta, fresh), fresh.searcher)
+    here, recorded = versions_of(fresh), recorded_versions(folder, meta)
+    others = {
+        name: (" and ".join(recorded[name]), here.get(name, "not there"))
+        for name in libraries_of(fresh)
+        if name in recorded and recorded[name] != [here.get(name)]
+    }
+    replayed = rehearse(folder, fresh_tuning(meta, fresh), fresh.searcher, asks_anew=not others)
+    replayed.other_versions = others
+    return replayed

@@ -7,6 +7,7 @@ Whoever asks has told all observations before, and the thread takes both from on
 facts that had come in when it was ordered, and on nothing else.
 """
 
+import atexit
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -16,6 +17,8 @@ from .decisions.driving import asked, failed_suggestion
 from .decisions.facts import Suggested
 from .decisions.orders import Suggest
 from .searchers.base import Observation, Searcher
+
+_MOST_WAITED_S = 10.0
 
 
 class Suggester(Protocol):
@@ -65,7 +68,11 @@ class AtOnce:
 
 @final
 class InThread:
-    """A searcher that thinks. Its thread is a daemon: a fit that never ends keeps no program from ending."""
+    """A searcher that thinks. Its thread is a daemon: a fit that never ends keeps no program from ending.
+
+    But a program that ends waits some seconds for what it is thinking: a daemon that comes back from C++ while Python
+    is being taken down ends the process by SIGABRT ("terminate called without an active exception").
+    """
 
     def __init__(self, searcher: Searcher, tell: Callable[[Suggested], None], now_s: Callable[[], float]) -> None:
         self._searcher = searcher
@@ -74,7 +81,9 @@ class InThread:
         self._todo: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self.failure: BaseException | None = None
         self._closed = False
-        threading.Thread(target=self._run, name="fanwise-searcher", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="fanwise-searcher", daemon=True)
+        atexit.register(self._end)
+        self._thread.start()
 
     def observe(self, observation: Observation) -> None:
         self._todo.put(lambda: self._searcher.observe(observation))
@@ -106,7 +115,17 @@ class InThread:
         else:
             self._tell(failed_suggestion(self._searcher, order, self._now_s(), self.failure, seen=seen))
 
+    def _end(self) -> None:
+        self.close()
+        self._thread.join(_MOST_WAITED_S)
+
     def _run(self) -> None:
+        try:
+            self._think()
+        finally:
+            atexit.unregister(self._end)
+
+    def _think(self) -> None:
         while not self._closed and (todo := self._todo.get()) is not None:
             try:
                 todo()

@@ -41,7 +41,17 @@ from .decisions.facts import Fact
 from .decisions.tuning import Tuning
 from .devices import need_of, workers_on
 from .experiment import Experiment, folder_of
-from .opening import check_same, check_scheduler, checked_stop, copied, described, scheduler_for, seed_of, space_of
+from .opening import (
+    check_same,
+    check_scheduler,
+    checked_stop,
+    copied,
+    described,
+    scheduler_for,
+    seed_of,
+    space_of,
+    versions_of,
+)
 from .program import ASKED, Program, load_program, save_program
 from .record.names import check_name, experiments_folder, new_name
 from .record.progress import Progress
@@ -434,7 +444,7 @@ class Tuner:
             raise
 
         def resumed(now_s: float) -> Fact:
-            return facts.Resumed(now_s, self.n_workers, self.stop_criterion.to_json())
+            return facts.Resumed(now_s, self.n_workers, self.stop_criterion.to_json(), versions_of(self.scheduler))
 
         return _Begun(record, progress, progress.last_s, tuning, resumed)
 

@@ -166,12 +166,14 @@ class Settings:
 class Resumed:
     """A new process goes on with the search: nothing runs. What ran, or was stopped with the search, runs again.
 
-    Another number of workers or stopping criterion holds before anything starts; None leaves it as it was.
+    Another number of workers or stopping criterion holds before anything starts; None leaves it as it was. `versions`:
+    of the libraries that the new process has; None: as before, or not known.
     """
 
     now_s: float
     n_workers: int | None = None
     stop: Mapping[str, object] | None = None
+    versions: Mapping[str, str] | None = None
 
 
 Fact: TypeAlias = (

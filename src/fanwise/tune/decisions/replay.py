@@ -6,7 +6,7 @@ the rows are read ahead as far as the answer, and no further: a long record need
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, final
@@ -47,13 +47,18 @@ class Difference:
 @final
 @dataclass(slots=True)
 class Replayed:
-    """What came of a replay: how many facts and decisions were compared, and where they differ (the first few)."""
+    """What came of a replay: how many facts and decisions were compared, and where they differ (the first few).
+
+    `other_versions`: libraries on which the suggestions depend, each with the version in the record and the one here;
+    if there are any, the suggestions were taken from the record, and none was compared.
+    """
 
     num_facts: int = 0
     num_decisions: int = 0
     num_suggestions: int = 0
     num_different: int = 0
     differences: list[Difference] = field(default_factory=list)
+    other_versions: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def differ(self, seq: int, fact: Fact, recorded: object, replayed: object) -> None:
         self.num_different += 1

@@ -77,9 +77,12 @@ def restore(folder: Path, tuning: Tuning, searcher: Searcher | None) -> Progress
     return progress
 
 
-def rehearse(folder: Path, tuning: Tuning, searcher: Searcher | None) -> Replayed:
-    """Decide everything again and compare; arguments and errors as `restore`, but differences raise nothing."""
-    return replay(tuning, searcher, _rows(folder, None), asks_anew=True)
+def rehearse(folder: Path, tuning: Tuning, searcher: Searcher | None, *, asks_anew: bool = True) -> Replayed:
+    """Decide everything again and compare; arguments and errors as `restore`, but differences raise nothing.
+
+    `asks_anew`: the searcher, too, is asked again; False: its suggestions are taken from the record.
+    """
+    return replay(tuning, searcher, _rows(folder, None), asks_anew=asks_anew)
 
 
 def _rows(folder: Path, progress: Progress | None) -> Iterator[Row]:
@@ -96,6 +99,18 @@ def _rows(folder: Path, progress: Progress | None) -> Iterator[Row]:
                     f"Was it written by a newer version of fanwise?"
                 ) from error
             yield event.seq, fact, RowOrders(kind, event.trial_id, body)
+
+
+def recorded_versions(folder: Path, meta: Mapping[str, Any]) -> dict[str, list[str]]:  # Any: JSON
+    """Of each library, all versions with which the search ran, the first one first; it may have been resumed."""
+    found = {name: [version] for name, version in meta.get("versions", {}).items()}
+    for events in iter_events(folder, kinds=("resumed",)):
+        for event in events:
+            for name, version in (event.body.get("versions") or {}).items():
+                known = found.setdefault(name, [])
+                if version not in known:
+                    known.append(version)
+    return found
 
 
 def last_settings(folder: Path, meta: Mapping[str, Any]) -> tuple[int, StoppingCriterion]:  # Any: JSON

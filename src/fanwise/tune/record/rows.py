@@ -108,7 +108,11 @@ _BODIES: Mapping[type, Callable[[Any], Body]] = {
     facts.Command: lambda fact: {"what": fact.what},
     facts.Enqueued: lambda fact: {"config": fact.config},
     facts.Settings: lambda fact: {"n_workers": fact.n_workers, "stop": fact.stop},
-    facts.Resumed: lambda fact: {"n_workers": fact.n_workers, "stop": fact.stop},
+    facts.Resumed: lambda fact: {
+        "n_workers": fact.n_workers,
+        "stop": fact.stop,
+        **({} if fact.versions is None else {"versions": fact.versions}),
+    },
 }
 
 
@@ -160,7 +164,7 @@ def fact_of(kind: str, t_s: float, trial_id: int | None, body: Mapping[str, Any]
         case "settings":
             return facts.Settings(t_s, body["n_workers"], body["stop"])
         case "resumed":
-            return facts.Resumed(t_s, body["n_workers"], body["stop"])
+            return facts.Resumed(t_s, body["n_workers"], body["stop"], body.get("versions"))
         case "interrupt":
             return facts.Interrupt(t_s, body["who"])
     return _PLAIN[kind](t_s)

@@ -148,9 +148,12 @@ class Searcher(abc.ABC):
         budget_s: None for a searcher that answers at once: it is asked where reports are answered. A number of seconds
             for one that thinks: it gets a thread of its own, and a random configuration is used, and recorded as such,
             where a free worker would wait longer.
+        libraries: packages of whose versions the suggestions depend, under their names in an index: they are recorded,
+            and a replay beside other versions takes the suggestions from the record. Empty: the same everywhere.
     """
 
     budget_s: ClassVar[float | None] = None
+    libraries: ClassVar[tuple[str, ...]] = ()
 
     @abc.abstractmethod
     def suggest(self, ask: Ask) -> Mapping[str, object] | None:

@@ -51,6 +51,7 @@ class BayesianSearcher(Learner):
     """
 
     budget_s: ClassVar[float | None] = 10.0
+    libraries: ClassVar[tuple[str, ...]] = (*Learner.libraries, "torch", "gpytorch", "botorch")
     learns_from_running: ClassVar[bool] = False
 
     def __init__(

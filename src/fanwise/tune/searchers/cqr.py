@@ -55,6 +55,7 @@ class CQRSearcher(Learner):
     """
 
     budget_s: ClassVar[float | None] = 5.0
+    libraries: ClassVar[tuple[str, ...]] = (*Learner.libraries, "scikit-learn")
     results_a_fit: ClassVar[int] = 80
 
     def __init__(

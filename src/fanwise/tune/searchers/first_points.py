@@ -21,12 +21,14 @@ class FirstPoints(Searcher):
     """
 
     budget_s: ClassVar[float | None] = None
+    libraries: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, points: Sequence[Mapping[str, object]] | None, searcher: Searcher) -> None:
         self._points = _copied(points)
         self.searcher = searcher
         self._next = 0
         self.budget_s = searcher.budget_s  # type: ignore[misc]  # as slow as the one that it stands before
+        self.libraries = searcher.libraries  # type: ignore[misc]
 
     def check(self, space: Space) -> None:
         for index, point in enumerate(self._points):

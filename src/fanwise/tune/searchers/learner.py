@@ -48,6 +48,7 @@ class Learner(Searcher):
         enough: so many results a resource level must have to be learnt from, with a policy of levels; see `History`.
     """
 
+    libraries: ClassVar[tuple[str, ...]] = ("fanwise", "numpy", "scipy")
     # Of thousands of trials one more changes little: a fit serves one suggestion more for so many results.
     results_a_fit: ClassVar[int] = 200
     # Whether what a running trial has reported so far is in the data; if not, the trial counts as pending.

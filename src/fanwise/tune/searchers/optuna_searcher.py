@@ -83,6 +83,7 @@ class OptunaSearcher(Searcher):
     """
 
     budget_s: ClassVar[float | None] = None
+    libraries: ClassVar[tuple[str, ...]] = ("fanwise", "numpy", "scipy", "optuna")
 
     def __init__(
         self,

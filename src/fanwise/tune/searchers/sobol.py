@@ -1,7 +1,7 @@
 """Sobol search: configurations that fill the space more evenly than random ones do."""
 
 from collections.abc import Mapping
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 from ..chance import Chance
 from ..spaces import Space
@@ -24,6 +24,8 @@ class SobolSearcher(Searcher):
     >>> sorted(int(4 * searcher.suggest(Ask(k, k, space))["x"]) for k in range(4))
     [0, 1, 2, 3]
     """
+
+    libraries: ClassVar[tuple[str, ...]] = ("numpy", "scipy")
 
     def __init__(self) -> None:
         self._sequence: Any = None  # scipy's, which has no types

@@ -95,6 +95,18 @@ def test_it_is_said_who_chose_and_where_the_searcher_was_too_slow_to(place: Plac
     assert too_late not in place.typed("show", "e", "--trial", "0").out
 
 
+def test_of_several_objectives_the_pareto_front_is_shown(place: Place) -> None:
+    space = {"x": {"domain": "uniform", "lower": 0.0, "upper": 1.0}}
+    with place.searching("e", space=space, objectives=[["loss", "min"], ["size", "min"]]) as search:
+        for trial_id, (loss, size) in enumerate([(0.5, 9.0), (0.5, 10.0), (0.25, 20.0)]):
+            search.start(0.0, trial_id, {"x": 0.5}, slot=trial_id)
+            search.report(1.0, trial_id, 1, {"loss": loss, "size": size})
+    told = place.typed("show", "e").out.splitlines()
+    at = told.index("Pareto front: 2 reports")
+    assert told[at + 1 : at + 3] == ["  trial 2, report 1: loss=0.25, size=20", "  trial 0, report 1: loss=0.5, size=9"]
+    assert not told[at + 3].startswith("  ")
+
+
 def test_an_experiment_for_programs_has_every_trial_and_no_nan(place: Place) -> None:
     with place.searching("e") as search:
         write_trials(search, 60, best=3)

@@ -100,6 +100,7 @@ def test_a_search_is_one_display_that_ends_with_all_trials(tmp_path: Path) -> No
     assert result["output_type"] == "execute_result"
     assert result["data"]["text/plain"].startswith("Experiment('nb'")
     assert result["data"]["text/html"].count("<tr style") == 4
+    assert "reached (searcher RandomSearcher, scheduler FIFOScheduler)" in result["data"]["text/html"]
 
 
 def test_a_search_goes_on_beside_the_cells_and_is_shown_where_it_was_started(tmp_path: Path) -> None:

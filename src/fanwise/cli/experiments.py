@@ -1,18 +1,20 @@
 """What several commands do with an experiment: run it to its end, put it into words, draw it, export it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import typer
 
 from ..base.errors import SearchInterrupted
-from ..base.text import printable_line
+from ..base.text import counted, printable_line
 from ..plot.data import worker_timeline
 from ..tune import Best, Experiment, Tuner, load_experiment
 from ..tune.constraints import in_words
 
 # What a shell gives a program that Ctrl-C ended.
 INTERRUPTED_STATUS = 130
+
+_MOST_POINTS = 10
 
 
 def utilisation_of(experiment: Experiment) -> str | None:
@@ -41,6 +43,20 @@ def check_end(experiment: Experiment) -> None:
 def shown_config(config: Mapping[str, object]) -> str:
     """A configuration in one line: learning_rate=0.1, batch_size=128."""
     return ", ".join(f"{printable_line(name)}={printable_line(str(value))}" for name, value in config.items())
+
+
+def front_lines(experiment: Experiment) -> Iterator[str]:
+    """The Pareto front, where a search has several objectives; the best in the first one first."""
+    if len(experiment.metadata.get("objectives", ())) < 2:
+        return
+    front = experiment.pareto()
+    if front:
+        yield f"Pareto front: {counted(len(front), 'report')}"
+    for point in front[:_MOST_POINTS]:
+        values = ", ".join(f"{printable_line(name)}={value:.5g}" for name, value in point.values.items())
+        yield f"  trial {point.trial_id}, report {point.iter}: {values}"
+    if len(front) > _MOST_POINTS:
+        yield f"  (and {len(front) - _MOST_POINTS} more; all of them: load_experiment({experiment.name!r}).pareto())"
 
 
 def best_line(best: Best) -> str:

@@ -17,7 +17,7 @@ from ..tune.record.overview import State, overview_of
 from ..tune.record.snapshot import MAX_ROWS, TrialRow
 from ..tune.terminal.method import method_line
 from ..tune.terminal.table import final_block
-from .experiments import best_line, shown_config, utilisation_of
+from .experiments import best_line, front_lines, shown_config, utilisation_of
 from .listing import as_json
 from .plain_json import json_text
 
@@ -49,6 +49,7 @@ def show_lines(name: str, *, all_trials: bool) -> Iterator[str]:
             yield f"all trials: fanwise tune show {shown} --all"
     if experiment.best is not None:
         yield best_line(experiment.best)
+    yield from front_lines(experiment)
     utilisation = utilisation_of(experiment)
     if utilisation is not None:
         yield f"worker utilisation: {utilisation}"

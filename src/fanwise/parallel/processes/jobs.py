@@ -41,10 +41,14 @@ class RankJob:
         self._ended: Ended | None = None
         self._is_killed = False
 
-    def is_over(self) -> bool:
-        """Whether its process is gone and the pool knows how it ended."""
+    def is_over(self, *, is_dead: bool = False) -> bool:
+        """Whether its process is gone and the pool knows how it ended.
+
+        Args:
+            is_dead: its process is gone, so the pool will know in a moment: wait for a little of that.
+        """
         if self._ended is None:
-            self._ended = self._look()
+            self._ended = self._look(_LOOK_S if is_dead else 0.0)
         return self._ended is not None
 
     def ended(self) -> Ended:
@@ -52,12 +56,13 @@ class RankJob:
         assert self._ended is not None, "asked before it is over"
         return self._ended
 
-    def _look(self) -> Ended | None:
+    def _look(self, within_s: float) -> Ended | None:
         handle = self._handle
         if isinstance(handle, JobHandle):
-            if not handle.done():
+            try:
+                outcome = handle.outcome(within_s)
+            except DeadlineExceeded:
                 return None
-            outcome = handle.outcome(0)
             is_crash = outcome.kind in ("signal", "exit") and not outcome.text.startswith("ended by SIGKILL")
         else:
             is_crash = False

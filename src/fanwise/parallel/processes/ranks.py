@@ -37,6 +37,10 @@ from .memory import Exchange, SharedMemory
 from .pipes import Speaker
 from .stacks import told_on_request
 
+# A part of torch's profiler is loaded by the first step of any optimizer: once, before the fork, and not by each rank.
+with torch.autograd.profiler.record_function("load"):
+    pass
+
 
 @dataclass(frozen=True, slots=True)
 class Orders:

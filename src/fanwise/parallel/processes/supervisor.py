@@ -121,7 +121,7 @@ class _Rank:
             looked.register(self.pidfd, select.POLLIN)
             if not looked.poll(0):
                 return False
-        return self.job.is_over()
+        return self.job.is_over(is_dead=self.pidfd >= 0)
 
     def kill(self) -> None:
         if self.pidfd >= 0:

@@ -52,6 +52,7 @@ class Play:
         moody: now and then the searcher has nothing, and has something later.
         checkpoints: the chance that a trial saves a checkpoint with a report.
         calm: nothing crashes, and nobody comes between.
+        flips: what is infinite is reported with the other sign.
     """
 
     scheduler: Scheduler
@@ -61,6 +62,7 @@ class Play:
     moody: bool = False
     checkpoints: float = 0.5
     calm: bool = False
+    flips: bool = False
     log: list[object] = field(default_factory=list)
     running: dict[int, _Attempt] = field(default_factory=dict)
     known: list[int] = field(default_factory=list)
@@ -165,7 +167,8 @@ class Play:
         for objective in self.scheduler.objectives:
             u = chance.random()
             loss = _LOSSES[int(chance.random() * len(_LOSSES))] if u < 0.2 else u - 0.05 * attempt.iter
-            values[objective.metric] = objective.loss(loss)
+            is_turned = (objective.mode == "max") != (self.flips and math.isinf(loss))
+            values[objective.metric] = -loss if is_turned else loss
         if self.scheduler.resource_attr is not None:
             values[self.scheduler.resource_attr] = attempt.iter
         return values

@@ -170,7 +170,7 @@ class Play:
         """Now and then an infinite one."""
         trial = self.trials[trial_id]
         u = random.Random(f"{self.seed}/{trial_id}/{trial.attempt}/{trial.iter}").random()
-        return math.inf if u < 0.05 else -math.inf if u > 0.97 else u
+        return math.inf if u < 0.08 else u
 
     def crash(self, trial_id: int) -> None:
         """The trial reports very good losses, crashes, and goes on from where it was before."""
@@ -323,12 +323,11 @@ def ends_of_trials_that_never_reported_are_no_trouble(make: Make) -> None:
 def losses_may_all_be_infinite(make: Make) -> None:
     for name, space in SPACES.items():
         with _in(name):
-            for loss in (math.inf, -math.inf):
-                play = Play(begun(make, space), space)
-                for trial_id in range(20):
-                    play.suggest()
-                    play.searcher.observe(observed(trial_id, play.trials[trial_id].config, 1, loss))
-                    play.end(trial_id, "Completed")
+            play = Play(begun(make, space), space)
+            for trial_id in range(20):
+                play.suggest()
+                play.searcher.observe(observed(trial_id, play.trials[trial_id].config, 1, math.inf))
+                play.end(trial_id, "Completed")
 
 
 def whoever_has_nothing_may_be_asked_again(make: Make) -> None:

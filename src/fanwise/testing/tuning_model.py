@@ -245,7 +245,8 @@ class TuningModel:
         return stopped + sum(trial.status is status for trial in self.trials)
 
     def loss(self, report: _Report) -> float:
-        return report.value if self.given.mode == "min" else -report.value
+        loss = report.value if self.given.mode == "min" else -report.value
+        return abs(loss) if math.isinf(loss) else loss
 
     def best_of(self, trials: list[_Trial]) -> _Report | None:
         """The best finite report that stands, one that keeps the bound before all others; of equals the earliest."""
@@ -310,12 +311,12 @@ class TuningModel:
         return rank, whose, sum(x is None and trial != whose for trial, x in self.happened[place + 1 :])
 
     def numbers(self) -> list[float]:
-        return [report.value for report in self.reports if not math.isnan(report.value) and report.beyond == 0.0]
+        return [report.value for report in self.reports if math.isfinite(report.value) and report.beyond == 0.0]
 
     def volume(self) -> float:
         """How much better than the reference the best of all reports is, void ones too, in either mode."""
         sign = 1.0 if self.given.mode == "min" else -1.0
-        return max([0.0, *(sign * (REFERENCE - value) for value in self.numbers() if math.isfinite(value))])
+        return max([0.0, *(sign * (REFERENCE - value) for value in self.numbers())])
 
     # -- limits -----------------------------------------------------------------------------------------------------
 

@@ -92,8 +92,8 @@ class Counts:
                 self.front.add(losses)
 
     def add_report(self, values: Mapping[str, object], *, is_feasible: bool = True) -> None:
-        """One more evaluation. Watched values that are NaN or no numbers leave the extremes as they were, and so does a
-        report that violates a constraint: a goal that is reached in that way is not reached.
+        """One more evaluation. Watched values that are NaN, infinite or no numbers leave the extremes as they were, and
+        so does a report that violates a constraint: a goal that is reached in that way is not reached.
         """
         self.num_evaluations += 1
         if self.unseen:
@@ -103,7 +103,7 @@ class Counts:
             return
         for name in self.watched:
             value = values.get(name)
-            if is_number(value) and not math.isnan(value):
+            if is_number(value) and math.isfinite(value):
                 self.smallest[name] = min(value, self.smallest.get(name, value))
                 self.largest[name] = max(value, self.largest.get(name, value))
 
@@ -151,7 +151,8 @@ class StoppingCriterion:
             others go on likewise: one of them may be the better one.
         max_num_trials_completed: trials that ran to their end (neither stopped nor failed).
         max_num_evaluations: reports of all trials together.
-        max_metric_value: the metric is at or above this; a number for the scheduler's metric, or {name: number}.
+        max_metric_value: the metric is at or above this; a number for the scheduler's metric, or {name: number}. What
+            is infinite does not count.
         min_metric_value: the metric is at or below this; likewise.
         max_hypervolume: the volume that the reports dominate together, up to `reference_point`, is at or above this;
             for several objectives. Reports that violate a constraint do not count.

@@ -64,7 +64,7 @@ SETTINGS = st.one_of(searches(), searches(), searches(equal=st.sampled_from([2, 
 # Most reports are good ones with few different values, and most failures are alike: else a search ends before the
 # interesting things happen, or equals never meet.
 GOOD = st.fixed_dictionaries(
-    {"loss": st.sampled_from([1.0, 2.0, 3.0, 1.0, 2.0, 3.0, 1.0, 2.0, 0.0, 9.0, math.inf, math.nan])},
+    {"loss": st.sampled_from([1.0, 2.0, 3.0, 1.0, 2.0, 3.0, 1.0, 2.0, 0.0, 9.0, math.inf, -math.inf, math.nan])},
     optional={"ask": st.sampled_from(["stop", "pause", "pause", "", "", ""])},
 )
 # What is bounded, in some searches: kept, violated by a little or by much, and no number.

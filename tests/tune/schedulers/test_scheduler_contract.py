@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -241,6 +242,15 @@ class Finite(Half):
         return super().on_report(observation)
 
 
+class ReadsTheReport(Half):
+    """In place of the loss."""
+
+    def on_report(self, observation: Observation) -> Decision:
+        value = observation.values["loss"]
+        assert isinstance(value, float)
+        return super().on_report(replace(observation, losses=(value,)))
+
+
 class KeepsReports(Half):
     def begin(self, space: Space, seed: int) -> None:
         super().begin(space, seed)
@@ -278,6 +288,7 @@ class Global(Half):
         (Stops, contract.void_paths_are_forgotten),
         (Unended, contract.ends_of_trials_that_never_reported_are_no_trouble),
         (Finite, contract.losses_may_all_be_infinite),
+        (ReadsTheReport, contract.an_infinite_value_is_the_worst_whatever_its_sign),
         (KeepsReports, contract.finished_trials_take_little_memory),
         (Global, contract.it_draws_no_global_chance),
     ],

@@ -836,6 +836,8 @@ class Tuning:
         beyond = infeasibility(self._constraints, violations) if violations else 0.0
         self._counts.add_report(values, is_feasible=beyond == 0.0)
         losses = tuple([sign * values[metric] for metric, sign in self._signs])  # type: ignore[operator]  # checked
+        if -math.inf in losses:  # as Objective.loss says: an infinite value is never the best
+            losses = tuple([math.inf if loss == -math.inf else loss for loss in losses])
         if any(map(math.isnan, losses)) or any(map(math.isnan, violations)):
             metrics = [one.metric for one in self._objectives] + [bound.metric for bound in self._constraints]
             metric = next(name for name, got in zip(metrics, losses + violations, strict=True) if math.isnan(got))
@@ -862,7 +864,6 @@ class Tuning:
         return decision
 
     def _keep_best(self, trial: Trial, beyond: float, loss: float, values: Mapping[str, object]) -> None:
-        # An infinity says that something went wrong, not that it went well.
         number = self._counts.num_evaluations
         if (
             math.isfinite(loss)

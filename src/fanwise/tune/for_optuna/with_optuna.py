@@ -226,7 +226,7 @@ def _reports(trial: FrozenTrial, signs: Sequence[float], constrained: Sequence[s
 
 
 def _loss(sign: float, value: float) -> float:
-    return math.inf if math.isnan(value) else sign * value
+    return sign * value if math.isfinite(value) else math.inf
 
 
 def _status(trial: FrozenTrial) -> Status:

@@ -127,8 +127,6 @@ class MedianStoppingRule:
         steps = self._steps.setdefault(observation.trial_id, [])
         loss, resource = math.inf if observation.infeasibility else observation.loss, observation.resource
         best, total = (min(loss, steps[-1].best), steps[-1].total + loss) if steps else (loss, loss)
-        if math.isnan(total):  # +inf and -inf: something went wrong
-            total = math.inf
         averages = self._averages.get(resource)
         if averages is None:
             averages = self._averages[resource] = Rung(2.0)

@@ -10,6 +10,7 @@ question, so that suggestion 17 does not depend on how many numbers the first 16
 """
 
 import abc
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias, final
@@ -29,8 +30,9 @@ class Objective:
     mode: Mode = "min"
 
     def loss(self, value: float) -> float:
-        """The value as a loss: a smaller one is better."""
-        return value if self.mode == "min" else -value
+        """The value as a loss: a smaller one is better. An infinite value, of either sign, is the largest loss."""
+        loss = value if self.mode == "min" else -value
+        return math.inf if loss == -math.inf else loss
 
 
 @final
@@ -43,7 +45,8 @@ class Observation:
             first question (warm start); such a configuration may be suggested again.
         iter: number of the report within the trial, 1, 2, ...; it counts on when a trial is resumed.
         resource: how far the trial is: the scheduler's `resource_attr` in the report, else `iter`.
-        losses: the objectives in their order, each as a loss; never NaN. Infinite: something went wrong.
+        losses: the objectives in their order, each as a loss; never NaN, which fails the trial. Infinite: something
+            went wrong, whichever sign was reported; never -inf.
         values: the report as it came.
         violations: by how much each constraint is violated, in their order and in the unit of the metric: above 0 where
             it is, at most 0 where it is met. Empty without constraints.

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from fanwise.testing.played_search import PlayedSearch
 from fanwise.testing.searcher_contract import SPACES
 from fanwise.tune.chance import Chance
-from fanwise.tune.schedulers import Status, exploring, pbt
+from fanwise.tune.schedulers import Clone, Decision, Done, New, Status, Wait, exploring, pbt
 from fanwise.tune.schedulers.exploring import explored, perturbed
 from fanwise.tune.schedulers.pbt import PBTScheduler
+from fanwise.tune.searchers import Ask, Observation
 from fanwise.tune.spaces import (
     Space,
     choice,
@@ -72,6 +73,51 @@ def test_a_population_ends_with_every_member_at_the_maximum(n_workers: int, save
     ends = Counter(judged.status for judged in search.ends)
     assert ends[Status.COMPLETED] == 6 and ends[Status.FAILED] == 0
     assert search.finish is not None and search.finish.reason == "the scheduler has no more trials"
+
+
+def pair(*epochs: tuple[int, int]) -> tuple[PBTScheduler, list[Decision]]:
+    """Two members, of which 0 is the better one, and the answers to (trial, epoch) in turn; they end by themselves."""
+    space = Space({"x": uniform(0, 1), "max_epochs": 4})
+    scheduler = PBTScheduler(
+        metric="loss",
+        resource_attr="epoch",
+        max_resource_attr="max_epochs",
+        perturbation_interval=2,
+        population_size=2,
+        quantile_fraction=0.5,
+    )
+    scheduler.begin(space, 0)
+    assert [scheduler.next(Ask(i, i, space)) for i in (0, 1)] == [New(), New()]
+    config = {"x": 0.5, "max_epochs": 4}
+    return scheduler, [
+        scheduler.on_report(Observation(trial_id, config, epoch, epoch, (0.1 + trial_id,), {}))
+        for trial_id, epoch in epochs
+    ]
+
+
+def test_nobody_is_cloned_who_is_at_the_maximum_and_has_not_ended() -> None:
+    _, answers = pair((0, 1), (0, 2), (0, 3), (1, 1), (1, 2))
+    assert answers[-1] is Decision.STOP, "one epoch is left to a clone"
+    _, answers = pair((0, 1), (0, 2), (0, 3), (0, 4), (1, 1), (1, 2))
+    assert answers == [Decision.CONTINUE] * 6
+
+
+def test_a_clone_that_waits_is_given_up_when_its_source_has_reached_the_maximum() -> None:
+    ask = Ask(2, 2, Space({"x": uniform(0, 1), "max_epochs": 4}))
+    scheduler, _ = pair((0, 1), (0, 2), (1, 1), (1, 2), (0, 3))
+    answer = scheduler.next(ask)
+    assert isinstance(answer, Clone) and answer.trial_id == 0
+    scheduler, _ = pair((0, 1), (0, 2), (1, 1), (1, 2), (0, 3), (0, 4))
+    assert scheduler.next(ask) == Wait()
+    scheduler.on_end(0, Status.COMPLETED)
+    assert scheduler.next(ask) == Done()
+
+
+def test_a_clone_that_waits_starts_when_its_source_falls_back_from_the_maximum() -> None:
+    scheduler, _ = pair((0, 1), (0, 2), (1, 1), (1, 2), (0, 3), (0, 4))
+    scheduler.on_rewind(0, 3)
+    answer = scheduler.next(Ask(2, 2, Space({"x": uniform(0, 1), "max_epochs": 4})))
+    assert isinstance(answer, Clone) and answer.trial_id == 0
 
 
 def test_a_population_needs_no_more_epochs_on_one_worker_than_on_many() -> None:

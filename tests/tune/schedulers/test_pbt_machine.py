@@ -24,7 +24,7 @@ from fanwise.tune.spaces import Space, uniform
 
 SPACE = Space({"x": uniform(0, 1000)})
 INTERVAL, MAXIMUM, MEMBERS = 2.0, 7.0, 4
-LOSSES = st.sampled_from([0.1, 0.2, 0.2, 0.4, 0.5, 0.8, math.inf, -math.inf])
+LOSSES = st.sampled_from([0.1, 0.2, 0.2, 0.4, 0.5, 0.8, math.inf])
 
 
 def pbt() -> PBTScheduler:
@@ -56,7 +56,7 @@ class Trial:
         last, found = self.began, []
         for epoch, loss in self.reports:
             if epoch - last >= INTERVAL and epoch < MAXIMUM:
-                found.append((epoch, loss if math.isfinite(loss) else math.inf))
+                found.append((epoch, loss))
                 last = epoch
         return found
 
@@ -87,17 +87,36 @@ class PBTMachine(RuleBasedStateMachine):
 
     def is_crowded(self) -> bool:
         clones = sum(isinstance(one, Clone) for one in self.waiting)
-        scratch = any(t.is_clone and t.began == 0 and t.reports for t in self.trials.values())
         too_many = self.most_running < len(self.members()) + clones + self.to_start
-        return bool(self.waiting or self.to_start) and too_many and not scratch
+        return bool(self.waiting or self.to_start) and too_many and not self.from_scratch()
 
-    def check_clone(self, allowed: list[int]) -> None:
+    def from_scratch(self) -> bool:
+        """Whether a clone was seen to start without a checkpoint."""
+        return any(t.is_clone and t.began == 0 and t.reports for t in self.trials.values())
+
+    def best(self) -> list[int]:
+        ranked = self.ranked()
+        return [i for loss, i in ranked[: math.ceil(len(ranked) / 2)] if loss < math.inf]
+
+    def check_queued_clone(self, allowed: list[int]) -> None:
         """The scheduler has a clone of one of the allowed in its queue, at the end."""
-        clone = self.scheduler._waiting[-1]
+        self.waiting.append(self.checked_clone(self.scheduler._waiting[-1], allowed))
+
+    def checked_clone(self, clone: object, allowed: list[int]) -> Clone:
         assert isinstance(clone, Clone) and clone.trial_id in allowed, f"{clone} of {allowed}"
         x = self.trials[clone.trial_id].x
         assert clone.config["x"] in (min(0.8 * x, 1000.0), min(1.2 * x, 1000.0)), f"{clone} explores from {x}"
-        self.waiting.append(clone)
+        return clone
+
+    def next_waiting(self, answer: object) -> int | Clone | None:
+        """Who waits longest. A clone whose source has gone to its end is made of another one, if there is one."""
+        while self.waiting:
+            first = self.waiting.pop(0)
+            if not isinstance(first, Clone) or self.trials[first.trial_id].epoch < MAXIMUM or self.from_scratch():
+                return first
+            if best := self.best():
+                return self.checked_clone(answer, best)
+        return None
 
     # Facts.
 
@@ -112,8 +131,7 @@ class PBTMachine(RuleBasedStateMachine):
             if is_started:
                 self.to_start -= 1
                 self.trials[trial_id] = Trial(x)
-        elif self.waiting:
-            first = self.waiting.pop(0)
+        elif (first := self.next_waiting(answer)) is not None:
             if isinstance(first, Clone):
                 assert answer == first
                 source = self.trials[first.trial_id]
@@ -154,7 +172,7 @@ class PBTMachine(RuleBasedStateMachine):
         if trial_id in [i for _, i in ranked[len(ranked) - half :]] and better:
             assert got is Decision.STOP
             trial.state = "replaced"
-            self.check_clone(better)
+            self.check_queued_clone(better)
         elif self.is_crowded():
             assert got is Decision.PAUSE
             trial.state = "paused"
@@ -168,10 +186,8 @@ class PBTMachine(RuleBasedStateMachine):
             self.waiting.remove(trial_id)
         self.scheduler.on_end(trial_id, status)
         if status is Status.FAILED:
-            ranked = self.ranked()
-            best = [i for loss, i in ranked[: math.ceil(len(ranked) / 2)] if loss < math.inf]
-            if best:
-                self.check_clone(best)
+            if best := self.best():
+                self.check_queued_clone(best)
             else:
                 self.to_start += 1
 
@@ -228,6 +244,12 @@ class KeepsVoid(PBTScheduler):  # type: ignore[misc]  # a mutant
     def on_rewind(self, trial_id: int, to_iter: int) -> None: ...
 
 
+class ClonesTheFinished(PBTScheduler):  # type: ignore[misc]
+    def next(self, ask: Ask) -> object:  # type: ignore[override]
+        self._at_maximum.clear()
+        return super().next(ask)
+
+
 class KeepsFailed(PBTScheduler):  # type: ignore[misc]
     def _replace(self, trial_id: int) -> None: ...
 
@@ -268,6 +290,7 @@ class LooksAtEveryReport(PBTScheduler):  # type: ignore[misc]
 
 MUTANTS = [
     KeepsVoid,
+    ClonesTheFinished,
     KeepsFailed,
     ComparesTheBestEver,
     NeverGivesWay,

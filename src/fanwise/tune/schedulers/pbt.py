@@ -11,6 +11,9 @@ constraint then is worse than all that do not.
 With fewer workers than members those that run give way at the end of each interval: PAUSE, and whoever has waited
 longest runs. A trial without a checkpoint starts from scratch when it is cloned or paused; once that was seen at a
 clone, nobody gives way any more.
+
+Nobody is cloned who is at the maximum: the clone would have nothing to train. A clone that waits for a worker while its
+source gets there is made of another of the best, or given up where there is none; unless clones start from scratch.
 """
 
 import math
@@ -137,6 +140,7 @@ class PBTScheduler:
         self._promised: int | None = None  # the trial that New() was the last answer for: it may come to nothing
         self._from_scratch: int | None = None  # a clone that had no checkpoint
         self._num_workers = 0  # so many trials have run at once
+        self._at_maximum: dict[int, int] = {}  # trials that got there, and with which report
 
     def next(self, ask: Ask) -> NextTrial:
         if self._promised == ask.trial_id:
@@ -155,13 +159,16 @@ class PBTScheduler:
             self._members[trial_id] = _Member()
             self._promised = trial_id
             return New()
-        if self._waiting:
+        while self._waiting:
             answer = self._waiting.popleft()
             if isinstance(answer, Resume):
                 self._members[answer.trial_id].is_paused = False
-            else:
+                return answer
+            if answer.trial_id not in self._at_maximum or self._from_scratch is not None:
                 self._members[trial_id] = _Member(is_clone=True)
-            return answer
+                return answer
+            if best := self._best():
+                self._waiting.appendleft(self._clone(Chance(f"{self._seed}/again/{trial_id}"), best))
         return Wait() if self._members else Done()
 
     def _next_of_the_paused(self) -> NextTrial:
@@ -185,11 +192,11 @@ class PBTScheduler:
             # A clone's iterations count on from those of its checkpoint: as many as there were reports before.
             member.began = resource - resource / observation.iter
         if resource >= self._maximum:
+            self._at_maximum.setdefault(trial_id, observation.iter)
             return self._resources.at_maximum(resource, self._maximum)
         if resource - (member.ready[-1].resource if member.ready else member.began) < self._interval:
             return Decision.CONTINUE
-        loss = observation.loss if math.isfinite(observation.loss) else math.inf
-        member.ready.append(_Ready(observation.iter, resource, (observation.infeasibility, loss)))
+        member.ready.append(_Ready(observation.iter, resource, (observation.infeasibility, observation.loss)))
         return self._exploit(trial_id, member)
 
     def _exploit(self, trial_id: int, member: _Member) -> Decision:
@@ -198,9 +205,11 @@ class PBTScheduler:
         if trial_id in [worse for _, worse in ranked[len(ranked) - number :]]:
             rank = member.ready[-1].rank
             better = [good for good_rank, good in ranked[:number] if good_rank < rank]
+            better = [good for good in better if good not in self._at_maximum]
             if better:
                 del self._members[trial_id]
-                self._clone(Chance(f"{self._seed}/exploit/{trial_id}/{member.ready[-1].iter}"), better)
+                chance = Chance(f"{self._seed}/exploit/{trial_id}/{member.ready[-1].iter}")
+                self._waiting.append(self._clone(chance, better))
                 return Decision.STOP
         if self._is_crowded():
             member.is_paused = True
@@ -212,11 +221,11 @@ class PBTScheduler:
         """The members that were ready once, as (rank, trial id), the best first; of equal ones the older trial."""
         return sorted((member.ready[-1].rank, trial_id) for trial_id, member in self._members.items() if member.ready)
 
-    def _clone(self, rng: Chance, sources: Sequence[int]) -> None:
+    def _clone(self, rng: Chance, sources: Sequence[int]) -> Clone:
         source = rng.choice(sources)
         config = self._members[source].config
         assert config is not None, "a member that was ready has reported"
-        self._waiting.append(Clone(source, explored(self._space, config, rng, self._resample)))
+        return Clone(source, explored(self._space, config, rng, self._resample))
 
     def _is_crowded(self) -> bool:
         """Whether somebody waits because there are more members than workers, and it helps to give way."""
@@ -232,6 +241,8 @@ class PBTScheduler:
             return
         while member.ready and member.ready[-1].iter > to_iter:
             member.ready.pop()
+        if self._at_maximum.get(trial_id, 0) > to_iter:
+            del self._at_maximum[trial_id]
         if member.first_iter > to_iter:
             member.first_iter = 0
             if self._from_scratch == trial_id:
@@ -248,12 +259,16 @@ class PBTScheduler:
 
     def _replace(self, trial_id: int) -> None:
         """A member has failed: a clone of one of the best takes its place, or a new trial if nobody is good yet."""
-        ranked = self._ranked()
-        best = [good for (_, loss), good in ranked[: math.ceil(self._fraction * len(ranked))] if math.isfinite(loss)]
-        if best:
-            self._clone(Chance(f"{self._seed}/replace/{trial_id}"), best)
+        if best := self._best():
+            self._waiting.append(self._clone(Chance(f"{self._seed}/replace/{trial_id}"), best))
         else:
             self._num_unstarted += 1
+
+    def _best(self) -> list[int]:
+        """Those of the best that a clone can be made of."""
+        ranked = self._ranked()
+        best = [good for (_, loss), good in ranked[: math.ceil(self._fraction * len(ranked))] if math.isfinite(loss)]
+        return [good for good in best if good not in self._at_maximum]
 
     def describe(self) -> dict[str, object]:
         return {

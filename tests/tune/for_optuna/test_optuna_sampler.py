@@ -4,6 +4,7 @@ The contract: in a study a searcher suggests what it suggests where it is asked 
 of ours keeps it, and samplers that are broken on purpose do not.
 """
 
+import doctest
 import math
 import pickle
 import sys
@@ -383,8 +384,8 @@ def test_a_trial_of_somebody_else_is_told_of_like_ones_own(told: list[tuple[Any,
 
 def test_what_is_no_configuration_of_the_space_is_left_out(told: list[tuple[Any, ...]]) -> None:
     study = study_of(told)
-    wide, kinds = distributions.FloatDistribution(-9, 9), distributions.CategoricalDistribution(["z"])
-    for name, value, distribution in (("x", 3.0, wide), ("y", 0.5, wide), ("x", "z", kinds)):
+    wide, kinds = distributions.FloatDistribution(-9, 9), distributions.CategoricalDistribution(["z", None])
+    for name, value, distribution in (("x", 3.0, wide), ("y", 0.5, wide), ("x", "z", kinds), ("x", None, kinds)):
         study.add_trial(optuna.create_trial(params={name: value}, distributions={name: distribution}, value=9.0))
     assert [what[0] for what in seen(study, told)] == ["begin", "suggest"]
 
@@ -706,6 +707,12 @@ def test_the_searcher_that_was_handed_in_stays_as_it_is() -> None:
     before = dict(vars(searcher))
     asked(optuna.create_study(sampler=optuna_sampler(searcher, LINE)))
     assert vars(searcher) == before
+
+
+def test_the_example_runs() -> None:
+    from fanwise.tune.for_optuna import sampler
+
+    assert doctest.testmod(sampler).failed == 0
 
 
 def test_without_optuna_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,7 @@ class Place:
     choices: Sequence[Any] | None = None  # Any: whatever an objective asks for
 
     def value(self, param: Any) -> object:
-        """Ours, for one of Optuna. ValueError: there is none."""
+        """Ours, for one of Optuna. ValueError, TypeError: there is none."""
         return self.domain.plain(param) if self.choices is None else int(self.distribution.to_internal_repr(param))
 
     def param(self, value: Any) -> Any:
@@ -205,7 +205,7 @@ def _known(trial: FrozenTrial, name: str, place: Place) -> tuple[object] | None:
     """What the trial has of a hyperparameter; None: nothing so far, or nothing of ours."""
     try:
         return (place.value(trial.params[name]),)
-    except (KeyError, ValueError):
+    except (KeyError, TypeError, ValueError):
         return None
 
 

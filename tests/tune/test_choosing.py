@@ -14,8 +14,10 @@ from fanwise.tune import (
     StoppingCriterion,
     TPESearcher,
     Tuner,
+    choice,
     choosing,
     open_search,
+    parameter,
     replay_experiment,
     uniform,
 )
@@ -29,6 +31,10 @@ SPACE = {"x": uniform(0, 1)}
 
 def returns(x: float) -> float:
     return abs(x - 0.3)
+
+
+def takes_more(x: float, y: float = 0.0) -> float:
+    return abs(x - 0.3) + y
 
 
 @pytest.fixture(autouse=True)
@@ -46,11 +52,14 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"most_trials": 16, "n_workers": 16}, "sobol"),
         ({"most_trials": 17, "n_workers": 16}, "forest"),
         ({"num_objectives": 2}, "tpe"),
+        ({"has_conditions": True}, "tpe"),
         ({"num_objectives": 2, "most_trials": 5}, "tpe"),
     ],
 )
 def test_the_rule_goes_by_objectives_and_trials_that_can_be_learnt_from(facts: dict[str, Any], name: str) -> None:
-    chosen = chosen_searcher(**{"num_objectives": 1, "most_trials": None, "n_workers": 4, **facts})
+    chosen = chosen_searcher(
+        **{"num_objectives": 1, "has_conditions": False, "most_trials": None, "n_workers": 4, **facts}
+    )
     assert chosen.name == name
     SEARCHERS[name]()  # needs no extra
 
@@ -86,12 +95,15 @@ def test_a_tuner_without_a_scheduler_chooses_for_its_metrics(pool: Pool) -> None
     assert [(each.metric, each.mode) for each in tuner.scheduler.objectives] == [("score", "max")]
     tuner = Tuner(returns, SPACE, metric=["loss", "size"], mode=["min", "max"], stop=stop, n_workers=2, pool=pool)
     assert isinstance(tuner.scheduler.searcher, TPESearcher)
+    conditional = {"x": choice([0.1, 0.9]), "y": parameter(uniform(0, 1), when={"x": 0.1})}
+    tuner = Tuner(takes_more, conditional, metric="loss", stop=stop, n_workers=2, pool=pool)
+    assert isinstance(tuner.scheduler.searcher, TPESearcher)
 
 
 def test_a_resumed_search_keeps_its_searcher_where_the_rule_now_says_another(pool: Pool) -> None:
     stop = StoppingCriterion(max_num_trials_started=8)
     Tuner(returns, SPACE, metric="loss", stop=stop, n_workers=1, pool=pool, name="on", quiet=True).run()
-    assert chosen_searcher(num_objectives=1, most_trials=10, n_workers=16).name == "sobol"
+    assert chosen_searcher(num_objectives=1, has_conditions=False, most_trials=10, n_workers=16).name == "sobol"
     again = StoppingCriterion(max_num_trials_started=10)
     resumed = Tuner.resume("on", stop=again, n_workers=16, pool=pool, quiet=True)
     assert len(resumed.run().trials) == 10

@@ -380,7 +380,7 @@ def open_search(
         scheduler: such as `ASHA(...)`; or the name of a metric: then every trial runs to its end.
         mode: "min" or "max", for the name of a metric.
         searcher: for the name of a metric: what chooses configurations, an object or a name ("random", "forest", ...);
-            None: one is chosen by the budget and recorded; an experiment that goes on keeps it.
+            None: one is chosen and recorded; an experiment that goes on keeps it.
         constraints: what every report must meet, such as ["latency_ms <= 20"], where the scheduler has none.
         name: of the experiment; None: made from the time.
         stop: when there are no more trials; None: when you stop asking.
@@ -408,7 +408,9 @@ def open_search(
         asked, chosen = before, None
     else:
         given = None if isinstance(scheduler, str) else scheduler
-        asked, chosen = scheduler_for(given, metric=metric, mode=mode, searcher=searcher, stop=stop, n_workers=1)
+        asked, chosen = scheduler_for(
+            given, metric=metric, mode=mode, searcher=searcher, space=whole, stop=stop, n_workers=1
+        )
     if stop is not None:
         stop.reference_losses(asked.objectives)
     asked.check(whole)

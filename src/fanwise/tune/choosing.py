@@ -1,6 +1,7 @@
 """Which searcher a search gets that names none. The rule is `chosen_searcher`; the figures: docs/guides/searchers.md.
 
     several objectives                                       tpe      ranks trials by fronts
+    a space with conditions                                  tpe      its densities know what exists beside what
     no more trials than start before the first has a result  sobol    a model would know nothing yet
     everything else                                          forest   the best mean rank on the benchmark's tables
 
@@ -28,16 +29,19 @@ class Chosen:
         return f"chosen because {self.reason} (searcher={self.name!r}; {GUIDE})"
 
 
-def chosen_searcher(*, num_objectives: int, most_trials: int | None, n_workers: int) -> Chosen:
+def chosen_searcher(*, num_objectives: int, has_conditions: bool, most_trials: int | None, n_workers: int) -> Chosen:
     """The rule.
 
     Args:
         num_objectives: that the search optimises.
+        has_conditions: some hyperparameters exist only beside certain values of others.
         most_trials: that it may start; None: nobody knows.
         n_workers: trials at a time.
     """
     if num_objectives > 1:
         return Chosen("tpe", f"there are {num_objectives} objectives")
+    if has_conditions:
+        return Chosen("tpe", "the space has conditions")
     blind = max(FEWEST, n_workers)
     if most_trials is not None and most_trials <= blind:
         return Chosen("sobol", f"{most_trials} trials or fewer are too few to learn from")

@@ -37,7 +37,7 @@ def search(
         seconds: end after so many; at least one of the two.
         n_workers: trials at a time; None: as many as the machine has devices for.
         searcher: what chooses configurations, an object or a name ("random", "forest", "tpe", ...); None: one is
-            chosen by the budget, the objectives and the number of workers, said on screen, and recorded.
+            chosen by the objectives, space, budget and number of workers, said on screen, and recorded.
         scheduler: ends trials early, such as `ASHA(...)`; None: every trial runs to its end.
         options: further ones of `Tuner`, such as name=, callbacks= or quiet=.
 

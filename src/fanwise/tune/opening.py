@@ -56,6 +56,7 @@ def scheduler_for(
     metric: str | Sequence[str] | None,
     mode: Mode | Sequence[Mode],
     searcher: Searcher | str | None,
+    space: Space,
     stop: StoppingCriterion | None,
     n_workers: int,
 ) -> tuple[Scheduler, Chosen | None]:
@@ -76,9 +77,12 @@ def scheduler_for(
         raise TypeError('a search needs the name of the value to look at: metric="loss" (or a scheduler)')
     chosen = None
     if searcher is None:
-        num_objectives = 1 if isinstance(metric, str) else len(metric)
-        most_trials = None if stop is None else stop.most_trials
-        chosen = chosen_searcher(num_objectives=num_objectives, most_trials=most_trials, n_workers=n_workers)
+        chosen = chosen_searcher(
+            num_objectives=1 if isinstance(metric, str) else len(metric),
+            has_conditions=bool(space.conditions),
+            most_trials=None if stop is None else stop.most_trials,
+            n_workers=n_workers,
+        )
     return FIFOScheduler(searcher_of(searcher if chosen is None else chosen.name), metric=metric, mode=mode), chosen
 
 

@@ -99,7 +99,7 @@ class Tuner:
         stop: when the search ends; needed.
         metric, mode: without a scheduler: the name of the reported value to optimise, or several, and "min" or "max".
         searcher: without a scheduler: what chooses configurations, an object or a name ("random", "forest", ...); None:
-            one is chosen by the budget, the objectives and the number of workers, said on screen, and recorded.
+            one is chosen by the objectives, space, budget and number of workers, said on screen, and recorded.
         constraints: what every report must meet, such as ["latency_ms <= 20"], where the scheduler has none: a trial
             that does not is never the best as long as another one does.
         n_workers: trials at a time; None: as many as the machine has devices for.
@@ -184,7 +184,13 @@ class Tuner:
         self._need = need_of(machine, devices_per_trial)
         self.n_workers = workers_on(machine, self._need) if n_workers is None else at_least("n_workers", n_workers, 1)
         scheduler, self._chosen = scheduler_for(
-            scheduler, metric=metric, mode=mode, searcher=searcher, stop=stop, n_workers=self.n_workers
+            scheduler,
+            metric=metric,
+            mode=mode,
+            searcher=searcher,
+            space=self.space,
+            stop=stop,
+            n_workers=self.n_workers,
         )
         self.objective = objective
         self.scheduler = copied(scheduler)

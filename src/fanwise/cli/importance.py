@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from ..base.text import counted, printable_line
+from ..plot.importances import correlation_in_words
 from ..tune import load_experiment
 from .plain_json import json_text
 
@@ -15,7 +16,7 @@ def importance_lines(name: str, metric: str | None) -> Iterator[str]:
         yield f"{printable_line(one.name):<{width}}  {one.mean:6.3f} +- {one.deviation:.3f}"
     stopped = f", {found.num_stopped:,} of them stopped early" if found.num_stopped else ""
     whose = f"for {printable_line(found.metric)}, of {counted(len(found.trials), 'trial')}{stopped}"
-    yield f"{whose}; predicted against seen: correlation {found.correlation:.2f}"
+    yield f"{whose}; predicted against seen: {correlation_in_words(found.correlation)}"
 
 
 def importance_json(name: str, metric: str | None) -> str:

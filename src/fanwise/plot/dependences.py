@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from .axes import clean_axes
 from .canvas import INK, MUTED, PALETTE, new_figure
 from .data import Hyperparameter
+from .importances import correlation_in_words
 from .landscapes import place_of, tick_texts
 from .scales import number, plain
 
@@ -53,14 +54,14 @@ def partial_dependence(
         >>> lr = DependenceData(axis, [0.0, 1.0], [0.2, 0.7], [0.1, 0.6], [0.3, 0.8])
         >>> figure = partial_dependence("demo", "error", [lr], [0.1, 0.2, 0.3, 0.4, 0.5], 0.9)
         >>> figure.get_suptitle()
-        'demo: partial dependence of error; model: correlation 0.90'
+        'demo: partial dependence of error\\nmodel: correlation 0.90'
     """
     n_panels = len(hyperparameters)
     n_columns = min(3, n_panels)
     n_rows = -(-n_panels // n_columns)
     figure = new_figure(9.0 if n_columns < 3 else 12.0, 1.0 + 3.0 * n_rows)
     panels = list(figure.subplots(n_rows, n_columns, squeeze=False, sharey=True).flat)
-    head = f"{plain(name)}: partial dependence of {plain(metric)}; model: correlation {correlation:.2f}"
+    head = f"{plain(name)}: partial dependence of {plain(metric)}\nmodel: {correlation_in_words(correlation)}"
     figure.suptitle(head, x=0.02, ha="left", fontsize=12)
     for axes in panels[n_panels:]:
         axes.remove()

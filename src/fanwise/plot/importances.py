@@ -10,6 +10,8 @@ from .scales import plain
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_LOW = 0.3  # of what varies in the ranks not a tenth is explained
+
 
 def importance(
     name: str,
@@ -46,12 +48,22 @@ def importance(
     )
     bars.set_yticks(places, names)
     bars.set_xlabel("how much worse the model predicts without it (share of the spread)")
-    bars.set_title(f"{plain(name)}: importance for {plain(metric)}", loc="left")
+    # On lines of their own: beside each other, or behind a long name, they would run into each other.
+    head = f"{plain(name)}: importance for {plain(metric)}\nmodel: {correlation_in_words(correlation)}"
+    figure.suptitle(head, x=0.02, ha="left", fontsize=12)
     dots.plot([0, 1], [0, 1], color="#bdbdbd", linewidth=1.0)
     dots.scatter(seen, predicted, s=14, color=PALETTE[0], linewidths=0, alpha=0.7)
     dots.set_xlabel("rank as seen (0: the best)")
     dots.set_ylabel("rank as predicted")
-    dots.set_title(f"model: correlation {correlation:.2f}", loc="left")
     for axes in (bars, dots):
         clean_axes(axes)
     return figure
+
+
+def correlation_in_words(correlation: float) -> str:
+    """How far to trust the model behind a picture.
+
+    >>> correlation_in_words(0.9), correlation_in_words(0.1)
+    ('correlation 0.90', 'correlation 0.10, too low to say anything')
+    """
+    return f"correlation {correlation:.2f}" + ("" if correlation >= _LOW else ", too low to say anything")

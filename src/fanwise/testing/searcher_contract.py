@@ -414,6 +414,22 @@ def what_others_chose_is_learnt_from(make: Make) -> None:
                 play.num_trials += 1
 
 
+def constraints_may_be_violated(make: Make) -> None:
+    """By some, by all and beyond any measure: a report without a violation, then others; each with its own size."""
+    for name, space in SPACES.items():
+        with _in(name):
+            for beyond in ((0.0, 0.5, 2.0), (0.5, 0.5, 3.0), (math.inf, 1.0, math.inf)):
+                play = Play(begun(make, space), space)
+                for trial_id in range(15):
+                    play.suggest()
+                    config, size = play.trials[trial_id].config, beyond[trial_id % 3]
+                    values = {"loss": 0.1 * trial_id, "size": 20 * (1 + size)}
+                    play.searcher.observe(
+                        Observation(trial_id, config, 1, 1.0, (0.1 * trial_id,), values, (20 * size,), size)
+                    )
+                    play.end(trial_id, "Completed")
+
+
 CHECKS: Sequence[Check] = (
     suggestions_are_configurations_of_the_space,
     a_hundred_trials_may_run_before_the_first_report,
@@ -447,7 +463,31 @@ CHECKS_OF_A_MODEL: Sequence[Check] = (
     one_trial_with_a_result_is_no_trouble,
     recall_leads_to_where_suggest_did,
     it_draws_no_global_chance,
+    constraints_may_be_violated,
 )
+
+
+def none_comes_twice_while_others_are_left(make: Make) -> None:
+    """In a space of few configurations, with one of somebody else's, and with trials that fail before they report."""
+    for name in ("few values", "few values and a condition"):
+        with _in(name):
+            space = SPACES[name]
+            for seed, status in enumerate(("Completed", "Failed", "Completed", "Failed")):
+                play = Play(begun(make, space, seed), space, seed)
+                seen = [space.sample(random.Random(f"{seed}/others"))] if status == "Completed" else []
+                for config in seen:
+                    play.trials[0] = _Trial(config)
+                    play.num_trials = 1
+                    play.report(0)
+                    play.end(0, "Completed")
+                for trial_id in range(len(seen), space.num_configurations or 0):
+                    play.suggest()
+                    config = play.suggestions[-1] or {}
+                    assert config not in seen, f"{config!r} comes twice, although others are left: {seen!r}"
+                    seen.append(config)
+                    if status == "Completed":
+                        play.report(trial_id)
+                    play.end(trial_id, status)
 
 
 def of_a_finite_space_every_configuration_comes_once(make: Make) -> None:

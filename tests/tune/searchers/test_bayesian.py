@@ -13,7 +13,7 @@ import torch
 
 from fanwise.base.errors import NotInstalled
 from fanwise.testing import searcher_contract as contract
-from fanwise.testing.searcher_contract import CHECKS, Check, begun, observed
+from fanwise.testing.searcher_contract import CHECKS, MODEL_CHECKS, Check, begun, observed
 from fanwise.tune import BayesianOptimization, BayesianSearcher, StoppingCriterion
 from fanwise.tune.pareto import hypervolume
 from fanwise.tune.searchers import Ask, Observation, Searcher
@@ -56,8 +56,12 @@ def test_it_keeps_the_contract_of_searchers(check: Check) -> None:
     check(few)
 
 
+def test_it_repeats_nothing_while_others_are_left() -> None:
+    contract.none_comes_twice_while_others_are_left(few)
+
+
 @pytest.mark.soak
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", [*CHECKS, *MODEL_CHECKS], ids=lambda check: check.__name__)
 def test_it_keeps_the_whole_contract_of_searchers(check: Check) -> None:
     check(lambda: BayesianSearcher(3, num_candidates=64))
 

@@ -222,7 +222,7 @@ def test_a_child_is_neither_its_parent_nor_what_runs_now() -> None:
     searcher.on_end(0, "Completed")
     for number in range(50):
         got = searcher.suggest(Ask(number, 2, small, pending={1: {"x": 0, "y": 1}}))
-        assert got == {"x": 1, "y": 0}
+        assert got not in ({"x": 0, "y": 0}, {"x": 0, "y": 1})
 
 
 def test_a_finished_trial_leaves_nothing_but_its_place_in_the_population() -> None:

@@ -44,6 +44,26 @@ def test_our_searchers_keep_the_contract(name: str, check: Check) -> None:
     check(OURS[name])
 
 
+@pytest.mark.parametrize("name", sorted({*OURS} - {"grid", "first points"}))
+def test_none_of_ours_repeats_itself_while_others_are_left(name: str) -> None:
+    contract.none_comes_twice_while_others_are_left(OURS[name])
+
+
+def test_a_searcher_that_repeats_itself_is_caught() -> None:
+    with pytest.raises(AssertionError, match="comes twice, although others are left"):
+        contract.none_comes_twice_while_others_are_left(Best)
+
+
+def test_when_all_of_a_small_space_were_tried_a_random_search_goes_on() -> None:
+    space = contract.SPACES["few values"]
+    play = contract.Play(contract.begun(RandomSearcher, space), space)
+    for trial_id in range(8):
+        play.suggest()
+        play.end(trial_id, "Completed")
+    assert len({repr(config) for config in play.suggestions[:4]}) == 4
+    assert None not in play.suggestions
+
+
 SMALL_MODELS: dict[str, Make] = {
     "bore": lambda: BORESearcher(num_init=3, num_trees=2, num_candidates=20),
     "cqr": lambda: CQRSearcher(num_init=3, num_trees=2, num_candidates=20),
@@ -257,7 +277,27 @@ class OnlyItsOwn(Best):
         super().observe(observation)
 
 
+class CountsFeasible(Best):
+    """The share of good ones among those that meet the constraints."""
+
+    def begin(self, space: Space, seed: int) -> None:
+        super().begin(space, seed)
+        self.feasible: list[float] = []
+        self.num_bound = 0
+
+    def observe(self, observation: Observation) -> None:
+        super().observe(observation)
+        self.num_bound += bool(observation.violations)
+        self.feasible += [observation.loss] * (observation.infeasibility == 0.0)
+
+    def suggest(self, ask: Ask) -> Mapping[str, object] | None:
+        if self.num_bound:
+            min(self.feasible)
+        return super().suggest(ask)
+
+
 BROKEN: list[tuple[Make, Check]] = [
+    (CountsFeasible, contract.constraints_may_be_violated),
     (TriedThere, contract.trials_of_an_earlier_search_come_first),
     (Divides, contract.trials_may_all_come_out_alike),
     (Deviates, contract.one_trial_with_a_result_is_no_trouble),

@@ -17,6 +17,7 @@ from ..values import at_least
 from .base import Ask, Observation, Searcher
 from .courses import Course, Rank
 from .steps import mutated
+from .tried import Tried
 
 
 @final
@@ -50,14 +51,16 @@ class EvolutionSearcher(Searcher):
 
     def begin(self, space: Space, seed: int) -> None:
         self._clear()
+        self._tried = Tried(space)
 
     def suggest(self, ask: Ask) -> Mapping[str, object]:
         population = self._population(ask.pending)
         if len(population) < self.population_size:
-            return ask.space.sample(ask.random)
+            return self._tried.instead(ask.space.sample(ask.random), ask.pending.values(), ask.random)
         sample = [ask.random.choice(population) for _ in range(self.sample_size)]
         parent = self._courses[min(sample)[1]].config
-        return mutated(ask.space, parent, ask.random, list(ask.pending.values()))
+        child = mutated(ask.space, parent, ask.random, list(ask.pending.values()))
+        return self._tried.instead(child, ask.pending.values(), ask.random)
 
     def _population(self, pending: Mapping[int, Mapping[str, object]]) -> list[tuple[Rank, int]]:
         """(rank, trial id) of the members, the youngest first."""
@@ -76,6 +79,8 @@ class EvolutionSearcher(Searcher):
         if course is None:
             course = self._courses[observation.trial_id] = Course(observation.config)
             insort(self._living, observation.trial_id)
+            if observation.trial_id >= 0:
+                self._tried.note(observation.config)
         course.observe(observation)
 
     def on_rewind(self, trial_id: int, to_iter: int) -> None:

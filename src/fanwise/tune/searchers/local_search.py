@@ -9,6 +9,7 @@ from ..values import at_least, probability
 from .base import Ask, Observation, Searcher
 from .courses import Course, Rank
 from .steps import resampled
+from .tried import Tried
 
 
 @final
@@ -40,13 +41,16 @@ class LocalSearcher(Searcher):
 
     def begin(self, space: Space, seed: int) -> None:
         self._clear()
+        self._tried = Tried(space)
 
     def suggest(self, ask: Ask) -> Mapping[str, object]:
         self._num_suggested += 1
         best = self._best()
         if self._num_suggested <= self.num_init_random or best is None or ask.random.random() >= self.probab_local:
-            return ask.space.sample(ask.random)
-        return resampled(ask.space, best, ask.random)
+            config = ask.space.sample(ask.random)
+        else:
+            config = resampled(ask.space, best, ask.random)
+        return self._tried.instead(config, ask.pending.values(), ask.random)
 
     def _best(self) -> Mapping[str, object] | None:
         ranked = self._ranked
@@ -74,6 +78,8 @@ class LocalSearcher(Searcher):
         course = self._living.get(trial_id)
         if course is None:
             course = self._living[trial_id] = Course(observation.config)
+            if trial_id >= 0:
+                self._tried.note(observation.config)
         before = course.rank
         course.observe(observation)
         if course.rank != before:

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, final
 from ..chance import Chance
 from ..spaces import Space
 from .base import Ask, Observation, Searcher
+from .tried import Tried
 
 _BLOCK = 64  # a power of two: Sobol's sequence is balanced at these
 
@@ -33,15 +34,19 @@ class SobolSearcher(Searcher):
 
     def begin(self, space: Space, seed: int) -> None:
         self._sequence = _sequence(len(space.domains), seed)
+        self._tried = Tried(space)
         self._ready = []
 
     def suggest(self, ask: Ask) -> Mapping[str, object]:
         if not self._ready:
             self._ready = self._sequence.random(_BLOCK).tolist()[::-1]
-        return ask.space.from_units(self._ready.pop()[: len(ask.space.domains)])
+        config = ask.space.from_units(self._ready.pop()[: len(ask.space.domains)])
+        return self._tried.instead(config, ask.pending.values(), ask.random)
 
     def observe(self, observation: Observation) -> None:
-        """The sequence is the same whatever comes out."""
+        """The sequence is the same whatever comes out; of a small space none comes twice while others are left."""
+        if observation.trial_id >= 0:
+            self._tried.note(observation.config)
 
 
 def _sequence(num_dims: int, seed: int) -> Any:

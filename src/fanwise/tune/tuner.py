@@ -59,7 +59,7 @@ from .record.reading import read_meta
 from .record.restoring import fresh_tuning, last_settings, restore
 from .record.writer import Record
 from .remote.commands import command_for, completed
-from .remote.listening import WishListener
+from .remote.listening import CommandListener
 from .reporting import run_objective
 from .runner import Plan, Search
 from .schedulers.protocol import Scheduler
@@ -516,7 +516,7 @@ class Tuner:
         """Wait for the end of the search and show it."""
         screen = screen_for(self._print_update_interval, quiet=self._quiet)
         screen.begin(self._first_lines())
-        listener = WishListener(hub, self.path, functools.partial(self._hear, search))
+        listener = CommandListener(hub, self.path, functools.partial(self._hear, search))
         try:
             tuning = begun.tuning
             tuning.listen(search.suggester(self.scheduler.searcher))

@@ -29,7 +29,7 @@ _CHECK_S = 0.25
 
 
 @final
-class WishListener:
+class CommandListener:
     """Listens until `close`. A search that cannot listen - its file system has no sockets - goes on and says so.
 
     Args:

@@ -849,7 +849,8 @@ class TuningModel:
         self.in_batch = False
         attempt.freed = True
         reserved, trial.reserved = trial.reserved, None
-        if attempt.retry and (self.stage == "stopping" or trial.given_up):
+        if attempt.retry and trial.given_up:
+            self.out.append(Judged(trial.number, attempt.number, Status.FAILED))
             self._over(trial, Status.FAILED)
         elif attempt.retry:
             trial.where = "again"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from fanwise.tune.decisions import facts
 from fanwise.tune.decisions.driving import handle
 from fanwise.tune.decisions.facts import Fact, Outcome
-from fanwise.tune.decisions.orders import Judged, Order, Reason, Start
+from fanwise.tune.decisions.orders import Finish, Judged, Order, Reason, Start
 from fanwise.tune.decisions.tuning import Tuning
 from fanwise.tune.schedulers import ASHA, RandomSearch, Scheduler, Status
 from fanwise.tune.spaces import Space, uniform
@@ -97,6 +97,17 @@ def test_a_crashed_trial_whose_retry_was_promised_is_tried_again() -> None:
     search = Search(random_search(), retries=1)
     search.report(0, {"loss": 0.5}, checkpoint="0-0-1")
     search.hand(facts.Ended(1.0, 0, 0, Outcome("signal", "killed")))
+    assert search.started_by(facts.Resumed(9.0)) == [(0, 1, 1, "0-0-1")]
+
+
+def test_a_retry_that_was_promised_before_ctrl_c_happens_after_a_resume() -> None:
+    search = Search(random_search(), retries=1)
+    search.report(0, {"loss": 0.5}, checkpoint="0-0-1")
+    crash = facts.Ended(1.0, 0, 0, Outcome("out-of-memory", "killed"))
+    search.hand(crash)
+    search.hand(facts.Interrupt(1.5))
+    assert any(isinstance(order, Finish) for order in search.hand(facts.Free(2.0, 0, 0)))
+    assert search.tuning.counts.num_trials_failed == 0
     assert search.started_by(facts.Resumed(9.0)) == [(0, 1, 1, "0-0-1")]
 
 

@@ -536,7 +536,7 @@ def test_a_retry_goes_before_the_next_batch() -> None:
     assert tuning.run(0, 1.0, attempt=1)[1:] == [start(2, 0), start(3, 1)]
 
 
-def test_a_retry_is_kept_after_the_last_start_and_dropped_when_the_search_is_stopped() -> None:
+def test_a_retry_is_kept_after_the_last_start_and_waits_when_the_search_is_stopped() -> None:
     scheduler = Told()
     criterion = StoppingCriterion(max_num_trials_started=1)
     tuning = tuning_of(scheduler=scheduler, criterion=criterion, n_workers=1, retries=2)
@@ -546,8 +546,9 @@ def test_a_retry_is_kept_after_the_last_start_and_dropped_when_the_search_is_sto
     assert tuning.interrupt(1) == []
     assert scheduler.heard == []
     assert tuning.free(0, 1, now_s=1) == [Finish("interrupted")]
-    assert scheduler.heard == [("end", 0, Status.FAILED)]
-    assert tuning.counts.num_trials_failed == 1
+    assert scheduler.heard == [], "it is not over: a resumed search goes on with it"
+    assert tuning.counts.num_trials_failed == 0
+    assert tuning.hand(facts.Resumed(2))[-1] == start(0, 0, attempt=2)
 
 
 # Reports
@@ -1390,7 +1391,7 @@ def test_a_trial_stopped_by_hand_between_its_crash_and_its_retry_does_not_start_
     tuning.begin()
     tuning.ended(0, 0, CRASH)
     command(tuning, "stop", 0)
-    assert tuning.free(0, 0) == [start(1, 0)]
+    assert tuning.free(0, 0) == [Judged(0, 0, Status.FAILED), start(1, 0)]
     assert scheduler.heard == [("end", 0, Status.FAILED)]
 
 

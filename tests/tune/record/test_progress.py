@@ -125,6 +125,15 @@ def test_attempts_that_are_tried_again_do_not_count_as_failed() -> None:
     assert progress.snapshot().failed == 1
 
 
+def test_a_retry_that_a_person_has_stopped_counts_as_failed_once() -> None:
+    progress, rows = searching()
+    rows.start(0.0, 0, {"depth": 2})
+    rows.end(1.0, 0, "Failed", None, reason=REASON, will_retry=True)
+    assert progress.snapshot().failed == 0
+    rows.end(2.0, 0, "Failed", None)
+    assert progress.snapshot().failed == 1
+
+
 def test_the_best_leaves_out_what_became_void() -> None:
     progress, rows = searching()
     rows.start(0.0, 0, {"depth": 2})

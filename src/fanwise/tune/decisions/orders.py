@@ -109,7 +109,10 @@ class Kill:
 
 @frozen
 class Judged:
-    """This attempt is over. With will_retry the trial starts again, unless the search stops first."""
+    """This attempt is over. With will_retry the trial starts again, after a resume if the search stops first.
+
+    If a person stops it before that, a second order says so, without will_retry.
+    """
 
     trial_id: int
     attempt: int

@@ -45,7 +45,7 @@ from ..schedulers.protocol import (
 from ..searchers.base import Ask, Observation
 from ..spaces import Space
 from ..stopping import Counts, StoppingCriterion, Verdict
-from ..values import at_least, seconds
+from ..values import at_least, is_number, seconds
 from . import facts
 from .checking import Refused, checked_answer, checked_config, checked_decision, problem_with
 from .checkpoints import CheckpointHolders
@@ -357,7 +357,8 @@ class Tuning:
         if trial.phase != "ended":
             self._end(trial, Outcome("lost", "the worker was gone before it said how the trial ended"), now_s)
         self._keep_limits(now_s)
-        if trial.will_retry and not self._gives_up(trial) and trial.slot < self._n_workers:
+        may_retry = self._stage != "stopping" and trial.slot < self._n_workers
+        if trial.will_retry and may_retry and not trial.given_up:
             trial.begin_again()
             self._start(trial)
             return
@@ -824,7 +825,8 @@ class Tuning:
         needed += [constraint.metric for constraint in self._constraints]
         if self._resource_attr is not None:
             needed.append(self._resource_attr)
-        if not self._metric_seen and any(name not in values for name in needed):
+        first = next((name for name in needed if not is_number(values.get(name))), None)
+        if not self._metric_seen and first is not None and first not in values:
             trial.told = "suspend"
             self._tell_to_stop(trial, now_s)
             self._fail_search("no-metric", "the metric was not reported", problem, now_s)
@@ -1002,10 +1004,11 @@ class Tuning:
         reserved = self._reserved.pop(trial_id, None)
         if reserved is not None and reserved < self._n_workers:
             heapq.heappush(self._free_slots, reserved)
-        if trial.will_retry and self._gives_up(trial):  # promised, but the search has stopped in the meantime
+        if trial.will_retry and trial.given_up:  # promised, but a person has stopped it in the meantime
             trial.will_retry = False
+            self._orders.append(Judged(trial_id, trial.attempt, _FAILED))
             self._over(trial, _FAILED, now_s)
-        elif trial.will_retry:
+        elif trial.will_retry:  # when a slot is free, or after a search that stops has been resumed
             self._again.append(trial)
         elif trial.told == "suspend":
             trial.phase = "suspended"
@@ -1019,10 +1022,6 @@ class Tuning:
                 self._again.append(trial)
             else:
                 self._paused[trial_id] = trial
-
-    def _gives_up(self, trial: Trial) -> bool:
-        """Whether a promised retry does not happen."""
-        return self._stage == "stopping" or trial.given_up
 
     def _searcher_name(self) -> str:
         return f"{type(self._scheduler.searcher).__name__}.suggest()"

@@ -301,6 +301,9 @@ def ASHA(  # the field's name, and Syne Tune's
 ) -> ASHAScheduler:
     """Asynchronous successive halving: who is not among the best third at a level is stopped, or waits.
 
+    A searcher with a model learns from each trial's last report, also where the trial was stopped early. To compare
+    trials at one resource only: `TPESearcher(learn_from=ByLevel((1, 3, 9)))` of `fanwise.tune.searchers.history`.
+
     Args and errors are those of `ASHAScheduler`.
 
     >>> scheduler = ASHA(metric="validation_error", resource_attr="epoch", max_resource_attr="max_epochs")
@@ -377,6 +380,8 @@ def Hyperband(  # the field's name
     random_seed: int | None = None,
 ) -> HalvingScheduler:
     """Hyperband: rounds of successive halving, from those that compare early to one that compares only at the end.
+
+    A searcher with a model learns from each trial's last report, as with `ASHA`; `BOHB` compares at one resource.
 
     Args and errors are those of `HalvingScheduler`.
 
@@ -527,6 +532,8 @@ def MOASHA(  # the field's name, and Syne Tune's
     random_seed: int | None = None,
 ) -> MOASHAScheduler:
     """Asynchronous successive halving for several objectives: who is far from the Pareto front is stopped.
+
+    A searcher with a model learns from each trial's last report, as with `ASHA`.
 
     Args and errors are those of `MOASHAScheduler`.
 

@@ -46,7 +46,7 @@ def partial_dependence(
     Args:
         name: of the search.
         metric: whose ranks these are.
-        quarters: the metric's values at the ranks 0, 0.25, 0.5, 0.75 and 1, written beside the last panel of a row.
+        quarters: the metric's values at the ranks 0, 0.25, 0.5, 0.75 and 1, written beside each full row.
         correlation: of ranks predicted and seen, for trials that the model did not know.
 
     Example:
@@ -71,7 +71,7 @@ def partial_dependence(
         _draw(axes, data)
         if i % n_columns == 0:
             axes.set_ylabel("predicted rank (0: the best)")
-        if i % n_columns == n_columns - 1 or i == n_panels - 1:
+        if i % n_columns == n_columns - 1:
             _write_values(axes, metric, quarters)
     text = "line: the mean of the trials; band: their middle 80 %; below: where trials were"
     figure.supxlabel(text, fontsize=8, color=MUTED)

@@ -1,0 +1,304 @@
+"""A search that is killed and goes on, and what people change on the way: trials, workers, limits."""
+
+from typing import Any
+
+from fanwise.testing.told_search import (
+    CONTINUE,
+    CRASH,
+    CRASHED,
+    PAUSE,
+    STOP,
+    STOPPED,
+    Scripted,
+    Search,
+    Thinks,
+    Told,
+    start,
+    suggested,
+    tuning_of,
+)
+from fanwise.tune.decisions import facts
+from fanwise.tune.decisions.orders import (
+    Answer,
+    Best,
+    Finish,
+    Judged,
+    Order,
+    Reason,
+    Start,
+    StopStarting,
+    Terminate,
+)
+from fanwise.tune.schedulers import (
+    Clone,
+    New,
+    Resume,
+    Status,
+    Wait,
+)
+from fanwise.tune.stopping import StoppingCriterion
+
+# Killed, and on again
+
+
+def resumed(tuning: Search, now_s: float = 0.0) -> list[Order]:
+    return tuning.hand(facts.Resumed(now_s))
+
+
+def test_after_a_kill_what_ran_runs_first_from_its_checkpoints_in_order() -> None:
+    scheduler = Told()
+    tuning = tuning_of(scheduler=scheduler, n_workers=3)
+    tuning.begin()
+    tuning.report(0, 0, 0.5)
+    tuning.report(2, 0, 0.4, checkpoint="c")
+    tuning.report(2, 0, 0.3)
+    assert resumed(tuning) == [
+        start(0, 0, attempt=1),
+        start(1, 1, attempt=1),
+        start(2, 2, attempt=1, from_iter=1, checkpoint="c"),
+    ]
+    assert scheduler.heard[-2:] == [("rewind", 0, 0), ("rewind", 2, 1)]
+    assert tuning.best == Best(0.4, 2, {"x": 2}, 1)
+    assert tuning.counts.num_trials_finished == 0
+    assert tuning.report(0, 0, 0.1) == [Answer(0, STOP, late=True)], "of a process that is gone"
+
+
+def test_a_search_that_was_interrupted_goes_on_where_it_was() -> None:
+    scheduler = Told()
+    tuning = tuning_of(scheduler=scheduler, n_workers=1)
+    tuning.begin()
+    tuning.report(0, 0, 0.5, checkpoint="a")
+    tuning.interrupt()
+    assert tuning.ended(0, 0, STOPPED) == [Judged(0, 0, Status.STOPPED)]
+    assert tuning.free(0, 0) == [Finish("interrupted")]
+    assert tuning.counts.num_trials_stopped == 1
+    assert ("end", 0, Status.STOPPED) not in scheduler.heard
+    assert resumed(tuning) == [start(0, 0, attempt=1, from_iter=1, checkpoint="a")]
+    assert tuning.counts.num_trials_stopped == 0
+    assert tuning.run(0, 0.4, attempt=1) == [Judged(0, 1, Status.COMPLETED), start(1, 0)]
+
+
+def test_the_last_trials_of_a_killed_search_come_to_their_end() -> None:
+    tuning = tuning_of(criterion=StoppingCriterion(max_num_trials_started=2))
+    tuning.begin()
+    tuning.run(0, 1.0)
+    reason = "max_num_trials_started=2 reached"
+    assert resumed(tuning) == [StopStarting(reason), start(1, 0, attempt=1)]
+    assert tuning.run(1, 1.0, attempt=1) == [Judged(1, 1, Status.COMPLETED), Finish(reason)]
+
+
+def test_a_search_whose_time_is_over_ends_at_once_when_it_is_resumed() -> None:
+    tuning = tuning_of(criterion=StoppingCriterion(max_wallclock_time=10))
+    tuning.begin()
+    reason = "max_wallclock_time=10 s is over"
+    assert resumed(tuning, 11) == [StopStarting(reason), Finish(reason)]
+
+
+def test_a_retry_that_was_promised_happens_after_a_kill() -> None:
+    scheduler = Told()
+    tuning = tuning_of(scheduler=scheduler, n_workers=1, retries=1)
+    tuning.begin()
+    tuning.report(0, 0, 0.5)
+    tuning.ended(0, 0, CRASH)
+    assert resumed(tuning) == [start(0, 0, attempt=1)]
+    assert scheduler.heard == [("report", 0, 1, 0.5), ("rewind", 0, 0)]
+
+
+def test_who_was_told_to_stop_or_pause_before_the_kill_does_not_run_again() -> None:
+    scheduler = Told(New({"x": 0}), New({"x": 1}), New({"x": 2}), Wait())
+    tuning = tuning_of(scheduler=scheduler, n_workers=3, trial_timeout_s=9)
+    tuning.begin()
+    tuning.report(0, 0, {"loss": 1.0, "answer": STOP})
+    tuning.report(1, 0, {"loss": 1.0, "answer": PAUSE}, checkpoint="b")
+    tuning.ready(2, 0)
+    tuning.tick(9)
+    late = Reason("time-out", "still running 9 s after it began (trial_timeout_s)")
+    assert resumed(tuning, 10) == [
+        Judged(0, 0, Status.STOPPED),
+        Judged(1, 0, Status.PAUSED),
+        Judged(2, 0, Status.FAILED, late),
+        StopStarting("the scheduler has nothing left to run"),
+        Finish("the scheduler has nothing left to run"),
+    ]
+    assert tuning.tuning.checkpoints == {"b"}
+
+
+def test_a_suggestion_made_ahead_outlasts_the_kill() -> None:
+    tuning = tuning_of(Thinks(), n_workers=1)
+    tuning.begin()
+    tuning.hand(suggested(0, 0))
+    tuning.hand(suggested(1, 1))
+    assert resumed(tuning) == [start(0, 0, attempt=1)]
+    assert tuning.run(0, 1.0, attempt=1)[1] == start(1, 0)
+
+
+def test_a_search_that_was_killed_before_it_began_begins() -> None:
+    assert resumed(tuning_of(n_workers=1)) == [start(0, 0)]
+
+
+# A person's commands
+
+
+def command(tuning: Search, what: Any, trial_id: int) -> list[Order]:  # Any: one of three words
+    return tuning.hand(facts.Command(0.0, what, trial_id))
+
+
+def test_a_trial_paused_by_hand_pauses_at_its_next_report_and_goes_on_by_hand_alone() -> None:
+    scheduler = Told()
+    tuning = tuning_of(scheduler=scheduler, n_workers=1)
+    tuning.begin()
+    assert command(tuning, "pause", 0) == []
+    assert tuning.report(0, 0, 1.0, checkpoint="a") == [Answer(0, PAUSE, 1)]
+    assert tuning.ended(0, 0, STOPPED) + tuning.free(0, 0) == [Judged(0, 0, Status.PAUSED), start(1, 0)]
+    assert command(tuning, "resume", 0) == [], "no slot is free"
+    assert tuning.run(1, 1.0)[-1] == start(0, 0, attempt=1, from_iter=1, checkpoint="a")
+    assert scheduler.heard == [("report", 0, 1, 1.0), ("report", 1, 1, 1.0), ("end", 1, Status.COMPLETED)]
+
+
+def test_a_hold_outlasts_the_schedulers_wish_to_go_on() -> None:
+    tuning = tuning_of(scheduler=Told(New({"x": 0}), New({"x": 1}), Resume(0)), n_workers=1)
+    tuning.begin()
+    tuning.pause(0)
+    command(tuning, "pause", 0)
+    assert tuning.run(1, 1.0)[-1] == start(2, 0)
+    command(tuning, "resume", 0)
+    assert tuning.run(2, 1.0)[-1] == start(0, 0, attempt=1)
+
+
+def test_a_command_to_pause_can_be_taken_back() -> None:
+    tuning = tuning_of(n_workers=1)
+    tuning.begin()
+    command(tuning, "pause", 0)
+    command(tuning, "resume", 0)
+    assert tuning.report(0, 0, 1.0) == [Answer(0, CONTINUE, 1)]
+
+
+def test_the_search_waits_for_the_person_who_holds_its_only_trial() -> None:
+    tuning = tuning_of(Scripted(1), n_workers=1)
+    tuning.begin()
+    command(tuning, "pause", 0)
+    tuning.report(0, 0, 1.0)
+    assert tuning.ended(0, 0, STOPPED) + tuning.free(0, 0) == [Judged(0, 0, Status.PAUSED)]
+    assert command(tuning, "resume", 0) == [start(0, 0, attempt=1)]
+
+
+def test_a_running_trial_stopped_by_hand_is_terminated_and_over() -> None:
+    scheduler = Told()
+    tuning = tuning_of(scheduler=scheduler, n_workers=1, retries=1)
+    tuning.begin()
+    assert command(tuning, "stop", 0) == [Terminate(0, "stopped by hand")]
+    assert command(tuning, "stop", 0) == []
+    assert tuning.run(0, outcome=CRASH) == [Judged(0, 0, Status.STOPPED), start(1, 0)]
+    assert scheduler.heard == [("end", 0, Status.STOPPED)]
+
+
+def test_a_paused_trial_stopped_by_hand_is_over_and_on_record() -> None:
+    scheduler = Told()
+    tuning = tuning_of(scheduler=scheduler, n_workers=1)
+    tuning.begin()
+    tuning.pause(0, checkpoint="a")
+    tuning.report(1, 0, 0.5)
+    assert command(tuning, "stop", 0) == [Judged(0, 0, Status.STOPPED)]
+    assert tuning.tuning.checkpoints == {"a"}, "of the best trial that is over"
+    assert scheduler.heard[-1] == ("end", 0, Status.STOPPED)
+    assert tuning.counts.num_trials_stopped == 1
+    assert command(tuning, "stop", 0) == []
+
+
+def test_a_trial_stopped_by_hand_while_it_pauses_does_not_go_on_although_the_scheduler_says_so() -> None:
+    scheduler = Told(New({"x": 0}), New({"x": 1}), Resume(0), New({"x": 2}), New({"x": 3}))
+    tuning = tuning_of(scheduler=scheduler)
+    tuning.begin()
+    tuning.report(0, 0, {"loss": 1.0, "answer": PAUSE})
+    command(tuning, "stop", 0)
+    assert tuning.run(1, 1.0) == [Judged(1, 0, Status.COMPLETED)]
+    tuning.ended(0, 0, STOPPED)
+    assert tuning.free(0, 0) == [Judged(0, 0, Status.STOPPED), start(2, 0), start(3, 1)]
+
+
+def test_a_trial_stopped_by_hand_between_its_crash_and_its_retry_does_not_start_again() -> None:
+    scheduler = Told()
+    tuning = tuning_of(scheduler=scheduler, n_workers=1, retries=1)
+    tuning.begin()
+    tuning.ended(0, 0, CRASH)
+    command(tuning, "stop", 0)
+    assert tuning.free(0, 0) == [Judged(0, 0, Status.FAILED), start(1, 0)]
+    assert scheduler.heard == [("end", 0, Status.FAILED)]
+
+
+def test_a_trial_that_waits_for_a_slot_can_be_paused_and_stopped_by_hand() -> None:
+    tuning = tuning_of(n_workers=3)
+    tuning.begin()
+    tuning.hand(facts.Settings(0, n_workers=1))
+    assert resumed(tuning) == [start(0, 0, attempt=1)]
+    assert command(tuning, "pause", 1) == []
+    assert command(tuning, "stop", 2) == [Judged(2, 0, Status.STOPPED)]
+    assert tuning.run(0, 1.0, attempt=1)[-1] == start(3, 0)
+    command(tuning, "resume", 1)
+    assert tuning.run(3, 1.0)[-1] == start(1, 0, attempt=1)
+
+
+def test_a_clone_of_a_trial_paused_by_hand_starts_from_its_checkpoint_too() -> None:
+    scheduler = Told()
+    tuning = tuning_of(scheduler=scheduler, n_workers=1)
+    tuning.begin()
+    command(tuning, "pause", 0)
+    scheduler.plan = [Clone(0, {"x": 7})]
+    tuning.report(0, 0, 1.0, checkpoint="a")
+    tuning.ended(0, 0, STOPPED)
+    assert tuning.free(0, 0) == [Start(1, 0, {"x": 7}, 0, 1, "a", source=0)]
+
+
+def test_commands_about_trials_that_are_over_or_never_were_change_nothing() -> None:
+    tuning = tuning_of(n_workers=1)
+    tuning.begin()
+    tuning.run(0, 1.0)
+    for what in ("pause", "resume", "stop"):
+        assert command(tuning, what, 0) == command(tuning, what, 9) == []
+
+
+def test_an_enqueued_configuration_is_the_next_new_trial() -> None:
+    tuning = tuning_of(n_workers=1)
+    tuning.begin()
+    assert tuning.hand(facts.Enqueued(0, {"x": 77})) == []
+    assert tuning.run(0, 1.0)[-1] == Start(1, 0, {"x": 77}, 0)
+    assert tuning.run(1, 1.0)[-1] == Start(2, 0, {"x": 1}, 0)
+
+
+def test_an_enqueued_configuration_starts_at_once_where_the_searcher_has_nothing() -> None:
+    tuning = tuning_of(Scripted(1))
+    tuning.begin()
+    assert tuning.hand(facts.Enqueued(0, {"x": 77})) == [Start(1, 0, {"x": 77}, 1)]
+
+
+# Other settings on the way
+
+
+def test_more_workers_start_more_trials_and_fewer_let_the_running_ones_end() -> None:
+    tuning = tuning_of(n_workers=1, retries=1)
+    tuning.begin()
+    assert tuning.hand(facts.Settings(0, n_workers=3)) == [start(1, 1), start(2, 2)]
+    assert tuning.hand(facts.Settings(0, n_workers=1)) == []
+    assert tuning.run(2, 1.0) == [Judged(2, 0, Status.COMPLETED)]
+    assert tuning.run(1, outcome=CRASH) == [Judged(1, 0, Status.FAILED, CRASHED, will_retry=True)]
+    assert tuning.run(0, 1.0) == [Judged(0, 0, Status.COMPLETED), start(1, 0, attempt=1)]
+
+
+def test_another_limit_holds_from_now_on() -> None:
+    tuning = tuning_of(n_workers=1)
+    tuning.begin()
+    stop = StoppingCriterion(max_wallclock_time=20, max_num_evaluations=2).to_json()
+    assert tuning.hand(facts.Settings(1, stop=stop)) == []
+    assert tuning.next_tick_s == 20
+    tuning.report(0, 0, 1.0)
+    reason = "max_num_evaluations=2 reached"
+    assert tuning.report(0, 0, 1.0) == [Answer(0, STOP, 2), StopStarting(reason)]
+
+
+def test_a_search_that_has_ended_goes_on_with_another_limit() -> None:
+    tuning = tuning_of(criterion=StoppingCriterion(max_num_trials_started=1), n_workers=1)
+    tuning.begin()
+    tuning.run(0, 1.0)
+    stop = StoppingCriterion(max_num_trials_started=2).to_json()
+    assert tuning.hand(facts.Settings(1, stop=stop)) == []
+    assert resumed(tuning) == [start(1, 0), StopStarting("max_num_trials_started=2 reached")]

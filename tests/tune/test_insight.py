@@ -4,6 +4,7 @@ import doctest
 import json
 import random
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,18 @@ from sklearn.ensemble import RandomForestRegressor
 from fanwise.cli.app import main
 from fanwise.plot import dependences, importances
 from fanwise.plot.canvas import png_bytes
-from fanwise.tune import Experiment, RandomSearch, Space, choice, load_experiment, open_search, parameter, uniform
+from fanwise.tune import (
+    Experiment,
+    RandomSearch,
+    Space,
+    choice,
+    load_experiment,
+    lograndint,
+    open_search,
+    parameter,
+    randint,
+    uniform,
+)
 from fanwise.tune.searchers.encoding import Encoder
 
 SPACE = {
@@ -149,6 +161,20 @@ def test_partial_dependence_is_the_mean_of_what_the_model_says_of_each_trial_wit
     (matters,) = [one for one in experiment.partial_dependence().hyperparameters if one.name == "matters"]
     assert matters.values[12] == 0.5 and matters.means[12] == pytest.approx(by_hand.mean())
     assert (matters.lows[12], matters.highs[12]) == pytest.approx(tuple(np.quantile(by_hand, [0.1, 0.9])))
+
+
+def test_the_values_that_are_looked_at_are_even_on_the_scale_of_the_domain() -> None:
+    with open_search({"width": lograndint(8, 512), "depth": randint(1, 4)}, "loss", name="even") as opened:
+        for _ in range(12):
+            trial = opened.ask()
+            assert trial is not None
+            opened.tell(trial, float(trial.config["width"]))
+    width, depth = load_experiment("even").partial_dependence().hyperparameters
+    assert depth.values == [1, 2, 3, 4]
+    assert all(isinstance(value, int) for value in width.values)
+    numbers = [float(str(value)) for value in width.values]
+    assert 20 <= len(numbers) <= 25
+    assert all(1 < b / a < 1.3 for a, b in pairwise(numbers)), "each about a fifth more than the one before"
 
 
 def test_of_several_objectives_each_has_its_own_importances_and_the_worst_of_it_is_rank_one() -> None:

@@ -281,8 +281,10 @@ def _places(encoder: "Encoder", column: int) -> Any:  # Any: an array
     """Where the values stand that are looked at."""
     import numpy as np
 
-    size = encoder.domains[column].num_values
-    if size is None:
-        return (np.arange(_MOST_VALUES) + 0.5) / _MOST_VALUES
-    middles = encoder.middles(column)
-    return middles[np.unique(np.linspace(0, size - 1, _MOST_VALUES).round().astype(int))]
+    domain = encoder.domains[column]
+    even = (np.arange(_MOST_VALUES) + 0.5) / _MOST_VALUES
+    if domain.num_values is None:
+        return even
+    if domain.num_values <= _MOST_VALUES:
+        return encoder.middles(column)
+    return np.unique([domain.to_unit(domain.from_unit(unit)) for unit in even.tolist()])

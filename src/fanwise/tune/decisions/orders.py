@@ -131,7 +131,7 @@ class Suggest:
 
 @frozen
 class Discard:
-    """This checkpoint of the trial is needed no more."""
+    """This checkpoint is needed no more. `trial_id`: who needed it last, which may be a clone of who saved it."""
 
     trial_id: int
     checkpoint: str

@@ -65,9 +65,11 @@ def scheduler_of(
         if name not in its and name not in theirs:
             of = f"{searcher} and {scheduler} have no option {name!r}"
             raise UsageError(f"--option: {of}{did_you_mean(name, [*its, *theirs])}")
+    of_searcher = {name: value for name, value in options.items() if name in its}
     try:
         return make_scheduler(  # type: ignore[no-any-return]  # all of them make one
-            searcher=make_searcher(**{name: value for name, value in options.items() if name in its}),
+            # By its name where that will do: then a scheduler that stops early says from which reports it learns.
+            searcher=searcher if scheduler != "fifo" and not of_searcher else make_searcher(**of_searcher),
             metric=metric,
             mode=mode,
             constraints=constraints,

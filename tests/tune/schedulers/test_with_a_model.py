@@ -4,7 +4,18 @@ from collections.abc import Mapping
 
 import pytest
 
-from fanwise.tune import ASHA, BOHB, TPE, Hyperband, MedianStopping, RandomSearch, Scheduler, StoppingCriterion
+from fanwise.tune import (
+    ASHA,
+    BOHB,
+    TPE,
+    Hyperband,
+    Learner,
+    MedianStopping,
+    RandomSearch,
+    Scheduler,
+    StoppingCriterion,
+    SuccessiveHalving,
+)
 from fanwise.tune.schedulers.hyperband import HyperbandBrackets
 from fanwise.tune.schedulers.levels import RungLevels
 from fanwise.tune.schedulers.resources import Resources
@@ -36,7 +47,7 @@ def best(scheduler: Scheduler, seed: int) -> float:
         (TPE(metric="loss"), RandomSearch(metric="loss")),
         (BOHB(metric="loss", resource_attr="epoch", max_t=9), Hyperband(metric="loss", resource_attr="epoch", max_t=9)),
         (
-            ASHA(metric="loss", resource_attr="epoch", max_t=9, searcher="tpe"),
+            ASHA(metric="loss", resource_attr="epoch", max_t=9, searcher="forest"),
             ASHA(metric="loss", resource_attr="epoch", max_t=9),
         ),
     ],
@@ -57,6 +68,31 @@ def test_bohb_learns_at_the_levels_of_hyperband() -> None:
 def test_levels_that_do_not_end_at_the_maximum_are_counted_down_from_it() -> None:
     levels = RungLevels(Resources(max_t=52), HyperbandBrackets()).levels_in(SPACE)
     assert levels == pytest.approx((52 / 27, 52 / 9, 52 / 3, 52))
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "levels"),
+    [
+        (ASHA(metric="loss", max_t=10, searcher="forest"), (1, 3, 9, 10)),
+        (ASHA(metric="loss", max_resource_attr="max_epochs", grace_period=2, searcher="tpe"), (2, 6, 9)),
+        (Hyperband(metric="loss", max_t=9, searcher="forest"), (1, 3, 9)),
+        (SuccessiveHalving(metric="loss", max_t=9, grace_period=3, searcher="tpe"), (3, 9)),
+    ],
+    ids=["asha", "asha of the space", "hyperband", "halving"],
+)
+def test_a_named_searcher_learns_at_the_levels_where_trials_are_compared(
+    scheduler: Scheduler, levels: tuple[float, ...]
+) -> None:
+    searcher = scheduler.searcher
+    assert isinstance(searcher, Learner) and searcher.learn_from is not None
+    assert searcher.learn_from.levels_in(SPACE) == levels
+
+
+def test_a_searcher_that_is_handed_in_learns_as_it_says() -> None:
+    searcher = ASHA(metric="loss", max_t=9, searcher=TPESearcher()).searcher
+    assert isinstance(searcher, TPESearcher) and searcher.learn_from is None
+    cannot_be_told = ASHA(metric="loss", max_t=9, searcher="cqr").searcher
+    assert isinstance(cannot_be_told, Learner) and cannot_be_told.learn_from is None
 
 
 @pytest.mark.parametrize("name", sorted(SEARCHERS.keys() - {"bayesopt"}))  # which needs a library that may not be there

@@ -1,4 +1,4 @@
-"""Which resource levels a model learns from: those at which the rounds of a plan compare. Quiet."""
+"""Which resource levels a model learns from: those at which the trials of a scheduler are compared. Quiet."""
 
 from dataclasses import dataclass
 from typing import final
@@ -11,19 +11,29 @@ from .resources import Resources
 @final
 @dataclass(frozen=True, slots=True)
 class RungLevels:
-    """The levels of all brackets of a plan, for `searchers.history`: of each trial its first report at each of them.
+    """The levels at which trials are compared, for `searchers.history`: of each trial its first report at each of them.
+
+    Args:
+        resources: the scheduler's.
+        plan: of rounds; None: one ladder of levels, as ASHA has.
 
     >>> from .hyperband import HyperbandBrackets
     >>> RungLevels(Resources(max_t=9), HyperbandBrackets()).levels_in(Space({"depth": 3}))
     (1.0, 3.0, 9)
+    >>> RungLevels(Resources(max_t=10)).levels_in(Space({"depth": 3}))
+    (1, 3, 9, 10)
     """
 
     resources: Resources
-    plan: Plan
+    plan: Plan | None = None
 
     def levels_in(self, space: Space) -> tuple[float, ...]:
-        brackets = self.plan.brackets(self.resources, self.resources.maximum(space))
+        maximum = self.resources.maximum(space)
+        if self.plan is None:
+            return (*self.resources.levels(maximum), maximum)
+        brackets = self.plan.brackets(self.resources, maximum)
         return tuple(sorted({level for bracket in brackets for level in bracket.levels}))
 
     def describe(self) -> dict[str, object]:
-        return {"name": "RungLevels", "plan": self.plan.describe(), **self.resources.describe()}
+        plan = None if self.plan is None else self.plan.describe()
+        return {"name": "RungLevels", "plan": plan, **self.resources.describe()}

@@ -301,15 +301,17 @@ def ASHA(  # the field's name, and Syne Tune's
 ) -> ASHAScheduler:
     """Asynchronous successive halving: who is not among the best third at a level is stopped, or waits.
 
-    A searcher with a model learns from each trial's last report, also where the trial was stopped early. To compare
-    trials at one resource only: `TPESearcher(learn_from=ByLevel((1, 3, 9)))` of `fanwise.tune.searchers.history`.
+    A searcher that is named, and has a model of which reports to learn from (forest, tpe, bayesopt), compares trials at
+    one level: the highest that enough of them have reached. One that is given as an object learns as it says, without
+    `learn_from` from each trial's last report, also where the trial was stopped early.
 
     Args and errors are those of `ASHAScheduler`.
 
     >>> scheduler = ASHA(metric="validation_error", resource_attr="epoch", max_resource_attr="max_epochs")
     """
+    resources = Resources(resource_attr, max_t, max_resource_attr, grace_period, reduction_factor)
     return ASHAScheduler(
-        searcher_of(searcher),
+        searcher_of(searcher, learn_from=RungLevels(resources)),
         metric=metric,
         mode=mode,
         constraints=constraints,
@@ -348,12 +350,14 @@ def SuccessiveHalving(  # the field's name
 
     >>> scheduler = SuccessiveHalving(metric="validation_error", max_t=10, grace_period=2, reduction_factor=2)
     """
+    resources = Resources(resource_attr, max_t, max_resource_attr, grace_period, reduction_factor)
+    plan = OneBracket(prefact)
     return HalvingScheduler(
-        searcher_of(searcher),
+        searcher_of(searcher, learn_from=RungLevels(resources, plan)),
         metric=metric,
         mode=mode,
         constraints=constraints,
-        plan=OneBracket(prefact),
+        plan=plan,
         resource_attr=resource_attr,
         max_t=max_t,
         max_resource_attr=max_resource_attr,
@@ -381,18 +385,20 @@ def Hyperband(  # the field's name
 ) -> HalvingScheduler:
     """Hyperband: rounds of successive halving, from those that compare early to one that compares only at the end.
 
-    A searcher with a model learns from each trial's last report, as with `ASHA`; `BOHB` compares at one resource.
+    A searcher that is named learns as with `ASHA`.
 
     Args and errors are those of `HalvingScheduler`.
 
     >>> scheduler = Hyperband(metric="validation_error", max_t=81)
     """
+    resources = Resources(resource_attr, max_t, max_resource_attr, grace_period, reduction_factor)
+    plan = HyperbandBrackets()
     return HalvingScheduler(
-        searcher_of(searcher),
+        searcher_of(searcher, learn_from=RungLevels(resources, plan)),
         metric=metric,
         mode=mode,
         constraints=constraints,
-        plan=HyperbandBrackets(),
+        plan=plan,
         resource_attr=resource_attr,
         max_t=max_t,
         max_resource_attr=max_resource_attr,

@@ -3,8 +3,10 @@
 `optuna:TPESampler` is a sampler of Optuna by its name there.
 """
 
+import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 from ...base.nearest import did_you_mean
 from .base import Searcher
@@ -19,6 +21,9 @@ from .optuna_searcher import OptunaSearcher
 from .random_search import RandomSearcher
 from .sobol import SobolSearcher
 from .tpe import TPESearcher
+
+if TYPE_CHECKING:
+    from .history import Policy
 
 SEARCHERS: Mapping[str, Callable[..., Searcher]] = {
     "random": RandomSearcher,
@@ -51,11 +56,17 @@ def maker_of(name: str) -> Callable[..., Searcher]:
     return SEARCHERS[name]
 
 
-def searcher_of(given: Searcher | str | None) -> Searcher | None:
+def searcher_of(given: Searcher | str | None, *, learn_from: "Policy | None" = None) -> Searcher | None:
     """The searcher of this name; a searcher, or None, as it is.
+
+    Args:
+        learn_from: for one that is named, and can be told which reports to learn from.
 
     Raises:
         ValueError: no searcher has the name.
         NotInstalled: the searcher needs a library that is not there; names the extra.
     """
-    return maker_of(given)() if isinstance(given, str) else given
+    if not isinstance(given, str):
+        return given
+    make = maker_of(given)
+    return make(learn_from=learn_from) if "learn_from" in inspect.signature(make).parameters else make()

@@ -450,6 +450,7 @@ CHECKS: Sequence[Check] = (
     recall_leads_to_where_suggest_did,
     trials_of_an_earlier_search_come_first,
     it_draws_no_global_chance,
+    constraints_may_be_violated,
 )
 
 # What the model of a searcher decides and not the kit around it (`tune.searchers.learner`): for searchers that think,

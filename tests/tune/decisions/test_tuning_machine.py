@@ -728,8 +728,20 @@ MUTANTS: dict[Callable[..., Any], str] = {  # Any: each has the signature of wha
     keeps_workers_that_were_taken_away: "_set_workers",
 }
 
+# The machine comes upon these after hundreds of searches only: seconds each.
+FOUND_LATE = (
+    takes_late_facts_for_current_ones,
+    keeps_the_best_of_a_void_attempt,
+    tells_repeated_reports_again,
+    puts_the_fallback_off,
+)
 
-@pytest.mark.parametrize("broken", MUTANTS, ids=lambda broken: str(broken.__name__))
+
+@pytest.mark.parametrize(
+    "broken",
+    [pytest.param(each, marks=pytest.mark.soak) if each in FOUND_LATE else each for each in MUTANTS],
+    ids=lambda broken: str(broken.__name__),
+)
 def test_the_machine_catches_a_tuning_that(broken: Callable[..., Any]) -> None:  # Any: as above
     tuning_class = type("Broken", (Tuning,), {MUTANTS[broken]: broken})
     machine = type("BrokenMachine", (TuningMachine,), {"tuning_class": tuning_class, "replays": False})

@@ -440,7 +440,7 @@ def test_the_pareto_front_is_of_all_reports_that_count(tmp_path: Path) -> None:
             search.report(1.0 + i, 0, i + 1, {"error": error, "speed": speed})
     experiment = load_experiment(tmp_path / "e")
     texts = [text.get_text() for text in experiment.plot_pareto_front().texts]
-    assert texts == ["lenet: 3 of 4 reports on the Pareto front, of 1 trial (1 not finite are left out)"]
+    assert texts == ["lenet: 3 of 4 reports on the Pareto front, of 1 trial\n1 not finite are left out"]
 
 
 def test_the_pareto_front_of_one_objective_is_refused(tmp_path: Path) -> None:

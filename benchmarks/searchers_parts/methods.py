@@ -16,6 +16,7 @@ from fanwise.tune.schedulers import (
     TPE,
     BayesianOptimization,
     ForestSearch,
+    Hyperband,
     LocalSearch,
     RandomSearch,
     RegularizedEvolution,
@@ -77,6 +78,12 @@ def _asha(task: Task, searcher: str = "random") -> Scheduler:
     return ASHA(metric=task.metric, mode=task.mode, resource_attr="epoch", max_t=task.max_resource, searcher=searcher)
 
 
+def _hyperband(task: Task) -> Scheduler:
+    return Hyperband(
+        metric=task.metric, mode=task.mode, resource_attr="epoch", max_t=task.max_resource, searcher="forest"
+    )
+
+
 def _bohb(task: Task) -> Scheduler:
     return BOHB(metric=task.metric, mode=task.mode, resource_attr="epoch", max_t=task.max_resource)
 
@@ -100,6 +107,7 @@ METHODS = (
     Method("ASHA, CQR", lambda task: _asha(task, "cqr"), stops_early=True),
     Method("ASHA, forest", lambda task: _asha(task, "forest"), stops_early=True),
     Method("BOHB", _bohb, stops_early=True),
+    Method("Hyperband, forest", _hyperband, stops_early=True),
     _optuna("Optuna TPE", "TPE"),
     _optuna("Optuna TPE, defaults", "TPE, defaults", shown=False),
     _optuna("Optuna GP", "GP"),

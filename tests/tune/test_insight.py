@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.ensemble import RandomForestRegressor
 
 from fanwise.cli.app import main
 from fanwise.plot import dependences, importances
 from fanwise.plot.canvas import png_bytes
+from fanwise.testing.late import Late
 from fanwise.tune import (
     Experiment,
     RandomSearch,
@@ -29,6 +29,7 @@ from fanwise.tune import (
 )
 from fanwise.tune.searchers.encoding import Encoder
 
+ensemble: Any = Late("sklearn.ensemble")
 SPACE = {
     "matters": uniform(0, 1),
     "noise": uniform(0, 1),
@@ -118,13 +119,13 @@ def test_every_configuration_that_the_model_is_asked_about_is_one_of_the_space(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     experiment, asked = told(40), []
-    predict = RandomForestRegressor.predict
+    predict = ensemble.RandomForestRegressor.predict
 
-    def noting(forest: RandomForestRegressor, rows: Any) -> Any:
+    def noting(forest: Any, rows: Any) -> Any:
         asked.append(rows)
         return predict(forest, rows)
 
-    monkeypatch.setattr(RandomForestRegressor, "predict", noting)
+    monkeypatch.setattr(ensemble.RandomForestRegressor, "predict", noting)
     experiment.importances()
     experiment.partial_dependence()
     for _, _, is_a, is_b, only_b, has_only_b in np.concatenate(asked):  # the columns of Encoder.features
@@ -155,7 +156,8 @@ def test_partial_dependence_is_the_mean_of_what_the_model_says_of_each_trial_wit
     encoder = Encoder(Space(SPACE))
     configs = experiment.history().trials
     rows = encoder.rows([configs[trial_id].config for trial_id in found.trials])
-    forest = RandomForestRegressor(100, min_samples_leaf=2, random_state=0).fit(encoder.features(rows), found.seen)
+    forest = ensemble.RandomForestRegressor(100, min_samples_leaf=2, random_state=0)
+    forest.fit(encoder.features(rows), found.seen)
     rows[:, encoder.names.index("matters")] = 0.5
     by_hand = forest.predict(encoder.features(rows))
     (matters,) = [one for one in experiment.partial_dependence().hyperparameters if one.name == "matters"]

@@ -87,7 +87,7 @@ SPACES: Mapping[str, Space] = {
     "constants only": Space({"max_epochs": 10}),
 }  # fmt: skip
 _STATUSES = ("Completed", "Stopped", "Failed")
-_NUM_STEPS = 120
+_NUM_STEPS = 60
 
 
 @dataclass

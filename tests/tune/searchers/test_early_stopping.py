@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-import sklearn  # noqa: F401  # it writes variables into the environment: here, before a test looks at it
 
 from fanwise.tune import (
     ASHA,

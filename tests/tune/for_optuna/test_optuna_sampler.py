@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import pytest
-import sklearn  # noqa: F401  # it writes variables into the environment: here, before a test looks at it
 
 from fanwise.base.errors import NotInstalled
 from fanwise.tune import (

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sklearn  # noqa: F401  # it writes variables into the environment: here, before a test looks at it
 
 from fanwise.base.errors import NotInstalled, SearchFailedError
 from fanwise.tune import (

@@ -15,6 +15,7 @@ from .regret import Duels, Floats, Interval, Run, mean_regrets, regrets
 BUDGETS = (10.0, 20.0, 40.0, 70.0, 100.0)  # in trainings
 SMALL = 40.0  # so far slow methods need to run
 _CURVE = 36  # points of a curve
+_LEAST = 1e-4  # regret that is drawn
 MARKS = ("<!-- made by benchmarks/searchers.py -->", "<!-- end of what it makes -->")
 
 
@@ -30,7 +31,7 @@ class Group:
 
 def groups(runs: Sequence[Run], methods: Sequence[Method]) -> list[Group]:
     """All tables, and those with learning curves, where alone trials can be stopped early; all budgets, and the small
-    ones where more methods have run so far."""
+    ones where more runs went so far."""
     early = {method.name for method in methods if method.stops_early}
     tables = {"all tables": sorted({run.table for run in runs})}
     with_curves = sorted({run.table for run in runs if run.method in early})
@@ -40,13 +41,13 @@ def groups(runs: Sequence[Run], methods: Sequence[Method]) -> list[Group]:
     budgets = {limit: [budget for budget in BUDGETS if budget <= min(limit, most)] for limit in (BUDGETS[-1], SMALL)}
     found: list[Group] = []
     for title, names in tables.items():
-        before: list[str] = []
+        before: Counter[tuple[str, str]] = Counter()
         for within in {tuple(each): None for each in budgets.values()}:
-            ran = {(run.table, run.method) for run in runs if run.trainings >= within[-1]}
+            ran = Counter((run.table, run.method) for run in runs if run.trainings >= within[-1])
             present = [m.name for m in methods if all((table, m.name) in ran for table in names)]
-            if len(present) > 1 and present != before:
+            if len(present) > 1 and ran != before:
                 found.append(Group(f"{title}, to {within[-1]:.0f} trainings", names, present, within))
-            before = present
+            before = ran
     return found
 
 
@@ -61,16 +62,15 @@ def _of(runs: Sequence[Run], group: Group) -> list[Run]:
 
 
 def tables_of(runs: Sequence[Run], methods: Sequence[Method], beside: str | None = None) -> list[str]:
-    """For each group mean ranks and regret; how often `beside` was better than the others; regret at the last budget
-    for each table; the time of a suggestion."""
-    if not runs:
-        return ["no runs"]
-    found = groups(runs, methods)
-    last = {budget: None for group in found for budget in group.budgets[-1:]}
+    """For each group mean ranks and regret; how often `beside` was better than the others; regret at the largest
+    budget for each table; the time of a suggestion."""
+    found = groups(runs, methods) if runs else []
+    if not found:
+        return [_times(runs, methods)]
     return [
         *(each(runs, group) for group in found for each in (_ranks, _regrets)),
         *([_duels(runs, found, beside)] if beside is not None else []),
-        *(_by_table(runs, methods, budget) for budget in last),
+        _by_table(runs, found),
         _times(runs, methods),
     ]
 
@@ -140,13 +140,15 @@ def _worst(ratio_TB: Floats, group: Group) -> str:
     return f"{ratio_TB[place, budget]:.2f}: {group.tables[place]} at {group.budgets[budget]:.0f}"
 
 
-def _by_table(runs: Sequence[Run], methods: Sequence[Method], budget: float) -> str:
-    names = sorted({run.table for run in runs})
-    means = mean_regrets(regrets(runs, (budget,)), names, [method.name for method in methods])
+def _by_table(runs: Sequence[Run], found: Sequence[Group]) -> str:
+    """At the largest budget, of what has had it on all tables of a group."""
+    budget = max(budget for group in found for budget in group.budgets)
+    methods = dict.fromkeys(name for group in found if group.budgets[-1] == budget for name in group.methods)
+    names = sorted({name for group in found for name in group.tables})
+    means = mean_regrets(regrets(runs, (budget,)), names, list(methods))
     rows = [
-        [method.name, *(f"{means[one, method.name][0]:.4f}" if (one, method.name) in means else "-" for one in names)]
+        [method, *(f"{means[one, method][0]:.4f}" if (one, method) in means else "-" for one in names)]
         for method in methods
-        if any((one, method.name) in means for one in names)
     ]
     return table([f"mean regret at {budget:.0f} trainings", *names], rows)
 
@@ -215,6 +217,7 @@ def draw(runs: Sequence[Run], methods: Sequence[Method], path: Path) -> None:
                     axis, [run for run in runs if (run.table, run.method) == (name, method.name)], method, colours
                 )
         _log_scale(axis)
+        axis.set_ylim(bottom=max(axis.get_ylim()[0], _LEAST))
         axis.set_title(name, fontsize=10)
         axis.set_xlabel("budget, trainings", fontsize=8)
         axis.set_ylabel("mean regret", fontsize=8)
@@ -235,7 +238,8 @@ def _colours(methods: Sequence[Method]) -> Mapping[str, object]:
     """Grey for random search; a colour for each other method."""
     from matplotlib import colormaps
 
-    cycle = [*map(colormaps["tab10"], (0, 1, 2, 3, 4, 5, 6, 8, 9)), *map(colormaps["Dark2"], range(8))]
+    cycle = [*map(colormaps["tab10"], (0, 1, 2, 3, 4, 5, 6, 8, 9)), *map(colormaps["Dark2"], range(7))]
+    cycle += map(colormaps["tab20b"], range(0, 20, 3))
     others = [method.name for method in methods if method.name != RANDOM]
     return {RANDOM: "0.45", **{name: cycle[place % len(cycle)] for place, name in enumerate(others)}}
 

@@ -280,6 +280,10 @@ def test_installed_files_are_not_watched(
     assert sources_of(["installed"]) == {}
 
 
+def test_the_files_of_fanwise_are_not_watched_wherever_it_is_installed() -> None:
+    assert sources_of(["fanwise.pool.preload"]) == {}
+
+
 def test_edited_replaced_and_removed_files_are_seen(write: Callable[[str, str], Path]) -> None:
     paths = [write(f"watched{number}", "x = 1") for number in range(4)]
     for number in range(4):

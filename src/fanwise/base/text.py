@@ -14,6 +14,8 @@ def printable(text: str) -> str:
     >>> printable("\x1b[31mred\x07")
     '\\x1b[31mred\\x07'
     """
+    if text.isprintable():
+        return text
     return "".join(char if char.isprintable() or char in "\n\t" else _escaped(char) for char in text)
 
 
@@ -23,6 +25,8 @@ def printable_line(text: str) -> str:
     >>> printable_line("two\nlines")
     'two\\nlines'
     """
+    if text.isprintable():
+        return text
     return "".join(char if char.isprintable() else _escaped(char) for char in text)
 
 

@@ -21,6 +21,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -184,15 +185,21 @@ def _memory_bytes(root: Path) -> int:
     return min(limits)
 
 
-def _cgroup_folders(root: Path, controller: str) -> list[Path]:
+def _cgroup_folders(root: Path, controller: str) -> tuple[Path, ...]:
     """The folders whose limits hold for us, innermost first; some may not exist.
 
     In a container the path that /proc names may be the host's, and what is mounted is the container's own group: then
     the longer folders are missing, and the mount itself is the right one.
     """
+    return _folders_of(root, controller, _read(root / "proc/self/cgroup"))
+
+
+@lru_cache(maxsize=8)
+def _folders_of(root: Path, controller: str, groups: str) -> tuple[Path, ...]:
+    """As above, of the text of /proc/self/cgroup. Kept, because every job asks and the answer hardly ever changes."""
     mount = root / "sys/fs/cgroup"
-    folders = []
-    for line in _read(root / "proc/self/cgroup").splitlines():
+    folders: list[Path] = []
+    for line in groups.splitlines():
         _number, controllers, path = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
             continue
@@ -200,7 +207,7 @@ def _cgroup_folders(root: Path, controller: str) -> list[Path]:
         for base in sorted(bases):
             inner = base / path.lstrip("/")
             folders += [inner, *(above for above in inner.parents if above.is_relative_to(base))]
-    return folders
+    return tuple(folders)
 
 
 def _field(text: str, name: str) -> int | None:
@@ -211,7 +218,8 @@ def _field(text: str, name: str) -> int | None:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text()
+        with path.open("rb", buffering=0) as file:
+            return file.read().decode()
     except OSError:
         return ""
 

@@ -28,6 +28,7 @@ from pathlib import Path
 
 import cloudpickle
 
+_OURS = __name__.partition(".")[0]
 _NEVER = frozenset({"", "__main__", "__mp_main__", "builtins"})
 
 _MOST_THINGS = 20_000  # where a walk ends; a function that drags more along is served, with a module less
@@ -251,13 +252,14 @@ def _cell_content(cell: types.CellType) -> object:
 def sources_of(modules: Iterable[str] | None = None) -> Snapshot:
     """The user's own source files among the named modules (all that are loaded, if None), as they are on disk now.
 
-    Files of the standard library and below site-packages or dist-packages are left out: who edits those while a
-    search runs knows what to expect. So is `__main__`, whose functions travel by value.
+    Files of the standard library, below site-packages or dist-packages, and of fanwise itself wherever it lies are left
+    out: who edits those while a search runs knows what to expect, and each job looks at every file that is noted. So is
+    `__main__`, whose functions travel by value.
     """
     names = list(sys.modules) if modules is None else modules
     found: Snapshot = {}
     for name in names:
-        path = _users_file(name)
+        path = None if name.partition(".")[0] == _OURS else _users_file(name)
         if path is not None and (now := _stamp(path)) is not None:
             found[path] = now
     return found

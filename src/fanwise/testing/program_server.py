@@ -243,8 +243,10 @@ def _leave_to_the_kernel(modules: dict[str, types.ModuleType]) -> None:
         for name, module in modules.items():
             if sys.modules.get(name) is module:
                 del sys.modules[name]
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(modules))
 
+    # For ever: `forget` goes when a process of a pool clears the exit functions, and to free this there touches each
+    # module, which copies 7 MB of pages.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(modules))
     atexit.register(forget)
     libc = ctypes.CDLL(None)
     libc.on_exit(libc._exit, None)  # called with the exit status

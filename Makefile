@@ -49,8 +49,8 @@ test-mxnet: $(VENV)/dev.stamp $(MXNET_VENV)/stamp ## test the legacy adapter for
 	FANWISE_OTHER_PYTHON=$(BIN)/python PYTHONPATH=src $(MXNET_VENV)/bin/python -m pytest tests/mxnet_legacy $(ARGS)
 	$(BIN)/python -m pytest tests/sources/test_mxnet.py $(ARGS)
 
-soak: $(VENV)/dev.stamp ## run the long tests: hundreds of kills, long searches (minutes)
-	$(BIN)/python -m pytest -m soak -o faulthandler_timeout=1800 $(ARGS)
+soak: $(VENV)/dev.stamp ## run the long tests: hundreds of kills, long searches, thousands of examples (minutes)
+	$(BIN)/python -m pytest -m "soak or hypothesis" --hypothesis-profile=soak -o faulthandler_timeout=1800 $(ARGS)
 
 check: $(VENV)/dev.stamp ## lint, formatting, types
 	$(BIN)/ruff check $(CHECKED)

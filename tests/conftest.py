@@ -58,7 +58,9 @@ OF_TENSORFLOW = (
 # No deadline: speed is measured in benchmarks/. Not derandomised, in CI neither: a new example is worth finding
 # wherever it turns up, and the printed blob repeats it. What failed is kept in .hypothesis and tried first next time.
 # One bug at a time: to look for others takes as long again, in each of the broken versions that a machine must catch.
-settings.register_profile("fanwise", deadline=None, print_blob=True, report_multiple_bugs=False)
+# Each run looks elsewhere, so few examples a day see much in a week; `make soak` takes the other profile.
+settings.register_profile("fanwise", max_examples=30, deadline=None, print_blob=True, report_multiple_bugs=False)
+settings.register_profile("soak", settings.get_profile("fanwise"), max_examples=500)
 settings.load_profile("fanwise")
 
 

@@ -88,8 +88,17 @@ def seen(program: str, cells: list[str], folder: Path) -> Any:  # Any: JSON
     return json.loads(lines[0].removeprefix("CELLS "))
 
 
-def test_a_search_is_one_display_that_ends_with_all_trials(tmp_path: Path) -> None:
-    _, outputs, shown = seen(READER, ["experiment = tuner('nb').run()", "experiment"], tmp_path)
+@pytest.fixture(scope="module")
+def read(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:  # Any: JSON
+    """What the cells of one notebook show, after the first: a kernel takes seconds to start."""
+    cells = ["experiment = tuner('nb').run()", "experiment"]
+    cells += ["running = tuner('behind').run(block=False)", "len(running.wait(60).trials)"]
+    shown: list[Any] = seen(READER, cells, tmp_path_factory.mktemp("notebook"))
+    return shown[1:]
+
+
+def test_a_search_is_one_display_that_ends_with_all_trials(read: list[Any]) -> None:
+    outputs, shown, _, _ = read
     assert [output["output_type"] for output in outputs] == ["stream", "display_data"]
     assert outputs[0]["text"].startswith("experiment nb: asynchronous search with 2 workers")
     page, text = outputs[1]["data"]["text/html"], outputs[1]["data"]["text/plain"]
@@ -103,9 +112,8 @@ def test_a_search_is_one_display_that_ends_with_all_trials(tmp_path: Path) -> No
     assert "reached (searcher RandomSearcher, scheduler FIFOScheduler)" in result["data"]["text/html"]
 
 
-def test_a_search_goes_on_beside_the_cells_and_is_shown_where_it_was_started(tmp_path: Path) -> None:
-    cells = ["running = tuner('behind').run(block=False)", "len(running.wait(60).trials)"]
-    _, outputs, waited = seen(READER, cells, tmp_path)
+def test_a_search_goes_on_beside_the_cells_and_is_shown_where_it_was_started(read: list[Any]) -> None:
+    _, _, outputs, waited = read
     assert [output["output_type"] for output in outputs] == ["stream", "display_data"]
     assert outputs[1]["data"]["text/html"].count("<tr style") == 4
     assert waited[-1]["data"]["text/plain"] == "4"

@@ -51,10 +51,10 @@ if __name__ == "__main__":
         sys.exit()
     # One worker where what happens depends on who is first: then it is the same however often it is killed.
     scheduler, n_workers, trials = {
-        "random": (RandomSearch(metric="loss", random_seed=seed), 2, 12),
-        "halving": (SuccessiveHalving(**budget), 2, 27),
-        "asha": (ASHA(**budget, type="promotion"), 1, 27),
-        "population": (PopulationBasedTraining(**budget, population_size=3, perturbation_interval=2), 1, 20),
+        "random": (RandomSearch(metric="loss", random_seed=seed), 2, 8),
+        "halving": (SuccessiveHalving(**budget), 2, 18),
+        "asha": (ASHA(**budget, type="promotion"), 1, 18),
+        "population": (PopulationBasedTraining(**budget, population_size=3, perturbation_interval=2), 1, 12),
     }[what]
     stop = StoppingCriterion(max_num_trials_started=trials)
     space = {"x": uniform(0, 1), "max_epochs": 9, "folder": folder}
@@ -90,8 +90,8 @@ def ends_of(experiment: Experiment) -> Ends:
 
 
 # Who of the last round of halving is paused for ever, because nothing starts any more, depends on who was first: there
-# the trials of the two rounds before are compared.
-NUM_COMPARED = {"halving": 18}
+# the trials of the round before are compared.
+NUM_COMPARED = {"halving": 9}
 
 
 def started(folder: Path, what: str, seed: int) -> "subprocess.Popen[bytes]":
@@ -174,15 +174,13 @@ def nothing_was_done_twice(folder: Path) -> None:
 KINDS = ("random", "halving", "asha", "population")
 
 
-@pytest.mark.parametrize(
-    ("what", "seed"), [("random", 0), ("random", 1), ("halving", 0), ("halving", 1), ("asha", 0), ("population", 0)]
-)
-def test_a_killed_search_goes_on_to_the_same_end(tmp_path: Path, what: str, seed: int, pool: Pool) -> None:
-    kill_and_resume(tmp_path, what, seed, pool)
+@pytest.mark.parametrize("what", KINDS)
+def test_a_killed_search_goes_on_to_the_same_end(tmp_path: Path, what: str, pool: Pool) -> None:
+    kill_and_resume(tmp_path, what, 0, pool)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("what", KINDS)
-@pytest.mark.parametrize("seed", range(2, 52))
+@pytest.mark.parametrize("seed", range(1, 51))
 def test_two_hundred_killed_searches_go_on_to_the_same_end(tmp_path: Path, what: str, seed: int, pool: Pool) -> None:
     kill_and_resume(tmp_path, what, seed, pool)

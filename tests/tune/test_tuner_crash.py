@@ -84,12 +84,12 @@ def everything_acknowledged_is_kept(folder: Path) -> None:
     assert experiment.best is not None
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_killed_tuner_loses_no_acknowledged_report_and_leaves_no_process(tmp_path: Path, seed: int) -> None:
     kill_a_tuner_and_look(tmp_path, seed)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(5, 105))
+@pytest.mark.parametrize("seed", range(3, 103))
 def test_a_hundred_killed_tuners_lose_nothing_and_leave_nothing(tmp_path: Path, seed: int) -> None:
     kill_a_tuner_and_look(tmp_path, seed)

@@ -734,6 +734,9 @@ FOUND_LATE = (
     keeps_the_best_of_a_void_attempt,
     tells_repeated_reports_again,
     puts_the_fallback_off,
+    gives_the_waiting_slot_away,
+    leaves_paused_trials_behind_when_no_more_may_start,
+    clones_when_no_more_may_start,
 )
 
 

@@ -236,8 +236,9 @@ def run(machine: type[PBTMachine], max_examples: int) -> None:
     )
 
 
-def test_pbt_does_what_its_history_says() -> None:
-    run(PBTMachine, 100)
+@pytest.mark.parametrize("max_examples", [40, pytest.param(1000, marks=pytest.mark.soak)])
+def test_pbt_does_what_its_history_says(max_examples: int) -> None:
+    run(PBTMachine, max_examples)
 
 
 class KeepsVoid(PBTScheduler):  # type: ignore[misc]  # a mutant
@@ -300,9 +301,13 @@ MUTANTS = [
     LeavesResume,
     LooksAtEveryReport,
 ]
+# The machine comes upon these after hundreds of searches only: seconds each.
+FOUND_LATE = (KeepsVoid, ClonesTheFinished)
 
 
-@pytest.mark.parametrize("mutant", MUTANTS)
+@pytest.mark.parametrize(
+    "mutant", [pytest.param(each, marks=pytest.mark.soak) if each in FOUND_LATE else each for each in MUTANTS]
+)
 def test_a_broken_pbt_is_caught(mutant: type[PBTScheduler]) -> None:
     def broken() -> PBTScheduler:
         return mutant(

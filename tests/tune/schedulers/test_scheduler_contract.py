@@ -80,6 +80,7 @@ ALIKE = {
     "successive halving",
     "PBT",
     "MOASHA of three metrics",
+    "grid search",
     "median rule over ASHA",
 }
 

@@ -112,10 +112,11 @@ def nearest(points: list[tuple[float, float]]) -> float:
     return float(np.sort(between, axis=1)[:, 1].mean())
 
 
-def test_sixteen_workers_at_once_get_configurations_that_are_spread() -> None:
+@pytest.mark.parametrize("num_seeds", [2, pytest.param(12, marks=pytest.mark.soak)])
+def test_sixteen_workers_at_once_get_configurations_that_are_spread(num_seeds: int) -> None:
     for make in LEARNERS:
         spread, crowded = [], []
-        for seed in range(4):
+        for seed in range(num_seeds):
             points = sixteen(fed(make), tells=True, seed=seed)
             assert len(set(points)) == 16
             spread.append(nearest(points))
@@ -155,10 +156,12 @@ def found(searcher: Searcher, seed: int) -> float:
     return best.value
 
 
-def test_they_find_better_configurations_than_random_search() -> None:
+@pytest.mark.parametrize("num_seeds", [1, pytest.param(9, marks=pytest.mark.soak)])
+def test_they_find_better_configurations_than_random_search(num_seeds: int) -> None:
+    by_chance = np.median([found(RandomSearcher(), seed) for seed in range(9)])
     for make in LEARNERS:
-        losses = [found(make(num_trees=16), seed) for seed in range(3)]
-        assert np.median(losses) < 0.5 * np.median([found(RandomSearcher(), seed) for seed in range(3)]), make
+        losses = [found(make(num_trees=16), seed) for seed in range(num_seeds)]
+        assert np.median(losses) < 0.5 * by_chance, make
 
 
 def test_with_a_cost_it_prefers_what_is_cheap() -> None:

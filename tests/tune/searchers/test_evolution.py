@@ -151,8 +151,9 @@ def run(machine: type[EvolutionMachine], max_examples: int) -> None:
     )
 
 
-def test_evolution_does_what_its_history_says() -> None:
-    run(EvolutionMachine, 60)
+@pytest.mark.parametrize("max_examples", [25, pytest.param(500, marks=pytest.mark.soak)])
+def test_evolution_does_what_its_history_says(max_examples: int) -> None:
+    run(EvolutionMachine, max_examples)
 
 
 class KeepsVoid(EvolutionSearcher):  # type: ignore[misc]  # a mutant

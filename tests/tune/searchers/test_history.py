@@ -140,9 +140,10 @@ def run(machine: type[HistoryMachine], max_examples: int) -> None:
     )
 
 
+@pytest.mark.parametrize("max_examples", [25, pytest.param(500, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("policy", [LastReport(), ByLevel(LEVELS)], ids=["last", "levels"])
-def test_history_holds_what_stands(policy: Policy) -> None:
-    run(type("Machine", (HistoryMachine,), {"policy": policy}), 60)
+def test_history_holds_what_stands(policy: Policy, max_examples: int) -> None:
+    run(type("Machine", (HistoryMachine,), {"policy": policy}), max_examples)
 
 
 class KeepsVoid(History):  # type: ignore[misc]  # a mutant

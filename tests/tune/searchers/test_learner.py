@@ -6,6 +6,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from fanwise.testing import searcher_contract as contract
 from fanwise.testing.searcher_contract import CHECKS, CHECKS_OF_A_MODEL, SPACES, Check, Play, begun, observed
 from fanwise.tune.searchers import Ask, Searcher
 from fanwise.tune.searchers.encoding import Rows
@@ -51,7 +52,19 @@ def test_a_learner_keeps_the_contract(check: Check) -> None:
     check(Near)
 
 
-@pytest.mark.parametrize("check", CHECKS_OF_A_MODEL, ids=lambda check: check.__name__)
+# The levels choose which reports are learnt from: what else the checks ask of a learner does not depend on them.
+OF_LEVELS = (
+    contract.suggestions_are_configurations_of_the_space,
+    contract.void_reports_are_forgotten,
+    contract.one_trial_with_a_result_is_no_trouble,
+)
+
+
+@pytest.mark.parametrize(
+    "check",
+    [check if check in OF_LEVELS else pytest.param(check, marks=pytest.mark.soak) for check in CHECKS_OF_A_MODEL],
+    ids=lambda check: check.__name__,
+)
 def test_so_does_one_that_learns_from_several_levels(check: Check) -> None:
     check(lambda: Near(learn_from=ByLevel((1, 2))))
 

@@ -1,6 +1,7 @@
 """A search in one terminal, and commands in another: watched, steered, killed, resumed, listed and deleted.
 
-The search is a process of its own, as the user starts it; the commands are typed in this process.
+The search is a process of its own, as the user starts it, forked of one that has loaded the foreign libraries; the
+commands are typed in this process.
 """
 
 import json
@@ -17,7 +18,7 @@ import pytest
 
 from fanwise.cli.app import main
 from fanwise.testing import within
-from fanwise.testing.programs import Finished
+from fanwise.testing.programs import Finished, LoadedInterpreter
 from fanwise.tune import load_experiment
 from fanwise.tune.remote.sockets import KEY_NAME, SOCKET_NAME
 
@@ -32,7 +33,7 @@ def train(x, act, epochs):
     begin = int((at / "epoch").read_text()) if at else 0
     for epoch in range(begin + 1, epochs + 1):
         report(epoch=epoch, loss=(x - 1) ** 2 + 1 / epoch, checkpoint=lambda place: save(place, epoch))
-        time.sleep(0.002)
+        time.sleep(0.02)
 
 def save(place, epoch):
     (place / "epoch").write_text(str(epoch))
@@ -96,6 +97,14 @@ class Place:
         return history.status_of(history.trials[trial_id]) if trial_id in history.trials else "none"
 
 
+@pytest.fixture(scope="module", autouse=True)
+def forked_commands() -> Iterator[None]:
+    """The commands that are started here have what they load at once: each would load it for a second."""
+    with LoadedInterpreter("typer.main", "typer._adapters", "yaml", "cloudpickle", "pandas") as loaded:
+        with loaded.forks_here():
+            yield
+
+
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Place:
     (tmp_path / "train.py").write_text(OBJECTIVE)
@@ -157,22 +166,9 @@ def test_a_killed_search_says_what_became_of_its_trials_and_goes_on_when_it_is_r
     assert not (place.home / "killed" / SOCKET_NAME).exists() and not (place.home / "killed" / KEY_NAME).exists()
 
 
-def test_watching_shows_the_search_until_it_ends(place: Place) -> None:
-    with place.running(*RUN, "--seconds", "600", "--name", "w", name="w"):
-        with (place.folder / "watch.log").open("w") as log:
-            watch = subprocess.Popen([sys.executable, "-c", START, "tune", "watch", "w"], stdout=log, text=True)
-            said = place.folder / "watch.log"
-            within(60.0, lambda: "watching w: 2 running" in said.read_text(), "it is watched")
-            place.typed("tune", "stop", "w", "--trial", "0")
-            within(30.0, lambda: "trial 0 stopped" in said.read_text(), "the news come")
-            place.typed("tune", "stop", "w")
-            assert watch.wait(30.0) == 0
-    assert "Resource summary" in said.read_text() and said.read_text().endswith("the search ended: stopped by hand\n")
-
-
-def test_ctrl_c_ends_the_watching_and_not_the_search(place: Place) -> None:
+def test_ctrl_c_ends_the_watching_and_not_the_search_which_another_sees_until_it_ends(place: Place) -> None:
     with place.running(*RUN, "--seconds", "600", "--name", "w", name="w") as search:
-        said = place.folder / "watch.log"
+        said = place.folder / "left.log"
         with said.open("w") as log:
             watch = subprocess.Popen([sys.executable, "-c", START, "tune", "watch", "w"], stdout=log, text=True)
             within(60.0, lambda: "watching w" in said.read_text(), "it is watched")
@@ -182,6 +178,15 @@ def test_ctrl_c_ends_the_watching_and_not_the_search(place: Place) -> None:
         assert search.poll() is None
         before = place.num_reports("w")
         within(30.0, lambda: place.num_reports("w") > before, "the search goes on")
+        said = place.folder / "watch.log"
+        with said.open("w") as log:
+            watch = subprocess.Popen([sys.executable, "-c", START, "tune", "watch", "w"], stdout=log, text=True)
+            within(60.0, lambda: "watching w: 2 running" in said.read_text(), "it is watched")
+            place.typed("tune", "stop", "w", "--trial", "0")
+            within(30.0, lambda: "trial 0 stopped" in said.read_text(), "the news come")
+            place.typed("tune", "stop", "w")
+            assert watch.wait(30.0) == 0
+    assert "Resource summary" in said.read_text() and said.read_text().endswith("the search ended: stopped by hand\n")
 
 
 def test_a_watched_search_whose_tuner_is_killed_is_told_so(place: Place) -> None:

@@ -103,8 +103,15 @@ CASES: dict[str, tuple[Callable[[Net], torch.optim.Optimizer], torch.memory_form
 
 
 @pytest.mark.usefixtures("exchange")
+@pytest.mark.parametrize(
+    "several",
+    [[(8, 3)], pytest.param([(2, 2), (3, 3), (8, 5), (5, 2)], marks=pytest.mark.soak)],
+    ids=["eight in three", "others"],
+)
 @pytest.mark.parametrize("case", CASES)
-def test_bits_executions_and_accuracy_do_not_depend_on_the_processes(case: str, pool: Pool, tmp_path: Path) -> None:
+def test_bits_executions_and_accuracy_do_not_depend_on_the_processes(
+    case: str, several: list[tuple[int, int]], pool: Pool, tmp_path: Path
+) -> None:
     optimizer, layout, options = CASES[case]
 
     def run(name: str, **spread: Any) -> tuple[Any, set[str]]:  # Any: options of fanwise.run, and what train returns
@@ -119,7 +126,6 @@ def test_bits_executions_and_accuracy_do_not_depend_on_the_processes(case: str, 
     (params, seen, accuracy, executed), _ = run("1", devices=1)
     assert executed == EXECUTIONS
     assert round(accuracy * N) / N == accuracy
-    several = [(2, 2), (8, 3)] if case != "momentum" else [(3, 3), (8, 5), (5, 2)]
     for devices, processes in several:
         found, pids = run(f"{devices} in {processes}", devices=devices, processes=processes)
         assert len(pids) == processes and str(os.getpid()) not in pids
@@ -156,7 +162,9 @@ def uninterrupted() -> dict[str, Tensor]:
 
 
 @pytest.mark.usefixtures("exchange")
-@pytest.mark.parametrize(("first", "second"), [(1, 3), (3, 2), (2, 1), (2, 5)])
+@pytest.mark.parametrize(
+    ("first", "second"), [(1, 3), (3, 2), *(pytest.param(*pair, marks=pytest.mark.soak) for pair in ((2, 1), (2, 5)))]
+)
 def test_a_run_resumes_in_mid_epoch_on_other_processes(
     first: int, second: int, pool: Pool, uninterrupted: dict[str, Tensor], tmp_path: Path
 ) -> None:
@@ -252,7 +260,7 @@ class Sparse(nn.Module):
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # of torch, for what its Adagrad makes
 @pytest.mark.parametrize("optimizer", ["SGD", "Adagrad", "SparseAdam"])
-@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("accumulate", [pytest.param(1, marks=pytest.mark.soak), 2])
 def test_bits_of_sparse_gradients(optimizer: str, accumulate: int, exchange: Exchange, pool: Pool) -> None:
     def train(run: Run) -> list[Tensor]:
         model = Sparse()

@@ -142,15 +142,20 @@ def killed_run(
 
 
 @pytest.mark.usefixtures("exchange")
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.soak)])
 def test_shrinking_under_kills_keeps_the_bits_and_shows_each_sample_once(seed: int, pool: Pool, tmp_path: Path) -> None:
     size = killed_run(tmp_path / "run", pool, seed, 2, 6, devices=4)
     killed = len(lines(tmp_path / "run" / "killed"))
     assert killed >= 1 and size >= 4 - killed
 
 
+# Where gradients are exchanged whole, so is the state, clipped or not.
+@pytest.mark.parametrize(
+    ("exchange", "clip_norm"),
+    [("slices", None), ("slices", 0.1), ("whole", None), pytest.param("whole", 0.1, marks=pytest.mark.soak)],
+    indirect=["exchange"],
+)
 @pytest.mark.usefixtures("exchange")
-@pytest.mark.parametrize("clip_norm", [None, 0.1], ids=["state in slices", "whole state"])
 def test_a_run_grows_again(clip_norm: float | None, pool: Pool, tmp_path: Path) -> None:
     # Many steps, which wait a little, as a new process takes its time to start.
     size = killed_run(tmp_path / "run", pool, 1, 2, 24, clip_norm, devices=4, on_loss="respawn")

@@ -285,7 +285,7 @@ OWNER_AND = ["guard", "supervisor", "warm process", "supervisor and warm process
 
 
 def soak(*victims: str) -> list[Any]:  # Any: pytest's sets of parameters
-    """A second order of kills that follow each other at once anyway: half a second each."""
+    """Second orders of kills that follow each other at once anyway, and a third victim: half a second each."""
     return [pytest.param(each, marks=pytest.mark.soak) for each in victims]
 
 
@@ -293,9 +293,10 @@ def soak(*victims: str) -> list[Any]:  # Any: pytest's sets of parameters
     "victims",
     [
         "owner",
-        *(f"owner and {other}" for other in OWNER_AND),
-        *(f"{other} and owner" for other in OWNER_AND[:2]),
-        *soak(*(f"{other} and owner" for other in OWNER_AND[2:])),
+        *(f"owner and {other}" for other in OWNER_AND[:3]),
+        *soak(*(f"owner and {other}" for other in OWNER_AND[3:])),
+        "supervisor and owner",
+        *soak(*(f"{other} and owner" for other in OWNER_AND if other != "supervisor")),
     ],
 )
 def test_nothing_is_left_when_the_owner_is_killed(owner: Owner, tmp_path: Path, victims: str) -> None:

@@ -1,6 +1,6 @@
 """What a change costs: this checkout beside an older one, in one run, for remote calls and data-parallel training.
 
-    for each round, for each measure: before, after, one after the other; who begins changes --> ratios of medians
+    for each round, for each measure: before, after, one after the other; who begins changes --> medians of ratios
 
 Each checkout brings its own `.venv` (made by `make check` there) and its own programs under benchmarks/peers, so that
 both are asked what they understand. The measures are those of `rpc.py` and `parallel.py`.
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from measuring import ROOT, finish, machine, say, spread, table
+from measuring import ROOT, finish, machine, ratio_of_neighbours, say, spread, table
 
 import parallel
 import rpc
@@ -41,7 +41,7 @@ def compared(title: str, rows: Sequence[tuple[str, str, str, int]], running: Seq
             found = [one.samples.get((measure, figure)) for one in (before, after)]
             if found[0] and found[1]:
                 old, new = spread(found[0]), spread(found[1])
-                ratio = f"{new.median / old.median:.3f}"
+                ratio = ratio_of_neighbours(*found) if len(found[0]) == len(found[1]) else f"{new.median / old.median:.3f}"
                 cells.append([f"{who}: {text}", old.shown(digits), new.shown(digits), ratio])
     return table([title, "before", "after", "after / before"], cells)
 

@@ -48,6 +48,7 @@ CONTESTANTS = (
     Contestant("fanwise, random", "live_fanwise.py", "random"),
     Contestant("fanwise, default", "live_fanwise.py", "default"),
     Contestant("fanwise, ASHA", "live_fanwise.py", "ASHA"),
+    Contestant("fanwise, ASHA, reuse", "live_fanwise.py", "ASHA, reuse"),
     Contestant("fanwise, ASHA, forest", "live_fanwise.py", "ASHA, forest"),
     Contestant("Optuna, TPE", "live_optuna.py", "TPE", "optuna"),
     Contestant("Optuna, TPE, Hyperband", "live_optuna.py", "TPE, Hyperband", "optuna"),

@@ -2,6 +2,7 @@
 
 default         no searcher is named: the library chooses
 ASHA, forest    trials are stopped early, and the searcher that it would choose learns from them
+ASHA, reuse     trials are stopped early, and the processes that ran them are used again
 """
 
 import os
@@ -18,6 +19,7 @@ SCHEDULERS: dict[str, Callable[[int], Scheduler | None]] = {
     "default": lambda seed: None,
     "random": lambda seed: RandomSearch(metric=METRIC, random_seed=seed),
     "ASHA": lambda seed: asha("random", seed),
+    "ASHA, reuse": lambda seed: asha("random", seed),
     "ASHA, forest": lambda seed: asha("forest", seed),
 }
 
@@ -46,6 +48,7 @@ def main() -> None:
         metric=METRIC if scheduler is None else None,
         random_seed=args.seed,
         n_workers=args.workers,
+        reuse=args.method == "ASHA, reuse",
         name="live",
         quiet=True,
     ).run()

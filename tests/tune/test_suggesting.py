@@ -1,7 +1,23 @@
-"""Where a searcher thinks: what becomes of its thread when the program ends."""
+"""Where a searcher thinks: what goes on meanwhile, and what becomes of its thread when the search or program ends."""
 
 import subprocess
 import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from fanwise.pool import Pool
+from fanwise.testing.searches import quiet_tuner, search
+from fanwise.testing.within import within
+from fanwise.tune import Ask, FIFOScheduler, Searcher, report, uniform
+from fanwise.tune.searchers import Observation
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
 
 PROGRAM = """
 import os, threading, time
@@ -29,3 +45,71 @@ def test_a_program_that_ends_lets_the_searcher_think_to_its_end() -> None:
     """A thread that is in C++ when Python is taken down would end the process by SIGABRT."""
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "thought", "")
+
+
+class WaitsForReport(Searcher):
+    """Has no second suggestion before the first trial's report was answered."""
+
+    def __init__(self, answered: Path) -> None:
+        self.answered = answered
+
+    def suggest(self, ask: Ask) -> Mapping[str, object]:
+        if ask.trial_id == 1:
+            within(30.0, self.answered.exists, "the first report was answered")
+        return {"x": 0.5}
+
+    def observe(self, observation: Observation) -> None:
+        """Learns nothing."""
+
+
+def test_reports_are_answered_while_a_searcher_of_ones_own_thinks(pool: Pool, tmp_path: Path) -> None:
+    answered = tmp_path / "answered"
+
+    def objective(x: float) -> None:
+        report(loss=x)
+        answered.touch()
+
+    scheduler = FIFOScheduler(WaitsForReport(answered), metric="loss")
+    experiment = search(objective, {"x": uniform(0, 1)}, pool=pool, scheduler=scheduler, trials=2)
+    assert list(experiment.trials["status"]) == ["Completed", "Completed"]
+
+
+class Notes(Searcher):
+    """Notes what it observes, and in which thread; may fail at a report."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+        self.thread: int | None = None
+        self.fails_at: int | None = None
+
+    def suggest(self, ask: Ask) -> Mapping[str, object]:
+        return {"x": 0.5}
+
+    def observe(self, observation: Observation) -> None:
+        self.thread = threading.get_ident()
+        if observation.iter == self.fails_at:
+            raise LookupError("no room for more")
+        self.seen.append(observation.iter)
+
+
+def five_reports(x: float) -> None:
+    for number in range(5):
+        report(loss=x + number)
+
+
+def test_a_search_ends_when_its_searcher_has_taken_in_all_reports(pool: Pool) -> None:
+    scheduler = FIFOScheduler(Notes(), metric="loss")
+    tuner = quiet_tuner(five_reports, {"x": uniform(0, 1)}, pool=pool, scheduler=scheduler, n_workers=1, trials=1)
+    tuner.run()
+    searcher = tuner.scheduler.searcher
+    assert isinstance(searcher, Notes)
+    assert searcher.seen == [1, 2, 3, 4, 5]
+    assert searcher.thread not in [thread.ident for thread in threading.enumerate()]
+
+
+def test_what_a_searcher_raises_at_the_last_report_of_all_comes_out_of_run(pool: Pool) -> None:
+    searcher = Notes()
+    searcher.fails_at = 5
+    scheduler = FIFOScheduler(searcher, metric="loss")
+    with pytest.raises(LookupError, match="no room for more"):
+        search(five_reports, {"x": uniform(0, 1)}, pool=pool, scheduler=scheduler, n_workers=1, trials=1)

@@ -35,8 +35,9 @@ def _heard(observation: Observation) -> tuple[object, ...]:
 class ScriptedSearcher(Searcher):
     """Never asked by itself: the test hands in what it suggests. `calls`: what it heard."""
 
-    def __init__(self, budget_s: float | None) -> None:
+    def __init__(self, budget_s: float | None, *, at_once: bool) -> None:
         self.budget_s = budget_s  # type: ignore[misc]  # of each one its own
+        self.answers_at_once = at_once  # type: ignore[misc]
         self.calls: list[tuple[object, ...]] = []
 
     def suggest(self, ask: Ask) -> Mapping[str, object] | None:

@@ -49,7 +49,7 @@ _END, _SUGGESTION = -1, -2  # the keys of deadlines that are no trial's
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """Of one search. `budget_s`: of a searcher that thinks; None: it answers at once. `bound`: of "cost", or None."""
+    """Of one search. `at_once`: the searcher's answer is the next fact. `bound`: of "cost", or None."""
 
     n_workers: int
     asynchronous: bool
@@ -61,6 +61,7 @@ class SearchSettings:
     clones: bool
     mode: Mode
     maximum: float | None
+    at_once: bool
     budget_s: float | None
     started: int | None
     completed: int | None
@@ -71,6 +72,11 @@ class SearchSettings:
     unimproved: int | None
     bound: float | None
     volume: float | None
+
+    @property
+    def waited_s(self) -> float | None:
+        """How long a free worker waits for a suggestion: for one that comes at once there is no limit."""
+        return None if self.at_once else self.budget_s
 
     def limits(self) -> dict[str, Any]:
         """The arguments of the StoppingCriterion."""
@@ -478,7 +484,7 @@ class TuningModel:
 
     def _decide(self, attempt: _Attempt, fact: facts.Reported, report: _Report) -> Decision:
         trial, asked, now_s = attempt.trial, fact.values.get("ask", ""), fact.now_s
-        if math.isnan(report.value + report.beyond):
+        if math.isnan(report.value) or math.isnan(report.beyond):
             name = "loss" if math.isnan(report.value) else "cost"
             attempt.fault, attempt.told = ("nan", f"the objective reported {name}=nan"), "stop"
             self._tell(attempt, now_s)
@@ -708,8 +714,8 @@ class TuningModel:
             self._new(config)
             self._ask_ahead(now_s)
             return True
-        if self.given.budget_s is not None and not self.wants:
-            self.due = self._at(now_s + self.given.budget_s)
+        if self.given.waited_s is not None and not self.wants:
+            self.due = self._at(now_s + self.given.waited_s)
         self.wants = True
         self._ask(now_s)
         return False
@@ -719,12 +725,12 @@ class TuningModel:
             self.asked = self.num_asked
             self.num_asked += 1
             pending = {attempt.trial.number: attempt.trial.config for attempt in self.running()}
-            budget_s = self.given.budget_s
+            budget_s = self.given.waited_s
             ask = Ask(self.asked, len(self.trials), SPACE, seed=SEED, pending=pending, now_s=now_s, budget_s=budget_s)
             self.out.append(Suggest(self.asked, ask))
 
     def _ask_ahead(self, now_s: float) -> None:
-        if self.given.budget_s is not None and self.stage == "open" and self.suggestion is None:
+        if self.given.waited_s is not None and self.stage == "open" and self.suggestion is None:
             self._ask(now_s)
 
     def _new(self, config: Mapping[str, object], *, source: int | None = None, fallback: bool = False) -> None:

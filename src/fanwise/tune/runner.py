@@ -153,6 +153,11 @@ class Search:
             self._suggester = suggester_for(searcher, self._suggested_later, self.now_s)
         return self._suggester
 
+    def settle(self) -> None:
+        """When it is over: blocks until the searcher has taken in what it was told."""
+        if self._suggester is not None:
+            self._suggester.settle()
+
     def now_s(self) -> float:
         """Seconds since the search began, without the time in which it was not running. By any thread."""
         return self._loop.now_s() - self._zero_s

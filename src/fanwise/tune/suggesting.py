@@ -1,4 +1,4 @@
-"""Where the searcher runs: at once where reports are answered, or, if it thinks, in a thread of its own.
+"""Where the searcher runs: in a thread of its own, or, if it answers at once, where reports are answered.
 
     Tuning --observe, on_rewind, on_end--> AtOnce or InThread --> searcher
     Suggest order ------------ ask ----->                     --> Suggested, as a fact
@@ -38,10 +38,13 @@ class Suggester(Protocol):
     def close(self) -> None:
         """No answer comes any more. Blocks for nothing: a searcher that thinks ends when it has thought."""
 
+    def settle(self) -> None:
+        """After `close`: blocks until it has taken in what it was told, unless it thinks of what nobody waits for."""
+
 
 def suggester_for(searcher: Searcher, tell: Callable[[Suggested], None], now_s: Callable[[], float]) -> Suggester:
     """`tell`: called with late answers, on another thread. `now_s`: the time of an answer, on any thread."""
-    return AtOnce(searcher) if searcher.budget_s is None else InThread(searcher, tell, now_s)
+    return AtOnce(searcher) if searcher.answers_at_once else InThread(searcher, tell, now_s)
 
 
 @final
@@ -65,6 +68,9 @@ class AtOnce:
     def close(self) -> None:
         """Nothing runs."""
 
+    def settle(self) -> None:
+        """It has."""
+
 
 @final
 class InThread:
@@ -81,6 +87,7 @@ class InThread:
         self._todo: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self.failure: BaseException | None = None
         self._closed = False
+        self._is_asked = False
         self._thread = threading.Thread(target=self._run, name="fanwise-searcher", daemon=True)
         atexit.register(self._end)
         self._thread.start()
@@ -101,13 +108,19 @@ class InThread:
         self._closed = True
         self._todo.put(None)
 
+    def settle(self) -> None:
+        if not self._is_asked:
+            self._thread.join(_MOST_WAITED_S)
+
     def _answer(self, order: Suggest, seen: int) -> None:
         config = None
-        if self.failure is None:
+        self._is_asked = True
+        if self.failure is None and not self._closed:
             try:
                 config = asked(self._searcher, order)
             except Exception as error:  # user code: whatever it raises ends the search, in order
-                self.failure = error
+                self.failure = None if self._closed else error
+        self._is_asked = False
         if self._closed:
             return
         if self.failure is None:
@@ -126,7 +139,7 @@ class InThread:
             atexit.unregister(self._end)
 
     def _think(self) -> None:
-        while not self._closed and (todo := self._todo.get()) is not None:
+        while (todo := self._todo.get()) is not None:
             try:
                 todo()
             except Exception as error:  # user code: it is told with the next suggestion, which ends the search

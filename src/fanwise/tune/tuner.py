@@ -367,6 +367,7 @@ class Tuner:
                 self._run(hub, search, interrupts, begun, begun_at_last)
             finally:
                 leave(hub, search)
+                search.settle()
                 try:
                     _close(begun.record, search, begun.progress)
                 finally:
@@ -581,7 +582,7 @@ class Tuner:
         finish = search.finish
         assert finish is not None, "a search that did not fail came to its end"
         cause = finish.cause or search.searcher_failure
-        if finish.kind in ("scheduler", "searcher") and cause is not None:
+        if cause is not None:
             raise cause
         if finish.kind == "no-metric":
             raise ValueError(finish.error)

@@ -41,6 +41,7 @@ def searches(**limits: st.SearchStrategy[Any]) -> st.SearchStrategy[SearchSettin
         clones=st.sampled_from([False, True]),
         mode=st.sampled_from(["min", "max"]),
         maximum=st.sampled_from([None, 2.0]),
+        at_once=st.sampled_from([True, False, False]),
         budget_s=st.sampled_from([None, 2.0]),
         bound=st.sampled_from([None, None, 2.0, 0.0]),
         **{"wallclock_s": st.just(math.inf), **never, **limits},
@@ -123,7 +124,7 @@ class TuningMachine(RuleBasedStateMachine):
 
     def fresh(self) -> tuple[ScriptedScheduler, ScriptedSearcher, Tuning]:
         given = self.given
-        searcher = ScriptedSearcher(given.budget_s)
+        searcher = ScriptedSearcher(given.budget_s, at_once=given.at_once)
         bounds = [] if given.bound is None else [f"cost <= {given.bound}"]
         scheduler = ScriptedScheduler(given.mode, given.maximum, given.clones, searcher, constraints=bounds)
         tuning = self.tuning_class(
@@ -155,7 +156,7 @@ class TuningMachine(RuleBasedStateMachine):
                 assert (order.cause is not None) == (order.kind == "scheduler")
             if isinstance(order, Suggest):
                 self.questions.append(order.number)
-        if self.given.budget_s is None and self.questions and not isinstance(fact, facts.Suggested):
+        if self.given.at_once and self.questions and not isinstance(fact, facts.Suggested):
             self.suggested(0, suggests)
         return orders
 
@@ -167,7 +168,7 @@ class TuningMachine(RuleBasedStateMachine):
             config = {"n": self.num_suggested}
             self.num_suggested += 1
         self.hand(facts.Suggested(self.now_s, number, config, error="oops" if what == "error" else None))
-        if self.given.budget_s is None and self.questions:
+        if self.given.at_once and self.questions:
             self.suggested(0, "config")
 
     def pick(self, which: int) -> tuple[int, int]:
@@ -530,7 +531,7 @@ COMPARED |= {"_num_starts", "_num_suggestions", "_asked", "_suggestion", "_new_w
 COMPARED |= {"_metric_seen", "_reason", "_error", "_kind", "_cause", "_failures", "_n_workers", "_is_offered"}
 COMPARED |= {"_nothing_left"}
 OF_THE_SEARCH = {"_scheduler", "_space", "_criterion", "_seed", "_asynchronous", "_timeout_s", "_grace_s", "_retries"}
-OF_THE_SEARCH |= {"_keep_checkpoints", "_objectives", "_metric", "_signs", "_listener", "_has_searcher", "_budget_s"}
+OF_THE_SEARCH |= {"_keep_checkpoints", "_objectives", "_metric", "_signs", "_listener", "_has_searcher", "_budget_s", "_at_once"}
 OF_THE_SEARCH |= {"_handlers", "_resource_attr", "_constraints"}
 
 

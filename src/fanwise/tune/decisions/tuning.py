@@ -154,8 +154,10 @@ class Tuning:
         self._metric = self._objectives[0].metric
         self._signs = [(objective.metric, 1.0 if objective.mode == "min" else -1.0) for objective in self._objectives]
         self._listener: Listener | None = searcher if searcher is not None else scheduler.searcher
-        self._has_searcher = scheduler.searcher is not None
-        self._budget_s = None if scheduler.searcher is None else scheduler.searcher.budget_s
+        its = scheduler.searcher
+        self._has_searcher = its is not None
+        self._at_once = its is not None and its.answers_at_once
+        self._budget_s = None if its is None or self._at_once else its.budget_s
         self._counts = Counts(self._metric, criterion.watched(self._metric))
         self._counts.keep_front(criterion.reference_losses(self._objectives))
         self._failures = Failures(max_equal_failures)
@@ -587,7 +589,6 @@ class Tuning:
     def _ask_searcher(self, now_s: float) -> None:
         if self._asked is not None:
             return
-        slow = self._budget_s is not None
         self._asked = self._num_suggestions
         self._num_suggestions += 1
         ask = Ask(
@@ -596,14 +597,15 @@ class Tuning:
             self._space,
             seed=self._seed,
             purpose="suggest",
-            pending=dict(self._pending) if slow else MappingProxyType(self._pending),
+            # A copy for one that reads it in its thread, while trials start and end.
+            pending=MappingProxyType(self._pending) if self._at_once else dict(self._pending),
             now_s=now_s,
             budget_s=self._budget_s,
         )
         self._orders.append(Suggest(self._asked, ask))
 
     def _ask_ahead(self, now_s: float) -> None:
-        """A searcher that thinks begins before a worker is free."""
+        """A searcher with a budget begins before a worker is free."""
         if self._budget_s is not None and self._stage == "open" and self._suggestion is None:
             self._ask_searcher(now_s)
 

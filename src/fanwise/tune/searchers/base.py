@@ -139,7 +139,8 @@ class Ask:
 class Searcher(abc.ABC):
     """Base of searchers: implement `suggest` and `observe`, and hand an instance to a scheduler.
 
-    The tuner runs a copy, so that one object may be given to several tuners. All methods are called from one thread.
+    The tuner runs a copy, so that one object may be given to several tuners. `begin` apart, its methods are called from
+    one thread, the searcher's own: while it thinks, reports are answered.
 
     >>> class Always(Searcher):
     ...     def suggest(self, ask):
@@ -148,13 +149,16 @@ class Searcher(abc.ABC):
     ...         print(f"trial {observation.trial_id} reported a loss of {observation.loss}")
 
     Attributes:
-        budget_s: None for a searcher that answers at once: it is asked where reports are answered. A number of seconds
-            for one that thinks: it gets a thread of its own, and a random configuration is used, and recorded as such,
-            where a free worker would wait longer.
+        answers_at_once: True for a searcher whose answer takes microseconds: it has no thread, and is asked where
+            reports are answered, which wait for it.
+        budget_s: seconds that a free worker may wait for a suggestion; then a random configuration is used, and
+            recorded as such. The next suggestion is then asked for before a worker is free. None: as long as it takes.
+            Of no use beside `answers_at_once`.
         libraries: packages of whose versions the suggestions depend, under their names in an index: they are recorded,
             and a replay beside other versions takes the suggestions from the record. Empty: the same everywhere.
     """
 
+    answers_at_once: ClassVar[bool] = False
     budget_s: ClassVar[float | None] = None
     libraries: ClassVar[tuple[str, ...]] = ()
 

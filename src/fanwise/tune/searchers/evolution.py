@@ -10,7 +10,7 @@ failed is no member, and one that a scheduler has paused is none while it runs a
 from bisect import bisect_left, insort
 from collections.abc import Mapping
 from heapq import merge
-from typing import final
+from typing import ClassVar, final
 
 from ..spaces import Space
 from ..values import at_least
@@ -36,6 +36,8 @@ class EvolutionSearcher(Searcher):
         TypeError: an argument that is no int.
         ValueError: one below 1, or a sample larger than the population.
     """
+
+    answers_at_once: ClassVar[bool] = True
 
     def __init__(self, population_size: int = 100, sample_size: int = 10) -> None:
         self.population_size = at_least("population_size", population_size, 1)

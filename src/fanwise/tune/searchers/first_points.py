@@ -20,6 +20,7 @@ class FirstPoints(Searcher):
         TypeError: `points` is no list of dicts.
     """
 
+    answers_at_once: ClassVar[bool] = False
     budget_s: ClassVar[float | None] = None
     libraries: ClassVar[tuple[str, ...]] = ()
 
@@ -27,7 +28,8 @@ class FirstPoints(Searcher):
         self._points = _copied(points)
         self.searcher = searcher
         self._next = 0
-        self.budget_s = searcher.budget_s  # type: ignore[misc]  # as slow as the one that it stands before
+        self.answers_at_once = searcher.answers_at_once  # type: ignore[misc]  # as slow as the one it stands before
+        self.budget_s = searcher.budget_s  # type: ignore[misc]
         self.libraries = searcher.libraries  # type: ignore[misc]
 
     def check(self, space: Space) -> None:

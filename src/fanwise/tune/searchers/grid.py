@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import final
+from typing import ClassVar, final
 
 from ...base.nearest import did_you_mean
 from ..spaces import Space
@@ -30,6 +30,8 @@ class GridSearcher(Searcher):
     >>> [tuple(searcher.suggest(Ask(k, k, space)).values()) for k in range(3)]
     [(0.01, 'sgd'), (0.01, 'adam'), (0.1, 'sgd')]
     """
+
+    answers_at_once: ClassVar[bool] = True
 
     def __init__(self, num_points: int | Mapping[str, int] = 5) -> None:
         if isinstance(num_points, Mapping):

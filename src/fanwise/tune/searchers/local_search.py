@@ -2,7 +2,7 @@
 
 import heapq
 from collections.abc import Mapping
-from typing import final
+from typing import ClassVar, final
 
 from ..spaces import Space
 from ..values import at_least, probability
@@ -27,6 +27,8 @@ class LocalSearcher(Searcher):
         TypeError: an argument of the wrong type.
         ValueError: probab_local outside 0 to 1, or num_init_random below 0.
     """
+
+    answers_at_once: ClassVar[bool] = True
 
     def __init__(self, probab_local: float = 0.5, num_init_random: int = 5) -> None:
         self.probab_local = probability("probab_local", probab_local)

@@ -1,7 +1,7 @@
 """Random search: every configuration drawn from the space, whatever was observed."""
 
 from collections.abc import Mapping
-from typing import final
+from typing import ClassVar, final
 
 from ..spaces import Space
 from .base import Ask, Observation, Searcher
@@ -14,6 +14,8 @@ class RandomSearcher(Searcher):
 
     Of a space of up to 4,096 configurations none comes twice while others are left.
     """
+
+    answers_at_once: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self._tried: Tried | None = None

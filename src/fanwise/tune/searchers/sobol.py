@@ -26,6 +26,7 @@ class SobolSearcher(Searcher):
     [0, 1, 2, 3]
     """
 
+    answers_at_once: ClassVar[bool] = True
     libraries: ClassVar[tuple[str, ...]] = ("numpy", "scipy")
 
     def __init__(self) -> None:

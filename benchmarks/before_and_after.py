@@ -41,7 +41,8 @@ def compared(title: str, rows: Sequence[tuple[str, str, str, int]], running: Seq
             found = [one.samples.get((measure, figure)) for one in (before, after)]
             if found[0] and found[1]:
                 old, new = spread(found[0]), spread(found[1])
-                ratio = ratio_of_neighbours(*found) if len(found[0]) == len(found[1]) else f"{new.median / old.median:.3f}"
+                is_paired = len(found[0]) == len(found[1])
+                ratio = ratio_of_neighbours(*found) if is_paired else f"{new.median / old.median:.3f}"
                 cells.append([f"{who}: {text}", old.shown(digits), new.shown(digits), ratio])
     return table([title, "before", "after", "after / before"], cells)
 

@@ -202,6 +202,8 @@ def test_a_pool_that_cannot_start_anything_ends_the_search_at_once(stage: Stage)
 class Quitting(Searcher):
     """Suggests once, then raises what no `except Exception` catches."""
 
+    answers_at_once = True
+
     def __init__(self) -> None:
         self.asked = 0
 

@@ -19,6 +19,7 @@ from fanwise.tune.searchers import Observation
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
 
+
 PROGRAM = """
 import os, threading, time
 from fanwise.tune import Ask, Searcher, Space, uniform
@@ -81,8 +82,11 @@ class Notes(Searcher):
         self.seen: list[int] = []
         self.thread: int | None = None
         self.fails_at: int | None = None
+        self.quits = False
 
     def suggest(self, ask: Ask) -> Mapping[str, object]:
+        if self.quits:
+            raise SystemExit(3)
         return {"x": 0.5}
 
     def observe(self, observation: Observation) -> None:
@@ -113,3 +117,10 @@ def test_what_a_searcher_raises_at_the_last_report_of_all_comes_out_of_run(pool:
     scheduler = FIFOScheduler(searcher, metric="loss")
     with pytest.raises(LookupError, match="no room for more"):
         search(five_reports, {"x": uniform(0, 1)}, pool=pool, scheduler=scheduler, n_workers=1, trials=1)
+
+
+def test_a_searcher_that_exits_ends_the_search_and_not_only_its_thread(pool: Pool) -> None:
+    searcher = Notes()
+    searcher.quits = True
+    with pytest.raises(SystemExit):
+        search(five_reports, {"x": uniform(0, 1)}, pool=pool, scheduler=FIFOScheduler(searcher, metric="loss"))

@@ -118,7 +118,7 @@ class InThread:
         if self.failure is None and not self._closed:
             try:
                 config = asked(self._searcher, order)
-            except Exception as error:  # user code: whatever it raises ends the search, in order
+            except BaseException as error:  # user code: whatever it raises, sys.exit too, ends the search, in order
                 self.failure = None if self._closed else error
         self._is_asked = False
         if self._closed:
@@ -142,5 +142,5 @@ class InThread:
         while (todo := self._todo.get()) is not None:
             try:
                 todo()
-            except Exception as error:  # user code: it is told with the next suggestion, which ends the search
+            except BaseException as error:  # user code: it is told with the next suggestion, which ends the search
                 self.failure = self.failure or error

@@ -38,11 +38,11 @@ def compared(title: str, rows: Sequence[tuple[str, str, str, int]], running: Seq
     for before, after in zip(running[::2], running[1::2], strict=True):
         who = after.contestant.name.removesuffix(", after")
         for measure, figure, text, digits in rows:
-            found = [one.samples.get((measure, figure)) for one in (before, after)]
-            if found[0] and found[1]:
-                old, new = spread(found[0]), spread(found[1])
-                is_paired = len(found[0]) == len(found[1])
-                ratio = ratio_of_neighbours(*found) if is_paired else f"{new.median / old.median:.3f}"
+            first, second = (one.samples.get((measure, figure)) for one in (before, after))
+            if first and second:
+                old, new = spread(first), spread(second)
+                is_paired = len(first) == len(second)
+                ratio = ratio_of_neighbours(first, second) if is_paired else f"{new.median / old.median:.3f}"
                 cells.append([f"{who}: {text}", old.shown(digits), new.shown(digits), ratio])
     return table([title, "before", "after", "after / before"], cells)
 

@@ -8,6 +8,7 @@ import pytest
 
 from fanwise.cli.app import main
 from fanwise.plot.data import best_of_trials, best_point, incumbent_steps
+from fanwise.pool import Pool
 from fanwise.tune import (
     Experiment,
     FIFOScheduler,
@@ -163,30 +164,34 @@ EACH = [{"x": number / 4} for number in range(5)]
 def tuner(objective: Any, name: str, scheduler: Any = None, **options: Any) -> Tuner:  # Any: as the Tuner takes them
     chosen = RandomSearch(metric="loss", points_to_evaluate=EACH) if scheduler is None else scheduler
     stop = StoppingCriterion(max_num_trials_started=5)
-    return Tuner(objective, GRID, chosen, stop, n_workers=1, name=name, reuse=True, **options)
+    return Tuner(objective, GRID, chosen, stop, n_workers=1, name=name, **options)
 
 
 @pytest.mark.parametrize("where", ["tuner", "scheduler"])
-def test_a_search_with_constraints_is_resumed_and_replayed_with_them(where: str) -> None:
+def test_a_search_with_constraints_is_resumed_and_replayed_with_them(where: str, pool: Pool) -> None:
     given: dict[str, Any] = {"constraints": BOUND} if where == "tuner" else {}
     bound = RandomSearch(metric="loss", constraints=BOUND, points_to_evaluate=EACH) if where == "scheduler" else None
-    experiment = tuner(tried, "first", bound, quiet=True, **given).run()
+    experiment = tuner(tried, "first", bound, quiet=True, pool=pool, **given).run()
     assert experiment.metadata["constraints"] == BOUND
     assert experiment.best is not None and experiment.best.config == {"x": 0.5}
-    resumed = Tuner.resume("first", stop=StoppingCriterion(max_num_trials_started=7), quiet=True).run()
+    resumed = Tuner.resume("first", stop=StoppingCriterion(max_num_trials_started=7), quiet=True, pool=pool).run()
     assert len(resumed.trials) == 7
     assert resumed.best is not None and resumed.best.is_feasible and resumed.best.value >= 0.5
     assert not replay_experiment("first").differences
 
 
-def test_the_end_of_a_search_says_which_constraints_its_best_trial_meets(capsys: pytest.CaptureFixture[str]) -> None:
-    tuner(tried, "tried", constraints=[*BOUND, "loss >= 0.1"]).run()
+def test_the_end_of_a_search_says_which_constraints_its_best_trial_meets(
+    pool: Pool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tuner(tried, "tried", constraints=[*BOUND, "loss >= 0.1"], pool=pool).run()
     best = "loss: best 0.5 for trial-id 2, among those that meet latency_ms <= 20 and loss >= 0.1"
     assert best in capsys.readouterr().out.splitlines()
 
 
-def test_a_search_in_which_nothing_is_feasible_goes_on_and_its_end_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    experiment = tuner(never, "never", constraints=BOUND).run()
+def test_a_search_in_which_nothing_is_feasible_goes_on_and_its_end_says_so(
+    pool: Pool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment = tuner(never, "never", constraints=BOUND, pool=pool).run()
     assert list(experiment.trials["status"]) == ["Completed"] * 5
     near = "the nearest is 1.0 for trial-id 4: it violates latency_ms <= 20 by 79"
     assert f"loss: no trial meets all constraints; {near}" in capsys.readouterr().out

@@ -535,7 +535,7 @@ OF_THE_SEARCH |= {"_keep_checkpoints", "_objectives", "_metric", "_signs", "_lis
 OF_THE_SEARCH |= {"_at_once", "_handlers", "_resource_attr", "_constraints"}
 
 
-@pytest.mark.parametrize("max_examples", [80, pytest.param(1000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("max_examples", [50, pytest.param(1000, marks=pytest.mark.soak)])
 def test_a_tuning_does_what_its_model_says(max_examples: int) -> None:
     run_state_machine_as_test(
         TuningMachine, settings=settings(max_examples=max_examples, stateful_step_count=40, deadline=None)

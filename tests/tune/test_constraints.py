@@ -190,12 +190,13 @@ def test_every_report_must_have_what_is_constrained() -> None:
     started(machine, 0)
     orders = machine.handle(facts.Reported(1.0, 0, 0, {"loss": 0.5, "latency": 3.0}))
     text = (
-        "report() gave 'loss', 'latency', but not the value of the constraint 'latency_ms <= 20', 'latency_ms'; "
+        "the objective reported 'loss', 'latency', but not 'latency_ms' of the constraint 'latency_ms <= 20'; "
         "did you mean 'latency'?"
     )
     assert orders[0] == Reject(0, text)
     machine.handle(facts.Ended(1.0, 0, 0, Outcome("exception", "ValueError")))
-    assert Finish("the metric was not reported", text, None, "no-metric") in machine.handle(facts.Free(1.0, 0, 0))
+    finish = Finish("the constraint's value 'latency_ms' was not reported", text, None, "no-metric")
+    assert finish in machine.handle(facts.Free(1.0, 0, 0))
 
 
 def test_a_constrained_value_that_is_no_number_is_named() -> None:

@@ -210,7 +210,7 @@ def test_a_trial_that_leaves_the_metric_out_of_some_reports_fails_alone(pool: Po
     assert list(experiment.trials["status"]) == ["Failed", "Completed"]
     failure = experiment.reason(0)
     assert failure is not None
-    assert "report() gave 'los', but not the scheduler's metric 'loss'; did you mean 'los'?" in failure.text
+    assert "the objective reported 'los', but not the scheduler's metric 'loss'; did you mean 'los'?" in failure.text
 
 
 def leaves_out(x: float) -> None:

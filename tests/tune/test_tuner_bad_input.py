@@ -300,7 +300,7 @@ def test_a_metric_that_no_trial_reports_ends_the_search_and_says_which_names_the
     with pytest.raises(ValueError) as caught:
         tune(objective=report_other_names, name="kept", stop=StoppingCriterion(max_num_trials_started=99))
     assert str(caught.value) == (
-        "report() gave 'epoch', 'validation_loss', but not the scheduler's metric 'loss'; "
+        "the objective reported 'epoch', 'validation_loss', but not the scheduler's metric 'loss'; "
         "did you mean 'validation_loss'?"
     )
     experiment = load_experiment("kept")

@@ -121,7 +121,7 @@ REASONS = {
     ),
     "forgets the metric": (
         "exception",
-        "ValueError: report() gave 'epoch', but not the scheduler's metric 'loss'; ",
+        "ValueError: the objective reported 'epoch', but not the scheduler's metric 'loss'; ",
     ),
     "reports a word": ("exception", "TypeError: report(loss='low'): a metric must be a number, got str."),
 }

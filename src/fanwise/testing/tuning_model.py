@@ -132,6 +132,7 @@ class _Attempt:
     fault: tuple[str, str] | None = None
     ended: bool = False
     retry: bool = False
+    paused: bool = False
     freed: bool = False
 
     @property
@@ -187,7 +188,7 @@ class TuningModel:
         self.trials: list[_Trial] = []
         self.reports: list[_Report] = []
         self.happened: list[tuple[int, tuple[float, float] | None]] = []  # reports, and None where a trial was over
-        self.reasons: list[tuple[Reason | None, bool]] = []  # how trials were over, and whether they had reported
+        self.reasons: list[tuple[Reason | None, bool]] = []  # how trials first paused or were over; had they reported
         self.again: list[_Trial] = []
         self.suspended: list[_Trial] = []
         self.enqueued: list[Mapping[str, object]] = []
@@ -465,14 +466,14 @@ class TuningModel:
         return cost if isinstance(cost, float) else None
 
     def _reject(self, attempt: _Attempt, fact: facts.Reported, value: object) -> None:
+        missing = "constraint's value 'cost'" if isinstance(value, float) else "metric 'loss'"
         if isinstance(value, float):
             bound, value = self.given.bound, None
-            what = f"the value of the constraint 'cost <= {bound!r}', 'cost'"
+            what = f"'cost' of the constraint 'cost <= {bound!r}'"
             names = ", ".join(map(repr, fact.values))
-            hint = "report it under this name, or give the scheduler another one"
-            text = f"report() gave {names}, but not {what}; {hint}"
+            text = f"the objective reported {names}, but not {what}; report it, or change the constraint"
         elif value is None:
-            text = "report() gave 'los', but not the scheduler's metric 'loss'; did you mean 'los'?"
+            text = "the objective reported 'los', but not the scheduler's metric 'loss'; did you mean 'los'?"
         else:
             text = f"the metric 'loss' must be a number, got {value!r} of type str"
         self.out.append(Reject(attempt.trial.number, text))
@@ -480,7 +481,7 @@ class TuningModel:
         if value is None and not self.metric_seen:
             attempt.told = "suspend"
             self._tell(attempt, fact.now_s)
-            self._fail("no-metric", "the metric was not reported", text, fact.now_s)
+            self._fail("no-metric", f"the {missing} was not reported", text, fact.now_s)
 
     def _decide(self, attempt: _Attempt, fact: facts.Reported, report: _Report) -> Decision:
         trial, asked, now_s = attempt.trial, fact.values.get("ask", ""), fact.now_s
@@ -792,10 +793,13 @@ class TuningModel:
             self._rewind(trial)
         elif attempt.told == "suspend":
             trial.counted = True
-        elif status is not Status.PAUSED:
-            self._over(trial, status)
-            self.reasons.append((reason, attempt.iter > 0))
-            self._compare_failures(now_s)
+        else:
+            if status is not Status.PAUSED:
+                self._over(trial, status)
+            if not any(earlier.paused for earlier in trial.attempts):
+                self.reasons.append((reason, attempt.iter > 0))
+                self._compare_failures(now_s)
+            attempt.paused = status is Status.PAUSED
 
     def _judge(self, attempt: _Attempt, outcome: Outcome) -> tuple[Status, str | None, str]:
         if attempt.fault is not None:
@@ -876,7 +880,9 @@ class TuningModel:
     # -- failures of the search -------------------------------------------------------------------------------------
 
     def kinds(self) -> list[tuple[str, str]]:
-        """Of each trial that is over by a failure that says something about the program: its reason but for numbers."""
+        """Of each trial that failed and never paused, when that says something of the program: its reason but for
+        numbers.
+        """
         failed = [reason for reason, had in self.reasons if reason and not (reason.kind == "time-out" and had)]
         return [(reason.kind, re.sub(r"\d+", "#", reason.text.split("\n")[0])) for reason in failed]
 
@@ -892,7 +898,7 @@ class TuningModel:
             self._fail("equal-failures", why, text, now_s)
 
     def _all_failed(self) -> str | None:
-        kinds, number = self.kinds(), len(self.reasons)
+        kinds, number = self.kinds(), len(self.trials)
         if self.given.equal is None or not number or len(kinds) < number:
             return None
         commonest = max(dict.fromkeys(kinds), key=kinds.count)

@@ -183,8 +183,8 @@ def test_nan_fails_the_trial_whatever_follows() -> None:
 def test_a_metric_that_nobody_ever_reported_ends_the_search() -> None:
     tuning = tuning_of()
     tuning.begin(0)
-    text = "report() gave 'epoch', 'losss', but not the scheduler's metric 'loss'; did you mean 'losss'?"
-    reason = "the metric was not reported"
+    text = "the objective reported 'epoch', 'losss', but not the scheduler's metric 'loss'; did you mean 'losss'?"
+    reason = "the metric 'loss' was not reported"
     assert tuning.report(0, 0, {"epoch": 1, "losss": 2}, now_s=0) == [
         Reject(0, text),
         StopStarting(reason),
@@ -202,7 +202,7 @@ def test_a_report_without_the_metric_is_refused_when_others_have_it() -> None:
     tuning.report(0, 0, {"loss": 1}, now_s=0)
     hint = "report it under this name, or give the scheduler another one"
     for values, names in (({"epoch": 2}, "'epoch'"), ({}, "nothing")):
-        text = f"report() gave {names}, but not the scheduler's metric 'loss'; {hint}"
+        text = f"the objective reported {names}, but not the scheduler's metric 'loss'; {hint}"
         assert tuning.report(0, 0, values, now_s=0) == [Reject(0, text)]
     assert tuning.report(0, 0, {"loss": 0.5}, now_s=0) == [Answer(0, CONTINUE, 2)]
     assert tuning.counts.num_evaluations == 2

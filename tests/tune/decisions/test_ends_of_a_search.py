@@ -33,6 +33,7 @@ from fanwise.tune.schedulers import (
     Done,
     New,
     RandomSearch,
+    Resume,
     Status,
     Wait,
 )
@@ -333,6 +334,32 @@ def test_a_search_whose_trials_all_fail_ends_with_the_commonest_reason() -> None
         orders = tuning.run(trial_id, outcome=Outcome("exception", text))
     error = "all 4 trials failed; the commonest reason, 2 times, (exception): two 1"
     assert orders[-1] == Finish("max_num_trials_started=4 reached", error, kind="all-failed")
+
+
+def test_a_search_of_paused_trials_has_not_failed_because_the_only_one_to_finish_did() -> None:
+    tuning = tuning_of(criterion=StoppingCriterion(max_num_trials_started=2), n_workers=1)
+    tuning.begin()
+    tuning.pause(0)
+    assert tuning.run(1, outcome=CRASH)[-1] == Finish("max_num_trials_started=2 reached")
+
+
+def test_trials_that_first_paused_are_no_failures_of_the_search_when_they_fail_on_going_on() -> None:
+    scheduler = Told(New({"x": 0}), New({"x": 1}), Resume(0), Resume(1), New({"x": 2}))
+    tuning = tuning_of(scheduler=scheduler, n_workers=1, max_equal_failures=2)
+    tuning.begin()
+    for trial_id in (0, 1):
+        tuning.pause(trial_id)
+    tuning.run(0, outcome=CRASH, attempt=1)
+    assert tuning.run(1, outcome=CRASH, attempt=1)[-1] == start(2, 0)
+
+
+def test_a_trial_that_the_end_of_the_search_stops_has_not_failed() -> None:
+    tuning = tuning_of(criterion=StoppingCriterion(max_wallclock_time=9))
+    tuning.begin()
+    tuning.ended(1, 0, CRASH)
+    tuning.tick(9.0)
+    tuning.run(0, outcome=STOPPED)
+    assert tuning.free(1, 0)[-1] == Finish("max_wallclock_time=9 s is over")
 
 
 # Settings

@@ -67,7 +67,7 @@ def test_a_time_out_of_a_trial_that_reported_is_no_failure_of_the_search() -> No
     late = Reason("time-out", "still running 30 s after it began (trial_timeout_s)")
     assert failures.add(late, has_reported=True) is None
     assert failures.add(late, has_reported=True) is None
-    assert failures.all_failed() is None
+    assert failures.all_failed(2) is None
 
 
 def test_a_time_out_of_trials_that_never_reported_is_one() -> None:
@@ -83,7 +83,7 @@ def test_when_all_have_failed_the_commonest_reason_is_told_with_the_first_exampl
     failures = Failures(10)
     for text in ("bang", "boom 1", "boom 2", "crash"):
         failures.add(boom(text), has_reported=False)
-    assert failures.all_failed() == "all 4 trials failed; the commonest reason, 2 times, (exception): boom 1"
+    assert failures.all_failed(4) == "all 4 trials failed; the commonest reason, 2 times, (exception): boom 1"
 
 
 @pytest.mark.parametrize(
@@ -94,21 +94,27 @@ def test_one_reason_of_all_is_told_without_a_count(number: int, text: str) -> No
     failures = Failures(10)
     for _ in range(number):
         failures.add(boom(), has_reported=False)
-    assert failures.all_failed() == text
+    assert failures.all_failed(number) == text
 
 
 def test_a_search_in_which_nothing_or_something_else_happened_has_not_failed() -> None:
     failures = Failures(10)
-    assert failures.all_failed() is None
+    assert failures.all_failed(0) is None
     failures.add(boom(), has_reported=False)
     failures.add(None, has_reported=True)
-    assert failures.all_failed() is None
+    assert failures.all_failed(2) is None
+
+
+def test_as_long_as_one_trial_is_still_on_its_way_not_all_have_failed() -> None:
+    failures = Failures(10)
+    failures.add(boom(), has_reported=False)
+    assert failures.all_failed(2) is None
 
 
 def test_without_a_limit_no_failure_of_trials_is_one_of_the_search() -> None:
     failures = Failures(None)
     assert [failures.add(boom(), has_reported=False) for _ in range(5)] == [None] * 5
-    assert failures.all_failed() is None
+    assert failures.all_failed(5) is None
 
 
 def test_the_traceback_is_told_and_not_a_second_time_as_the_last_output() -> None:
@@ -131,6 +137,6 @@ def test_reasons_beyond_the_hundredth_are_not_kept_and_the_known_ones_still_coun
     for word in words:
         failures.add(boom(word), has_reported=False)
     failures.add(boom(words[3]), has_reported=False)
-    assert failures.all_failed() == (
+    assert failures.all_failed(len(words) + 1) == (
         f"all {len(words) + 1} trials failed; the commonest reason, 2 times, (exception): {words[3]}"
     )

@@ -387,6 +387,7 @@ def state_of_model(model: TuningModel) -> dict[str, object]:
                 if trial.where == "over" or not trial.saved
                 else (trial.saved[-1].name, trial.saved[-1].iter, ranked(model, trial.saved[-1].best)),
                 (trial.hold, trial.wanted, trial.dropped, trial.given_up, trial.counted),
+                any(attempt.paused for attempt in trial.attempts),
                 trial.last.retry and trial.where == "runs",
                 sum(attempt.retry for attempt in trial.attempts),
             )
@@ -465,6 +466,7 @@ def state_of(tuning: Any) -> dict[str, object]:  # Any: it looks at what is priv
                 trial.best and trial.best[:3],
                 trial.checkpoint and (*trial.checkpoint[:2], trial.checkpoint.best and trial.checkpoint.best[:3]),
                 (trial.hold, trial.wanted, trial.dropped, trial.given_up, trial.counted),
+                trial.has_paused,
                 trial.will_retry and places[t] == "runs",
                 trial.num_retries,
             )
@@ -494,7 +496,7 @@ def state_of(tuning: Any) -> dict[str, object]:  # Any: it looks at what is priv
             (counts.best_rank, counts.best_trial_id, counts.num_trials_without_improvement),
             None if counts.front is None else counts.front.volume,
         ),
-        "failures": (tuning._failures._finished, tuning._failures._failed, dict(tuning._failures._reasons)),
+        "failures": (tuning._failures._num_known, tuning._failures._failed, dict(tuning._failures._reasons)),
         "best": tuning.best,
         "starts": tuning._num_starts,
         "suggestions": (
@@ -558,6 +560,11 @@ def takes_late_facts_for_current_ones(self: Any, trial_id: int, attempt: int) ->
 
 def retries_whatever_failed(self: Any, trial: Any, reason: Reason) -> bool:
     return bool(trial.num_retries < self._retries and not trial.was_told)
+
+
+def counts_trials_that_have_paused_among_those_that_only_failed(self: Any, trial: Any, *more: Any) -> None:
+    trial.has_paused = False
+    Tuning._count_failure(self, trial, *more)
 
 
 def retries_for_ever(self: Any, trial: Any, reason: Reason) -> bool:
@@ -703,6 +710,7 @@ MUTANTS: dict[Callable[..., Any], str] = {  # Any: each has the signature of wha
     takes_late_facts_for_current_ones: "_find",
     retries_whatever_failed: "_may_retry",
     retries_for_ever: "_may_retry",
+    counts_trials_that_have_paused_among_those_that_only_failed: "_count_failure",
     forgets_the_grace: "_tell_to_stop",
     leaves_running_trials_alone: "_halt",
     keeps_the_last_of_equals: "_keep_best",

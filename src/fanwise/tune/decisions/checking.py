@@ -65,27 +65,34 @@ def problem_with(
     for objective in objectives:
         value = values.get(objective.metric)
         if type(value) is not float and type(value) is not int:
-            return _problem(values, objective.metric, "the scheduler's metric")
+            return _problem(values, objective.metric, f"the scheduler's metric {objective.metric!r}")
     for constraint in constraints:
         value = values.get(constraint.metric)
         if type(value) is not float and type(value) is not int:
-            return _problem(values, constraint.metric, f"the value of the constraint '{constraint}',")
+            what = f"{constraint.metric!r} of the constraint '{constraint}'"
+            return _problem(values, constraint.metric, what, "report it, or change the constraint")
     if resource is not None:
         value = values.get(resource)
         if (type(value) is not float and type(value) is not int) or math.isnan(value):
-            return _problem(values, resource, "the scheduler's resource_attr")
+            return _problem(values, resource, f"the scheduler's resource_attr {resource!r}", called="the resource")
     return None
 
 
-def _problem(values: Mapping[str, object], name: str, what: str) -> str | None:
+def _problem(
+    values: Mapping[str, object],
+    name: str,
+    what: str,
+    otherwise: str = "report it under this name, or give the scheduler another one",
+    *,
+    called: str = "the metric",
+) -> str | None:
     if name not in values:
         names = ", ".join(map(repr, values)) or "nothing"
         near = nearest(name, values)
-        hint = f"did you mean {near!r}?" if near else "report it under this name, or give the scheduler another one"
-        return f"report() gave {names}, but not {what} {name!r}; {hint}"
+        hint = f"did you mean {near!r}?" if near else otherwise
+        return f"the objective reported {names}, but not {what}; {hint}"
     value = values[name]
     if is_number(value) and not math.isnan(value):
         return None
-    called = "the resource" if what.endswith("resource_attr") else "the metric"
     kind = type(value).__name__
     return f"{called} {name!r} must be a number, got {value!r} of type {kind}"

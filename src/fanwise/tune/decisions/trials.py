@@ -55,6 +55,7 @@ class Trial:
         dropped: it was told to pause and will never go on: it is over when its slot is free.
         given_up: a person has stopped it while it was about to pause or start again: likewise.
         at_maximum: it was told to stop because it had reached the scheduler's maximum.
+        has_paused: after a report, so whatever it does later, the program works.
     """
 
     trial_id: int
@@ -73,6 +74,7 @@ class Trial:
     given_up: bool = False
     at_maximum: bool = False
     counted: bool = False
+    has_paused: bool = False
     fault: Reason | None = None
     will_retry: bool = False
     num_retries: int = 0

@@ -730,7 +730,7 @@ class Tuning:
         """No slot is busy and nothing starts any more: the last order of a search is that it is over."""
         self._stage = "finished"
         self._deadlines = Deadlines()
-        if self._error is None and (text := self._failures.all_failed()) is not None:
+        if self._error is None and (text := self._failures.all_failed(self._counts.num_trials_started)) is not None:
             self._kind, self._error = "all-failed", text
         self._orders.append(Finish(self._reason, self._error, self._cause, self._kind))
         orders, self._orders = self._orders, []
@@ -822,16 +822,16 @@ class Tuning:
     # Reports.
 
     def _refused(self, trial: Trial, values: Mapping[str, object], problem: str, now_s: float) -> None:
-        """A metric that nobody has ever reported is misspelt: no further trial can do better."""
-        needed = [objective.metric for objective in self._objectives]
-        needed += [constraint.metric for constraint in self._constraints]
+        """A value that nobody has ever reported is misspelt: no further trial can do better."""
+        needed = [("metric", objective.metric) for objective in self._objectives]
+        needed += [("constraint's value", constraint.metric) for constraint in self._constraints]
         if self._resource_attr is not None:
-            needed.append(self._resource_attr)
-        first = next((name for name in needed if not is_number(values.get(name))), None)
+            needed.append(("resource", self._resource_attr))
+        what, first = next(((what, name) for what, name in needed if not is_number(values.get(name))), ("", None))
         if not self._metric_seen and first is not None and first not in values:
             trial.told = "suspend"
             self._tell_to_stop(trial, now_s)
-            self._fail_search("no-metric", "the metric was not reported", problem, now_s)
+            self._fail_search("no-metric", f"the {what} {first!r} was not reported", problem, now_s)
 
     def _decide(self, trial: Trial, fact: facts.Reported) -> Decision:
         """What to answer to a report that is new."""
@@ -926,12 +926,21 @@ class Tuning:
         elif trial.told == "suspend":
             trial.counted = True
             self._counts.num_trials_stopped += 1
-        elif status is not _PAUSED:
+        elif status is _PAUSED:
+            self._count_failure(trial, None, now_s)
+            trial.has_paused = True
+        else:
             self._over(trial, status, now_s)
             self._watch_metrics(status, now_s)
-            failed = self._failures.add(reason, has_reported=trial.iter > 0)
-            if failed is not None and self._stage != "stopping":
-                self._fail_search("equal-failures", failed.partition(" (")[0], failed, now_s)
+            self._count_failure(trial, reason, now_s)
+
+    def _count_failure(self, trial: Trial, reason: Reason | None, now_s: float) -> None:
+        """Whether the trial's failure, or its success, makes one of the search. A trial counts once."""
+        if trial.has_paused:
+            return
+        failed = self._failures.add(reason, has_reported=trial.iter > 0)
+        if failed is not None and self._stage != "stopping":
+            self._fail_search("equal-failures", failed.partition(" (")[0], failed, now_s)
 
     def _judge(self, trial: Trial, outcome: Outcome) -> tuple[Status, Reason | None]:
         if trial.fault is not None:

@@ -123,7 +123,7 @@ class Tuner:
             list of these. The searcher learns from their reports before its first suggestion; what does not fit the
             space is left out and said, another mode or metric is an error.
         callbacks: objects with any of the methods `on_start`, `on_trial_start`, `on_report`, `on_trial_end` and
-            `on_end`, each called with one event (`fanwise.tune.callbacks.events`), in order, in a thread of their own.
+            `on_end`, each called with one event (`fanwise.tune.callbacks.events`), in order, in a thread for each.
         quiet: print nothing.
 
     Raises:

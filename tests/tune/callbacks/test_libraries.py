@@ -7,6 +7,7 @@ there as for those who have no TensorFlow: where that is installed it is loaded,
 import importlib
 import importlib.util
 import json
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -133,6 +134,23 @@ for run in client.search_runs([experiment.experiment_id]):
             *("Failed", "ValueError: too large"),
         ],
     }
+
+
+def test_an_mlflow_server_that_is_not_there_is_said_in_one_line_and_holds_nothing_up(
+    tmp_path: Path, torch_loaded: LoadedInterpreter
+) -> None:
+    skip_without("mlflow")
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        address = f"http://127.0.0.1:{gone.getsockname()[1]}"
+    script = tmp_path / "search.py"
+    script.write_text(
+        SEARCH.replace("CALLBACK", f"MLflowCallback({address!r})").replace("HIDDEN", "{}").replace("READ", "found = 1")
+    )
+    done = torch_loaded.run(script, folder=tmp_path, forks=True)
+    assert done.status == 0 and done.err.splitlines() == [
+        f"the callback MLflowCallback.on_start raised ConnectionError: MLflow's server {address} cannot be reached "
+        "(ConnectionError): nothing of this search is written to it. It hears nothing more; the search goes on."
+    ], done.said
 
 
 def test_wandb_has_a_run_a_trial_without_a_network(tmp_path: Path, torch_loaded: LoadedInterpreter) -> None:

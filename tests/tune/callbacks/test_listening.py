@@ -9,9 +9,11 @@ import pytest
 from fanwise.pool import Pool
 from fanwise.testing import within
 from fanwise.tune import (
+    Objective,
     RandomSearch,
     SearchEnded,
     SearchStarted,
+    Space,
     StoppingCriterion,
     TrialEnded,
     TrialReported,
@@ -144,6 +146,49 @@ def test_the_end_waits_until_callbacks_have_heard_of_it() -> None:
     go.set()
     closing.join()
     assert said == ["called", "heard", "closed"]
+
+
+def test_a_callback_that_is_stuck_is_told_no_more_and_keeps_neither_the_end_nor_another_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    go, stuck, heard = threading.Event(), Noting(), Noting()
+
+    class Stuck:
+        def on_start(self, event: SearchStarted) -> None:
+            stuck.on_start(event)
+            go.wait(30)
+
+        on_end = stuck.on_end
+
+    listening = Listening([Stuck(), heard], {}, patience_s=1.0)
+    space = Space({"x": uniform(0, 1)})
+    listening.start(SearchStarted("e", Path(), space, (Objective("loss", "min"),), 0, 1, resumed=False))
+    within(30, lambda: bool(stuck.events), "the callback is stuck")
+    listening.close(SearchEnded(0.0, "e", Path(), "enough", None))
+    (said,) = [record.getMessage() for record in caplog.records if "is stuck" in record.getMessage()]
+    go.set()
+    within(30, lambda: "fanwise-callbacks" not in {each.name for each in threading.enumerate()}, "the thread ended")
+    assert [type(event) for event in heard.events] == [SearchStarted, SearchEnded]
+    assert [type(event) for event in stuck.events] == [SearchStarted]
+    assert said.startswith("the callback Stuck.on_start is stuck: it has not returned for ")
+    assert "not told to it: 1 event; and" in said
+
+
+def test_a_callback_whose_start_fails_hears_nothing_more(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
+    heard = Noting()
+
+    class Broken:
+        def on_start(self, event: SearchStarted) -> None:
+            raise OSError("no such server")
+
+        on_report = on_end = heard.on_end
+
+    tuner(pool, Broken()).run()
+    (said,) = [record.getMessage() for record in caplog.records if record.name.endswith("listening")]
+    assert said == (
+        "the callback Broken.on_start raised OSError: no such server. It hears nothing more; the search goes on."
+    )
+    assert heard.events == []
 
 
 def test_a_resumed_search_is_told_as_such_with_the_configurations_of_its_trials(pool: Pool) -> None:

@@ -1,26 +1,28 @@
-"""Who listens to a search: callbacks and `logging`, in a thread of their own, in order.
+"""Who listens to a search: callbacks and `logging`, each in a thread of its own, in order.
 
     hub's thread:    fact, orders --heard--> events --.
-                     a line of the progress --told----|--> queue --> callback.on_...(event), log
-    caller's thread: start() ... close() -------------'    fanwise-callbacks, one thread
+                     a line of the progress --told----|--> a `Lane` for each --> callback.on_...(event), log
+    caller's thread: start() ... close() -------------'
 
-No decision waits for a callback. One that is slower than the search is heard to the end: `close` blocks until then. An
-error in a callback is logged with its traceback, the first of each method; it ends nothing.
+No decision waits for a callback, and no callback for another. One that is slower than the search is told everything:
+`close` blocks as long as its calls return. One whose call does not, such as on a server that is gone, is said to be
+stuck and told no more. An error in a callback is logged, the first of each method; it ends nothing, but for a callback
+whose `on_start` failed: that one hears nothing more. Of a callback of ours no traceback is shown: it is not the user's.
 """
 
 import logging
-import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from queue import SimpleQueue
 from typing import Any, final
 
 from ...base.nearest import did_you_mean
+from ...base.text import counted, printable_line
 from ..decisions.facts import Fact, Reported
 from ..decisions.orders import Answer, Judged, Order, Start
 from .events import SearchEnded, SearchStarted, TrialEnded, TrialReported, TrialStarted
+from .lanes import Lane
 
 _log = logging.getLogger(__name__)
 # What happens to trials. A handler that does nothing: without `logging` set up, nothing of it appears on the screen,
@@ -28,6 +30,9 @@ _log = logging.getLogger(__name__)
 events_log = logging.getLogger("fanwise.tune.events")
 events_log.addHandler(logging.NullHandler())
 
+# A call of a callback that takes longer is said; after the end of a search it is not waited for any longer.
+PATIENCE_S = 5.0
+_MOST_CHARACTERS = 300  # of an error, in one line
 METHODS = ("on_start", "on_trial_start", "on_report", "on_trial_end", "on_end")
 
 Event = SearchStarted | TrialStarted | TrialReported | TrialEnded | SearchEnded
@@ -66,13 +71,24 @@ class _Heard:
 class Listening:
     """See the module. `alive`: configurations of the trials that a resumed search may go on with."""
 
-    def __init__(self, callbacks: Sequence[object], alive: Mapping[int, Mapping[str, Any]]) -> None:  # Any: JSON
-        self._methods = {name: [(c, getattr(c, name)) for c in callbacks if hasattr(c, name)] for name in METHODS}
+    def __init__(
+        self,
+        callbacks: Sequence[object],
+        alive: Mapping[int, Mapping[str, Any]],  # Any: JSON
+        *,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self._patience_s = patience_s
+        self._log_lane = Lane("the log")
+        lanes = [(callback, Lane(f"the callback {type(callback).__name__}")) for callback in callbacks]
+        self._lanes = [lane for _, lane in lanes]
+        self._methods = {
+            name: [(lane, callback, getattr(callback, name)) for callback, lane in lanes if hasattr(callback, name)]
+            for name in METHODS
+        }
         self._trials = {trial_id: _Heard(config) for trial_id, config in alive.items()}
         self._has_callbacks = bool(callbacks)
-        self._todo: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._errors: Counter[str] = Counter()
-        self._thread: threading.Thread | None = None
 
     def start(self, event: SearchStarted) -> None:
         """The search begins."""
@@ -94,15 +110,21 @@ class Listening:
         """A line about the search, for the log. On the hub's thread; blocks for nothing."""
         level = logging.WARNING if is_failure else logging.INFO
         if events_log.isEnabledFor(level):
-            self._queue(lambda: events_log.log(level, "%s", line))
+            self._log_lane.put("log", lambda: events_log.log(level, "%s", line))
 
     def close(self, event: SearchEnded) -> None:
-        """The search is over. Blocks until all callbacks have heard of everything."""
+        """The search is over. Blocks until all callbacks have heard of everything, but for those that are stuck."""
         self._put("on_end", event)
-        if self._thread is not None:
-            self._todo.put(None)
-            self._thread.join()
-            self._thread = None
+        lanes = [*self._lanes, self._log_lane]
+        for lane in lanes:
+            lane.end()
+        for lane in lanes:
+            if not lane.wait(self._patience_s):
+                _log.error(
+                    "%s is stuck: it has not returned for %.0f s. The search is over and waits for it no longer: "
+                    "not told to it: %s; and what it writes may be incomplete",
+                    *(lane.busy_with, lane.busy_s, counted(lane.num_waiting, "event")),
+                )
         for what, count in self._errors.items():
             if count > 1:
                 _log.error("%s raised %d times; the first is above", what, count)
@@ -144,24 +166,25 @@ class Listening:
         self._put("on_trial_end", event)
 
     def _put(self, name: str, event: Event) -> None:
-        for callback, method in self._methods[name]:
-            self._queue(partial(self._call, callback, name, method, event))
+        for lane, callback, method in self._methods[name]:
+            lane.put(name, partial(self._call, lane, callback, name, method, event))
+            if lane.busy_s > self._patience_s and not lane.was_said_to_be_late:
+                lane.was_said_to_be_late = True
+                what, seconds = lane.busy_with, lane.busy_s
+                line = "%s has not returned for %.0f s; the search goes on, and what follows is told to it later"
+                self._log_lane.put("log", partial(_log.warning, line, what, seconds))
 
-    def _call(self, callback: object, name: str, method: Callable[[Event], object], event: Event) -> None:
+    def _call(self, lane: Lane, callback: object, name: str, method: Callable[[Event], object], event: Event) -> None:
         try:
             method(event)
         except Exception as error:  # user code: whatever it raises, the search goes on
             what = f"the callback {type(callback).__name__}.{name}"
             self._errors[what] += 1
+            is_ours = type(callback).__module__.startswith(f"{__package__}.")
+            if name == "on_start":
+                lane.give_up()
+            goes_on = "It hears nothing more; the search" if name == "on_start" else "The search"
             if self._errors[what] == 1:
-                _log.error("%s raised %s: %s. The search goes on.", what, type(error).__name__, error, exc_info=error)
-
-    def _queue(self, call: Callable[[], None]) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="fanwise-callbacks", daemon=True)
-            self._thread.start()
-        self._todo.put(call)
-
-    def _run(self) -> None:
-        while (call := self._todo.get()) is not None:
-            call()
+                said = f"{type(error).__name__}: {error}"
+                said = printable_line(said.partition("\n")[0])[:_MOST_CHARACTERS] if is_ours else said
+                _log.error("%s raised %s. %s goes on.", what, said, goes_on, exc_info=None if is_ours else error)

@@ -16,6 +16,8 @@ _STATUS = {
     Status.STOPPED: "FINISHED",
     Status.PAUSED: "SCHEDULED",
 }
+# How long MLflow's server may take to answer a first question.
+_ANSWER_S = 5.0
 
 
 class MLflowCallback:
@@ -38,12 +40,14 @@ class MLflowCallback:
         except ImportError as error:
             raise NotInstalled("MLflowCallback needs MLflow. Install it: pip install 'fanwise[mlflow]'.") from error
         self._client: Any = mlflow.MlflowClient(tracking_uri)  # Any: checked alike without MLflow
+        self._server = str(self._client.tracking_uri)
         self._experiment = experiment
         self._experiment_id = ""
         self._search = ""
         self._runs: dict[int, str] = {}
 
     def on_start(self, event: SearchStarted) -> None:
+        _check_answers(self._server)
         self._search = event.name
         name = event.name if self._experiment is None else self._experiment
         found = self._client.get_experiment_by_name(name)
@@ -63,7 +67,9 @@ class MLflowCallback:
             self._client.log_param(run_id, name, value)
 
     def on_report(self, event: TrialReported) -> None:
-        run_id = self._runs[event.trial_id]
+        run_id = self._runs.get(event.trial_id)
+        if run_id is None:  # that it started could not be written
+            return
         for name, value in event.values.items():
             self._client.log_metric(run_id, name, value, step=event.iter)
 
@@ -79,3 +85,19 @@ class MLflowCallback:
             self._client.set_terminated(run_id, _STATUS[event.status])
         else:
             self._client.update_run(run_id, "SCHEDULED")
+
+
+def _check_answers(uri: str) -> None:
+    """ConnectionError for a server that does not answer. MLflow itself would try for minutes, call after call."""
+    if not uri.startswith(("http://", "https://")):
+        return
+    import requests  # which MLflow asks its servers with
+
+    try:
+        requests.get(uri, timeout=_ANSWER_S, allow_redirects=False)
+    except requests.exceptions.SSLError:
+        return  # somebody is there; MLflow has settings of its own for whom to trust
+    except (requests.exceptions.ConnectionError, requests.exceptions.Timeout) as error:
+        raise ConnectionError(
+            f"MLflow's server {uri} cannot be reached ({type(error).__name__}): nothing of this search is written to it"
+        ) from error

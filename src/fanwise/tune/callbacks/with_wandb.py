@@ -43,7 +43,8 @@ class WandbCallback:
         )
 
     def on_report(self, event: TrialReported) -> None:
-        self._runs[event.trial_id].log(dict(event.values), step=event.iter)
+        if event.trial_id in self._runs:  # else that it started could not be written
+            self._runs[event.trial_id].log(dict(event.values), step=event.iter)
 
     def on_trial_end(self, event: TrialEnded) -> None:
         if event.is_over and event.trial_id in self._runs:

@@ -7,9 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fanwise.testing.searcher_contract import begun, observed
+from fanwise.testing.searcher_contract import begun
 from fanwise.tune.schedulers import FIFOScheduler
-from fanwise.tune.searchers import Ask, BORESearcher, CQRSearcher, ForestSearcher, Observation, RandomSearcher, Searcher
+from fanwise.tune.searchers import (
+    Ask,
+    BORESearcher,
+    CQRSearcher,
+    ForestSearcher,
+    Observation,
+    RandomSearcher,
+    Searcher,
+    TPESearcher,
+)
 from fanwise.tune.searchers.cqr import drawn, widths
 from fanwise.tune.searchers.encoding import Floats
 from fanwise.tune.searchers.forest import Forest, quantiles
@@ -81,12 +90,17 @@ def test_what_runs_counts_in_its_leaf_as_a_trial_that_came_out_as_the_lie() -> N
     assert np.allclose(forest.means(far, here, 99.0), forest.means(far))
 
 
+def one(number: int, config: Mapping[str, object], loss: float) -> Observation:
+    """A report of one objective."""
+    return Observation(number, config, 1, 1.0, (loss,), {"loss": loss})
+
+
 def fed(make: Callable[[], Searcher], num: int = 40, seed: int = 0) -> Searcher:
     """After some trials that had their losses around (0.7, 0.2)."""
     searcher = begun(make, SQUARE, seed)
     for number in range(num):
         config = SQUARE.sample(Ask(number, number, SQUARE, seed=9).random)
-        searcher.observe(observed(number, config, 1, bowl(config)))
+        searcher.observe(one(number, config, bowl(config)))
         searcher.on_end(number, "Completed")
     return searcher
 
@@ -132,13 +146,41 @@ def test_it_looks_where_losses_are_small(make: Callable[[], Searcher]) -> None:
     assert np.median(far) < 0.25
 
 
+@pytest.mark.parametrize("make", [*LEARNERS, TPESearcher])
+def test_what_violates_a_constraint_is_left_however_small_its_loss(make: Callable[[], Searcher]) -> None:
+    """The loss falls towards x = 1, but from x = 0.5 on a constraint is violated."""
+    searcher = begun(make, SQUARE)
+    for number in range(60):
+        config: Mapping[str, Any] = SQUARE.sample(Ask(number, number, SQUARE, seed=9).random)
+        over, loss = config["x"] - 0.5, -config["x"]
+        searcher.observe(
+            Observation(number, config, 1, 1.0, (loss,), {"loss": loss}, (over,), infeasibility=max(over, 0.0))
+        )
+        searcher.on_end(number, "Completed")
+    assert 0.25 < np.median([x for x, _ in sixteen(searcher, tells=True)]) < 0.55
+
+
+@pytest.mark.parametrize("make", [*LEARNERS, TPESearcher, lambda: CQRSearcher(cost_attr="cost")])
+def test_of_two_objectives_both_count(make: Callable[[], Searcher]) -> None:
+    """The first wants x = 0 and the second x = 1, and both y = 0."""
+    searcher = begun(make, SQUARE)
+    for number in range(60):
+        config: Mapping[str, Any] = SQUARE.sample(Ask(number, number, SQUARE, seed=9).random)
+        losses = config["x"] + config["y"], 1.0 - config["x"] + config["y"]
+        searcher.observe(Observation(number, config, 1, 1.0, losses, {"cost": 1.0}))
+        searcher.on_end(number, "Completed")
+    points = sixteen(searcher, tells=True)
+    assert np.median([y for _, y in points]) < 0.35
+    assert 0.2 < np.mean([x > 0.5 for x, _ in points]) < 0.8
+
+
 @pytest.mark.parametrize("make", LEARNERS)
 def test_losses_of_any_size_give_the_same_suggestions(make: Callable[[], Searcher]) -> None:
     def suggested(scale: Callable[[float], float]) -> list[object]:
         searcher = begun(make, SQUARE)
         for number in range(40):
             config = SQUARE.sample(Ask(number, number, SQUARE, seed=9).random)
-            searcher.observe(observed(number, config, 1, scale(bowl(config))))
+            searcher.observe(one(number, config, scale(bowl(config))))
             searcher.on_end(number, "Completed")
         return [searcher.suggest(Ask(number, 100 + number, SQUARE)) for number in range(3)]
 

@@ -42,20 +42,6 @@ def suggestions(searcher: ForestSearcher, count: int = 12) -> list[Mapping[str, 
     return list(pending.values())
 
 
-def test_what_violates_a_constraint_is_left_however_small_its_loss() -> None:
-    """The loss falls towards x = 1, but from x = 0.5 on a constraint is violated."""
-    searcher = begun(ForestSearcher, SQUARE)
-    for number in range(60):
-        config: Mapping[str, Any] = SQUARE.sample(Ask(number, number, SQUARE, seed=9).random)
-        over, loss = config["x"] - 0.5, -config["x"]
-        searcher.observe(
-            Observation(number, config, 1, 1.0, (loss,), {"loss": loss}, (over,), infeasibility=max(over, 0.0))
-        )
-        searcher.on_end(number, "Completed")
-    assert isinstance(searcher, ForestSearcher)
-    assert 0.3 < np.median([config["x"] for config in suggestions(searcher)]) < 0.55
-
-
 def test_what_failed_is_worse_than_the_worst_loss() -> None:
     """In the left half every trial fails before it reports; the right half has losses."""
     searcher = begun(ForestSearcher, SQUARE)

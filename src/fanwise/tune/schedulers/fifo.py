@@ -54,8 +54,8 @@ class FIFOScheduler:
         points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
         random_seed: int | None = None,
     ) -> None:
-        self.searcher = checked_searcher(searcher, points_to_evaluate)
         self.objectives: tuple[Objective, ...] = checked_objectives(metric, mode)
+        self.searcher = checked_searcher(searcher, points_to_evaluate, self.objectives)
         self.constraints = checked_constraints(constraints)
         self.resource_attr = checked_name("resource_attr", resource_attr)
         self.random_seed = checked_seed(random_seed)

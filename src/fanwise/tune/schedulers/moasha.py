@@ -89,8 +89,8 @@ class MOASHAScheduler:
         points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
         random_seed: int | None = None,
     ) -> None:
-        self.searcher = checked_searcher(searcher, points_to_evaluate)
         self.objectives: tuple[Objective, ...] = checked_objectives(metric, mode)
+        self.searcher = checked_searcher(searcher, points_to_evaluate, self.objectives)
         self.constraints = checked_constraints(constraints)
         if len(self.objectives) < 2:
             raise ValueError(f"MOASHA needs at least two metrics, got {metric!r}; use ASHA for one")

@@ -62,16 +62,27 @@ def checked_seed(seed: int | None, name: str = "random_seed") -> int | None:
 
 
 def checked_searcher(
-    searcher: Searcher | str | None, points_to_evaluate: Sequence[Mapping[str, object]] | None
+    searcher: Searcher | str | None,
+    points_to_evaluate: Sequence[Mapping[str, object]] | None,
+    objectives: Sequence[Objective] = (),
 ) -> Searcher:
-    """The searcher, random search for None, behind the points to try first; or TypeError."""
+    """The searcher, random search for None, behind the points to try first; or TypeError, ValueError."""
     if searcher is None or searcher == "random":
         searcher = RandomSearcher()
     if not isinstance(searcher, Searcher):
         what = f"searcher must be a Searcher (an instance, for example RandomSearcher()), got {searcher!r}"
         if isinstance(searcher, str):
-            what += "; names are for Tuner, search and the functions that make schedulers, such as ASHA(searcher='tpe')"
+            what += (
+                "; a scheduler's class takes the object, such as TPESearcher(); names are for Tuner(metric=..., "
+                "searcher='tpe'), search and the functions that make schedulers, such as ASHA(searcher='tpe')"
+            )
         raise TypeError(what)
+    if searcher.one_objective and len(objectives) > 1:
+        raise ValueError(
+            f"{type(searcher).__name__} looks at one objective, and there are {len(objectives)}: "
+            f"{', '.join(objective.metric for objective in objectives)}. "
+            f"Those that look at several: tpe, forest, bore, cqr, bayesopt, and NSGA2(...)"
+        )
     return searcher if points_to_evaluate is None else FirstPoints(points_to_evaluate, searcher)
 
 

@@ -33,6 +33,9 @@ class BORESearcher(Learner):
         num_trees: of the forest; a suggestion takes about as many times as long as there are more of them.
         num_candidates: so many configurations, drawn from the space, it chooses among.
 
+    Of several objectives the best are those on the first fronts, as in NSGA-II. What violates constraints is worse than
+    all that do not.
+
     Raises:
         TypeError, ValueError: an argument of the wrong type or size.
 
@@ -64,9 +67,10 @@ class BORESearcher(Learner):
         import numpy as np
 
         from .forest import Forest
+        from .ranking import best_first
 
         num_results = int(data.has_result_N.sum())
-        order_N = np.argsort(data.loss_N, kind="stable")
+        order_N = best_first(data)
         is_good_N = np.zeros(len(order_N))
         is_good_N[order_N[: max(1, int(np.ceil(self.gamma * num_results)))]] = 1.0
         self._forest = Forest(self.encoder.features(data.rows_ND), is_good_N, chance, num_trees=self.num_trees)

@@ -47,6 +47,9 @@ class CQRSearcher(Learner):
         cost_attr: the name of a reported value that says what the trial has cost so far, such as seconds: then the
             greatest improvement on the ten best for each unit of cost is tried next. None: cost is no matter.
 
+    Of several objectives it looks at the front that a trial is on, as NSGA-II does. What violates constraints is worse
+    than all that do not.
+
     Raises:
         TypeError, ValueError: an argument of the wrong type or size.
 
@@ -77,22 +80,26 @@ class CQRSearcher(Learner):
     def observe(self, observation: Observation) -> None:
         if self.cost_attr is not None:
             rate = cost_a_unit(observation, self.cost_attr)
-            observation = replace(observation, losses=(observation.loss, rate))
+            observation = replace(observation, losses=(*observation.losses, rate))
         super().observe(observation)
 
     def fit(self, data: "Data", chance: "np.random.Generator") -> None:
         import numpy as np
 
         from .forest import Forest
+        from .ranking import ranks
 
-        score_N = normal_scores(data.loss_N)
+        cost_N = data.filled()[:, -1]
+        if self.cost_attr is not None:  # it stands behind the objectives
+            data = replace(data, losses_NM=data.losses_NM[:, :-1])
+        score_N = normal_scores(ranks(data))
         features_NF = self.encoder.features(data.rows_ND)
         self._forest = Forest(features_NF, score_N, chance, num_trees=self.num_trees)
         self._widths_L = widths(self._forest.out_of_bag(), score_N)
         self._goal, self._worst = float(np.sort(score_N)[:_NUM_BEST][-1]), float(score_N.max())
         self._cost_forest = None
         if self.cost_attr is not None:
-            self._cost_forest = Forest(features_NF, np.log(data.filled()[:, 1]), chance, num_trees=self.num_trees)
+            self._cost_forest = Forest(features_NF, np.log(cost_N), chance, num_trees=self.num_trees)
 
     def propose(self, pending_PD: "Rows", chance: "np.random.Generator") -> "Rows":
         import numpy as np

@@ -38,6 +38,7 @@ class EvolutionSearcher(Searcher):
     """
 
     answers_at_once: ClassVar[bool] = True
+    one_objective: ClassVar[bool] = True
 
     def __init__(self, population_size: int = 100, sample_size: int = 10) -> None:
         self.population_size = at_least("population_size", population_size, 1)

@@ -39,7 +39,8 @@ class ForestSearcher(Learner):
         max_rows: the forest is grown on so many trials at most, a quarter of them the best and the others the latest.
         learn_from: which reports are learnt from (`history`); None: each trial's last one.
 
-    Of several objectives it looks at the first. What violates constraints is worse than all that do not.
+    Of several objectives it looks at the front that a trial is on, as NSGA-II does. What violates constraints is worse
+    than all that do not.
 
     Raises:
         TypeError, ValueError: an argument of the wrong type or size.
@@ -66,14 +67,11 @@ class ForestSearcher(Learner):
         self.num_candidates = at_least("num_candidates", num_candidates, 1)
 
     def fit(self, data: "Data", chance: "np.random.Generator") -> None:
-        import numpy as np
-
         from .cqr import normal_scores
         from .forest import Forest
+        from .ranking import ranks
 
-        # What violates the constraints less is better, whatever its loss.
-        rank_N2 = np.stack((data.infeasibility_N, data.loss_N), axis=1)
-        score_N = normal_scores(np.unique(rank_N2, axis=0, return_inverse=True)[1].astype(np.float64))
+        score_N = normal_scores(ranks(data))
         self._least, self._worst = float(score_N.min()), float(score_N.max())
         self._forest = Forest(self.encoder.features(data.rows_ND), score_N, chance, num_trees=self.num_trees)
 

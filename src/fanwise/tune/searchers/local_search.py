@@ -29,6 +29,7 @@ class LocalSearcher(Searcher):
     """
 
     answers_at_once: ClassVar[bool] = True
+    one_objective: ClassVar[bool] = True
 
     def __init__(self, probab_local: float = 0.5, num_init_random: int = 5) -> None:
         self.probab_local = probability("probab_local", probab_local)

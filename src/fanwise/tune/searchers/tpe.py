@@ -17,7 +17,6 @@ from .learner import Learner
 
 if TYPE_CHECKING:
     import numpy as np
-    import numpy.typing as npt
 
     from .encoding import Rows
     from .history import Data, Policy
@@ -60,8 +59,9 @@ class TPESearcher(Learner):
         import numpy as np
 
         from .parzen import Parzen
+        from .ranking import best_first
 
-        order = _best_first(data)
+        order = best_first(data)
         num_good = max(1, min(math.ceil(self.good_fraction * data.has_result_N.sum()), _MOST_GOOD))
         self._num_good = num_good
         # The best one counts most. Weights as those of recombination in CMA-ES.
@@ -99,26 +99,3 @@ class TPESearcher(Learner):
             "good_fraction": self.good_fraction,
             "num_candidates": self.num_candidates,
         }
-
-
-def _best_first(data: "Data") -> "npt.NDArray[np.int64]":
-    """The places of the trials, the best first; of equals the earlier.
-
-    What violates the constraints less is better, whatever its losses. Of several objectives the fronts count, and in
-    a front those that are far from others. What has no result comes last.
-    """
-    import numpy as np
-
-    from ..pareto import crowding_distances, non_dominated_sort
-
-    if data.losses_NM.shape[1] == 1:
-        return np.lexsort((data.loss_N, data.infeasibility_N))
-    places = np.flatnonzero(data.has_result_N)
-    losses = data.losses_NM[places]
-    fronts = np.array(non_dominated_sort(losses), np.int64)
-    crowding = np.zeros(len(places))
-    for front in np.unique(fronts):
-        members = np.flatnonzero(fronts == front)
-        crowding[members] = crowding_distances(losses[members])
-    order = np.lexsort((-crowding, fronts, data.infeasibility_N[places]))
-    return np.concatenate((places[order], np.flatnonzero(~data.has_result_N)))

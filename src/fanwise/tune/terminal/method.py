@@ -13,6 +13,8 @@ def method_line(scheduler: Mapping[str, Any]) -> str:  # Any: JSON
     'searcher OptunaSearcher (TPESampler), scheduler ASHA'
     >>> method_line({"name": "MedianStopping", "scheduler": {"name": "FIFOScheduler", "searcher": {"name": "Mine"}}})
     'searcher Mine, scheduler MedianStopping of FIFOScheduler'
+    >>> method_line({"name": "ASHAScheduler", "searcher": {"name": "TPESearcher", "learn_from": None}})
+    'searcher TPESearcher, which learns from last reports, scheduler ASHAScheduler'
     """
     schedulers, inner = [scheduler.get("name")], scheduler
     while isinstance(inner.get("scheduler"), Mapping):
@@ -21,6 +23,8 @@ def method_line(scheduler: Mapping[str, Any]) -> str:  # Any: JSON
     named = " of ".join(str(name) for name in schedulers if name)
     searcher = inner.get("searcher")
     parts = [f"searcher {_searcher(searcher)}"] if isinstance(searcher, Mapping) and searcher.get("name") else []
+    if schedulers != ["FIFOScheduler"] and isinstance(searcher, Mapping) and "learn_from" in searcher:
+        parts.append(f"which learns {'from last reports' if searcher['learn_from'] is None else 'at one level'}")
     return ", ".join([*parts, f"scheduler {named}"] if named else parts)
 
 

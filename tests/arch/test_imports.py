@@ -69,6 +69,7 @@ QUIET = [
     "pool/specs.py",
     "pool/tree.py",
     "pool/deaths.py",
+    "rpc/absences.py",
     "rpc/autograd/passes.py",
     "rpc/members.py",
     "rpc/coordinator.py",

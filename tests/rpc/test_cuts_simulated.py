@@ -1,6 +1,7 @@
 """Members on many hosts, one thread, no time: cuts, deaths, newcomers and searches in any order. No two sides go on.
 
-    every step is drawn from a seed: cut, mend, reset, kill, start, seek, stand, give up, notice, deliver
+    every step is drawn from a seed: cut, mend, reset, kill, start, seek, stand, give up, notice, look, deliver; and how
+    much time passes
     then all that is silent is noticed, all that was sent arrives: at most one coordinator rules, and all of its members
     know it
 
@@ -8,8 +9,10 @@ A cut is silence: what was sent across it is gone, and each side notices on its 
 cut stays so. A death is heard at once, by whoever is not cut off.
 
 A reset looks like a death to both sides, and both live: the member seeks, and finds the coordinator that it had; that
-waits for it. A link that was reset is no cut before it is mended: who cannot reach the coordinator after a reset takes
-it for dead, and the other way round, which is a limit that `docs/design/rpc.md` names.
+waits for it, at any age of the group, for as long as `absences` says. Whoever lives comes back in that time: in a
+second, or, where its port can be seen to be open, in less than the heartbeat. A link that was reset is no cut before it
+is mended: who cannot reach the coordinator after a reset takes it for dead, and the other way round, which is a limit
+that `docs/design/rpc.md` names.
 """
 
 import random
@@ -20,12 +23,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fanwise.rpc.absences import RETURN_S, Absences, Gone
 from fanwise.rpc.coordinator import Admit, Coordinator, Fence, Order, Refuse, Rest, Show
 from fanwise.rpc.electorates import Electorates
 from fanwise.rpc.members import Hello, Member, Seat, View
 
 SIZE = 5
 STEPS = 120
+HEARTBEAT_S = 30.0
 
 
 class Link:
@@ -50,8 +55,7 @@ class Link:
         """It was reset, and one of the two does not know yet, or has not met the other again."""
         if not (self.ended and self.member.alive and self.chief.alive):
             return False
-        is_away = self.chief.away.get(self.member.me.incarnation) is self.member
-        return is_away or self.member.link is self or self.member.was_reset_by is self.chief
+        return self.chief.awaits(self.member) or self.member.link is self or self.member.was_reset_by is self.chief
 
     def silence(self) -> None:
         self.cut = True
@@ -75,12 +79,14 @@ class Worker:
         self.admitted = self.is_fenced = False
         self.gone: tuple[int, bool] | None = None  # the coordinator that was lost, and whether it is dead for certain
         self.was_reset_by: Worker | None = None
-        self.away: dict[int, Worker] = {}  # as a coordinator: whose links were reset
+        self.absences = Absences(HEARTBEAT_S, world.now_s)  # as a coordinator
+        self.shows_that_it_lives = world.chance.random() < 0.5  # its port can be reached
 
     # -- as a coordinator ------------------------------------------------------------------------------------------
 
     def open_office(self) -> None:
         self.machine = Coordinator(self.me.incarnation, world_size=None, known=self.seat.view, exclusive=False)
+        self.absences = Absences(HEARTBEAT_S, self.world.now_s)
         if self.gone is not None:
             self.carry_out(self.machine.lose(self.gone[0], "gone", dead=self.gone[1]))
         if self.machine is not None:
@@ -118,16 +124,24 @@ class Worker:
     def guest_away(self, link: Link) -> None:
         if self.machine is not None and self.guests.get(link.member.me.incarnation) is link:
             del self.guests[link.member.me.incarnation]
-            self.away[link.member.me.incarnation] = link.member
+            self.absences.reset(link.member.me.incarnation, self.world.now_s, "reset")
 
-    def look_for_away(self) -> None:
-        """Who has ended meanwhile is lost."""
-        away, self.away = self.away, {}
-        for incarnation, member in away.items():
-            if member.alive:
-                self.away[incarnation] = member
-            elif self.machine is not None and incarnation not in self.guests:
-                self.carry_out(self.machine.lose(incarnation, "away"))
+    def awaits(self, member: "Worker") -> bool:
+        """Whether it is the coordinator of a member whose link was reset."""
+        return self.machine is not None and self.absences.is_awaited(member.me.incarnation)
+
+    def look_for_the_absent(self) -> None:
+        """As the office does twice a second."""
+        for worker in list(self.world.workers):
+            incarnation, machine = worker.me.incarnation, self.machine
+            if machine is None or incarnation not in machine.alive or incarnation in self.guests or worker is self:
+                continue
+            was_reset = self.absences.is_awaited(incarnation)
+            lives = was_reset and worker.alive and worker.shows_that_it_lives
+            gone = self.absences.verdict(incarnation, self.world.now_s, "lives" if lives else "unknown")
+            if gone is not None and (was_reset or machine.ruling):
+                self.absences.over(incarnation)
+                self.carry_out(machine.lose(incarnation, gone.why, dead=gone.dead))
 
     def say(self, link: Link | None, what: Callable[[Coordinator], list[Order]]) -> None:
         if self.machine is not None:
@@ -194,7 +208,7 @@ class Worker:
         def arrive() -> None:
             if chief.machine is machine and chief.alive:
                 self.world.times_back += is_old
-                chief.away.pop(self.me.incarnation, None)
+                chief.absences.over(self.me.incarnation)
                 chief.guests[self.me.incarnation] = link
                 chief.carry_out(machine.hello(hello))
             elif self.link is link:
@@ -237,7 +251,8 @@ WEIGHTS = {
     "cut": 2,
     "mend": 2,
     "reset": 4,
-    "look": 4,
+    "look": 6,
+    "wait": 4,
     "kill": 1,
     "start": 1,
 }
@@ -251,6 +266,7 @@ class World:
         self.links: list[Link] = []
         self.side: dict[int, int] = {}  # by rank
         self.lives = self.times_back = 0
+        self.now_s = 0.0
         for rank in range(SIZE):
             self.start(rank)
         self.workers[0].open_office()
@@ -325,20 +341,38 @@ class World:
         elif what == "reset" and self.links:
             self.chance.choice(self.links).reset()
         elif what == "look":
-            worker.look_for_away()
+            worker.look_for_the_absent()
+        elif what == "wait":
+            self.wait(self.chance.choice([0.01, 0.3, 5.0, 2 * HEARTBEAT_S]))
         elif what == "kill" and worker.alive and len(self.living()) > 2:
             worker.die(clean=False)
         elif what == "start" and len(self.workers) < 2 * SIZE:
             self.start(len(self.workers))
 
+    def wait(self, pause_s: float) -> None:
+        """Time passes. Who was reset and lives comes back before the coordinator would give it up."""
+        until_s = self.now_s + pause_s
+        for chief in self.living():
+            for worker in self.living():
+                if chief.awaits(worker):
+                    patience_s = HEARTBEAT_S if worker.shows_that_it_lives else RETURN_S
+                    if chief.absences.for_s(worker.me.incarnation, until_s) >= patience_s:
+                        self.come_back()
+        self.now_s = until_s
+
+    def come_back(self) -> None:
+        self.deliver_all()
+        for worker in self.living():
+            if worker.was_reset_by is not None and worker.seeks():
+                worker.say_hello(worker.was_reset_by)
+        self.deliver_all()
+
     def settle(self) -> None:
         for _ in range(3):
             self.notice_all()
-            self.deliver_all()
+            self.come_back()
             for worker in self.living():
-                if worker.was_reset_by is not None and worker.seeks():
-                    worker.say_hello(worker.was_reset_by)
-                worker.look_for_away()
+                worker.look_for_the_absent()
 
 
 def play(seed: int, weights: dict[str, int] = WEIGHTS) -> World:
@@ -375,11 +409,11 @@ def resets_do_no_harm(number: int) -> int:
     for seed in range(number):
         world = play(seed, {what: weight for what, weight in WEIGHTS.items() if what not in LOSSES})
         times += world.times_back
+        fenced = [worker.me for worker in world.workers if worker.seat.fenced is not None or worker.is_fenced]
+        assert not fenced, f"nobody has died or was cut off, and these were declared lost: {fenced}"
         for worker in world.living():
             if worker.admitted:
                 assert worker.seat.view == world.rulers()[0].seat.view, worker.me
-        fenced = [worker.me for worker in world.workers if worker.seat.fenced is not None or worker.is_fenced]
-        assert not fenced, f"nobody has died or was cut off, and these were declared lost: {fenced}"
     return times
 
 
@@ -389,6 +423,23 @@ def test_a_thousand_links_that_are_reset_make_nobody_lost_who_lives() -> None:
 
 def test_a_coordinator_that_takes_a_reset_for_a_death_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Worker, "guest_away", lambda self, link: self.guest_lost(link, dead=True))
+    with pytest.raises(AssertionError, match="nobody has died"):
+        resets_do_no_harm(100)
+
+
+def _since_it_began(self: Absences, incarnation: int, now_s: float, sign: str) -> Gone | None:
+    return Gone("it did not come back", dead=False) if now_s - self.opened_s > self.heartbeat_s else None
+
+
+def _for_a_second(self: Absences, incarnation: int, now_s: float, sign: str) -> Gone | None:
+    return Gone("reset", dead=True) if self.for_s(incarnation, now_s) >= RETURN_S else None
+
+
+@pytest.mark.parametrize("wrong", [_since_it_began, _for_a_second])
+def test_a_coordinator_that_waits_too_short_for_who_was_reset_is_found(
+    monkeypatch: pytest.MonkeyPatch, wrong: Callable[..., object]
+) -> None:
+    monkeypatch.setattr(Absences, "verdict", wrong)
     with pytest.raises(AssertionError, match="nobody has died"):
         resets_do_no_harm(100)
 

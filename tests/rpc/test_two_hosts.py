@@ -7,8 +7,10 @@ tests; where they cannot be made the tests are skipped.
 """
 
 import contextlib
+import ctypes
 import logging
 import os
+import socket
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +18,13 @@ import pytest
 import torch
 
 from fanwise import rpc
-from fanwise.base.errors import AuthenticationError, DeadlineExceeded, SecretError, WorkerLostError
+from fanwise.base.errors import AuthenticationError, DeadlineExceeded, LinkLostError, SecretError, WorkerLostError
 from fanwise.links import Hub
 from fanwise.links.shared_secret import new_secret
 from fanwise.rpc import agent as agents
-from fanwise.rpc import autograd, connections
+from fanwise.rpc import autograd, connections, verdicts
 from fanwise.rpc import group as groups
+from fanwise.rpc import office as offices
 from fanwise.rpc.entrance import meeting_at
 from fanwise.rpc.optim import DistributedOptimizer
 from fanwise.rpc.rendezvous import parse
@@ -184,6 +187,39 @@ def wait_to_connect(within_s: float, directly_s: float) -> None:
     connections._CONNECT_S, connections._DIRECT_S = within_s, directly_s
 
 
+def be_an_old_coordinator() -> None:
+    """As after an hour; and it looks all the time who has no link to it."""
+    office = agents.current().group._office
+    assert office is not None
+    office._absences.opened_s -= 3600.0
+    vars(offices)["LOOK_EVERY_S"] = 0.001
+
+
+def cut_all_tcp() -> int:
+    """Reset each TCP connection of this process. How many there were."""
+    count = 0
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as one:
+            if one.family == socket.AF_INET and one.type == socket.SOCK_STREAM and one.getpeername():
+                one.shutdown(socket.SHUT_RDWR)
+                count += 1
+    return count
+
+
+def coordinator_links() -> int:
+    office = agents.current().group._office
+    return len(office._links) if office is not None else 0
+
+
+def hold_the_interpreter(milliseconds: int) -> None:
+    """No thread of this process runs meanwhile; its host answers."""
+    ctypes.PyDLL(None).poll(None, 0, milliseconds)
+
+
+def give_up_after(connect_s: float, verdict_s: float) -> None:
+    connections._CONNECT_S, verdicts._DECIDED_FAR_S = connect_s, verdict_s
+
+
 def keep_warnings() -> None:
     class Keep(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -330,6 +366,47 @@ def test_two_that_cannot_reach_each_other_at_all_are_told_so(cluster: Cluster) -
     finally:
         for host in (cluster.a, cluster.b):
             admit_newcomers(host)
+
+
+def call_again(to: str, number: int) -> int:
+    """Until it is answered. How often the link was cut meanwhile."""
+    times = 0
+    while True:
+        try:
+            assert rpc.rpc_sync(to, abs, args=(-number,), timeout=LIMIT_S / 2) == number
+            return times
+        except LinkLostError:
+            times += 1
+
+
+def test_an_old_group_whose_connections_are_cut_again_and_again_loses_nobody(cluster: Cluster) -> None:
+    group = cluster.join()
+    group[0].do(be_an_old_coordinator)
+    for worker in group:
+        worker.do(note_losses)
+        worker.do(give_up_after, 1e6, 1e6)  # so no call that waits for another has an end
+    for number in range(12):
+        assert group[number % 3].do(cut_all_tcp) > 0
+        for worker, to in zip(group, ("w1", "w2", "w0"), strict=True):
+            worker.do(call_again, to, number)
+        within(LIMIT_S, lambda: group[0].do(coordinator_links) == 2, "both are back")
+    assert [worker.do(losses) for worker in group] == [[], [], []]
+    for worker in group:
+        worker.do(give_up_after, 10.0, 10.0)
+    all_do(group, leave)
+
+
+def test_a_worker_that_computes_while_its_connections_are_cut_is_not_lost(cluster: Cluster) -> None:
+    """It cannot come back in the second that is given to who shows no sign of life; its port shows one."""
+    w0, w1, w2 = cluster.join()
+    w0.do(note_losses)
+    w1.begin(hold_the_interpreter, 2_500)
+    assert w0.do(cut_all_tcp) > 0
+    w1.result()
+    within(LIMIT_S, lambda: w0.do(coordinator_links) == 2, "both are back")
+    assert w0.do(losses) == []
+    w0.do(call_again, "w1", 1)
+    all_do([w0, w1, w2], leave)
 
 
 @pytest.mark.parametrize("end", ["a", "b"])

@@ -88,7 +88,10 @@ def refuse(request: Request) -> None:
 class Reply:
     """The answer to come of one call."""
 
-    __slots__ = ("_callback", "_done", "_due_s", "_error", "_link", "_more", "_value", "call_id", "cost", "method")
+    __slots__ = (
+        *("_callback", "_done", "_due_s", "_error", "_judged", "_link", "_more", "_value"),
+        *("call_id", "cost", "method"),
+    )
 
     def __init__(self, link: "Link", method: str) -> None:
         self._link = link
@@ -96,6 +99,7 @@ class Reply:
         self.call_id = self.cost = 0  # the cost: of a call on credit, once that was taken
         self._due_s: float | None = None
         self._done = False
+        self._judged = True
         self._value: Any = None  # Any: whatever the peer answered
         self._error: BaseException | None = None
         # Most have one, and thousands may be open: no list for it, which the garbage collector would look at too.

@@ -113,22 +113,27 @@ class Link:
 
     # -- calls -----------------------------------------------------------------------------------------------------
 
-    def call(self, method: str, *args: object, deadline_s: float | None = None) -> Reply:
+    def call(self, method: str, *args: object, deadline_s: float | None = None, judged: bool = True) -> Reply:
         """Ask and do not wait. `deadline_s`: seconds from now after which the reply fails with `DeadlineExceeded`.
+        `judged`: when the link is lost, `judge` says why this fails; else it fails at once.
 
         Arrays among `args` may be changed as soon as this returns. Raises `ClosedError` or `WorkerLostError` when the
         link has ended, `NotSendableError` when the message is too big.
         """
         head, buffers = self._dumped((method, args))
-        reply = self._new_call(str(method), deadline_s)  # its name only, when it is more: that is large
+        reply = self._new_call(str(method), deadline_s, judged)  # its name only, when it is more: that is large
         self._send(self._encode(frames.REQUEST, reply.call_id, head, buffers))
         return reply
 
-    def ask(self, method: str, *args: object, within_s: float | None = None) -> Any:  # Any: the peer's answer
-        """Ask and wait for the answer. Raises as `Reply.result` does, and `RuntimeError` where waiting never ends."""
+    def ask(
+        self, method: str, *args: object, within_s: float | None = None, judged: bool = True
+    ) -> Any:  # Any: the peer's answer
+        """Ask and wait for the answer. Raises as `Reply.result` does, and `RuntimeError` where waiting never ends.
+        `judged` as in `call`.
+        """
         self._check_may_wait(method)
         head, buffers = self._dumped((method, args))
-        reply = self._new_call(method, None)
+        reply = self._new_call(method, None, judged)
         try:
             return self._ask(reply, self._encode(frames.REQUEST, reply.call_id, head, buffers), within_s)
         finally:
@@ -209,9 +214,10 @@ class Link:
             self._sharing.close_fork()
         self._watch.close()
 
-    def _new_call(self, method: str, deadline_s: float | None) -> Reply:
+    def _new_call(self, method: str, deadline_s: float | None, judged: bool) -> Reply:
         self._hub.check_usable()
         reply = Reply(self, method)
+        reply._judged = judged
         if deadline_s is not None:
             reply._due_s = self._hub.clock.now_s() + deadline_s
         with self._lock:
@@ -583,11 +589,11 @@ class Link:
         self._close_wire()
         for turn in turns:
             turn._settle(None, self._gone(turn.method, "was not sent"))
-        if self.judge is None or self.ending.clean or not waiting:
-            self._fail(waiting, lambda method: self._gone(method, "was not answered", WorkerLostError))
-        else:
-            self._waiters.wake_all()
-            self.judge(self, partial(self._fail, waiting))
+        judged = [] if self.judge is None or self.ending.clean else [reply for reply in waiting if reply._judged]
+        plain = [reply for reply in waiting if not reply._judged] if judged else waiting
+        self._fail(plain, lambda method: self._gone(method, "was not answered", WorkerLostError))
+        if self.judge is not None and judged:
+            self.judge(self, partial(self._fail, judged))
         for callback in callbacks:
             try:
                 callback(self, self.ending)

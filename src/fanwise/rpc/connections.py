@@ -8,7 +8,8 @@
 A link that was cut is mended at once: both sides dial again, each tells the other over the new link which ones have
 ended ("over"), and the other answers when nothing that came over those is read any more. Only then calls go over the
 new link; and whoever keeps books (`on_cut`) knows that what has not come by then never will. Calls that were open are
-told what became of the worker (`verdicts`): that it is lost, or that it lives and the link was cut.
+told what became of the worker (`verdicts`): that it is lost, or that it lives and the link was cut. What is said while
+a link is made ("hello", "over") waits for no verdict: that comes over the next link, which nobody would make meanwhile.
 
 Where two dial each other at the same time there are two links: calls of one worker stay on one, which keeps their
 order, and both end with the member. Somebody who is there and does not answer is dialled again as long as it is a
@@ -49,6 +50,7 @@ _CONNECT_S = 10.0
 # Between hosts a worker whose host has not answered so soon is asked to dial us instead.
 _DIRECT_S = 2.0
 _LOOK_AGAIN_S = 0.5
+_ASK_AGAIN_S = 2.0
 # Where nobody listens any more: for so long the group's word on that is waited for.
 _NEXT_VIEW_S = 2.0
 _PAUSE_S = 0.002
@@ -217,20 +219,22 @@ class Connections:
             return link
         if member.host == self.group.me.host:
             return self._dial_patiently(member, within_s)
-        begun_s = self._hub.clock.now_s()
+        now_s = self._hub.clock.now_s
+        begun_s = now_s()
         while True:
+            dialled_s = now_s()
             try:
                 return self.dial(member, _DIRECT_S)
             except DeadlineExceeded:  # its host is there, and it is busy
                 return self._dial_patiently(member, within_s)
             except WorkerLostError as error:
                 failed = error
-            if self.closed or self._hub.clock.now_s() - begun_s > _CUT_OFF_S:
+            if self.closed or now_s() - begun_s > _CUT_OFF_S:
                 break
             self._closing.wait(_PAUSE_S)  # the connection may have been cut before we had greeted each other
         if asked:
             raise failed
-        return self._be_dialled(member, failed)
+        return self._be_dialled(member, failed, within_s, dial_as_well=now_s() - dialled_s < _LOOK_AGAIN_S)
 
     def _second_link(self, member: Member) -> Link | None:
         """One that it made and calls with, where ours was cut: it would not dial again, as it has one."""
@@ -288,23 +292,38 @@ class Connections:
             self._keep(link, member)
             number = self._number(link, secrets.randbits(62))
             mine = self.group.me, member.incarnation, number, link.frame_bytes, self.group.knows
-            link.peer_takes(link.ask("hello", *mine, within_s=_CONNECT_S))
+            link.peer_takes(link.ask("hello", *mine, within_s=_CONNECT_S, judged=False))
             self._settle_up(link, member)
         except BaseException:
             link.close("not welcome")
             raise
         return self._adopt(link, member)  # not before: another thread would use it before the hello
 
-    def _be_dialled(self, member: Member, error: FanwiseError) -> Link:
-        """Ask `member` to dial us, and wait until it has."""
-        came = self._awaited[member.id] = threading.Event()
-        self.group.ask_to_dial(member)
-        for _ in range(int(_CONNECT_S / _LOOK_AGAIN_S)):
-            link = self._routes.link_to(member.id) if came.wait(_LOOK_AGAIN_S) else None
+    def _be_dialled(self, member: Member, error: FanwiseError, within_s: float | None, *, dial_as_well: bool) -> Link:
+        """Ask `member` to dial us, and wait until it has.
+
+        Where connections are cut it may wait for us in the same way, and the link to the coordinator may just be gone:
+        so both ask again, and who was refused at once dials again itself (`dial_as_well`).
+        """
+        now_s = self._hub.clock.now_s
+        again_s = now_s()
+        until_s = again_s + (_CONNECT_S if within_s is None else min(_CONNECT_S, within_s))
+        while now_s() < until_s:
+            came = self._awaited[member.id] = threading.Event()
+            if now_s() >= again_s:
+                self.group.ask_to_dial(member)
+                again_s = now_s() + _ASK_AGAIN_S
+            came.wait(min(_LOOK_AGAIN_S, max(0.0, until_s - now_s())))
+            link = self._routes.link_to(member.id) or self._second_link(member)
             if link is not None:
                 return link
+            if dial_as_well:
+                with contextlib.suppress(DeadlineExceeded, WorkerLostError):
+                    return self.dial(member, _DIRECT_S)
             if self.closed or self.group.ending.is_full or self.group.members().get(member.id) != member:
                 raise error
+        if within_s is not None and within_s < _CONNECT_S:
+            raise DeadlineExceeded(f"the link to worker {member.name} was not made within {within_s:.3g} s.")
         address = ":".join(self.group.me.address.split()[:2])
         raise WorkerLostError(
             f"this worker, {self.group.me}, and {member} cannot reach each other. Here: {error.message.rstrip('.')}; "
@@ -415,7 +434,7 @@ class Connections:
     def _settle_up(self, link: Link, member: Member) -> None:
         """Tell the other side which links have ended here, and wait until it has read all that came over them."""
         while numbers := self._owed_to(member):
-            link.ask(OVER, numbers, within_s=_CONNECT_S)
+            link.ask(OVER, numbers, within_s=_CONNECT_S, judged=False)
             self._settled(member, numbers)
 
     def _settle_up_inline(self, link: Link, member: Member) -> None:
@@ -434,7 +453,7 @@ class Connections:
             self._settle_up_inline(link, member)
 
         with contextlib.suppress(FanwiseError):
-            link.call(OVER, numbers).add_done_callback(told)
+            link.call(OVER, numbers, judged=False).add_done_callback(told)
 
     def _settled(self, member: Member, numbers: Sequence[int]) -> None:
         with self._lock:

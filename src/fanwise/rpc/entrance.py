@@ -21,6 +21,7 @@ from ..links import Hub, Link, UnixListener, dial
 from ..links.frozen import this_host
 from ..links.shared_secret import read_secret
 from .claims import Claim, claim_path, has_survivors, holder_of, host_key, runtime_folder, try_claim
+from .knocking import Knocking
 from .leftovers import sweep
 from .members import Member
 from .rendezvous import Rendezvous, is_known
@@ -78,6 +79,9 @@ class Meeting(Protocol):
 
     def is_listening(self, address: str) -> bool:
         """Whether a member of this host still listens at `address`. Does not block."""
+
+    def knocking_at(self, address: str) -> Knocking | None:
+        """How to learn whether a member of another host lives, by its `address`; None where there are none."""
 
     def has_survivors(self) -> bool:
         """Whether who held the entrance died, and members of its group live on, one of whom is about to open it."""
@@ -153,6 +157,9 @@ class LocalMeeting:
 
     def is_listening(self, address: str) -> bool:
         return is_open(address)
+
+    def knocking_at(self, address: str) -> Knocking | None:
+        return None
 
     def has_survivors(self) -> bool:
         return has_survivors(self._claim)

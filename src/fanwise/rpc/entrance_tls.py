@@ -31,6 +31,7 @@ from ..links.frozen import this_host
 from ..links.tcp import TcpListener, dial_tcp
 from .claims import runtime_folder
 from .entrance import Listener, OnLink, is_open, refused_text
+from .knocking import Knocking
 from .leftovers import sweep
 from .members import Member
 from .rendezvous import Place, Rendezvous
@@ -112,6 +113,10 @@ class TlsMeeting:
         """Where there is no path it is not known without waiting."""
         path = _parts(address)[2]
         return not path or is_open(path)
+
+    def knocking_at(self, address: str) -> Knocking:
+        host, port, _path = _parts(address)
+        return Knocking(host, int(port))
 
     def has_survivors(self) -> bool:
         """Not known: whoever comes opens the port, and survivors find it there."""

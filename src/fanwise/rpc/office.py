@@ -2,7 +2,8 @@
 
     links of members --join, leave, seen, arrive, counted, suspect--> Coordinator --orders--> links, or `here`
 
-Finds out who died: a link that ended without a goodbye, a process that has ended, a process that was stopped for 5 s.
+Finds out who died: a link that ended without a goodbye and is not made again (`absences` decides how long that may
+take; `knocking` looks for signs of life), a process that has ended, a process that was stopped for 5 s.
 Who is silent is busy, and is left alone; between hosts, where the kernel cannot tell the difference, for `heartbeat_s`.
 All of this runs on the hub's thread; nothing here blocks.
 
@@ -19,8 +20,10 @@ from ..base.errors import DeadlineExceeded, FanwiseError
 from ..base.version import VERSION
 from ..links import Ending, Hub, Link, Reply, Request, Timer
 from ..links.frozen import FROZEN_AFTER_S, LOOK_EVERY_S, FrozenWatch, has_ended
+from .absences import RETURN_S, Absences, Sign
 from .coordinator import Admit, Coordinator, Count, Dismiss, Fence, Order, Over, Refuse, Rest, Show
 from .entrance import Entrance, Meeting
+from .knocking import Knocking
 from .members import Hello, Member
 from .messages import speak
 
@@ -28,9 +31,8 @@ _log = logging.getLogger("fanwise.rpc")
 
 PROTOCOL = 3
 _REST_S = 0.01
-# How long who lives may be without a link to the coordinator, when the kernel of its host ended that; and how often to
-# look whether it lives. On this host it may take as long as `heartbeat_s`: its process can be seen.
-_RETURN_S, _LOOK_AWAY_S = 1.0, 0.005
+# How often to look whether somebody lives whose link was reset, for the first second.
+_LOOK_AWAY_S, _LOOK_LATER_S = 0.005, 0.05
 HEARTBEAT_S = 30.0
 FROZEN = f"it was stopped (SIGSTOP) for {FROZEN_AFTER_S:.0f} s"
 
@@ -67,14 +69,14 @@ class Office:
         self._deposed = deposed
         self._wanted = wanted
         self._links: dict[int, Link] = {}
-        self._away: dict[int, float] = {}  # whose links were lost, by incarnation: since when
+        self._absences = Absences(heartbeat_s, hub.clock.now_s())
+        self._knocking: dict[int, Knocking] = {}  # of those whose links were reset, by incarnation
         self._asked: dict[int, Request] = {}
         self._orders: deque[Order] = deque()
         self._carrying_out = False
         self._watch = FrozenWatch()
         self._heartbeat_s = heartbeat_s
         self._heartbeats = Heartbeats(hub, heartbeat_s)
-        self._opened_s = hub.clock.now_s()
         self._closed = False
         self._timer: Timer = hub.call_at(hub.clock.now_s() + LOOK_EVERY_S, self._look)
 
@@ -162,7 +164,7 @@ class Office:
         self._bury(member)
         self._asked[member.incarnation] = request
         self._links[member.incarnation] = link
-        self._away.pop(member.incarnation, None)
+        self._forget_absence(member.incarnation)
         link.handler = partial(self._handle, member.incarnation)
         link.on_ended(partial(self._ended, member.incarnation))
         self.carry_out(self.machine.hello(hello))
@@ -231,24 +233,46 @@ class Office:
         if ending.clean:
             self.carry_out(self.machine.gone(member))
         elif ending.dead and member in self.machine.alive:
-            self._away[member] = self._hub.clock.now_s()
-            self._look_for_away(member, ending.reason)
+            self._absences.reset(member, self._hub.clock.now_s(), ending.reason)
+            self._look_for_away(member)
         else:
             self.carry_out(self.machine.lose(member, ending.reason, dead=ending.dead))
 
-    def _look_for_away(self, incarnation: int, why: str) -> None:
+    def _look_for_away(self, incarnation: int) -> None:
         """Its link has ended as when its process ends. Has it, or was the link cut? Then it comes back."""
-        member, since_s = self.machine.view.member(incarnation), self._away.get(incarnation)
-        if member is None or since_s is None or self._closed:
-            self._away.pop(incarnation, None)
+        member = self.machine.view.member(incarnation)
+        if member is None or self._closed or not self._absences.is_awaited(incarnation):
+            self._forget_absence(incarnation)
             return
-        is_here, away_s = member.host == self._me.host, self._hub.clock.now_s() - since_s
-        if self._has_ended(member) or away_s >= (self._heartbeat_s if is_here else _RETURN_S):
-            del self._away[incarnation]
-            self.carry_out(self.machine.lose(incarnation, why))
-            return
-        pause_s = _LOOK_AWAY_S if away_s < _RETURN_S else LOOK_EVERY_S
-        self._hub.call_at(self._hub.clock.now_s() + pause_s, partial(self._look_for_away, incarnation, why))
+        now_s = self._hub.clock.now_s()
+        if not self._is_lost(member, now_s):
+            pause_s = _LOOK_AWAY_S if self._absences.for_s(incarnation, now_s) < RETURN_S else _LOOK_LATER_S
+            self._hub.call_at(now_s + pause_s, partial(self._look_for_away, incarnation))
+
+    def _is_lost(self, member: Member, now_s: float) -> bool:
+        """Whether a member without a link is lost now; then the others are told."""
+        gone = self._absences.verdict(member.incarnation, now_s, self._sign_of(member, now_s))
+        if gone is not None:
+            self._forget_absence(member.incarnation)
+            self.carry_out(self.machine.lose(member.incarnation, gone.why, dead=gone.dead))
+        return gone is not None
+
+    def _sign_of(self, member: Member, now_s: float) -> Sign:
+        if member.host == self._me.host:
+            return "ended" if self._has_ended(member) else "lives"
+        if not self._absences.is_awaited(member.incarnation):
+            return "unknown"
+        knocking = self._knocking.get(member.incarnation) or self._meeting.knocking_at(member.address)
+        if knocking is None:
+            return "unknown"
+        self._knocking[member.incarnation] = knocking
+        return "lives" if knocking.look(now_s) else "unknown"
+
+    def _forget_absence(self, incarnation: int) -> None:
+        self._absences.over(incarnation)
+        knocking = self._knocking.pop(incarnation, None)
+        if knocking is not None:
+            knocking.close()
 
     def suspect(self, incarnation: int, why: str) -> None:
         """Another member's link to it has ended. Its own link to us tells more; who has none here is lost."""
@@ -256,7 +280,7 @@ class Office:
             return
         member = self.machine.view.member(incarnation)
         has_ended = member is not None and self._has_ended(member)
-        if has_ended or (incarnation not in self._links and incarnation not in self._away):
+        if has_ended or (incarnation not in self._links and not self._absences.is_awaited(incarnation)):
             self.carry_out(self.machine.lose(incarnation, why, dead=has_ended))
 
     def _bury(self, newcomer: Member) -> None:
@@ -268,15 +292,11 @@ class Office:
     def look_for_the_dead(self, *, patient: bool = True) -> None:
         """Those who never said hello here: they died, or left, together with the coordinator before us."""
         for member in list(self.machine.members.values()):
-            if member.incarnation in self._links or member == self._me:
+            is_here = member.host == self._me.host
+            if member.incarnation in self._links or member == self._me or not (is_here or self.machine.ruling):
                 continue
-            if member.host != self._me.host:
-                if self.machine.ruling and self._hub.clock.now_s() - self._opened_s > self._heartbeat_s:
-                    why = f"it did not come back in {self._heartbeat_s:g} s"
-                    self.carry_out(self.machine.lose(member.incarnation, why, dead=False))
-            elif self._has_ended(member):
-                self.carry_out(self.machine.lose(member.incarnation, "its process has ended"))
-            elif not patient and not self._meeting.is_listening(member.address):
+            is_lost = self._is_lost(member, self._hub.clock.now_s())
+            if is_here and not is_lost and not patient and not self._meeting.is_listening(member.address):
                 self.carry_out(self.machine.gone(member.incarnation))
 
     def _has_ended(self, member: Member) -> bool:
@@ -316,6 +336,8 @@ class Office:
         self._timer.cancel()
         if self._entrance is not None:
             self._entrance.close()
+        for incarnation in list(self._knocking):
+            self._forget_absence(incarnation)
         links, self._links = self._links, {}
         for link in links.values():
             link.close(reason)

@@ -174,7 +174,9 @@ def own_module(found: Import, sources: Sources) -> str | None:
 
 
 def layer_of(path: str) -> str:
-    """The first folder; '' for the files of the package root."""
+    """The first folder; '' for the files of the package root, of which `python -m fanwise` is the command line."""
+    if path == "__main__.py":
+        return "cli"
     parts = PurePosixPath(path).parts
     return parts[0] if len(parts) > 1 or not path.endswith(".py") else ""
 

@@ -5,6 +5,7 @@ forks of an interpreter that has loaded the foreign libraries once; what only re
 this process, which is quicker still.
 """
 
+import json
 import re
 import shutil
 import sqlite3
@@ -317,6 +318,24 @@ def test_a_sampler_of_optuna_is_a_searcher_with_its_options(place: Place) -> Non
     }
 
 
+def test_a_search_of_two_metrics_ends_with_its_front(place: Place) -> None:
+    (place.folder / "two.py").write_text("def two(x, epochs): return {'error': x * x, 'cost': -x}\n")
+    options = ["--space", "space.yaml", "--metric", "error", "--metric", "cost", "--trials", "4", "--workers", "1"]
+    done = place.fanwise("tune", "run", "two.py:two", "--name", "front", *options, "--mode", "min", "--mode", "max")
+    assert done.status == 0, done.said
+    assert load_experiment(place.home / "front").metadata["objectives"] == [["error", "min"], ["cost", "max"]]
+    assert "Pareto front: " in done.out and "best configuration" not in done.out
+
+
+def test_a_module_run_by_python_is_the_command(place: Place, searched: Finished) -> None:
+    environment = {"FANWISE_HOME": str(place.home)}
+    done = run_program(
+        ["-m", "fanwise", "tune", "replay", "good", "--json"], folder=place.folder, environment=environment
+    )
+    assert done.status == 0, done.said
+    assert json.loads(done.out)["num_different"] == 0
+
+
 COMMANDS = [
     *((name,) for name in ("demo", "devices", "secret")),
     *(("tune", name) for name in ("run", "resume", "ls", "show", "watch", "stop", "pause", "unpause", "enqueue")),
@@ -394,17 +413,29 @@ RUN = ("tune", "run", "train.py:train", "--space", "space.yaml", "--metric", "lo
         ((*RUN, "--metrics", "x"), 2, "No such option '--metrics'. Did you mean '--metric'?"),
         ((*RUN, "--zzz", "x"), 2, "No such option: --zzz"),
         (("tune", "plot", "good", "--format", "jpg"), 2, "--format must be one of png, svg, pdf, got 'jpg'"),
-        (("tune", "run", "no.such:f", *RUN[3:]), 1, "there is no file and no module 'no.such'"),
-        (("tune", "run", "none.py:f", *RUN[3:]), 1, "there is no file 'none.py'"),
-        (("tune", "run", "train.py:trian", *RUN[3:]), 1, "train.py has no function 'trian'; did you mean 'train'?"),
-        ((*RUN, "--space", "none.yaml"), 1, "the space file 'none.yaml' cannot be read"),
+        (("tune", "run", "no.such:f", *RUN[3:]), 2, "there is no file and no module 'no.such'"),
+        (("tune", "run", "none.py:f", *RUN[3:]), 2, "there is no file 'none.py'"),
+        (("tune", "run", "train.py:trian", *RUN[3:]), 2, "train.py has no function 'trian'; did you mean 'train'?"),
+        ((*RUN, "--space", "none.yaml"), 2, "the space file 'none.yaml' cannot be read"),
+        ((*RUN, "--space", "train.py"), 2, "train.py must map names of hyperparameters to domains"),
+        ((*RUN, "--constraint", "loss < 5"), 2, "the constraint 'loss < 5' has '<' where <= or >= must stand"),
+        ((*RUN, "--scheduler", "zzz"), 2, "got 'zzz'\n"),
+        ((*RUN, "--metric", "cost", "--mode", "min", "--mode", "max", "--mode", "min"), 2, "got 3 for 2"),
+        (
+            (*RUN, "--metric", "cost", "--scheduler", "asha", "--option", "max_t=9"),
+            2,
+            "metric must be the name of one reported value, got ['loss', 'cost'] of type list; for several: MOASHA",
+        ),
+        ((*RUN, "--searcher", "tpe", "--scheduler", "bohb"), 2, "bohb has a searcher of its own: leave out --searcher"),
+        ((*RUN, "--searcher", "optuna:GridSampler"), 2, "GridSampler needs a value for search_space"),
+        (("tune", "export", "good", "--out", "x.xyz"), 2, "results are written as .csv, .json, .parquet"),
         (("demo", "--data", "cifar"), 2, "--data must be one of digits, fashion-mnist, got 'cifar'"),
         (("demo", "--seconds", "0"), 2, "Invalid value for '--seconds'"),
         (("demo", "--out", "train.py"), 1, "--out 'train.py' must be a folder that can be written to"),
         (
             (*RUN, "--scheduler", "ashaa"),
             2,
-            "--scheduler must be one of fifo, asha, halving, hyperband, median, pbt, got",
+            "--scheduler must be one of fifo, asha, halving, hyperband, bohb, median, pbt, moasha, got",
         ),
         ((*RUN, "--searcher", "gird"), 2, "did you mean 'grid'?"),
         ((*RUN, "--searcher", "gird"), 2, "--searcher must be one of random, grid,"),
@@ -464,7 +495,7 @@ def test_bad_input_gets_one_paragraph_and_makes_nothing(
 def test_arguments_that_do_not_fit_the_space_are_named(typed: Typed, tmp_path: Path) -> None:
     (tmp_path / "y.yaml").write_text("y: {uniform: [0, 1]}\nepochs: 3\n")
     done = typed(*RUN, "--space", str(tmp_path / "y.yaml"))
-    assert done.status == 1
+    assert done.status == 2
     assert "train(x, epochs) does not fit the space" in done.err and "'x'" in done.err and "'y'" in done.err
 
 
@@ -498,6 +529,7 @@ def test_devices_are_shown(typed: Typed) -> None:
     done = typed("devices")
     assert done.status == 0
     assert done.out.startswith("CPUs ") and "GiB" in done.out and "GPU" in done.out
+    assert set(json.loads(typed("devices", "--json").out)) == {"cpus", "memory_bytes", "gpus", "notes"}
 
 
 def test_an_error_not_meant_for_people_says_how_to_see_more(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,18 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     return f"; known: {', '.join(map(repr, names)) or 'none'}"
 
 
+def must_be_one_of(what: str, got: object, known: Iterable[str], *, also: str = "") -> str:
+    """The message about a name that is none of those that are known; `also`: one more, that stands for many.
+
+    >>> must_be_one_of("mode", "mim", ["min", "max"])
+    "mode must be one of min, max, got 'mim'; did you mean 'min'?"
+    """
+    names = list(known)
+    near = nearest(got, names)
+    hint = f"; did you mean {near!r}?" if near is not None else ""
+    return f"{what} must be one of {', '.join([*names, also] if also else names)}, got {got!r}{hint}"
+
+
 def names_nearest_option(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Self, P], R]:
     """Decorates a method such as `__init__`: an unknown keyword is a TypeError which names the nearest known one.
 

@@ -12,7 +12,7 @@ import typer
 
 from ..base.nearest import nearest
 from ..base.text import printable
-from .tune_app import STATUS, tune
+from .tune_app import STATUS, AsJson, tune
 from .usage import UsageError
 
 app = typer.Typer(
@@ -71,15 +71,18 @@ def demo(
 
 
 @app.command()
-def devices() -> None:
+def devices(json: AsJson = False) -> None:
     """Show the CPUs, memory and GPUs that a search would use.
 
     \b
     Example:
         fanwise devices
     """
-    from .devices import device_lines
+    from .devices import device_lines, devices_json
 
+    if json:
+        typer.echo(devices_json())
+        return
     for line in device_lines():
         typer.echo(line)
 

@@ -1,6 +1,7 @@
 """What `fanwise devices` prints."""
 
 from ..pool.devices import find_machine
+from .plain_json import json_text
 
 
 def device_lines() -> list[str]:
@@ -12,6 +13,22 @@ def device_lines() -> list[str]:
     if not machine.gpus:
         lines.append("GPUs    none")
     return lines + [f"note: {note}" for note in machine.notes]
+
+
+def devices_json() -> str:
+    """The same for programs."""
+    machine = find_machine()
+    return json_text(
+        {
+            "cpus": machine.cpus,
+            "memory_bytes": machine.memory_bytes,
+            "gpus": [
+                {"index": gpu.index, "name": gpu.name, "memory_bytes": gpu.memory_bytes, "uuid": gpu.uuid}
+                for gpu in machine.gpus
+            ],
+            "notes": list(machine.notes),
+        }
+    )
 
 
 def _gib(size_bytes: int) -> str:

@@ -10,6 +10,7 @@ from ..base.text import counted, printable_line
 from ..plot.data import worker_timeline
 from ..tune import Best, Experiment, Tuner, load_experiment
 from ..tune.constraints import in_words
+from .usage import UsageError
 
 # What a shell gives a program that Ctrl-C ended.
 INTERRUPTED_STATUS = 130
@@ -87,11 +88,14 @@ def export(name: str, out: Path) -> Path:
     """Write all reports of an experiment as CSV, JSON or parquet, by the file's ending.
 
     Raises:
+        UsageError: the ending is none of them.
         ValueError: the file cannot be written; nothing is left of it.
     """
     experiment = load_experiment(name)
     try:
         experiment.export(out)
+    except ValueError as error:
+        raise UsageError(f"--out: {error}") from error
     except OSError as error:
         raise ValueError(f"--out {str(out)!r} must be a file that can be written. {error}") from error
     return out

@@ -31,8 +31,8 @@ def load_function(target: str) -> Callable[..., Any]:  # Any: the user's functio
     """The function that FILE:FUNCTION or MODULE:FUNCTION names.
 
     Raises:
-        UsageError: it names neither of them.
-        ValueError: no such file, module or function (says which there are), or it fails when it is loaded (says where).
+        UsageError: it names neither of them, or no such file, module or function is there; says which there are.
+        ValueError: it fails when it is loaded; says where.
     """
     place, separator, name = target.rpartition(":")
     if not separator or not place or not name:
@@ -47,7 +47,7 @@ def load_function(target: str) -> Callable[..., Any]:  # Any: the user's functio
     own = [key for key, value in names.items() if callable(value) and getattr(value, "__module__", "") == module_name]
     near = nearest(name, own)
     hint = f"; did you mean {near!r}?" if near else "."
-    raise ValueError(f"{place} has no function {name!r}{hint} Its functions: {', '.join(map(repr, own)) or 'none'}.")
+    raise UsageError(f"{place} has no function {name!r}{hint} Its functions: {', '.join(map(repr, own)) or 'none'}.")
 
 
 def _load(place: str, target: str) -> tuple[str, Mapping[str, Any]]:  # Any: whatever the file defines
@@ -57,7 +57,7 @@ def _load(place: str, target: str) -> tuple[str, Mapping[str, Any]]:  # Any: wha
         package = _package_of(path)
         return _file_of_package(path, package) if package else (_RUN_NAME, _file_alone(path))
     if place.endswith(".py") or os.sep in place:
-        raise ValueError(f"there is no file {place!r} (from {target!r})")
+        raise UsageError(f"there is no file {place!r} (from {target!r})")
     find_modules_here()
     return place, _module(place, place)
 
@@ -90,7 +90,7 @@ def _file_of_package(path: Path, package: list[Path]) -> tuple[str, Mapping[str,
     name = ".".join(parts if path.name == "__init__.py" else [*parts, path.stem])
     names = _module(name, str(path))
     if Path(names.get("__file__") or "").resolve() != path.resolve():
-        raise ValueError(
+        raise UsageError(
             f"{path} is {name} by its folders, but that name belongs to {names.get('__file__')!r}. "
             f"Rename the folder, or move the file out of the package."
         )
@@ -106,7 +106,7 @@ def _module(name: str, shown: str) -> Mapping[str, Any]:  # Any: as above
                 raise
             found = None
     if found is None:
-        raise ValueError(
+        raise UsageError(
             f"there is no file and no module {shown!r}{_modules_beside(name)}\n"
             f"Modules are looked for in the working folder and among what is installed."
         )

@@ -5,11 +5,14 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from ..base.nearest import did_you_mean
+from ..base.nearest import did_you_mean, must_be_one_of
 from ..tune import (
     ASHA,
+    BOHB,
+    MOASHA,
     FIFOScheduler,
     Hyperband,
     MedianStopping,
@@ -26,8 +29,10 @@ SCHEDULERS: Mapping[str, Callable[..., Any]] = {  # Any: each has options of its
     "asha": ASHA,
     "halving": SuccessiveHalving,
     "hyperband": Hyperband,
+    "bohb": BOHB,
     "median": MedianStopping,
     "pbt": PopulationBasedTraining,
+    "moasha": MOASHA,
 }
 # Options of the command itself.
 _OWN = {
@@ -40,12 +45,12 @@ _OWN = {
 
 
 def scheduler_of(
-    searcher: str,
+    searcher: str | None,
     scheduler: str,
     options: Mapping[str, object],
     *,
-    metric: str,
-    mode: str,
+    metric: str | Sequence[str],
+    mode: str | Sequence[str],
     constraints: Sequence[str],
     seed: int | None,
 ) -> Scheduler:
@@ -54,11 +59,14 @@ def scheduler_of(
     Raises:
         UsageError: no such name or option, or a value that it does not take; says which there are.
     """
+    make_scheduler = _scheduler_named(scheduler)
+    if "searcher" not in inspect.signature(make_scheduler).parameters and searcher is not None:
+        raise UsageError(f"--scheduler {scheduler} has a searcher of its own: leave out --searcher")
+    searcher = searcher or "random"
     try:
         make_searcher, its = _searcher_and_options(searcher)
     except ValueError as error:
         raise UsageError(f"--{error}") from error
-    make_scheduler = _scheduler_named(scheduler)
     theirs = _options_of(make_scheduler)
     refuse_own(options)
     for name in options:
@@ -68,8 +76,7 @@ def scheduler_of(
     of_searcher = {name: value for name, value in options.items() if name in its}
     try:
         return make_scheduler(  # type: ignore[no-any-return]  # all of them make one
-            # By its name where that will do: then a scheduler that stops early says from which reports it learns.
-            searcher=searcher if scheduler != "fifo" and not of_searcher else make_searcher(**of_searcher),
+            **_searcher_for(make_scheduler, searcher, partial(make_searcher, **of_searcher), named=not of_searcher),
             metric=metric,
             mode=mode,
             constraints=constraints,
@@ -91,6 +98,19 @@ def refuse_own(options: Mapping[str, object]) -> None:
             raise UsageError(f"say {_OWN[name]} instead of --option {name}=...")
 
 
+def _searcher_for(
+    make_scheduler: Callable[..., Any],  # Any: as above
+    name: str,
+    make: Callable[[], Any],
+    *,
+    named: bool,
+) -> dict[str, Any]:
+    """By its name where that will do: then a scheduler that stops early says from which reports it learns."""
+    if "searcher" not in inspect.signature(make_scheduler).parameters:
+        return {}
+    return {"searcher": name if named and make_scheduler is not FIFOScheduler else make()}
+
+
 def _searcher_and_options(name: str) -> tuple[Callable[..., Any], list[str]]:  # Any: as above
     """What makes the searcher, and the names of its options."""
     make = maker_of(name)
@@ -104,8 +124,7 @@ def _searcher_and_options(name: str) -> tuple[Callable[..., Any], list[str]]:  #
 
 def _scheduler_named(name: str) -> Callable[..., Any]:  # Any: as above
     if name not in SCHEDULERS:
-        known = ", ".join(SCHEDULERS)
-        raise UsageError(f"--scheduler must be one of {known}, got {name!r}{did_you_mean(name, SCHEDULERS)}")
+        raise UsageError(must_be_one_of("--scheduler", name, SCHEDULERS))
     return SCHEDULERS[name]
 
 

@@ -3,6 +3,7 @@
 from ..base.text import counted, printable_line
 from ..tune.decisions.replay import Difference
 from ..tune.replaying import replay_experiment
+from .plain_json import json_text
 
 _MOST_SHOWN = 5
 
@@ -27,6 +28,29 @@ def replay_lines(name: str) -> tuple[list[str], bool]:
     if replayed.num_different > _MOST_SHOWN:
         lines.append(f"(and {replayed.num_different - _MOST_SHOWN} more, which may follow from these)")
     return lines, False
+
+
+def replay_json(name: str) -> tuple[list[str], bool]:
+    """The same for programs."""
+    replayed = replay_experiment(name)
+    found = {
+        "num_events": replayed.num_facts,
+        "num_decisions": replayed.num_decisions,
+        "num_suggestions": replayed.num_suggestions,
+        "num_different": replayed.num_different,
+        "other_versions": replayed.other_versions,
+        "differences": [
+            {
+                "event": difference.seq,
+                "now_s": difference.fact.now_s,
+                "what": type(difference.fact).__name__,
+                "recorded": repr(difference.recorded),
+                "replayed": repr(difference.replayed),
+            }
+            for difference in replayed.differences
+        ],
+    }
+    return [json_text(found)], not replayed.num_different
 
 
 def _shown(difference: Difference) -> list[str]:

@@ -7,9 +7,10 @@ from typing import Any
 
 import typer
 
+from ..base.errors import FanwiseError
 from ..tune import StoppingCriterion, Tuner
 from ..tune.record.names import check_name
-from .experiments import best_line, check_end, run_to_its_end
+from .experiments import best_line, check_end, front_lines, run_to_its_end
 from .objectives import load_function
 from .presets import refuse_own, scheduler_of
 from .reading_values import read_settings
@@ -23,8 +24,8 @@ class Settings:
 
     objective: str
     space: Path
-    metric: str
-    mode: str
+    metrics: Sequence[str]
+    modes: Sequence[str]
     constraints: Sequence[str]
     searcher: str | None
     scheduler: str
@@ -45,12 +46,17 @@ def run_search(settings: Settings) -> None:
     """Check everything, search, and print where the results are.
 
     Raises:
-        UsageError, ValueError, TypeError: an option, the file, or the space is wrong; nothing was started.
+        UsageError: an option, the file, or the space is wrong; nothing was started.
+        ValueError: the file fails when it is loaded.
         SearchFailedError: the first trials all failed in the same way, or no trial got as far as a report.
         typer.Exit: with 130, after all of it, when Ctrl-C ended the search.
     """
-    if settings.mode not in ("min", "max"):
-        raise UsageError(f"--mode must be min or max, got {settings.mode!r}")
+    for mode in settings.modes:
+        if mode not in ("min", "max"):
+            raise UsageError(f"--mode must be min or max, got {mode!r}")
+    if len(settings.modes) not in (1, len(settings.metrics)):
+        given = f"{len(settings.modes)} for {len(settings.metrics)}"
+        raise UsageError(f"--mode must be given once, or once for each --metric, got {given}")
     if settings.seconds is None and settings.trials is None:
         raise UsageError("say when the search ends: --seconds or --trials")
     for option, seconds in (("--seconds", settings.seconds), ("--trial-timeout", settings.trial_timeout_s)):
@@ -60,19 +66,25 @@ def run_search(settings: Settings) -> None:
         _check_name(settings.name)
     scheduling = _scheduling(settings)
     devices = settings.devices_per_trial
-    tuner = Tuner(
-        load_function(settings.objective),
-        read_space(settings.space),
-        stop=StoppingCriterion(max_wallclock_time=settings.seconds, max_num_trials_started=settings.trials),
-        **scheduling,
-        n_workers=settings.workers,
-        devices_per_trial=int(devices) if devices == int(devices) else devices,
-        trial_timeout_s=settings.trial_timeout_s,
-        retries=settings.retries,
-        name=settings.name,
-        asynchronous=settings.asynchronous,
-        reuse=settings.reuse,
-    )
+    function, space = load_function(settings.objective), read_space(settings.space)
+    try:
+        tuner = Tuner(
+            function,
+            space,
+            stop=StoppingCriterion(max_wallclock_time=settings.seconds, max_num_trials_started=settings.trials),
+            **scheduling,
+            n_workers=settings.workers,
+            devices_per_trial=int(devices) if devices == int(devices) else devices,
+            trial_timeout_s=settings.trial_timeout_s,
+            retries=settings.retries,
+            name=settings.name,
+            asynchronous=settings.asynchronous,
+            reuse=settings.reuse,
+        )
+    except FanwiseError:  # what this machine has not, such as a library
+        raise
+    except (TypeError, ValueError) as error:
+        raise UsageError(str(error)) from error
     run_and_tell(tuner)
 
 
@@ -86,22 +98,25 @@ def _check_name(name: str) -> None:
 def _scheduling(settings: Settings) -> dict[str, Any]:  # Any: arguments of the Tuner
     """A scheduler; or, where neither it nor a searcher is named, what the Tuner needs to choose one."""
     options = read_settings(settings.options, "--option")
+    several = len(settings.metrics) > 1
+    metric = settings.metrics if several else settings.metrics[0]
+    mode = settings.modes if len(settings.modes) > 1 else settings.modes[0]
     if settings.searcher is None and settings.scheduler == "fifo":
         refuse_own(options)
         if options:
             raise UsageError(f"--option {min(options)}: say whose it is, --searcher or --scheduler")
         return {
-            "metric": settings.metric,
-            "mode": settings.mode,
+            "metric": metric,
+            "mode": mode,
             "constraints": settings.constraints,
             "random_seed": settings.seed,
         }
     scheduler = scheduler_of(
-        "random" if settings.searcher is None else settings.searcher,
+        settings.searcher,
         settings.scheduler,
         options,
-        metric=settings.metric,
-        mode=settings.mode,
+        metric=metric,
+        mode=mode,
         constraints=settings.constraints,
         seed=settings.seed,
     )
@@ -111,7 +126,9 @@ def _scheduling(settings: Settings) -> dict[str, Any]:  # Any: arguments of the 
 def run_and_tell(tuner: Tuner) -> None:
     """Run a search and print what it found. Raises as `run_search`."""
     experiment = run_to_its_end(tuner)
-    if experiment.best is not None:
+    if experiment.best is not None and len(experiment.metadata["objectives"]) == 1:
         typer.echo(best_line(experiment.best))
+    for line in front_lines(experiment):
+        typer.echo(line)
     typer.echo(f"more of it: fanwise tune show {experiment.name}")
     check_end(experiment)

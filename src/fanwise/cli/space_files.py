@@ -20,6 +20,7 @@ import yaml
 from ..base.nearest import did_you_mean
 from ..tune import Space, constant, parameter
 from ..tune.spaces.domains import MAKERS, Domain
+from .usage import UsageError
 
 _MORE = ("when", "prior", "confidence")
 _LISTS = ("choice", "ordinal", "logordinal")  # take one list; the others a list of settings
@@ -46,27 +47,27 @@ def read_space(path: Path) -> Space:
     """The space of a YAML file.
 
     Raises:
-        ValueError: names the file and the entry when something is wrong.
+        UsageError: names the file and the entry when something is wrong.
     """
     body = _body_of(path)
     if not isinstance(body, dict) or not body or not all(isinstance(name, str) for name in body):
-        raise ValueError(f"{path} must map names of hyperparameters to domains, e.g.{_EXAMPLE}")
+        raise UsageError(f"{path} must map names of hyperparameters to domains, e.g.{_EXAMPLE}")
     try:
         return Space({name: _domain_or_constant(name, entry) for name, entry in body.items()})
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise UsageError(f"{path}: {error}") from error
 
 
 def _body_of(path: Path) -> object:
     try:
         return yaml.load(path.read_text(encoding="utf-8"), Loader)
     except OSError as error:
-        raise ValueError(f"the space file {str(path)!r} cannot be read: {error.strerror}") from error
+        raise UsageError(f"the space file {str(path)!r} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not a text file: {error}") from error
+        raise UsageError(f"{path} is not a text file: {error}") from error
     except yaml.YAMLError as error:
         where = str(error).replace("<unicode string>", str(path))
-        raise ValueError(f"{path} is not YAML: {where}") from error
+        raise UsageError(f"{path} is not YAML: {where}") from error
 
 
 def _domain_or_constant(name: str, entry: object) -> object:

@@ -36,8 +36,12 @@ def tune_run(
         ),
     ],
     space: Annotated[Path, typer.Option(metavar="FILE", help="YAML file: hyperparameters to domains and constants.")],
-    metric: Annotated[str, typer.Option(metavar="NAME", help="The reported value to optimise.")],
-    mode: Annotated[str, typer.Option(metavar="MODE", help="min or max.")] = "min",
+    metric: Annotated[
+        list[str], typer.Option(metavar="NAME", help="The reported value to optimise; several: once for each.")
+    ],
+    mode: Annotated[
+        list[str] | None, typer.Option(metavar="MODE", help="min or max, for all or once for each. Default: min.")
+    ] = None,
     constraint: Annotated[
         list[str] | None,
         typer.Option(metavar="TEXT", help="What reports must meet: 'latency_ms <= 20'; may be given several times."),
@@ -54,7 +58,8 @@ def tune_run(
     scheduler: Annotated[
         str,
         typer.Option(
-            metavar="NAME", help="Who ends trials early: fifo (nobody), asha, halving, hyperband, median, pbt."
+            metavar="NAME",
+            help="Who ends trials early: fifo (nobody), asha, halving, hyperband, bohb, median, pbt, moasha.",
         ),
     ] = "fifo",
     option: Annotated[
@@ -112,8 +117,8 @@ def tune_run(
         Settings(
             objective=objective,
             space=space,
-            metric=metric,
-            mode=mode,
+            metrics=metric,
+            modes=mode or ["min"],
             constraints=constraint or [],
             searcher=searcher,
             scheduler=scheduler,
@@ -381,7 +386,7 @@ def tune_export(
 
 
 @tune.command("replay", epilog="Exit status: 0 when every decision is the same, 1 when not.")
-def tune_replay(name: Name) -> None:
+def tune_replay(name: Name, json: AsJson = False) -> None:
     """Decide every step of an experiment again, and compare.
 
     From its record, bit for bit, and without running a trial; also of one that was killed and resumed. A difference
@@ -392,9 +397,9 @@ def tune_replay(name: Name) -> None:
     Example:
         fanwise tune replay lenet
     """
-    from .replaying import replay_lines
+    from .replaying import replay_json, replay_lines
 
-    lines, is_same = replay_lines(name)
+    lines, is_same = replay_json(name) if json else replay_lines(name)
     for line in lines:
         typer.echo(line)
     if not is_same:

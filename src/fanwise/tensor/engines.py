@@ -168,9 +168,9 @@ def check_engine(name: str, told_by: str = "the engine") -> str:
     """
     engine = ENGINES.get(name)
     if engine is None:
-        from ..base.nearest import did_you_mean
+        from ..base.nearest import must_be_one_of
 
-        raise ValueError(f"{told_by} must be one of {', '.join(ENGINES)}, got {name!r}{did_you_mean(name, ENGINES)}")
+        raise ValueError(must_be_one_of(told_by, name, ENGINES))
     if name not in _installed and importlib.util.find_spec(name) is None:
         raise NotInstalled(
             f"The engine {name} is asked for, and the library {name} is not installed. "

@@ -491,3 +491,24 @@ def test_without_optuna_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delitem(sys.modules, "fanwise.tune.searchers.with_optuna")
     with pytest.raises(NotInstalled, match=r"pip install 'fanwise\[optuna\]'"):
         NSGA2(metric=["a", "b"]).check(LINE)
+
+
+def test_what_a_sampler_says_of_every_parameter_is_said_once_a_search(caplog: pytest.LogCaptureFixture) -> None:
+    optuna.logging.enable_propagation()
+    try:
+        table = FunctionTable(
+            lambda config, epoch: ({"loss": config["x"]}, 1.0),
+            {"x": uniform(0, 1), "kind": choice(["a", "b", "c"]), "other": choice([1, 2, 3]), "max_epochs": 1},
+        )
+        scheduler = FIFOScheduler(OptunaSearcher("CmaEsSampler"), metric="loss")
+        simulate(scheduler, table, StoppingCriterion(max_num_trials_started=20), n_workers=1)
+    finally:
+        optuna.logging.disable_propagation()
+    said = {one.getMessage() for one in caplog.records if "is sampled independently" in one.getMessage()}
+    assert len(said) == 1
+
+
+def test_an_option_without_which_a_sampler_cannot_be_made_is_named() -> None:
+    text = r"GridSampler needs a value for search_space: OptunaSearcher\('GridSampler', search_space=...\)"
+    with pytest.raises(TypeError, match=text):
+        OptunaSearcher("GridSampler").check(Space({"x": uniform(0, 1)}))

@@ -25,7 +25,7 @@ The order of additions is fixed by the places in the list, never by the devices.
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from ...base.nearest import did_you_mean
+from ...base.nearest import must_be_one_of
 from ..shards import cut
 from .checks import check_first_axis, check_sums, check_writable, checked_list
 from .engines import Array, Engine
@@ -65,7 +65,7 @@ def allreduce(tensors: Sequence[Array], how: How = "root") -> list[Array]:
     """
     way = _WAYS.get(how)
     if way is None:
-        raise ValueError(f"how must be one of {', '.join(_WAYS)}, got {how!r}{did_you_mean(how, _WAYS)}")
+        raise ValueError(must_be_one_of("how", how, _WAYS))
     arrays, engine = checked_list(tensors, "allreduce")
     check_sums(arrays, engine)
     check_writable(arrays, engine)

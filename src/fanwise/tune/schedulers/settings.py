@@ -42,7 +42,8 @@ def checked_objective(metric: str, mode: Mode) -> tuple[Objective, ...]:
     """The one objective of a scheduler that ranks trials by one number, or TypeError, ValueError."""
     if not isinstance(metric, str):
         raise TypeError(
-            f"metric must be the name of one reported value, got {metric!r} of type {type(metric).__name__}"
+            f"metric must be the name of one reported value, got {metric!r} of type {type(metric).__name__}; "
+            f"for several: MOASHA, or a scheduler that ends no trial early"
         )
     return checked_objectives(metric, mode)
 

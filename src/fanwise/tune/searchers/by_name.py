@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ...base.nearest import did_you_mean
+from ...base.nearest import must_be_one_of
 from .base import Searcher
 from .bayesian import BayesianSearcher
 from .bore import BORESearcher
@@ -51,8 +51,7 @@ def maker_of(name: str) -> Callable[..., Searcher]:
     if name.startswith(OF_OPTUNA):
         return partial(OptunaSearcher, name.removeprefix(OF_OPTUNA))
     if name not in SEARCHERS:
-        known = ", ".join([*SEARCHERS, f"{OF_OPTUNA}NAME"])
-        raise ValueError(f"searcher must be one of {known}, got {name!r}{did_you_mean(name, SEARCHERS)}")
+        raise ValueError(must_be_one_of("searcher", name, SEARCHERS, also=f"{OF_OPTUNA}NAME"))
     return SEARCHERS[name]
 
 

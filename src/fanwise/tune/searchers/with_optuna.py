@@ -11,7 +11,9 @@ Knows nothing of trial ids, of which trials run, or of what was tried before: `O
 """
 
 import inspect
+import logging
 import math
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -37,6 +39,9 @@ except ImportError as error:
 # Where Optuna keeps how far a trial violates its constraints, from version 2 to 5: above 0 is violated. Version 5 has
 # `Trial.set_constraint`, which writes the same place in another form and needs the trial that `ask` gave out.
 _CONSTRAINTS = "constraints"
+_SAMPLERS = "optuna.samplers"  # whose loggers these are
+_WHICH = re.compile(r"`[^`]*` in Trial#\d+|[Tt]rial ?#?\d+")
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _EXHAUSTIVE = (optuna.samplers.GridSampler, optuna.samplers.BruteForceSampler)
 # All that these know is in the study, but for the chance that they draw. (A GPSampler keeps what it has fitted.)
 _WITHOUT_MEMORY = (optuna.samplers.RandomSampler, optuna.samplers.TPESampler)
@@ -123,6 +128,7 @@ class OptunaStudy:
         self._space = space
         self._make = make
         self._sampler = make(seed)
+        self._said = _Once()
         self._coordinates = {name: coordinate(domain) for name, domain in space.domains.items()}
         self._names = [name for name in parents_first(space.names, space.conditions) if name in space.domains]
         self._open(1)
@@ -160,11 +166,12 @@ class OptunaStudy:
 
     def suggest(self) -> tuple[int, dict[str, object]]:
         """A new trial that runs: its number, and the configuration that the sampler chooses."""
-        trial = self._study.ask()
-        config = dict[str, object]()
-        for name in self._names:
-            if exists(name, config, self._space.conditions):
-                config[name] = self._coordinates[name].value(self._param(trial, name))
+        with _said_once(self._said):
+            trial = self._study.ask()
+            config = dict[str, object]()
+            for name in self._names:
+                if exists(name, config, self._space.conditions):
+                    config[name] = self._coordinates[name].value(self._param(trial, name))
         return trial.number, self._space.check(config)
 
     def _param(self, trial: "optuna.Trial", name: str) -> Any:  # Any: a parameter of Optuna
@@ -177,10 +184,11 @@ class OptunaStudy:
     def add(self, config: Mapping[str, object]) -> int:
         """A new trial that runs, whose configuration somebody else has chosen; its number."""
         params = {name: self._coordinates[name].param(config[name]) for name in self._names if name in config}
-        self._study.enqueue_trial(params)
-        trial = self._study.ask()
-        for name in params:
-            self._param(trial, name)
+        with _said_once(self._said):
+            self._study.enqueue_trial(params)
+            trial = self._study.ask()
+            for name in params:
+                self._param(trial, name)
         if hasattr(self._sampler, "get_trial_generation"):  # genetic ones: it belongs to a generation all the same
             self._sampler.get_trial_generation(self._study, self._frozen(trial.number))
         return int(trial.number)
@@ -243,6 +251,9 @@ def made(make: str | Callable[..., Any], options: Mapping[str, Any], seed: int) 
             f"{name} takes no seed, so the search could not be repeated; hand in a function that does.\n"
             f"  for example:  OptunaSearcher(lambda seed: PartialFixedSampler({{'x': 1}}, TPESampler(seed=seed)))"
         )
+    needed = [key for key, one in accepted.items() if one.default is one.empty and one.kind in _BY_NAME]
+    if missing := [key for key in needed if key not in options and key != "seed"]:
+        raise TypeError(f"{name} needs a value for {', '.join(missing)}: OptunaSearcher({name!r}, {missing[0]}=...)")
     more = dict(options)
     if "constraints_func" in accepted and "constraints_func" not in more and not _has_constraints_of_its_own():
         more["constraints_func"] = _violations
@@ -274,6 +285,33 @@ def _has_constraints_of_its_own() -> bool:
 
 def _violations(trial: "optuna.trial.FrozenTrial") -> Sequence[float]:
     return tuple(trial.user_attrs.get(_CONSTRAINTS, ()))
+
+
+class _Once(logging.Filter):
+    """Lets a message through once, whichever parameter and trial of Optuna it is about."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = _WHICH.sub("", record.getMessage())
+        is_new = text not in self._said
+        self._said.add(text)
+        return is_new
+
+
+@contextmanager
+def _said_once(once: _Once) -> Iterator[None]:
+    """What samplers say of every parameter of every trial is said once a search."""
+    loggers = [logging.getLogger(name) for name in list(logging.root.manager.loggerDict) if name.startswith(_SAMPLERS)]
+    for logger in loggers:
+        logger.addFilter(once)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(once)
 
 
 @contextmanager

@@ -160,7 +160,7 @@ def test_what_violates_a_constraint_is_left_however_small_its_loss(make: Callabl
     assert 0.25 < np.median([x for x, _ in sixteen(searcher, tells=True)]) < 0.55
 
 
-@pytest.mark.parametrize("make", [*LEARNERS, TPESearcher, lambda: CQRSearcher(cost_attr="cost")])
+@pytest.mark.parametrize("make", [*LEARNERS, TPESearcher, lambda: ForestSearcher(cost_attr="cost")])
 def test_of_two_objectives_both_count(make: Callable[[], Searcher]) -> None:
     """The first wants x = 0 and the second x = 1, and both y = 0."""
     searcher = begun(make, SQUARE)
@@ -206,7 +206,8 @@ def test_they_find_better_configurations_than_random_search(num_seeds: int) -> N
         assert np.median(losses) < 0.5 * by_chance, make
 
 
-def test_with_a_cost_it_prefers_what_is_cheap() -> None:
+@pytest.mark.parametrize("kind", [CQRSearcher, ForestSearcher])
+def test_with_a_cost_it_prefers_what_is_cheap(kind: type[CQRSearcher] | type[ForestSearcher]) -> None:
     def cost_of(searcher: Searcher) -> float:
         for number in range(60):
             config: Mapping[str, Any] = SQUARE.sample(Ask(number, number, SQUARE, seed=9).random)
@@ -217,8 +218,8 @@ def test_with_a_cost_it_prefers_what_is_cheap() -> None:
             searcher.on_end(number, "Completed")
         return float(np.mean([y for _, y in sixteen(searcher, tells=True)]))
 
-    blind = np.mean([cost_of(begun(CQRSearcher, SQUARE, seed)) for seed in range(2)])
-    aware = np.mean([cost_of(begun(lambda: CQRSearcher(cost_attr="elapsed_s"), SQUARE, seed)) for seed in range(2)])
+    blind = np.mean([cost_of(begun(kind, SQUARE, seed)) for seed in range(2)])
+    aware = np.mean([cost_of(begun(lambda: kind(cost_attr="elapsed_s"), SQUARE, seed)) for seed in range(2)])
     assert aware < 0.35 < blind
 
 

@@ -215,17 +215,18 @@ def ForestSearch(
     mode: Mode | Sequence[Mode] = "min",
     constraints: Sequence[str] = (),
     num_init: int = 5,
+    cost_attr: str | None = None,
     points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
     random_seed: int | None = None,
 ) -> FIFOScheduler:
     """Forest search, the default: where a forest expects the greatest improvement on the best trial (SMAC, LION 2011).
 
-    Args and errors are those of `FIFOScheduler` and `ForestSearcher`. With several metrics the first is searched by.
+    Args and errors are those of `FIFOScheduler` and `ForestSearcher`.
 
     >>> scheduler = ForestSearch(metric="validation_error")
     """
     return FIFOScheduler(
-        ForestSearcher(num_init),
+        ForestSearcher(num_init, cost_attr=cost_attr),
         metric=metric,
         mode=mode,
         constraints=constraints,
@@ -246,7 +247,7 @@ def CQR(
 ) -> FIFOScheduler:
     """Conformal quantile regression (arXiv 2305.03623): what a forest thinks possible of a configuration's loss.
 
-    Args and errors are those of `FIFOScheduler` and `CQRSearcher`. With several metrics the first is searched by.
+    Args and errors are those of `FIFOScheduler` and `CQRSearcher`.
     """
     return FIFOScheduler(
         CQRSearcher(cost_attr=cost_attr),
@@ -270,7 +271,7 @@ def BORE(
 ) -> FIFOScheduler:
     """BORE (arXiv 2102.09009): where a forest thinks most that a configuration is among the best part of all.
 
-    Args and errors are those of `FIFOScheduler` and `BORESearcher`. With several metrics the first is searched by.
+    Args and errors are those of `FIFOScheduler` and `BORESearcher`.
     """
     return FIFOScheduler(
         BORESearcher(gamma=gamma),

@@ -16,12 +16,9 @@ schedulers that stop early.
 
 # N: trials, C: candidates, F: features, T: trees, L: levels
 
-import math
-from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, final
 
-from ..values import at_least, is_number
-from .base import Observation
+from ..values import at_least
 from .learner import Learner
 
 if TYPE_CHECKING:
@@ -70,36 +67,25 @@ class CQRSearcher(Learner):
         num_candidates: int = 1000,
         cost_attr: str | None = None,
     ) -> None:
-        super().__init__(num_init=num_init, max_rows=at_least("max_rows", max_rows, 4))
+        super().__init__(num_init=num_init, max_rows=at_least("max_rows", max_rows, 4), cost_attr=cost_attr)
         self.num_trees = at_least("num_trees", num_trees, 1)
         self.num_candidates = at_least("num_candidates", num_candidates, 1)
-        if cost_attr is not None and not isinstance(cost_attr, str):
-            raise TypeError(f"cost_attr must be the name of a reported value or None, got {cost_attr!r}")
-        self.cost_attr = cost_attr
-
-    def observe(self, observation: Observation) -> None:
-        if self.cost_attr is not None:
-            rate = cost_a_unit(observation, self.cost_attr)
-            observation = replace(observation, losses=(*observation.losses, rate))
-        super().observe(observation)
 
     def fit(self, data: "Data", chance: "np.random.Generator") -> None:
         import numpy as np
 
+        from .costs import Costs
         from .forest import Forest
         from .ranking import ranks
 
-        cost_N = data.filled()[:, -1]
-        if self.cost_attr is not None:  # it stands behind the objectives
-            data = replace(data, losses_NM=data.losses_NM[:, :-1])
         score_N = normal_scores(ranks(data))
         features_NF = self.encoder.features(data.rows_ND)
         self._forest = Forest(features_NF, score_N, chance, num_trees=self.num_trees)
         self._widths_L = widths(self._forest.out_of_bag(), score_N)
         self._goal, self._worst = float(np.sort(score_N)[:_NUM_BEST][-1]), float(score_N.max())
-        self._cost_forest = None
-        if self.cost_attr is not None:
-            self._cost_forest = Forest(features_NF, np.log(cost_N), chance, num_trees=self.num_trees)
+        self._costs = None
+        if data.costs_N is not None:
+            self._costs = Costs(features_NF, data.costs_N, chance, num_trees=self.num_trees)
 
     def propose(self, pending_PD: "Rows", chance: "np.random.Generator") -> "Rows":
         import numpy as np
@@ -109,10 +95,9 @@ class CQRSearcher(Learner):
         pending_PF = self.encoder.features(pending_PD)
         answers_CT = np.sort(self._forest.means(features_CF, pending_PF, self._worst), axis=1)
         drawn_C = drawn(answers_CT, self._widths_L, chance.random(len(rows_CD)))
-        if self._cost_forest is not None:
+        if self._costs is not None:
             gain_C = np.maximum(self._goal - drawn_C, 0.0)
-            cost_C = np.exp(self._cost_forest.means(features_CF).mean(axis=1))
-            return np.asarray(rows_CD[np.lexsort((drawn_C, -gain_C / cost_C))])
+            return np.asarray(rows_CD[np.lexsort((drawn_C, -gain_C / self._costs.of(features_CF)))])
         return np.asarray(rows_CD[np.argsort(drawn_C, kind="stable")])
 
     def describe(self) -> dict[str, object]:
@@ -177,20 +162,3 @@ def drawn(answers_CT: "Floats", widths_L: "Floats", levels_C: "Floats") -> "Floa
 
 def _pair(covered: float) -> tuple[float, float]:
     return (1.0 - covered) / 2, (1.0 + covered) / 2
-
-
-def cost_a_unit(observation: Observation, cost_attr: str) -> float:
-    """What a unit of the trial's resource has cost on average.
-
-    Raises:
-        ValueError: the report does not have it, or it is no finite number above 0.
-    """
-    cost = observation.values.get(cost_attr)
-    if not (is_number(cost) and 0 < cost < math.inf):
-        what = f"{cost_attr}={cost!r}" if cost_attr in observation.values else f"no {cost_attr!r}"
-        has = ", ".join(map(repr, observation.values))
-        raise ValueError(
-            f"trial {observation.trial_id} reported {what}, where cost_attr={cost_attr!r} needs what the trial has "
-            f"cost so far, a number above 0; the report has {has}"
-        )
-    return cost / max(observation.resource, 1e-9)

@@ -38,6 +38,9 @@ class ForestSearcher(Learner):
         num_candidates: so many configurations, drawn from the space, it chooses among.
         max_rows: the forest is grown on so many trials at most, a quarter of them the best and the others the latest.
         learn_from: which reports are learnt from (`history`); None: each trial's last one.
+        cost_attr: the name of a reported value that says what the trial has cost so far, such as seconds: then the
+            greatest expected improvement for each unit of cost is tried next (Snoek, Larochelle and Adams, NeurIPS
+            2012, section 3.2). None: cost is no matter.
 
     Of several objectives it looks at the front that a trial is on, as NSGA-II does. What violates constraints is worse
     than all that do not.
@@ -61,19 +64,26 @@ class ForestSearcher(Learner):
         num_candidates: int = 1000,
         max_rows: int = 300,
         learn_from: "Policy | None" = None,
+        cost_attr: str | None = None,
     ) -> None:
-        super().__init__(num_init=num_init, learn_from=learn_from, max_rows=at_least("max_rows", max_rows, 4))
+        rows = at_least("max_rows", max_rows, 4)
+        super().__init__(num_init=num_init, learn_from=learn_from, max_rows=rows, cost_attr=cost_attr)
         self.num_trees = at_least("num_trees", num_trees, 1)
         self.num_candidates = at_least("num_candidates", num_candidates, 1)
 
     def fit(self, data: "Data", chance: "np.random.Generator") -> None:
+        from .costs import Costs
         from .cqr import normal_scores
         from .forest import Forest
         from .ranking import ranks
 
         score_N = normal_scores(ranks(data))
         self._least, self._worst = float(score_N.min()), float(score_N.max())
-        self._forest = Forest(self.encoder.features(data.rows_ND), score_N, chance, num_trees=self.num_trees)
+        features_NF = self.encoder.features(data.rows_ND)
+        self._forest = Forest(features_NF, score_N, chance, num_trees=self.num_trees)
+        self._costs = None
+        if data.costs_N is not None:
+            self._costs = Costs(features_NF, data.costs_N, chance, num_trees=self.num_trees)
 
     def propose(self, pending_PD: "Rows", chance: "np.random.Generator") -> "Rows":
         import numpy as np
@@ -83,11 +93,18 @@ class ForestSearcher(Learner):
         answers_CT = self._forest.means(features_CF, pending_PF, self._worst)
         mean_C = answers_CT.mean(axis=1)
         gain_C = expected_improvement(self._least, mean_C, answers_CT.std(axis=1))
+        if self._costs is not None:
+            gain_C = gain_C / self._costs.of(features_CF)
         # Where no improvement is expected any more, the lowest mean.
         return np.asarray(rows_CD[np.lexsort((mean_C, -gain_C))])
 
     def describe(self) -> dict[str, object]:
-        return {**super().describe(), "num_trees": self.num_trees, "num_candidates": self.num_candidates}
+        return {
+            **super().describe(),
+            "num_trees": self.num_trees,
+            "num_candidates": self.num_candidates,
+            "cost_attr": self.cost_attr,
+        }
 
 
 def expected_improvement(best: float, mean_C: "Floats", deviation_C: "Floats") -> "Floats":

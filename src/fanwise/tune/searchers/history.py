@@ -24,7 +24,7 @@ import math
 from array import array
 from bisect import bisect_right
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Protocol, final
 
@@ -95,6 +95,7 @@ class Data:
         infeasibility_N: all of that in one number, 0 where every constraint is met; +inf where there is no result.
         is_over_N: whether the trial is over; what others reported may not be their last word.
         level: the resource level that it is about; None: each trial's last report.
+        costs_N: what a unit of resource cost, where the searcher asks; of who has no result the greatest of all.
     """
 
     trial_ids_N: npt.NDArray[np.int64]
@@ -104,6 +105,7 @@ class Data:
     infeasibility_N: Floats
     is_over_N: npt.NDArray[np.bool_]
     level: float | None
+    costs_N: Floats | None = None
 
     @property
     def loss_N(self) -> Floats:
@@ -115,6 +117,10 @@ class Data:
         """Whether there is a result."""
         return np.isfinite(self.losses_NM[:, 0])
 
+    def with_costs(self) -> "Data":
+        """The last of the losses is none, but what a unit of resource cost."""
+        return replace(self, losses_NM=self.losses_NM[:, :-1], costs_N=self.filled()[:, -1])
+
     def equals(self, other: "Data") -> bool:
         """Whether a model of the other is one of this."""
         return (
@@ -124,6 +130,7 @@ class Data:
             and np.array_equal(self.losses_NM, other.losses_NM)
             and np.array_equal(self.violations_NC, other.violations_NC)
             and np.array_equal(self.is_over_N, other.is_over_N)
+            and (self.costs_N is other.costs_N or np.array_equal(self.costs_N, other.costs_N))  # type: ignore[arg-type]
         )
 
     def filled(self) -> Floats:

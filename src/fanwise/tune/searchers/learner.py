@@ -21,11 +21,13 @@ last one is.
 
 import abc
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from ..spaces import Space
 from ..values import at_least
 from .base import Ask, Observation, Searcher
+from .costs import cost_a_unit
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,6 +45,7 @@ class Learner(Searcher):
         num_init: so many trials must have a result before the model is asked; until then the space is filled evenly.
         learn_from: which reports are learnt from (`history`); None: each trial's last one.
         max_rows: the model is fitted to so many trials at most, a quarter of them the best and the others the latest.
+        cost_attr: the name of a reported value that says what the trial has cost so far: then `data.costs_N` is there.
 
     Attributes:
         enough: so many results a resource level must have to be learnt from, with a policy of levels; see `History`.
@@ -57,10 +60,20 @@ class Learner(Searcher):
     encoder: "Encoder"
     history: "History"
 
-    def __init__(self, *, num_init: int, learn_from: "Policy | None" = None, max_rows: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        num_init: int,
+        learn_from: "Policy | None" = None,
+        max_rows: int | None = None,
+        cost_attr: str | None = None,
+    ) -> None:
         self.num_init = at_least("num_init", num_init, 1)
         self.max_rows = None if max_rows is None else at_least("max_rows", max_rows, 4)
         self.learn_from = learn_from
+        if cost_attr is not None and not isinstance(cost_attr, str):
+            raise TypeError(f"cost_attr must be the name of a reported value or None, got {cost_attr!r}")
+        self.cost_attr = cost_attr
 
     @abc.abstractmethod
     def fit(self, data: "Data", chance: "np.random.Generator") -> None:
@@ -125,6 +138,9 @@ class Learner(Searcher):
     def observe(self, observation: Observation) -> None:
         if observation.trial_id >= 0 and observation.trial_id not in self.history:
             self._use(self.encoder.encode(observation.config))
+        if self.cost_attr is not None:
+            rate = cost_a_unit(observation, self.cost_attr)
+            observation = replace(observation, losses=(*observation.losses, rate))
         self.history.observe(observation)
 
     def on_rewind(self, trial_id: int, to_iter: int) -> None:
@@ -166,6 +182,8 @@ class Learner(Searcher):
         if self._data is None or self._num_served > num_results // self.results_a_fit:
             self._num_served = 0
             data = self.history.data(enough=self.enough, limit=self.max_rows, without=running)
+            if self.cost_attr is not None:
+                data = data.with_costs()
             if self._data is None or not data.equals(self._data):
                 self._data, self._fit_bits, self._is_fitted = data, fit_bits, False
         return True

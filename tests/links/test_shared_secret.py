@@ -113,6 +113,13 @@ def test_a_file_that_holds_no_secret_is_named(tmp_path: Path, content: bytes, te
         read_secret({"FANWISE_SECRET_FILE": str(path)})
 
 
+def test_what_is_no_regular_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    for path in (tmp_path / "pipe", Path("/dev/null")):
+        with pytest.raises(SecretError, match=rf"{path} is no regular file: .*\n.*FANWISE_SECRET"):
+            read_secret({"FANWISE_SECRET_FILE": str(path)})
+
+
 def test_a_missing_file_is_an_error_and_not_no_secret(tmp_path: Path) -> None:
     with pytest.raises(SecretError, match=r"names a file that cannot be read: .*No such file.*\nMake one"):
         read_secret({"FANWISE_SECRET_FILE": str(tmp_path / "none")})

@@ -5,6 +5,7 @@ import functools
 import operator
 import os
 import pickle
+import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,6 +15,8 @@ import pytest
 import torch
 
 from fanwise.base.errors import WireError
+from fanwise.rpc import pickling
+from fanwise.rpc.allow_hints import what_to_do
 from fanwise.rpc.allowing import Allowed
 from fanwise.tensor import to_wire
 from fanwise.tensor.wire.header import ENGINE_CODES
@@ -140,6 +143,34 @@ def test_the_error_names_what_to_add() -> None:
     with pytest.raises(WireError) as caught:
         through([], step)
     assert f"add '{__name__}.step' to allow= of TensorPipeRpcBackendOptions" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "function", [os.system, os.popen, eval, exec, pickle.loads, pickle.load, torch.load, __import__, getattr, open]
+)
+def test_the_error_tells_nobody_to_list_what_gives_the_worker_away(function: Callable[..., Any]) -> None:
+    data = pickle.dumps((function, ("1",), {}))
+    with pytest.raises(WireError, match="belongs on no allow-list") as caught:
+        Allowed([step]).loads_call(data)
+    assert "to allow=" not in str(caught.value)
+
+
+def test_a_lambda_is_to_be_defined_at_the_top_of_a_module() -> None:
+    data = pickle.dumps((pickling.ByValue(lambda: 1), (), {}))
+    with pytest.raises(WireError, match=r"A lambda, .* at the top of a module that both workers import"):
+        Allowed([step]).loads_call(data)
+
+
+@pytest.mark.parametrize(
+    "harmless", ["operator.mul", "shop.os.step", "ossify.run", "osmnx.graph", "numpy.lib.scimath.sqrt"]
+)
+def test_names_that_only_look_like_dangerous_ones_may_be_listed(harmless: str) -> None:
+    assert f"add {harmless!r} to allow=" in what_to_do(harmless)
+
+
+def test_the_methods_of_a_class_that_runs_programs_are_not_offered_either() -> None:
+    with pytest.raises(WireError, match="With subprocess a caller runs programs"):
+        Allowed([]).method_of(object.__new__(subprocess.Popen), "communicate")
 
 
 def test_nothing_is_imported_that_is_not_allowed() -> None:

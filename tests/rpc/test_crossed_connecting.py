@@ -94,6 +94,8 @@ class Side:
         self.other.outside(partial(self.other.connections.dial_back, self.me))
 
     def dial(self, member: Member, *, within_s: float) -> Link:
+        if self.other.connections.closed:
+            raise WorkerLostError("nobody listens there.")
         ours, theirs = socket.socketpair()
         near, far = (
             Link(side.hub, cast(Any, side.may_be_cut(end))) for side, end in ((self, ours), (self.other, theirs))
@@ -106,11 +108,10 @@ class Side:
         self.cuts_left -= 1
         return CutWire(SocketWire(end), self.chance.randrange(6) if self.cuts_left >= 0 else float("inf"))
 
-    def close(self) -> None:
-        self.connections.close()
-        self.hub.close()
-        for thread in self.threads:
-            thread.join(LIMIT_S)
+    def join(self) -> None:
+        """Wait for what runs outside; it ends, as the connections are closed."""
+        while self.threads:
+            self.threads.pop().join(LIMIT_S)
 
 
 @pytest.fixture
@@ -148,7 +149,12 @@ def sides(request: pytest.FixtureRequest) -> Iterator[tuple[Side, Side]]:
         side.cuts_left = 12
     yield one, two
     for side in (one, two):
-        side.close()
+        side.connections.close()
+    for side in (one, two):
+        side.join()  # before the hubs: each dials into the other's
+    for side in (one, two):
+        side.hub.close()
+        side.join()
 
 
 @pytest.mark.usefixtures("patient")

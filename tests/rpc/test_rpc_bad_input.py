@@ -197,6 +197,51 @@ def test_a_time_out_is_told_with_the_worker_and_its_length(two: Any, tmp_path: P
     (tmp_path / "go").touch()
 
 
+@pytest.mark.parametrize("over", [-3, -0.5, float("-inf")])
+def test_a_time_that_is_over_before_the_call_is_a_time_out(two: Any, over: float) -> None:
+    """As with torch: what was left until some moment may be below 0. Only -1 means the default."""
+    with pytest.raises(DeadlineExceeded, match=r"more than set timeout \(-.* ms\).*not sent") as caught:
+        two[0].do(call, "w1", pid, timeout=over)
+    assert isinstance(caught.value, RuntimeError)
+    by_future, by_reference = two[0].do(in_no_time, "w1", over)
+    assert by_future.startswith("DeadlineExceeded") and by_reference != "no error"
+    assert two[0].do(call, "w1", pid, timeout=-1) == two[1].pid
+
+
+def test_a_time_that_is_no_time_is_refused(two: Any) -> None:
+    with pytest.raises(ValueError, match="got nan"):
+        two[0].do(call, "w1", pid, timeout=float("nan"))
+
+
+def in_no_time(to: str, timeout: float) -> list[str]:
+    return [
+        error_of(lambda: rpc.rpc_async(to, pid, timeout=timeout).wait()),
+        error_of(lambda: rpc.remote(to, pid, timeout=timeout).to_here()),
+    ]
+
+
+def nested(depth: int) -> Any:
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def call_with_nested(to: str, depth: int) -> list[str]:
+    return [
+        error_of(lambda: rpc.rpc_sync(to, len, (nested(depth),))),
+        error_of(lambda: rpc.rpc_sync(to, nested, (depth,))),
+    ]
+
+
+def test_what_is_nested_too_deep_is_named_with_what_to_do(two: Any) -> None:
+    argument, result = two[0].do(call_with_nested, "w1", 100_000)
+    assert argument.startswith("NotSendableError: argument 0 (a builtins.list) of the call of len on w1 cannot be sent")
+    assert result.startswith("NotSendableError: what nested returned (a builtins.list) cannot be sent")
+    for error in (argument, result):
+        assert "nested deeper than pickle can follow" in error and "sys.setrecursionlimit" in error
+
+
 def wait_for_file(path: Path) -> None:
     within(LIMIT_S, path.exists, "the test goes on")
 
@@ -349,6 +394,14 @@ def raise_local() -> None:
     raise Local("of a class that nobody else has")
 
 
+def raise_with(what: object) -> None:
+    raise ValueError("no place for", what, 7)
+
+
+def raise_with_reference(to: str) -> tuple[str, str, dict[str, Any]]:
+    return caught(to, raise_with, rpc.RRef(5))
+
+
 def raise_deep(depth: int = 900) -> None:
     if depth:
         raise_deep(depth - 1)
@@ -395,6 +448,12 @@ def test_an_exception_that_cannot_be_rebuilt_becomes_a_runtime_error_with_all_it
 ) -> None:
     kind, text, _rest = two[0].do(caught, "w1", function)
     assert kind in ("RuntimeError", "RemoteError") and all(part in text for part in parts)
+
+
+def test_an_exception_with_a_reference_arrives_in_its_type_and_with_the_text_of_that(two: Any) -> None:
+    kind, text, attributes = two[0].do(raise_with_reference, "w1")
+    assert kind == "ValueError" and "no place for" in text and "RRef(" in text and ", 7)" in text
+    assert "came as text" in attributes["notes"] and "raise_with" in attributes["notes"]
 
 
 def test_a_huge_exception_arrives(two: Any) -> None:

@@ -57,6 +57,14 @@ def wait_for_two(mark: Path, go: Path) -> None:
     torch.futures.wait_all([rpc.rpc_async("w1", mark_and_wait, (mark, go)) for _ in range(2)])
 
 
+def wait_for_then(mark: Path, go: Path) -> None:
+    rpc.rpc_async("w1", mark_and_wait, (mark, go)).then(lambda done: done.wait()).wait()
+
+
+def wait_for_collected(mark: Path, go: Path) -> None:
+    torch.futures.collect_all([rpc.rpc_async("w1", mark_and_wait, (mark, go))]).wait()
+
+
 def error_of(way: Any, mark: Path, go: Path) -> str:
     try:
         way(mark, go)
@@ -65,7 +73,7 @@ def error_of(way: Any, mark: Path, go: Path) -> str:
     return "none"
 
 
-@pytest.mark.parametrize("way", [run_backward, take_local_value, wait_for_two])
+@pytest.mark.parametrize("way", [run_backward, take_local_value, wait_for_two, wait_for_then, wait_for_collected])
 def test_control_c_ends_a_wait_at_once_and_breaks_nothing(real_workers: Workers, tmp_path: Path, way: Any) -> None:
     two, mark, go = real_workers.group(2), tmp_path / "mark", tmp_path / "go"
     two[0].begin(error_of, way, mark, go)

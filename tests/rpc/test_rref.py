@@ -50,6 +50,10 @@ class Counter:
         self.count += by
         return self.count
 
+    @property
+    def twice(self) -> int:
+        return 2 * self.count
+
     @staticmethod
     @async_execution
     def later(value: int) -> "Future[int]":
@@ -265,6 +269,18 @@ def test_methods_are_called_where_the_object_lives(three: list[PlayedAgent]) -> 
     all_empty(three)
 
 
+def test_a_property_is_no_method_and_the_error_says_how_to_read_it(three: list[PlayedAgent]) -> None:
+    rref = remote(1, Counter, 7)
+    with pytest.raises(TypeError, match=r"Counter\.twice is no method but a value of type int") as told:
+        rref.rpc_sync().twice()
+    assert "return rref.local_value().twice" in str(told.value)
+    with pytest.raises(AttributeError, match="'Counter' has no attribute 'count', and a proxy calls methods") as missed:
+        rref.rpc_sync().count()
+    assert "return rref.local_value().count" in str(missed.value)
+    del rref, told, missed
+    all_empty(three)
+
+
 @pytest.mark.parametrize("reader", [0, 1, 2])
 def test_a_method_of_a_proxy_travels_as_a_function(three: list[PlayedAgent], reader: int) -> None:
     for rref in (remote(1, Counter, 7), remote(0, Counter, 7)):
@@ -316,7 +332,13 @@ def test_a_proxy_answers_no_look_ups_but_those_of_methods(three: list[PlayedAgen
         unmade.append(3)
     three_numbers: Any = remote(1, make, [1, 2, 3])
     assert three_numbers.rpc_sync().__len__() == three_numbers.rpc_sync().__getitem__(2) == 3
-    del three_numbers
+    assert (
+        three_numbers.rpc_sync()[2] == three_numbers.rpc_async()[-1].wait() == three_numbers.remote()[2].to_here() == 3
+    )
+    for way in (three_numbers.rpc_sync(), three_numbers.rpc_async()):
+        with pytest.raises(TypeError, match=r"one by one: fetch it with to_here\(\)"):
+            list(way)
+    del three_numbers, way
     all_empty(three)
 
 

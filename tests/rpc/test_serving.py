@@ -102,6 +102,22 @@ def test_coroutines_that_still_run_are_cancelled_when_the_server_closes_and_thei
     server.close()
 
 
+def test_a_loop_whose_coroutines_have_all_ended_is_closed_without_a_word() -> None:
+    server, _jobs, _asked = served()
+    said: list[object] = []
+
+    async def five() -> int:
+        return 5
+
+    assert server.on_loop(five()).wait() == 5
+    before, threading.excepthook = threading.excepthook, said.append
+    try:
+        server.close()
+    finally:
+        threading.excepthook = before
+    assert server._loop is not None and server._loop.is_closed() and said == []
+
+
 def make_lock(_: int) -> object:
     return threading.Lock()
 

@@ -87,14 +87,24 @@ def check_secret(text: str, what: str = "the secret") -> str:
     return text
 
 
+def _without_waiting(path: str, flags: int) -> int:
+    """To open a pipe would wait for somebody at its other end."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
 def _read(path: Path) -> str:
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=_without_waiting) as file:
             found = os.fstat(file.fileno())
-            data = file.read(_FILE_BYTES_MAX + 1)
+            data = file.read(_FILE_BYTES_MAX + 1) if stat.S_ISREG(found.st_mode) else b""
     except OSError as error:
         raise SecretError(f"{FILE_VARIABLE} names a file that cannot be read: {error}.\n{_REMEDY}") from error
     mode = found.st_mode
+    if not stat.S_ISREG(mode):
+        raise SecretError(
+            f"{path} is no regular file: a pipe or a device may never say anything, and says it to one process only.\n"
+            f"Write the secret to a file of mode 600, or give it in {VARIABLE}."
+        )
     if os.name == "posix" and found.st_uid not in (os.geteuid(), 0):
         raise SecretError(
             f"{path} belongs to user {found.st_uid}, and this process runs as user {os.geteuid()}: who owns the file "

@@ -11,6 +11,7 @@ Knows no reference and no gradient: those register what they handle (`on`), and 
 """
 
 import logging
+import math
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -29,6 +30,7 @@ from ..links.drivers import Drivers
 from . import pickling
 from .call_future import CallFuture, failed, not_sent
 from .connections import OVER, Connections
+from .constants import UNSET_RPC_TIMEOUT
 from .cuda_memory import CudaMemory
 from .devices import DeviceMaps, about_here
 from .envelopes import Envelopes
@@ -232,7 +234,10 @@ class Agent:
 
         `remote`: what the references send along when the value stays on `to`.
         """
-        limit_s = self._begin(timeout_s)
+        try:
+            limit_s = self._begin(timeout_s)
+        except DeadlineExceeded as error:
+            return _failed_future(error)
         link = self.connections.ready(to.id)
         if link is None:  # first: what is sealed must leave, or be taken back
             try:
@@ -345,7 +350,9 @@ class Agent:
         if self._forks != _forks:
             raise _is_a_fork(self.info)
         try:
-            if timeout_s < 0:
+            if not timeout_s >= 0:
+                if timeout_s != UNSET_RPC_TIMEOUT:
+                    raise _no_time(timeout_s)
                 timeout_s = self.timeout_s
         except TypeError:
             raise TypeError(f"timeout must be a number of seconds, 0 for no limit; got {timeout_s!r}.") from None
@@ -411,6 +418,16 @@ class Agent:
         self._drivers.close()
         self.server.close()
         self._hub.close()  # closes all links
+
+
+def _no_time(timeout_s: float) -> FanwiseError | ValueError:
+    """Of a call whose time is over before it begins, as when it is what was left until some moment. As with torch."""
+    if math.isnan(timeout_s):
+        return ValueError("timeout must be a number of seconds, 0 for no limit; got nan.")
+    return DeadlineExceeded(
+        f"RPC ran for more than set timeout ({timeout_s * 1000:.0f} ms) and will now be marked with an error: its "
+        f"time was over before it began, so it was not sent. 0 means no limit, -1 the default of this worker."
+    )
 
 
 def _nothing() -> None:

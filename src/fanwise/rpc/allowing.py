@@ -33,6 +33,7 @@ from ..base import errors
 from ..base.errors import WireError
 from ..tensor.wire import check_loaded
 from ..tensor.wire.reducing import rebuild_array
+from .allow_hints import what_to_do_for_method
 from .reading import Found, GetAttribute, Reader, give_state, refused
 
 Buffer = bytes | bytearray | memoryview
@@ -95,6 +96,8 @@ class Allowed:
             if not found.is_target:
                 raise refused(f"{module}.{name}")
             function = found.thing
+        elif type(function) is GetAttribute:
+            raise refused("builtins.getattr")
         elif id(function) not in reader.targets:
             raise refused(_full_name(function if callable(function) else type(function)))
         return function, args, kwargs
@@ -159,8 +162,7 @@ class Allowed:
         if full not in self._names and not (self._is_listed(kind) and is_public):
             raise WireError(
                 f"{full} is not on the allow-list of this worker, so it was not called.\n"
-                f"If callers may use the methods of a {kind.__qualname__}, add {_full_name(kind)!r} to allow= of "
-                f"TensorPipeRpcBackendOptions; those with a leading underscore are listed one by one"
+                f"{what_to_do_for_method(_full_name(kind))}"
             )
         if not _is_method(found):
             raise AttributeError(f"{_full_name(kind)} has no method {name!r}")

@@ -70,7 +70,8 @@ def rpc_sync(
         to: name, rank or `WorkerInfo`.
         func: found there by its module and name; builtin operators such as `torch.add` too.
         args, kwargs: travel by value; tensors with their gradient's history inside `autograd.context()`.
-        timeout: seconds; -1 the default, 0 without a limit. The function itself is not interrupted.
+        timeout: seconds; -1 the default, 0 without a limit; any other number below 0 is over at once. The function
+            itself is not interrupted.
 
     Raises:
         What `func` raised, in its own type. DeadlineExceeded (a RuntimeError): not answered in time. WorkerLostError

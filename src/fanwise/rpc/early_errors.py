@@ -3,6 +3,8 @@
 * `torch.futures.wait_all` leaves at the first error, as it does with torch's own calls. To torch's C++ code an error
   that Python sets on a future is a value: its `wait_all` waits for all futures before it looks. The one here looks as
   each future is done. For futures without errors the two are the same.
+* Ctrl-C ends the wait for any future, also for what `then` and `collect_all` made. Torch's own `wait` sleeps in C++
+  until the future is done, whatever signals come; so the main thread, which alone hears them, sleeps in Python.
 * Whoever waits for any future inside a called function lends its place to another call: also for what `then` and
   `collect_all` made, which are objects of C++, and for a future that the program made itself. So `wait` of the class
   that all of them have in common is the one here.
@@ -16,7 +18,7 @@ import torch
 from torch.futures import Future
 
 from . import agent as _agent
-from .outcomes import error_of, raise_afresh, wait_for_event
+from .outcomes import error_of, raise_afresh, wait_for, wait_for_event
 
 _torchs = torch.futures.wait_all
 _torchs_wait = torch._C.Future.wait
@@ -60,6 +62,8 @@ def _wait(future: Any) -> Any:  # Any: a future of torch's, and what it is done 
     if future.done():
         return _torchs_wait(future)
     with _agent.waiting():
+        if threading.current_thread() is threading.main_thread():
+            wait_for(future)
         return _torchs_wait(future)
 
 

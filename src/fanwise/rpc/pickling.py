@@ -267,8 +267,9 @@ def explained(
     to: WorkerInfo,
 ) -> Exception:
     """The error to raise when a call cannot be pickled: its own when it says all, else one that names the part."""
-    if isinstance(error, RuntimeError) and not is_of_future(error):  # a reference: its text is known to users
-        return error
+    is_too_deep = isinstance(error, RecursionError)
+    if isinstance(error, RuntimeError) and not (is_too_deep or is_of_future(error)):
+        return error  # a reference: its text is known to users
     what = culprit(function, args, kwargs, to.id) or "something"
     if is_of_future(error):
         return RuntimeError(
@@ -279,10 +280,21 @@ def explained(
     why = (
         error.message  # it says what to do
         if isinstance(error, NotSendableError)
+        else too_deep()
+        if is_too_deep
         else f"{type(error).__name__}: {error}\n"
         f"Functions and classes travel by name: define them at the top of a module that both workers import."
     )
     return NotSendableError(f"{what} of the call of {name} on {to.name} cannot be sent: {why}")
+
+
+def too_deep() -> str:
+    """Why a value cannot be pickled whose parts hold parts that hold parts, and so on; for a message."""
+    return (
+        f"it is nested deeper than pickle can follow, within a recursion limit of {sys.getrecursionlimit()}.\n"
+        f"Send it flat, as a list of its parts that names each part's parent; or raise the limit, "
+        f"sys.setrecursionlimit, where it is sent."
+    )
 
 
 def is_of_future(error: BaseException) -> bool:

@@ -22,6 +22,7 @@ from types import MemberDescriptorType
 from typing import Any, NamedTuple, Protocol
 
 from ..base.errors import WireError
+from .allow_hints import what_to_do
 
 Buffer = bytes | bytearray | memoryview
 
@@ -61,8 +62,7 @@ class GetAttribute:
 def refused(name: str) -> WireError:
     """The error for a name that is not allowed."""
     return WireError(
-        f"{name} is not on the allow-list of this worker, so a call that names it was not opened.\n"
-        f"If callers may use it, add {name!r} to allow= of TensorPipeRpcBackendOptions"
+        f"{name} is not on the allow-list of this worker, so a call that names it was not opened.\n{what_to_do(name)}"
     )
 
 

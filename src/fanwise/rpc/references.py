@@ -340,7 +340,8 @@ class References:
     def _no_value(self, rref_id: GlobalId) -> Exception:
         return OwnerLostError(
             f"worker {self.agent.info.name} does not have the value of {rref_id}: it was freed, or never made.\n"
-            f"That happens when the worker that passed the reference on, or created it, died meanwhile."
+            f"That happens when the worker that passed the reference on, or created it, died meanwhile; or when the "
+            f"call that was to make the value was cut off with its link."
         )
 
     # -- asking owners ---------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import operator
 from collections.abc import Callable
 from functools import partial
 from types import BuiltinFunctionType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from torch.futures import Future
 
@@ -52,6 +52,15 @@ class RRefProxy:
         if (name.startswith("__") and name not in _CALLED_AS_METHODS) or name in RRefProxy.__slots__:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return RemoteMethod(*self._made_of, name)
+
+    def __getitem__(self, key: object) -> Any:  # Any: what is there
+        return RemoteMethod(*self._made_of, "__getitem__")(key)
+
+    def __iter__(self) -> NoReturn:  # else Python would ask for [0], [1], ... one by one
+        raise TypeError(
+            "the items of a remote object cannot be gone through one by one: fetch it with to_here(), or call a "
+            "function on its owner that does the work there."
+        )
 
     def __reduce__(self) -> "tuple[type[RRefProxy], tuple[RRef[Any], Api, float]]":  # Any: of any type
         return RRefProxy, self._made_of
@@ -98,6 +107,11 @@ class RemoteMethod:
 
     def _call(self, kind: type, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:  # Any: as above
         name = self.__name__
+        if not hasattr(kind, name):  # raised outside of any except, which would hold this frame in the error
+            raise AttributeError(
+                f"type object {kind.__name__!r} has no attribute {name!r}, and a proxy calls methods of the class. If "
+                f"the object has a value of that name:\n{_how_to_read(name)}"
+            )
         answers_later = hasattr(getattr(kind, name), "_wrapped_async_rpc_function")
         invoke = _invoke_async if answers_later else _invoke
         call_args = (self._rref, name, args, kwargs)
@@ -108,6 +122,14 @@ class RemoteMethod:
 
     def __repr__(self) -> str:
         return f"<{self._api} method {self.__name__!r} of {self._rref}>"
+
+
+def _how_to_read(name: str) -> str:
+    return (
+        f"Read it on the owner, with a function that both workers import:\n"
+        f"  def read(rref): return rref.local_value().{name}\n"
+        f"  rpc.rpc_sync(rref.owner(), read, args=(rref,))"
+    )
 
 
 def _function_of(api: Api) -> Callable[..., Any]:  # Any: a result, its future, or a reference to it
@@ -134,6 +156,12 @@ def method_of(value: Any, name: str) -> Callable[..., Any]:  # Any: of any type
     """A method of a value of this worker that another worker calls; WireError where the allow-list refuses it."""
     allowed = _agent.current().envelopes.allowed if _agent.is_set() else None
     method: Callable[..., Any] = getattr(value, name) if allowed is None else allowed.method_of(value, name)
+    if not callable(method):
+        kind = type(value).__qualname__
+        raise TypeError(
+            f"{kind}.{name} is no method but a value of type {type(method).__qualname__}, and a proxy calls methods.\n"
+            f"{_how_to_read(name)}"
+        )
     return method
 
 

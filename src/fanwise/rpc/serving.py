@@ -29,7 +29,7 @@ from .envelopes import Envelopes, Opened
 from .faults import Faults
 from .luggage import Context, Created
 from .messages import Sealed
-from .pickling import is_of_future
+from .pickling import is_of_future, too_deep
 from .worker_info import WorkerInfo
 
 _log = logging.getLogger("fanwise.rpc")
@@ -157,11 +157,14 @@ _NOT_FOUND = (
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
     """The thread of the coroutines, until the loop is stopped."""
     loop.run_forever()
-    running = asyncio.all_tasks(loop)
-    for task in running:
-        task.cancel()
-    loop.run_until_complete(asyncio.gather(*running, return_exceptions=True))
+    loop.run_until_complete(_end(asyncio.all_tasks(loop)))
     loop.close()
+
+
+async def _end(tasks: set[asyncio.Task[Any]]) -> None:  # Any: the user's
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _into(future: "Future[Any]", coroutine: Coroutine[Any, Any, Any]) -> None:  # Any: the user's
@@ -312,11 +315,12 @@ def _about_result(error: BaseException, value: object, name: str) -> BaseExcepti
             f"Return its value, future.wait(), or mark the function with rpc.functions.async_execution: then the call "
             f"is answered when the future is done. Of a proxy's methods send those of rref.rpc_sync()."
         )
-    if not isinstance(error, (TypeError, AttributeError, pickle.PicklingError)) or isinstance(error, FanwiseError):
+    is_known = isinstance(error, (TypeError, AttributeError, RecursionError, pickle.PicklingError))
+    if not is_known or isinstance(error, FanwiseError):
         return error
+    why = too_deep() if isinstance(error, RecursionError) else f"{type(error).__name__}: {error}"
     told = NotSendableError(
-        f"what {name} returned (a {type(value).__module__}.{type(value).__qualname__}) cannot be sent: "
-        f"{type(error).__name__}: {error}\n"
+        f"what {name} returned (a {type(value).__module__}.{type(value).__qualname__}) cannot be sent: {why}\n"
         f"Return plain values or tensors; or leave it where it is, with rpc.remote, and call its methods there."
     )
     told.__cause__ = error
@@ -341,18 +345,46 @@ def _that_can_be_raised_there(error: BaseException) -> BaseException:
     error = _harmless(error)
     if isinstance(error, torch.jit.Error):  # not of our making; torch's own calls raise a RuntimeError too
         return RuntimeError(str(error))
-    try:
-        again = pickle.loads(pickle.dumps(error))
-        if type(again) is type(error):
-            return error
-        why: object = f"it came back as a {type(again).__name__}"
-    except BaseException as broken:
-        why = broken
+    why = _why_not_again(error)
+    if why is None:
+        return error
+    in_text = _in_text(error)
+    if in_text is not None:
+        return in_text
     text = _traceback(error)
     return RuntimeError(
         f"Failed to create original exception type {type(error).__qualname__}. Error msg was {why}. "
         f"Original exception on remote side was {text}"
     )
+
+
+def _why_not_again(error: object) -> object:
+    """Why an error or an argument of one cannot be made again from its pickle; None: it can be."""
+    try:
+        again = pickle.loads(pickle.dumps(error))
+    except BaseException as broken:
+        return broken
+    return None if type(again) is type(error) else f"it came back as a {type(again).__name__}"
+
+
+def _in_text(error: Exception) -> Exception | None:
+    """The error with the text of those arguments that cannot travel; None: that is none either.
+
+    Such as a reference: it travels in calls and answers only, where its owner learns of it.
+    """
+    args = [arg if _why_not_again(arg) is None else repr(arg) for arg in error.args]
+    if not any(now is not before for now, before in zip(args, error.args, strict=True)):
+        return None
+    try:
+        again = type(error)(*args)
+        if _why_not_again(again) is not None:
+            return None
+    except Exception:
+        return None
+    again.add_note(
+        "Some of its arguments came as text, as they cannot travel with an error. A reference travels in a result."
+    )
+    return again.with_traceback(error.__traceback__)
 
 
 def _instead_of(error: BaseException, broken: BaseException) -> RemoteError:

@@ -417,7 +417,7 @@ RUN = ("tune", "run", "train.py:train", "--space", "space.yaml", "--metric", "lo
         (("tune", "run", "none.py:f", *RUN[3:]), 2, "there is no file 'none.py'"),
         (("tune", "run", "train.py:trian", *RUN[3:]), 2, "train.py has no function 'trian'; did you mean 'train'?"),
         ((*RUN, "--space", "none.yaml"), 2, "the space file 'none.yaml' cannot be read"),
-        ((*RUN, "--space", "train.py"), 2, "train.py must map names of hyperparameters to domains"),
+        ((*RUN, "--space", "train.py"), 2, "train.py is not YAML"),
         ((*RUN, "--constraint", "loss < 5"), 2, "the constraint 'loss < 5' has '<' where <= or >= must stand"),
         ((*RUN, "--scheduler", "zzz"), 2, "got 'zzz'\n"),
         ((*RUN, "--metric", "cost", "--mode", "min", "--mode", "max", "--mode", "min"), 2, "got 3 for 2"),

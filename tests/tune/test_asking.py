@@ -224,14 +224,42 @@ def test_wrong_values_change_nothing_and_say_what_is_wrong() -> None:
             search.report(trial, los=0.5)
         with pytest.raises(TypeError, match="a metric must be a number"):
             search.tell(trial, "small")  # type: ignore[arg-type]  # the mistake
-        with pytest.raises(TypeError, match=r"a trial is what ask\(\) returned, got 0"):
-            search.tell(0, 0.5)  # type: ignore[arg-type]  # the mistake
+        with pytest.raises(TypeError, match=r"a trial is what ask\(\) returned, or its id, got '0'"):
+            search.tell("0", 0.5)  # type: ignore[arg-type]  # the mistake
         assert len(read_events(search.path)) == before
         search.tell(trial, 0.5)
         with pytest.raises(ValueError, match="trial 0 is not in flight"):
             search.tell(trial, 0.5)
     with pytest.raises(ClosedError, match="is closed"):
         search.ask()
+
+
+def test_a_trial_that_has_reported_nothing_is_not_told_to_have_come_to_its_end() -> None:
+    with open_search(SPACE, "loss") as search:
+        trial = asked(search.ask())
+        with pytest.raises(ValueError, match=r"trial 0 has reported nothing: tell\(trial, value\), or fail"):
+            search.tell(trial)
+        search.report(trial, loss=0.5)
+        assert search.tell(trial) is Status.COMPLETED
+
+
+def test_a_trial_may_be_named_by_its_id() -> None:
+    with open_search(SPACE, "loss") as search:
+        search.ask()
+        search.ask()
+        search.report(1, loss=0.5)
+        assert search.tell(1) is Status.COMPLETED
+        search.fail(0, "no")
+        with pytest.raises(ValueError, match="trial 1 is not in flight"):
+            search.tell(1, 0.5)
+
+
+def test_without_a_scheduler_it_takes_several_metrics_and_points_to_try_first() -> None:
+    with open_search(SPACE, ["loss", "cost"], mode=["min", "max"], points_to_evaluate=[{"x": 0.25}]) as search:
+        trial = asked(search.ask())
+        assert trial.config["x"] == 0.25
+        search.tell(trial, {"loss": 0.5, "cost": 3.0})
+        assert search.experiment.metadata["objectives"] == [["loss", "min"], ["cost", "max"]]
 
 
 def test_enqueued_configurations_come_next() -> None:

@@ -52,6 +52,23 @@ def test_it_is_looked_at_and_stopped_from_beside(pool: Pool) -> None:
     running.stop()
 
 
+def test_commands_about_what_is_no_trial_are_refused(pool: Pool) -> None:
+    searching = tuner(for_ever, pool)
+    running = searching.run(block=False)
+    within(30, lambda: len(running.experiment.trials) == 2, "two trials run")
+    for command in (searching.pause, searching.unpause, searching.stop_trial):
+        for trial_id in (77, -1):
+            with pytest.raises(ValueError, match=f"the search has no trial {trial_id}; its trials so far are 0 to 1"):
+                command(trial_id)
+        for wrong in ("a", None, True):
+            with pytest.raises(TypeError, match=f"trial_id must be an int, got {wrong!r}"):
+                command(wrong)  # type: ignore[arg-type]  # the mistake
+    with pytest.raises(TypeError, match="a configuration must be a dict of hyperparameters, got 'x'"):
+        searching.enqueue("x")  # type: ignore[arg-type]  # the mistake
+    running.stop()
+    running.wait(60)
+
+
 def test_what_keeps_it_from_beginning_is_raised_at_once(pool: Pool, home: Path) -> None:
     lock = open(__file__)  # something that cannot travel to a worker
     with lock, pytest.raises(NotSendableError):

@@ -39,6 +39,14 @@ def test_one_call_searches_with_what_is_usual(pool: Pool) -> None:
     assert experiment.metadata["scheduler"]["name"] == "FIFOScheduler"
 
 
+def test_points_to_evaluate_are_tried_first(pool: Pool) -> None:
+    points = [{"x": 0.25}, {"x": 0.75}]
+    experiment = fanwise.search(
+        returns, SPACE, metric="score", n_trials=3, n_workers=1, points_to_evaluate=points, pool=pool, quiet=True
+    )
+    assert list(experiment.trials["config_x"])[:2] == [0.25, 0.75]
+
+
 def test_another_scheduler_brings_its_own_metric(pool: Pool) -> None:
     scheduler = ASHA(metric="loss", max_t=3, grace_period=1)
     experiment = fanwise.tune.search(
@@ -54,8 +62,10 @@ def test_another_scheduler_brings_its_own_metric(pool: Pool) -> None:
         ({"n_trials": 3}, TypeError, "needs the name of the value to look at"),
         ({"metric": "loss"}, ValueError, "would run for ever: say n_trials=20"),
         ({"metric": "loss", "scheduler": RandomSearch(metric="loss"), "n_trials": 3}, TypeError, "leave out metric="),
-        ({"metric": "loss", "n_trial": 3}, ValueError, "would run for ever"),
+        ({"metric": "loss", "n_trial": 3}, TypeError, "did you mean 'n_trials'"),
         ({"metric": "loss", "n_trials": 3, "workers": 2}, TypeError, "did you mean 'n_workers'"),
+        ({"metrics": "loss", "n_trials": 3}, TypeError, "search has no option 'metrics'; did you mean 'metric'"),
+        ({"metric": "loss", "trials": 3}, TypeError, "search has no option 'trials'; did you mean 'n_trials'"),
     ],
 )
 def test_too_little_or_too_much_is_said_at_once(

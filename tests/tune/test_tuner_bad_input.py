@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import sqlite3
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fanwise.base.errors import ClosedError, LeaseError, NotSendableError, RecordError, SearchFailedError
+from fanwise.base.errors import ClosedError, LeaseError, NotInstalled, NotSendableError, RecordError, SearchFailedError
 from fanwise.pool import Pool
 from fanwise.testing.processes import running_processes
 from fanwise.tune import (
@@ -375,3 +376,25 @@ def test_a_record_of_another_version_is_told_with_both_versions(pool: Pool) -> N
     connection.close()
     with pytest.raises(RecordError, match=r"is of format 99, and this version of fanwise reads format \[2, 0\]"):
         load_experiment("kept")
+
+
+@pytest.mark.parametrize(
+    ("checkpoints", "error", "text"),
+    [
+        (3, TypeError, "checkpoints must be a folder or a URL, got 3 of type int"),
+        ("memory://x", ValueError, "what one process keeps in its memory the others do not see"),
+        ("nosuch://x", ValueError, "fsspec knows no nosuch://"),
+        ("locl://x", ValueError, "fsspec knows no locl://; did you mean 'local'?"),
+    ],
+)
+def test_a_place_for_checkpoints_that_trials_cannot_use_is_refused(
+    checkpoints: object, error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        tune(checkpoints=checkpoints)
+
+
+def test_a_place_for_checkpoints_names_the_library_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(NotInstalled, match=r"needs fsspec\. Install it: pip install fsspec"):
+        tune(checkpoints="s3://bucket/x")

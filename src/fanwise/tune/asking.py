@@ -43,7 +43,7 @@ from .record.restoring import fresh_tuning, restore
 from .record.writer import Record
 from .remote.commands import completed
 from .schedulers.protocol import Decision, Scheduler, Status
-from .schedulers.settings import checked_seed
+from .schedulers.settings import checked_objectives, checked_seed
 from .searchers.base import Mode, Objective, Searcher
 from .spaces import Space
 from .stopping import StoppingCriterion
@@ -101,6 +101,7 @@ class OpenSearch:
         self._chosen = chosen
         self._constraints = constraints
         self._in_flight: dict[int, tuple[AskedTrial, float]] = {}
+        self._reported: set[int] = set()  # of those in flight
         self._lock = threading.RLock()
         self._is_closed = False
         self._finish: Finish | None = None
@@ -176,10 +177,11 @@ class OpenSearch:
             self._record.commit()
             return trial
 
-    def report(self, trial: AskedTrial, /, *, checkpoint: str | None = None, **metrics: Any) -> Decision:
+    def report(self, trial: AskedTrial | int, /, *, checkpoint: str | None = None, **metrics: Any) -> Decision:
         """Report values of a trial. After STOP and PAUSE it is no longer in flight: run no more of it.
 
         Args:
+            trial: what `ask` returned, or its id.
             checkpoint: a name or path of yours with which it can go on from here; `ask` hands it out again.
             metrics: names and numbers; the scheduler's metric must be among them.
 
@@ -189,42 +191,47 @@ class OpenSearch:
         """
         values = plain_metrics(metrics)
         with self._lock:
-            began_s = self._check(trial, values)
-            decision = self._report(trial, values, began_s, checkpoint)
+            asked, began_s = self._check(trial, values)
+            decision = self._report(asked, values, began_s, checkpoint)
             if decision is not Decision.CONTINUE:
-                self._end(trial, Outcome("stopped"))
+                self._end(asked, Outcome("stopped"))
             self._record.commit()
             return decision
 
-    def tell(self, trial: AskedTrial, value: float | Mapping[str, Any] | None = None) -> Status:  # Any: numbers
+    def tell(self, trial: AskedTrial | int, value: float | Mapping[str, Any] | None = None) -> Status:  # Any: numbers
         """The trial has come to its end. Returns what it is now: Completed, or what the scheduler made of it.
 
         Args:
+            trial: what `ask` returned, or its id.
             value: a last report: the metric, or a dict with it. None: it has reported everything.
 
         Raises:
-            As `report`.
+            As `report`; and ValueError without a value, of a trial that has reported nothing.
         """
         metric = self._scheduler.objectives[0].metric
         values = None if value is None else plain_metrics(value if isinstance(value, Mapping) else {metric: value})
         with self._lock:
-            began_s = self._check(trial, values)
+            asked, began_s = self._check(trial, values)
             if values is not None:
-                self._report(trial, values, began_s, None)
-            status = self._end(trial, Outcome("returned"))
+                self._report(asked, values, began_s, None)
+            elif not asked.from_iter and asked.trial_id not in self._reported:
+                raise ValueError(
+                    f"trial {asked.trial_id} has reported nothing: tell(trial, value), or fail(trial, why) if it failed"
+                )
+            status = self._end(asked, Outcome("returned"))
             self._record.commit()
             return status
 
-    def fail(self, trial: AskedTrial, error: BaseException | str) -> None:
+    def fail(self, trial: AskedTrial | int, error: BaseException | str) -> None:
         """The trial has failed, and is over. ValueError: it is not in flight."""
         with self._lock:
-            self._check(trial, None)
+            asked, _ = self._check(trial, None)
             if isinstance(error, str):
                 outcome = Outcome("exception", error)
             else:
                 text = "".join(traceback.format_exception(error))
                 outcome = Outcome("exception", f"{type(error).__name__}: {error}", text)
-            self._end(trial, outcome)
+            self._end(asked, outcome)
             self._record.commit()
 
     def enqueue(self, config: Mapping[str, object]) -> None:
@@ -313,6 +320,7 @@ class OpenSearch:
         self, trial: AskedTrial, values: Mapping[str, object], began_s: float, checkpoint: str | None
     ) -> Decision:
         now_s = self._now_s()
+        self._reported.add(trial.trial_id)
         fact = facts.Reported(now_s, trial.trial_id, trial.attempt, values, now_s - began_s, checkpoint)
         answer = self._hand_in(fact)[0]
         assert isinstance(answer, Answer), "the values were looked at"
@@ -320,21 +328,23 @@ class OpenSearch:
 
     def _end(self, trial: AskedTrial, outcome: Outcome) -> Status:
         _, began_s = self._in_flight.pop(trial.trial_id)
+        self._reported.discard(trial.trial_id)
         now_s = self._now_s()
         orders = self._hand_in(facts.Ended(now_s, trial.trial_id, trial.attempt, outcome, now_s - began_s))
         self._hand_in(facts.Free(now_s, trial.trial_id, trial.attempt))
         return next(order.status for order in orders if isinstance(order, Judged))
 
-    def _check(self, trial: object, values: Mapping[str, object] | None) -> float:
-        """When the trial began, or the error in what was handed in."""
+    def _check(self, trial: object, values: Mapping[str, object] | None) -> tuple[AskedTrial, float]:
+        """The trial and when it began, or the error in what was handed in."""
         self._check_open()
-        if not isinstance(trial, AskedTrial):
-            raise TypeError(f"a trial is what ask() returned, got {trial!r}")
-        asked, began_s = self._in_flight.get(trial.trial_id, (None, 0.0))
-        if asked != trial:
+        if isinstance(trial, bool) or not isinstance(trial, AskedTrial | int):
+            raise TypeError(f"a trial is what ask() returned, or its id, got {trial!r}")
+        trial_id = trial if isinstance(trial, int) else trial.trial_id
+        asked, began_s = self._in_flight.get(trial_id, (None, 0.0))
+        if asked is None or trial not in (asked, trial_id):
             known = ", ".join(map(str, self._in_flight)) or "none"
             raise ValueError(
-                f"trial {trial.trial_id} is not in flight: it was told, stopped, paused or asked for anew. "
+                f"trial {trial_id} is not in flight: it was told, stopped, paused or asked for anew. "
                 f"In flight: {known}."
             )
         if values is not None:
@@ -342,7 +352,7 @@ class OpenSearch:
             problem = problem_with(values, scheduler.objectives, scheduler.resource_attr, self._constraints)
             if problem is not None:
                 raise ValueError(problem)
-        return began_s
+        return asked, began_s
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -359,11 +369,12 @@ class OpenSearch:
 
 def open_search(
     space: Space | Mapping[str, Any],  # Any: domains and constants
-    scheduler: Scheduler | str,
+    scheduler: Scheduler | str | Sequence[str],
     *,
-    mode: Mode = "min",
+    mode: Mode | Sequence[Mode] = "min",
     searcher: Searcher | str | None = None,
     constraints: Sequence[str] = (),
+    points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
     name: str | None = None,
     stop: StoppingCriterion | None = None,
     random_seed: int | None = None,
@@ -377,11 +388,12 @@ def open_search(
 
     Args:
         space: names to domains and constants, or a `Space`.
-        scheduler: such as `ASHA(...)`; or the name of a metric: then every trial runs to its end.
-        mode: "min" or "max", for the name of a metric.
+        scheduler: such as `ASHA(...)`; or the name of a metric, or several: then every trial runs to its end.
+        mode: "min" or "max", for the name of a metric; of several for all or for each.
         searcher: for the name of a metric: what chooses configurations, an object or a name ("random", "forest", ...);
             None: one is chosen and recorded; an experiment that goes on keeps it.
         constraints: what every report must meet, such as ["latency_ms <= 20"], where the scheduler has none.
+        points_to_evaluate: for the name of a metric: configurations to try first.
         name: of the experiment; None: made from the time.
         stop: when there are no more trials; None: when you stop asking.
         random_seed: of the search; None: the scheduler's, else drawn.
@@ -402,14 +414,21 @@ def open_search(
         checked_stop(stop)
     folder_name = new_name("asked", time.time(), os.urandom(8)) if name is None else check_name(name)
     path = experiments_folder() / folder_name
-    metric = scheduler if isinstance(scheduler, str) else None
-    before = _kept(path, Objective(metric, mode)) if metric is not None and searcher is None and path.exists() else None
+    metric = scheduler if isinstance(scheduler, str | list | tuple) else None
+    goes_on = metric is not None and searcher is None and points_to_evaluate is None and path.exists()
+    before = _kept(path, checked_objectives(metric, mode)) if goes_on and metric is not None else None
     if before is not None:
         asked, chosen = before, None
     else:
-        given = None if isinstance(scheduler, str) else scheduler
         asked, chosen = scheduler_for(
-            given, metric=metric, mode=mode, searcher=searcher, space=whole, stop=stop, n_workers=1
+            None if isinstance(scheduler, str | list | tuple) else scheduler,  # type: ignore[arg-type]  # checked there
+            metric=metric,
+            mode=mode,
+            searcher=searcher,
+            points_to_evaluate=points_to_evaluate,
+            space=whole,
+            stop=stop,
+            n_workers=1,
         )
     if stop is not None:
         stop.reference_losses(asked.objectives)
@@ -428,13 +447,13 @@ def open_search(
     )
 
 
-def _kept(path: Path, objective: Objective) -> Scheduler:
-    """What was chosen when the experiment began. ValueError: it was for another objective."""
+def _kept(path: Path, objectives: Sequence[Objective]) -> Scheduler:
+    """What was chosen when the experiment began. ValueError: it was for other objectives."""
     scheduler = load_program(path).scheduler
-    if scheduler.objectives != (objective,):
-        was = " and ".join(f"{each.metric!r} ({each.mode})" for each in scheduler.objectives)
+    if scheduler.objectives != tuple(objectives):
+        both = (scheduler.objectives, objectives)
+        was, asked = (" and ".join(f"{each.metric!r} ({each.mode})" for each in them) for them in both)
         raise ValueError(
-            f"the experiment {path.name!r} cannot go on with something else: it optimises {was}, "
-            f"and not {objective.metric!r} ({objective.mode})"
+            f"the experiment {path.name!r} cannot go on with something else: it optimises {was}, and not {asked}"
         )
     return scheduler

@@ -4,7 +4,7 @@
                  /COMPLETE     written last: a folder without it is no checkpoint
 
 A root without a URL scheme is a folder, and a checkpoint comes to its name by one rename after its files are on the
-disk. Any other root goes through fsspec (s3://, gs://, memory://, ...): files are written to a local folder first and
+disk. Any other root goes through fsspec (s3://, gs://, ...): files are written to a local folder first and
 copied, and the mark follows when all of them are there.
 """
 
@@ -22,7 +22,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, final
 
-from ..base.errors import CheckpointError
+from ..base.errors import CheckpointError, NotInstalled
+from ..base.nearest import did_you_mean
 from ..base.text import counted
 
 _log = logging.getLogger(__name__)
@@ -41,6 +42,39 @@ def is_local(root: str) -> bool:
 def checkpoint_root(folder: Path, name: str, given: str | None) -> str:
     """Where an experiment keeps its checkpoints: in its folder, or in one of its name below what was given."""
     return str(folder / "checkpoints") if given is None else f"{given.rstrip('/')}/{name}"
+
+
+def checked_root(given: object) -> str | None:
+    """Where checkpoints shall go; None: in the experiment's folder.
+
+    Raises:
+        TypeError, ValueError: it is no place, or one that the processes of trials do not share.
+        NotInstalled: what knows such places is not there.
+    """
+    if given is None:
+        return None
+    if not isinstance(given, str | os.PathLike) or not isinstance(root := os.fspath(given), str):
+        raise TypeError(f"checkpoints must be a folder or a URL, got {given!r} of type {type(given).__name__}")
+    if is_local(root):
+        return root
+    scheme = root.partition("://")[0]
+    if scheme == "memory":
+        raise ValueError(
+            f"checkpoints={root!r}: what one process keeps in its memory the others do not see, and trials are "
+            f"processes of their own. Name a folder, or leave it out."
+        )
+    try:
+        import fsspec
+    except ImportError as error:
+        raise NotInstalled(f"checkpoints={root!r} needs fsspec. Install it: pip install fsspec.") from error
+    try:
+        fsspec.get_filesystem_class(scheme)
+    except ValueError as error:
+        known = [name for name in fsspec.available_protocols() if name != "memory"]
+        raise ValueError(f"checkpoints={root!r}: fsspec knows no {scheme}://{did_you_mean(scheme, known)}") from error
+    except ImportError as error:
+        raise NotInstalled(f"checkpoints={root!r} needs a library that is not there: {error}.") from error
+    return root
 
 
 def save_checkpoint(root: str, name: str, save: Callable[[Path], object], scratch: Callable[[], Path]) -> None:

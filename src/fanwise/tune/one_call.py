@@ -1,8 +1,10 @@
 """The whole of a search in one call."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ..base.nearest import did_you_mean
 from .experiment import Experiment
 from .schedulers.protocol import Scheduler
 from .searchers.base import Mode, Searcher
@@ -22,6 +24,7 @@ def search(
     seconds: float | None = None,
     n_workers: int | None = None,
     searcher: Searcher | str | None = None,
+    points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
     scheduler: Scheduler | None = None,
     **options: Any,  # Any: the Tuner's
 ) -> Experiment:
@@ -38,6 +41,7 @@ def search(
         n_workers: trials at a time; None: as many as the machine has devices for.
         searcher: what chooses configurations, an object or a name ("random", "forest", "tpe", ...); None: one is
             chosen by the objectives, space, budget and number of workers, said on screen, and recorded.
+        points_to_evaluate: configurations to try first; what one leaves out is drawn at random.
         scheduler: ends trials early, such as `ASHA(...)`; None: every trial runs to its end.
         options: further ones of `Tuner`, such as name=, callbacks= or quiet=.
 
@@ -48,6 +52,11 @@ def search(
     >>> experiment.best.config
     {'learning_rate': 0.0123}
     """
+    known = [*inspect.signature(search).parameters, *inspect.signature(Tuner).parameters]
+    known = [name for name in dict.fromkeys(known) if name not in ("options", "stop")]
+    for name in options:
+        if name not in known:
+            raise TypeError(f"search has no option {name!r}{did_you_mean(name, known)}")
     if n_trials is None and seconds is None:
         raise ValueError("search() would run for ever: say n_trials=20, seconds=600, or both")
     stop = StoppingCriterion(max_num_trials_started=n_trials, max_wallclock_time=seconds)
@@ -59,6 +68,7 @@ def search(
         metric=metric,
         mode=mode,
         searcher=searcher,
+        points_to_evaluate=points_to_evaluate,
         constraints=constraints,
         n_workers=n_workers,
         **options,

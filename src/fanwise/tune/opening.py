@@ -56,6 +56,7 @@ def scheduler_for(
     metric: str | Sequence[str] | None,
     mode: Mode | Sequence[Mode],
     searcher: Searcher | str | None,
+    points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
     space: Space,
     stop: StoppingCriterion | None,
     n_workers: int,
@@ -67,9 +68,10 @@ def scheduler_for(
         ValueError: no searcher has the name.
     """
     if scheduler is not None:
-        if metric is not None or mode != "min" or searcher is not None:
+        if metric is not None or mode != "min" or searcher is not None or points_to_evaluate is not None:
             raise TypeError(
-                "a scheduler has its own metric, mode and searcher: leave out metric=, mode= and searcher= here"
+                "a scheduler has its own metric, mode, searcher and points_to_evaluate: leave out metric=, mode=, "
+                "searcher= and points_to_evaluate= here"
             )
         check_scheduler(scheduler)
         return scheduler, None
@@ -83,7 +85,8 @@ def scheduler_for(
             most_trials=None if stop is None else stop.most_trials,
             n_workers=n_workers,
         )
-    return FIFOScheduler(searcher_of(searcher if chosen is None else chosen.name), metric=metric, mode=mode), chosen
+    made = searcher_of(searcher if chosen is None else chosen.name)
+    return FIFOScheduler(made, metric=metric, mode=mode, points_to_evaluate=points_to_evaluate), chosen
 
 
 def checked_stop(stop: object) -> StoppingCriterion:

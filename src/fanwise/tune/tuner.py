@@ -34,7 +34,7 @@ from ..pool.specs import Packed
 from .background import RunningSearch
 from .callbacks.events import SearchEnded, SearchStarted
 from .callbacks.listening import Listening, checked_callbacks
-from .checkpoints import CheckpointStore, checkpoint_root
+from .checkpoints import CheckpointStore, checked_root, checkpoint_root
 from .constraints import checked_constraints, constraints_of
 from .decisions import facts
 from .decisions.facts import Fact
@@ -58,7 +58,7 @@ from .record.progress import Progress
 from .record.reading import read_meta
 from .record.restoring import fresh_tuning, last_settings, restore
 from .record.writer import Record
-from .remote.commands import command_for, completed
+from .remote.commands import check_is_trial, command_for, completed
 from .remote.listening import CommandListener
 from .reporting import run_objective
 from .runner import Plan, Search
@@ -102,6 +102,7 @@ class Tuner:
             one is chosen by the objectives, space, budget and number of workers, said on screen, and recorded.
         constraints: what every report must meet, such as ["latency_ms <= 20"], where the scheduler has none: a trial
             that does not is never the best as long as another one does.
+        points_to_evaluate: without a scheduler: configurations to try first; what one leaves out is drawn at random.
         n_workers: trials at a time; None: as many as the machine has devices for.
         devices_per_trial: GPUs for each trial where there are GPUs (below 1: a share of one), else CPUs; 0: one CPU
             and no GPU.
@@ -110,8 +111,8 @@ class Tuner:
         max_equal_failures: the search fails when its first so many trials all fail in the same way, or all trials of it
             fail; None: never.
         retries: how often a trial that crashed is tried again, from its last checkpoint.
-        checkpoints: where trials keep their checkpoints, a folder or any URL that fsspec knows; None: in the
-            experiment's folder.
+        checkpoints: where trials keep their checkpoints, a folder or any URL that fsspec knows and that other processes
+            see; None: in the experiment's folder.
         keep_checkpoints: keep the last checkpoint of every trial, and not only of the best and of those that may go on.
         name: of the experiment and its folder; None: made from the objective's name and the time.
         print_update_interval: seconds between two tables where the output is no terminal.
@@ -131,6 +132,7 @@ class Tuner:
             points_to_evaluate outside the space.
         FileExistsError: an experiment of this name exists.
         LeaseError: more devices for a trial than there are.
+        NotInstalled: the library for the place of the checkpoints is not there.
 
     Attributes:
         name: of the experiment; `load_experiment(name)` reads it, also while it runs.
@@ -150,6 +152,7 @@ class Tuner:
         mode: Mode | Sequence[Mode] = "min",
         searcher: Searcher | str | None = None,
         constraints: Sequence[str] = (),
+        points_to_evaluate: Sequence[Mapping[str, object]] | None = None,
         n_workers: int | None = None,
         devices_per_trial: int | float = 1,
         trial_timeout_s: float | None = None,
@@ -188,6 +191,7 @@ class Tuner:
             metric=metric,
             mode=mode,
             searcher=searcher,
+            points_to_evaluate=points_to_evaluate,
             space=self.space,
             stop=stop,
             n_workers=self.n_workers,
@@ -210,7 +214,7 @@ class Tuner:
         self._resumes = False
         self._search: Search | None = None
         self._hub: Hub | None = None
-        self._checkpoints = None if checkpoints is None else os.fspath(checkpoints)
+        self._checkpoints = checked_root(checkpoints)
         self._devices_per_trial = devices_per_trial
         self._timing: dict[str, Any] = {  # Any: settings of `Tuning`, which checks them
             "trial_timeout_s": trial_timeout_s,
@@ -385,26 +389,40 @@ class Tuner:
         self._command(lambda now_s: facts.Interrupt(now_s, reason))
 
     def pause(self, trial_id: int) -> None:
-        """Pause a trial at its next report; it keeps its last checkpoint, its worker goes on. By any thread."""
-        self._command(lambda now_s: facts.Command(now_s, "pause", trial_id))
+        """Pause a trial at its next report; it keeps its last checkpoint, its worker goes on. By any thread.
+
+        Nothing happens to a trial that is over.
+
+        Raises:
+            TypeError, ValueError: it is no trial of the search.
+            ClosedError: the search does not run.
+        """
+        self._command_trial("pause", trial_id)
 
     def unpause(self, trial_id: int) -> None:
-        """Go on with a trial that was paused by hand. By any thread."""
-        self._command(lambda now_s: facts.Command(now_s, "resume", trial_id))
+        """Go on with a trial that was paused by hand. By any thread; raises as `pause`."""
+        self._command_trial("resume", trial_id)
 
     def stop_trial(self, trial_id: int) -> None:
-        """End one trial for good. By any thread."""
-        self._command(lambda now_s: facts.Command(now_s, "stop", trial_id))
+        """End one trial for good. By any thread; raises as `pause`."""
+        self._command_trial("stop", trial_id)
 
     def enqueue(self, config: Mapping[str, object]) -> None:
         """Try this configuration next; what it leaves out is drawn at random. By any thread.
 
         Raises:
-            ValueError: it is not of the space.
+            TypeError, ValueError: it is no dict, or not of the space.
             ClosedError: the search does not run.
         """
         complete = completed(config, self.space, self.seed)
         self._command(lambda now_s: facts.Enqueued(now_s, complete))
+
+    def _command_trial(self, what: Literal["pause", "resume", "stop"], trial_id: int) -> None:
+        if isinstance(trial_id, bool) or not isinstance(trial_id, int):
+            raise TypeError(f"trial_id must be an int, got {trial_id!r} of type {type(trial_id).__name__}")
+        if self._search is not None:
+            check_is_trial(trial_id, self._search.progress)
+        self._command(lambda now_s: facts.Command(now_s, what, trial_id))
 
     def _command(self, make: Callable[[float], Fact]) -> None:
         search, hub = self._search, self._hub

@@ -52,7 +52,13 @@ def command_for(word: str, args: Sequence[object], *, progress: Progress, space:
 
 
 def completed(config: Mapping[str, object], space: Space, seed: int) -> dict[str, object]:
-    """The configuration with what it leaves out drawn at random, the same for the same one. ValueError: not of it."""
+    """The configuration with what it leaves out drawn at random, the same for the same one.
+
+    Raises:
+        TypeError, ValueError: it is no dict, or not of the space.
+    """
+    if not isinstance(config, Mapping):
+        raise TypeError(f"a configuration must be a dict of hyperparameters, got {config!r}")
     return space.complete(config, Chance(f"{seed}/enqueued/{sorted(config.items(), key=str)!r}"))
 
 
@@ -106,7 +112,13 @@ def _living(trial_id: int, progress: Progress) -> Status:
     status = progress.state_of(trial_id)
     if status in (Status.IN_PROGRESS, Status.PAUSED):
         return status
+    check_is_trial(trial_id, progress)
+    raise ValueError(f"trial {trial_id} is over")
+
+
+def check_is_trial(trial_id: int, progress: Progress) -> None:
+    """ValueError for one that has not started."""
     if 0 <= trial_id < progress.num_trials:
-        raise ValueError(f"trial {trial_id} is over")
+        return
     there = f"its trials so far are 0 to {progress.num_trials - 1}" if progress.num_trials else "it has none yet"
     raise ValueError(f"the search has no trial {trial_id}; {there}")

@@ -301,6 +301,37 @@ def test_gradients_and_parameters_that_a_step_would_not_see_are_refused() -> Non
         step(X)
 
 
+CHANGES: dict[str, tuple[Any, str]] = {  # Any: changes a Sequential
+    "a layer more": (lambda m: m.append(nn.Linear(2, 2)), "'2.weight' is new, and 1 more"),
+    "another layer": (lambda m: m.__setitem__(0, nn.Linear(4, 2)), "'0.weight' is another, and 1 more"),
+    "a parameter": (lambda m: m[1].register_parameter("slope", nn.Parameter(torch.ones(()))), "'1.slope' is new"),
+    "buffers alone": (lambda m: m.append(nn.BatchNorm1d(2, affine=False)), "'2' is new"),
+    "a class of the program's": (lambda m: m.append(type("Doubling", (nn.Identity,), {})()), "'2' is new"),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_what_a_model_has_got_since_its_step_was_made_is_named_before_anything_is_done(what: str) -> None:
+    change, said = CHANGES[what]
+    model = nn.Sequential(nn.Linear(4, 2), nn.ReLU())
+    step = step_of(model)
+    step(X)
+    change(model)
+    before = [param.detach().clone() for param in model.parameters()]
+    with pytest.raises(ValueError, match=rf"the model has changed since step 0 was made: {said}\.(.|\n)*anew"):
+        step(X)
+    assert all(map(torch.equal, before, model.parameters()))
+    step_of(model)(X)
+
+
+def test_layers_without_a_state_may_come_and_go_between_steps() -> None:
+    model = nn.Sequential(nn.Linear(4, 2), nn.ReLU())
+    step = step_of(model)
+    for layer in (nn.Tanh(), nn.Identity()):
+        model[1] = layer
+        step(X)
+
+
 def test_gradients_of_two_passes_in_one_memory_are_refused() -> None:
     same = torch.zeros(2, 4)
 
@@ -484,6 +515,42 @@ def test_verify_finds_on_one_device_what_depends_on_more_than_the_shard() -> Non
     fanwise.run(train, devices="cpu", progress=False)
     refused(train, "shard 0 was executed twice, and the loss is not the same", verify=2)
     refused(train, "verify must be at least 0, got -1", verify=-1)
+    with pytest.raises(TypeError, match="verify must be a whole number, got True"):
+        fanwise.run(train, devices="cpu", verify=True)
+
+
+@pytest.mark.parametrize("late", [5, 8, 9, 17])
+def test_verify_finds_a_counter_that_begins_to_matter_in_whichever_batch(late: int) -> None:
+    def train(run: Run) -> None:
+        calls = 0
+
+        def counting(m: nn.Module, x: Tensor) -> Tensor:
+            nonlocal calls
+            calls += 1
+            return losses(m, x) * (2 if calls > late else 1)
+
+        step = step_of(nn.Linear(4, 2), counting, run)
+        for _ in range(5):
+            step(X)
+
+    fanwise.run(train, devices="cpu", progress=False)
+    refused(train, rf"before batch {late // 4 - (late % 4 == 0)} of step 0 shard . was executed twice", verify=1)
+
+
+def test_verify_leaves_what_a_loss_has_left_as_if_it_had_not_looked() -> None:
+    said: list[float] = []
+
+    def train(run: Run) -> None:
+        def telling(m: nn.Module, x: Tensor) -> Tensor:
+            said.append(float(x.sum()))
+            return losses(m, x)
+
+        step = step_of(nn.Linear(4, 2), telling, run)
+        for _ in range(3):
+            step(X)
+
+    fanwise.run(train, devices="cpu", progress=False, verify=1)
+    assert said == [float(part.sum()) for part in torch.tensor_split(X, 4)] * 3
 
 
 def test_verify_changes_no_bit() -> None:

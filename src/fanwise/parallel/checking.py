@@ -134,6 +134,8 @@ def check_name(setting: str, value: object, known: Sequence[str]) -> None:
 def whole_number(name: str, value: SupportsIndex, *, least: int) -> int:
     """The value as an int. Raises TypeError for what is none, ValueError for one below `least`."""
     try:
+        if isinstance(value, bool):  # verify=True, say: a number of what?
+            raise TypeError
         number = operator.index(value)
     except TypeError:
         raise TypeError(f"{name} must be a whole number, got {value!r}") from None

@@ -1,6 +1,7 @@
 """Habits of other ways to train that a run would not notice, in the thread of a training function.
 
-    optimizer.step()            of an optimizer that run.step updates: refused; of another one: said once
+    optimizer.step()            of an optimizer that run.step updates: refused; in a pass of a shard, of what the step
+                                looks after: refused; where a step has dropped the gradients: refused; else said once
     DistributedSampler          refused by name: it would leave out samples
     another sampler by rank     refused too, where a DataLoader begins with it: it has a rank, and a number of ranks
 
@@ -10,11 +11,12 @@ under way in this process. Threads that are in no run are left alone.
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -22,9 +24,13 @@ _log = logging.getLogger(__name__)
 
 
 class _InRun(threading.local):
-    """Of this thread. `owns`: whether an optimizer is one of the run's; None: no run. `updates`: a step updates now."""
+    """Of this thread. `owns`: whether an optimizer is one of the run's; None: no run. `updates`: a step updates now.
+
+    `has_dropped`: whether a step has dropped gradients of some parameters.
+    """
 
     owns: Callable[[torch.optim.Optimizer], bool] | None = None
+    has_dropped: Callable[[Sequence[Tensor]], bool] | None = None
     updates = False
     has_said = False
 
@@ -32,6 +38,9 @@ class _InRun(threading.local):
 _here = _InRun()
 _lock = threading.Lock()
 _runs = 0
+# Of passes of shards that are under way, in any thread, since a backward pass may have threads of its own: the ids of
+# all parameters that are not to be updated meanwhile.
+_passes: list[frozenset[int]] = []
 _leaving: list[Callable[[], None]] = []
 # Their methods are replaced for a while.
 _samplers: Any = DistributedSampler  # Any: a class
@@ -39,15 +48,22 @@ _loaders: Any = DataLoader  # Any: a class
 
 
 @contextmanager
-def watched(owns: Callable[[torch.optim.Optimizer], bool]) -> Iterator[None]:
-    """A training function runs in this block and thread; `owns` knows the optimizers that its steps update."""
-    before = _here.owns, _here.updates, _here.has_said
+def watched(
+    owns: Callable[[torch.optim.Optimizer], bool], has_dropped: Callable[[Sequence[Tensor]], bool]
+) -> Iterator[None]:
+    """A training function runs in this block and thread.
+
+    Args:
+        owns: knows the optimizers that its steps update. has_dropped: knows whether a step has dropped the gradient of
+            any of these parameters.
+    """
+    before = _here.owns, _here.has_dropped, _here.updates, _here.has_said
     _enter()
-    _here.owns, _here.updates, _here.has_said = owns, False, False
+    _here.owns, _here.has_dropped, _here.updates, _here.has_said = owns, has_dropped, False, False
     try:
         yield
     finally:
-        _here.owns, _here.updates, _here.has_said = before
+        _here.owns, _here.has_dropped, _here.updates, _here.has_said = before
         _leave()
 
 
@@ -59,6 +75,16 @@ def updating() -> Iterator[None]:
         yield
     finally:
         _here.updates = before
+
+
+@contextmanager
+def passing(looked_after: frozenset[int]) -> Iterator[None]:
+    """Shards are executed in this block; these are the ids of the parameters of all modules of the step."""
+    _passes.append(looked_after)
+    try:
+        yield
+    finally:
+        _passes.remove(looked_after)
 
 
 def hooks() -> int:
@@ -98,6 +124,8 @@ def _leave() -> None:
 
 
 def _before_step(optimizer: torch.optim.Optimizer, *_: object) -> None:
+    if _passes and (_here.owns is None or not _here.owns(optimizer)):
+        _check_pass(optimizer)
     if _here.owns is None or _here.updates:
         return
     if _here.owns(optimizer):
@@ -108,6 +136,18 @@ def _before_step(optimizer: torch.optim.Optimizer, *_: object) -> None:
             "  right:  step(batch)\n"
             "  right:  optimizer.register_step_pre_hook(fn)   # fn sees the gradients of the batch, to log or clip"
         )
+    if _here.has_dropped is not None:
+        params = _params(optimizer)
+        if all(param.grad is None for param in params) and _here.has_dropped(params):
+            raise ValueError(
+                f"{type(optimizer).__name__}.step() was called by the training function, and its parameters have no "
+                f"gradients: the loss of a run.step leads to them, and a step keeps no gradients but those of its own "
+                f"model, on any number of devices.\n"
+                f"  wrong:  step = run.step(model, optimizer, loss_fn)      # loss_fn calls head as well\n"
+                f"          step(batch); optimizer_of_head.step()\n"
+                f"  right:  both = nn.ModuleDict({{'model': model, 'head': head}})\n"
+                f"          step = run.step(both, optimizer, loss_fn)       # optimizer of both.parameters()"
+            )
     if not _here.has_said:
         _here.has_said = True
         _log.warning(
@@ -117,6 +157,24 @@ def _before_step(optimizer: torch.optim.Optimizer, *_: object) -> None:
             "  right:  step = run.step(model, optimizer, loss_fn); step(batch)",
             type(optimizer).__name__,
         )
+
+
+def _check_pass(optimizer: torch.optim.Optimizer) -> None:
+    """Raises ValueError for an update of what the shards that are under way use."""
+    held = {id(param) for param in _params(optimizer)}
+    if any(not held.isdisjoint(looked_after) for looked_after in list(_passes)):
+        raise ValueError(
+            f"{type(optimizer).__name__}.step() was called in a forward or backward pass of a run.step, of parameters "
+            f"that the shards of the batch use: each would find them changed by those that its process has executed "
+            f"before, and the gradient of a batch is not there before all shards are.\n"
+            f"  wrong:  param.register_post_accumulate_grad_hook(lambda _: optimizer.step())\n"
+            f"  right:  run.step(model, optimizer, loss_fn)           # updates once a batch\n"
+            f"  right:  optimizer.register_step_pre_hook(fn)          # fn sees the gradients of the batch"
+        )
+
+
+def _params(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [param for group in optimizer.param_groups for param in group["params"]]
 
 
 def _check_loader(loader: Any) -> None:  # Any: a DataLoader

@@ -26,12 +26,16 @@ def mark(tensor: Tensor) -> str:
 
 
 def marks_of_modules(modules: Mapping[str, nn.Module]) -> dict[str, str]:
-    """A mark of each parameter and buffer of modules, by name; "" is the model, which is not named."""
+    """A mark of each parameter and buffer of modules, by name, and whether it is frozen; "" is the model, not named."""
     return {
-        ".".join(filter(None, (prefix, name))): mark(tensor)
+        ".".join(filter(None, (prefix, name))): mark(tensor) + _frozen(tensor)
         for prefix, module in modules.items()
         for name, tensor in (*module.named_parameters(), *module.named_buffers())
     }
+
+
+def _frozen(tensor: Tensor) -> str:
+    return ", frozen" if isinstance(tensor, nn.Parameter) and not tensor.requires_grad else ""
 
 
 def marks_of_batch(content: Content, called: str) -> dict[str, str]:

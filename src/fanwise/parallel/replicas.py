@@ -9,7 +9,6 @@ shared - gradients, buffers that change, the stream of random numbers - begins a
 """
 
 import random
-import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from ..tensor.random.keys import Key
 from .attributes import Attributes
 from .buffers import Buffers
 from .chance import Generator, HostStreams, generators_of, own_streams, stream
+from .compiled import Compiled, compiled_parts
 from .gradients import Changed, Partial, add, check_apart
 from .losses import LossReader
 from .reached import modules_reached, reached
@@ -65,10 +65,11 @@ class Device(Protocol):
 class Replica:
     """The model of one memory, and what is needed to differentiate its loss.
 
-    `modules`: the model, whose name is "", and others that the loss reaches. `others`: the parameters of these.
+    `modules`: the model, whose name is "", and others that the loss reaches. `others`: the parameters of these,
+    and those that the loss names by themselves; `dropped`: ids of such as had a gradient after a shard.
     `generators`: that a shard draws from, those of the model's device; `own_generators`: that the program has made.
     `looks`: what a shard may do that nobody knows of is looked for. `known`: ids of all modules and their parts.
-    `is_compiled`: for one shape at a time.
+    `compiled`: parts of model, loss and modules.
     """
 
     model: nn.Module
@@ -79,12 +80,13 @@ class Replica:
     buffers: Buffers
     reader: LossReader
     attributes: Attributes
-    others: list[nn.Parameter]
+    others: list[Tensor]
     own_generators: list[Generator]
     device: torch.device = _CPU
     looks: bool = False
+    dropped: set[int] = field(default_factory=set)
     known: set[int] = field(init=False)
-    is_compiled: bool = field(init=False)
+    compiled: Compiled = field(init=False)
     generators: tuple[torch.Generator, ...] = field(init=False)
     host_streams: HostStreams = field(init=False)
 
@@ -92,14 +94,14 @@ class Replica:
         self.generators = generators_of(self.device)
         self.host_streams = HostStreams()
         self.known = {id(each) for module in self.modules.values() for each in module.modules()}
-        self.is_compiled = is_compiled(self.model, self.loss_fn)
+        self.compiled = compiled_parts(self.modules, self.loss_fn)
 
     def differentiate(self, work: ShardWork, key: Key) -> Partial:
         """Forward and backward of one shard. The gradients are moved out of the parameters."""
         own = key.fold_in(work.index)
 
         def passes() -> tuple[Tensor, float]:
-            strangers = strangers_refused(self.known) if self.looks and not self.is_compiled else nullcontext()
+            strangers = strangers_refused(self.known) if self.looks and not self.compiled.any_part else nullcontext()
             streams = own_streams(own, self.own_generators) if self.own_generators else nullcontext()
             with stream(own, self.generators), streams, strangers:
                 loss, count = self.loss(work)
@@ -126,7 +128,9 @@ class Replica:
     def forget_others(self) -> None:
         """Gradients that the loss has left in modules which this step does not train."""
         for param in self.others:
-            param.grad = None
+            if param.grad is not None:
+                param.grad = None
+                self.dropped.add(id(param))
 
     def loss(self, work: ShardWork) -> tuple[Tensor, float]:
         """The summed loss of one shard, with its graph, and what it counts."""
@@ -153,11 +157,13 @@ def replica_of(
 ) -> Replica:
     """For one step; see `Run.step`."""
     own = {id(module) for module in model.modules()}
-    named = {f"also[{place}]": module for place, module in enumerate(also)}
-    found = {**named, **modules_reached(loss_fn), **modules_reached(model)}
+    further = {f"also[{place}]": module for place, module in enumerate(also)}
+    found = {**further, **modules_reached(loss_fn), **modules_reached(model)}
     modules = {"": model} | {name: module for name, module in found.items() if id(module) not in own}
     params = {id(param): param for param in model.parameters()}
-    others = {id(param): param for module in modules.values() for param in module.parameters()}
+    others: dict[int, Tensor] = {id(each): each for module in modules.values() for each in module.parameters()}
+    named = (each.value for root in (loss_fn, model) for each in reached(root))
+    others |= {id(each): each for each in named if isinstance(each, Tensor) and each.is_leaf and each.requires_grad}
     return Replica(
         model,
         modules,
@@ -179,17 +185,6 @@ def _generators_in(loss_fn: LossFn, model: nn.Module) -> list[Generator]:
     shared = {id(torch.default_generator), id(random.random.__self__)}  # type: ignore[attr-defined]  # the module's
     made = {id(each): each for each in found if isinstance(each, Generator) and id(each) not in shared}
     return list(made.values())
-
-
-def is_compiled(model: nn.Module, loss_fn: LossFn) -> bool:
-    """Whether model or loss, or a part, is compiled for each shape by itself: without dynamic=True."""
-    found = [*model.modules(), *(each.value for each in reached(loss_fn)), loss_fn]
-    return any(
-        (hasattr(each, "_orig_mod") and getattr(each.dynamo_ctx, "_dynamic", None) is not True)
-        or getattr(each, "_compiled_call_impl", None) is not None
-        or (isinstance(each, types.FunctionType) and hasattr(each, "_torchdynamo_orig_callable"))
-        for each in found
-    )
 
 
 class LocalDevice:

@@ -77,6 +77,7 @@ class Run:
         self._plan = plan
         self._fixed = fixed  # what the user asked for by name, so that a checkpoint must agree
         self._steps: list[Step] = []
+        self._dropped: list[set[int]] = []  # of steps: ids of parameters whose gradients they have dropped
         self._sums_by: dict[int, list[tuple[list[nn.Parameter], Sums]]] = {}  # of steps, by the id of their optimizer
         self._settings: dict[int, list[dict[str, Any]]] = {}  # Any: of optimizers, by id, as a checkpoint has them
         self._objects: dict[str, Stateful] = {}
@@ -98,7 +99,10 @@ class Run:
     @contextmanager
     def watched(self) -> Iterator[None]:
         """The training function runs in this block: what it does beside the run is said, or refused."""
-        with habits.watched(lambda optimizer: id(optimizer) in self._sums_by):
+        with habits.watched(
+            lambda optimizer: id(optimizer) in self._sums_by,
+            lambda params: any(id(param) in dropped for dropped in self._dropped for param in params),
+        ):
             yield
             if not self._team.catching_up:
                 for step in self._steps:
@@ -220,6 +224,7 @@ class Run:
             line=self._line,
         )
         self._steps.append(made)
+        self._dropped.append(replica.dropped)
         self._register(_free_name("step", self._objects, made), made)
         return made
 

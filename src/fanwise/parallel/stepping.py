@@ -17,10 +17,11 @@ from torch.nn.utils import clip_grad_norm_
 from ..tensor.random.keys import Key
 from .batches import Batch, batch_of
 from .blocked import BlockedStep, pays
-from .checking import check_compiled, check_no_gradients, check_optimizer
+from .checking import check_compiled, check_no_gradients
 from .gradients import Partial, add, add_grads, check_apart
-from .habits import updating
+from .habits import passing, updating
 from .loss_scale import LossScale, take_off
+from .parts import Parts
 from .plans import Plan
 from .progress_line import ProgressLine
 from .replicas import Device, Replica, ShardWork, noted
@@ -80,7 +81,8 @@ class Step:
         self._accumulate = accumulate
         self._line = line
         self._verifier = verifier
-        self._held = sum(len(group["params"]) for group in optimizer.param_groups)
+        self._looked_after = frozenset(map(id, (*replica.params, *replica.others)))
+        self._parts = Parts(replica.modules, optimizer)
         self._window: Window | None = None
         self._has_looked = False  # for what the loss leaves behind
 
@@ -91,7 +93,8 @@ class Step:
             The mean loss of the whole batch, on its device, without axes and without a graph.
 
         Raises:
-            ValueError: no samples, parts of different lengths, or losses that count nothing.
+            ValueError: no samples, parts of different lengths, or losses that count nothing; the model has got layers
+                or parameters since the step was made, or it has gradients.
             TypeError: a part of the batch cannot be cut into samples.
             What the model and `loss_fn` raise, with a note on the shard; the step has then changed nothing.
         """
@@ -99,15 +102,16 @@ class Step:
         self._team.step_begins(self._state_here)
         made = batch_of(batch, self._plan.shards, self._replica.device)
         factor = 1.0 if self._loss_scale is None else self._loss_scale.factor(len(made))
-        if self._replica.is_compiled:
+        if self._replica.compiled.by_shape:
             check_compiled(made.sizes)
         if self._verifier.is_due(self.turns):
             self._verifier.check(self.turns, batch, made)
-            if self._verifier.repeats(self.turns):
-                self._check_repeats(made, factor)
+        traces = self._traces()
+        if self._verifier.repeats(self.turns):
+            self._check_repeats(made, factor)
+            if traces is not None:
+                traces.put_back()
         closes = self._window is None and (self._accumulate == 1 or made.last)
-        traces = None if self._has_looked or not self._verifier.can_repeat else self._verifier.traces()
-        self._has_looked = True
         done = self._team.together(lambda: self._execute(made, factor, mean=closes))
         if traces is not None and self._team.place == 0 and traces.are_left():
             self._check_traces(made, factor, traces)
@@ -132,14 +136,17 @@ class Step:
         """The program has done nothing since the last step that this one would not see.
 
         Raises:
-            ValueError: the optimizer has got parameters that are not the model's, or a gradient is there already.
+            ValueError: model or optimizer have got other parameters, or a gradient is there already.
         """
-        held = sum(len(group["params"]) for group in self._optimizer.param_groups)
-        if held != self._held:
-            check_optimizer(self._optimizer, self._replica.model)
-            self._held = held
+        self._parts.check(self._number)
         if any(param.grad is not None for param in self._replica.params):
             check_no_gradients(self._replica.model)
+
+    def _traces(self) -> Traces | None:
+        """What the loss may leave behind, before the first step and those that are compared; None: nobody looks."""
+        looks = not self._has_looked or self._verifier.repeats(self.turns)
+        self._has_looked = True
+        return self._verifier.traces() if looks and self._verifier.can_repeat else None
 
     def _execute(self, batch: Batch, factor: float, *, mean: bool) -> Partial:
         buffers, attributes = self._replica.buffers, self._replica.attributes
@@ -149,7 +156,8 @@ class Step:
         self._replica.looks = self._looks()
         attributes.keep(looks=self._replica.looks)
         try:
-            nodes = self._nodes(batch, factor)
+            with passing(self._looked_after):
+                nodes = self._nodes(batch, factor)
             with updating():
                 done = self._sums.total(what, nodes, len(batch.sizes), mean=mean)
             buffers.settle(done.buffers, done.samples)
@@ -202,7 +210,7 @@ class Step:
         attributes.keep(looks=True)
         try:
             work = ShardWork(index, batch.shard, batch.sizes[index], False, factor)
-            with noted(work, len(batch.sizes)):
+            with noted(work, len(batch.sizes)), passing(self._looked_after):
                 self._verifier.check_repeats(work, self._key(), self.turns, between)
         finally:
             buffers.put_back()

@@ -2,8 +2,9 @@
 
     first batches of a step      the batch: somebody may bring a loader that gives each process samples of its own
     the first step               whether what the loss leaves behind outside of modules changes gradients (traces.py)
-    every n batches, verify=n    batch, settings of the optimizer, parameters, buffers, attributes; and whether a shard
-                                 that is executed twice has the same gradients, on one device too
+    every n batches, verify=n    batch, settings of the optimizer, parameters and which are frozen, buffers, attributes;
+                                 whether a shard that is executed twice has the same gradients, on one device too; and
+                                 again what the loss leaves behind
 
 All that is compared are small facts (marks.py); what differs first is found by agreement.py. They are gathered before
 the step, so nobody has computed anything from them yet.
@@ -130,7 +131,9 @@ class Verifier:
         if between is not None:
             between()
         two = self._replica.differentiate(work, key)
-        names = ["the loss", *(f"the gradient of {name!r}" for name, _ in self._replica.model.named_parameters())]
+        known = {id(param): name for name, param in self._replica.model.named_parameters()}
+        params = (known.get(id(param), "a parameter that has left it") for param in self._replica.params)
+        names = ["the loss", *(f"the gradient of {name!r}" for name in params)]
         different = _first_other([one.loss, *one.grads], [two.loss, *two.grads])
         if different is not None:
             raise ValueError(

@@ -95,7 +95,17 @@ def a_step_of_a_part(run: Run) -> list[Tensor]:
     return [*weights(model), *(state["exp_avg"] for state in optimizer.state_dict()["state"].values())]
 
 
-@pytest.mark.parametrize("train", [two_steps, by_turns, a_clipped_step_too, a_step_of_a_part])
+def a_layer_more(run: Run) -> list[Tensor]:
+    model, layer = net(), nn.Linear(3, 3)
+    optimizer = torch.optim.Adam(model.parameters(), 0.1)
+    steps(run, run.step(model, optimizer, losses))
+    model.append(layer)
+    optimizer.add_param_group({"params": layer.parameters(), "lr": 0.01})
+    steps(run, run.step(model, optimizer, losses))
+    return weights(model)
+
+
+@pytest.mark.parametrize("train", [two_steps, by_turns, a_clipped_step_too, a_step_of_a_part, a_layer_more])
 def test_an_optimizer_has_one_state_however_many_steps_use_it(
     train: Callable[[Run], list[Tensor]], exchange: Exchange, pool: Pool
 ) -> None:
@@ -305,6 +315,8 @@ def spoiled(run: Run, what: str) -> None:
                     model[0].bias[0] += 1e-7
                 elif what == "buffer":
                     model[1].get_buffer("running_var")[0] += 1e-7
+                elif what == "frozen":
+                    model[0].bias.requires_grad_(False)
                 elif what == "rate":
                     optimizer.param_groups[0]["lr"] = 0.2
                 else:
@@ -322,6 +334,11 @@ def spoiled(run: Run, what: str) -> None:
         ),
         ("parameter", 2, r"before batch 2 of step 0 0\.bias is"),
         ("parameter", 5, r"before batch 3 of step 0 0\.weight is|before batch 3 of step 0 0\.bias is"),
+        (
+            "frozen",
+            1,
+            r"before batch 2 of step 0 0\.bias is not .* in processes 0 and 1, .*, frozen in process 2",
+        ),
         ("buffer", 1, r"before batch 2 of step 0 1\.running_var is not the same"),
         (
             "rate",

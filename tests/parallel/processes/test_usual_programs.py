@@ -17,12 +17,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.functional import cross_entropy, mse_loss
-from torch.nn.utils import parametrizations
+from torch.nn.utils import parametrizations, prune
 from torch.optim.swa_utils import AveragedModel, update_bn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, Sampler, TensorDataset
 
 import fanwise
 from fanwise.parallel import Run
+from fanwise.parallel.shards import assign
 from fanwise.pool import Pool
 
 Result = list[Tensor]
@@ -445,6 +446,149 @@ def a_counter_in_forward(run: Run) -> Result:
     return [*fit(run, model, losses), torch.tensor(model.calls)]
 
 
+# -- models that change ------------------------------------------------------------------------------------------------
+
+
+class LowRank(nn.Linear):
+    """A linear layer with a change of low rank, which may come later."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = super().forward(x)
+        if "down" in self._parameters:
+            out = out + x @ self.get_parameter("down").T @ self.get_parameter("up").T
+        return out
+
+
+def append(model: Any) -> Iterable[nn.Parameter]:  # Any: its parts are of many types
+    model.append(nn.Linear(3, 3))
+    return list(model[-1].parameters())
+
+
+def append_norm(model: Any) -> Iterable[nn.Parameter]:
+    model.append(nn.BatchNorm1d(3, affine=False))
+    return []
+
+
+class Doubling(nn.Module):
+    """It has no parameters and no buffers, and still remembers."""
+
+    calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return x * self.calls
+
+
+def append_counter(model: Any) -> Iterable[nn.Parameter]:
+    model.append(Doubling())
+    return []
+
+
+def replace(model: Any) -> Iterable[nn.Parameter]:
+    model[3] = nn.Linear(8, 3)
+    return list(model[3].parameters())
+
+
+def low_rank(model: Any) -> Iterable[nn.Parameter]:
+    model[3].register_parameter("down", nn.Parameter(0.1 * torch.ones(2, 8)))
+    model[3].register_parameter("up", nn.Parameter(torch.zeros(3, 2)))
+    return [model[3].down, model[3].up]
+
+
+def changed_on_the_way(run: Run, change: Any, *, anew: bool, how: str = "group") -> Result:  # Any: one of those above
+    model: Any = nn.Sequential(nn.Linear(D, 8), nn.ReLU(), nn.Dropout(0.2), LowRank(8, 3))
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    step = run.step(model, optimizer, classify)
+    for number, batch in enumerate(run.batches((X, Y), B)):
+        if number == 1:
+            new = list(change(model))
+            if new and how == "group":
+                optimizer.add_param_group({"params": new, "lr": 0.1})
+            elif new:
+                optimizer.param_groups[0]["params"] = list(model.parameters())
+            if anew:
+                step = run.step(model, optimizer, classify)
+        step(batch)
+    return state(model)
+
+
+@program
+def a_layer_more_in_a_step_anew(run: Run) -> Result:
+    return changed_on_the_way(run, append, anew=True)
+
+
+@program
+def a_change_of_low_rank_in_a_step_anew(run: Run) -> Result:
+    return changed_on_the_way(run, low_rank, anew=True)
+
+
+@program
+def another_layer_in_a_step_anew(run: Run) -> Result:
+    return changed_on_the_way(run, replace, anew=True, how="list")
+
+
+def prune_and_swap(model: Any) -> Iterable[nn.Parameter]:
+    prune.l1_unstructured(model[0], "weight", 0.5)  # type: ignore[no-untyped-call]  # not annotated
+    model[1] = nn.Tanh()
+    return []
+
+
+@program
+def a_model_pruned_on_the_way(run: Run) -> Result:
+    return changed_on_the_way(run, prune_and_swap, anew=False)
+
+
+@program
+def compiled_for_all_shapes(run: Run) -> Result:
+    passes = 0
+
+    def counting(graph: Any, _: Any) -> Any:  # Any: of torch's compiler
+        def execute(*args: Any) -> Any:
+            nonlocal passes
+            passes += 1
+            return graph(*args)
+
+        return execute
+
+    model = nn.Sequential(nn.Linear(D, 8), nn.ReLU(), nn.Linear(8, 3))
+    step = run.step(cast(nn.Module, torch.compile(model, dynamic=True, backend=counting)), sgd(model), classify)
+    for _ in run.epochs(3):
+        for batch in run.batches((X, Y), B):
+            step(batch)
+    own = assign(run.shards, run.world_size)[run.rank]
+    assert passes == step.turns * len(own), "a shard was executed without the compiled code"
+    return state(model)
+
+
+@program
+def an_inner_loop_with_an_optimizer_of_its_own(run: Run) -> Result:
+    def looking_ahead(m: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        inner = copy.deepcopy(m)
+        ahead = sgd(inner)
+        ahead.zero_grad()
+        torch.autograd.backward(classify(inner, x, y).mean())
+        ahead.step()
+        with torch.no_grad():
+            weight = classify(inner, x, y)
+        return weight * classify(m, x, y)
+
+    return fit(run, net(), looking_ahead)
+
+
+@program
+def a_critic_trained_by_hand(run: Run) -> Result:
+    generator, critic = net(out=D), net(out=1)
+    optimizer = sgd(critic)
+    step = run.step(generator, sgd(generator), lambda m, x: functional.softplus(-critic(m(x)))[:, 0])
+    for (batch,) in run.batches((X,), B):
+        step(batch)
+        optimizer.zero_grad()
+        fake = generator(batch).detach()
+        torch.autograd.backward(functional.softplus(critic(fake)).mean() + functional.softplus(-critic(batch)).mean())
+        optimizer.step()
+    return state(generator, critic)
+
+
 # -- data -------------------------------------------------------------------------------------------------------------
 
 
@@ -592,6 +736,80 @@ OUTSIDE = net()
 @refused
 def a_model_made_outside(run: Run) -> Result:
     return fit(run, OUTSIDE)
+
+
+@refused
+def a_layer_more(run: Run) -> Result:
+    return changed_on_the_way(run, append, anew=False)
+
+
+@refused
+def a_layer_more_in_the_list(run: Run) -> Result:
+    return changed_on_the_way(run, append, anew=False, how="list")
+
+
+@refused
+def a_layer_with_buffers_alone_more(run: Run) -> Result:
+    return changed_on_the_way(run, append_norm, anew=False)
+
+
+@refused
+def a_layer_that_counts_more(run: Run) -> Result:
+    return changed_on_the_way(run, append_counter, anew=False)
+
+
+@refused
+def another_layer(run: Run) -> Result:
+    return changed_on_the_way(run, replace, anew=False)
+
+
+@refused
+def another_layer_in_the_list(run: Run) -> Result:
+    return changed_on_the_way(run, replace, anew=False, how="list")
+
+
+@refused
+def a_change_of_low_rank(run: Run) -> Result:
+    return changed_on_the_way(run, low_rank, anew=False)
+
+
+@refused
+def optimizers_in_the_backward_pass(run: Run) -> Result:
+    model = net()
+    for param in model.parameters():
+        own = torch.optim.SGD([param], 0.1)
+
+        def update(_: Tensor, own: torch.optim.Optimizer = own) -> None:
+            own.step()
+            own.zero_grad()
+
+        hook: Any = param.register_post_accumulate_grad_hook
+        hook(update)
+    return fit(run, model)
+
+
+@refused
+def a_weighting_with_an_optimizer_of_its_own(run: Run) -> Result:
+    model, weighting = net(), nn.Linear(D, 1)
+    optimizer = sgd(weighting)
+    step = run.step(model, sgd(model), lambda m, x, y: classify(m, x, y) * weighting(x)[:, 0].sigmoid())
+    for batch in run.batches((X, Y), B):
+        step(batch)
+        optimizer.step()
+        optimizer.zero_grad()
+    return state(model, weighting)
+
+
+@refused
+def a_temperature_with_an_optimizer_of_its_own(run: Run) -> Result:
+    model, temperature = net(), nn.Parameter(torch.ones(()))
+    optimizer = torch.optim.SGD([temperature], 0.1)
+    step = run.step(model, sgd(model), lambda m, x, y: classify(m, x, y) * temperature)
+    for batch in run.batches((X, Y), B):
+        optimizer.zero_grad()
+        step(batch)
+        optimizer.step()
+    return [*state(model), temperature.detach()]
 
 
 # -- the matrix -------------------------------------------------------------------------------------------------------

@@ -128,7 +128,9 @@ class ShardedOptimizer:
         self._optimizer._opt_called = True  # type: ignore[attr-defined]  # what learning-rate schedulers ask for
 
     def _in_groups(self) -> list[int]:
-        return sorted(self._places[param] for group in self._optimizer.param_groups for param in group["params"])
+        """Those of the step, which a program may have added others to that another step is to be made for."""
+        held = (param for group in self._optimizer.param_groups for param in group["params"])
+        return sorted(self._places[param] for param in held if param in self._places)
 
     # -- the optimizer of a slice ----------------------------------------------------------------------------------
 

@@ -347,6 +347,24 @@ def test_a_search_that_stops_nobody_says_so_in_place_of_rungs() -> None:
     assert "no trial was stopped or paused" in texts(rungs(make_search()))
 
 
+def star_of(search: SearchData) -> tuple[float, float, str]:
+    """Column and value at which the star stands, and what is said of it."""
+    figure = rungs(search)
+    (star,) = [line for line in figure.axes[0].get_lines() if line.get_marker() == "*"]
+    (said,) = [text.partition("star: ")[2].split(".")[0] for text in texts(figure) if "star: " in text]
+    return round(float(np.asarray(star.get_xdata())[0])), float(np.asarray(star.get_ydata())[0]), said
+
+
+def test_the_star_stands_at_the_best_report_or_where_its_trial_came_last_before() -> None:
+    search = halving(3)
+    assert star_of(search) == (1, 0.3, "the best")
+    low, between = ReportPoint(0, 0.5, 0, 0.1, 1.0, "PAUSE"), ReportPoint(0, 50.0, 2, 0.1, 2.0)
+    at_first = [low, *[replace(point, iter=point.iter + 1) for point in search.reports]]
+    assert star_of(replace(search, reports=at_first)) == (0, 0.1, "the best")
+    later = [*search.reports[:3], between, *[replace(point, iter=3) for point in search.reports[3:]]]
+    assert star_of(replace(search, reports=later)) == (0, 0.5, "the best trial, whose best report came at 2")
+
+
 def test_the_best_trial_may_have_come_to_no_rung() -> None:
     early = ReportPoint(9, 0.5, 1, 0.01, 0.5)
     search = halving(4)
@@ -433,7 +451,9 @@ def test_trials_without_a_finite_value_are_counted_and_drawn_dashed() -> None:
         "s", "error", "min", 2, True, lost, search.spans, 0.5, 9.0, 9.0, "epoch", search.hyperparameters
     )
     for draw in (hyperparameters, parallel_coordinates):
-        assert any("2 trials drawn, 1 without a finite value" in text for text in texts(draw(search)))
+        drawn = "as lines" if draw is parallel_coordinates else "drawn"
+        assert any(f"2 trials {drawn}, 1 without a finite value" in text for text in texts(draw(search)))
+    assert any("1 without a finite value (dashed)" in text for text in texts(parallel_coordinates(search)))
     assert [len(c.get_paths()) for c in parallel_coordinates(search).axes[0].collections] == [0, 1, 2]
 
 

@@ -47,6 +47,7 @@ def test_it_is_looked_at_and_stopped_from_beside(pool: Pool) -> None:
     with pytest.raises(DeadlineExceeded, match=r"the search 'b' still runs after 0 s, and goes on\."):
         running.wait(0)
     assert not running.finished and running.experiment.state == "running"
+    assert repr(running) == "RunningSearch('b', is running)"
     running.stop("enough")
     assert running.wait(60).end_reason == "enough"
     running.stop()

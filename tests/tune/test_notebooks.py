@@ -92,13 +92,14 @@ def seen(program: str, cells: list[str], folder: Path) -> Any:  # Any: JSON
 def read(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:  # Any: JSON
     """What the cells of one notebook show, after the first: a kernel takes seconds to start."""
     cells = ["experiment = tuner('nb').run()", "experiment"]
+    cells += ["tuner('last').run()"]
     cells += ["running = tuner('behind').run(block=False)", "len(running.wait(60).trials)"]
     shown: list[Any] = seen(READER, cells, tmp_path_factory.mktemp("notebook"))
     return shown[1:]
 
 
 def test_a_search_is_one_display_that_ends_with_all_trials(read: list[Any]) -> None:
-    outputs, shown, _, _ = read
+    outputs, shown, _, _, _ = read
     assert [output["output_type"] for output in outputs] == ["stream", "display_data"]
     assert outputs[0]["text"].startswith("experiment nb: asynchronous search with 2 workers")
     page, text = outputs[1]["data"]["text/html"], outputs[1]["data"]["text/plain"]
@@ -112,8 +113,14 @@ def test_a_search_is_one_display_that_ends_with_all_trials(read: list[Any]) -> N
     assert "reached (searcher RandomSearcher, scheduler FIFOScheduler)" in result["data"]["text/html"]
 
 
+def test_a_search_on_the_last_line_of_a_cell_is_shown_once(read: list[Any]) -> None:
+    pages = [output["data"] for output in read[2] if "data" in output]
+    assert ["text/html" in page for page in pages] == [True, False]
+    assert pages[1]["text/plain"].startswith("Experiment('last'")
+
+
 def test_a_search_goes_on_beside_the_cells_and_is_shown_where_it_was_started(read: list[Any]) -> None:
-    _, _, outputs, waited = read
+    _, _, _, outputs, waited = read
     assert [output["output_type"] for output in outputs] == ["stream", "display_data"]
     assert outputs[1]["data"]["text/html"].count("<tr style") == 4
     assert waited[-1]["data"]["text/plain"] == "4"

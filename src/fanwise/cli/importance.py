@@ -14,7 +14,7 @@ def importance_lines(name: str, metric: str | None) -> Iterator[str]:
     width = max(len(printable_line(one.name)) for one in found.hyperparameters)
     for one in found.hyperparameters:
         yield f"{printable_line(one.name):<{width}}  {one.mean:6.3f} +- {one.deviation:.3f}"
-    stopped = f", {found.num_stopped:,} of them stopped early" if found.num_stopped else ""
+    stopped = f", {found.num_stopped:,} of them stopped or paused early" if found.num_stopped else ""
     whose = f"for {printable_line(found.metric)}, of {counted(len(found.trials), 'trial')}{stopped}"
     yield f"{whose}; predicted against seen: {correlation_in_words(found.correlation)}"
 

@@ -74,7 +74,7 @@ def hypervolume(*searches: VolumeData, labels: Sequence[str] | None = None) -> "
     last_s = max(search.last_s for search in searches)
     axes.set_xlim(0.0, 1.04 * last_s / unit.seconds if last_s > 0 else 1.0)
     axes.set_ylim(bottom=0.0)
-    axes.set_xlabel(f"time [{unit.name}]")
+    axes.set_xlabel(f"wall-clock time since the first worker was ready [{unit.name}]")
     axes.set_ylabel("hypervolume")
     clean_axes(axes)
     if not points:

@@ -54,7 +54,7 @@ def rungs(search: SearchData) -> "Figure":
     points = [arrival.point for rung in found for arrival in rung.arrivals]
     scale = value_scale((point.value for point in points), search.mode)
     use_scale(axes, scale)
-    _draw(axes, search, found)
+    star = _draw(axes, search, found)
     axes.grid(False, axis="x")
     axes.set_xlim(-0.5, len(found) - 0.5)
     shown = thin(len(found), 20)
@@ -64,14 +64,15 @@ def rungs(search: SearchData) -> "Figure":
     n_hidden = sum(not scale.low <= point.value <= scale.high for point in points)
     hidden = f"; {n_hidden} beyond the axis or not finite are not drawn" if n_hidden else ""
     figure.supxlabel(
-        f"in colour: went on; grey: did not{hidden}. In a column the trials stand in order of time",
+        f"in colour: went on; grey: did not{star}{hidden}. In a column the trials stand in order of time",
         fontsize=8,
         color=MUTED,
     )
     return figure
 
 
-def _draw(axes: "Axes", search: SearchData, found: Sequence[Rung]) -> None:
+def _draw(axes: "Axes", search: SearchData, found: Sequence[Rung]) -> str:
+    """Returns what the star is, for the line below."""
     from matplotlib.collections import LineCollection
 
     places = [_places(rung, column) for column, rung in enumerate(found)]
@@ -99,7 +100,7 @@ def _draw(axes: "Axes", search: SearchData, found: Sequence[Rung]) -> None:
             zorder=1,
         )
     )
-    _mark_best(axes, found, places, best_point(search), coloured=coloured)
+    return _mark_best(axes, found, places, best_point(search), coloured=coloured)
 
 
 def _mark_best(
@@ -109,13 +110,17 @@ def _mark_best(
     best: ReportPoint | None,
     *,
     coloured: bool,
-) -> None:
-    """A star on the best trial where it came last; its best report need not be at a rung."""
+) -> str:
+    """A star on the best report; where that is at no rung, on its trial where it came last before. Says which."""
     columns = [column for column in range(len(found)) if best is not None and best.trial_id in places[column]]
     if best is None or not columns:
-        return
-    column = columns[-1]
-    value = next(a.point.value for a in found[column].arrivals if a.point.trial_id == best.trial_id)
+        return ""
+    arrived = {
+        column: next(a.point for a in found[column].arrivals if a.point.trial_id == best.trial_id) for column in columns
+    }
+    before = [column for column in columns if arrived[column].iter <= best.iter]
+    column = before[-1] if before else columns[0]
+    value = arrived[column].value
     axes.plot(
         [places[column][best.trial_id]],
         [value],
@@ -126,6 +131,10 @@ def _mark_best(
         zorder=4,
         clip_on=False,
     )
+    if arrived[column].iter == best.iter:
+        return "; star: the best"
+    at = best.iter if best.resource is None else best.resource
+    return f"; star: the best trial, whose best report came at {at:g}"
 
 
 def _draw_dots(

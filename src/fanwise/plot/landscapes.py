@@ -130,7 +130,7 @@ def parallel_coordinates(search: SearchData) -> "Figure":
     axes = figure.subplots()
     scale = value_scale((point.value for point in found.values()), search.mode)
     n_hidden = sum(not scale.low <= point.value <= scale.high for point in found.values())
-    axes.set_title(_head(search, found, n_hidden), loc="left", pad=24)
+    axes.set_title(_head(search, found, n_hidden, dashed=True), loc="left", pad=24)
     for side in ("top", "right", "left", "bottom"):
         axes.spines[side].set_visible(False)
     axes.set_yticks([])
@@ -246,12 +246,13 @@ def place_of(axis: Hyperparameter, trial_id: int) -> float:
     return place + _SPREAD * share * (trial_id * _GOLDEN % 1.0 - 0.5)
 
 
-def _head(search: SearchData, found: Mapping[int, ReportPoint], n_hidden: int) -> str:
+def _head(search: SearchData, found: Mapping[int, ReportPoint], n_hidden: int, *, dashed: bool = False) -> str:
+    """`dashed`: trials without a value are drawn, too."""
     started = {span.trial_id for span in search.spans} | {point.trial_id for point in search.reports}
-    parts = [counted(len(found) - n_hidden, "trial") + " drawn"]
+    parts = [counted(len(found) - n_hidden, "trial") + (" as lines" if dashed else " drawn")]
     if n_hidden:
         parts.append(f"{n_hidden} beyond the axis")
     if len(started) > len(found):
         what = "feasible" if n_infeasible(search) else "finite"
-        parts.append(f"{len(started) - len(found)} without a {what} value")
+        parts.append(f"{len(started) - len(found)} without a {what} value" + (" (dashed)" if dashed else ""))
     return f"{title(search)}; {', '.join(parts)}" if found else title(search)

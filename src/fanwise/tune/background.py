@@ -84,7 +84,11 @@ class RunningSearch:
         with suppress(ClosedError):
             self._stop(reason)
 
-    def _repr_html_(self) -> str:
+    def __repr__(self) -> str:
+        state = "has ended" if self.finished else "is running"
+        return f"RunningSearch({self._path.name!r}, {state})"
+
+    def _repr_html_(self) -> str | None:
         return self.experiment._repr_html_()
 
     def _work(self) -> None:

@@ -30,6 +30,7 @@ from .record.overview import State as State
 from .record.overview import is_written, state_of
 from .record.reading import FILE_NAME, iter_events, read_meta
 from .record.snapshot import SearchSnapshot
+from .terminal.cells import is_shown
 from .terminal.method import method_line
 from .terminal.page import search_page
 
@@ -86,8 +87,10 @@ class Experiment:
     def __repr__(self) -> str:
         return f"Experiment({self.name!r}, {str(self.path)!r})"
 
-    def _repr_html_(self) -> str:
-        """What a notebook shows of it."""
+    def _repr_html_(self) -> str | None:
+        """What a notebook shows of it; nothing more where the cell has just shown its search."""
+        if is_shown(self.path):
+            return None
         state = self.state if self.end_reason is None else f"ended: {self.end_reason}"
         method = method_line(self._meta.get("scheduler", {}))
         return search_page(self.snapshot(), f"{state} ({method})" if method else state)

@@ -58,7 +58,7 @@ class Importances:
     trials: ids; `predicted` and `seen` are their ranks, 0 for the best: by a model that did not know the trial, and
         as they were.
     correlation: of the two; near 0 or below the model knows nothing, and the importances say nothing.
-    num_stopped: of the trials, so many were stopped early.
+    num_stopped: of the trials, so many were stopped or paused before their end.
     """
 
     metric: str
@@ -196,7 +196,7 @@ def _data(meta: Mapping[str, Any], history: History, metric: str | None) -> _Dat
         encoder.rows([history.trials[trial_id].config for trial_id in trials]),
         values,
         _ranks(np.array([objective.loss(value) for value in values])),
-        sum(history.status_of(history.trials[trial_id]) == "Stopped" for trial_id in trials),
+        sum(history.status_of(history.trials[trial_id]) in ("Stopped", "Paused") for trial_id in trials),
     )
 
 

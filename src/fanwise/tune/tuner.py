@@ -67,6 +67,7 @@ from .schedulers.settings import checked_seed
 from .searchers.base import Mode, Searcher
 from .spaces import Space
 from .stopping import StoppingCriterion
+from .terminal.cells import note_shown
 from .terminal.method import method_line
 from .terminal.screen import Screen, screen_for
 from .terminal.watch import Interrupts, counting_interrupts, leave, look, watch
@@ -534,6 +535,8 @@ class Tuner:
     ) -> None:
         """Wait for the end of the search and show it."""
         screen = screen_for(self._print_update_interval, quiet=self._quiet)
+        if not self._quiet:
+            note_shown(self.path)
         screen.begin(self._first_lines())
         listener = CommandListener(hub, self.path, functools.partial(self._hear, search))
         try:

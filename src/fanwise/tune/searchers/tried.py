@@ -1,10 +1,12 @@
 """What was tried in a small space, so that searchers which draw their configurations do not draw one twice.
 
 A random draw of a space of a few dozen configurations repeats itself soon, and a trial that repeats another one says
-nothing new. In large spaces that hardly happens, and nothing is kept. When all were tried they may repeat themselves: a
-search ends by its limits.
+nothing new. In large spaces that hardly happens, and nothing is kept, but in their small branches: where a condition
+leaves out what could vary, as {"optimizer": "none"} beside all of {"optimizer": "sgd", "momentum": ...}. When all were
+tried they may repeat themselves: a search ends by its limits.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from itertools import islice
 
@@ -12,10 +14,11 @@ from ..chance import Chance
 from ..spaces import Space
 
 _MOST_KEPT = 4096  # configurations of a space
+_MOST_DRAWS = 20  # for one that is not in a small branch that was tried
 
 
 class Tried:
-    """The configurations of a space that were suggested, run or have reported; of a large space none."""
+    """The configurations of a space that were suggested, run or have reported; of a large one, in small branches."""
 
     def __init__(self, space: Space) -> None:
         size = space.num_configurations
@@ -26,13 +29,15 @@ class Tried:
 
     def note(self, config: Mapping[str, object]) -> None:
         """This one is tried."""
-        if self._size:
+        if self._size or self._is_of_small_branch(config):
             self._keys.add(self._key(config))
 
     def instead(
         self, config: dict[str, object], pending: Iterable[Mapping[str, object]], chance: Chance
     ) -> dict[str, object]:
         """This configuration, or where it was tried a random one that was not. It counts as tried from now on."""
+        if not self._size:
+            return self._of_branches(config, pending, chance)
         if len(self._keys) >= self._size:
             return config
         self._keys.update(map(self._key, pending))
@@ -40,6 +45,28 @@ class Tried:
             config = self._untried(chance.randrange(self._size))
         self._keys.add(self._key(config))
         return config
+
+    def _of_branches(
+        self, config: dict[str, object], pending: Iterable[Mapping[str, object]], chance: Chance
+    ) -> dict[str, object]:
+        """The same in a large space."""
+        if not self._space.conditions:
+            return config
+        for one in pending:
+            self.note(one)
+        for _ in range(_MOST_DRAWS):
+            if self._key(config) not in self._keys:
+                break
+            config = self._space.sample(chance)
+        self.note(config)
+        return config
+
+    def _is_of_small_branch(self, config: Mapping[str, object]) -> bool:
+        """Whether the hyperparameters that exist in this configuration have few values together."""
+        if not self._space.conditions or len(self._keys) >= _MOST_KEPT:
+            return False
+        sizes = (domain.num_values for name, domain in self._space.domains.items() if name in config)
+        return math.prod(math.inf if size is None else size for size in sizes) <= _MOST_KEPT
 
     def _untried(self, start: int) -> dict[str, object]:
         sizes = {name: domain.num_values or 1 for name, domain in self._space.domains.items()}

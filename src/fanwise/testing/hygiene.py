@@ -59,7 +59,8 @@ def nothing_is_left(pytestconfig: pytest.Config) -> Iterator[None]:
     before = Snapshot.take(marker)
     yield
     left = before.leaks(patience_s)
-    before.put_back(left)
+    if left:
+        before.put_back(left)
     del os.environ[MARKER]
     os.environ.update({MARKER: outer} if outer is not None else {})
     if left:

@@ -160,7 +160,7 @@ def test_a_callback_that_is_stuck_is_told_no_more_and_keeps_neither_the_end_nor_
 
         on_end = stuck.on_end
 
-    listening = Listening([Stuck(), heard], {}, patience_s=1.0)
+    listening = Listening([Stuck(), heard], {}, patience_s=0.2)
     space = Space({"x": uniform(0, 1)})
     listening.start(SearchStarted("e", Path(), space, (Objective("loss", "min"),), 0, 1, resumed=False))
     within(30, lambda: bool(stuck.events), "the callback is stuck")

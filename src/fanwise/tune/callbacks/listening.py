@@ -30,8 +30,10 @@ _log = logging.getLogger(__name__)
 events_log = logging.getLogger("fanwise.tune.events")
 events_log.addHandler(logging.NullHandler())
 
-# A call of a callback that takes longer is said; after the end of a search it is not waited for any longer.
+# A call that takes longer is said. After the end of a search one of ours is not waited for any longer: it talks to a
+# server. A user's may have something to do at the end, such as copying a model: it has so many times as long.
 PATIENCE_S = 5.0
+_TIMES_FOR_USERS = 12
 _MOST_CHARACTERS = 300  # of an error, in one line
 METHODS = ("on_start", "on_trial_start", "on_report", "on_trial_end", "on_end")
 
@@ -82,6 +84,7 @@ class Listening:
         self._log_lane = Lane("the log")
         lanes = [(callback, Lane(f"the callback {type(callback).__name__}")) for callback in callbacks]
         self._lanes = [lane for _, lane in lanes]
+        self._of_ours = [self._log_lane, *(lane for callback, lane in lanes if _is_ours(callback))]
         self._methods = {
             name: [(lane, callback, getattr(callback, name)) for callback, lane in lanes if hasattr(callback, name)]
             for name in METHODS
@@ -119,7 +122,7 @@ class Listening:
         for lane in lanes:
             lane.end()
         for lane in lanes:
-            if not lane.wait(self._patience_s):
+            if not lane.wait(self._patience_s * (1 if lane in self._of_ours else _TIMES_FOR_USERS)):
                 _log.error(
                     "%s is stuck: it has not returned for %.0f s. The search is over and waits for it no longer: "
                     "not told to it: %s; and what it writes may be incomplete",
@@ -180,7 +183,7 @@ class Listening:
         except Exception as error:  # user code: whatever it raises, the search goes on
             what = f"the callback {type(callback).__name__}.{name}"
             self._errors[what] += 1
-            is_ours = type(callback).__module__.startswith(f"{__package__}.")
+            is_ours = _is_ours(callback)
             if name == "on_start":
                 lane.give_up()
             goes_on = "It hears nothing more; the search" if name == "on_start" else "The search"
@@ -188,3 +191,7 @@ class Listening:
                 said = f"{type(error).__name__}: {error}"
                 said = printable_line(said.partition("\n")[0])[:_MOST_CHARACTERS] if is_ours else said
                 _log.error("%s raised %s. %s goes on.", what, said, goes_on, exc_info=None if is_ours else error)
+
+
+def _is_ours(callback: object) -> bool:
+    return type(callback).__module__.startswith(f"{__package__}.")

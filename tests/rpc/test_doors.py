@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from fanwise.base.errors import WorkerLostError
+from fanwise.base.errors import DeadlineExceeded, WorkerLostError
 from fanwise.links import Hub, Link, memory_links
 from fanwise.rpc.doors import ENTRANCE, Doors
 from fanwise.rpc.members import Member, Seat, View
@@ -30,6 +30,7 @@ class Street:
     asked: list[int] = field(default_factory=list)
     silent: set[int] = field(default_factory=set)
     refusing: set[int] = field(default_factory=set)
+    busy: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         members = tuple(member(rank, host) for rank, host in enumerate("abbcc"))
@@ -39,6 +40,8 @@ class Street:
         self.asked.append(to.id)
         if to.id in self.silent:
             self.clock.now += within_s
+        if to.id in self.busy:
+            raise DeadlineExceeded("it says nothing")
         if to.id in self.silent | self.refusing:
             raise WorkerLostError("nobody is there")
         link, _ = memory_links(self.hub, self.hub)
@@ -86,6 +89,24 @@ def test_one_that_has_ended_does_not_speak_for_its_host(street: Street) -> None:
     street.refusing = {1, 3}
     assert street.round() == [1, 3, 4]
     assert not street.doors.any_below(100)
+    street.hub.close()
+
+
+def test_a_coordinator_whose_link_was_reset_is_asked_itself_and_again_after_a_moment(street: Street) -> None:
+    assert street.doors.back(100) is not None and street.doors.back(100) is None
+    street.clock.now += 0.3
+    assert street.doors.back(100) is not None and street.asked == [0, 0]
+    assert not street.doors.is_busy
+    street.hub.close()
+
+
+def test_a_coordinator_that_takes_the_connection_and_says_nothing_is_busy_until_it_refuses(street: Street) -> None:
+    street.busy = {0}
+    assert street.doors.back(100) is None and street.doors.is_busy
+    assert street.doors.back(100) is None and street.doors.is_busy, "it was asked a moment ago"
+    street.clock.now += 0.3
+    street.busy, street.refusing = set(), {0}
+    assert street.doors.back(100) is None and not street.doors.is_busy
     street.hub.close()
 
 

@@ -409,6 +409,21 @@ def test_a_worker_that_computes_while_its_connections_are_cut_is_not_lost(cluste
     all_do([w0, w1, w2], leave)
 
 
+def test_a_coordinator_that_computes_while_its_connections_are_cut_keeps_its_place(cluster: Cluster) -> None:
+    """Its port takes connections, so it lives: nobody takes its place, and two sides never go on."""
+    w0, w1, w2 = cluster.join()
+    for worker in (w0, w1, w2):
+        worker.do(note_losses)
+    w0.begin(hold_the_interpreter, 5_000)
+    for worker in (w1, w2):
+        assert worker.do(cut_all_tcp) > 0
+    w0.result()
+    within(LIMIT_S, lambda: w0.do(coordinator_links) == 2, "both are back")
+    assert [worker.do(losses) for worker in (w0, w1, w2)] == [[], [], []]
+    w1.do(call_again, "w0", 1)
+    all_do([w0, w1, w2], leave)
+
+
 @pytest.mark.parametrize("end", ["a", "b"])
 def test_a_cut_cable_loses_the_other_host_and_who_is_back_joins_again(cluster: Cluster, end: str) -> None:
     w0, w1 = cluster.join(None, number=2)

@@ -1,5 +1,6 @@
 """Whom to ask for the coordinator when the entrance is gone with its host: the members that are left, at their doors.
 
+    the coordinator itself, where its link was reset: it may live
     the lowest rank first ... up to this worker's own: then it is its turn ... the higher ones, while it is not
 
 Whoever could not be reached is left alone for a while, together with its whole host: each try takes seconds. Whoever
@@ -8,7 +9,7 @@ was reached, and is not the coordinator, may be it the next moment. Blocks while
 
 from collections.abc import Callable
 
-from ..base.errors import FanwiseError
+from ..base.errors import DeadlineExceeded, FanwiseError
 from ..links import Hub, Link
 from .members import Member, Seat
 
@@ -22,7 +23,11 @@ ENTRANCE = "the entrance"
 
 
 class Doors:
-    """What one search has found so far. `dial(member, seconds)` makes a link to the member's own listener."""
+    """What one search has found so far. `dial(member, seconds)` makes a link to the member's own listener.
+
+    Attributes:
+        is_busy: the coordinator that was asked last took the connection, and said nothing: it lives, and is at work.
+    """
 
     def __init__(self, hub: Hub, seat: Seat, dial: Callable[[Member, float], Link]) -> None:
         self._now_s = hub.clock.now_s
@@ -30,6 +35,7 @@ class Doors:
         self._dial = dial
         self._not_before_s: dict[str | int, float] = {}
         self._answered_s: dict[int, float] = {}
+        self.is_busy = False
 
     def is_worth_a_try(self, place: str | int) -> bool:
         """Whether a host, an incarnation or the entrance was not found out of reach, or asked, a moment ago."""
@@ -39,6 +45,23 @@ class Doors:
         """It was asked in vain, beginning at `began_s`. What took long is not tried again soon."""
         now_s = self._now_s()
         self._not_before_s[place] = now_s + (_OUT_OF_REACH_S if now_s - began_s > _SLOW_S else 0.0)
+
+    def back(self, gone: int) -> Link | None:
+        """A link to the coordinator that is thought to be gone, as our link to it was reset; None when it is not there,
+        or was asked a moment ago."""
+        member = self._seat.view.member(gone) if self._seat.view is not None else None
+        if member is None or not self.is_worth_a_try(gone):
+            return None
+        self.is_busy = False
+        try:
+            return self._dial(member, DOOR_S)
+        except DeadlineExceeded:
+            self.is_busy = True
+        except FanwiseError:
+            pass
+        finally:
+            self._not_before_s[gone] = self._now_s() + _AGAIN_S
+        return None
 
     def next(self, gone: int, *, my_turn: bool) -> Link | None:
         """A link to the next one to be asked; None when there is nobody to be asked now.

@@ -70,7 +70,7 @@ class Group:
         self._joined = False
         self._seeking = True
         self._closed = threading.Event()
-        self._seeker = Seeker(hub, meeting, self._seat, self, self._closed)
+        self._seeker = Seeker(hub, meeting, self._seat, self, self._closed, heartbeat_s=heartbeat_s)
         self._succession: threading.Thread | None = None
         self._heartbeat_s = heartbeat_s
         self._watch = CoordinatorWatch(hub, me, heartbeat_s, current=self._current, lost=self._give_up)

@@ -10,6 +10,8 @@ rank 0 come back too, leaves it to them.
 Between hosts the entrance may be gone together with the host it was on. Then the members that are left ask each other,
 the lowest ranks first, at their own listeners; whose turn it is becomes the coordinator without an entrance, and begins
 to rule when enough have come (`electorates`). Who does not get enough in a while gives up, and asks the others again.
+A coordinator whose links were reset may live: it is asked first. While its host takes connections for it, and it says
+nothing, it is at work, and nobody takes its place before it has been silent for as long as any worker may.
 
 Blocks, so it never runs on the hub's thread. Who is admitted, and what is said, is not decided here.
 """
@@ -69,8 +71,11 @@ class Host(Protocol):
 class Seeker:
     """See the module. One for each group; it seeks once at a time."""
 
-    def __init__(self, hub: Hub, meeting: Meeting, seat: Seat, host: Host, closed: threading.Event) -> None:
+    def __init__(
+        self, hub: Hub, meeting: Meeting, seat: Seat, host: Host, closed: threading.Event, *, heartbeat_s: float
+    ) -> None:
         self._hub = hub
+        self._heartbeat_s = heartbeat_s
         self._meeting = meeting
         self._seat = seat
         self._host = host
@@ -92,11 +97,15 @@ class Seeker:
         now_s = self._hub.clock.now_s
         began_s, pause_s, reason = now_s(), _FIRST_PAUSE_S, ""
         until_s = began_s + within_s
+        self._doors.is_busy = False
         while True:
             self._answer = answer = Mailbox()
             if self._closed.is_set():
                 raise ClosedError("the group was closed while it looked for its coordinator.")
-            my_turn = now_s() - began_s >= self._patience_s(gone, reason)
+            if gone is not None and self._doors.is_busy:
+                gone = gone._replace(dead=False)
+            is_awaited = self._doors.is_busy and now_s() - began_s < self._heartbeat_s
+            my_turn = now_s() - began_s >= self._patience_s(gone, reason) and not is_awaited
             if self._enter(answer, until_s, gone, my_turn=my_turn):
                 reason = self._outcome(answer, until_s, within_s, gone)
                 if not reason:
@@ -144,6 +153,7 @@ class Seeker:
 
     def _enter(self, answer: Mailbox, until_s: float, gone: Gone | None, *, my_turn: bool) -> bool:
         """One try: say hello at the entrance, or open it. False: nothing could be done now."""
+        was_busy = self._doors.is_busy
         if gone is None or self._meeting.is_exclusive:
             link = self._at_the_entrance(_DIAL_S, until_s, gone)
         else:
@@ -151,6 +161,8 @@ class Seeker:
         if link is not None:
             on_hub(self._hub, lambda: self._host.say_hello(link, answer))
             return True
+        if self._doors.is_busy != was_busy:  # that changes whose turn it is
+            return False
         return my_turn and on_hub(self._hub, lambda: self._host.take_office(gone, answer))
 
     def _at_the_entrance(self, within_s: float, until_s: float, gone: Gone | None) -> Link | None:
@@ -166,6 +178,8 @@ class Seeker:
             link = self._at_the_entrance(DOOR_S, until_s, gone)
             if link is None:
                 doors.tried(ENTRANCE, now_s)
+        if link is None and (gone.dead or doors.is_busy) and not gone.frozen:
+            link = doors.back(gone.incarnation)
         return link or doors.next(gone.incarnation, my_turn=my_turn)
 
     def _nobody(self, within_s: float, reason: str) -> str:

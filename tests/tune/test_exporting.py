@@ -1,6 +1,7 @@
 """Results as files of other programs, and as a study of Optuna."""
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,15 @@ def test_csv_json_and_parquet_have_the_same_rows(experiment: Experiment, tmp_pat
     assert [row["note"] for row in rows] == [1.5, None, None]
     assert [row["config_optimizer"] for row in rows] == ["sgd", "sgd", "adam"]
     assert sorted(file.name for file in tmp_path.iterdir() if file.is_file()) == ["r.csv", "r.json", "r.parquet"]
+
+
+def test_json_has_all_digits_and_null_for_what_it_has_no_number_for(tmp_path: Path) -> None:
+    values = [0.1 + 0.2, 1 / 3, 1e-20 / 3, 5e300, math.nan, math.inf]
+    frame = pd.DataFrame({"x": values, "n": range(6), "layers": [[1, 2.5]] * 6, "flag": [True] * 6})
+    write_frame(frame, tmp_path / "r.json")
+    rows = json.loads((tmp_path / "r.json").read_text())
+    assert [row["x"] for row in rows] == [*values[:4], None, None]
+    assert rows[2] == {"x": 1e-20 / 3, "n": 2, "layers": [1, 2.5], "flag": True}
 
 
 def test_another_ending_is_refused_and_leaves_nothing(tmp_path: Path) -> None:

@@ -84,7 +84,10 @@ def _domain_or_constant(name: str, entry: object) -> object:
     if len(rest) != 1:
         raise ValueError(f"{name} must name one domain, got {', '.join(str(kind) for kind, _ in rest) or 'none'}")
     inner = _inner(name, *rest[0])
-    return parameter(inner, **more) if more else inner
+    try:
+        return parameter(inner, **more) if more else inner
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name!r}: {error}") from error
 
 
 def _inner(name: str, kind: object, arguments: object) -> object:

@@ -1,9 +1,12 @@
 """Results as a file that other programs read: CSV, JSON or parquet, by the file's ending; whole or not there."""
 
+import json
+import math
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..base.errors import NotInstalled
 
@@ -35,7 +38,7 @@ def write_frame(frame: "pd.DataFrame", path: str | os.PathLike[str]) -> None:
             if ending == ".csv":
                 frame.to_csv(file, index=False, na_rep="nan")
             elif ending == ".json":
-                frame.to_json(file, orient="records", double_precision=15)
+                file.write(_json(frame))
             else:
                 file.write(_parquet(frame))
         os.replace(partial, target)
@@ -44,6 +47,24 @@ def write_frame(frame: "pd.DataFrame", path: str | os.PathLike[str]) -> None:
     finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
+
+
+def _json(frame: "pd.DataFrame") -> bytes:
+    """With all digits: pandas' own writer drops the last ones."""
+    rows = [{str(name): _plain(value) for name, value in row.items()} for row in frame.to_dict(orient="records")]
+    return json.dumps(rows, allow_nan=False, default=str).encode()
+
+
+def _plain(value: Any) -> Any:  # Any: a cell
+    """What JSON has a form for; None for what is missing and for numbers that JSON does not know."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    value = value.item() if hasattr(value, "item") else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
 def _parquet(frame: "pd.DataFrame") -> bytes:

@@ -9,6 +9,7 @@ import importlib.util
 import json
 import socket
 import sys
+import types
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -211,3 +212,9 @@ def test_a_library_that_is_not_there_is_named_with_its_extra(
         monkeypatch.delattr(importlib.import_module("torch.utils"), "tensorboard", raising=False)
     with pytest.raises(NotInstalled, match=rf"pip install 'fanwise\[{extra}\]'"):
         callback()
+
+
+def test_the_folder_of_wandbs_logs_is_not_taken_for_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", types.ModuleType("wandb"))
+    with pytest.raises(NotInstalled, match=r"pip install 'fanwise\[wandb\]'"):
+        WandbCallback()

@@ -321,7 +321,7 @@ def test_seconds_that_are_none_are_refused_with_the_place() -> None:
 
 
 def test_a_metric_that_no_curve_has_is_named() -> None:
-    with pytest.raises(ValueError, match="report\\(\\) gave 'loss', 'epoch', but not the scheduler's metric 'los'"):
+    with pytest.raises(ValueError, match="reported 'loss', 'epoch', but not the scheduler's metric 'los'"):
         simulate(RandomSearch(metric="los"), TABLE, trials(1))
 
 

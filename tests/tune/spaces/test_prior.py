@@ -81,8 +81,8 @@ BITS = ["0x1.a0e9e376ce43bp-15", "0x1.362966dcad67ep-10", "0x1.3da28ffa44788p-5"
 @pytest.mark.parametrize(
     ("center", "confidence", "error", "text"),
     [
-        (2, "high", ValueError, r"'x': prior 2 is not in uniform\(0.0, 1.0\)"),
-        (0.5, "hihg", ValueError, "'x': 'hihg' is not a confidence; did you mean 'high'?"),
+        (2, "high", ValueError, r"prior 2 is not in uniform\(0.0, 1.0\)"),
+        (0.5, "hihg", ValueError, "'hihg' is not a confidence; did you mean 'high'?"),
         (0.5, 1.0, ValueError, "confidence must be above 0 and below 1, got 1.0"),
         (0.5, math.nan, ValueError, "confidence must be above 0 and below 1, got nan"),
         (0.5, None, TypeError, "confidence must be a number or text, got None"),
@@ -96,3 +96,14 @@ def test_wrong_priors_are_refused_at_once(center: object, confidence: float, err
 def test_a_constant_has_no_prior() -> None:
     with pytest.raises(ValueError, match="'x' is a constant of the space, so it cannot have a prior"):
         Space({"x": parameter(3, prior=3)})
+
+
+def test_a_prior_that_is_not_in_the_domain_is_refused_where_it_is_written() -> None:
+    with pytest.raises(ValueError, match=r"prior 3 is not in uniform\(0\.0, 1\.0\)"):
+        parameter(uniform(0, 1), prior=3)
+
+
+def test_a_parameter_is_shown_as_it_is_written() -> None:
+    assert repr(parameter(uniform(0, 1), when={"q": 1})) == "parameter(uniform(0.0, 1.0), when={'q': 1})"
+    shown = "parameter(uniform(0.0, 1.0), prior=0.5, confidence='high')"
+    assert repr(parameter(uniform(0, 1), prior=0.5, confidence="high")) == shown

@@ -87,7 +87,10 @@ def test_what_only_polling_needs_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("module", "name", "way"),
     [
-        ("optimizer.baselines", "TPE", "BayesianOptimization is the searcher here that learns a model"),
+        ("optimizer.baselines", "TPE", "use fanwise.tune.TPE with fanwise.tune.Tuner"),
+        ("optimizer.baselines", "CQR", "use fanwise.tune.CQR with fanwise.tune.Tuner"),
+        ("optimizer.baselines", "DyHPO", "BayesianOptimization is the searcher here that learns a model"),
+        ("backend", "simulator_backend", "use fanwise.tune.simulate"),
         ("optimizer.baselines", "GridSearch", "use fanwise.tune.GridSearch with fanwise.tune.Tuner"),
         ("backend", "LocalBackend", "give a function, not a script"),
         ("experiments", "load_experiments_df", "use fanwise.tune.load_experiment"),
@@ -97,6 +100,12 @@ def test_what_only_polling_needs_changes_nothing() -> None:
 def test_a_name_that_is_not_here_says_what_there_is(module: str, name: str, way: str) -> None:
     with pytest.raises(ImportError, match=f"syne_tune.{module} has no '{name}'.*{re.escape(way)}"):
         getattr(importlib.import_module(f"{facade.__name__}.{module}"), name)
+
+
+@pytest.mark.parametrize("module", ["blackbox_repository", "tuner_callback"])
+def test_a_module_that_is_not_here_says_what_there_is(module: str) -> None:
+    with pytest.raises(ImportError, match=rf"has no '{module}': (use|give an object).* fanwise\.tune"):
+        getattr(facade, module)
 
 
 def test_python_may_look_for_what_modules_may_have() -> None:
@@ -112,6 +121,11 @@ def test_python_may_look_for_what_modules_may_have() -> None:
         ),
         (lambda: ASHA(SPACE, metric="a", resource_attr="b", resourceattr=1), "; did you mean 'resource_attr'"),
         (lambda: PythonBackend(objective, SPACE, rotate_gpus=False), "each trial has a GPU of its own"),
+        (
+            lambda: StoppingCriterion(max_cost=3),
+            r"StoppingCriterion has no option 'max_cost': nothing is counted in cost",
+        ),
+        (lambda: StoppingCriterion(max_wallclock=3), "did you mean 'max_wallclock_time'"),
         (lambda: a_tuner(max_failures=3), r"use fanwise.tune.Tuner\(max_equal_failures=\)"),
     ],
 )

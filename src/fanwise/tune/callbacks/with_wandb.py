@@ -23,7 +23,9 @@ class WandbCallback:
     def __init__(self, project: str | None = None, **settings: Any) -> None:  # Any: W&B's
         try:
             import wandb
-        except ImportError as error:
+
+            wandb.init  # noqa: B018  # a folder of the same name, where W&B keeps its logs, can be imported, too
+        except (ImportError, AttributeError) as error:
             raise NotInstalled("WandbCallback needs W&B. Install it: pip install 'fanwise[wandb]'.") from error
         self._wandb: Any = wandb  # Any: checked alike without W&B
         self._settings = {"project": project, **settings}

@@ -87,17 +87,14 @@ def fcnet_final(path: str | PathLike[str], *, repetition: int | None = None, tra
 def _read(path: str | PathLike[str], names: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
     file = Path(path)
     if not file.is_file():
-        raise DataFileError(
-            f"{file} is not there.\nGive the path of an .npz file with the arrays {', '.join(names)}. "
-            f"See docs/errors.md#data-file"
-        )
+        raise DataFileError(f"{file} is not there.\nGive the path of an .npz file with the arrays {', '.join(names)}.")
     try:
         with np.load(file) as arrays:
             return {name: arrays[name] for name in names}
     except (KeyError, ValueError, OSError) as error:
         raise DataFileError(
             f"{file} cannot be read as a table of learning curves: {error}\n"
-            f"An .npz file with the arrays {', '.join(names)} was expected. See docs/errors.md#data-file"
+            f"An .npz file with the arrays {', '.join(names)} was expected."
         ) from error
 
 

@@ -15,9 +15,9 @@ from typing import TypeAlias, final
 
 from ...base.nearest import did_you_mean
 from .bounds import Value
-from .domains import Domain
+from .domains import Domain, is_domain
 from .near import is_finite
-from .prior import Confidence
+from .prior import Confidence, make_prior
 
 When: TypeAlias = Mapping[str, tuple[Value, ...]]  # all of these parents must have one of their values
 
@@ -31,6 +31,12 @@ class Parameter:
     when: Mapping[str, object] | None
     prior: object
     confidence: Confidence
+
+    def __repr__(self) -> str:
+        more = "" if self.when is None else f", when={self.when!r}"
+        if has_prior(self):
+            more += f", prior={self.prior!r}, confidence={self.confidence!r}"
+        return f"parameter({self.domain!r}{more})"
 
 
 _NO_PRIOR = object()
@@ -53,6 +59,9 @@ def parameter(
         prior: the value that is expected to be good. `Space.sample_prior` draws near it; `Space.sample` does not.
         confidence: how surely: "low", "medium", "high", or a number above 0 and below 1.
 
+    Raises:
+        ValueError: the prior is not in the domain, or the confidence is none of these.
+
     >>> from random import Random
     >>> from fanwise.tune import Space, choice, uniform
     >>> space = Space({
@@ -64,7 +73,10 @@ def parameter(
     >>> space.complete({"momentum": 0.9}, Random(0))
     {'optimizer': 'sgd', 'momentum': 0.9}
     """
-    return Parameter(domain, when, prior, confidence)
+    made = Parameter(domain, when, prior, confidence)
+    if is_domain(domain) and has_prior(made):
+        make_prior(domain, prior, confidence)
+    return made
 
 
 def has_prior(given: Parameter) -> bool:

@@ -110,10 +110,7 @@ class Space:
     def _prior_of(self, name: str, given: Parameter) -> Prior:
         if name in self._constants:
             raise ValueError(f"{name!r} is a constant of the space, so it cannot have a prior")
-        try:
-            return make_prior(self._domains[name], given.prior, given.confidence)
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"{name!r}: {error}") from error
+        return make_prior(self._domains[name], given.prior, given.confidence)
 
     def __repr__(self) -> str:
         inside = (f"{name!r}: {self._shown(name)}" for name in self._names)

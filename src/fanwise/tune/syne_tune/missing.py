@@ -9,9 +9,13 @@ _MODELS = "BayesianOptimization is the searcher here that learns a model; more a
 _OURS = "with fanwise.tune.Tuner"
 
 OUR_WAY: Mapping[str, str] = {
-    **dict.fromkeys(("BORE", "KDE", "TPE", "CQR", "ZeroShotTransfer"), _MODELS),
+    **{name: f"use fanwise.tune.{name} {_OURS}" for name in ("BORE", "CQR", "TPE", "BOHB")},
+    "KDE": f"use fanwise.tune.TPE {_OURS}",
+    "SyncBOHB": f"use fanwise.tune.BOHB {_OURS}",
+    **dict.fromkeys(("MOBSTER", "SyncMOBSTER"), f"use fanwise.tune.ASHA(searcher='bayesopt') {_OURS}"),
+    "ZeroShotTransfer": "use fanwise.tune.Tuner(warm_start=), which takes earlier experiments",
     "BOTorch": "use BayesianOptimization, which is on BoTorch",
-    **dict.fromkeys(("MOBSTER", "HyperTune", "DyHPO", "BOHB", "SyncBOHB", "SyncMOBSTER"), _MODELS),
+    **dict.fromkeys(("HyperTune", "DyHPO"), _MODELS),
     "GridSearch": f"use fanwise.tune.GridSearch {_OURS}",
     "REA": f"use fanwise.tune.RegularizedEvolution {_OURS}",
     "SyncHyperband": f"use fanwise.tune.Hyperband {_OURS}",
@@ -24,6 +28,10 @@ OUR_WAY: Mapping[str, str] = {
     "SageMakerBackend": "a search runs on the devices of this machine: PythonBackend(tune_function, config_space)",
     "SimulatorBackend": "use fanwise.tune.simulate",
     "BlackboxRepositoryBackend": "use fanwise.tune.simulate, which reads tables",
+    **dict.fromkeys(
+        ("blackbox_repository", "simulator_backend"), "use fanwise.tune.simulate, which reads tables of your own"
+    ),
+    "tuner_callback": "give an object with on_report, on_trial_end, ... to fanwise.tune.Tuner(callbacks=[...])",
     "TunerCallback": "give an object with on_report, on_trial_end, ... to fanwise.tune.Tuner(callbacks=[...])",
     "PlateauStopper": "use one of StoppingCriterion's limits, or end a fanwise.tune.Tuner by its stop()",
     "load_experiments_df": "use fanwise.tune.load_experiment(name).results for each of fanwise.tune.list_experiments()",
@@ -32,6 +40,8 @@ OUR_WAY: Mapping[str, str] = {
     "searcher": f"give a searcher to a scheduler of fanwise.tune, {_OURS}",
     "search_options": f"give a searcher with its options to a scheduler of fanwise.tune, {_OURS}",
     "max_failures": "use fanwise.tune.Tuner(max_equal_failures=), which ends a search whose trials all fail",
+    "max_cost": "nothing is counted in cost here: report it, and set max_metric_value={'cost': ...}",
+    "max_num_trials_finished": "use max_num_trials_completed, or max_num_trials_started",
     "callbacks": "use fanwise.tune.Tuner(callbacks=[...])",
     "metadata": "load_experiment(tuner.name).metadata has what fanwise keeps",
     "wait_trial_completion_when_stopping": "StoppingCriterion(max_num_trials_started=) lets running trials finish",

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import typer
 
-from ..base.errors import SearchInterrupted
+from ..base.errors import SearchFailedError, SearchInterrupted
 from ..base.text import counted, printable_line
 from ..plot.data import worker_timeline
 from ..tune import Best, Experiment, Tuner, load_experiment
 from ..tune.constraints import in_words
+from ..tune.decisions.failures import ADVICE
 from .usage import UsageError
 
 # What a shell gives a program that Ctrl-C ended.
@@ -24,11 +25,19 @@ def utilisation_of(experiment: Experiment) -> str | None:
 
 
 def run_to_its_end(tuner: Tuner) -> Experiment:
-    """Run a search; Ctrl-C ends it, and what was found until then is shown all the same. See `check_end`."""
+    """Run a search; Ctrl-C ends it, and what was found until then is shown all the same. See `check_end`.
+
+    Raises:
+        SearchFailedError: as `Tuner.run`, with what to do in the words of the command.
+    """
     try:
         return tuner.run()
     except SearchInterrupted:
         return Experiment(tuner.path)
+    except SearchFailedError as error:
+        text = error.message.replace(ADVICE, "Repair the objective.")
+        shown = f"fanwise tune show {tuner.name}"
+        raise SearchFailedError(text.replace(f"load_experiment({tuner.name!r})", shown)) from error
 
 
 def check_end(experiment: Experiment) -> None:

@@ -17,6 +17,7 @@ from ..tune.record.overview import State, overview_of
 from ..tune.record.snapshot import MAX_ROWS, TrialRow
 from ..tune.terminal.method import method_line
 from ..tune.terminal.table import final_block
+from ..tune.tracebacks import of_the_user
 from .experiments import best_line, front_lines, shown_config, utilisation_of
 from .listing import as_json
 from .plain_json import json_text
@@ -121,6 +122,7 @@ def trial_lines(name: str, trial_id: int) -> Iterator[str]:
     if failure is not None:
         yield printable(f"{failure.kind}: {failure.text}")
     output, errors = (_tail(path) for path in _output_of(experiment, trial.last, trial_id))
+    errors = of_the_user(errors)
     parts = [("standard output", output), ("standard error", errors)]
     where = printable((failure and failure.traceback) or "").strip()
     if where not in printable(errors):  # a worker prints it as well, as long as it can

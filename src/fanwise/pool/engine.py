@@ -26,7 +26,7 @@ from .devices import find_machine
 from .endings import death_of, never_began, remove_output
 from .interpreters import after_turns
 from .jobs import Job, NestedEvents, Report, Worker
-from .leased_workers import LEAVE_S, LeasedWorkers
+from .leased_workers import LeasedWorkers
 from .leases import Ledger, Machine, Resources
 from .outcomes import end_of_stderr, exception_outcome
 from .runtime_environment import look
@@ -390,12 +390,6 @@ class LocalEngine:
             outcome = Outcome("stopped", "stopped", objective_s=objective_s, threads=threads)
         else:
             outcome = exception_outcome(payload, objective_s, end_of_stderr(Path(job.output + ".err")), threads=threads)
-        if threads:
-            _log.warning(
-                "job %d %r has ended and left a thread running: %s. Its process keeps its lease until the thread ends, "
-                "at most %g s. Join the thread before the function returns, or make it a daemon.",
-                *(job.number, job.request.packed.name, "; ".join(threads), LEAVE_S),
-            )
         self._workers.kill_later(job.worker)
         self._set_outcome(job, outcome)
         if job.exited is not None:

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from ..base.errors import DeadlineExceeded
 from .contract import GO_ON, Decision, Engine, Job, JobRequest, JobState, Outcome, Output, Ready, Reply, Report
+from .leased_workers import LEAVE_S
 from .leases import Resources
 from .lifetime import Lifetime, closed_error
 from .outcomes import value_of
@@ -202,6 +203,12 @@ class JobHandle:
 
     def on_ended(self, job: Job, outcome: Outcome) -> None:
         self._outcome = outcome
+        if outcome.threads:
+            _log.warning(
+                "job %d %r has ended and left a thread running: %s. Its process keeps its lease until the thread ends, "
+                "at most %g s. Join the thread before the function returns, or make it a daemon.",
+                *(self.id, self.name, "; ".join(outcome.threads), LEAVE_S),
+            )
 
     def on_free(self, job: Job) -> None:
         self._output = self._life.engine_here.output(job)

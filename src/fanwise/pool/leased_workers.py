@@ -68,11 +68,14 @@ class LeasedWorkers:
     def kill_later(self, worker: Worker) -> None:
         """It is expected to end by itself; something it left running may keep it. The first such time counts."""
 
+        job = worker.job
+        told = f"job {worker.id}" if job is None else f"job {job.number} {job.request.packed.name!r}"
+
         def kill() -> None:
             worker.killed = True
             _log.warning(
-                "the process of job %d was to end %g s ago and is killed: something that its function left keeps it",
-                *(worker.id, LEAVE_S),
+                "the process of %s was to end %g s ago and is killed: something that its function left keeps it",
+                *(told, LEAVE_S),
             )
             self._worker_set.signal(worker.id, worker.link, signal.SIGKILL)
 

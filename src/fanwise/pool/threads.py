@@ -18,6 +18,7 @@ from ..base.text import printable
 
 # concurrent.futures tells its idle threads to end by a hook of its own at the end of the interpreter.
 _EXECUTORS = ("concurrent.futures.thread", "concurrent.futures.process")
+_NOWHERE = "in a function of the standard library"
 _LIBRARY = os.path.dirname(os.__file__)
 
 
@@ -54,8 +55,8 @@ def _told(thread: threading.Thread, frame: FrameType | None) -> str:
     where = "in native code"
     if frame is not None:
         stack = traceback.extract_stack(frame)
-        theirs = [line for line in stack if not _is_of_library(line.filename)] or list(stack)
-        where = f"in {theirs[-1].name}, {theirs[-1].filename}:{theirs[-1].lineno}"
+        theirs = [line for line in stack if not _is_of_library(line.filename)]
+        where = f"in {theirs[-1].name}, {theirs[-1].filename}:{theirs[-1].lineno}" if theirs else _NOWHERE
     return printable(f"{thread.name!r} {where}")
 
 

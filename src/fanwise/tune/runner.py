@@ -40,6 +40,7 @@ from .reporting import is_plain
 from .schedulers.protocol import Decision
 from .searchers.base import Searcher
 from .suggesting import Suggester, suggester_for
+from .tracebacks import before_traceback, of_the_user
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +234,8 @@ class Search:
         seconds = outcome.objective_s
         if seconds is None and attempt.ready_s is not None:
             seconds = now_s - attempt.ready_s
-        told = facts.Outcome(outcome.kind, outcome.text, outcome.traceback, outcome.last_output, outcome.threads)
+        where, printed = of_the_user(outcome.traceback), before_traceback(outcome.traceback, outcome.last_output)
+        told = facts.Outcome(outcome.kind, outcome.text, where, printed, outcome.threads)
         self._hand_in(facts.Ended(now_s, attempt.trial_id, attempt.number, told, seconds), job)
 
     @_breaks_off

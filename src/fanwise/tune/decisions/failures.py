@@ -7,10 +7,12 @@ import re
 from collections import Counter
 from typing import final
 
+from ..tracebacks import before_traceback
 from .orders import Reason
 
 _NUMBER = re.compile(r"[-+]?(?:0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[-+]?\d+)?)", re.IGNORECASE)
 _MOST_REASONS = 100
+ADVICE = "Repair the objective; or set max_equal_failures=None to go on whatever happens."
 
 
 def alike(reason: Reason) -> tuple[str, str]:
@@ -51,7 +53,7 @@ class Failures:
         if self._num_known == self._max_equal and self._reasons[key] == self._max_equal:
             alike_text = f"the first {self._max_equal} trials to finish all failed alike"
             text = _text("the first trial to finish failed" if self._max_equal == 1 else alike_text, reason)
-            return f"{text}\nRepair the objective; or set max_equal_failures=None to go on whatever happens."
+            return f"{text}\n{ADVICE}"
         return None
 
     def all_failed(self, num_started: int) -> str | None:
@@ -69,14 +71,6 @@ def _text(what: str, reason: Reason) -> str:
     text = f"{what} ({reason.kind}): {reason.text}"
     if reason.traceback:
         text += f"\n{reason.traceback.rstrip()}"
-    if said := _without(reason.traceback, reason.last_output):
+    if said := before_traceback(reason.traceback, reason.last_output):
         text += f"\nlast output:\n{said}"
     return text
-
-
-def _without(traceback: str, output: str) -> str:
-    """The output without the traceback at its end: Python prints it there as well, and there it may be cut short."""
-    known, said = set(traceback.splitlines()), output.rstrip().splitlines()
-    while said and said[-1] in known:
-        said.pop()
-    return "\n".join(said)

@@ -1,7 +1,8 @@
 """Reference counting on a bad network, with workers that crash and come back: 200 runs, each with a seed of its own."""
 
+import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -86,14 +87,29 @@ def drop_all(worker: PlayedWorker) -> None:
         worker.drop(fork_id)
 
 
-@pytest.mark.parametrize("seed", range(200))
-def test_every_value_is_freed_once_and_never_while_it_is_held(seed: int) -> None:
-    all_is_freed_once(play(seed))
+# A seed takes less than what pytest does around a test, so a test has fifty.
+@pytest.mark.parametrize("seeds", [range(first, first + 50) for first in range(0, 200, 50)], ids=str)
+def test_every_value_is_freed_once_and_never_while_it_is_held(seeds: range) -> None:
+    for seed in seeds:
+        with saying(seed):
+            all_is_freed_once(play(seed))
 
 
-@pytest.mark.parametrize("seed", range(100))
-def test_so_it_is_when_links_between_the_living_are_cut(seed: int) -> None:
-    all_is_freed_once(play(seed, cuts=0.4))
+@pytest.mark.parametrize("seeds", [range(50), range(50, 100)], ids=str)
+def test_so_it_is_when_links_between_the_living_are_cut(seeds: range) -> None:
+    for seed in seeds:
+        with saying(seed):
+            all_is_freed_once(play(seed, cuts=0.4))
+
+
+@contextlib.contextmanager
+def saying(seed: int) -> Iterator[None]:
+    """An error has a note of the seed."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"seed {seed}")
+        raise
 
 
 def all_is_freed_once(world: World) -> None:

@@ -23,7 +23,7 @@ from queue import SimpleQueue
 from typing import Any, final
 
 from ..base.errors import CheckpointError, NotInstalled
-from ..base.nearest import did_you_mean
+from ..base.nearest import nearest
 from ..base.text import counted
 
 _log = logging.getLogger(__name__)
@@ -71,7 +71,9 @@ def checked_root(given: object) -> str | None:
         fsspec.get_filesystem_class(scheme)
     except ValueError as error:
         known = [name for name in fsspec.available_protocols() if name != "memory"]
-        raise ValueError(f"checkpoints={root!r}: fsspec knows no {scheme}://{did_you_mean(scheme, known)}") from error
+        near = nearest(scheme, known)
+        hint = f"; did you mean {near!r}?" if near else ""
+        raise ValueError(f"checkpoints={root!r}: fsspec knows no {scheme}://{hint}") from error
     except ImportError as error:
         raise NotInstalled(f"checkpoints={root!r} needs a library that is not there: {error}.") from error
     return root

@@ -110,7 +110,7 @@ class Tuner:
         trial_timeout_s: seconds a trial may take; None: no limit.
         stop_grace_s: seconds between telling a trial to stop and killing it.
         max_equal_failures: the search fails when its first so many trials all fail in the same way, or all trials of it
-            fail; None: never.
+            fail; one that has paused after a report is none of these. None: never.
         retries: how often a trial that crashed is tried again, from its last checkpoint.
         checkpoints: where trials keep their checkpoints, a folder or any URL that fsspec knows and that other processes
             see; None: in the experiment's folder.

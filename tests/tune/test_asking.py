@@ -118,6 +118,17 @@ def test_a_paused_trial_goes_on_from_the_checkpoint_that_was_told() -> None:
     assert list(load_experiment("asha").results["st_worker_iter"])[-1] == 2
 
 
+def test_a_trial_that_began_again_from_scratch_must_report_again_before_it_ends() -> None:
+    scheduler = ASHA(metric="loss", max_t=4, grace_period=1, reduction_factor=2, type="promotion", random_seed=0)
+    with open_search(SPACE, scheduler) as search:
+        trial = asked(search.ask())
+        while not trial.attempt:
+            search.report(trial, loss=float(trial.trial_id))
+            trial = asked(search.ask())
+        with pytest.raises(ValueError, match="trial 0 has reported nothing"):
+            search.tell(trial)
+
+
 def test_a_failure_is_kept_with_its_traceback_and_the_loop_goes_on() -> None:
     with open_search(SPACE, seeded(), name="fails") as search:
         for number in range(4):

@@ -81,10 +81,27 @@ LONG_CHECKS = (
 SHORT_CHECKS = [each for each in CHECKS_OF_A_MODEL if each not in LONG_CHECKS]
 
 
+def checked_shortly(make: Make, check: Check) -> None:
+    """A model that learns from void reports suggests something else with every seed: one is enough."""
+    if check is contract.void_reports_are_forgotten:
+        contract.void_reports_are_forgotten(make, num_seeds=1)
+    else:
+        check(make)
+
+
 @pytest.mark.parametrize("check", SHORT_CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("name", SMALL_MODELS)
 def test_our_searchers_with_a_model_keep_what_it_decides(name: str, check: Check) -> None:
-    check(SMALL_MODELS[name])
+    checked_shortly(SMALL_MODELS[name], check)
+
+
+class ForgetfulForest(ForestSearcher):  # type: ignore[misc]  # a mutant
+    def on_rewind(self, trial_id: int, to_iter: int) -> None: ...
+
+
+def test_a_model_that_keeps_void_reports_is_caught_with_one_seed() -> None:
+    with pytest.raises(AssertionError, match="reports that on_rewind made void had an effect"):
+        checked_shortly(lambda: ForgetfulForest(3, num_trees=2, num_candidates=20), contract.void_reports_are_forgotten)
 
 
 @pytest.mark.soak

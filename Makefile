@@ -28,7 +28,7 @@ demo: $(VENV)/run.stamp ## install what is needed, then search LeNet's learning 
 # Three at a time, also on two cores: many tests wait for processes, clocks and cables, and each process more loads torch
 # and compiles with JAX anew. tests/conftest.py says which files begin. Where Python is told to keep no bytecode, each of
 # the hundreds of interpreters would compile the library anew.
-test test-examples: export PYTHONDONTWRITEBYTECODE :=
+demo test test-examples: export PYTHONDONTWRITEBYTECODE :=
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 # Whole programs, which run for as long as readers wait for them. What they use is tested by `make test`.
 PROGRAMS := tests/docs tests/examples tests/sources
@@ -61,10 +61,11 @@ check: $(VENV)/dev.stamp ## lint, formatting, types
 bench: $(VENV)/dev.stamp ## measure, beside the peers, in environments that the scripts make (long)
 	for script in $(filter-out benchmarks/before_and_after.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python "$$script" $(ARGS); done
 
-# A stamp says: installed as pyproject.toml and constraints.txt stand now. So the second `make demo` starts at once.
+# A stamp says: installed as pyproject.toml and constraints.txt stand now. So the second `make demo` starts at once. Most
+# modules are never imported: those that are keep their bytecode then, and the first demo begins half a minute sooner.
 $(VENV)/run.stamp: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) $(TORCH)
-	$(PIP) -e .
+	$(PIP) --no-compile $(TORCH)
+	$(PIP) --no-compile -e .
 	touch $@
 
 $(VENV)/dev.stamp: $(VENV)/run.stamp

@@ -22,13 +22,14 @@ TORCH := $(shell grep '^torch==' constraints.txt)
 help: ## print the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 26
 
+# Where Python is told to keep no bytecode, each of hundreds of interpreters would compile the library anew.
+export PYTHONDONTWRITEBYTECODE :=
+
 demo: $(VENV)/run.stamp ## install what is needed, then search LeNet's learning rate and batch size for a minute
 	$(BIN)/fanwise demo $(ARGS)
 
 # Three at a time, also on two cores: many tests wait for processes, clocks and cables, and each process more loads torch
-# and compiles with JAX anew. tests/conftest.py says which files begin. Where Python is told to keep no bytecode, each of
-# the hundreds of interpreters would compile the library anew.
-demo test test-examples: export PYTHONDONTWRITEBYTECODE :=
+# and compiles with JAX anew. tests/conftest.py says which files begin.
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 # Whole programs, which run for as long as readers wait for them. What they use is tested by `make test`.
 PROGRAMS := tests/docs tests/examples tests/sources

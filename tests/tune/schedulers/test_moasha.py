@@ -56,11 +56,13 @@ def test_a_trial_goes_on_while_it_is_among_the_best_of_those_that_got_as_far(ste
 
 @given(STEPS)
 def test_with_one_objective_that_differs_it_decides_as_asha_does(steps: Steps) -> None:
+    """Where results differ: of equal ones ASHA lets some go on, and the earlier is the better one here."""
     several, one = moasha_of(), ASHAScheduler(metric="error", max_t=9)
     one.begin(SPACE, 0)
     iters: dict[int, int] = {}
-    for trial_id, (loss, _) in steps:
+    for place, (trial_id, (shared, _)) in enumerate(steps):
         iter = iters[trial_id] = iters.get(trial_id, 0) + 1
+        loss = shared + place * 1e-9
         assert told(several, trial_id, iter, (loss, 7.0)) is told(one, trial_id, iter, (loss,))
 
 

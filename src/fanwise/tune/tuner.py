@@ -372,7 +372,6 @@ class Tuner:
                 self._run(hub, search, interrupts, begun, begun_at_last)
             finally:
                 leave(hub, search)
-                search.settle()
                 try:
                     _close(begun.record, search, begun.progress)
                 finally:
@@ -380,6 +379,7 @@ class Tuner:
                     if search.failure is None:  # else the record is behind what was decided
                         store.sweep(begun.tuning.checkpoints)
                     listening.close(self._ended(search, begun.progress))
+        search.settle()  # when all is closed: whoever interrupts the wait loses nothing
         self._raise_failure(search, interrupts)
         return Experiment(self.path)
 

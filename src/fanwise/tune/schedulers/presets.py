@@ -540,7 +540,7 @@ def MOASHA(  # the field's name, and Syne Tune's
 ) -> MOASHAScheduler:
     """Asynchronous successive halving for several objectives: who is far from the Pareto front is stopped.
 
-    A searcher with a model learns from each trial's last report, as with `ASHA`.
+    A searcher with a model learns from each trial's last report, also where the trial was stopped early.
 
     Args and errors are those of `MOASHAScheduler`.
 

@@ -76,7 +76,7 @@ class CQRSearcher(Learner):
 
         from .costs import Costs
         from .forest import Forest
-        from .ranking import ranks
+        from .ranking import normal_scores, ranks
 
         score_N = normal_scores(ranks(data))
         features_NF = self.encoder.features(data.rows_ND)
@@ -107,19 +107,6 @@ class CQRSearcher(Learner):
             "num_candidates": self.num_candidates,
             "cost_attr": self.cost_attr,
         }
-
-
-def normal_scores(loss_N: "Floats") -> "Floats":
-    """What numbers of the same order would be if they had been drawn from a normal distribution; equal ones stay equal.
-
-    A loss of 1e30, or none at all, is then no more than the last of N.
-    """
-    import numpy as np
-    from scipy.special import ndtri
-
-    _, place_N, count_U = np.unique(loss_N, return_inverse=True, return_counts=True)
-    middle_U = np.cumsum(count_U) - count_U / 2
-    return np.asarray(ndtri(middle_U[place_N] / len(loss_N)))
 
 
 def widths(answers_NT: "Floats", targets_N: "Floats") -> "Floats":

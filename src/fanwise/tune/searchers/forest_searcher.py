@@ -73,9 +73,8 @@ class ForestSearcher(Learner):
 
     def fit(self, data: "Data", chance: "np.random.Generator") -> None:
         from .costs import Costs
-        from .cqr import normal_scores
         from .forest import Forest
-        from .ranking import ranks
+        from .ranking import normal_scores, ranks
 
         score_N = normal_scores(ranks(data))
         self._least, self._worst = float(score_N.min()), float(score_N.max())

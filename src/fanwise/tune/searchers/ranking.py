@@ -33,6 +33,19 @@ def ranks(data: "Data") -> "Floats":
     return np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1).astype(np.float64)
 
 
+def normal_scores(loss_N: "Floats") -> "Floats":
+    """What numbers of the same order would be if they had been drawn from a normal distribution; equal ones stay equal.
+
+    A loss of 1e30, or none at all, is then no more than the last of N.
+    """
+    import numpy as np
+    from scipy.special import ndtri
+
+    _, place_N, count_U = np.unique(loss_N, return_inverse=True, return_counts=True)
+    middle_U = np.cumsum(count_U) - count_U / 2
+    return np.asarray(ndtri(middle_U[place_N] / len(loss_N)))
+
+
 def _keys(data: "Data") -> "list[Floats]":
     """By which to compare the trials, the first first; smaller is better."""
     import numpy as np

@@ -3,7 +3,7 @@
     in each round, for each size and optimizer: a run, whole --> ms a step, another, in slices --> ms a step
 
 What a run does by itself changes where the sizes in both processes together pass `_WHOLE_BYTES` of
-`parallel/processes/member.py`; here both are asked for. The batch is tiny: a step is mostly exchange and update.
+`parallel/shared_memory/team.py`; here both are asked for. The batch is tiny: a step is mostly exchange and update.
 
     python benchmarks/exchange_sizes.py [--rounds 5]
 """
@@ -21,8 +21,8 @@ from torch.nn.functional import cross_entropy
 
 import fanwise
 from fanwise.parallel import Run, running
-from fanwise.parallel.processes.memory import Exchange
-from fanwise.parallel.processes.supervisor import Settings
+from fanwise.parallel.shared_memory.memory import Exchange
+from fanwise.parallel.supervisor.supervisor import Settings
 
 WIDTHS = (64, 256, 512, 768)
 OPTIMIZERS = ("SGD", "Adam")

@@ -17,7 +17,7 @@ import torch
 from measuring import finish, machine, say, spread, table
 from torch import nn
 
-from fanwise.parallel.blocked import BlockedStep
+from fanwise.parallel.optimizers.blocked import BlockedStep
 
 HIDDEN = 2976
 SHAPES = ((HIDDEN, 784), (HIDDEN,), (HIDDEN, HIDDEN), (HIDDEN,), (10, HIDDEN), (10,))

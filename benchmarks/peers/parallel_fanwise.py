@@ -37,7 +37,7 @@ from torch.nn.functional import cross_entropy
 
 import fanwise
 from fanwise.parallel import Batch, Run, Step
-from fanwise.parallel.gradients import Partial
+from fanwise.parallel.replica.gradients import Partial
 from fanwise.parallel.shards import Node
 
 MANY = 1 << 30

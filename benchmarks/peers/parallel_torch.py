@@ -23,7 +23,7 @@ from parallel_measures import ELEMENTS, Blocks, Figures, Loop, Measure, median_m
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from fanwise.parallel.heap import freed_memory_kept
+from fanwise.parallel.process_settings.malloc_tuning import freed_memory_kept
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanwise.parallel.agreement import first_difference
+from fanwise.parallel.checks.agreement import first_difference
 
 SMALL = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 2))
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import fanwise
 from fanwise.parallel import Run
-from fanwise.parallel.blocked import BlockedStep, pays
+from fanwise.parallel.optimizers.blocked import BlockedStep, pays
 
 BLOCK_BYTES = 1 << 10
 OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = {  # Any: a class of optimizers, its settings

@@ -2,10 +2,10 @@
 
 import torch
 
-from fanwise.parallel.fast import FastSums, one_node
-from fanwise.parallel.gradients import Partial
+from fanwise.parallel.replica.gradients import Partial
 from fanwise.parallel.shards import Node
-from fanwise.parallel.team import Alone, OwnSums
+from fanwise.parallel.teams.fast import FastSums, one_node
+from fanwise.parallel.teams.team import Alone, OwnSums
 
 
 def partial(*values: float | None, samples: int = 2) -> Partial:

@@ -20,11 +20,11 @@ from torch.utils.checkpoint import checkpoint
 from fanwise.parallel.batch_norm import Exchange, differentiate_together
 from fanwise.parallel.batch_norm.moments import Moments, merge, moments_of
 from fanwise.parallel.batch_norm.relay import Relay
-from fanwise.parallel.gradients import Partial, add
-from fanwise.parallel.replicas import LocalDevice, ShardWork, replica_of
+from fanwise.parallel.data.splitting import part_of
+from fanwise.parallel.replica.gradients import Partial, add
+from fanwise.parallel.replica.replicas import LocalDevice, ShardWork, replica_of
 from fanwise.parallel.shards import Node, cut, total
-from fanwise.parallel.splitting import part_of
-from fanwise.parallel.team import Alone
+from fanwise.parallel.teams.team import Alone
 from fanwise.tensor.random.keys import Key
 
 # B: samples, C: channels

@@ -10,10 +10,10 @@ import torch._dynamo  # loading it changes the environment
 from torch import Tensor, nn
 
 from fanwise.parallel.batch_norm import TogetherDevice, check_batch_norm
-from fanwise.parallel.gradients import add
-from fanwise.parallel.replicas import ShardWork, replica_of
+from fanwise.parallel.replica.gradients import add
+from fanwise.parallel.replica.replicas import ShardWork, replica_of
 from fanwise.parallel.shards import cut, total
-from fanwise.parallel.team import Alone
+from fanwise.parallel.teams.team import Alone
 from fanwise.tensor.random.keys import Key
 
 # B: samples

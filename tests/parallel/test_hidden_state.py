@@ -16,12 +16,12 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import fanwise
 from fanwise.parallel import Run
-from fanwise.parallel.attributes import Attributes
-from fanwise.parallel.chance import MEMORY, HostStreams
-from fanwise.parallel.gradients import check_apart
-from fanwise.parallel.habits import hooks
-from fanwise.parallel.reached import modules_reached, reached
-from fanwise.parallel.switches import switched, taken
+from fanwise.parallel.checks.habits import hooks
+from fanwise.parallel.inspecting.reached import modules_reached, reached
+from fanwise.parallel.process_settings.switches import switched, taken
+from fanwise.parallel.replica.attributes import Attributes
+from fanwise.parallel.replica.gradients import check_apart
+from fanwise.parallel.rng import MEMORY, HostStreams
 from fanwise.tensor import Key
 
 X = torch.randn(8, 4, generator=torch.Generator().manual_seed(1))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fanwise.parallel.loss_scale import LossScale, are_finite, take_off
+from fanwise.parallel.step.loss_scale import LossScale, are_finite, take_off
 
 FINITE = [torch.ones(3), None]
 INFINITE = [torch.ones(3), torch.tensor([[1.0, math.inf]])]

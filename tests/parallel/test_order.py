@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanwise.parallel.order import Pass, Progress
+from fanwise.parallel.data.order import Pass, Progress
 from fanwise.tensor.random.keys import Key
 
 Seen = tuple[int, int, int, Key]  # loop, epoch, sample's place, key of the order

@@ -12,8 +12,8 @@ SOURCES = Path(fanwise.__file__).parents[1]
 
 PROGRAM = """
 import logging, sys
-from fanwise.parallel.pace import RunSnapshot
-from fanwise.parallel.progress_line import screen_for
+from fanwise.parallel.progress.pace import RunSnapshot
+from fanwise.parallel.progress.line import screen_for
 
 logging.basicConfig(format="%(message)s")      # holds the stream itself
 out = sys.stdout                               # so does this

@@ -16,9 +16,9 @@ from torch import nn
 
 import fanwise
 from fanwise.base.clocks import VirtualClock
-from fanwise.parallel import progress_line
-from fanwise.parallel.pace import Pace, Piece, RunSnapshot, duration, fitting, next_look_s, pieces, plain
-from fanwise.parallel.progress_line import FarScreen, LiveScreen, LogScreen, NoScreen, ProgressLine, screen_for
+from fanwise.parallel.progress import line as progress_line
+from fanwise.parallel.progress.line import FarScreen, LiveScreen, LogScreen, NoScreen, ProgressLine, screen_for
+from fanwise.parallel.progress.pace import Pace, Piece, RunSnapshot, duration, fitting, next_look_s, pieces, plain
 
 # -- the quiet part, beside a model that keeps all that happened and computes everything anew
 

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from ..tensor.random.keys import Key
-from .batches import Reader
-from .chance import all_streams
-from .losses import check_rows
+from .data.batches import Reader
+from .data.splitting import arguments
+from .replica.losses import check_rows
+from .rng import all_streams
 from .shards import assign
-from .splitting import arguments
-from .team import Team
+from .teams.team import Team
 
 Measure = Callable[..., Any]  # Any: called with the model and the members of a batch; returns values a sample
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..tensor.random.keys import Key
-from .order import Progress
+from .data.order import Progress
 
 
 @dataclass(slots=True)

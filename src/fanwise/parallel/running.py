@@ -19,22 +19,22 @@ from ..pool import Pool
 from ..pool.current import current, in_job
 from ..pool.devices import usable_cpus
 from ..pool.seeds import seed_everything
-from .checking import check_name, seconds, whole_number
+from .checks.checking import check_name, seconds, whole_number
+from .checks.outside import Outside
+from .data.order import Progress
 from .defaults import DEFAULT_SHARDS, default_shards, notice_of
 from .devices import Devices, devices_of
-from .guest.guest_team import entered
-from .guest.launcher import check_fits, device_of, launched
-from .order import Progress
-from .outside import Outside
+from .hangs.watchdog import watched
 from .plans import Plan
-from .processes.gpus import places_for
-from .processes.supervisor import Settings, Supervisor
-from .progress_line import name_of, screen_for
+from .process_settings.applied import surroundings
+from .progress.line import name_of, screen_for
 from .runs import Run, StrPath
 from .shards import cut
-from .surroundings import surroundings
-from .team import Alone
-from .watchdog import watched
+from .supervisor.gpus import places_for
+from .supervisor.supervisor import Settings, Supervisor
+from .teams.team import Alone
+from .torch_distributed.launcher import check_fits, device_of, launched
+from .torch_distributed.team import entered
 
 R = TypeVar("R")
 

@@ -1,7 +1,7 @@
 """`Run`: what a training function gets, on one device or many. It holds the parts together and decides nothing itself.
 
-    train(run):  run.step     stepping.py     run.epochs, run.batches   order.py, batches.py
-                 run.mean     evaluation.py   run.save, run.restore     checkpoints.py
+    train(run):  run.step     step/           run.epochs, run.batches   data/
+                 run.mean     evaluation.py   run.save, run.restore     checkpoints/
                  run.report   the report of the current job of a pool
 
 Model, optimizer and what `run.keep` registers get what a checkpoint holds of them when they are registered, so
@@ -22,21 +22,23 @@ from torch import nn
 
 from ..base.errors import TrialStopped
 from ..pool.reporting import plain_metrics
-from . import checkpoints, evaluation, habits
+from . import evaluation
 from .batch_norm import BatchNorm, TogetherDevice, check_batch_norm
-from .batches import Batch, Collate, Data, batches, reader_of
-from .chance import generators_of
-from .checking import check_model, check_optimizer, check_precision, check_same, check_step, whole_number
-from .checkpoints import Writer
-from .loss_scale import LossScale
-from .outside import Outside
+from .checkpoints import files
+from .checkpoints.files import Writer
+from .checkpoints.snapshots import snapshot
+from .checks import habits
+from .checks.checking import check_model, check_optimizer, check_precision, check_same, check_step, whole_number
+from .checks.outside import Outside
+from .checks.verifying import Verifier
+from .data.batches import Batch, Collate, Data, batches, reader_of
 from .plans import Plan
-from .progress_line import NoScreen, ProgressLine, Screen
-from .replicas import Device, LocalDevice, LossFn, replica_of
-from .snapshots import snapshot
-from .stepping import Step
-from .team import Alone, Sums, Team
-from .verifying import Verifier
+from .progress.line import NoScreen, ProgressLine, Screen
+from .replica.replicas import Device, LocalDevice, LossFn, replica_of
+from .rng import generators_of
+from .step.loss_scale import LossScale
+from .step.stepping import Step
+from .teams.team import Alone, Sums, Team
 
 _log = logging.getLogger(__name__)
 
@@ -460,7 +462,7 @@ class Run:
         """
         if self._plan.progress.has_begun:
             raise ValueError("run.restore comes before the first run.epochs and run.batches of a training function")
-        self.restore_state(checkpoints.read(Path(path), weights_only), path)
+        self.restore_state(files.read(Path(path), weights_only), path)
 
     def restore_state(self, content: dict[str, Any], source: StrPath) -> None:  # Any: as a checkpoint holds it
         """As `restore`, from what a checkpoint holds; `source` names it in errors."""

@@ -1,10 +1,10 @@
-"""Played runs: the real `Member`, `Views` and `Board` of a run in several processes, each member an actor on a `Stage`.
+"""Played runs: the real `SharedMemoryTeam`, `Membership` and `ControlBlock`, each member an actor on a `Stage`.
 
     run = PlayedRun(seed, members=4, kills=3, respawns=True); run.play()
 
-Between any two looks at the board, and in the middle of a message, another actor may go on, or be killed. What stands
-for the training is a list of transactions: each member brings its share of the shards, and all must see each shard
-once. The supervisor is played: it hears what was said, sees deaths late, and does what `Views` orders.
+Between any two looks at the control block, and in the middle of a message, another actor may go on, or be killed. What
+stands for the training is a list of transactions: each member brings its share of the shards, and all must see each
+shard once. The supervisor is played: it hears what was said, sees deaths late, and does what `Membership` orders.
 """
 
 import os
@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..base.huge_pages import FileMap
-from ..parallel.processes.board import FAILED, SUPERVISOR, Board
-from ..parallel.processes.joining import read_state
-from ..parallel.processes.member import Member, Over, pack
-from ..parallel.processes.memory import SharedMemory
-from ..parallel.processes.pipes import Speaker
-from ..parallel.processes.views import Order, Pause, Views
 from ..parallel.shards import assign
+from ..parallel.shared_memory.control_block import FAILED, SUPERVISOR, ControlBlock
+from ..parallel.shared_memory.joining import read_state
+from ..parallel.shared_memory.memory import SharedMemory
+from ..parallel.shared_memory.pipes import Speaker
+from ..parallel.shared_memory.team import Over, SharedMemoryTeam, pack
+from ..parallel.supervisor.membership import Membership, Order, Pause
 from .stages import Stage
 
 SHARDS = 6
@@ -58,8 +58,8 @@ class PlayedMemory(SharedMemory):
         return bytes(part[offset - start : offset - start + size])
 
 
-class PlayedBoard(Board):
-    """The real board, on which others may do something between any two looks."""
+class PlayedControlBlock(ControlBlock):
+    """The real control block, on which others may do something between any two looks."""
 
     def __init__(self, memory: PlayedMemory, stage: Stage) -> None:
         super().__init__(memory)
@@ -71,7 +71,7 @@ class PlayedBoard(Board):
 
 
 class _Numbers:
-    """Numbers of a board."""
+    """Numbers of a control block."""
 
     def __init__(self, numbers: memoryview, stage: Stage) -> None:
         self._numbers = numbers
@@ -140,8 +140,8 @@ class PlayedRun:
         kills: int,
         respawns: bool,
         calm: float = 0.5,
-        member: type[Member] = Member,
-        views: type[Views] = Views,
+        member: type[SharedMemoryTeam] = SharedMemoryTeam,
+        views: type[Membership] = Membership,
         versions: int = 2,
     ) -> None:
         self.stage = Stage(seed, calm=calm)
@@ -158,9 +158,9 @@ class PlayedRun:
         self._respawns = respawns
         self._ranks = members
         self._memory = PlayedMemory(self.stage)
-        self._board = PlayedBoard(self._memory, self.stage)
+        self._control = PlayedControlBlock(self._memory, self.stage)
         self._make_member = member
-        self._views = views(tuple(range(members)), self._board.arrived)
+        self._views = views(tuple(range(members)), self._control.arrived)
         self._answered = 0
         self._versions = versions
         self._nodes: dict[tuple[int, int], list[tuple[int, int]]] = {}
@@ -186,8 +186,8 @@ class PlayedRun:
     # -- the supervisor --------------------------------------------------------------------------------------------
 
     def _supervise(self) -> None:
-        self._board.decide(self._views.view, self._views.members, 0)
-        self._board.set_view(self._views.view)
+        self._control.decide(self._views.view, self._views.members, 0)
+        self._control.set_view(self._views.view)
         for rank in range(self._ranks):
             self._start(rank, joins=False)
         while self.result is None and not self.is_lost:
@@ -213,7 +213,7 @@ class PlayedRun:
                 case "here":
                     if content[0]:
                         self._views.ready(life.rank)
-                        self._board.set_joining(len(self._views.waiting))
+                        self._control.set_joining(len(self._views.waiting))
                 case "agreed":
                     self._obey(self._views.agreed(life.rank, content[0]))
                 case "admit":
@@ -224,17 +224,17 @@ class PlayedRun:
     def _report(self, request: int, values: dict[str, Any]) -> None:  # Any: numbers
         if request > self._answered:
             self.reports.append(values["number"])
-            self._board.put(SUPERVISOR, request % 2, pack("CONTINUE"))
+            self._control.put(SUPERVISOR, request % 2, pack("CONTINUE"))
             self._answered = request
-            self._board.set_answered(request)
+            self._control.set_answered(request)
 
     def _over(self, life: Life) -> None:
         if life.returns:
             self.result = life.done
-            self._board.end(FAILED, self._ranks)
+            self._control.end(FAILED, self._ranks)
             return
         self._obey(self._views.lost(life.rank))
-        self._board.set_joining(len(self._views.waiting))
+        self._control.set_joining(len(self._views.waiting))
         self.is_lost = not self._views.living
         if self._respawns:
             self._start(life.rank, joins=True)
@@ -242,11 +242,11 @@ class PlayedRun:
     def _obey(self, orders: list[Order]) -> None:
         for order in orders:
             if isinstance(order, Pause):
-                self._board.set_view(order.view)
+                self._control.set_view(order.view)
             else:
-                self._board.set_joining(len(self._views.waiting))
-                self._board.decide(order.view, order.members, order.committed)
-                self._board.set_view(order.view)
+                self._control.set_joining(len(self._views.waiting))
+                self._control.decide(order.view, order.members, order.committed)
+                self._control.set_view(order.view)
 
     # -- a member --------------------------------------------------------------------------------------------------
 
@@ -259,20 +259,22 @@ class PlayedRun:
     def _train(self, life: Life, since: int, joins: bool) -> None:
         speaker = PlayedSpeaker(self.stage, life.said)
         speaker.say("here", joins)
-        member = self._make_member(self._memory, self._board, life.rank, self._ranks, speaker, since=since, joins=joins)
+        member = self._make_member(
+            self._memory, self._control, life.rank, self._ranks, speaker, since=since, joins=joins
+        )
         life.first = int(read_state(self._memory)["done"]) if joins else 0
         self.joined += joins
         for number in range(life.first, len(self.kinds)):
             self._transact(member, number, life)
             life.done.append(number)
-            _, turn = self._board.arrived(life.rank)
+            _, turn = self._control.arrived(life.rank)
             self.places.setdefault(number, set()).add(turn)
         if not member.done():
             member.wait_for_end()
         speaker.say("returns")
         life.returns = True
 
-    def _transact(self, member: Member, number: int, life: Life) -> None:
+    def _transact(self, member: SharedMemoryTeam, number: int, life: Life) -> None:
         match self.kinds[number]:
             case "step":
                 member.step_begins(lambda: {"done": number})
@@ -283,7 +285,7 @@ class PlayedRun:
             case "report":
                 assert member.report({"number": number}) == "CONTINUE"
 
-    def _step(self, member: Member, number: int) -> None:
+    def _step(self, member: SharedMemoryTeam, number: int) -> None:
         share, version = self._share(member, number), member.next_turn % self._versions
         self._write_node(member.rank, version, share)
         said = member.gather("makes a step", (member.joining, share))
@@ -307,7 +309,7 @@ class PlayedRun:
         self.stage.step()
         return list(self._nodes[rank, version])
 
-    def _share(self, member: Member, number: int) -> list[tuple[int, int]]:
+    def _share(self, member: SharedMemoryTeam, number: int) -> list[tuple[int, int]]:
         return [(number, shard) for shard in assign(SHARDS, member.size)[member.place]]
 
 

@@ -22,10 +22,10 @@ from torch.nn.functional import cross_entropy
 import fanwise
 from fanwise.parallel import Run
 from fanwise.parallel.devices import gpus_here
-from fanwise.parallel.processes.memory import SharedMemory, bytes_of
-from fanwise.parallel.processes.pools import own_pool
-from fanwise.parallel.processes.staging import _register, _unregister
-from fanwise.parallel.processes.supervisor import Settings, Supervisor
+from fanwise.parallel.shared_memory.memory import SharedMemory, bytes_of
+from fanwise.parallel.shared_memory.staging import _register, _unregister
+from fanwise.parallel.supervisor.pools import own_pool
+from fanwise.parallel.supervisor.supervisor import Settings, Supervisor
 
 # N: samples, B: samples of a global batch
 N, B, SHARDS = 200, 48, 4

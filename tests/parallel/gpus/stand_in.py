@@ -26,13 +26,13 @@ from torch.utils.backend_registration import _DummyBackendModule, _setup_private
 
 import fanwise
 from fanwise.parallel import Run
-from fanwise.parallel.batches import Data
-from fanwise.parallel.guest.guest_team import GuestTeam
-from fanwise.parallel.order import Progress
+from fanwise.parallel.data.batches import Data
+from fanwise.parallel.data.order import Progress
 from fanwise.parallel.plans import Plan
-from fanwise.parallel.processes.pools import own_pool
-from fanwise.parallel.processes.supervisor import Settings, Supervisor
-from fanwise.parallel.surroundings import surroundings
+from fanwise.parallel.process_settings.applied import surroundings
+from fanwise.parallel.supervisor.pools import own_pool
+from fanwise.parallel.supervisor.supervisor import Settings, Supervisor
+from fanwise.parallel.torch_distributed.team import TorchDistributedTeam
 
 _ATEN = torch.ops.aten
 _library: Any = torch.library  # Any: torch has not annotated it
@@ -248,7 +248,7 @@ class OnlyGroup:
 def as_guest(training: Callable[[Run], Any], reduce: str) -> Any:  # Any: what it returns
     groups: Any = OnlyGroup()  # Any: in the place of Groups
     device = torch.device("far:0")
-    made = Run(Plan(SHARDS, 1, Progress(0)), (device,), team=GuestTeam(groups, device, reduce))
+    made = Run(Plan(SHARDS, 1, Progress(0)), (device,), team=TorchDistributedTeam(groups, device, reduce))
     with surroundings(1, device):
         torch.manual_seed(0)
         return training(made)

@@ -9,12 +9,12 @@ import torch
 
 import fanwise
 from fanwise.base.errors import LeaseError
-from fanwise.parallel.cuda import WORKSPACE, _precision, _workspace
 from fanwise.parallel.devices import Devices, devices_of
-from fanwise.parallel.guest.groups import check_gpus
-from fanwise.parallel.guest.launcher import Launched, device_of
-from fanwise.parallel.processes.gpus import check_leased
+from fanwise.parallel.process_settings.cuda import WORKSPACE, _precision, _workspace
 from fanwise.parallel.running import _spread
+from fanwise.parallel.supervisor.gpus import check_leased
+from fanwise.parallel.torch_distributed.groups import check_gpus
+from fanwise.parallel.torch_distributed.launcher import Launched, device_of
 
 CPU = torch.device("cpu")
 

@@ -10,8 +10,8 @@ from torch import nn
 
 from fanwise.base.errors import WorkerLostError
 from fanwise.parallel import Run
-from fanwise.parallel.processes.pools import close_own_pool, own_pool
-from fanwise.parallel.processes.supervisor import Settings, Supervisor
+from fanwise.parallel.supervisor.pools import close_own_pool, own_pool
+from fanwise.parallel.supervisor.supervisor import Settings, Supervisor
 from fanwise.pool.current import current
 
 pytestmark = pytest.mark.usefixtures("forked_pools")

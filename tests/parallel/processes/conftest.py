@@ -8,8 +8,8 @@ import pytest
 
 import fanwise
 from fanwise.parallel import running
-from fanwise.parallel.processes.memory import Exchange
-from fanwise.parallel.processes.supervisor import Settings
+from fanwise.parallel.shared_memory.memory import Exchange
+from fanwise.parallel.supervisor.supervisor import Settings
 from fanwise.pool import Pool
 
 

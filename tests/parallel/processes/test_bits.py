@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 import fanwise
 from fanwise.parallel import Run
-from fanwise.parallel.processes.memory import Exchange
+from fanwise.parallel.shared_memory.memory import Exchange
 from fanwise.pool import Pool
 
 # N: samples, B: samples of a global batch

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 import fanwise
 from fanwise.base.errors import WorkerLostError
 from fanwise.parallel import Run
-from fanwise.parallel.processes import stalls
+from fanwise.parallel.hangs import stalls
 from fanwise.pool import JobHandle, Pool
 from fanwise.testing import within
 

@@ -2,15 +2,20 @@
 
 import pytest
 
-from fanwise.parallel.processes.member import Again, Member
-from fanwise.parallel.processes.views import Order, Views
+from fanwise.parallel.shared_memory.team import Again, SharedMemoryTeam
+from fanwise.parallel.supervisor.membership import Membership, Order
 from fanwise.testing.played_members import PlayedRun
 from fanwise.testing.stages import Stage
 
 TRANSACTIONS = 8
 
 
-def played(seed: int, member: type[Member] = Member, views: type[Views] = Views, versions: int = 2) -> PlayedRun:
+def played(
+    seed: int,
+    member: type[SharedMemoryTeam] = SharedMemoryTeam,
+    views: type[Membership] = Membership,
+    versions: int = 2,
+) -> PlayedRun:
     """A run that was played, all of whose processes saw the same."""
     run = PlayedRun(
         seed,
@@ -51,17 +56,17 @@ def test_ten_thousand_played_runs(part: int) -> None:
         played(seed)
 
 
-class LooksTwice(Member):
+class LooksTwice(SharedMemoryTeam):
     """Enters the view that is shown when it has read which one it is."""
 
     def _leave_view(self) -> None:
         was_known = self._next is not None
         super()._leave_view()
         if not was_known:
-            self._next = (self._board.view, self._board.members)
+            self._next = (self._control.view, self._control.members)
 
 
-class Hopeful(Member):
+class Hopeful(SharedMemoryTeam):
     """Takes for done what not all had come to."""
 
     def _wait_for(self, rank: int) -> bool:
@@ -71,7 +76,7 @@ class Hopeful(Member):
             return False
 
 
-class Forgetful(Views):
+class Forgetful(Membership):
     """Forgets what was committed before a view in which nobody has come anywhere."""
 
     def _decided(self) -> list[Order]:
@@ -82,7 +87,7 @@ class Forgetful(Views):
         return orders
 
 
-class Hasty(Views):
+class Hasty(Membership):
     """Does not wait until all have agreed."""
 
     def _pause(self) -> list[Order]:
@@ -92,13 +97,13 @@ class Hasty(Views):
 
 
 @pytest.mark.parametrize("broken", [LooksTwice, Hopeful])
-def test_broken_members_are_caught(broken: type[Member]) -> None:
+def test_broken_members_are_caught(broken: type[SharedMemoryTeam]) -> None:
     with pytest.raises((AssertionError, KeyError, ValueError, RuntimeError)):
         all(played(seed, member=broken) for seed in range(2000))
 
 
 @pytest.mark.parametrize("broken", [Forgetful, Hasty])
-def test_broken_views_are_caught(broken: type[Views]) -> None:
+def test_broken_views_are_caught(broken: type[Membership]) -> None:
     with pytest.raises((AssertionError, KeyError, ValueError, RuntimeError)):
         all(played(seed, views=broken) for seed in range(2000))
 

@@ -16,7 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import fanwise
 from fanwise.parallel import Run
-from fanwise.parallel.processes.memory import Exchange
+from fanwise.parallel.shared_memory.memory import Exchange
 from fanwise.pool import Pool
 
 X = torch.randn(24, 4, generator=torch.Generator().manual_seed(1))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import fanwise
 from fanwise.base.errors import TrialStopped
 from fanwise.parallel import Run
-from fanwise.parallel.progress_line import screen_for
+from fanwise.parallel.progress.line import screen_for
 from fanwise.pool import Pool
 from fanwise.testing.searches import search
 from fanwise.tune import Ask, Decision, New, NextTrial, Observation, RandomSearch, Space, Status, loguniform, uniform

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fanwise.parallel.processes.stacks import Stacks, doing, own
+from fanwise.parallel.hangs.stacks import Stacks, doing, own
 from fanwise.testing import within
 
 
@@ -21,7 +21,7 @@ def stacks() -> Iterator[Stacks]:
 
 PROGRAM = """
 import sys, threading
-from fanwise.parallel.processes.stacks import told_on_request
+from fanwise.parallel.hangs.stacks import told_on_request
 told_on_request(sys.argv[1])
 def waits():
     print("ready", flush=True)
@@ -81,7 +81,7 @@ def test_of_each_thread_what_called_the_training_function_is_left_out() -> None:
         "",
         "Current thread 0x02 (most recent call first):",
         '  File "/home/train.py", line 7 in train',
-        '  File "/lib/fanwise/parallel/processes/ranks.py", line 123 in _train',
+        '  File "/lib/fanwise/parallel/supervisor/ranks.py", line 123 in _train',
         '  File "/lib/fanwise/pool/worker.py", line 162 in _call',
     ]
     assert own(lines) == [lines[0], lines[1], lines[3], lines[4]]

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 
 import fanwise
 from fanwise.parallel import Run
-from fanwise.parallel.processes.supervisor import Settings, Supervisor
+from fanwise.parallel.supervisor.supervisor import Settings, Supervisor
 from fanwise.pool import Pool
 from fanwise.testing import within
 

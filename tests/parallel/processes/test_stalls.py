@@ -7,7 +7,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from fanwise.parallel.processes.stalls import WARN_S, Late, Stalls, limit_s
+from fanwise.parallel.hangs.stalls import WARN_S, Late, Stalls, limit_s
 
 NOBODY: frozenset[int] = frozenset()
 

@@ -28,10 +28,10 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from .meetings import Brought, Place
+from .meetings import Contribution, Place
 from .moments import Moments, merge, moments_of, spread, summed, widened
 
-Meet = Callable[[Brought], Any]  # Any: the sum over all shards of what each has brought
+Meet = Callable[[Contribution], Any]  # Any: the sum over all shards of what each has brought
 
 
 class TogetherNormalised(TorchFunctionMode):
@@ -69,7 +69,7 @@ class TogetherNormalised(TorchFunctionMode):
         has_gradient = torch.is_grad_enabled() and x.requires_grad
         place = Place("forward", self._calls, x.shape[1], has_gradient)
         self._calls += 1
-        brought = Brought(place, moments_of(x.detach()), merge, lambda whole: _Statistics(whole, eps, dtype))
+        brought = Contribution(place, moments_of(x.detach()), merge, lambda whole: _Statistics(whole, eps, dtype))
         whole: _Statistics | None = self._meet(brought)
         if whole is None:  # no shard has a value
             return F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
@@ -135,7 +135,7 @@ class _Normalisation(Function):
         dx = dw = db = None
         if ctx.needs_input_grad[0]:
             place = Place("backward", ctx.place.call, ctx.place.channels)
-            brought = Brought(place, own, torch.add, lambda sums: _factors(sums, whole, weight, deviation.dtype))
+            brought = Contribution(place, own, torch.add, lambda sums: _factors(sums, whole, weight, deviation.dtype))
             factors: tuple[Tensor, Tensor, Tensor] | None = ctx.meet(brought)
             dx = None if factors is None else _input_grad(dy, deviation, factors).to(x.dtype)
         if own is not None and ctx.needs_input_grad[1]:

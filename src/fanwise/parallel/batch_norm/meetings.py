@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-from ..replicas import ShardWork
+from ..replica.replicas import ShardWork
 from ..shards import Node, TreeSum
 from .moments import Moments
 
@@ -53,7 +53,7 @@ _END = Place("end")
 
 
 @dataclass(frozen=True, slots=True)
-class Brought:
+class Contribution:
     """What a shard brings to a meeting; `value` is None where it has no part in the sum.
 
     `finish`: called once in a process, with the sum, unless nobody brought a value; all its shards get the result.
@@ -66,7 +66,7 @@ class Brought:
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class Meeting:
     """What a process brings: the place of its shards, None if it has none; their nodes; who they are, for errors."""
 
     place: Place | None
@@ -75,7 +75,7 @@ class Content:
 
     def __reduce__(self) -> tuple[Any, ...]:  # Any: as pickle has it
         cpu = torch.device("cpu")
-        return Content, (self.place, [_placed(node, cpu) for node in self.nodes], self.who)
+        return Meeting, (self.place, [_placed(node, cpu) for node in self.nodes], self.who)
 
 
 class Meetings:
@@ -93,7 +93,9 @@ class Meetings:
         self._exchange = exchange
         self._device = device
 
-    def meet(self, brought: Sequence[Brought | None]) -> Any:  # Any: what `finish` makes; None if nothing was brought
+    def meet(
+        self, brought: Sequence[Contribution | None]
+    ) -> Any:  # Any: what `finish` makes; None if nothing was brought
         """One for each shard that has samples; None for a shard that has ended.
 
         Raises:
@@ -132,9 +134,9 @@ class Meetings:
         assert [node.stop for node in whole.nodes] == [self._shards], f"a shard is missing: {whole.nodes}"
         return whole.nodes[0].value
 
-    def _gather(self, place: Place | None, nodes: list[Node[Any]]) -> list[Content]:  # Any: as brought
+    def _gather(self, place: Place | None, nodes: list[Node[Any]]) -> list[Meeting]:  # Any: as brought
         who = f"shard {self._full[0].index}" if self._full else "nobody"
-        contents: list[Content] = self._exchange.gather("normalises a batch", Content(place, nodes, who))
+        contents: list[Meeting] = self._exchange.gather("normalises a batch", Meeting(place, nodes, who))
         _check_places([(content.who, content.place) for content in contents if content.place is not None])
         return contents
 

@@ -18,9 +18,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ...base.nearest import did_you_mean
 from ...tensor.random.keys import Key
-from ..chance import MEMORY, stream
-from ..gradients import Partial, add
-from ..replicas import Replica, ShardWork, noted, partial_of, scaled
+from ..replica.gradients import Partial, add
+from ..replica.replicas import Replica, ShardWork, noted, partial_of, scaled
+from ..rng import MEMORY, stream
 from ..shards import Node, TreeSum
 from .layers import TogetherNormalised
 from .meetings import Exchange, Meetings

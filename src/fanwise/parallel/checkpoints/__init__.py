@@ -1,0 +1,5 @@
+"""Checkpoints: copies of a state, and files that are replaced as a whole.
+
+files         one file, written in the background, that torch.load reads
+snapshots     the copy that is written, as the state is at this moment
+"""

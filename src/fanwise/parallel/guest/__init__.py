@@ -1,9 +1,0 @@
-"""A run as a guest: in processes that somebody else has started, torchrun, a batch system or the program itself.
-
-launcher      whether that is so, who this process is, its device
-groups        process groups of torch.distributed, ours alone; bytes and slices from all to all
-guest_team    the team: what all exchange, how the error of one reaches all
-sums          gradients, added along the tree over the shards, each slice by its owner
-all_reduce    gradients, added by the back end: reduce="fast"
-layout        where the parameters of a step lie in flat memory
-"""

@@ -1,0 +1,62 @@
+"""What a run changes in its process, and puts back: threads, random states, freed memory, how operators are chosen.
+
+What the program has set for its process (switches.py) is what a run finds, in whatever process it takes place.
+
+Results that are the same again need operators that are: where torch has a deterministic one it is taken, and where it
+has none the call raises. What torch adds to that, filling what `torch.empty` gives, is left out: it costs time in every
+operator, and a run reads nothing that it has not written. With reduce="fast" operators are as the program has set them.
+
+What holds for a GPU besides is in cuda.py.
+"""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+import torch.utils.deterministic
+
+from .cuda import as_in_every_process
+from .malloc_tuning import freed_memory_kept
+from .switches import Values, switched
+
+_filling: Any = torch.utils.deterministic  # Any: torch sets this module's attributes behind its types
+
+
+@contextmanager
+def surroundings(
+    threads: int, device: torch.device, *, exact: bool = True, switches: Values | None = None
+) -> Iterator[None]:
+    """As a run needs them, in this block. The random states are for the block to set; what was is put back.
+
+    Args:
+        switches: of the program, where this is another process than the one that it runs in.
+
+    Raises:
+        ValueError: the environment lets matrix products on this GPU give other bits each time.
+    """
+    threads_before, torch_before = torch.get_num_threads(), torch.get_rng_state()
+    python_before, numpy_before = random.getstate(), np.random.get_state()
+    mode_before = torch.get_deterministic_debug_mode()
+    filled = _filling.fill_uninitialized_memory
+    with (
+        switched(switches),
+        freed_memory_kept(),
+        as_in_every_process(device) if device.type == "cuda" else nullcontext(),
+    ):
+        torch.set_num_threads(threads)
+        if exact:
+            # As use_deterministic_algorithms(True), which would first load the compiler.
+            torch.set_deterministic_debug_mode("error")
+        _filling.fill_uninitialized_memory = False
+        try:
+            yield
+        finally:
+            _filling.fill_uninitialized_memory = filled
+            torch.set_deterministic_debug_mode(mode_before)
+            torch.set_num_threads(threads_before)
+            torch.set_rng_state(torch_before)
+            random.setstate(python_before)
+            np.random.set_state(numpy_before)

@@ -1,0 +1,9 @@
+"""A device at work on the shards of a step.
+
+replicas          shards in, nodes of the tree out
+gradients         what a shard brings, and how two of them are added
+losses            what a loss function may return
+buffers           buffers of modules: every shard begins with the same ones
+attributes        plain attributes of modules: the same
+hidden_modules    modules that a loss calls although nothing that it names leads to them
+"""

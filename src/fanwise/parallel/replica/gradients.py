@@ -1,0 +1,144 @@
+"""What one shard brings to a step, and how two of them are added.
+
+Lists run over the parameters, or over the buffers, of the model. None stands for a parameter that the loss did not
+reach, and for a buffer that the forward pass left as it was: neither is the same as zero.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..shards import Node, total
+
+# What becomes of a buffer: the mean over the samples; what the first shard made it; what every shard made it.
+Rule = Literal["mean", "first", "same"]
+
+
+class Changed(NamedTuple):
+    """A buffer that some shards have changed: `samples` of them.
+
+    `value`: with the rule "mean" the sum over the samples. `is_same`: all that are in it have made it so.
+    """
+
+    value: Tensor
+    samples: int
+    rule: Rule = "mean"
+    is_same: bool = True
+
+
+@dataclass(slots=True)
+class Partial:
+    """The sums over some shards.
+
+    Attributes:
+        grads: of the summed losses; those that are sparse are in `sparse`, by the place of their parameter.
+        loss: the summed losses, without axes.
+        count: what `loss` is to be divided by: losses, or their weights.
+        samples: of these shards.
+        buffers: those that changed.
+        executed: shards.
+        attributes: plain ones of modules, which changed.
+    """
+
+    grads: list[Tensor | None]
+    loss: Tensor
+    count: float
+    samples: int
+    buffers: dict[int, Changed]
+    executed: int = 1
+    attributes: dict[tuple[int, str], Any] = field(default_factory=dict)  # Any: plain values
+    sparse: dict[int, Tensor] = field(default_factory=dict)
+
+
+def add(left: Partial, right: Partial) -> Partial:
+    """Their sum, in the memory of `left`; `right` is used up."""
+    add_grads(left.grads, right.grads)
+    left.loss = left.loss + right.loss
+    left.count += right.count
+    left.samples += right.samples
+    left.executed += right.executed
+    for place, changed in right.buffers.items():
+        left.buffers[place] = _added(left.buffers[place], changed) if place in left.buffers else changed
+    if right.attributes:
+        left.attributes = right.attributes | left.attributes
+    for place, grad in right.sparse.items():
+        left.sparse[place] = left.sparse[place] + grad if place in left.sparse else grad
+    return left
+
+
+def add_grads(left: list[Tensor | None], right: Sequence[Tensor | None]) -> None:
+    """Add `right` to `left`, each gradient on its own."""
+    both_left, both_right = [], []
+    for place, (mine, other) in enumerate(zip(left, right, strict=True)):
+        if mine is None:
+            left[place] = other
+        elif other is not None:
+            both_left.append(mine)
+            both_right.append(other)
+    if both_left:
+        torch._foreach_add_(both_left, both_right)
+
+
+def check_apart(grads: Sequence[Tensor | None], others: Sequence[Sequence[Tensor | None]]) -> None:
+    """Raises ValueError for gradients of two passes in the same memory: the later one has overwritten the earlier."""
+    held = {
+        each.data_ptr()
+        for other in others
+        for each in other
+        if each is not None and not each.is_sparse and each.numel()
+    }
+    if any(grad is not None and not grad.is_sparse and grad.numel() and grad.data_ptr() in held for grad in grads):
+        raise ValueError(
+            "two passes of the model have written a gradient into the same memory, so the first one is lost. CUDA "
+            "graphs do that.\n"
+            "  wrong:  model = torch.cuda.make_graphed_callables(model, samples)   # and several shards in a process\n"
+            "  right:  fanwise.run(..., shards='devices'), accumulate=1\n"
+            "  right:  the model as it is"
+        )
+
+
+def total_into(
+    sums: Sequence[Tensor], nodes: Sequence[Node[list[Tensor | None]]], shards: int, *, changes: bool
+) -> list[Tensor | None]:
+    """The sum of the gradients of all nodes, along the tree over `shards`, in `sums`; None where no node has one.
+
+    Args:
+        changes: the operands may be changed. Otherwise others read them too, and what comes before the last addition is
+            made in memory of its own.
+    """
+    operands = sum(node.value is not None for node in nodes)
+    additions = 0
+
+    def plus(left: list[Tensor | None], right: list[Tensor | None]) -> list[Tensor | None]:
+        nonlocal additions
+        additions += 1
+        if additions == operands - 1:
+            return list(map(_put, sums, left, right))
+        if not changes:
+            left = [None if each is None else each.clone() for each in left]
+        add_grads(left, right)
+        return left
+
+    result = total(nodes, shards, plus)
+    return result if operands > 1 else list(map(_put, sums, result, [None] * len(result)))
+
+
+def _put(out: Tensor, left: Tensor | None, right: Tensor | None) -> Tensor | None:
+    """The sum of two, in `out`."""
+    if left is not None and right is not None:
+        return torch.add(left, right, out=out)
+    only = left if right is None else right
+    return None if only is None else out.copy_(only)
+
+
+def _added(left: Changed, right: Changed) -> Changed:
+    samples = left.samples + right.samples
+    if left.rule == "mean":
+        return Changed(left.value + right.value, samples)
+    if left.rule == "first":
+        return Changed(left.value, samples, "first")
+    is_same = left.is_same and right.is_same and torch.equal(left.value, right.value)
+    return Changed(left.value, samples, "same", is_same)

@@ -1,0 +1,244 @@
+"""A device at work: it executes shards of a step on its replica of the model.
+
+    ShardWork (index, content, samples) --forward, loss, backward--> Partial --tree--> nodes for the shards it executed
+
+`Device` is all that a step knows of devices. `LocalDevice` is a device of this process. Devices that share a memory, as
+all CPU devices of one process do, share the model too and take turns: a copy would hold the same numbers. A GPU is the
+only device of its process; what it is asked for is queued, and no step of one process waits for it. What must not be
+shared - gradients, buffers that change, the stream of random numbers - begins anew with each shard.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from ...tensor.random.keys import Key
+from ..data.splitting import Content, arguments
+from ..inspecting.compiled import Compiled, compiled_parts
+from ..inspecting.reached import modules_reached, reached
+from ..rng import Generator, HostStreams, generators_of, own_streams, stream
+from ..shards import Node, TreeSum
+from .attributes import Attributes
+from .buffers import Buffers
+from .gradients import Changed, Partial, add, check_apart
+from .hidden_modules import strangers_refused
+from .losses import LossReader
+
+_CPU = torch.device("cpu")
+
+LossFn = Callable[..., Any]  # Any: called with the model and the members of a batch; see losses.py for the result
+
+
+@dataclass(frozen=True, slots=True)
+class ShardWork:
+    """One shard of a step. Without samples it is not executed.
+
+    `read` gives its content. `alone`: no other shard of the batch has samples, so what the model's buffers become is
+    the result. `factor`: what the summed loss is multiplied by before it is differentiated.
+    """
+
+    index: int
+    read: Callable[[int], Content | None]
+    samples: int
+    alone: bool
+    factor: float = 1.0
+
+
+class Device(Protocol):
+    """Executes shards."""
+
+    def execute(self, work: Sequence[ShardWork], key: Key, shards: int) -> list[Node[Partial]]:
+        """The nodes of the tree over `shards` that cover `work`, which are consecutive shards.
+
+        Args:
+            key: of this step; each shard draws from the key that its index gives.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class Replica:
+    """The model of one memory, and what is needed to differentiate its loss.
+
+    `modules`: the model, whose name is "", and others that the loss reaches. `others`: the parameters of these,
+    and those that the loss names by themselves; `dropped`: ids of such as had a gradient after a shard.
+    `generators`: that a shard draws from, those of the model's device; `own_generators`: that the program has made.
+    `looks`: what a shard may do that nobody knows of is looked for. `known`: ids of all modules and their parts.
+    `compiled`: parts of model, loss and modules.
+    """
+
+    model: nn.Module
+    modules: Mapping[str, nn.Module]
+    params: list[nn.Parameter]
+    loss_fn: LossFn
+    autocast: torch.dtype | None
+    buffers: Buffers
+    reader: LossReader
+    attributes: Attributes
+    others: list[Tensor]
+    own_generators: list[Generator]
+    device: torch.device = _CPU
+    looks: bool = False
+    dropped: set[int] = field(default_factory=set)
+    known: set[int] = field(init=False)
+    compiled: Compiled = field(init=False)
+    generators: tuple[torch.Generator, ...] = field(init=False)
+    host_streams: HostStreams = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.generators = generators_of(self.device)
+        self.host_streams = HostStreams()
+        self.known = {id(each) for module in self.modules.values() for each in module.modules()}
+        self.compiled = compiled_parts(self.modules, self.loss_fn)
+
+    def differentiate(self, work: ShardWork, key: Key) -> Partial:
+        """Forward and backward of one shard. The gradients are moved out of the parameters."""
+        own = key.fold_in(work.index)
+
+        def passes() -> tuple[Tensor, float]:
+            strangers = strangers_refused(self.known) if self.looks and not self.compiled.any_part else nullcontext()
+            streams = own_streams(own, self.own_generators) if self.own_generators else nullcontext()
+            with stream(own, self.generators), streams, strangers:
+                loss, count = self.loss(work)
+                scaled(loss, work).backward()  # type: ignore[no-untyped-call]  # torch has not annotated it
+            return loss, count
+
+        loss, count = self.host_streams.run(own, passes, self._undo)
+        grads: list[Tensor | None] = []
+        for param in self.params:
+            grads.append(param.grad)
+            param.grad = None
+        self.forget_others()
+        changed = {} if work.alone else self.buffers.take(work.samples)
+        return partial_of(grads, loss, count, work.samples, changed, self.attributes.take())
+
+    def _undo(self) -> None:
+        """What a shard has changed, before it is made again."""
+        for param in self.params:
+            param.grad = None
+        self.forget_others()
+        self.buffers.put_back()
+        self.attributes.put_back()
+
+    def forget_others(self) -> None:
+        """Gradients that the loss has left in modules which this step does not train."""
+        for param in self.others:
+            if param.grad is not None:
+                param.grad = None
+                self.dropped.add(id(param))
+
+    def loss(self, work: ShardWork) -> tuple[Tensor, float]:
+        """The summed loss of one shard, with its graph, and what it counts."""
+        content = work.read(work.index)
+        assert content is not None, "a shard without samples is not executed"
+        with self._precision():
+            result = self.loss_fn(self.model, *arguments(content))
+        return self.reader.read(result, work.samples)
+
+    def _precision(self) -> "torch.autocast | nullcontext[None]":
+        if self.autocast is None:
+            return nullcontext()
+        return torch.autocast(self.device.type, self.autocast)
+
+
+def replica_of(
+    model: nn.Module,
+    loss_fn: LossFn,
+    *,
+    autocast: torch.dtype | None = None,
+    also: Sequence[nn.Module] = (),
+    mean_buffers: Sequence[str] = (),
+    device: torch.device = _CPU,
+) -> Replica:
+    """For one step; see `Run.step`."""
+    own = {id(module) for module in model.modules()}
+    further = {f"also[{place}]": module for place, module in enumerate(also)}
+    found = {**further, **modules_reached(loss_fn), **modules_reached(model)}
+    modules = {"": model} | {name: module for name, module in found.items() if id(module) not in own}
+    params = {id(param): param for param in model.parameters()}
+    others: dict[int, Tensor] = {id(each): each for module in modules.values() for each in module.parameters()}
+    named = (each.value for root in (loss_fn, model) for each in reached(root))
+    others |= {id(each): each for each in named if isinstance(each, Tensor) and each.is_leaf and each.requires_grad}
+    return Replica(
+        model,
+        modules,
+        list(params.values()),
+        loss_fn,
+        autocast,
+        Buffers(modules, mean_buffers),
+        LossReader(),
+        Attributes(modules),
+        [param for key, param in others.items() if key not in params],
+        _generators_in(loss_fn, model),
+        device,
+    )
+
+
+def _generators_in(loss_fn: LossFn, model: nn.Module) -> list[Generator]:
+    """Those of the program's own that the loss or the model names."""
+    found = [each.value for each in (*reached(loss_fn), *reached(model))]
+    shared = {id(torch.default_generator), id(random.random.__self__)}  # type: ignore[attr-defined]  # the module's
+    made = {id(each): each for each in found if isinstance(each, Generator) and id(each) not in shared}
+    return list(made.values())
+
+
+class LocalDevice:
+    """A device of this process."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+
+    def execute(self, work: Sequence[ShardWork], key: Key, shards: int) -> list[Node[Partial]]:
+        tree: TreeSum[Partial] = TreeSum(shards, add)
+        for each in work:
+            with noted(each, shards):
+                value = self._replica.differentiate(each, key) if each.samples else None
+                if self._replica.looks and value is not None:
+                    check_apart(value.grads, [node.value.grads for node in tree.nodes if node.value is not None])
+            tree.put(Node(each.index, each.index + 1, value))
+        return tree.nodes
+
+
+def partial_of(
+    grads: list[Tensor | None],
+    loss: Tensor,
+    count: float,
+    samples: int,
+    buffers: dict[int, Changed],
+    attributes: dict[tuple[int, str], Any],  # Any: plain values
+) -> Partial:
+    """What one shard brings. Sparse gradients go apart: they are added and exchanged in another way."""
+    sparse = {place: grad for place, grad in enumerate(grads) if grad is not None and grad.is_sparse}
+    for place in sparse:
+        grads[place] = None
+    return Partial(grads, loss.detach(), count, samples, buffers, 1, attributes, sparse)
+
+
+def scaled(loss: Tensor, work: ShardWork) -> Tensor:
+    """What is differentiated. Without a factor the loss itself: its graph stays what it was."""
+    return loss if work.factor == 1 else loss * work.factor
+
+
+@contextmanager
+def noted(work: ShardWork, shards: int) -> Iterator[None]:
+    """What is raised in this block says which shard it was."""
+    try:
+        yield
+    except Exception as error:
+        if "does not have a deterministic implementation" in str(error):
+            error.add_note(
+                'fanwise.run(..., reduce="fast") allows such operators; results then differ from run to run in their '
+                "last bits, on one device too. Another operator may have a deterministic form."
+            )
+        error.add_note(f"in shard {work.index} of {shards}, which has {work.samples} samples of the batch")
+        if shards > 1 and "more than 1 value per channel" in str(error):
+            error.add_note(
+                "Batch normalisation is by shard, and this one is too small for it. Leave a small last batch out "
+                "(drop_last=True), give fewer shards= (1: the whole batch), or batch_norm='global'."
+            )
+        raise

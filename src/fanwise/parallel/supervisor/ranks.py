@@ -1,0 +1,210 @@
+"""A rank: what runs in each process of a run, as a job of a pool.
+
+    supervisor --job--> main: memory, pipe --> Run with this team --> train(run) --> result, from the first only
+
+What it prints goes to the user's terminal from the first process, and from the others into the output that the pool
+keeps. A report of the job is a report of the run: made once, and its decision is that of all processes.
+"""
+
+import io
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+import torch
+
+from ...base.errors import TrialStopped
+from ...links.codec import pack_error
+from ...pool.contract import Reply
+from ...pool.current import CurrentJob, current, enter
+from ...pool.seeds import seed_everything
+from ...tensor.random import with_torch  # noqa: F401  # once, before the fork; each rank's first batch would load it
+from ..checks.outside import Outside
+from ..data.order import Progress
+from ..hangs.stacks import told_on_request
+from ..plans import Plan
+from ..process_settings.applied import surroundings
+from ..process_settings.switches import Values
+from ..progress.line import FarScreen
+from ..progress.pace import RunSnapshot
+from ..runs import Run
+from ..shared_memory.control_block import ControlBlock
+from ..shared_memory.joining import read_state
+from ..shared_memory.memory import Exchange, SharedMemory
+from ..shared_memory.pipes import Speaker
+from ..shared_memory.team import Over, SharedMemoryTeam
+
+# A part of torch's profiler is loaded by the first step of any optimizer: once, before the fork, and not by each rank.
+with torch.autograd.profiler.record_function("load"):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What a rank is told when it starts.
+
+    Attributes:
+        memory, pipe, stacks: what it opens. rank, ranks: its number, and how many numbers there are.
+        since: the view of the run when it was started. joins: the run goes on already.
+        shards, threads, seed, fixed: the plan, and which of these the user asked for by name.
+        devices: names, of this process. names: of the devices of each rank, as the user calls them.
+        resume: a checkpoint, or None.
+        reduce: "exact" or "fast".
+        exchange: how gradients go through the shared memory; other than "auto" for tests.
+        switches: what the program has set for its own process. verify: see `fanwise.run`.
+        drawn: seconds until the progress is first shown, and between two times. name: of the training function.
+    """
+
+    memory: str
+    pipe: str
+    stacks: str
+    rank: int
+    ranks: int
+    since: int
+    joins: bool
+    shards: int
+    threads: int
+    seed: int
+    fixed: frozenset[str]
+    devices: tuple[str, ...]
+    names: tuple[tuple[str, ...], ...]
+    resume: str | None
+    reduce: str
+    drawn: tuple[float, float]
+    name: str
+    exchange: Exchange
+    switches: Values
+    verify: int
+
+
+def main(train: Callable[[Run], Any], orders: Orders) -> Any:  # Any: what the user's function returns
+    """The life of a rank."""
+    speaker = Speaker(orders.pipe)
+    told_on_request(orders.stacks)  # before anybody knows where to send the signal, which would end the process
+    speaker.say("here", os.getpid(), current().gpus)
+    try:
+        device, exact = torch.device(orders.devices[0]), orders.reduce == "exact"
+        with surroundings(orders.threads, device, exact=exact, switches=orders.switches):
+            return _train(train, orders, speaker)
+    except Over:
+        return None
+    except TrialStopped:
+        speaker.say("stopped")
+        return None
+    except BaseException as error:
+        speaker.say("failed", time.monotonic(), pack_error(error))
+        return None
+
+
+def _train(train: Callable[[Run], Any], orders: Orders, speaker: Speaker) -> Any:  # Any: as the function returns
+    memory = SharedMemory.open(orders.memory, orders.exchange)
+    seed_everything(orders.seed)
+    control = ControlBlock(memory)
+    member = SharedMemoryTeam(
+        memory,
+        control,
+        orders.rank,
+        orders.ranks,
+        speaker,
+        since=orders.since,
+        joins=orders.joins,
+        reduce=orders.reduce,
+    )
+    plan = Plan(orders.shards, orders.threads, Progress(orders.seed))
+    run = Run(
+        plan,
+        tuple(map(torch.device, orders.devices)),
+        team=member,
+        fixed=orders.fixed,
+        names=lambda: [name for rank in member.members for name in orders.names[rank]],
+        outside=Outside(train),
+        verify=orders.verify,
+    )
+    if orders.joins:
+        run.restore_state(read_state(memory), "the run that it joins")
+    elif orders.resume is not None:
+        run.restore(orders.resume)
+    enter(_ReportingJob(current(), member))
+    sys.stdout, sys.stderr = (
+        _Forwarding(sys.stdout, "out", member, speaker),
+        _Forwarding(sys.stderr, "err", member, speaker),
+    )
+
+    def show(snapshot: RunSnapshot) -> None:
+        if member.place == 0 and not member.catching_up:
+            speaker.say("progress", snapshot)
+
+    try:
+        first_s, every_s = orders.drawn
+        with run.shown(FarScreen(show, first_s=first_s, every_s=every_s), orders.name), run.writer, run.watched():
+            result = train(run)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    if not member.done():
+        member.wait_for_end()
+    speaker.say("returns")
+    return result
+
+
+class _ReportingJob(CurrentJob):
+    """The current job of a rank: what it reports is the run's, and is decided for all ranks together."""
+
+    def __init__(self, job: CurrentJob, member: SharedMemoryTeam) -> None:
+        self.__dict__.update(job.__dict__)
+        self._member = member
+
+    def report(self, values: object, *, checkpoint: str | None = None) -> Reply:
+        assert isinstance(values, Mapping), "metrics by name"
+        return Reply(self._member.report(values))
+
+    def begin_report(self, values: object) -> "_Replied":
+        return _Replied(self.report(values))
+
+
+@dataclass(frozen=True, slots=True)
+class _Replied:
+    """What all have decided together is there at once."""
+
+    what: Reply
+
+    def reply(self, within_s: float) -> Reply:
+        return self.what
+
+
+class _Forwarding(io.TextIOBase):
+    """Standard output or error of a rank: to the supervisor while it is the first, else to where it went before."""
+
+    def __init__(self, before: TextIO, name: str, member: SharedMemoryTeam, speaker: Speaker) -> None:
+        self._before = before
+        self._name = name
+        self._member = member
+        self._speaker = speaker
+        self._line = ""
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._before.fileno()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]  # a plain attribute there
+        return self._before.encoding
+
+    def write(self, text: str) -> int:
+        if self._member.catching_up or self._member.place != 0:
+            return self._before.write(text)
+        self._line += text
+        if "\n" in text or len(self._line) > 4096:
+            self.flush()
+        return len(text)
+
+    def flush(self) -> None:
+        line, self._line = self._line, ""
+        if line:
+            self._speaker.say(self._name, line)
+        self._before.flush()

@@ -1,0 +1,199 @@
+"""The processes of a run, as a step sees them: what they exchange, and which share of the work is this one's.
+
+`Team` is all that steps, means and reports know of other processes. `Alone` is the team of one process. Everything
+that concerns all goes through `together`: it is done by all, in the same order, or by none; when a member is lost in
+the middle, those that are left do it again, with its share of the work.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ...pool.contract import Decision
+from ...pool.reporting import report
+from ..replica.gradients import Partial, add
+from ..shards import Node, total
+
+T = TypeVar("T")
+
+# What somebody needs who joins here, as a checkpoint holds it; None where nobody can.
+StateHere = Callable[[], Mapping[str, Any] | None]  # Any: numbers, tensors and state_dicts
+
+
+class Sums(Protocol):
+    """Adds up what the shards of one step brought, over all processes."""
+
+    @property
+    def updates(self) -> bool:
+        """Whether a total with `mean` also updates the parameters; it then returns no gradients."""
+        ...
+
+    def total(self, what: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
+        """The sum over all shards, on every process. Blocks until all have theirs. Only inside `together`.
+
+        Args:
+            what: this process adds up, as "makes step 0 the 17th time"; all must do the same.
+            nodes: of the shards that this process executed; they are used up.
+            mean: the gradients are divided by the count. They may then be in memory that all processes see: good
+                until the next call, and what is written into them stays in this process.
+
+        Raises:
+            ValueError: the losses count nothing.
+        """
+        ...
+
+    def settle(self) -> None:
+        """The gradients of the last `total` are not needed any more."""
+        ...
+
+    def update_whole(self) -> None:
+        """Another step needs the whole optimizer: totals no longer update. All say so between the same steps."""
+        ...
+
+
+class Team(Protocol):
+    """See the module."""
+
+    @property
+    def place(self) -> int:
+        """Of this process among those that take part, from 0."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """How many processes take part."""
+        ...
+
+    @property
+    def catching_up(self) -> bool:
+        """Whether this process is still on its way to the place where the others are; it then works alone."""
+        ...
+
+    def together(self, body: Callable[[], T]) -> T:
+        """What `body` returns, which all processes call; again when one of them was lost meanwhile."""
+        ...
+
+    def gather(self, what: str, content: Any) -> list[Any]:  # Any: anything that can be pickled
+        """What all processes gave, by place. Blocks until all have. Only inside `together`.
+
+        Args:
+            what: this process does, as "measures"; all must do the same.
+        """
+        ...
+
+    def sums(self, params: Sequence[nn.Parameter], optimizer: Optimizer | None) -> Sums:
+        """For one step, of these parameters. `optimizer`: which may be done slice by slice; None: it may not."""
+        ...
+
+    def step_begins(self, state_here: StateHere) -> None:
+        """A step is about to begin: the place where others may join."""
+        ...
+
+    def step_ends(self) -> None:
+        """A step is done, the update included. From the first one on it is known what a step takes."""
+        ...
+
+    def report(self, values: Mapping[str, Any]) -> Decision:  # Any: numbers
+        """Report once for all; the decision. Blocks until it is there. May raise TrialStopped by itself."""
+        ...
+
+    def saved(self) -> None:
+        """This process has come to a checkpoint in its program; what it writes of it itself is under way."""
+        ...
+
+    def set_writing(self, is_writing: bool) -> None:
+        """Whether this process writes checkpoints now. Called from any thread."""
+        ...
+
+
+class Alone:
+    """The team of a process that trains by itself.
+
+    Attributes:
+        turns: how much it has done of what several would do together. has_stepped: its first step is done.
+        is_idle: it waits for a decision.
+    """
+
+    place, size, catching_up = 0, 1, False
+
+    def __init__(self) -> None:
+        self.turns = 0
+        self.has_stepped = self.is_idle = False
+
+    def together(self, body: Callable[[], T]) -> T:
+        result = body()
+        self.turns += 1
+        return result
+
+    def gather(self, what: str, content: Any) -> list[Any]:  # Any: as given
+        return [content]
+
+    def sums(self, params: Sequence[nn.Parameter], optimizer: Optimizer | None) -> Sums:
+        return OwnSums()
+
+    def step_begins(self, state_here: StateHere) -> None:
+        pass
+
+    def step_ends(self) -> None:
+        self.has_stepped = True
+
+    def report(self, values: Mapping[str, Any]) -> Decision:  # Any: numbers
+        self.is_idle = True
+        try:
+            report(**values)
+        finally:
+            self.is_idle = False
+            self.turns += 1
+        return "CONTINUE"
+
+    def saved(self) -> None:
+        pass
+
+    def set_writing(self, is_writing: bool) -> None:
+        pass
+
+
+class OwnSums:
+    """All shards were executed here."""
+
+    updates = False
+
+    def total(self, what: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
+        done = total(nodes, shards, add)
+        check_done(done)
+        if mean:
+            divide(done.grads, done.count)
+        return done
+
+    def settle(self) -> None:
+        pass
+
+    def update_whole(self) -> None:
+        pass
+
+
+class NotSame(ValueError):
+    """A buffer that was to be the same after every shard is not. `place`: of the buffer."""
+
+    def __init__(self, place: int) -> None:
+        super().__init__(f"buffer {place} is not the same after every shard of the batch")
+        self.place = place
+
+
+def check_done(done: Partial) -> None:
+    """Raises ValueError when there is nothing to divide by, NotSame for a buffer on which the shards do not agree."""
+    if not done.count > 0:
+        raise ValueError(f"the losses of this batch, {done.samples} samples, count {done.count}: nothing to mean")
+    for place, changed in done.buffers.items():
+        if changed.rule == "same" and not (changed.is_same and changed.samples == done.samples):
+            raise NotSame(place)
+
+
+def divide(grads: Sequence[Tensor | None], count: float) -> None:
+    """Each gradient by `count`, in place."""
+    found = [grad for grad in grads if grad is not None]
+    if found:
+        torch._foreach_div_(found, count)

@@ -1,0 +1,179 @@
+"""The team of a process that somebody else has started: all take the same way, and nothing is done again.
+
+    entered(launched, ...)  groups -> agree on the plan -> train -> "has returned", or what was raised -> groups closed
+
+A death is the launcher's matter. An error is told: a process whose training function raises takes part in one more
+exchange, in which the others learn of it, and raise the same error in its original type. Then all wait for each other
+once more, for what each still writes: a launcher ends all as soon as one has failed.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from ...base.errors import TrialStopped, WorkerLostError
+from ...links.codec import pack_error, unpack_error
+from ...pool.contract import Decision
+from ...pool.reporting import report
+from ..checks.agreement import first_difference
+from ..plans import Plan
+from ..process_settings import switches
+from ..teams.team import StateHere, Sums
+from . import neighbours
+from .all_reduce import AllReducedSums
+from .exact_sums import ExactSums
+from .groups import Groups
+from .launcher import Launched
+
+T = TypeVar("T")
+
+# How long a process whose function has raised waits for the others to hear it, before it raises the error itself.
+_TELL_S = 10.0
+
+_FAILS = "has failed"
+_RETURNS = "has returned"
+_LEAVES = "leaves the run"
+
+
+class TorchDistributedTeam:
+    """See the module. `device`: of this process. `reduce`: "exact" or "fast"."""
+
+    catching_up = False
+
+    def __init__(self, groups: Groups, device: torch.device, reduce: str, step_timeout_s: float | None = None) -> None:
+        self.device = device
+        self.place, self.size = groups.place, groups.size
+        self.exchange, self.spread, self.all_reduce = groups.exchange, groups.spread, groups.all_reduce
+        self._groups = groups
+        self._reduce = reduce
+        self._step_timeout_s = step_timeout_s
+        self._end: BaseException | None = None
+
+    def together(self, body: Callable[[], T]) -> T:
+        return body()
+
+    def gather(self, what: str, content: Any) -> list[Any]:  # Any: anything that can be pickled
+        if self._end is not None:
+            raise self._end
+        said = self._groups.gather((what, content))
+        failed = [(place, theirs) for place, (its, theirs) in enumerate(said) if its == _FAILS]
+        for place, packed in failed:
+            self._end = unpack_error(packed)
+            self._end.add_note(f"raised in process {place} of {self.size}")
+            raise self._end
+        self._check_all_do(what, [its for its, _ in said])
+        return [theirs for _, theirs in said]
+
+    def _check_all_do(self, what: str, each: Sequence[str]) -> None:
+        for place, its in enumerate(each):
+            if its != what:
+                # All of them see this, so nobody needs to be told.
+                self._end = RuntimeError(
+                    f"the processes of the run do different things: rank {self.place} {what}, rank {place} {its}.\n"
+                    f"The training function must take the same way in every process; run.rank may decide only what is "
+                    f"printed or written."
+                )
+                raise self._end
+
+    def sums(self, params: Sequence[nn.Parameter], optimizer: Optimizer | None) -> Sums:
+        return AllReducedSums(self, params) if self._reduce == "fast" else ExactSums(self, params)
+
+    def step_begins(self, state_here: StateHere) -> None:
+        pass
+
+    def step_ends(self) -> None:
+        self._groups.has_stepped = True
+
+    def report(self, values: Mapping[str, Any]) -> Decision:  # Any: numbers
+        """The process at place 0 reports to its own job, if it runs one; what comes of it is the same for all."""
+        outcome: Decision | bytes = "CONTINUE"
+        if self.place == 0:
+            try:
+                report(**values)
+            except TrialStopped:
+                outcome = "STOP"
+            except Exception as error:
+                outcome = pack_error(error)
+        decided: Decision | bytes = self.gather("reports", outcome)[0]
+        if isinstance(decided, bytes):
+            raise unpack_error(decided)
+        return decided
+
+    def saved(self) -> None:
+        pass
+
+    def set_writing(self, is_writing: bool) -> None:
+        pass
+
+    # -- beginning and end -----------------------------------------------------------------------------------------
+
+    def agree_on(self, plan: Plan, fixed: frozenset[str]) -> None:
+        """Raises ValueError unless all processes were given the same. A seed that nobody gave is that of place 0."""
+        given = {name: getattr(plan, name) for name in sorted({"shards", "threads"} | fixed)}
+        own = {"reduce": self._reduce, "step_timeout_s": self._step_timeout_s}
+        facts = given | own | switches.comparable()
+        card = None if self._step_timeout_s is None else neighbours.card()
+        each = self.gather("begins a run", (facts, plan.seed, card))
+        different = first_difference([facts for facts, _, _ in each])
+        if different is not None:
+            raise ValueError(
+                f"the processes were given different runs: {different.name} is {different.said()}.\n"
+                f"Call fanwise.run with the same arguments in all, and make torch's settings the same before."
+            )
+        plan.progress.seed = each[0][1]
+        if self._step_timeout_s is not None:
+            self._groups.watch(neighbours.Neighbours(self.place, [its for _, _, its in each]), self._step_timeout_s)
+
+    def done(self) -> None:
+        """The training function has returned here, and in all others when this returns."""
+        self.gather(_RETURNS, None)
+
+    def tell(self, error: BaseException, within_s: float) -> None:
+        """The training function has raised this here. Blocks until the others know, or for this time."""
+        if self._end is None and not self._groups.is_broken:
+            with suppress(WorkerLostError):
+                self._groups.gather((_FAILS, pack_error(error)), within_s)
+
+    def leave(self, within_s: float) -> None:
+        """All know of an error. Blocks until they have nothing more to write, or for this time."""
+        if not self._groups.is_broken:
+            with suppress(WorkerLostError):
+                self._groups.gather((_LEAVES, None), within_s)
+
+
+@contextmanager
+def entered(
+    launched: Launched,
+    device: torch.device,
+    *,
+    reduce: str,
+    step_timeout_s: float | None = None,
+    tell_s: float = _TELL_S,
+) -> Iterator[TorchDistributedTeam]:
+    """A team for one run, which ends with the block.
+
+    Args:
+        step_timeout_s: how long an exchange waits for the others, once they have agreed on a plan.
+        tell_s: how long an error waits here for the others to hear of it, and again for what they still write.
+
+    Raises:
+        WorkerLostError: not all processes came.
+    """
+    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+        groups = Groups(launched, device)
+        team = TorchDistributedTeam(groups, device, reduce, step_timeout_s)
+        try:
+            yield team
+            team.done()
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # whatever ends it here, also sys.exit and ctrl-c, ends it everywhere
+            team.tell(error, tell_s)
+            team.leave(tell_s)
+            raise
+        finally:
+            groups.close()

@@ -1,0 +1,215 @@
+"""Membership against a model that recomputes everything from the facts it was told."""
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from fanwise.parallel.supervisor.membership import Decide, Membership, Order, Pause
+
+Places = dict[int, tuple[int, int]]
+
+
+def views(*members: int, places: Places | None = None) -> Membership:
+    known = places if places is not None else {}
+    return Membership(members, lambda rank: known.get(rank, (0, 0)))
+
+
+def test_a_loss_ends_the_view_when_all_that_live_have_agreed() -> None:
+    made = views(0, 1, 2, places={0: (2, 5), 1: (2, 4), 2: (2, 5)})
+    assert made.lost(1) == [Pause(3)]
+    assert made.agreed(0, 3) == []
+    assert made.agreed(2, 3) == [Decide(4, (0, 2), 4)]
+
+
+def test_what_the_dead_had_not_arrived_at_is_not_committed() -> None:
+    made = views(0, 1, places={0: (2, 5), 1: (2, 4)})
+    made.lost(1)
+    assert made.agreed(0, 3) == [Decide(4, (0,), 4)]
+
+
+def test_who_has_not_come_to_this_view_has_committed_nothing_in_it() -> None:
+    places = {0: (2, 5), 1: (2, 5), 2: (2, 5)}
+    made = views(0, 1, 2, places=places)
+    made.lost(2)
+    made.agreed(0, 3)
+    assert made.agreed(1, 3) == [Decide(4, (0, 1), 5)]
+    places[0] = (4, 9)
+    made.lost(1)
+    assert made.agreed(0, 5) == [Decide(6, (0,), 5)]
+
+
+def test_a_loss_in_the_middle_of_a_change_belongs_to_it() -> None:
+    made = views(0, 1, 2, places={0: (2, 1), 1: (2, 1), 2: (2, 1)})
+    made.lost(0)
+    made.agreed(1, 3)
+    assert made.lost(2) == [Decide(4, (1,), 1)]
+
+
+def test_those_that_wait_are_taken_in_when_the_members_let_them() -> None:
+    made = views(0, 1, places={0: (2, 3), 1: (2, 3)})
+    made.ready(2)
+    assert made.lost(1) == [Pause(3)]
+    assert made.agreed(0, 3) == [Decide(4, (0,), 3)]
+    assert made.admits(2) == []
+    assert made.admits(4) == [Pause(5)]
+    assert made.agreed(0, 5) == [Decide(6, (0, 2), 3)]
+
+
+def test_when_nobody_lives_nothing_is_decided() -> None:
+    made = views(0, 1)
+    made.lost(0)
+    assert made.lost(1) == []
+    assert not made.living
+
+
+class ViewsMachine(RuleBasedStateMachine):
+    """The model keeps facts only: who lives, who waits, who has agreed to what, where each has arrived."""
+
+    make: type[Membership] = Membership
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places: Places = {}
+        self.members: tuple[int, ...] = (0, 1, 2)
+        self.views = self.make(self.members, lambda rank: self.places.get(rank, (0, 0)))
+        self.view = 2
+        self.committed = 0
+        self.living = {0, 1, 2}
+        self.agreed: set[tuple[int, int]] = set()
+        self.waiting: set[int] = set()
+        self.admitting = False
+        self.next_rank = 3
+
+    def expect(self, orders: list[Order], *, may_pause: bool) -> None:
+        expected: list[Order] = []
+        if self.view % 2 == 0 and may_pause:
+            self.view += 1
+            expected.append(Pause(self.view))
+        elif self.view % 2 and self.living and all((rank, self.view) in self.agreed for rank in self.living):
+            here = [turn if view == self.view - 1 else 0 for view, turn in map(self.place, self.members)]
+            self.committed = max(self.committed, min(here))
+            taken = self.waiting if self.admitting else set()
+            self.living |= taken
+            self.members = tuple(sorted(self.living))
+            self.waiting = self.waiting - taken
+            self.admitting = False
+            self.view += 1
+            expected.append(Decide(self.view, self.members, self.committed))
+        assert orders == expected
+
+    def place(self, rank: int) -> tuple[int, int]:
+        return self.places.get(rank, (0, 0))
+
+    @rule(data=st.data())
+    def lost(self, data: st.DataObject) -> None:
+        rank = data.draw(st.integers(0, self.next_rank))
+        was_member = rank in self.living
+        self.living.discard(rank)
+        self.waiting.discard(rank)
+        orders = self.views.lost(rank)
+        if was_member:
+            self.expect(orders, may_pause=True)
+        else:
+            assert orders == []
+
+    @rule(data=st.data())
+    def ready(self, data: st.DataObject) -> None:
+        """A new rank, or another process of one that was lost."""
+        rank = data.draw(st.integers(0, self.next_rank))
+        if rank not in self.living:
+            self.waiting.add(rank)
+            self.views.ready(rank)
+            self.next_rank = max(self.next_rank, rank + 1)
+
+    @rule(late=st.booleans())
+    def admits(self, late: bool) -> None:
+        view = self.view - 2 * late
+        orders = self.views.admits(view)
+        if late or view % 2:
+            assert orders == []
+        else:
+            self.admitting = True
+            self.expect(orders, may_pause=True)
+
+    @precondition(lambda self: self.living and self.view % 2)
+    @rule(data=st.data(), late=st.booleans())
+    def agrees(self, data: st.DataObject, late: bool) -> None:
+        rank = data.draw(st.sampled_from(sorted(set(self.members) | self.waiting)))
+        view = self.view - 2 * late
+        orders = self.views.agreed(rank, view)
+        if late or rank not in self.living:
+            assert orders == []
+        else:
+            self.agreed.add((rank, view))
+            self.expect(orders, may_pause=False)
+
+    @precondition(lambda self: self.living and self.view % 2)
+    @rule()
+    def all_agree(self) -> None:
+        """As a rule they do."""
+        view = self.view
+        for rank in sorted(self.living):
+            if self.view == view:
+                orders = self.views.agreed(rank, view)
+                self.agreed.add((rank, view))
+                self.expect(orders, may_pause=False)
+
+    @precondition(lambda self: self.living)
+    @rule(data=st.data(), turns=st.integers(1, 3))
+    def arrives(self, data: st.DataObject, turns: int) -> None:
+        self.arrive(data.draw(st.sampled_from(sorted(self.living))), turns)
+
+    @precondition(lambda self: self.living)
+    @rule(turns=st.integers(1, 3))
+    def all_arrive(self, turns: int) -> None:
+        for rank in sorted(self.living):
+            self.arrive(rank, turns)
+
+    def arrive(self, rank: int, turns: int) -> None:
+        if (rank, self.view) not in self.agreed:
+            self.places[rank] = (self.view - self.view % 2, max(self.place(rank)[1], self.committed) + turns)
+
+    @invariant()
+    def the_whole_state_is_the_models(self) -> None:
+        assert (self.views.view, self.views.members, self.views.committed) == (self.view, self.members, self.committed)
+        assert (self.views.living, self.views.waiting) == (self.living, self.waiting)
+        assert self.views.is_changing == (self.view % 2 == 1)
+
+
+TestViews = ViewsMachine.TestCase
+TestViews.settings = settings(max_examples=80, stateful_step_count=40)
+
+
+class Forgetful(Membership):
+    """What was committed two views ago is forgotten."""
+
+    def _decided(self) -> list[Order]:
+        self.committed = 0
+        return super()._decided()
+
+
+class Deaf(Membership):
+    """An agreement to an older view counts."""
+
+    def agreed(self, rank: int, view: int) -> list[Order]:
+        return super().agreed(rank, self.view)
+
+
+class Hasty(Membership):
+    """Whoever is ready is taken in at any change."""
+
+    def _decided(self) -> list[Order]:
+        self._admitting = True
+        return super()._decided()
+
+
+@pytest.mark.parametrize("broken", [Forgetful, Deaf, Hasty])
+def test_the_machine_catches_broken_views(broken: type[Membership]) -> None:
+    class Machine(ViewsMachine):
+        make = broken
+
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(
+            Machine, settings=settings(max_examples=500, phases=[Phase.generate], derandomize=True, database=None)
+        )

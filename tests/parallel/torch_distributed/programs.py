@@ -1,0 +1,324 @@
+"""What the tests of this folder let processes do. Each gets the rank of its process, and returns plain values."""
+
+import hashlib
+import os
+import signal
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.nn.functional import cross_entropy
+
+import fanwise
+from fanwise.parallel import Run
+from fanwise.parallel.data.order import Progress
+from fanwise.parallel.plans import Plan
+from fanwise.parallel.torch_distributed.launcher import launched
+from fanwise.parallel.torch_distributed.team import TorchDistributedTeam, entered
+from fanwise.pool.contract import Decision, Reply
+from fanwise.pool.current import CurrentJob, enter, leave
+from fanwise.testing.within import within
+
+# N: samples, B: samples of a global batch
+N, B, EPOCHS, SHARDS = 53, 16, 2, 8
+OUT = Path(os.environ["GUEST_OUT"])
+CHECKPOINT = OUT / "checkpoint"
+GENERATOR = torch.Generator().manual_seed(1)
+X = torch.randn(N, 1, 6, 6, generator=GENERATOR)
+Y = torch.randint(0, 3, (N,), generator=GENERATOR)
+
+
+class Net(nn.Module):
+    """Dropout, batch normalisation, weights in another order in memory, a frozen one, and one that few shards reach."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.last = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Linear(64, 3)
+        self.frozen = nn.Parameter(torch.ones(7), requires_grad=False)
+        self.rare = nn.Parameter(torch.zeros(3))
+        self.precise = nn.Parameter(torch.ones(3, dtype=torch.float64))
+        self.conv.weight = nn.Parameter(self.conv.weight.detach().to(memory_format=torch.channels_last))
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = nn.functional.dropout(torch.relu(self.norm(self.conv(x))), 0.3, self.training)
+        out: Tensor = self.last(hidden.flatten(1)) * self.precise.float() * self.frozen.sum()
+        return out + self.rare if x.sum() > 0 else out
+
+
+def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return cross_entropy(model(x), y, reduction="none")
+
+
+def correct(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    found: Tensor = model(x).argmax(1) == y
+    return found
+
+
+def optimizer_of(name: str, model: nn.Module) -> torch.optim.Optimizer:
+    if name == "adamw":
+        return torch.optim.AdamW(model.parameters(), 0.01)
+    return torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+
+
+def digest(tensors: list[Tensor]) -> str:
+    return hashlib.sha256(b"".join(tensor.detach().contiguous().numpy().tobytes() for tensor in tensors)).hexdigest()
+
+
+def training(run: Run, optimizer: str = "momentum", **options: Any) -> tuple[str, int, float, float]:  # Any: of a step
+    """The bits of parameters and losses, the executions, an accuracy, and a mean of floats."""
+    model = Net()
+    step = run.step(model, optimizer_of(optimizer, model), losses, **options)
+    seen = [step(batch) for _ in run.epochs(EPOCHS) for batch in run.batches((X, Y), B)]
+    accuracy = run.mean(correct, model, (X, Y), batch_size=7)
+    return digest([*model.state_dict().values(), *seen]), run.executions, accuracy, run.mean(losses, model, (X, Y))
+
+
+TRAININGS: dict[str, Callable[[Run], Any]] = {  # Any: as `training` returns
+    "momentum": training,
+    "adamw": partial(training, optimizer="adamw"),
+    "clipped": partial(training, clip_norm=0.5),
+    "accumulated": partial(training, accumulate=2),
+}
+
+
+def bits(rank: int) -> dict[str, Any]:  # Any: as `training` returns
+    return {name: fanwise.run(train, shards=SHARDS) for name, train in TRAININGS.items()}
+
+
+def fewer_shards_than_processes(rank: int) -> Any:  # Any: as `training` returns
+    return fanwise.run(training, shards=2)
+
+
+def place(rank: int) -> tuple[int, int, int, str]:
+    """Each process returns its own; the shards are as many as the processes."""
+    return fanwise.run(lambda run: (run.rank, run.world_size, run.shards, str(run.device)), devices="auto")
+
+
+def left_in_the_middle(rank: int) -> str:
+    """A run on one device that saves in the middle of an epoch and goes on."""
+    return fanwise.run(partial(resumable, save_to=CHECKPOINT), shards=3)
+
+
+def resumed(rank: int) -> str:
+    """From a checkpoint that a run on one device has left in the middle of an epoch."""
+    return fanwise.run(resumable, resume=CHECKPOINT)
+
+
+def resumable(run: Run, save_to: Path | None = None) -> str:
+    model = Net()
+    step = run.step(model, optimizer_of("adamw", model), losses)
+    for _ in run.epochs(EPOCHS):
+        for batch in run.batches((X, Y), B):
+            step(batch)
+            if save_to is not None and step.turns == 6:
+                run.save(save_to)
+    return digest(list(model.state_dict().values()))
+
+
+def weights(run: Run) -> list[list[float]]:
+    model = nn.Linear(36, 3)
+    step = run.step(model, optimizer_of("momentum", model), lambda m, x, y: losses(m, x.flatten(1), y))
+    for batch in run.batches((X, Y), B):
+        step(batch)
+    return [param.flatten().tolist() for param in model.parameters()]
+
+
+def fast(rank: int) -> list[list[float]]:
+    return fanwise.run(weights, shards=7, reduce="fast")
+
+
+def fast_and_partly_unreached(rank: int) -> Any:  # Any: as `training` returns
+    return fanwise.run(partial(training, accumulate=2), shards=2, reduce="fast")
+
+
+def prints(rank: int) -> None:
+    fanwise.run(lambda run: run.print("printed once"))
+
+
+def error_of_the_last(rank: int) -> None:
+    def train(run: Run) -> None:
+        def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+            if run.rank == run.world_size - 1:
+                raise KeyError("poison")
+            return losses(model, x, y)
+
+        model = Net()
+        run.step(model, optimizer_of("momentum", model), loss)((X, Y))
+
+    fanwise.run(train)
+
+
+def _ends_of_the_last(error: type[BaseException]) -> None:
+    def train(run: Run) -> None:
+        step = run.step(model := Net(), optimizer_of("momentum", model), losses)
+        if run.rank == run.world_size - 1:
+            raise error(3)
+        step((X, Y))
+
+    fanwise.run(train)
+
+
+def exit_of_the_last(rank: int) -> None:
+    _ends_of_the_last(SystemExit)
+
+
+def interrupt_of_the_last(rank: int) -> None:
+    _ends_of_the_last(KeyboardInterrupt)
+
+
+def different_ways(rank: int) -> None:
+    fanwise.run(lambda run: run.mean(losses, Net(), (X, Y)) if run.rank else None)
+
+
+def different_arguments(rank: int) -> None:
+    fanwise.run(lambda run: None, shards=rank + 1)
+
+
+def different_models(rank: int) -> None:
+    def train(run: Run) -> None:
+        model = nn.Linear(3, 3)
+        with torch.no_grad():
+            model.bias.add_(run.rank)
+        run.step(model, optimizer_of("momentum", model), losses)
+
+    fanwise.run(train)
+
+
+def too_many_devices(rank: int) -> None:
+    fanwise.run(lambda run: None, devices=7)
+
+
+def reports(rank: int) -> list[Decision | str]:
+    """What the processes are told when the first one is in a job that goes on, is stopped, or refuses the values."""
+    own, said = launched(), list[Decision | str]()
+    assert own is not None
+    for decision in (Reply(), Reply("STOP"), None):
+        if rank == 0:
+            enter(Job(decision))
+        try:
+            with entered(own, torch.device("cpu"), reduce="exact") as team:
+                said.append(reported(team))
+        finally:
+            leave()
+    return said
+
+
+def reported(team: TorchDistributedTeam) -> Decision | str:
+    try:
+        return team.report({"loss": 0.5})
+    except ValueError as error:
+        return str(error)
+
+
+def busy_while_the_last_fails(rank: int) -> None:
+    """The others come to hear of the error when it has been raised where it happened."""
+    own, raised = launched(), OUT / "raised"
+    assert own is not None
+    is_last = rank == own.size - 1
+    try:
+        with entered(own, torch.device("cpu"), reduce="exact", tell_s=0.01) as team:
+            if is_last:
+                raise KeyError("poison")
+            within(30.0, raised.exists, "the error was raised")
+            team.gather("measures", None)
+    finally:
+        if is_last:
+            raised.touch()
+            within(30.0, lambda: len(list(OUT.glob("heard*"))) == own.size - 1, "the others have heard of it")
+        else:
+            (OUT / f"heard{rank}").touch()
+
+
+class Slow:
+    """Is on the disk some time after the first process has been told that the run fails."""
+
+    def state_dict(self) -> dict[str, Any]:  # Any: itself
+        return {"slow": self}
+
+    def load_state_dict(self, state: Any) -> None: ...  # Any: never called
+
+    def __deepcopy__(self, memo: object) -> "Slow":
+        return self
+
+    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+        within(20, (OUT / "told").exists, "the first process has been told that the run fails")
+        threading.Event().wait(0.3)
+        return int, (3,)
+
+
+def saved_before_the_last_fails(rank: int) -> bool:
+    """Whether the checkpoint is on the disk when the error is raised here."""
+
+    def train(run: Run) -> None:
+        step = run.step(model := Net(), optimizer_of("momentum", model), losses)
+        run.keep(slow=Slow())
+        step((X, Y))
+        run.save(OUT / "last")
+        try:
+            if run.rank == run.world_size - 1:
+                raise KeyError("poison")
+            step((X, Y))
+        finally:
+            if run.rank == 0:
+                (OUT / "told").touch()
+
+    try:
+        fanwise.run(train)
+    except KeyError:
+        return (OUT / "last").exists()
+    raise AssertionError("nothing was raised")
+
+
+class Job(CurrentJob):
+    """A job whose submitter decides at once."""
+
+    def __init__(self, reply: Reply | None) -> None:
+        self._reply = reply
+
+    def report(self, values: object, *, checkpoint: str | None = None) -> Reply:
+        assert values == {"loss": 0.5}
+        if self._reply is None:
+            raise ValueError("no such metric")
+        return self._reply
+
+
+def group_of_the_program(rank: int) -> tuple[bool, int]:
+    """Whether torch.distributed is initialised after a run, and a sum over the program's own group."""
+    if not distributed.is_initialized():
+        return False, 0
+    tensor = torch.tensor(rank)
+    distributed.all_reduce(tensor)
+    return True, int(tensor)
+
+
+def death_of_the_last(rank: int) -> None:
+    def train(run: Run) -> None:
+        if run.rank == run.world_size - 1:
+            os._exit(3)
+        run.mean(losses, Net(), (X, Y))
+
+    fanwise.run(train)
+
+
+def hang_of_the_last(rank: int) -> None:
+    """It stops itself between two exchanges, and is ended when another has said so."""
+    own, pid = launched(), OUT / "pid"
+    assert own is not None
+    is_last = rank == own.size - 1
+    if is_last:
+        pid.write_text(str(os.getpid()))
+    try:
+        with entered(own, torch.device("cpu"), reduce="exact", step_timeout_s=1) as team:
+            team.agree_on(Plan(4, 1, Progress(0)), frozenset())
+            team.step_ends()  # from now on it is a second
+            team.gather("measures", None)
+            if is_last:
+                os.kill(os.getpid(), signal.SIGSTOP)
+            team.gather("measures", None)
+    finally:
+        if not is_last:  # whoever started them waits for all to end
+            os.kill(int(pid.read_text()), signal.SIGKILL)

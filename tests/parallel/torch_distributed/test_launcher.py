@@ -1,0 +1,76 @@
+"""Who this process is, from the variables of a launcher; which device it gets."""
+
+import pytest
+import torch
+
+from fanwise.parallel.devices import Devices
+from fanwise.parallel.torch_distributed.launcher import Launched, check_fits, device_of, launched, launched_by
+
+COMPLETE = {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "1234"}
+SECOND_OF_THREE = Launched(rank=1, size=3, local_rank=None, is_joined=False)
+
+
+def test_nobody_has_started_this_process() -> None:
+    assert launched() is None
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        (COMPLETE, SECOND_OF_THREE),
+        ({**COMPLETE, "LOCAL_RANK": "0"}, Launched(rank=1, size=3, local_rank=0, is_joined=False)),
+        ({**COMPLETE, "WORLD_SIZE": "1"}, None),
+        ({}, None),
+        ({"WORLD_SIZE": "3"}, None),
+        ({"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "1234", "RANK": "1"}, None),
+    ],
+    ids=["complete", "with a local rank", "one process", "nothing", "no rank", "no size"],
+)
+def test_a_launcher_is_known_by_its_variables(variables: dict[str, str], expected: Launched | None) -> None:
+    assert launched_by(variables) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        (
+            {"MASTER_PORT": None},
+            "RANK=1 and WORLD_SIZE=3 are set, as a launcher sets them for each process, and MASTER_",
+        ),
+        ({"RANK": "3"}, "RANK=3 is not the number of one of WORLD_SIZE=3 processes"),
+        ({"WORLD_SIZE": "many"}, "WORLD_SIZE='many', which a launcher sets for each process, must be a whole number"),
+    ],
+    ids=["incomplete", "beyond", "no number"],
+)
+def test_variables_that_make_no_sense_are_refused(changes: dict[str, str | None], text: str) -> None:
+    variables = {name: value for name, value in {**COMPLETE, **changes}.items() if value is not None}
+    with pytest.raises(ValueError) as raised:
+        launched_by(variables)
+    assert text in str(raised.value)
+
+
+@pytest.mark.parametrize("devices", ["auto", "cpu", 3, ["cpu"] * 3], ids=str)
+def test_devices_that_fit(devices: Devices) -> None:
+    check_fits(SECOND_OF_THREE, devices, processes=None, has_pool=False)
+    check_fits(SECOND_OF_THREE, devices, processes=3, has_pool=False)
+    if not torch.cuda.is_available():
+        assert device_of(SECOND_OF_THREE, devices) == torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("devices", "processes", "has_pool", "text"),
+    [
+        (2, None, False, "devices=2 asks for 2 of them"),
+        (["cpu"], None, False, "devices=['cpu'] asks for 1 of them"),
+        ("auto", 1, False, "processes=1 asks for another number"),
+        ("auto", None, True, "pool= asks for jobs of a pool"),
+    ],
+    ids=["a number", "names", "processes", "a pool"],
+)
+def test_a_wish_that_contradicts_the_launcher_is_refused(
+    devices: Devices, processes: int | None, has_pool: bool, text: str
+) -> None:
+    with pytest.raises(ValueError) as raised:
+        check_fits(SECOND_OF_THREE, devices, processes, has_pool=has_pool)
+    assert str(raised.value).startswith("a launcher has set WORLD_SIZE=3, and each of these processes is one device")
+    assert text in str(raised.value)

@@ -8,7 +8,7 @@ layers          what replaces F.batch_norm meanwhile
 moments         counts, means and squared deviations, and their sum
 """
 
-from .meetings import Exchange as Exchange
+from .meetings import Gatherer as Gatherer
 from .together import BatchNorm as BatchNorm
 from .together import TogetherDevice as TogetherDevice
 from .together import check_batch_norm as check_batch_norm

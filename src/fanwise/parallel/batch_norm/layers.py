@@ -29,7 +29,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from .meetings import Contribution, Place
-from .moments import Moments, merge, moments_of, spread, summed, widened
+from .moments import Moments, along_channels, merge, moments_of, summed, widened
 
 Meet = Callable[[Contribution], Any]  # Any: the sum over all shards of what each has brought
 
@@ -130,7 +130,7 @@ class _Normalisation(Function):
     def backward(ctx: Any, dy: Tensor | None, _chain: Tensor | None) -> tuple[Tensor | None, ...]:  # Any: as above
         x, weight = ctx.saved_tensors
         whole: _Statistics = ctx.whole
-        deviation = widened(x) - spread(whole.mean_C, x)
+        deviation = widened(x) - along_channels(whole.mean_C, x)
         own = None if dy is None else torch.stack([summed(dy), summed(dy * deviation)])
         dx = dw = db = None
         if ctx.needs_input_grad[0]:
@@ -157,6 +157,6 @@ def _factors(
 
 def _input_grad(dy: Tensor | None, deviation: Tensor, factors: tuple[Tensor, Tensor, Tensor]) -> Tensor:
     """dx of the formulas, in the memory of `deviation`."""
-    of_dy, of_deviation, constant = (spread(each_C, deviation) for each_C in factors)
+    of_dy, of_deviation, constant = (along_channels(each_C, deviation) for each_C in factors)
     deviation.mul_(of_deviation).add_(constant)
     return deviation if dy is None else deviation.addcmul_(dy, of_dy)

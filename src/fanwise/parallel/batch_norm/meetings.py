@@ -19,7 +19,7 @@ from ..shards import Node, TreeSum
 from .moments import Moments
 
 
-class Exchange(Protocol):
+class Gatherer(Protocol):
     """The processes of a run: what a meeting needs of a `Team`."""
 
     def gather(self, what: str, content: Any) -> list[Any]:  # Any: can be pickled
@@ -86,11 +86,11 @@ class Meetings:
         device: where they are executed.
     """
 
-    def __init__(self, works: Sequence[ShardWork], shards: int, exchange: Exchange, device: torch.device) -> None:
+    def __init__(self, works: Sequence[ShardWork], shards: int, gatherer: Gatherer, device: torch.device) -> None:
         self._works = works
         self._full = [work for work in works if work.samples]
         self._shards = shards
-        self._exchange = exchange
+        self._gatherer = gatherer
         self._device = device
 
     def meet(
@@ -99,7 +99,7 @@ class Meetings:
         """One for each shard that has samples; None for a shard that has ended.
 
         Raises:
-            ValueError: they are not at the same place. What the exchange raises.
+            ValueError: they are not at the same place. What gathering raises.
         """
         both = list(zip(self._full, brought, strict=True))
         _check_places([(f"shard {work.index}", each.place if each else _END) for work, each in both])
@@ -136,7 +136,7 @@ class Meetings:
 
     def _gather(self, place: Place | None, nodes: list[Node[Any]]) -> list[Meeting]:  # Any: as brought
         who = f"shard {self._full[0].index}" if self._full else "nobody"
-        contents: list[Meeting] = self._exchange.gather("normalises a batch", Meeting(place, nodes, who))
+        contents: list[Meeting] = self._gatherer.gather("normalises a batch", Meeting(place, nodes, who))
         _check_places([(content.who, content.place) for content in contents if content.place is not None])
         return contents
 

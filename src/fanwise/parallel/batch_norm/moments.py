@@ -33,7 +33,7 @@ def moments_of(x: Tensor) -> Moments | None:
     mean_C = summed(wide) / count
     # Deviations from the rounded mean cost no copy in float64; what the rounding moved them by is taken off again.
     rounded_C = mean_C.to(wide.dtype)
-    squares_C = summed((wide - spread(rounded_C, x)).square_()) - count * (mean_C - rounded_C).square()
+    squares_C = summed((wide - along_channels(rounded_C, x)).square_()) - count * (mean_C - rounded_C).square()
     return Moments(count, mean_C, squares_C.clamp_(min=0))
 
 
@@ -56,7 +56,7 @@ def summed(x: Tensor) -> Tensor:
     return x.sum([axis for axis in range(x.ndim) if axis != 1], dtype=torch.float64)
 
 
-def spread(values_C: Tensor, x: Tensor) -> Tensor:
+def along_channels(values_C: Tensor, x: Tensor) -> Tensor:
     """One value a channel, as an operand for `x`."""
     return values_C.view([1, -1] + [1] * (x.ndim - 2))
 

@@ -23,7 +23,7 @@ from ..replica.replicas import Replica, ShardWork, noted, partial_of, scaled
 from ..rng import MEMORY, stream
 from ..shards import Node, TreeSum
 from .layers import TogetherNormalised
-from .meetings import Exchange, Meetings
+from .meetings import Gatherer, Meetings
 from .own import Gradients, apart
 from .relay import Relay
 from .surroundings import Surroundings
@@ -33,22 +33,22 @@ _WAYS = ("shard", "global")
 
 
 class TogetherDevice:
-    """All shards of this process, normalised together, and with those of the other processes of `exchange`."""
+    """All shards of this process, normalised together, and with those of the other processes of `gatherer`."""
 
-    def __init__(self, replica: Replica, exchange: Exchange) -> None:
+    def __init__(self, replica: Replica, gatherer: Gatherer) -> None:
         self._replica = replica
-        self._exchange = exchange
+        self._gatherer = gatherer
 
     def execute(self, work: Sequence[ShardWork], key: Key, shards: int) -> list[Node[Partial]]:
-        return differentiate_together(self._replica, work, key, shards, self._exchange)
+        return differentiate_together(self._replica, work, key, shards, self._gatherer)
 
 
 def differentiate_together(
-    replica: Replica, works: Sequence[ShardWork], key: Key, shards: int, exchange: Exchange
+    replica: Replica, works: Sequence[ShardWork], key: Key, shards: int, gatherer: Gatherer
 ) -> list[Node[Partial]]:
     """Forward and backward of consecutive shards whose batch-norm layers see the whole batch.
 
-    Every process of `exchange` has to call it for a step, also one without shards. Blocks until the shards of all are
+    Every process of `gatherer` has to call it for a step, also one without shards. Blocks until the shards of all are
     done. What it raises leaves the modules and random states as they were; gradients of parameters stay None.
 
     Returns:
@@ -57,9 +57,9 @@ def differentiate_together(
     Raises:
         ValueError: the shards do not call the same layers; or one value a channel in the whole batch; or a shard
             draws from numpy's or Python's random numbers.
-        What a shard raises, with a note on it. What the exchange raises.
+        What a shard raises, with a note on it. What gathering raises.
     """
-    meetings = Meetings(works, shards, exchange, replica.device)
+    meetings = Meetings(works, shards, gatherer, replica.device)
     full = [work for work in works if work.samples]
     streams = MEMORY.read()
     made = _Shards(replica, full, key, shards, meetings).partials() if full else []

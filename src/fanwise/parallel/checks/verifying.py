@@ -25,7 +25,7 @@ from .checksums import marks_of_batch, marks_of_modules, marks_of_settings
 from .traces import Traces
 
 # Batches of each step that are watched closely.
-FIRST_TURNS = 3
+FIRST_BATCHES = 3
 
 # Of a batch, as the facts about it are called.
 _SIZE, _BATCH, _SHARD = "the number of samples", "the batch", "the first shard of the batch"
@@ -65,18 +65,18 @@ class Verifier:
         """What the loss may leave behind outside of modules, as it is now."""
         return Traces(self._replica.loss_fn, self._replica.model)
 
-    def is_due(self, turn: int) -> bool:
+    def is_due(self, batch_number: int) -> bool:
         """Whether there is anything to compare before this batch."""
-        return turn < FIRST_TURNS or self._compares_all(turn)
+        return batch_number < FIRST_BATCHES or self._compares_all(batch_number)
 
-    def repeats(self, turn: int) -> bool:
+    def repeats(self, batch_number: int) -> bool:
         """Whether a shard of this batch is to be executed twice."""
-        return self._repeats and self._compares_all(turn)
+        return self._repeats and self._compares_all(batch_number)
 
-    def _compares_all(self, turn: int) -> bool:
-        return self._every > 0 and turn % self._every == 0
+    def _compares_all(self, batch_number: int) -> bool:
+        return self._every > 0 and batch_number % self._every == 0
 
-    def check(self, turn: int, content: Any, batch: Batch) -> None:  # Any: a Batch, or a tree of tensors
+    def check(self, batch_number: int, content: Any, batch: Batch) -> None:  # Any: a Batch, or a tree of tensors
         """Before a step: what was given to it, and what it begins with, is the same in all processes.
 
         Raises:
@@ -87,28 +87,28 @@ class Verifier:
         facts: dict[str, object] = {_SIZE: len(batch)}
         if content is not batch:
             facts |= marks_of_batch(content, _BATCH)
-        elif turn == 0 or self._compares_all(turn):
+        elif batch_number == 0 or self._compares_all(batch_number):
             # Each process reads its own shards; that all have the same data is seen from one shard that all read.
             first = next(index for index, size in enumerate(batch.sizes) if size)
             facts |= marks_of_batch(batch.shard(first), _SHARD)
-        if self._compares_all(turn):
+        if self._compares_all(batch_number):
             facts |= self._state()
-        self._compare(facts, turn)
+        self._compare(facts, batch_number)
 
-    def check_end(self, turn: int) -> None:
+    def check_end(self, batch_number: int) -> None:
         """After the last batch: all have come to the same. Raises ValueError if not."""
         if self._every:
-            self._compare(self._state(), turn)
+            self._compare(self._state(), batch_number)
 
-    def _compare(self, facts: Facts, turn: int) -> None:
-        what = f"makes step {self._number} of batch {turn}, and compares it first"
+    def _compare(self, facts: Facts, batch_number: int) -> None:
+        what = f"makes step {self._number} of batch {batch_number}, and compares it first"
         different = first_difference(self._team.together(lambda: self._team.gather(what, facts)))
         if different is None:
             return
         if different.name.startswith((_SIZE, _BATCH, _SHARD)):
-            raise ValueError(_other_batches(different, self._number, turn))
+            raise ValueError(_other_batches(different, self._number, batch_number))
         raise ValueError(
-            f"before batch {turn} of step {self._number} {different.name} is not the same in all processes: "
+            f"before batch {batch_number} of step {self._number} {different.name} is not the same in all processes: "
             f"{different.said()}.\nSomething has changed it in one process alone: what depends on run.rank, on the "
             f"time, or on numbers that do not come from torch's, numpy's or Python's global streams. A smaller verify= "
             f"finds it nearer to its cause."
@@ -119,7 +119,9 @@ class Verifier:
         settings = marks_of_settings(self._optimizer.param_groups)
         return {**settings, **marks_of_modules(self._replica.modules), **self._replica.attributes.marks()}
 
-    def check_repeats(self, work: ShardWork, key: Key, turn: int, between: Callable[[], None] | None = None) -> None:
+    def check_repeats(
+        self, work: ShardWork, key: Key, batch_number: int, between: Callable[[], None] | None = None
+    ) -> None:
         """A shard that is executed twice has the same loss and gradients.
 
         Inside a step: buffers and attributes are the caller's to keep and put back. `between`: done before the second.
@@ -137,7 +139,7 @@ class Verifier:
         different = _first_other([one.loss, *one.grads], [two.loss, *two.grads])
         if different is not None:
             raise ValueError(
-                f"before batch {turn} of step {self._number} shard {work.index} was executed twice, and "
+                f"before batch {batch_number} of step {self._number} shard {work.index} was executed twice, and "
                 f"{names[different]} is not the same: it depends on something besides model, samples and the random "
                 f"numbers of torch, numpy and Python, such as a counter in a closure, the time, or a generator without "
                 f"a seed. On several devices it would be another one in each process.\n"
@@ -162,9 +164,9 @@ def _first_other(one: Sequence[Tensor | None], two: Sequence[Tensor | None]) -> 
     return None
 
 
-def _other_batches(different: Difference, number: int, turn: int) -> str:
+def _other_batches(different: Difference, number: int, batch_number: int) -> str:
     return (
-        f"the processes gave other batches to step {number}, first in batch {turn}: {different.name} is "
+        f"the processes gave other batches to step {number}, first in batch {batch_number}: {different.name} is "
         f"{different.said()}.\nEvery process calls the step with the whole batch and executes its own shards of it. A "
         f"DistributedSampler, or a loader that gives each process samples of its own, leaves samples out here.\n"
         f"  wrong:  for batch in DataLoader(data, 32, sampler=DistributedSampler(data)): step(batch)\n"

@@ -17,7 +17,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]  # not in 
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from fanwise.parallel.batch_norm import Exchange, differentiate_together
+from fanwise.parallel.batch_norm import Gatherer, differentiate_together
 from fanwise.parallel.batch_norm.moments import Moments, merge, moments_of
 from fanwise.parallel.batch_norm.relay import Relay
 from fanwise.parallel.data.splitting import part_of
@@ -56,7 +56,7 @@ class Trainer:
         self.optimizer = torch.optim.SGD(params, 0.1, momentum=0.9) if params else None
 
     def nodes(
-        self, batch: Any, shards: int, share: range, turn: int = 0, exchange: Exchange | None = None
+        self, batch: Any, shards: int, share: range, turn: int = 0, gatherer: Gatherer | None = None
     ) -> list[Node[Partial]]:
         ranges = cut(len(batch[0]), shards)
         sizes = [len(each) for each in ranges]
@@ -67,7 +67,7 @@ class Trainer:
         ]
         self.replica.buffers.keep()
         key = Key(3).fold_in(turn)
-        return differentiate_together(self.replica, work[share.start : share.stop], key, shards, exchange or Alone())
+        return differentiate_together(self.replica, work[share.start : share.stop], key, shards, gatherer or Alone())
 
     def update(self, nodes: Sequence[Node[Partial]], shards: int) -> Partial:
         done = total(nodes, shards, add)

@@ -41,6 +41,7 @@ def test_a_trial_goes_on_while_it_is_among_the_best_of_those_that_got_as_far(ste
     scheduler = moasha_of(9, eta)
     levels = [level for level in (1, 2, 3, 4, 8) if level in (eta**k for k in range(4)) and level < 9]
     rungs: dict[int, list[tuple[float, float]]] = {level: [] for level in levels}
+    gone_on = dict.fromkeys(levels, 0)
     iters: dict[int, int] = {}
     for trial_id, losses in steps:
         iter = iters[trial_id] = iters.get(trial_id, 0) + 1
@@ -48,7 +49,10 @@ def test_a_trial_goes_on_while_it_is_among_the_best_of_those_that_got_as_far(ste
         if iter in rungs:
             rungs[iter].append(losses)
             number = max(1, int(len(rungs[iter]) // eta))
-            goes_on = len(rungs[iter]) - 1 in best_of(rungs[iter], number)
+            best = best_of(rungs[iter], number)
+            is_equal = losses in [rungs[iter][place] for place in best]
+            goes_on = len(rungs[iter]) - 1 in best or (is_equal and gone_on[iter] < number)
+            gone_on[iter] += goes_on
             assert got is (Decision.CONTINUE if goes_on else Decision.STOP)
         else:
             assert got is (Decision.STOP if iter >= 9 else Decision.CONTINUE)
@@ -56,13 +60,11 @@ def test_a_trial_goes_on_while_it_is_among_the_best_of_those_that_got_as_far(ste
 
 @given(STEPS)
 def test_with_one_objective_that_differs_it_decides_as_asha_does(steps: Steps) -> None:
-    """Where results differ: of equal ones ASHA lets some go on, and the earlier is the better one here."""
     several, one = moasha_of(), ASHAScheduler(metric="error", max_t=9)
     one.begin(SPACE, 0)
     iters: dict[int, int] = {}
-    for place, (trial_id, (shared, _)) in enumerate(steps):
+    for trial_id, (loss, _) in steps:
         iter = iters[trial_id] = iters.get(trial_id, 0) + 1
-        loss = shared + place * 1e-9
         assert told(several, trial_id, iter, (loss, 7.0)) is told(one, trial_id, iter, (loss,))
 
 
@@ -79,6 +81,14 @@ def test_void_reports_are_forgotten(steps: Steps, at: int, num_void: int) -> Non
             crashed.on_rewind(trial_id, stands)
         iter = iters[trial_id] = iters.get(trial_id, 0) + 1
         assert told(crashed, trial_id, iter, losses) is told(plain, trial_id, iter, losses)
+
+
+def test_of_equal_results_a_third_goes_on_and_void_ones_do_not_count() -> None:
+    scheduler = moasha_of()
+    told(scheduler, 99, 1, (0.9, 7.0))
+    scheduler.on_rewind(99, 0)
+    gone_on = [told(scheduler, trial_id, 1, (0.9, 7.0)) is Decision.CONTINUE for trial_id in range(9)]
+    assert gone_on == [True, False, False, False, False, True, False, False, True]
 
 
 def test_a_version_that_keeps_void_reports_is_caught() -> None:

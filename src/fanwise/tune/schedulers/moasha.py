@@ -2,7 +2,8 @@
 
 As ASHA by stopping, but "the best 1/eta" of a rung are its first points front by front, and within a front those that
 are spread out (`pareto.best_of`). So the trials that go on approach the whole Pareto front, not one point of it. Points
-that violate a constraint come behind all that do not, those that violate it least first.
+that violate a constraint come behind all that do not, those that violate it least first. Of equal points as many go on
+as there is room for, as in ASHA (rungs.py says why).
 
 An answer at a rung of n trials costs the sorting of n points: O(n log n) for two objectives, O(n^2) at worst for more.
 """
@@ -29,6 +30,7 @@ class _Entry:
     iter: int
     level: int
     number: int
+    went_on: bool
 
 
 @dataclass(slots=True)
@@ -44,7 +46,7 @@ class MOASHAScheduler:
     """Multi-objective asynchronous successive halving, by stopping; a searcher chooses the configurations.
 
     A trial that reaches a level goes on if it is among the best floor(n / reduction_factor), at least one, of the n
-    that have reached it so far.
+    that have reached it so far; or is equal to one of these, while fewer than so many have gone on.
 
     Args:
         searcher: chooses; None: at random.
@@ -108,6 +110,7 @@ class MOASHAScheduler:
         self._maximum = self.max_resource = self._resources.maximum(space)
         self._levels = self._resources.levels(self._maximum)
         self._rungs: list[dict[int, _Result]] = [{} for _ in self._levels]  # by number of the entry
+        self._gone_on = [0 for _ in self._levels]
         self._trials: dict[int, _Trial] = {}
         self._num_entries = 0
 
@@ -123,14 +126,21 @@ class MOASHAScheduler:
         if observation.resource >= self._maximum:
             return self._resources.at_maximum(observation.resource, self._maximum)
         level = reached(self._levels, observation.resource) - 1
-        entry = _Entry(observation.iter, level, self._num_entries)
-        self._num_entries += 1
-        trial.entries.append(entry)
         trial.target = self._target(level + 1)
-        rung = self._rungs[level]
-        rung[entry.number] = (observation.infeasibility, observation.losses)
-        number = max(1, int(len(rung) // self._resources.reduction_factor))
-        return Decision.CONTINUE if len(rung) - 1 in _best_of(list(rung.values()), number) else Decision.STOP
+        result, rung = (observation.infeasibility, observation.losses), self._rungs[level]
+        rung[self._num_entries] = result
+        goes_on = self._goes_on(result, list(rung.values()), self._gone_on[level])
+        trial.entries.append(_Entry(observation.iter, level, self._num_entries, goes_on))
+        self._num_entries += 1
+        self._gone_on[level] += goes_on
+        return Decision.CONTINUE if goes_on else Decision.STOP
+
+    def _goes_on(self, result: _Result, results: Sequence[_Result], num_gone_on: int) -> bool:
+        """Whether the last of these results, this one, is among the best, or as good while there is room."""
+        number = max(1, int(len(results) // self._resources.reduction_factor))
+        best = _best_of(results, number)
+        is_equal = any(results[place] == result for place in best)
+        return len(results) - 1 in best or (is_equal and num_gone_on < number)
 
     def on_rewind(self, trial_id: int, to_iter: int) -> None:
         trial = self._trials.get(trial_id)
@@ -139,6 +149,7 @@ class MOASHAScheduler:
         while trial.entries and trial.entries[-1].iter > to_iter:
             entry = trial.entries.pop()
             del self._rungs[entry.level][entry.number]
+            self._gone_on[entry.level] -= entry.went_on
         trial.target = self._target(trial.entries[-1].level + 1 if trial.entries else 0)
 
     def on_end(self, trial_id: int, status: Status) -> None:

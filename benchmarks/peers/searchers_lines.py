@@ -1,9 +1,11 @@
 """A peer's search in a process of its own, driven line by line by benchmarks/searchers_parts/peers.py.
 
-    in   {"method", "seed", "max_resource", "space": {name: [function, arguments]}}      first of all
+    in   {"method", "seed", "n_workers", "max_resource", "space": {name: [function, arguments]}}      first of all
          {"suggest": trial}                        out  {"config": {...}, "seconds": ...}
-         {"report": trial, "resource", "loss"}     out  {"stop": true or false}
-         {"end": trial}                                 the trial ran to its end: no answer
+                                                        {"resume": another, "seconds": ...}      one that was paused
+                                                        {"wait": true, "seconds": ...}           until something happens
+         {"report": trial, "resource", "loss"}     out  {"decision": "CONTINUE", "STOP" or "PAUSE"}
+         {"end": trial}                                 the trial ran to its end, or was stopped: no answer
 
 A smaller loss is always better. `seconds` is the time inside the peer's own call, without these lines. The functions of
 a space are Syne Tune's: uniform, loguniform, randint, lograndint, choice. Only the standard library is used: this file
@@ -21,11 +23,11 @@ from typing import Any, Protocol
 class Search(Protocol):
     """What a peer's program makes of the first line."""
 
-    def suggest(self, trial: int) -> Mapping[str, object]:
-        """The configuration of a new trial."""
+    def suggest(self, trial: int) -> Mapping[str, object] | int | None:
+        """The configuration of a new trial with this number, or the number of a paused one that goes on; None: wait."""
 
-    def report(self, trial: int, resource: int, loss: float) -> bool:
-        """A report; whether the trial is stopped."""
+    def report(self, trial: int, resource: int, loss: float) -> str:
+        """A report; "CONTINUE", "STOP" or "PAUSE"."""
 
     def end(self, trial: int) -> None:
         """The trial ran to its end, or was stopped by `report`."""
@@ -40,14 +42,20 @@ def serve(begin: Callable[[Mapping[str, Any]], Search]) -> None:
         asked = json.loads(line)
         if "suggest" in asked:
             began_s = time.perf_counter()
-            config = dict(search.suggest(asked["suggest"]))
-            answer = {"config": config, "seconds": time.perf_counter() - began_s}
-            print(json.dumps(answer, default=_plain), file=answers)
+            chosen = search.suggest(asked["suggest"])
+            seconds = time.perf_counter() - began_s
+            print(json.dumps({**_worded(chosen), "seconds": seconds}, default=_plain), file=answers)
         elif "report" in asked:
-            stop = search.report(asked["report"], asked["resource"], asked["loss"])
-            print(json.dumps({"stop": bool(stop)}), file=answers)
+            decision = search.report(asked["report"], asked["resource"], asked["loss"])
+            print(json.dumps({"decision": decision}), file=answers)
         else:
             search.end(asked["end"])
+
+
+def _worded(chosen: Mapping[str, object] | int | None) -> dict[str, object]:
+    if chosen is None:
+        return {"wait": True}
+    return {"resume": chosen} if isinstance(chosen, int) else {"config": dict(chosen)}
 
 
 def _plain(number: Any) -> object:

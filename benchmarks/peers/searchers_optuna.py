@@ -49,11 +49,12 @@ class Search:
     def report(self, trial, resource, loss):
         self.last[trial] = loss
         if not self.prunes:
-            return False
+            return "CONTINUE"
         self.trials[trial].report(loss, resource)
-        if self.trials[trial].should_prune():
-            self.pruned.add(trial)
-        return trial in self.pruned
+        if not self.trials[trial].should_prune():
+            return "CONTINUE"
+        self.pruned.add(trial)
+        return "STOP"
 
     def end(self, trial):
         asked, value = self.trials.pop(trial), self.last.pop(trial)

@@ -43,10 +43,10 @@ class Search:
 
     def report(self, trial, resource, loss):
         self.last[trial] = {"loss": loss, "resource": resource}
-        stop = self.scheduler.on_trial_result(self.trials[trial], self.last[trial]) == "STOP"
-        if stop:
+        decision = self.scheduler.on_trial_result(self.trials[trial], self.last[trial])
+        if decision == "STOP":
             self.stopped.add(trial)
-        return stop
+        return decision
 
     def end(self, trial):
         asked, result = self.trials.pop(trial), self.last.pop(trial)

@@ -51,7 +51,7 @@ class Method:
     def suits(self, task: Task) -> bool:
         return task.has_curves or not self.stops_early
 
-    def scheduler(self, task: Task, interpreter: Path | None) -> Scheduler:
+    def scheduler(self, task: Task, interpreter: Path | None, n_workers: int) -> Scheduler:
         """A scheduler for one run. `interpreter`: of the peer's environment."""
         if self.make is not None:
             return self.make(task)
@@ -63,6 +63,7 @@ class Method:
             mode=task.mode,
             resource_attr="epoch",
             max_resource=task.max_resource,
+            n_workers=n_workers,
         )
 
 
@@ -72,6 +73,11 @@ def _optuna(name: str, method: str, *, stops_early: bool = False, shown: bool = 
 
 def _syne_tune(name: str, method: str, *, stops_early: bool = False, shown: bool = True) -> Method:
     return Method(name, stops_early=stops_early, peer=("syne_tune", "searchers_syne_tune.py", method), shown=shown)
+
+
+def _ray(name: str, *, stops_early: bool = False, shown: bool = False) -> Method:
+    method = name.removeprefix("Ray ")
+    return Method(name, stops_early=stops_early, peer=("ray_search", "searchers_ray.py", method), shown=shown)
 
 
 def _asha(task: Task, searcher: str = "random") -> Scheduler:
@@ -118,4 +124,12 @@ METHODS = (
     _syne_tune("Syne Tune ASHA", "ASHA", stops_early=True, shown=False),
     _syne_tune("Syne Tune ASHACQR", "ASHACQR", stops_early=True),
     _syne_tune("Syne Tune BOHB", "BOHB", stops_early=True, shown=False),
+    _ray("Ray HyperOpt", shown=True),
+    _ray("Ray HEBO", shown=True),
+    _ray("Ray Nevergrad"),
+    _ray("Ray ASHA", stops_early=True),
+    _ray("Ray ASHA, HyperOpt", stops_early=True),
+    _ray("Ray median stopping", stops_early=True),
+    _ray("Ray HyperBand", stops_early=True),
+    _ray("Ray BOHB", stops_early=True),
 )

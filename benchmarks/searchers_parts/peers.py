@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self, final
 
-from fanwise.tune.schedulers import Decision, New, NextTrial, Status
+from fanwise.tune.schedulers import Decision, New, NextTrial, Resume, Status, Wait
 from fanwise.tune.searchers import Ask, Mode, Objective, Observation
 from fanwise.tune.spaces import Space
 
@@ -32,6 +32,7 @@ class PeerScheduler:
         program: under benchmarks/peers.
         method: as the program knows it.
         max_resource: where a training ends.
+        n_workers: how many trials run at a time.
     """
 
     max_resource = None
@@ -48,6 +49,7 @@ class PeerScheduler:
         mode: Mode,
         resource_attr: str,
         max_resource: int,
+        n_workers: int,
     ) -> None:
         self.objectives = (Objective(metric, mode),)
         self.resource_attr = resource_attr
@@ -55,6 +57,7 @@ class PeerScheduler:
         self._command = [str(interpreter), str(PEERS / program)]
         self._method = method
         self._max_resource = max_resource
+        self._n_workers = n_workers
         self._process: subprocess.Popen[str] | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
@@ -73,16 +76,22 @@ class PeerScheduler:
             self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True, env=variables
         )
         domains = {name: (domain.made_by, dict(domain.settings())) for name, domain in space.domains.items()}
-        self._tell(method=self._method, seed=seed, max_resource=self._max_resource, space=domains)
+        self._tell(
+            method=self._method, seed=seed, n_workers=self._n_workers, max_resource=self._max_resource, space=domains
+        )
 
     def next(self, ask: Ask) -> NextTrial:
         answer = self._ask(suggest=ask.trial_id)
+        if "wait" in answer:
+            return Wait()
+        if "resume" in answer:
+            return Resume(answer["resume"])
         self.suggest_s.append(answer["seconds"])
         return New({**answer["config"], **self._constants})
 
     def on_report(self, observation: Observation) -> Decision:
         answer = self._ask(report=observation.trial_id, resource=int(observation.resource), loss=observation.loss)
-        return Decision.STOP if answer["stop"] else Decision.CONTINUE
+        return Decision(answer["decision"])
 
     def on_rewind(self, trial_id: int, to_iter: int) -> None:
         raise ValueError("the lines to the peers have no words for attempts that were lost")

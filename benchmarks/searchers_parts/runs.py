@@ -77,7 +77,7 @@ def search(
         interpreter: of the environment of a peer.
     """
     horizon_s = trainings * task.training_s / settings.n_workers
-    made = method.scheduler(task, interpreter)
+    made = method.scheduler(task, interpreter, settings.n_workers)
     scheduler = made if isinstance(made, PeerScheduler) else _TimedScheduler(made)
     try:
         done = simulate(

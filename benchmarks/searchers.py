@@ -1,4 +1,4 @@
-"""Which searcher finds the best configuration soonest: ours beside Optuna's and Syne Tune's, on tables, simulated.
+"""Which searcher finds the best configuration soonest: ours beside Optuna's, Syne Tune's and Ray Tune's, on tables.
 
     for each seed, table, method:  simulate(...) with 4 workers  --a line a run-->  .bench-results/searchers.jsonl
     of all lines: regret over budget, mean ranks with bootstrap intervals, the time of a suggestion  --> tables, figure

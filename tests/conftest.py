@@ -1,5 +1,6 @@
 """What all tests share: nothing is left behind, Hypothesis explores anew, a failing order can be repeated."""
 
+import functools
 import gc
 import signal
 import sys
@@ -130,8 +131,24 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Any:  # A
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The long files first. All else stays in the random order that it has by now."""
+    """The long files first. All else stays in the random order that it has by now.
+
+    What needs more GPUs than there are is skipped.
+    """
     items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+    for item in items:
+        if (mark := item.get_closest_marker("gpu")) is not None:
+            needed, here = mark.args[0] if mark.args else 1, num_gpus()
+            if here < needed:
+                item.add_marker(pytest.mark.skip(f"needs {needed} GPU{'s' * (needed > 1)}, and there are {here}"))
+
+
+@functools.cache
+def num_gpus() -> int:
+    """Asked of the driver, once: CUDA itself must not be touched by what forks processes that use it."""
+    import torch
+
+    return torch.cuda.device_count()
 
 
 def pytest_collection_finish() -> None:

@@ -12,8 +12,7 @@ from fanwise.testing.programs import LoadedInterpreter
 @pytest.fixture(autouse=True)
 def no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """A number of devices is one of GPUs where there are any; gpus/ has the tests that are for them."""
-    if torch.cuda.is_available():
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -1,6 +1,7 @@
 """Tensors in a device's memory between processes of one host: lent, copied, given back. Main memory plays the device.
 
 Everything but CUDA itself is real: two processes, handles that the one opens in the other, counters, deaths.
+test_on_gpus.py has a GPU's own memory.
 """
 
 import gc
@@ -16,7 +17,6 @@ from fanwise import rpc
 from fanwise.base.errors import DeadlineExceeded, WorkerLostError
 from fanwise.rpc import agent as agents
 from fanwise.rpc import autograd
-from fanwise.rpc.cuda_memory import CudaMemory
 from fanwise.testing import within
 from fanwise.testing.played_devices import HostMemory
 from fanwise.testing.rpc_workers import LIMIT_S, Worker, Workers
@@ -341,33 +341,3 @@ def test_the_death_of_the_lender_while_it_is_copied_is_an_error_and_no_rubbish(r
     workers = two_that_know(real_workers)
     assert "worker w1" in workers[0].do(lose_it_while_copying, "w1")
     all_comes_back(workers[0])
-
-
-# -- with a GPU --------------------------------------------------------------------------------------------------------
-
-
-def join_with_cuda(name: str, rank: int, url: str) -> None:
-    options = rpc.TensorPipeRpcBackendOptions(init_method=url, rpc_timeout=LIMIT_S)
-    rpc.init_rpc(name, rank=rank, world_size=2, rpc_backend_options=options)
-    assert isinstance(agents.current().lending.memory, CudaMemory)
-
-
-def sum_on_the_gpu(to: str, times: int) -> tuple[list[float], list[str], int]:
-    x = torch.arange(float(BIG), device="cuda:0")
-    answers = [rpc.rpc_sync(to, torch.mul, (x, i)) for i in range(times)]
-    return [float(a.sum()) for a in answers], [str(a.device) for a in answers], agents.current().lending._loans._last_id
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_on_a_gpu_handles_travel(real_workers: Workers) -> None:
-    workers = [real_workers.start("w0"), real_workers.start("w1")]
-    for rank, worker in enumerate(workers):
-        worker.begin(join_with_cuda, worker.name, rank, real_workers.url)
-    for worker in workers:
-        worker.result()
-    sums, devices, lent = workers[0].do(sum_on_the_gpu, "w1", 20)
-    whole = float(torch.arange(float(BIG)).sum())
-    assert sums == pytest.approx([whole * i for i in range(20)]) and set(devices) == {"cuda:0"}
-    assert lent > 0
-    for worker in workers:
-        within(LIMIT_S, lambda worker=worker: worker.do(num_lent) == 0, "all came back")  # type: ignore[misc]

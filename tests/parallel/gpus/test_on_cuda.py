@@ -14,20 +14,29 @@ GUESTS = Path(__file__).with_name("on_cuda_as_guests.py")
 # As it was before the tests of this folder were told that there are no GPUs.
 VISIBLE = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(torch.cuda.device_count()))))
 
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-needs_two = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 
-
-@needs_cuda
+@pytest.mark.gpu
 def test_bits_on_gpus(tmp_path: Path) -> None:
-    done = run_program([str(PROGRAM)], folder=tmp_path, environment={"CUDA_VISIBLE_DEVICES": VISIBLE}, limit_s=600.0)
+    assert len(held(tmp_path)) >= 29
+
+
+@pytest.mark.soak
+def test_the_program_for_gpus_works_on_cpus(tmp_path: Path) -> None:
+    assert len(held(tmp_path, "cpu")) == 25
+
+
+def held(folder: Path, *arguments: str) -> dict[str, str]:
+    """What the program has checked, all of which is right."""
+    environment = {"CUDA_VISIBLE_DEVICES": VISIBLE}
+    done = run_program([str(PROGRAM), *arguments], folder=folder, environment=environment, limit_s=800.0)
     assert done.status == 0, done.said
-    found = json.loads(done.out)
-    assert len(found) >= 23
-    assert [name for name, is_so in found.items() if not is_so] == []
+    found: dict[str, str] = json.loads(done.out)
+    wrong = [f"{name}: {why.splitlines()[-1]}" for name, why in found.items() if why]
+    assert wrong == [], "\n".join(found.values())
+    return found
 
 
-@needs_two
+@pytest.mark.gpu(2)
 def test_bits_under_a_launcher(tmp_path: Path) -> None:
     done = run_program(
         ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(GUESTS)],

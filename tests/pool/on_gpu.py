@@ -1,0 +1,178 @@
+"""A program: cases of jobs and trials that share a real GPU, by their names; it prints which hold, and fails with the
+first that does not.
+
+    python on_gpu.py [NAME ...]
+
+In a process of its own, and nothing here touches CUDA but the jobs.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+import fanwise
+from fanwise.base.errors import WorkerLostError
+from fanwise.parallel import Run
+from fanwise.pool import JobHandle, Pool
+from fanwise.testing import within
+from fanwise.tune import RandomSearch, StoppingCriterion, Tuner, report, uniform
+
+LIMIT_S = 120.0
+
+
+# -- what jobs do ------------------------------------------------------------------------------------------------------
+
+
+def has_room(share: float) -> bool:
+    """Whether this process can have so much of its GPU's memory, in one piece, and compute on it."""
+    size_bytes = int(share * torch.cuda.get_device_properties(0).total_memory)
+    try:
+        x = torch.zeros(size_bytes, dtype=torch.uint8, device="cuda")
+    except torch.OutOfMemoryError:
+        return False
+    x[-1] = 3
+    return int(x[-1]) == 3
+
+
+def meet(folder: Path, number: int, count: int) -> None:
+    """Block until `count` processes are here at the same time, each with a kernel run and memory of its own."""
+    held = torch.ones(1 << 20, device="cuda")
+    assert float(held.sum()) == 1 << 20
+    (folder / str(number)).write_text(f"{os.getpid()} {os.environ['CUDA_VISIBLE_DEVICES']} {torch.cuda.device_count()}")
+    within(LIMIT_S, lambda: len(list(folder.iterdir())) >= count, f"{count} processes are on the GPU at once")
+
+
+def told(folder: Path) -> list[list[str]]:
+    return [path.read_text().split() for path in sorted(folder.iterdir())]
+
+
+def objective(place: str, x: float) -> None:
+    folder = Path(place)
+    meet(folder, os.getpid(), 2)
+    report(loss=x, fits=float(has_room(0.3)), overflows=float(has_room(0.6)))
+
+
+def begin_and_wait(folder: Path, number: int) -> None:
+    (folder / f"began {number}").touch()
+    within(LIMIT_S, (folder / "go on").exists, "it may go on")
+
+
+def who() -> tuple[int, bool]:
+    was_there = bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]  # torch's
+    torch.ones(3, device="cuda").sum().item()
+    return os.getpid(), was_there
+
+
+def dies_with_memory(share: float) -> None:
+    assert has_room(share)
+    kept = torch.zeros(int(share * torch.cuda.get_device_properties(0).total_memory), dtype=torch.uint8, device="cuda")
+    os.kill(os.getpid(), signal.SIGKILL)
+    del kept
+
+
+def seen() -> tuple[bool, int, str]:
+    return torch.cuda.is_available(), torch.cuda.device_count(), os.environ["CUDA_VISIBLE_DEVICES"]
+
+
+def trained_on(run: Run) -> str:
+    model = torch.nn.Linear(3, 1).to(run.device)
+    step = run.step(model, torch.optim.SGD(model.parameters(), 0.1), lambda m, x, y: (m(x) - y).square().mean(1))
+    loss = step((torch.ones(8, 3), torch.ones(8, 1)))
+    return f"{loss.device} {run.device}"
+
+
+def run_in_a_job() -> str:
+    return fanwise.run(trained_on, progress=False)
+
+
+# -- cases -------------------------------------------------------------------------------------------------------------
+
+
+def two_trials_on_half_a_gpu_each_run_side_by_side(folder: Path) -> None:
+    with Pool() as pool:
+        gpu = pool.machine.gpus[0].visible
+    with Pool(gpus=[gpu]) as one_gpu:
+        tuner = Tuner(
+            objective,
+            {"place": str(folder), "x": uniform(0, 1)},
+            RandomSearch(metric="loss", random_seed=1),
+            StoppingCriterion(max_num_trials_completed=2),
+            devices_per_trial=0.5,
+            pool=one_gpu,
+            quiet=True,
+        )
+        assert tuner.n_workers == 2
+        results = tuner.run().results
+    assert sorted(results["fits"]) == [1.0, 1.0], "0.3 of the memory, with half of the GPU"
+    assert sorted(results["overflows"]) == [0.0, 0.0], "0.6 of the memory, with half of the GPU"
+    pids, gpus, counts = zip(*told(folder), strict=True)
+    assert len(set(pids)) == 2 and gpus == (gpu, gpu) and counts == ("1", "1")
+
+
+def a_third_half_waits(folder: Path) -> None:
+    with Pool() as every:
+        gpu = every.machine.gpus[0].visible
+    with Pool(gpus=[gpu]) as pool:
+        jobs = [pool.needs(gpus=0.5).submit(begin_and_wait, folder, number) for number in range(3)]
+        within(LIMIT_S, lambda: len(list(folder.iterdir())) == 2, "two have begun")
+        assert isinstance(jobs[2], JobHandle) and jobs[2].queued() and not (folder / "began 2").exists()
+        (folder / "go on").touch()
+        for job in jobs:
+            job.result(LIMIT_S)
+    assert (folder / "began 2").exists()
+
+
+def a_reused_process_keeps_its_context(folder: Path) -> None:
+    with Pool() as pool:
+        found = [pool.needs(gpus=1, reuse=True).submit(who).result(LIMIT_S) for _ in range(2)]
+        assert found[0][0] == found[1][0] and [was_there for _, was_there in found] == [False, True]
+        fresh = [pool.needs(gpus=1).submit(who).result(LIMIT_S) for _ in range(2)]
+        assert fresh[0][0] != fresh[1][0] and not fresh[0][1] and not fresh[1][1]
+
+
+def memory_of_a_killed_job_comes_back(folder: Path) -> None:
+    with Pool() as pool:
+        for _ in range(2):
+            with contextlib.suppress(WorkerLostError):
+                pool.needs(gpus=1).submit(dies_with_memory, 0.6).result(LIMIT_S)
+                raise AssertionError("it was to be killed")
+        assert pool.needs(gpus=1).submit(has_room, 0.6).result(LIMIT_S)
+
+
+def without_a_lease_no_gpu_is_seen(folder: Path) -> None:
+    with Pool() as pool:
+        assert pool.submit(seen).result(LIMIT_S) == (False, 0, "")
+        is_there, count, visible = pool.needs(gpus=1).submit(seen).result(LIMIT_S)
+        assert is_there and count == 1 and visible in {gpu.visible for gpu in pool.machine.gpus}
+
+
+def a_run_in_a_job_is_on_its_gpu(folder: Path) -> None:
+    with Pool() as pool:
+        for gpus in (1, 0.5):
+            assert pool.needs(gpus=gpus).submit(run_in_a_job).result(LIMIT_S) == "cuda:0 cuda:0"
+
+
+CASES: dict[str, Callable[[Path], None]] = {
+    case.__name__: case
+    for case in (
+        two_trials_on_half_a_gpu_each_run_side_by_side,
+        a_third_half_waits,
+        a_reused_process_keeps_its_context,
+        memory_of_a_killed_job_comes_back,
+        without_a_lease_no_gpu_is_seen,
+        a_run_in_a_job_is_on_its_gpu,
+    )
+}
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or CASES:
+        with tempfile.TemporaryDirectory() as place:
+            CASES[name](Path(place))
+        print(name, flush=True)

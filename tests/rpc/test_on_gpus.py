@@ -1,0 +1,229 @@
+"""Tensors on real GPUs in calls: by handles, through main memory, by device maps; and the same on the CPU, to see that
+what is asked here can hold.
+
+Nothing here may touch CUDA when it is imported: the interpreter that all workers are forks of imports it too.
+"""
+
+import contextlib
+import gc
+import os
+from typing import Any
+
+import pytest
+import torch
+
+from fanwise import rpc
+from fanwise.rpc import agent as agents
+from fanwise.rpc import autograd
+from fanwise.rpc.cuda_memory import CudaMemory
+from fanwise.testing import within
+from fanwise.testing.rpc_workers import LIMIT_S, Worker, Workers
+
+BIG = 1 << 18  # float32: 1 MiB, which is lent
+CPU_AND_GPU = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda:0", marks=pytest.mark.gpu)])
+
+# Any throughout: what users' functions take and return.
+
+
+# -- what the workers do -----------------------------------------------------------------------------------------------
+
+
+def join(name: str, rank: int, url: str, device_maps: Any = None, ipc: str = "") -> None:
+    os.environ["FANWISE_CUDA_IPC"] = ipc
+    torch.set_num_threads(1)  # a fork has none of OpenMP's threads
+    options = rpc.TensorPipeRpcBackendOptions(init_method=url, rpc_timeout=LIMIT_S, device_maps=device_maps)
+    rpc.init_rpc(name, rank=rank, world_size=2, rpc_backend_options=options)
+    assert isinstance(agents.current().lending.memory, CudaMemory)
+
+
+def num_lent() -> int:
+    gc.collect()
+    return agents.current().lending.num_lent
+
+
+def all_lent() -> int:
+    """Since the beginning."""
+    return agents.current().lending._loans._last_id
+
+
+def echo(x: Any) -> Any:
+    return x
+
+
+def double_in_place(x: torch.Tensor) -> float:
+    return float(x.mul_(2).sum())
+
+
+def device_here(x: torch.Tensor) -> str:
+    return str(x.device)
+
+
+def products(to: str, device: str, times: int) -> tuple[list[float], set[str], int]:
+    x = torch.arange(float(BIG), device=device) / BIG
+    answers = [rpc.rpc_sync(to, torch.mul, (x, i)) for i in range(times)]
+    return [float(a.double().sum()) for a in answers], {str(a.device) for a in answers}, all_lent()
+
+
+def there_and_back(to: str, device: str) -> list[str]:
+    """What did not come back as it went."""
+    wide = torch.randn(600, 700, generator=torch.Generator().manual_seed(1)).to(device)
+    sent = {
+        "transposed": wide.T,
+        "every second": wide[::2, ::2],
+        "bfloat16": wide.bfloat16(),
+        "complex, conjugated": torch.complex(wide, wide).conj(),
+        "bool": wide > 0,
+        "int64": (wide * 100).long(),
+        "empty": wide[:0],
+        "no axes": wide[0, 0],
+        "small": wide[0, :5],
+        "parameter": torch.nn.Parameter(wide),
+        "46 MB": wide.repeat(40, 1)[: 1 << 14, :].contiguous(),
+    }
+    wrong = []
+    for name, x in sent.items():
+        for _ in range(2):  # what is sent first finds out what the other one sees
+            y = rpc.rpc_sync(to, echo, (x,))
+            is_same = torch.equal(y.detach(), x.detach()) and (y.device, y.dtype, type(y)) == (
+                x.device,
+                x.dtype,
+                type(x),
+            )
+            wrong += [] if is_same else [name]
+    return wrong
+
+
+def change_there_and_here(to: str, device: str) -> tuple[float, float]:
+    """What the callee does to its tensor is not seen here, and what is done here later is not seen there."""
+    for _ in range(2):
+        x = torch.ones(BIG, device=device)
+        future = rpc.rpc_async(to, double_in_place, (x,))
+        x.zero_()
+        there = future.wait()
+    return there, float(x.sum())
+
+
+def what_is_still_computed(to: str, device: str) -> list[bool]:
+    """Kernels that are queued when the call begins come before it: on the usual stream, and on another."""
+    rpc.rpc_sync(to, echo, (torch.ones(BIG, device=device),))
+    found = []
+    streams: Any = torch.cuda  # Any: torch has not annotated them
+    for on in [contextlib.nullcontext(), streams.stream(streams.Stream()) if device != "cpu" else torch.no_grad()]:
+        with on:
+            x, one = torch.zeros(512, 512, device=device), torch.eye(512, device=device)
+            for _ in range(200):
+                x = (x + 1) @ one
+            y = rpc.rpc_sync(to, echo, (x,)) @ one
+            found.append(bool((y == 200).all()))
+    return found
+
+
+def kept_there(to: str, device: str) -> tuple[str, float]:
+    kept = rpc.remote(to, torch.mul, (torch.ones(BIG, device=device), 3))
+    y = kept.to_here()
+    return str(y.device), float(y.sum())
+
+
+def gradient(to: str, device: str) -> tuple[str, float]:
+    weight = torch.ones(BIG, device=device, requires_grad=True)
+    with autograd.context() as context_id:
+        autograd.backward(context_id, [rpc.rpc_sync(to, torch.mul, (weight, 3)).sum()])
+        found = autograd.get_gradients(context_id)[weight]
+    return str(found.device), float(found.sum())
+
+
+def where_it_arrives(to: str, device: str) -> tuple[str, str, str]:
+    """There, of an answer, and of an answer that the callee itself has made."""
+    for _ in range(2):
+        x = torch.ones(BIG, device=device)
+        there = rpc.rpc_sync(to, device_here, (x,))
+        back = rpc.rpc_sync(to, torch.add, (x, 1))
+    return there, str(back.device), str(rpc.rpc_sync(to, torch.ones, (3,)).device)
+
+
+def send(to: str, device: str) -> str:
+    try:
+        rpc.rpc_sync(to, device_here, (torch.ones(3, device=device),))
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+# -- tests -------------------------------------------------------------------------------------------------------------
+
+
+def two(real_workers: Workers, maps: Any = None, ipc: str = "") -> list[Worker]:
+    """The first has these device maps."""
+    workers = [real_workers.start("w0"), real_workers.start("w1")]
+    for rank, worker in enumerate(workers):
+        worker.begin(join, worker.name, rank, real_workers.url, maps if rank == 0 else None, ipc)
+    for worker in workers:
+        worker.result()
+    return workers
+
+
+def all_comes_back(workers: list[Worker]) -> None:
+    for worker in workers:
+        within(LIMIT_S, lambda worker=worker: worker.do(num_lent) == 0, "all came back")  # type: ignore[misc]
+
+
+@CPU_AND_GPU
+def test_handles_travel_and_loans_come_back(real_workers: Workers, device: str) -> None:
+    workers = two(real_workers)
+    sums, devices, lent = workers[0].do(products, "w1", device, 20)
+    whole = float((torch.arange(float(BIG)) / BIG).double().sum())
+    assert sums == pytest.approx([whole * i for i in range(20)]) and devices == {device}
+    assert (lent >= 10) == (device != "cpu")
+    assert (workers[1].do(all_lent) >= 10) == (device != "cpu"), "answers are lent, too"
+    all_comes_back(workers)
+
+
+@CPU_AND_GPU
+def test_without_handles_all_goes_through_main_memory(real_workers: Workers, device: str) -> None:
+    workers = two(real_workers, ipc="0")
+    _, devices, lent = workers[0].do(products, "w1", device, 3)
+    assert devices == {device} and lent == 0
+    assert workers[0].do(there_and_back, "w1", device) == []
+
+
+@CPU_AND_GPU
+def test_values_come_back_as_they_went(real_workers: Workers, device: str) -> None:
+    workers = two(real_workers)
+    assert workers[0].do(there_and_back, "w1", device) == []
+    all_comes_back(workers)
+
+
+@CPU_AND_GPU
+def test_later_changes_stay_where_they_are_made(real_workers: Workers, device: str) -> None:
+    assert two(real_workers)[0].do(change_there_and_here, "w1", device) == (2.0 * BIG, 0.0)
+
+
+@CPU_AND_GPU
+def test_what_is_still_computed_is_waited_for(real_workers: Workers, device: str) -> None:
+    assert two(real_workers)[0].do(what_is_still_computed, "w1", device) == [True, True]
+
+
+@CPU_AND_GPU
+def test_references_and_gradients_stay_on_the_device(real_workers: Workers, device: str) -> None:
+    workers = two(real_workers)
+    assert workers[0].do(kept_there, "w1", device) == (device, 3.0 * BIG)
+    assert workers[0].do(gradient, "w1", device) == (device, 3.0 * BIG)
+
+
+@CPU_AND_GPU
+def test_a_device_map_says_where_tensors_arrive(real_workers: Workers, device: str) -> None:
+    workers = two(real_workers, maps={"w1": {device: device}})
+    assert workers[0].do(where_it_arrives, "w1", device) == (device, device, "cpu")
+
+
+@pytest.mark.gpu
+def test_a_device_that_the_map_leaves_out_is_refused(real_workers: Workers) -> None:
+    workers = two(real_workers, maps={"w1": {"cpu": "cpu"}})
+    assert "There is no entry for cuda:0 in the device map to worker w1" in workers[0].do(send, "w1", "cuda:0")
+
+
+@pytest.mark.gpu(2)
+def test_a_map_leads_to_another_gpu_and_back(real_workers: Workers) -> None:
+    workers = two(real_workers, maps={"w1": {"cuda:0": "cuda:1"}})
+    assert workers[0].do(where_it_arrives, "w1", "cuda:0") == ("cuda:1", "cuda:0", "cpu")
+    all_comes_back(workers)

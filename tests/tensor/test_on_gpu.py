@@ -1,0 +1,36 @@
+"""Arrays on a real GPU, each case in a process of its own; on_gpu.py has what is done there."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from fanwise.testing.programs import run_program
+
+PROGRAM = Path(__file__).with_name("on_gpu.py")
+CASES = (
+    "goes_to_numpy_and_back",
+    "any_layout_goes",
+    "a_copy_is_a_copy",
+    "devices_are_named_and_moved_between",
+    "exact_numbers_are_those_of_the_cpu",
+    "native_numbers_repeat",
+    "the_wire_carries_it",
+    "jax_takes_it_and_gives_it_back",
+)
+# JAX takes most of the memory else, before torch has any.
+ENVIRONMENT = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", CASES)
+def test_on_a_gpu(case: str, tmp_path: Path) -> None:
+    if case.startswith("jax") and importlib.util.find_spec("jax") is None:
+        pytest.skip("JAX is not installed")
+    done = run_program([str(PROGRAM), "cuda:0", case], folder=tmp_path, environment=ENVIRONMENT, limit_s=300.0)
+    assert done.status == 0 and done.out == f"{case}\n", done.said
+
+
+def test_what_is_done_there_holds_on_a_cpu(tmp_path: Path) -> None:
+    done = run_program([str(PROGRAM), "cpu"], folder=tmp_path)
+    assert done.status == 0 and done.out.split() == list(CASES), done.said

@@ -13,7 +13,7 @@ import sys
 import time
 from statistics import median
 
-from measuring import finish, machine, say, scratch_folder, spread, table
+from measuring import Beside, finish, machine, say, scratch_folder, spread, table
 
 from fanwise.pool import Pool
 
@@ -61,7 +61,10 @@ def main() -> None:
         }
     base = median(taken["fanwise, fork"])
     rows = [[name, spread(values).shown(), f"{median(values) / base:.2f}"] for name, values in taken.items()]
-    finish("first_kernel", [table(["", "ms to the first kernel", "ratio to fork"], rows)], {"ms": taken}, facts=facts)
+    peer = "fresh interpreter"
+    beside = [Beside(name, peer, median(taken[peer]) / median(taken[name])) for name in taken if name != peer]
+    shown = table(["", "ms to the first kernel", "ratio to fork"], rows)
+    finish("first_kernel", [shown], {"ms": taken}, facts=facts, beside=beside)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,6 +39,20 @@ class Spread:
         if self.least == self.greatest:
             return f"{self.median:.{digits}f}"
         return f"{self.median:.{digits}f} ({self.least:.{digits}f}-{self.greatest:.{digits}f})"
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What a benchmark has found out: how many times as fast as its peer something of ours is; below 1: slower.
+
+    `times` is None where there is nothing to compare: `trouble` says why ours, or `no_peer` why the peer, did not run.
+    """
+
+    ours: str
+    peer: str
+    times: float | None
+    trouble: str = ""
+    no_peer: str = ""
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -107,13 +121,25 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def finish(name: str, tables: Sequence[str], payload: Mapping[str, object], *, facts: Mapping[str, str]) -> None:
-    """Print the tables with the machine below, and write everything to `.bench-results/NAME-<time>.json`."""
+def finish(
+    name: str,
+    tables: Sequence[str],
+    payload: Mapping[str, object],
+    *,
+    facts: Mapping[str, str],
+    beside: Sequence[Beside] = (),
+) -> None:
+    """Print the tables with the machine below, and write everything to `.bench-results/NAME-<time>.json`.
+
+    Args:
+        beside: what `make gpu-check` tells of it.
+    """
     print("\n\n".join(tables))
     print("\n" + "; ".join(f"{key}: {value}" for key, value in facts.items()))
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}.json"
-    path.write_text(json.dumps({"benchmark": name, "machine": dict(facts), **payload}, indent=1) + "\n")
+    written = {"benchmark": name, "machine": dict(facts), "beside": [asdict(each) for each in beside], **payload}
+    path.write_text(json.dumps(written, indent=1) + "\n")
     say(f"written: {path.relative_to(ROOT)}")
 
 

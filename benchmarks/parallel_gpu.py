@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from measuring import finish, machine, say, spread, table
+from measuring import Beside, finish, machine, say, spread, table
 from parallel_parts.book import concise, scratch, scratch_resident
 from parallel_parts.ours import Ours
 from parallel_parts.tasks import NETWORKS, Task, Trained
@@ -98,8 +98,13 @@ def bound_s(row: Row, device: torch.device) -> float | None:
     return None if peaks is None else training_tflop(row.section, row.trained[0].samples) / peaks[row.arithmetic]
 
 
+def times(row: Row, book: Row) -> float:
+    """How many times as fast as the book's. An epoch of another length counts as it is for the same samples."""
+    share = row.trained[0].samples / book.trained[0].samples
+    return statistics.median(book.epochs_s()) / (statistics.median(row.epochs_s()) / share)
+
+
 def cells(row: Row, book: Row, device: torch.device) -> list[str]:
-    # An epoch of another length counts as it is for the same number of samples.
     share = row.trained[0].samples / book.trained[0].samples
     median_s = statistics.median(row.epochs_s()) / share
     bound = bound_s(row, device)
@@ -108,7 +113,7 @@ def cells(row: Row, book: Row, device: torch.device) -> list[str]:
         row.section,
         row.name,
         spread([seconds / share for seconds in row.epochs_s()]).shown(3),
-        f"{statistics.median(book.epochs_s()) / median_s:.2f}",
+        f"{times(row, book):.2f}",
         WANTED.get(row.name, "") if row.section == "13.5" else "",
         "-" if bound is None else f"{bound / share:.3f} ({row.arithmetic})",
         "-" if bound is None else f"{100 * bound / share / median_s:.1f} %",
@@ -152,9 +157,8 @@ def main() -> None:
     measure(contestants, task, args.rounds)
     books = {row.section: row for row in reversed(contestants) if row.name == "the book"}
     header = ["D2L", "program", "s an epoch", "book / it", "must hold", "bound, s", "of the bound", "test accuracy"]
-    shown = [
-        cells(row, books[row.section], device) for row in contestants if row.trained and books[row.section].trained
-    ]
+    measured = [(row, books[row.section]) for row in contestants if row.trained and books[row.section].trained]
+    shown = [cells(row, book, device) for row, book in measured]
     tables = [table(header, shown)]
     if missing := [f"Left out: {row.section} {row.name} ({row.trouble})" for row in contestants if row.trouble]:
         tables.append("\n".join(missing))
@@ -162,7 +166,13 @@ def main() -> None:
         {"section": row.section, "name": row.name, "trouble": row.trouble, "epochs_s": row.epochs_s()}
         for row in contestants
     ]
-    finish("parallel_gpu", tables, {"rows": payload}, facts=facts)
+    ratios = {(row.section, row.name): times(row, book) for row, book in measured}
+    beside = [
+        Beside(f"{row.section} {row.name}", "the book", ratios.get((row.section, row.name)), row.trouble)
+        for row in contestants
+        if "fanwise" in row.name
+    ]
+    finish("parallel_gpu", tables, {"rows": payload}, facts=facts, beside=beside)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """fanwise.rpc and torch.distributed.rpc, which have the same interface: one program for both.
 
-    python rpc_group.py --library fanwise|torch [--observers 8] [--tls]
+    python rpc_group.py --library fanwise|torch [--observers 8] [--tls] [--device cuda:0 [--without-ipc]]
 
 Rank 0 is this process, the caller. Rank 1 is the callee; with `--observers` there are so many others instead, and all
 of them call rank 0. With `--tls` the workers meet on a port of the loopback with a secret, and take each other for
-workers of other hosts: everything between them is encrypted.
+workers of other hosts: everything between them is encrypted. With `--device` the measures with tensors of that device
+can be asked for; torch takes those of a GPU by a device map alone, so rank 0 has one.
 """
 
 import argparse
@@ -34,13 +35,15 @@ def imported(library: str) -> Any:  # Any: the module under either name
     return importlib.import_module({"fanwise": "fanwise.rpc", "torch": "torch.distributed.rpc"}[library])
 
 
-def join(library: str, rank: int, world_size: int, init_method: str) -> Any:  # Any: the module under either name
+def join(library: str, rank: int, world_size: int, init_method: str, device: str = "cpu") -> Any:  # Any: as above
     rpc = imported(library)
     if "FANWISE_SECRET" in os.environ:  # neighbours would share memory
         entrance: Any = importlib.import_module("fanwise.rpc.entrance_tls")  # Any: its name is replaced
         entrance.this_host = lambda: "a host of its own"
     torch.set_num_threads(1)  # two workers share two cores; spinning OpenMP threads would drown what we measure
     options = rpc.TensorPipeRpcBackendOptions(init_method=init_method)
+    if device != "cpu" and rank == 0:
+        options.set_device_map("worker1", {device: device})
     rpc.init_rpc(f"worker{rank}", rank=rank, world_size=world_size, rpc_backend_options=options)
     return rpc
 
@@ -169,8 +172,12 @@ def main() -> None:
     parser.add_argument("--library", choices=["fanwise", "torch"], required=True)
     parser.add_argument("--observers", type=int, default=0)
     parser.add_argument("--tls", action="store_true")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--without-ipc", action="store_true")
     args = parser.parse_args()
     world_size = 1 + (args.observers or 1)
+    if args.without_ipc:
+        os.environ["FANWISE_CUDA_IPC"] = "0"  # of both workers
     with tempfile.TemporaryDirectory() as folder:
         init_method = f"file://{folder}/meet"
         if args.tls:
@@ -180,11 +187,12 @@ def main() -> None:
         context = spawn(  # type: ignore[no-untyped-call]  # torch's
             work, args=(args.library, world_size, init_method), nprocs=world_size - 1, join=False
         )
-        rpc = join(args.library, 0, world_size, init_method)
+        rpc = join(args.library, 0, world_size, init_method, args.device)
         more: dict[str, Callable[[Library, bool], Figures]] = {
             "observers": lambda _, quick: observers(rpc, args.library, args.observers, quick),
             "overload": lambda _, quick: overload(rpc, args.library, args.observers, quick),
             "in_wait_all": lambda _, quick: in_wait_all(rpc, args.library, quick),
+            **rpc_measures.of_device(args.device),
         }
         serve(Group(rpc), version(args.library), more)
         for rank in range(1, world_size):

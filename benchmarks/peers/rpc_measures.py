@@ -177,6 +177,49 @@ def one_way(library: Library, size_mib: int, number: int, read: Callable[[torch.
     return {"ms": median_s * 1e3, "GB/s": size_mib * 1.048576e-3 / median_s}
 
 
+# KiB of a tensor, and how often it is sent.
+ON_DEVICE = {4: 200, 1 << 10: 100, 64 << 10: 20}
+
+
+def echo(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+
+def one_way_on(library: Library, device: str, size_kib: int, number: int) -> Figures:
+    """As `one_way`, on a device: what it was asked to write is written before the clock starts."""
+    times = []
+    for i in range(number + 3):
+        x = torch.full((size_kib << 8,), 1.0, device=device)
+        assert float(x[-1]) == 1
+        begun = time.perf_counter()
+        total = library.call(read_all, x)
+        if i >= 3:  # the first ones find the way
+            times.append(time.perf_counter() - begun)
+        assert total == size_kib << 8
+    return {"ms": statistics.median(times) * 1e3}
+
+
+def there_and_back_on(library: Library, device: str, size_kib: int, number: int) -> Figures:
+    """A tensor goes there, comes back, and an element of it is read."""
+    x = torch.full((size_kib << 8,), 1.0, device=device)
+    assert float(x[-1]) == 1
+    times = timed(lambda: float(library.call(echo, x)[-1]), number)
+    return {"ms": statistics.median(times) / 1e3}
+
+
+def of_device(device: str) -> dict[str, Callable[[Library, bool], Figures]]:
+    """Measures with tensors of that device."""
+
+    def measure(function: Callable[..., Figures], size_kib: int, number: int) -> Callable[[Library, bool], Figures]:
+        return lambda library, quick: function(library, device, size_kib, number // 10 if quick else number)
+
+    return {
+        f"{function.__name__}_{size_kib}": measure(function, size_kib, number)
+        for function in (one_way_on, there_and_back_on)
+        for size_kib, number in ON_DEVICE.items()
+    }
+
+
 def read_alone(library: Library, quick: bool) -> Figures:
     """What reading costs by itself, in this process: the part of `one_way` that no library can save."""
     x = torch.full((64 * MIB_FLOATS,), 1.0)

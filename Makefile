@@ -5,7 +5,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-examples test-torch-suite test-mxnet soak check bench
+.PHONY: help demo test test-examples test-torch-suite test-mxnet soak gpu-check check bench
 
 PYTHON ?= python3
 ARGS ?=
@@ -52,6 +52,11 @@ test-mxnet: $(VENV)/dev.stamp $(MXNET_VENV)/stamp ## test the legacy adapter for
 
 soak: $(VENV)/dev.stamp ## run the long tests: hundreds of kills, long searches, thousands of examples (minutes)
 	$(BIN)/python -m pytest -m "soak or hypothesis" --hypothesis-profile=soak -o faulthandler_timeout=1800 $(ARGS)
+
+# An interpreter that has a torch with CUDA already, used as it is: make gpu-check GPU_PYTHON=python3
+GPU_PYTHON ?=
+gpu-check: $(if $(GPU_PYTHON),,$(VENV)/dev.stamp) ## run every test and benchmark that needs a GPU, and print one table (10 to 20 minutes)
+	$(or $(GPU_PYTHON),$(BIN)/python) tests/gpu_check/gpu_check.py $(ARGS)
 
 check: $(VENV)/dev.stamp ## lint, formatting, types
 	$(BIN)/ruff check $(CHECKED)

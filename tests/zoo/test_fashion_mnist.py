@@ -77,10 +77,61 @@ def test_the_folder_is_below_the_cache_by_default(tmp_path: Path, monkeypatch: p
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_root_of_torchvision_is_understood_packed_and_unpacked(folder: Path, tmp_path: Path) -> None:
+    raw = tmp_path / "root" / "FashionMNIST" / "raw"
+    raw.mkdir(parents=True)
+    for file in PUBLISHED:
+        (folder / file.name).rename(raw / file.name)
+    packed = fashion_mnist(tmp_path / "root", fetch=must_not_fetch)
+    for file in PUBLISHED:
+        (raw / file.name.removesuffix(".gz")).write_bytes(gzip.decompress((raw / file.name).read_bytes()))
+        (raw / file.name).unlink()
+    unpacked = fashion_mnist(tmp_path / "root", fetch=must_not_fetch)
+    assert torch.equal(packed.train_images, unpacked.train_images)
+    assert unpacked.test_labels.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("root", ["data", "../data"])
+def test_the_folders_of_tutorials_are_looked_into_when_none_is_named(
+    folder: Path, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work, raw = folder / "work", folder / "work" / root / "FashionMNIST" / "raw"
+    raw.mkdir(parents=True)
+    for file in PUBLISHED:
+        (folder / file.name).rename(raw / file.name)
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.delenv("FANWISE_DATA", raising=False)
+    assert len(fashion_mnist(fetch=must_not_fetch).train_labels) == 3
+
+
+def test_a_named_folder_is_the_only_one_that_counts(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "data").symlink_to(folder)  # ../data has the set
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setenv("FANWISE_DATA", str(tmp_path / "elsewhere"))
+    with pytest.raises(DataFileError, match=r"four files missing in .*/elsewhere, and in FashionMNIST/raw below. Call"):
+        fashion_mnist(download=False)
+
+
+def test_a_file_that_was_unpacked_is_read_beside_packed_ones(folder: Path) -> None:
+    (folder / TRAIN_LABELS.removesuffix(".gz")).write_bytes(labels(0, 9, 4))
+    (folder / TRAIN_LABELS).unlink()
+    assert fashion_mnist(folder, fetch=must_not_fetch).train_labels.tolist() == [0, 9, 4]
+
+
+def test_an_unpacked_file_that_is_wrong_is_named(folder: Path) -> None:
+    (folder / TRAIN_LABELS).rename(folder / TRAIN_LABELS.removesuffix(".gz"))
+    with pytest.raises(DataFileError, match=r"train-labels-idx1-ubyte in .*magic number 2049, found"):
+        fashion_mnist(folder, download=False)
+
+
 def test_missing_files_are_listed_when_nothing_may_be_downloaded(folder: Path) -> None:
     (folder / TRAIN_LABELS).unlink()
     (folder / TEST_IMAGES).unlink()
-    with pytest.raises(DataFileError, match=f"{TRAIN_LABELS}, {TEST_IMAGES} not in .*download=True"):
+    with pytest.raises(DataFileError, match=f"{TRAIN_LABELS}, {TEST_IMAGES} missing in .*download=True"):
         fashion_mnist(folder, download=False)
 
 

@@ -1,13 +1,15 @@
 """Fashion-MNIST (Zalando Research, MIT licence): 70,000 grey images of clothes, 28 x 28, ten classes.
 
-    folder of four idx.gz files --checked by format--> Data
+    folder of four idx files --checked by format--> Data
          ^--- missing ones are downloaded, checked against the published MD5 sums
 
-Files that somebody put into the folder are checked by their format alone, so a part of the set in the same
-format (a few hundred images for a quick test) is read like the whole.
+The folder may be one that torchvision has filled: its `root=`, with the files in FashionMNIST/raw, unpacked or not.
+Files that somebody put there are checked by their format alone, so a part of the set in the same format (a few
+hundred images for a quick test) is read like the whole.
 """
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +24,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FOLDER_VARIABLE = "FANWISE_DATA"
-_DEFAULT_FOLDER = "~/.cache/fanwise/fashion-mnist"
+# Where it is looked for when nobody names a folder. The first is the download's; the others are those that
+# torchvision's tutorials (root="data") and "Dive into Deep Learning" (root="../data") have.
+_USUAL_FOLDERS = ("~/.cache/fanwise/fashion-mnist", "data", "../data")
+_OF_TORCHVISION = Path("FashionMNIST", "raw")
 _SOURCES = (
     "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
     "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",
@@ -45,8 +50,10 @@ def fashion_mnist(
     """Fashion-MNIST from its four original files: 60,000 images for training, 10,000 for testing.
 
     Args:
-        folder: where the files are, or go; by default `$FANWISE_DATA`, else `~/.cache/fanwise/fashion-mnist`.
-        download: fetch missing files (31 MB in all) from the publisher.
+        folder: where the files are, or go: the folder of the four, or the one that torchvision calls `root`. By
+            default `$FANWISE_DATA`; without that the first of `~/.cache/fanwise/fashion-mnist`, `data` and `../data`
+            that has them, and they go to the first.
+        download: fetch missing files (31 MB in all) from the publisher, if the set is not there.
         fetch: opens one address; a test brings its own.
 
     Raises:
@@ -58,29 +65,46 @@ def fashion_mnist(
         data = fashion_mnist("data/fashion-mnist", download=False)
         data.train_images.shape                       # (60000, 1, 28, 28)
     """
-    where = _folder(folder)
-    if download:
-        download_missing(PUBLISHED, where, _SOURCES, fetch)
-    _check_all_there(where)
-    train_images, train_labels, test_images, test_labels = (where / file.name for file in PUBLISHED)
+    roots = _roots(folder)
+    files = _whole_set(roots)
+    if files is None and download:
+        download_missing(PUBLISHED, roots[0], _SOURCES, fetch)
+        files = _whole_set(roots)
+    if files is None:
+        raise _incomplete(roots)
+    train_images, train_labels, test_images, test_labels = files
     train = read_pair(train_images, train_labels, len(_CLASSES))
     test = read_pair(test_images, test_labels, len(_CLASSES))
     return Data(*_tensors(*train), *_tensors(*test), _CLASSES)
 
 
-def _folder(folder: str | os.PathLike[str] | None) -> Path:
-    if folder is None:
-        folder = os.environ.get(FOLDER_VARIABLE) or _DEFAULT_FOLDER
-    return Path(folder).expanduser()
+def _roots(folder: str | os.PathLike[str] | None) -> list[Path]:
+    """The folders to look into, in this order. What is downloaded goes to the first."""
+    named = folder or os.environ.get(FOLDER_VARIABLE)
+    return [Path(root).expanduser() for root in ([named] if named else _USUAL_FOLDERS)]
 
 
-def _check_all_there(folder: Path) -> None:
-    missing = [file.name for file in PUBLISHED if not (folder / file.name).exists()]
-    if missing:
-        raise DataFileError(
-            f"Fashion-MNIST is not complete: {', '.join(missing)} not in {folder}. Call with download=True, or put "
-            f"the original files there, or name their folder (folder=, or the environment variable {FOLDER_VARIABLE})."
-        )
+def _whole_set(roots: Sequence[Path]) -> list[Path] | None:
+    """The four files of the first folder that has all of them, packed or unpacked."""
+    for place in (place for root in roots for place in (root, root / _OF_TORCHVISION)):
+        found = [_found(place / file.name) for file in PUBLISHED]
+        if all(found):
+            return [file for file in found if file]
+    return None
+
+
+def _found(packed: Path) -> Path | None:
+    """The file; of an unpacked one its name without .gz; None if neither is there."""
+    return next((file for file in (packed, packed.with_suffix("")) if file.exists()), None)
+
+
+def _incomplete(roots: Sequence[Path]) -> DataFileError:
+    missing = [file.name for file in PUBLISHED if not _found(roots[0] / file.name)]
+    return DataFileError(
+        f"Fashion-MNIST is not complete: {'all four files' if len(missing) == len(PUBLISHED) else ', '.join(missing)} "
+        f"missing in {', '.join(map(str, roots))}, and in {_OF_TORCHVISION} below. Call with download=True, or put the "
+        f"original files there, or name their folder (folder=, or the environment variable {FOLDER_VARIABLE})."
+    )
 
 
 def _tensors(images: "NDArray[np.uint8]", labels: "NDArray[np.uint8]") -> "tuple[Tensor, Tensor]":

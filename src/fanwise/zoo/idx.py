@@ -1,4 +1,4 @@
-"""The idx format of MNIST and its kin: a gzip file of a big-endian header and bytes.
+"""The idx format of MNIST and its kin: a file of a big-endian header and bytes, as it is or packed (.gz).
 
     magic (u32): 2051 images, 2049 labels | count (u32) | images: rows, columns (u32 each) | one byte a value
 
@@ -27,7 +27,7 @@ def read_images(file: Path) -> "NDArray[np.uint8]":
     """Images of shape (N, 28, 28)."""
     import numpy as np
 
-    raw = _unzipped(file)
+    raw = _unpacked(file)
     count, rows, columns = _header(raw, file, magic=_IMAGES, numbers=3)
     if (rows, columns) != (_SIDE, _SIDE):
         raise _wrong(file, f"images of {_SIDE} x {_SIDE} pixels", f"{rows} x {columns}")
@@ -39,7 +39,7 @@ def read_labels(file: Path, num_classes: int) -> "NDArray[np.uint8]":
     """Labels of shape (N,), each below `num_classes`."""
     import numpy as np
 
-    raw = _unzipped(file)
+    raw = _unpacked(file)
     (count,) = _header(raw, file, magic=_LABELS, numbers=1)
     _check_length(raw, file, head_bytes=8, body_bytes=count)
     labels = np.frombuffer(raw, np.uint8, offset=8)
@@ -58,15 +58,17 @@ def read_pair(images_file: Path, labels_file: Path, num_classes: int) -> "tuple[
     return images, labels
 
 
-def _unzipped(file: Path) -> bytes:
+def _unpacked(file: Path) -> bytes:
+    packed = file.suffix == ".gz"
     try:
-        with gzip.open(file) as unzipped:
-            return unzipped.read()
+        with gzip.open(file) if packed else file.open("rb") as content:
+            return content.read()
     except FileNotFoundError:
-        raise _wrong(file, "a gzip file", "no file") from None
+        raise _wrong(file, "a file of the idx format", "no file") from None
     except (EOFError, OSError, zlib.error) as error:
         size_bytes = file.stat().st_size if file.is_file() else 0
-        raise _wrong(file, "a whole gzip file", f"{size_bytes} bytes, of which gzip says: {error}") from error
+        expected = "a whole gzip file" if packed else "a file that can be read"
+        raise _wrong(file, expected, f"{size_bytes} bytes ({error})") from error
 
 
 def _header(raw: bytes, file: Path, *, magic: int, numbers: int) -> tuple[int, ...]:

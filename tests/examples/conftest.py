@@ -13,13 +13,14 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 # One row an example: its constants made small. A test sees that no example is without a row.
 SHRUNK: dict[str, dict[str, object]] = {
-    "allreduce_ways": {"SIZE": 1000},
+    "allreduce_ways": {"SIZE": 1000, "ROUNDS": 2},
     "asha": {"SECONDS": 3.0, "MAX_EPOCHS": 4, "GRACE_PERIOD, REDUCTION_FACTOR": (1, 2)},
     "async_random_search": {"SECONDS": 2.0, "MAX_EPOCHS": 2, "PRINT_INTERVAL_S": 0.5},
     "autograd": {},
     "compare_searchers": {"WORKERS": (2,), "REPETITIONS": 1, "TRIALS": 10, "MAX_EPOCHS": 1},
-    "data_parallel_scratch": {"EPOCHS": 1},
     "data_parallel": {"EPOCHS": 1},
+    "data_parallel_exercises": {"COUNTS": (1, 2), "RATES": (0.4,), "EPOCHS, SEED": (2, 0)},
+    "data_parallel_scratch": {"EPOCHS, SEED": (4, 1)},
     "own_searcher": {"SECONDS": 1.5, "MAX_EPOCHS": 1, "REPETITIONS": 1},
     "pareto": {"TRIALS": 12, "MAX_EPOCHS": 1, "MAX_ERROR": 0.5},
     "parameter_server_batched": {"STEPS": 5},

@@ -15,7 +15,9 @@ that have none: Nevergrad's optimizer is NGOpt, which its documentation advises,
 rule counts epochs and may stop from the first on.
 
 No cluster runs: what a scheduler asks of Ray Tune's controller is answered by `Search` itself, in the order of
-TuneController.step, _process_trial_result and stop_trial.
+TuneController.step, _process_trial_result and stop_trial. With one worker that gave the reports of a real Tuner with
+max_concurrent_trials=1 one by one (20 trials of HyperOpt, ASHA, both, and median stopping, 30 of BOHB); with HyperBand
+as many, in another order, for a Tuner does not always start the trial that the scheduler names before other new ones.
 """
 
 import logging
@@ -98,7 +100,7 @@ def scheduler_of(method, max_resource):
 
 
 class Search:
-    """Also the controller that schedulers ask: `get_trials`, `get_live_trials`, `search_alg.searcher`, `stop_trial`."""
+    """Also the controller that schedulers ask: `get_trials`, `get_live_trials`, `search_alg`, `stop_trial`."""
 
     def __init__(self, settings):
         logging.disable(logging.WARNING)
@@ -113,7 +115,7 @@ class Search:
             self.queued = n_workers
         self.searcher.set_search_properties("loss", "min", space)
         self.scheduler = scheduler_of(method, settings["max_resource"])
-        self.search_alg = self  # a searcher's own name for the thing that has it
+        self.search_alg = self  # HyperBandForBOHB asks for `search_alg.searcher`
         self.live, self.started, self.last, self.made = {}, {}, {}, 0
 
     def suggest(self, trial):

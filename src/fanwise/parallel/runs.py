@@ -30,12 +30,14 @@ from .checkpoints.snapshots import snapshot
 from .checks import habits
 from .checks.checking import check_model, check_optimizer, check_precision, check_same, check_step, whole_number
 from .checks.outside import Outside
+from .checks.parts import Parts
 from .checks.verifying import Verifier
 from .data.batches import Batch, Collate, Data, batches, reader_of
 from .plans import Plan
 from .progress.line import NoScreen, ProgressLine, Screen
 from .replica.replicas import Device, LocalDevice, LossFn, replica_of
 from .rng import generators_of
+from .step.execution import Execution
 from .step.loss_scale import LossScale
 from .step.stepping import Step
 from .teams.team import Alone, Sums, Team
@@ -208,23 +210,21 @@ class Run:
         number = len(self._steps)
         check_same(self._team, replica.modules)
         scale = (loss_scale or LossScale()) if autocast is torch.float16 else None
-        made = Step(
+        execution = Execution(
             self._plan,
             replica,
-            optimizer,
-            local,
+            Parts(replica.modules, optimizer),
             self._team,
             self._sums_for(replica.params, optimizer, in_parts=accumulate == 1 and clip_norm is None and not scale),
             self._state_here,
             number=number,
-            clip_norm=clip_norm,
-            accumulate=accumulate,
-            loss_scale=scale,
+            line=self._line,
             verifier=Verifier(
                 self._team, replica, optimizer, number=number, every=self._verify, repeats=batch_norm == "shard"
             ),
-            line=self._line,
+            loss_scale=scale,
         )
+        made = Step(execution, optimizer, local, clip_norm=clip_norm, accumulate=accumulate)
         self._steps.append(made)
         self._dropped.append(replica.dropped)
         self._register(_free_name("step", self._objects, made), made)

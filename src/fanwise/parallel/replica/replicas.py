@@ -68,7 +68,8 @@ class Replica:
     `modules`: the model, whose name is "", and others that the loss reaches. `others`: the parameters of these,
     and those that the loss names by themselves; `dropped`: ids of such as had a gradient after a shard.
     `generators`: that a shard draws from, those of the model's device; `own_generators`: that the program has made.
-    `looks`: what a shard may do that nobody knows of is looked for. `known`: ids of all modules and their parts.
+    `looks`: what a shard may do that nobody knows of is looked for. `known`: ids of all modules and their parts;
+    `looked_after`: of their parameters.
     `compiled`: parts of model, loss and modules.
     """
 
@@ -86,6 +87,7 @@ class Replica:
     looks: bool = False
     dropped: set[int] = field(default_factory=set)
     known: set[int] = field(init=False)
+    looked_after: frozenset[int] = field(init=False)
     compiled: Compiled = field(init=False)
     generators: tuple[torch.Generator, ...] = field(init=False)
     host_streams: HostStreams = field(init=False)
@@ -93,6 +95,7 @@ class Replica:
     def __post_init__(self) -> None:
         self.generators = generators_of(self.device)
         self.host_streams = HostStreams()
+        self.looked_after = frozenset(map(id, (*self.params, *self.others)))
         self.known = {id(each) for module in self.modules.values() for each in module.modules()}
         self.compiled = compiled_parts(self.modules, self.loss_fn)
 
@@ -101,14 +104,28 @@ class Replica:
         own = key.fold_in(work.index)
 
         def passes() -> tuple[Tensor, float]:
-            strangers = strangers_refused(self.known) if self.looks and not self.compiled.any_part else nullcontext()
-            streams = own_streams(own, self.own_generators) if self.own_generators else nullcontext()
-            with stream(own, self.generators), streams, strangers:
+            with self.entered(own):
                 loss, count = self.loss(work)
                 scaled(loss, work).backward()  # type: ignore[no-untyped-call]  # torch has not annotated it
             return loss, count
 
         loss, count = self.host_streams.run(own, passes, self._undo)
+        return self.taken(work, loss, count)
+
+    @contextmanager
+    def entered(self, own: Key) -> Iterator[None]:
+        """A shard is executed in this block: torch's random numbers, and those of the program's own, come from `own`.
+
+        Raises:
+            ValueError: it has changed buffers of a module that nobody looks after.
+        """
+        strangers = strangers_refused(self.known) if self.looks and not self.compiled.any_part else nullcontext()
+        streams = own_streams(own, self.own_generators) if self.own_generators else nullcontext()
+        with stream(own, self.generators), streams, strangers:
+            yield
+
+    def taken(self, work: ShardWork, loss: Tensor, count: float) -> Partial:
+        """What a shard brings that was just executed, moved out of the parameters; modules are as before it."""
         grads: list[Tensor | None] = []
         for param in self.params:
             grads.append(param.grad)
@@ -119,11 +136,15 @@ class Replica:
 
     def _undo(self) -> None:
         """What a shard has changed, before it is made again."""
-        for param in self.params:
-            param.grad = None
+        self.forget_grads()
         self.forget_others()
         self.buffers.put_back()
         self.attributes.put_back()
+
+    def forget_grads(self) -> None:
+        """Those of the parameters of the step."""
+        for param in self.params:
+            param.grad = None
 
     def forget_others(self) -> None:
         """Gradients that the loss has left in modules which this step does not train."""

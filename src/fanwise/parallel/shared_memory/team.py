@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 from ...base.errors import TrialStopped
 from ...pool.contract import Decision
 from ..teams.fast import FastSums
-from ..teams.team import StateHere, Sums
+from ..teams.team import Attempt, StateHere, Sums
 from .control_block import FAILED, STOPPED, SUPERVISOR, ControlBlock
 from .joining import write_state
 from .memory import SharedMemory
@@ -124,18 +124,28 @@ class SharedMemoryTeam:
     # -- together --------------------------------------------------------------------------------------------------
 
     def together(self, body: Callable[[], T]) -> T:
-        if self.catching_up or self._is_within:
-            return body()
         while True:
-            self._take_next_view()
-            self._is_within = True
-            try:
-                return body()
-            except Again:
-                # Not further back: somebody may still read what was said at the last turn that all had come to.
-                self._turn = self._control.committed
-            finally:
-                self._is_within = False
+            with self.attempt() as attempt:
+                result = body()
+            if not attempt.is_void:
+                return result
+
+    @contextmanager
+    def attempt(self) -> Iterator[Attempt]:
+        made = Attempt()
+        if self.catching_up or self._is_within:
+            yield made
+            return
+        self._take_next_view()
+        self._is_within = True
+        try:
+            yield made
+        except Again:
+            # Not further back: somebody may still read what was said at the last turn that all had come to.
+            self._turn = self._control.committed
+            made.is_void = True
+        finally:
+            self._is_within = False
 
     def gather(self, what: str, content: Any) -> list[Any]:  # Any: anything that can be pickled
         if self.catching_up:

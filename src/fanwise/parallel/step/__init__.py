@@ -1,5 +1,6 @@
 """`run.step`: from a batch to updated parameters.
 
-stepping      one step over all shards
+stepping      a step that the library makes, from a batch to updated parameters
+execution     one batch over all shards and processes, whoever writes the loop
 loss_scale    float16: losses are scaled, and steps with overflows left out
 """

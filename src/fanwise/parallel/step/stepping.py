@@ -1,4 +1,4 @@
-"""`run.step`: one step of training over all shards of a global batch.
+"""`run.step(model, optimizer, loss_fn)`: one step of training over all shards of a global batch.
 
     batch -> shards -> devices execute them -> nodes -> tree -> divide by the count -> clip -> optimizer
 
@@ -14,21 +14,16 @@ import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
-from ...tensor.random.keys import Key
-from ..checks.checking import check_compiled, check_no_gradients
-from ..checks.habits import passing, updating
-from ..checks.parts import Parts
+from ..checks.checking import check_no_gradients
+from ..checks.habits import updating
 from ..checks.traces import Traces
-from ..checks.verifying import Verifier
-from ..data.batches import Batch, batch_of
+from ..data.batches import Batch
 from ..optimizers.blocked import BlockedStep, pays
-from ..plans import Plan
-from ..progress.line import ProgressLine
 from ..replica.gradients import Partial, add, add_grads, check_apart
-from ..replica.replicas import Device, Replica, ShardWork, noted
+from ..replica.replicas import Device, noted
 from ..shards import Node, TreeSum, assign
-from ..teams.team import NotSame, StateHere, Sums, Team, divide
-from .loss_scale import LossScale, take_off
+from ..teams.team import divide
+from .execution import Execution
 
 
 @dataclass(slots=True)
@@ -51,40 +46,30 @@ class Step:
 
     def __init__(
         self,
-        plan: Plan,
-        replica: Replica,
+        execution: Execution,
         optimizer: torch.optim.Optimizer,
         devices: Sequence[Device],
-        team: Team,
-        sums: Sums,
-        state_here: StateHere,
         *,
-        number: int,
         clip_norm: float | None,
         accumulate: int,
-        line: ProgressLine,
-        loss_scale: LossScale | None = None,
-        verifier: Verifier,
     ) -> None:
-        self.turns = self.updates = self.executions = 0
-        self._plan = plan
-        self._replica = replica
+        self.updates = 0
+        self._execution = execution
+        self._replica = execution.replica
         self._optimizer = optimizer
         self._devices = devices
-        self._team = team
-        self._state_here = state_here
-        self._sums = sums
-        self._in_blocks = BlockedStep(optimizer) if pays(optimizer, replica.params) else None
-        self._loss_scale = loss_scale
-        self._number = number
+        self._in_blocks = BlockedStep(optimizer) if pays(optimizer, self._replica.params) else None
         self._clip_norm = clip_norm
         self._accumulate = accumulate
-        self._line = line
-        self._verifier = verifier
-        self._looked_after = frozenset(map(id, (*replica.params, *replica.others)))
-        self._parts = Parts(replica.modules, optimizer)
         self._window: Window | None = None
-        self._has_looked = False  # for what the loss leaves behind
+
+    @property
+    def turns(self) -> int:
+        return self._execution.turns
+
+    @property
+    def executions(self) -> int:
+        return self._execution.executions
 
     def __call__(self, batch: Any) -> Tensor:  # Any: a Batch, or a tree of tensors
         """Forward, backward and, unless the window of `accumulate` is still open, the update.
@@ -98,137 +83,80 @@ class Step:
             TypeError: a part of the batch cannot be cut into samples.
             What the model and `loss_fn` raise, with a note on the shard; the step has then changed nothing.
         """
-        self._check_unchanged()
-        self._team.step_begins(self._state_here)
-        made = batch_of(batch, self._plan.shards, self._replica.device)
-        factor = 1.0 if self._loss_scale is None else self._loss_scale.factor(len(made))
-        if self._replica.compiled.by_shape:
-            check_compiled(made.sizes)
-        if self._verifier.is_due(self.turns):
-            self._verifier.check(self.turns, batch, made)
-        traces = self._traces()
-        if self._verifier.repeats(self.turns):
-            self._check_repeats(made, factor)
+        if any(param.grad is not None for param in self._replica.params):
+            check_no_gradients(self._replica.model)
+        execution = self._execution
+        made = execution.opened(batch)
+        traces = execution.traces()
+        if execution.verifier.repeats(self.turns):
+            self._check_repeats(made)
             if traces is not None:
                 traces.put_back()
         closes = self._window is None and (self._accumulate == 1 or made.last)
-        done = self._team.together(lambda: self._execute(made, factor, mean=closes))
-        if traces is not None and self._team.place == 0 and traces.are_left():
-            self._check_traces(made, factor, traces)
-        if self._loss_scale is not None:
-            take_off(done.grads, factor)
-        self.turns += 1
-        self.executions += done.executed
-        if closes and self._sums.updates:
+        done = execution.team.together(lambda: self._execute(made, mean=closes))
+        if traces is not None and execution.team.place == 0 and traces.are_left():
+            self._check_traces(made, traces)
+        execution.executed(made, done)
+        if closes and execution.sums.updates:
             self.updates += 1
         elif closes:
             self._update(done.grads)
         else:
             self._gather(done, made.last)
-        self._sums.settle()
-        self._plan.progress.used()
-        loss = done.loss / done.count
-        self._line.stepped(self._number, len(made), loss)
-        self._team.step_ends()
+        loss = execution.closed(made, done)
+        execution.team.step_ends()
         return loss
 
-    def _check_unchanged(self) -> None:
-        """The program has done nothing since the last step that this one would not see.
+    def _execute(self, batch: Batch, *, mean: bool) -> Partial:
+        with self._execution.begun():
+            with self._execution.passing():
+                nodes = self._nodes(batch)
+            return self._execution.total(nodes, batch, mean=mean)
 
-        Raises:
-            ValueError: model or optimizer have got other parameters, or a gradient is there already.
-        """
-        self._parts.check(self._number)
-        if any(param.grad is not None for param in self._replica.params):
-            check_no_gradients(self._replica.model)
-
-    def _traces(self) -> Traces | None:
-        """What the loss may leave behind, before the first step and those that are compared; None: nobody looks."""
-        looks = not self._has_looked or self._verifier.repeats(self.turns)
-        self._has_looked = True
-        return self._verifier.traces() if looks and self._verifier.can_repeat else None
-
-    def _execute(self, batch: Batch, factor: float, *, mean: bool) -> Partial:
-        buffers, attributes = self._replica.buffers, self._replica.attributes
-        what = f"makes step {self._number} of batch {self.turns}"
-        self._forget_grads()
-        buffers.keep()
-        self._replica.looks = self._looks()
-        attributes.keep(looks=self._replica.looks)
-        try:
-            with passing(self._looked_after):
-                nodes = self._nodes(batch, factor)
-            with updating():
-                done = self._sums.total(what, nodes, len(batch.sizes), mean=mean)
-            buffers.settle(done.buffers, done.samples)
-            attributes.settle(done.attributes)
-        except BaseException as error:
-            buffers.put_back()
-            attributes.put_back()
-            self._forget_grads()
-            if isinstance(error, NotSame):
-                raise ValueError(buffers.why_not_same(error.place)) from None
-            raise
-        for place, grad in done.sparse.items():
-            own, mine = done.grads[place], grad / done.count if mean else grad
-            done.grads[place] = mine if own is None else own + mine
-        return done
-
-    def _looks(self) -> bool:
-        """Whether what a shard may have changed is looked for everywhere: first often, then rarely."""
-        turn = self.turns
-        return turn & (turn - 1) == 0 or self._verifier.is_due(turn)
-
-    def _nodes(self, batch: Batch, factor: float) -> list[Node[Partial]]:
+    def _nodes(self, batch: Batch) -> list[Node[Partial]]:
         """What the devices of this process bring: those shards that are its own."""
-        # Where there are other processes, they need what its buffers become.
-        alone = self._team.size == 1 and sum(size > 0 for size in batch.sizes) == 1
-        key, shards = self._key(), len(batch.sizes)
-        own = assign(shards, self._team.size)[self._team.place]
+        key, shards, work = self._execution.key, len(batch.sizes), self._execution.work(batch)
         executed: TreeSum[Partial] = TreeSum(shards, add)
-        for device, share in zip(self._devices, assign(len(own), len(self._devices)), strict=True):
-            mine = own[share.start : share.stop]
-            work = [ShardWork(index, batch.shard, batch.sizes[index], alone, factor) for index in mine]
-            for node in device.execute(work, key, shards):
+        for device, share in zip(self._devices, assign(len(work), len(self._devices)), strict=True):
+            for node in device.execute(work[share.start : share.stop], key, shards):
                 executed.put(node)
         return executed.nodes
 
-    def _key(self) -> Key:
-        """Of this batch: what its shards draw comes from it."""
-        return self._plan.key("step").fold_in(self._number).fold_in(self.turns)
+    # -- shards executed twice -------------------------------------------------------------------------------------
 
-    def _check_repeats(self, batch: Batch, factor: float) -> None:
+    def _check_repeats(self, batch: Batch) -> None:
         """The first shard of this process that has samples has the same gradients twice."""
-        own = assign(len(batch.sizes), self._team.size)[self._team.place]
-        first = next((index for index in own if batch.sizes[index]), None)
+        first = next((work.index for work in self._execution.work(batch) if work.samples), None)
         if first is not None:
-            self._check_twice(batch, first, factor)
+            self._check_twice(batch, first)
 
-    def _check_twice(self, batch: Batch, index: int, factor: float, between: Callable[[], None] | None = None) -> None:
+    def _check_traces(self, batch: Batch, before: Traces) -> None:
+        """The last shard of all has the same gradients with what the loss has left behind, and without it."""
+        last = max(index for index, size in enumerate(batch.sizes) if size)
+        after = self._execution.verifier.traces()
+        try:
+            self._check_twice(batch, last, between=before.put_back)
+        finally:
+            after.put_back()
+
+    def _check_twice(self, batch: Batch, index: int, between: Callable[[], None] | None = None) -> None:
         buffers, attributes = self._replica.buffers, self._replica.attributes
         buffers.keep()
         attributes.keep(looks=True)
         try:
-            work = ShardWork(index, batch.shard, batch.sizes[index], False, factor)
-            with noted(work, len(batch.sizes)), passing(self._looked_after):
-                self._verifier.check_repeats(work, self._key(), self.turns, between)
+            work = self._execution.by_itself(batch, index)
+            with noted(work, len(batch.sizes)), self._execution.passing():
+                self._execution.verifier.check_repeats(work, self._execution.key, self.turns, between)
         finally:
             buffers.put_back()
             attributes.put_back()
-            self._forget_grads()
-
-    def _check_traces(self, batch: Batch, factor: float, before: Traces) -> None:
-        """The last shard of all has the same gradients with what the loss has left behind, and without it."""
-        last = max(index for index, size in enumerate(batch.sizes) if size)
-        after = self._verifier.traces()
-        try:
-            self._check_twice(batch, last, factor, between=before.put_back)
-        finally:
-            after.put_back()
+            self._replica.forget_grads()
 
     def check_end(self) -> None:
         """The training is over: with verify=, all processes have come to the same. Raises ValueError if not."""
-        self._verifier.check_end(self.turns)
+        self._execution.verifier.check_end(self.turns)
+
+    # -- updates ---------------------------------------------------------------------------------------------------
 
     def _gather(self, done: Partial, last: bool) -> None:
         """A batch of a window: the update comes with the last of its batches."""
@@ -246,7 +174,8 @@ class Step:
             self._update(window.grads)
 
     def _update(self, grads: Sequence[Tensor | None]) -> None:
-        if self._loss_scale is not None and not self._loss_scale.update(grads):
+        scale = self._execution.loss_scale
+        if scale is not None and not scale.update(grads):
             return
         for param, grad in zip(self._replica.params, grads, strict=True):
             param.grad = grad
@@ -256,12 +185,8 @@ class Step:
             with updating():
                 (self._in_blocks or self._optimizer).step()
         finally:
-            self._forget_grads()
+            self._replica.forget_grads()
         self.updates += 1
-
-    def _forget_grads(self) -> None:
-        for param in self._replica.params:
-            param.grad = None
 
     def state_dict(self) -> dict[str, Any]:  # Any: numbers and tensors
         """Its counts, and the gradients of a window that is open."""
@@ -269,15 +194,13 @@ class Step:
         open_window = (
             None if window is None else {"grads": window.grads, "count": window.count, "batches": window.batches}
         )
-        counts = {"turns": self.turns, "updates": self.updates, "executions": self.executions, "window": open_window}
-        return counts if self._loss_scale is None else counts | {"loss_scale": self._loss_scale.state_dict()}
+        return self._execution.state_dict() | {"updates": self.updates, "window": open_window}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:  # Any: numbers and tensors
         """Go on from what `state_dict` gave."""
-        self.turns, self.updates, self.executions = state["turns"], state["updates"], state["executions"]
+        self._execution.load_state_dict(state)
+        self.updates = state["updates"]
         self._window = None if state["window"] is None else Window(**state["window"])
         if self._window is not None:  # a checkpoint is read into main memory
             device = self._replica.device
             self._window.grads = [None if grad is None else grad.to(device) for grad in self._window.grads]
-        if self._loss_scale is not None and "loss_scale" in state:
-            self._loss_scale.load_state_dict(state["loss_scale"])

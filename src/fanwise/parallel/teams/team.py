@@ -5,7 +5,9 @@ that concerns all goes through `together`: it is done by all, in the same order,
 the middle, those that are left do it again, with its share of the work.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -21,6 +23,13 @@ T = TypeVar("T")
 
 # What somebody needs who joins here, as a checkpoint holds it; None where nobody can.
 StateHere = Callable[[], Mapping[str, Any] | None]  # Any: numbers, tensors and state_dicts
+
+
+@dataclass(slots=True)
+class Attempt:
+    """At something that all do together. `is_void`: a process was lost in it, so it is to be made again."""
+
+    is_void: bool = False
 
 
 class Sums(Protocol):
@@ -76,6 +85,13 @@ class Team(Protocol):
         """What `body` returns, which all processes call; again when one of them was lost meanwhile."""
         ...
 
+    def attempt(self) -> AbstractContextManager[Attempt]:
+        """As `together`, where what is done is a block and no function. Who enters it enters it again while it is void.
+
+        A loss in the block leaves the block, with everything that it has done undone by itself, and raises nothing.
+        """
+        ...
+
     def gather(self, what: str, content: Any) -> list[Any]:  # Any: anything that can be pickled
         """What all processes gave, by place. Blocks until all have. Only inside `together`.
 
@@ -127,6 +143,11 @@ class Alone:
         result = body()
         self.turns += 1
         return result
+
+    @contextmanager
+    def attempt(self) -> Iterator[Attempt]:
+        yield Attempt()
+        self.turns += 1
 
     def gather(self, what: str, content: Any) -> list[Any]:  # Any: as given
         return [content]

@@ -8,7 +8,7 @@ once more, for what each still writes: a launcher ends all as soon as one has fa
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, TypeVar
 
 import torch
@@ -22,7 +22,7 @@ from ...pool.reporting import report
 from ..checks.agreement import first_difference
 from ..plans import Plan
 from ..process_settings import switches
-from ..teams.team import StateHere, Sums
+from ..teams.team import Attempt, StateHere, Sums
 from . import neighbours
 from .all_reduce import AllReducedSums
 from .exact_sums import ExactSums
@@ -55,6 +55,9 @@ class TorchDistributedTeam:
 
     def together(self, body: Callable[[], T]) -> T:
         return body()
+
+    def attempt(self) -> AbstractContextManager[Attempt]:
+        return nullcontext(Attempt())
 
     def gather(self, what: str, content: Any) -> list[Any]:  # Any: anything that can be pickled
         if self._end is not None:

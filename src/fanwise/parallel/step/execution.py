@@ -1,0 +1,183 @@
+"""One batch, executed by all processes or by none: what `step(batch)` and `step.shards(batch)` have in common.
+
+    opened(batch)          nothing has happened that a step would not see; others may join here; cut into shards
+    begun()                what shards change is remembered, and put back when the block raises
+      shards                 executed by devices, or by a loop of the program
+      total(nodes)           gradients added over all processes; buffers and attributes become those of the batch
+    executed(), closed()   counted, and shown
+
+All from `begun` to `total` is done again when a process was lost meanwhile, with the shards that are then this one's.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from torch import Tensor
+
+from ...tensor.random.keys import Key
+from ..checks.checking import check_compiled
+from ..checks.habits import passing, updating
+from ..checks.parts import Parts
+from ..checks.traces import Traces
+from ..checks.verifying import Verifier
+from ..data.batches import Batch, batch_of
+from ..plans import Plan
+from ..progress.line import ProgressLine
+from ..replica.gradients import Partial
+from ..replica.replicas import Replica, ShardWork
+from ..shards import Node, assign
+from ..teams.team import NotSame, StateHere, Sums, Team
+from .loss_scale import LossScale, take_off
+
+
+class Execution:
+    """Of the batches of one step.
+
+    Attributes:
+        turns: batches it has seen. executions: shards executed, in all processes.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        replica: Replica,
+        parts: Parts,
+        team: Team,
+        sums: Sums,
+        state_here: StateHere,
+        *,
+        number: int,
+        line: ProgressLine,
+        verifier: Verifier,
+        loss_scale: LossScale | None = None,
+    ) -> None:
+        self.turns = self.executions = 0
+        self.replica = replica
+        self.team = team
+        self.sums = sums
+        self.number = number
+        self.verifier = verifier
+        self.loss_scale = loss_scale
+        self._plan = plan
+        self._parts = parts
+        self._state_here = state_here
+        self._line = line
+        self._has_looked = False  # for what the loss leaves behind
+
+    # -- before ----------------------------------------------------------------------------------------------------
+
+    def opened(self, batch: Any) -> Batch:  # Any: a Batch, or a tree of tensors
+        """The batch, cut. Where there are several processes, the place where others may join.
+
+        Raises:
+            ValueError: model or optimizer have got other parameters; no samples; parts of different lengths.
+            TypeError: a part of the batch cannot be cut into samples.
+        """
+        self._parts.check(self.number)
+        self.team.step_begins(self._state_here)
+        made = batch_of(batch, self._plan.shards, self.replica.device)
+        if self.replica.compiled.by_shape:
+            check_compiled(made.sizes)
+        if self.verifier.is_due(self.turns):
+            self.verifier.check(self.turns, batch, made)
+        return made
+
+    def traces(self) -> Traces | None:
+        """What the loss may leave behind, before the first batch and those that are compared; None: nobody looks."""
+        looks = not self._has_looked or self.verifier.repeats(self.turns)
+        self._has_looked = True
+        return self.verifier.traces() if looks and self.verifier.can_repeat else None
+
+    # -- the shards ------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def begun(self) -> Iterator[None]:
+        """Shards are executed in this block. When it raises, all is as before it.
+
+        Raises:
+            ValueError: a buffer is not the same after every shard.
+        """
+        buffers, attributes = self.replica.buffers, self.replica.attributes
+        self.replica.forget_grads()
+        buffers.keep()
+        self.replica.looks = self._looks()
+        attributes.keep(looks=self.replica.looks)
+        try:
+            yield
+        except BaseException as error:
+            buffers.put_back()
+            attributes.put_back()
+            self.replica.forget_grads()
+            if isinstance(error, NotSame):
+                raise ValueError(buffers.why_not_same(error.place)) from None
+            raise
+
+    def _looks(self) -> bool:
+        """Whether what a shard may have changed is looked for everywhere: first often, then rarely."""
+        turn = self.turns
+        return turn & (turn - 1) == 0 or self.verifier.is_due(turn)
+
+    def passing(self) -> AbstractContextManager[None]:
+        """In this block shards are executed: nobody is to update what they use."""
+        return passing(self.replica.looked_after)
+
+    def work(self, batch: Batch) -> list[ShardWork]:
+        """The shards that are this process's, those without samples too."""
+        # Where there are other processes, they need what its buffers become.
+        alone = self.team.size == 1 and sum(size > 0 for size in batch.sizes) == 1
+        factor = self._factor(batch)
+        own = assign(len(batch.sizes), self.team.size)[self.team.place]
+        return [ShardWork(index, batch.shard, batch.sizes[index], alone, factor) for index in own]
+
+    def by_itself(self, batch: Batch, index: int) -> ShardWork:
+        """A shard that is executed besides, to look at what comes of it."""
+        return ShardWork(index, batch.shard, batch.sizes[index], False, self._factor(batch))
+
+    def _factor(self, batch: Batch) -> float:
+        return 1.0 if self.loss_scale is None else self.loss_scale.factor(len(batch))
+
+    @property
+    def key(self) -> Key:
+        """Of this batch: what its shards draw comes from it."""
+        return self._plan.key("step").fold_in(self.number).fold_in(self.turns)
+
+    def total(self, nodes: Sequence[Node[Partial]], batch: Batch, *, mean: bool) -> Partial:
+        """What all shards of all processes bring. Inside `begun`. `mean`: the gradients are divided by the count."""
+        what = f"makes step {self.number} of batch {self.turns}"
+        with updating():
+            done = self.sums.total(what, nodes, len(batch.sizes), mean=mean)
+        self.replica.buffers.settle(done.buffers, done.samples)
+        self.replica.attributes.settle(done.attributes)
+        for place, grad in done.sparse.items():
+            own, mine = done.grads[place], grad / done.count if mean else grad
+            done.grads[place] = mine if own is None else own + mine
+        return done
+
+    # -- after -----------------------------------------------------------------------------------------------------
+
+    def executed(self, batch: Batch, done: Partial) -> None:
+        """By all. The gradients are now without the factor that the losses were multiplied by."""
+        if self.loss_scale is not None:
+            take_off(done.grads, self._factor(batch))
+        self.turns += 1
+        self.executions += done.executed
+
+    def closed(self, batch: Batch, done: Partial) -> Tensor:
+        """The gradients are needed no more. The mean loss of the batch."""
+        self.sums.settle()
+        self._plan.progress.used()
+        loss = done.loss / done.count
+        self._line.stepped(self.number, len(batch), loss)
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:  # Any: numbers
+        """Its counts, and the scale of the loss."""
+        counts = {"turns": self.turns, "executions": self.executions}
+        return counts if self.loss_scale is None else counts | {"loss_scale": self.loss_scale.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:  # Any: numbers
+        """Go on from what `state_dict` gave."""
+        self.turns, self.executions = state["turns"], state["executions"]
+        if self.loss_scale is not None and "loss_scale" in state:
+            self.loss_scale.load_state_dict(state["loss_scale"])

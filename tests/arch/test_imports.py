@@ -30,6 +30,9 @@ MAY_IMPORT[""] = {
     "testing",
 }  # the package root: names that load on first use, and the errors
 
+# Layers in which files still import each other in circles.
+HAVE_CIRCLES = {"links", "rpc", "tensor"}
+
 # Import name of an optional library, and the file that alone may import it.
 OPTIONAL = {
     **{name: f"with_{name}.py" for name in ("jax", "tensorflow", "mxnet", "ray", "botorch", "optuna", "plotly")},
@@ -201,6 +204,23 @@ def wrong_arrows(sources: Sources) -> list[str]:
     return wrong
 
 
+def circles(sources: Sources, folder: str) -> list[list[str]]:
+    """Files of a folder that import each other in a circle, wherever the imports stand: each group of them once."""
+    inside = [path for path in sources if path.startswith(folder)]
+    reached = {
+        path: {target for found in imports_of(path, sources[path]) if (target := own_module(found, sources))}
+        for path in inside
+    }
+    for between in inside:  # as Warshall closes a relation
+        for path in inside:
+            if between in reached[path]:
+                reached[path] |= reached[between]
+    groups = {
+        frozenset(other for other in inside if other in reached[path] and path in reached[other]) for path in inside
+    }
+    return sorted(sorted(group) for group in groups if len(group) > 1)
+
+
 def wrong_optional_imports(sources: Sources) -> list[str]:
     return [
         f"{path}:{found.line} imports {found.module}, which only {OPTIONAL[library]} may"
@@ -277,6 +297,26 @@ def test_every_arrow_of_the_design_is_allowed() -> None:
         "__init__.py": "from . import tune as tune\nfrom .pool import Pool as Pool",
         "tune/__init__.py": "",
     }) == []  # fmt: skip
+
+
+@pytest.mark.parametrize("layer", sorted({*CHAIN, "plot", "zoo", "testing", "cli"} - HAVE_CIRCLES))
+def test_no_files_of_a_layer_import_each_other_in_a_circle(library: dict[str, str], layer: str) -> None:
+    assert circles(library, f"{layer}/") == []
+
+
+def test_a_circle_is_seen_also_of_types_and_inside_functions() -> None:
+    sources = {
+        "parallel/a.py": "from .b import B",
+        "parallel/b.py": "from .room.c import C",
+        "parallel/room/c.py": "if TYPE_CHECKING:\n    from ..a import A",
+        "parallel/room/d.py": "from .c import C\ndef f():\n    from .e import E",
+        "parallel/room/e.py": "from . import d",
+        "parallel/f.py": "from .a import A",
+        "pool/g.py": "from ..parallel.f import F",
+    }
+    expected = [["parallel/a.py", "parallel/b.py", "parallel/room/c.py"], ["parallel/room/d.py", "parallel/room/e.py"]]
+    assert circles(sources, "parallel/") == expected
+    assert circles({**sources, "parallel/room/c.py": ""}, "parallel/") == expected[1:]
 
 
 def test_optional_libraries_stay_in_files_of_their_name(library: dict[str, str]) -> None:

@@ -1,11 +1,16 @@
 """`reduce="fast"`: a process adds its own shards first."""
 
-import torch
+from collections.abc import Sequence
 
+import torch
+from torch import Tensor, nn
+
+from fanwise.parallel.all_reduce.sums import TeamSums, one_node
+from fanwise.parallel.optimizers.placement import Placement
 from fanwise.parallel.replica.gradients import Partial
 from fanwise.parallel.shards import Node
-from fanwise.parallel.teams.fast import FastSums, one_node
 from fanwise.parallel.teams.team import Alone, OwnSums
+from fanwise.parallel.torch_distributed.backend import BackendAllReduce
 
 
 def partial(*values: float | None, samples: int = 2) -> Partial:
@@ -25,11 +30,21 @@ def test_the_shards_of_a_process_become_one_node() -> None:
     assert one_node([], place=0) == Node(0, 1, None)
 
 
+class OneProcess:
+    """A back end that has nobody to add."""
+
+    def all_reduce(self, tensors: Sequence[Tensor]) -> None:
+        pass
+
+
 def test_a_sum_is_made_over_the_processes_and_not_over_the_shards() -> None:
     # Of these a tree over 4 shards makes (1 + 2**-24) + (2**-24 + 2**-24) = 1 + 2**-23, from left to right it is 1.
     small = 2.0**-24
     nodes = [Node(index, index + 1, partial(value)) for index, value in enumerate([1.0, small, small, small])]
-    done = FastSums(Alone(), OwnSums()).total("adds", nodes, 4, mean=False)
+    params, cpu = [nn.Parameter(torch.zeros(1))], torch.device("cpu")
+    placement = Placement(params, torch.optim.SGD(params), in_parts=False)
+    made = TeamSums(Alone(), BackendAllReduce(OneProcess(), params, cpu), placement, cpu, by_process=True)
+    done = made.total("adds", nodes, 4, mean=False)
     assert done.grads[0] is not None and done.grads[0].item() == 1.0
     again = [Node(index, index + 1, partial(value)) for index, value in enumerate([1.0, small, small, small])]
     exact = OwnSums().total("adds", again, 4, mean=False)

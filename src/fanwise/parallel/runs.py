@@ -13,7 +13,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from operator import is_
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -33,6 +32,7 @@ from .checks.outside import Outside
 from .checks.parts import Parts
 from .checks.verifying import Verifier
 from .data.batches import Batch, Collate, Data, batches, reader_of
+from .optimizers.placement import Placement, Placements
 from .plans import Plan
 from .progress.line import NoScreen, ProgressLine, Screen
 from .replica.replicas import Device, LocalDevice, LossFn, replica_of
@@ -82,7 +82,8 @@ class Run:
         self._fixed = fixed  # what the user asked for by name, so that a checkpoint must agree
         self._steps: list[Step] = []
         self._dropped: list[set[int]] = []  # of steps: ids of parameters whose gradients they have dropped
-        self._sums_by: dict[int, list[tuple[list[nn.Parameter], Sums]]] = {}  # of steps, by the id of their optimizer
+        self._placements = Placements()
+        self._step_sums: dict[Placement, Sums] = {}  # of steps
         self._settings: dict[int, list[dict[str, Any]]] = {}  # Any: of optimizers, by id, as a checkpoint has them
         self._objects: dict[str, Stateful] = {}
         self._resumed: dict[str, Any] = {}  # Any: state_dicts that wait for their objects
@@ -104,7 +105,7 @@ class Run:
     def watched(self) -> Iterator[None]:
         """The training function runs in this block: what it does beside the run is said, or refused."""
         with habits.watched(
-            lambda optimizer: id(optimizer) in self._sums_by,
+            self._placements.__contains__,
             lambda params: any(id(param) in dropped for dropped in self._dropped for param in params),
         ):
             yield
@@ -210,12 +211,16 @@ class Run:
         number = len(self._steps)
         check_same(self._team, replica.modules)
         scale = (loss_scale or LossScale()) if autocast is torch.float16 else None
+        in_parts = accumulate == 1 and clip_norm is None and not scale
+        placement = self._placements.of(replica.params, optimizer, in_parts=in_parts)
+        if placement not in self._step_sums:
+            self._step_sums[placement] = self._team.sums(replica.params, placement)
         execution = Execution(
             self._plan,
             replica,
             Parts(replica.modules, optimizer),
             self._team,
-            self._sums_for(replica.params, optimizer, in_parts=accumulate == 1 and clip_norm is None and not scale),
+            self._step_sums[placement],
             self._state_here,
             number=number,
             line=self._line,
@@ -224,26 +229,10 @@ class Run:
             ),
             loss_scale=scale,
         )
-        made = Step(execution, optimizer, local, clip_norm=clip_norm, accumulate=accumulate)
+        made = Step(execution, placement, local, clip_norm=clip_norm, accumulate=accumulate)
         self._steps.append(made)
         self._dropped.append(replica.dropped)
         self._register(_free_name("step", self._objects, made), made)
-        return made
-
-    def _sums_for(self, params: list[nn.Parameter], optimizer: torch.optim.Optimizer, *, in_parts: bool) -> Sums:
-        """What adds up the gradients of a new step, and perhaps updates by slices: an optimizer has one state.
-
-        Args:
-            in_parts: not with clipping, windows of several batches or a scaled loss, which need whole gradients.
-        """
-        earlier = self._sums_by.setdefault(id(optimizer), [])
-        for its_params, sums in earlier:
-            if in_parts and sums.updates and len(its_params) == len(params) and all(map(is_, its_params, params)):
-                return sums
-        for _, sums in earlier:
-            sums.update_whole()
-        made = self._team.sums(params, optimizer if in_parts and not earlier else None)
-        earlier.append((params, made))
         return made
 
     def epochs(self, count: int) -> Iterator[int]:

@@ -288,13 +288,11 @@ class PlayedRun:
     def _step(self, member: SharedMemoryTeam, number: int) -> None:
         share, version = self._share(member, number), member.next_turn % self._versions
         self._write_node(member.rank, version, share)
-        said = member.gather("makes a step", (member.joining, share))
-        _check([shard for _, share in said for shard in share], number)
+        said = member.gather("makes a step", share)
+        _check([shard for share in said for shard in share], number)
         _check([shard for rank in member.members for shard in self._read_node(rank, version)], number)
         for _ in range(self.barriers[number]):
             member.barrier()
-        if said[0][0]:
-            member.admit_soon()
 
     def _write_node(self, rank: int, version: int, share: list[tuple[int, int]]) -> None:
         """As gradients are, in many places, without a word to anybody."""

@@ -1,5 +1,7 @@
-"""Optimizers that treat every element by itself, so that their work can be cut.
+"""Who updates what of an optimizer; those that treat every element by itself can be cut.
 
-elementwise   which they are
-blocked       one process updates block by block, in its cache
+placement               whole, in blocks, or each process its slice
+elementwise             which can be cut
+blocked                 one process updates block by block, in its cache
+sharded, spread_state   each process updates its slice; the state until somebody looks into it
 """

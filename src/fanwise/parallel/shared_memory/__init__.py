@@ -2,9 +2,8 @@
 
 team                       what all exchange, and what is done again when one is lost
 control_block, futex       numbers and boxes that all see, and waiting for them
-memory, areas              the memory; where the parameters of a step lie in it
-two_shot, one_shot, told   sums of gradients: each adds a slice, or each adds all
-direct, staging            how a CPU rank and a GPU rank come at the memory
-sharding, spread_state     each process updates its slices of the optimizer
+memory, areas              the memory; where gradients, parameters and state of a step lie in it
+one_shot                   sums of small models: each process adds all
+direct, staging            transports of slices: of a CPU rank, and of a GPU rank
 joining, pipes             the state for who comes later; messages to the supervisor
 """

@@ -1,4 +1,4 @@
-"""Gradients that lie in main memory are added in the shared memory itself.
+"""Gradients that lie in main memory are added in the shared memory itself: the transport of CPU ranks.
 
 The sum is read through a private mapping: an optimizer, or clipping, that writes into its gradients gets pages of its
 own, and the others see nothing. Such pages are given up after the step.
@@ -10,46 +10,62 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..teams.node_info import NodeInfo
-from .areas import Areas, Piece
+from ..all_reduce.contract import Found, Met
+from ..teams.layout import Bucket, flat_gradient
+from .areas import Areas
+from .memory import bytes_of
 
 
 class Direct:
-    """The carrier of CPU ranks; see two_shot.py."""
+    """See the module and all_reduce/two_shot.py."""
 
-    def __init__(self, areas: Areas, rank: int) -> None:
+    def __init__(self, areas: Areas) -> None:
         self._areas = areas
-        self._rank = rank
-        self._mapping, self._read, self._grads = areas.map_sum()
+        self._own: dict[tuple[int, int], Tensor] = {}
+        self._mapping = areas.private_sum()
+        self._read = bytes_of(self._mapping)
+        self._grads = areas.layout.shaped(self._read)
         self._version = self._read._version
-        self.others_node, self.sum = areas.node, areas.sum
+        self.sum, self.meet, self.abort = areas.sum, areas.team.barrier, self.settle
 
-    def hand_out(self, number: int, flats: Sequence[Tensor | None], slices: Sequence[Sequence[Piece]]) -> None:
-        to: list[Tensor] = []
-        of: list[Tensor] = []
-        for pieces in slices:
-            for piece in pieces:
-                flat = flats[piece.param]
-                if flat is not None:
-                    to.append(self._areas.node(self._rank, number, piece))
-                    of.append(flat[piece.start : piece.stop])
-        if to:
-            torch._foreach_copy_(to, of)
+    def hand_out(self, number: int, first: int, grads: Sequence[Tensor | None]) -> None:
+        areas, rank, own = self._areas, self._areas.team.rank, self._own
+        for place, grad in enumerate(grads, first):
+            if grad is not None:
+                own[number, place] = flat_gradient(areas.layout.params[place], grad)
+        last = first + len(grads)
+        wanted = [
+            bucket
+            for buckets in areas.others()
+            for bucket in buckets
+            if first <= bucket.param < last and grads[bucket.param - first] is not None
+        ]
+        if wanted:
+            of = [bucket.of_flat(own[number, bucket.param]) for bucket in wanted]
+            torch._foreach_copy_([areas.node(rank, number, bucket) for bucket in wanted], of)
 
     def wait(self) -> None:
         """What was copied is there."""
 
-    def bring(self, rank: int, nodes: Sequence[NodeInfo], pieces: Sequence[Piece]) -> None:
+    def bring(self, met: Met) -> list[Bucket]:
         """They are read where they are."""
+        return self._areas.owned()
 
-    def publish(self, pieces: Sequence[Piece]) -> None:
+    def operand(self, each: Found, bucket: Bucket) -> Tensor:
+        team = self._areas.team
+        if each.place != team.place:
+            return self._areas.node(team.members[each.place], each.number, bucket)
+        return bucket.of_flat(self._own[each.number, bucket.param])
+
+    def publish(self) -> None:
         """It was added where all read it."""
 
-    def collect(self, slices: Sequence[Sequence[Piece]]) -> list[Tensor]:
+    def collect(self) -> list[Tensor | None]:
         self.settle()  # also what a step that failed has left
         return self._grads
 
     def settle(self) -> None:
+        self._own.clear()
         if self._read._version != self._version:
             self._mapping.advise(0, self._mapping.size_bytes, mmap.MADV_DONTNEED)
             self._version = self._read._version

@@ -3,116 +3,97 @@
     1  each writes the nodes of the tree that it has                       gather: what each node holds
     2  each adds all nodes along the tree, into memory of its own, and divides
 
-That is k times the additions of two_shot.py, where each adds a slice, and k/2 times the bytes; but there is one meeting
-a step instead of two, and a few operators over everything instead of some for each parameter. So it is for sums that
-take less time than a meeting. The tree is the same, and so are the bits.
+That is k times the additions of all_reduce/two_shot.py, where each adds a slice, and k/2 times the bytes; but there is
+one meeting a step instead of two, and a few operators over everything instead of some for each parameter. So it is for
+sums that take less time than a meeting. The tree is the same, and so are the bits.
 
 A node has two versions, and a sum uses that of its turn, like the boxes of the control block: who writes one again has
 seen all others arrive at the turn between, and so done with reading it.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..replica.gradients import Partial, total_into
+from ..all_reduce.contract import Found, Met
+from ..replica.gradients import total_into
 from ..shards import Node
+from ..teams.layout import check_strided, joined
 from ..teams.team import divide
-from .areas import Areas, check_strided
-from .told import Found, told
-
-if TYPE_CHECKING:
-    from .team import SharedMemoryTeam
+from .areas import Areas
 
 
-class OneShotSums:
-    """The sums of one step of a small model.
+class OneShot:
+    """The `AllReduce` of small models. `areas`: with two versions of each node."""
 
-    Args:
-        offset: bytes that other steps have taken.
-    """
+    def __init__(self, areas: Areas) -> None:
+        self._areas = areas
+        self._version = 0
+        self._sum = torch.zeros(areas.layout.size_bytes, dtype=torch.uint8)
+        self._grads = areas.layout.shaped(self._sum)
+        self._own: dict[tuple[int, int], list[Tensor | None]] = {}
+        self._buckets = _Buckets(areas, self._sum, frozenset())
 
-    updates = False
+    def begin(self) -> None:
+        self._version = self._areas.team.next_turn % 2
 
-    def __init__(self, member: "SharedMemoryTeam", params: Sequence[nn.Parameter], offset: int) -> None:
-        self._member = member
-        self._areas = areas = Areas(member.memory, params, member.ranks, offset, versions=2)
-        self.size_bytes = areas.size_bytes
-        self._sum = torch.zeros(areas.params_bytes, dtype=torch.uint8)
-        self._grads = areas.shaped(self._sum)
-        self._own: dict[tuple[int, int], list[Tensor]] = {}
-        self._views = _Views(areas, self._sum, bytes(len(areas.params)), apart=False)
-
-    def total(self, what: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
-        member = self._member
-        version = member.next_turn % 2
-        for number, node in enumerate(nodes):
-            if node.value is not None:
-                self._write(number, version, node.value.grads)
-        found, done, reached, _, admits = told(member, what, nodes, shards, None)
-        if admits:
-            member.admit_soon()
-        sums = self._add(found, version, bytes(reached), shards)
-        if mean:
-            divide(sums, done.count)
-        both = zip(self._grads, reached, strict=True)
-        done.grads = [(grad if mean else grad.clone()) if is_reached else None for grad, is_reached in both]
-        return done
-
-    def settle(self) -> None:
-        """The sum is memory of this process."""
-
-    def update_whole(self) -> None:
-        """They never update."""
-
-    def _write(self, number: int, version: int, grads: Sequence[Tensor | None]) -> None:
-        own = self._own.get((number, version))
+    def ready(self, number: int, first: int, grads: Sequence[Tensor | None]) -> None:
+        own = self._own.get((number, self._version))
         if own is None:
-            memory = self._areas.bytes_of_node(self._member.rank, number, version)
-            own = self._own[number, version] = self._areas.shaped(memory)
-        to, of = [], []
-        for view, grad in zip(own, grads, strict=True):
-            if grad is not None:
+            memory = self._areas.whole_node(self._areas.team.rank, number, self._version)
+            own = self._own[number, self._version] = self._areas.layout.shaped(memory)
+        to: list[Tensor] = []
+        of: list[Tensor] = []
+        for place, grad in enumerate(grads, first):
+            if grad is not None and (view := own[place]) is not None:
                 check_strided(grad)
                 to.append(view)
                 of.append(grad)
         if to:
             torch._foreach_copy_(to, of)
 
-    def _add(self, found: Sequence[Found], version: int, reached: bytes, shards: int) -> list[Tensor | None]:
-        # Where nodes differ in what they have reached, each parameter is added by itself.
-        apart = any(each.node.reached not in (b"", reached) for each in found)
-        if self._views.made_for != (reached, apart):
-            self._views = _Views(self._areas, self._sum, reached, apart=apart)
-        nodes = [Node(each.node.start, each.node.stop, self._views.of(each, version)) for each in found]
-        return total_into(self._views.sums, nodes, shards, changes=False)
+    def finish(self, meet: Callable[[], Met]) -> list[Tensor | None]:
+        met = meet()
+        reached = frozenset(met.flags())
+        if self._buckets.made_for != reached:
+            self._buckets = _Buckets(self._areas, self._sum, reached)
+        nodes = [
+            Node(each.node.start, each.node.stop, self._buckets.operands(each, self._version)) for each in met.found
+        ]
+        sums = total_into(self._buckets.sums, nodes, met.shards, changes=False)
+        if met.count is not None:
+            divide(sums, met.count)
+        return [grad if is_reached else None for grad, is_reached in zip(self._grads, met.reached, strict=True)]
+
+    def settle(self) -> None:
+        """The sum is memory of this process."""
+
+    def abort(self) -> None:
+        """What was written is of a turn that nobody has come to."""
 
 
-class _Views:
-    """Memory of the sum and of nodes, cut into what is added at once: parameters of one type that follow each other.
+class _Buckets:
+    """Memory of the sum and of nodes, cut into what is added at once.
 
     Args:
-        reached: the parameters that have a sum. apart: each is cut out by itself.
+        reached: what the nodes have gradients of, all kinds of them.
     """
 
-    def __init__(self, areas: Areas, sum_: Tensor, reached: bytes, *, apart: bool) -> None:
-        self.made_for = (reached, apart)
+    def __init__(self, areas: Areas, sum_: Tensor, reached: frozenset[bytes]) -> None:
+        self.made_for = reached
         self._areas = areas
-        self._spans = areas.spans(reached, apart=apart)
+        self._buckets = joined(areas.layout.owned(0, 1), sorted(reached))
         self._nodes: dict[tuple[int, int, int, bytes], list[Tensor | None]] = {}
-        self.sums = [sum_[span.first : span.last].view(span.dtype) for span in self._spans]
+        self.sums = [bucket.of(sum_) for bucket in self._buckets]
 
-    def of(self, each: Found, version: int) -> list[Tensor | None] | None:
-        """What a node has for each of these spans; None where it has nothing, or no samples."""
-        flags = each.node.reached
+    def operands(self, each: Found, version: int) -> list[Tensor | None] | None:
+        """What a node has for each of these; None where it has nothing, or no samples."""
+        flags, rank = each.node.reached, self._areas.team.members[each.place]
         if not flags:
             return None
-        key = (each.rank, each.number, version, flags)
+        key = (rank, each.number, version, flags)
         if key not in self._nodes:
-            memory = self._areas.bytes_of_node(each.rank, each.number, version)
-            self._nodes[key] = [
-                memory[span.first : span.last].view(span.dtype) if flags[span.param] else None for span in self._spans
-            ]
+            memory = self._areas.whole_node(rank, each.number, version)
+            self._nodes[key] = [bucket.of(memory) if flags[bucket.param] else None for bucket in self._buckets]
         return self._nodes[key]

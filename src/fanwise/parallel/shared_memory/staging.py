@@ -1,4 +1,4 @@
-"""Gradients that lie on a GPU are added there, and go through the shared memory: the carrier of GPU ranks.
+"""Gradients that lie on a GPU are added there, and go through the shared memory: the transport of GPU ranks.
 
     own nodes, on the device --others' slices--> shared memory --our slice of theirs--> rows, on the device
     sum, on the device       <--others' slices-- shared memory <--our slice----------- added along the tree
@@ -20,8 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..teams.node_info import NodeInfo
-from .areas import Areas, Piece
+from ..all_reduce.contract import Found, Met
+from ..teams.layout import Bucket, extent, flat_gradient, joined
+from .areas import Areas
 
 _log = logging.getLogger(__name__)
 
@@ -30,73 +31,87 @@ _PORTABLE = 1
 
 
 class Staged:
-    """See the module and two_shot.py.
+    """See the module and all_reduce/two_shot.py.
 
     Args:
-        rank: of this process. device: of its gradients.
+        device: of the gradients.
     """
 
-    def __init__(self, areas: Areas, rank: int, device: torch.device) -> None:
+    def __init__(self, areas: Areas, device: torch.device) -> None:
         self._areas = areas
-        self._rank = rank
         self._device = device
         self._own: dict[int, Tensor] = {}
         self._rows: dict[tuple[int, int], Tensor] = {}
-        self._first = 0
+        self._handed: set[int] = set()
         self._sum = self._memory(areas.area_bytes)
-        self._grads = areas.shaped(self._sum)
+        self._grads = areas.layout.shaped(self._sum)
         self._registered: dict[int, Tensor] = {}
+        self.meet = areas.team.barrier
         weakref.finalize(self, _unregister, self._registered)
 
     # -- what shards brought ---------------------------------------------------------------------------------------
 
-    def hand_out(self, number: int, flats: Sequence[Tensor | None], slices: Sequence[Sequence[Piece]]) -> None:
-        areas = self._areas
+    def hand_out(self, number: int, first: int, grads: Sequence[Tensor | None]) -> None:
+        layout = self._areas.layout
         if number not in self._own:
-            self._own[number] = self._memory(areas.area_bytes)
-        own, shared = self._own[number], self._shared(areas.bytes_of_node(self._rank, number))
-        # One copy a slice, not one a parameter: what the loss did not reach goes along, and nobody reads it.
-        both = [(to, of) for to, of in zip(areas.flat_in(own), flats, strict=True) if of is not None]
-        if both:
-            torch._foreach_copy_([to for to, _ in both], [of for _, of in both])
-        for pieces in slices:
-            _copy(shared, own, areas.extent(pieces))
+            self._own[number] = self._memory(self._areas.area_bytes)
+        found = [(place, grad) for place, grad in enumerate(grads, first) if grad is not None]
+        if found:
+            of = [flat_gradient(layout.params[place], grad) for place, grad in found]
+            torch._foreach_copy_([layout.flat(self._own[number], place) for place, _ in found], of)
+        self._handed.add(number)
 
     def wait(self) -> None:
+        # One copy a slice, not one a parameter: what the loss did not reach goes along, and nobody reads it.
+        for number in self._handed:
+            shared = self._shared(self._areas.whole_node(self._areas.team.rank, number))
+            for buckets in self._areas.others():
+                _copy(shared, self._own[number], extent(buckets))
+        self._handed.clear()
+        self._synchronize()
+
+    def _synchronize(self) -> None:
         if self._device.type != "cpu":
             torch.get_device_module(self._device).current_stream(self._device).synchronize()
 
-    def bring(self, rank: int, nodes: Sequence[NodeInfo], pieces: Sequence[Piece]) -> None:
-        part = self._areas.extent(pieces)
-        self._first = part.start
-        for number, node in enumerate(nodes):
-            if node.reached:
-                row = self._rows.get((rank, number))
+    def bring(self, met: Met) -> list[Bucket]:
+        team, owned = self._areas.team, self._areas.owned()
+        part = extent(owned)
+        for place, number, node in met.found:
+            if node.reached and place != team.place:
+                row = self._rows.get((place, number))
                 if row is None or len(row) != len(part):
-                    row = self._rows[rank, number] = self._memory(len(part))
-                shared = self._shared(self._areas.bytes_of_node(rank, number))
+                    row = self._rows[place, number] = self._memory(len(part))
+                shared = self._shared(self._areas.whole_node(team.members[place], number))
                 row.copy_(shared[part.start : part.stop], non_blocking=True)
+        return joined(owned, met.flags())
 
-    def others_node(self, rank: int, number: int, piece: Piece) -> Tensor:
-        return self._areas.piece_of(self._rows[rank, number], piece, self._first)
+    def operand(self, each: Found, bucket: Bucket) -> Tensor:
+        if each.place == self._areas.team.place:
+            return bucket.of(self._own[each.number])
+        return bucket.of(self._rows[each.place, each.number], extent(self._areas.owned()).start)
 
     # -- the sum ---------------------------------------------------------------------------------------------------
 
-    def sum(self, piece: Piece) -> Tensor:
-        return self._areas.piece_of(self._sum, piece)
+    def sum(self, bucket: Bucket) -> Tensor:
+        return bucket.of(self._sum)
 
-    def publish(self, pieces: Sequence[Piece]) -> None:
-        _copy(self._shared(self._areas.bytes_of_sum()), self._sum, self._areas.extent(pieces))
-        self.wait()
+    def publish(self) -> None:
+        _copy(self._shared(self._areas.whole_sum()), self._sum, extent(self._areas.owned()))
+        self._synchronize()
 
-    def collect(self, slices: Sequence[Sequence[Piece]]) -> list[Tensor]:
-        shared = self._shared(self._areas.bytes_of_sum())
-        for pieces in slices:
-            _copy(self._sum, shared, self._areas.extent(pieces))
+    def collect(self) -> list[Tensor | None]:
+        shared = self._shared(self._areas.whole_sum())
+        for buckets in self._areas.others():
+            _copy(self._sum, shared, extent(buckets))
         return self._grads
 
     def settle(self) -> None:
         """The gradients are this process's own."""
+
+    def abort(self) -> None:
+        self._handed.clear()
+        self._synchronize()
 
     # -- memory ----------------------------------------------------------------------------------------------------
 

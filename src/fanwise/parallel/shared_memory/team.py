@@ -17,19 +17,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import torch
 from torch import nn
-from torch.optim import Optimizer
 
 from ...base.errors import TrialStopped
 from ...pool.contract import Decision
-from ..teams.fast import FastSums
+from ..all_reduce.contract import AllReduce
+from ..all_reduce.sums import TeamSums
+from ..all_reduce.two_shot import TwoShot
+from ..optimizers.placement import Placement
+from ..teams.layout import Layout
 from ..teams.team import Attempt, StateHere, Sums
+from .areas import Areas
 from .control_block import FAILED, STOPPED, SUPERVISOR, ControlBlock
+from .direct import Direct
 from .joining import write_state
 from .memory import SharedMemory
-from .one_shot import OneShotSums
+from .one_shot import OneShot
 from .pipes import Speaker
-from .two_shot import TwoShotSums
+from .staging import Staged
 
 T = TypeVar("T")
 
@@ -152,11 +158,13 @@ class SharedMemoryTeam:
             return [content]
         assert self._is_within, "exchanges are part of something that can be done again"
         slot = self.next_turn % 2
-        self._control.put(self.rank, slot, pack((what, content)))
+        self._control.put(self.rank, slot, pack((what, self._control.joining, content)))
         self.barrier()
         said = [pickle.loads(self._control.get(rank, slot)) for rank in self._members]
-        self._check_all_do(what, [its for its, _ in said])
-        return [content for _, content in said]
+        self._check_all_do(what, [its for its, _, _ in said])
+        # All have heard the first one: at the next place where somebody can join, all know that somebody waits.
+        self._admits = self._admits or said[0][1] > 0
+        return [content for _, _, content in said]
 
     def _check_all_do(self, what: str, each: Sequence[str]) -> None:
         for rank, its in zip(self._members, each, strict=True):
@@ -225,28 +233,23 @@ class SharedMemoryTeam:
 
     # -- steps -----------------------------------------------------------------------------------------------------
 
-    def sums(self, params: Sequence[nn.Parameter], optimizer: Optimizer | None) -> Sums:
-        made = self._sums(params, optimizer)
-        self._bytes_asked += made.size_bytes
-        return FastSums(self, made) if self._reduce == "fast" else made
-
-    def _sums(self, params: Sequence[nn.Parameter], optimizer: Optimizer | None) -> TwoShotSums | OneShotSums:
-        how = self.memory.exchange
+    def sums(self, params: Sequence[nn.Parameter], placement: Placement) -> Sums:
+        layout, how = Layout(params), self.memory.exchange
+        device = params[0].device if params else torch.device("cpu")
         if how == "auto":
-            is_small = self.ranks * sum(param.numel() * param.element_size() for param in params) <= _WHOLE_BYTES
+            is_small = self.ranks * layout.size_bytes <= _WHOLE_BYTES
             how = "whole" if is_small and all(param.device.type == "cpu" for param in params) else "slices"
+        areas = Areas(self, layout, self._bytes_asked, versions=2 if how == "whole" else 1)
+        self._bytes_asked += areas.size_bytes
+        made: AllReduce
         if how == "whole":
-            return OneShotSums(self, params, self._bytes_asked)
-        return TwoShotSums(self, params, self._bytes_asked, optimizer)
-
-    @property
-    def joining(self) -> int:
-        """How many wait to be taken in; looked at by all together."""
-        return self._control.joining
-
-    def admit_soon(self) -> None:
-        """All members have seen that somebody wants to join: at the next place where that can be."""
-        self._admits = True
+            made = OneShot(areas)
+        elif device.type == "cpu" and how != "staged":
+            made = TwoShot(Direct(areas))
+            placement.share(areas)
+        else:
+            made = TwoShot(Staged(areas, device))
+        return TeamSums(self, made, placement, device, by_process=self._reduce == "fast")
 
     def step_begins(self, state_here: StateHere) -> None:
         self.catching_up = False

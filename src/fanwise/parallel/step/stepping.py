@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
@@ -18,7 +17,7 @@ from ..checks.checking import check_no_gradients
 from ..checks.habits import updating
 from ..checks.traces import Traces
 from ..data.batches import Batch
-from ..optimizers.blocked import BlockedStep, pays
+from ..optimizers.placement import Placement
 from ..replica.gradients import Partial, add, add_grads, check_apart
 from ..replica.replicas import Device, noted
 from ..shards import Node, TreeSum, assign
@@ -47,7 +46,7 @@ class Step:
     def __init__(
         self,
         execution: Execution,
-        optimizer: torch.optim.Optimizer,
+        placement: Placement,
         devices: Sequence[Device],
         *,
         clip_norm: float | None,
@@ -56,9 +55,8 @@ class Step:
         self.updates = 0
         self._execution = execution
         self._replica = execution.replica
-        self._optimizer = optimizer
+        self._placement = placement
         self._devices = devices
-        self._in_blocks = BlockedStep(optimizer) if pays(optimizer, self._replica.params) else None
         self._clip_norm = clip_norm
         self._accumulate = accumulate
         self._window: Window | None = None
@@ -97,7 +95,7 @@ class Step:
         if traces is not None and execution.team.place == 0 and traces.are_left():
             self._check_traces(made, traces)
         execution.executed(made, done)
-        if closes and execution.sums.updates:
+        if closes and self._placement.how == "slices":
             self.updates += 1
         elif closes:
             self._update(done.grads)
@@ -183,7 +181,7 @@ class Step:
             if self._clip_norm is not None:
                 clip_grad_norm_(self._replica.params, self._clip_norm)
             with updating():
-                (self._in_blocks or self._optimizer).step()
+                self._placement.step()
         finally:
             self._replica.forget_grads()
         self.updates += 1

@@ -12,10 +12,10 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from ...pool.contract import Decision
 from ...pool.reporting import report
+from ..optimizers.placement import Placement
 from ..replica.gradients import Partial, add
 from ..shards import Node, total
 
@@ -35,18 +35,14 @@ class Attempt:
 class Sums(Protocol):
     """Adds up what the shards of one step brought, over all processes."""
 
-    @property
-    def updates(self) -> bool:
-        """Whether a total with `mean` also updates the parameters; it then returns no gradients."""
-        ...
-
     def total(self, what: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
         """The sum over all shards, on every process. Blocks until all have theirs. Only inside `together`.
 
         Args:
             what: this process adds up, as "makes step 0 the 17th time"; all must do the same.
             nodes: of the shards that this process executed; they are used up.
-            mean: the gradients are divided by the count. They may then be in memory that all processes see: good
+            mean: the gradients are divided by the count, or there are none, where each process has updated its
+                slice of the parameters by them. They may then be in memory that all processes see: good
                 until the next call, and what is written into them stays in this process.
 
         Raises:
@@ -56,10 +52,6 @@ class Sums(Protocol):
 
     def settle(self) -> None:
         """The gradients of the last `total` are not needed any more."""
-        ...
-
-    def update_whole(self) -> None:
-        """Another step needs the whole optimizer: totals no longer update. All say so between the same steps."""
         ...
 
 
@@ -100,8 +92,8 @@ class Team(Protocol):
         """
         ...
 
-    def sums(self, params: Sequence[nn.Parameter], optimizer: Optimizer | None) -> Sums:
-        """For one step, of these parameters. `optimizer`: which may be done slice by slice; None: it may not."""
+    def sums(self, params: Sequence[nn.Parameter], placement: Placement) -> Sums:
+        """For one step, of these parameters, whose optimizer the processes may then have by slices."""
         ...
 
     def step_begins(self, state_here: StateHere) -> None:
@@ -152,7 +144,7 @@ class Alone:
     def gather(self, what: str, content: Any) -> list[Any]:  # Any: as given
         return [content]
 
-    def sums(self, params: Sequence[nn.Parameter], optimizer: Optimizer | None) -> Sums:
+    def sums(self, params: Sequence[nn.Parameter], placement: Placement) -> Sums:
         return OwnSums()
 
     def step_begins(self, state_here: StateHere) -> None:
@@ -180,8 +172,6 @@ class Alone:
 class OwnSums:
     """All shards were executed here."""
 
-    updates = False
-
     def total(self, what: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
         done = total(nodes, shards, add)
         check_done(done)
@@ -190,9 +180,6 @@ class OwnSums:
         return done
 
     def settle(self) -> None:
-        pass
-
-    def update_whole(self) -> None:
         pass
 
 

@@ -13,21 +13,24 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
-from torch.optim import Optimizer
 
 from ...base.errors import TrialStopped, WorkerLostError
 from ...links.codec import pack_error, unpack_error
 from ...pool.contract import Decision
 from ...pool.reporting import report
+from ..all_reduce.contract import AllReduce
+from ..all_reduce.sums import TeamSums
+from ..all_reduce.two_shot import TwoShot
 from ..checks.agreement import first_difference
+from ..optimizers.placement import Placement
 from ..plans import Plan
 from ..process_settings import switches
 from ..teams.team import Attempt, StateHere, Sums
 from . import neighbours
-from .all_reduce import AllReducedSums
-from .exact_sums import ExactSums
+from .backend import BackendAllReduce
 from .groups import Groups
 from .launcher import Launched
+from .messages import Messages
 
 T = TypeVar("T")
 
@@ -47,7 +50,6 @@ class TorchDistributedTeam:
     def __init__(self, groups: Groups, device: torch.device, reduce: str, step_timeout_s: float | None = None) -> None:
         self.device = device
         self.place, self.size = groups.place, groups.size
-        self.exchange, self.spread, self.all_reduce = groups.exchange, groups.spread, groups.all_reduce
         self._groups = groups
         self._reduce = reduce
         self._step_timeout_s = step_timeout_s
@@ -82,8 +84,12 @@ class TorchDistributedTeam:
                 )
                 raise self._end
 
-    def sums(self, params: Sequence[nn.Parameter], optimizer: Optimizer | None) -> Sums:
-        return AllReducedSums(self, params) if self._reduce == "fast" else ExactSums(self, params)
+    def sums(self, params: Sequence[nn.Parameter], placement: Placement) -> Sums:
+        is_fast, groups, device = self._reduce == "fast", self._groups, self.device
+        made: AllReduce = (
+            BackendAllReduce(groups, params, device) if is_fast else TwoShot(Messages(groups, params, device))
+        )
+        return TeamSums(self, made, placement, device, by_process=is_fast)
 
     def step_begins(self, state_here: StateHere) -> None:
         pass

@@ -16,35 +16,55 @@ by itself from then on. All learn of it in the exchange of the same step, so the
 import operator
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..optimizers.elementwise import COUNTED, KEYS, another, is_watched
-from .areas import Areas, Piece
+from ..teams.layout import Bucket, in_order
+from .elementwise import COUNTED, KEYS, another, is_watched
 from .spread_state import SpreadState
+
+
+class SliceMemory(Protocol):
+    """Memory that all processes see, for parameters and for up to three values of state for each of their elements."""
+
+    def new_params(self, bucket: Bucket) -> Tensor:
+        """What the owner of these elements makes them."""
+        ...
+
+    def state(self, key: int, version: int, bucket: Bucket) -> Tensor:
+        """One of the values of state of these elements, in one of its two versions."""
+        ...
+
+    def whole_state(self, key: int, version: int, place: int) -> Tensor:
+        """The same of a parameter, in its shape."""
+        ...
+
+    def whole_param(self, place: int) -> Tensor:
+        """What the owners have made a parameter, in its shape."""
+        ...
 
 
 class ShardedOptimizer:
     """The user's optimizer, done by slices. It keeps the settings, and its state_dict is whole.
 
     Args:
-        areas: where parameters and state lie.
+        memory: where new parameters and state lie.
         params: of the step.
     """
 
-    def __init__(self, optimizer: Optimizer, areas: Areas, params: Sequence[nn.Parameter]) -> None:
+    def __init__(self, optimizer: Optimizer, memory: SliceMemory, params: Sequence[nn.Parameter]) -> None:
         self._optimizer = optimizer
         self._keys = KEYS[type(optimizer)]
-        self._areas = areas
+        self._memory = memory
         self._params = list(params)
         self._version = 0
         self._counts = [0] * len(self._params)
         self._has: set[tuple[int, str]] = set()
         self._places = {param: place for place, param in enumerate(self._params)}
-        self._slices: dict[tuple[int, tuple[Piece, ...]], Optimizer] = {}
+        self._slices: dict[tuple[int, tuple[Bucket, ...]], Optimizer] = {}
         self._is_stale = bool(optimizer.state)
         self._spread = SpreadState(self._whole)
         self._shown: dict[Any, dict[str, Any]] | None = None  # in its place for a state_dict
@@ -95,23 +115,23 @@ class ShardedOptimizer:
             self._take_in()
             self._optimizer.state = self._spread
 
-    def update(self, pieces: Sequence[Piece], reached: Sequence[bool], grad_of: Callable[[Piece], Tensor]) -> None:
-        """Write new parameters and new state of our pieces; nobody uses them yet."""
+    def update(self, buckets: Sequence[Bucket], reached: Sequence[bool], grad_of: Callable[[Bucket], Tensor]) -> None:
+        """Write new parameters and new state of our buckets; nobody uses them yet."""
         target = 1 - self._version
-        own = self._slice_optimizer(target, tuple(pieces))
+        own = self._slice_optimizer(target, tuple(buckets))
         for group, its in zip(self._optimizer.param_groups, own.param_groups, strict=True):
             its.update({name: value for name, value in group.items() if name != "params"})
-        tensors = {piece: self._areas.new_params(piece) for piece in pieces}
-        for piece in pieces:
-            tensor = tensors[piece]
-            tensor.copy_(self._areas.flat(piece))
-            tensor.grad = grad_of(piece) if reached[piece.param] else None
-            self._set_state(own, tensor, piece, target)
+        tensors = {bucket: self._memory.new_params(bucket) for bucket in buckets}
+        for bucket in buckets:
+            tensor = tensors[bucket]
+            tensor.copy_(bucket.of_flat(in_order(self._params[bucket.param])))
+            tensor.grad = grad_of(bucket) if reached[bucket.param] else None
+            self._set_state(own, tensor, bucket, target)
         own.step()
-        for piece in pieces:
-            tensors[piece].grad = None
-            if reached[piece.param]:
-                self._keep_state(own, tensors[piece], piece, target)
+        for bucket in buckets:
+            tensors[bucket].grad = None
+            if reached[bucket.param]:
+                self._keep_state(own, tensors[bucket], bucket, target)
 
     def commit(self, reached: Sequence[bool]) -> None:
         """All have updated: the parameters of this process become the new ones."""
@@ -124,7 +144,9 @@ class ShardedOptimizer:
                     self._counts[place] += 1
                     self._has.update((place, key) for key in keys)
         with torch.no_grad():
-            self._areas.take_params(self._in_groups())
+            places = self._in_groups()
+            new = [self._memory.whole_param(place) for place in places]
+            torch._foreach_copy_([self._params[place] for place in places], new)
         self._optimizer._opt_called = True  # type: ignore[attr-defined]  # what learning-rate schedulers ask for
 
     def _in_groups(self) -> list[int]:
@@ -134,41 +156,41 @@ class ShardedOptimizer:
 
     # -- the optimizer of a slice ----------------------------------------------------------------------------------
 
-    def _slice_optimizer(self, version: int, pieces: tuple[Piece, ...]) -> Optimizer:
-        """One of the same kind, of these pieces; another process's slice when the members change."""
-        key = (version, pieces)
+    def _slice_optimizer(self, version: int, buckets: tuple[Bucket, ...]) -> Optimizer:
+        """One of the same kind, of these buckets; another process's slice when the members change."""
+        key = (version, buckets)
         if key not in self._slices:
-            self._slices = {known: made for known, made in self._slices.items() if known[1] == pieces}
-            self._slices[key] = self._make(pieces)
+            self._slices = {known: made for known, made in self._slices.items() if known[1] == buckets}
+            self._slices[key] = self._make(buckets)
         return self._slices[key]
 
-    def _make(self, pieces: tuple[Piece, ...]) -> Optimizer:
+    def _make(self, buckets: tuple[Bucket, ...]) -> Optimizer:
         groups = []
         for group in self._optimizer.param_groups:
             its = {self._places[param] for param in group["params"]}
-            tensors = [self._areas.new_params(piece) for piece in pieces if piece.param in its]
+            tensors = [self._memory.new_params(bucket) for bucket in buckets if bucket.param in its]
             groups.append({**group, "params": tensors})
         return another(self._optimizer, groups)
 
-    def _set_state(self, own: Optimizer, tensor: Tensor, piece: Piece, target: int) -> None:
-        """The old state of a piece, copied to where the new one is to be."""
-        count = self._counts[piece.param]
+    def _set_state(self, own: Optimizer, tensor: Tensor, bucket: Bucket, target: int) -> None:
+        """The old state of a bucket, copied to where the new one is to be."""
+        count = self._counts[bucket.param]
         state = own.state[tensor]
         if count == 0:
             return  # it makes its own
-        for number, key in enumerate(self._keys_of(piece.param)):
-            if (piece.param, key) in self._has:
-                new = self._areas.state(number, target, piece)
-                new.copy_(self._areas.state(number, self._version, piece))
+        for number, key in enumerate(self._keys_of(bucket.param)):
+            if (bucket.param, key) in self._has:
+                new = self._memory.state(number, target, bucket)
+                new.copy_(self._memory.state(number, self._version, bucket))
                 state[key] = new
         if type(own) in COUNTED:
             state["step"] = torch.tensor(float(count))
 
-    def _keep_state(self, own: Optimizer, tensor: Tensor, piece: Piece, target: int) -> None:
+    def _keep_state(self, own: Optimizer, tensor: Tensor, bucket: Bucket, target: int) -> None:
         """State that the first step has made moves into the memory."""
         state = own.state[tensor]
-        for number, key in enumerate(self._keys_of(piece.param)):
-            new = self._areas.state(number, target, piece)
+        for number, key in enumerate(self._keys_of(bucket.param)):
+            new = self._memory.state(number, target, bucket)
             if key in state and state[key] is not None and state[key].data_ptr() != new.data_ptr():
                 new.copy_(state[key])
         own.state.pop(tensor)
@@ -191,7 +213,7 @@ class ShardedOptimizer:
             state: dict[str, Any] = {"step": torch.tensor(float(self._counts[place]))} if self._is_counted else {}
             for number, key in enumerate(self._keys_of(place)):
                 if (place, key) in self._has:
-                    state[key] = self._areas.whole_state(number, self._version, place).clone()
+                    state[key] = self._memory.whole_state(number, self._version, place).clone()
             found[self._params[place]] = state
         return found
 
@@ -217,7 +239,7 @@ class ShardedOptimizer:
             keys = self._keys_of(place)
             for number, key in enumerate(keys):
                 if state.get(key) is not None:
-                    self._areas.whole_state(number, self._version, place).copy_(state[key])
+                    self._memory.whole_state(number, self._version, place).copy_(state[key])
                     self._has.add((place, key))
             self._counts[place] = int(state["step"]) if "step" in state else int(bool(state))
 

@@ -1,0 +1,74 @@
+"""`reduce="fast"` over process groups: each process adds its own shards, the back end's allreduce adds the processes.
+
+In which order the back end adds is its own matter and depends on the number of processes, so the last bits of the
+result do, too. A process without a gradient of a parameter brings zeros; parameters that no process reached, such as
+frozen ones, do not travel.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from ..all_reduce.contract import Met
+from ..teams.layout import Bucket, Layout, check_strided, joined
+from ..teams.team import divide
+
+# As large as DistributedDataParallel has them.
+_BUCKET_BYTES = 25 << 20
+
+
+class AllReducing(Protocol):
+    """What it needs of process groups."""
+
+    def all_reduce(self, tensors: Sequence[Tensor]) -> None:
+        """The sums over all processes, in place."""
+        ...
+
+
+class BackendAllReduce:
+    """The `AllReduce` of processes that each have one node, at most."""
+
+    def __init__(self, groups: AllReducing, params: Sequence[nn.Parameter], device: torch.device) -> None:
+        self._groups = groups
+        self._params = list(params)
+        self._device = device
+        self._own: dict[int, Tensor] = {}
+        self._lay_out([])
+
+    def _lay_out(self, reached: Sequence[bool]) -> None:
+        self._reached = reached
+        layout = Layout(self._params, [place for place, is_reached in enumerate(reached) if is_reached])
+        memory = torch.zeros(layout.size_bytes, dtype=torch.uint8, device=self._device)
+        buckets: list[Bucket] = joined(layout.owned(0, 1), [reached], _BUCKET_BYTES)
+        self._buckets = [bucket.of(memory) for bucket in buckets]
+        self._grads = layout.shaped(memory)
+
+    def begin(self) -> None:
+        self._own.clear()
+
+    def ready(self, number: int, first: int, grads: Sequence[Tensor | None]) -> None:
+        for place, grad in enumerate(grads, first):
+            if grad is not None:
+                check_strided(grad)
+                self._own[place] = grad
+
+    def finish(self, meet: Callable[[], Met]) -> list[Tensor | None]:
+        met = meet()
+        if met.reached != self._reached:
+            self._lay_out(met.reached)
+        for place, grad in enumerate(self._grads):
+            if grad is not None:
+                own = self._own.get(place)
+                grad.zero_() if own is None else grad.copy_(own)
+        self._groups.all_reduce(self._buckets)
+        if met.count is not None:
+            divide(self._buckets, met.count)
+        return self._grads
+
+    def settle(self) -> None:
+        self._own.clear()
+
+    def abort(self) -> None:
+        self._own.clear()

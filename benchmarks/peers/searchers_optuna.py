@@ -38,7 +38,8 @@ class Search:
         pruner = optuna.pruners.NopPruner()
         if self.prunes:
             pruner = optuna.pruners.HyperbandPruner(1, settings["max_resource"], reduction_factor=3)
-        self.study = optuna.create_study(sampler=sampler, pruner=pruner)
+        # The Hyperband pruner draws brackets by the study's name, which would be another each time.
+        self.study = optuna.create_study(study_name=f"seed {seed}", sampler=sampler, pruner=pruner)
         self.space = {name: MAKERS[maker](**given) for name, (maker, given) in settings["space"].items()}
         self.trials, self.last, self.pruned = {}, {}, set()
 

@@ -69,8 +69,14 @@ def page_of_the_book(repository: Path) -> str:
     return (repository / "docs" / "book" / "13.5.md").read_text()
 
 
+@pytest.fixture
+def no_fashion_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where somebody has it: a machine with all of it would train for minutes."""
+    monkeypatch.setenv("FANWISE_DATA", str(tmp_path / "nothing"))
+
+
 def test_data_parallelism_from_scratch_prints_what_the_book_does_and_learns(
-    run_example: Callable[[str], str], page_of_the_book: str
+    run_example: Callable[[str], str], page_of_the_book: str, no_fashion_mnist: None
 ) -> None:
     output = run_example("data_parallel_scratch")
     assert output.startswith("Trained on digits. Fashion-MNIST is not complete: ")
@@ -80,7 +86,7 @@ def test_data_parallelism_from_scratch_prints_what_the_book_does_and_learns(
     assert re.search(r"scattered:\ntensor\(\[\[0, 1, .* 9\]\]\)\ntensor\(\[\[10, 11, .* 19\]\]\)", output, re.S)
     runs = re.findall(r"^(?:0\.\d\d ){4}test acc: (0\.\d\d), \d+\.\d sec/epoch on (\[.*\])$", output, re.M)
     assert [len(ast.literal_eval(devices)) for _, devices in runs] == [1, 2]
-    assert all(float(accuracy) > 0.6 for accuracy, _ in runs), "four epochs gave 0.8 to 0.9 with seeds 1, 2 and 3"
+    assert all(float(accuracy) > 0.6 for accuracy, _ in runs), "four epochs give 0.82 to 0.91 with seeds 1 and 2"
     cells = re.search(r"^b1 weight.*?19\]\]\)\n", output, re.M | re.S)
     assert cells and f"```text\n{cells[0]}```" in page_of_the_book, "the page quotes the cells as they are printed"
 
@@ -155,7 +161,7 @@ for k in (1, 2, 3, 4):
 
 
 def test_from_scratch_and_concise_train_to_the_same_bits_on_as_many_shards(
-    torch_loaded: LoadedInterpreter, tmp_path: Path
+    torch_loaded: LoadedInterpreter, tmp_path: Path, no_fashion_mnist: None
 ) -> None:
     functions, cells, _ = (EXAMPLES / "data_parallel_scratch.py").read_text().partition("\nb1 = ")
     assert cells

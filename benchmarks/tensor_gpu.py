@@ -136,7 +136,11 @@ def with_jax(size: str, x: torch.Tensor, device: str, calls: int, torch_waits: C
     import jax
 
     jax_waits: Callable[[Any], object] = jax.block_until_ready
-    y = ft.convert(x, "jax")
+    try:
+        y = ft.convert(x, "jax")
+    except Exception as error:  # a JAX that does not find its way to the GPU: the rest is measured
+        why = f"{type(error).__name__}: {error}".splitlines()[0]
+        return [Pair(f"{size} to JAX", "jax.dlpack", lambda: None, lambda: None, calls, torch_waits, trouble=why)]
     no_peer = "" if ft.device_of(y) == device else f"the arrays of this JAX lie on {ft.device_of(y)}"
     torch_dlpack: Any = torch.utils.dlpack
     return [

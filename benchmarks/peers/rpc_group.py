@@ -187,19 +187,29 @@ def main() -> None:
         context = spawn(  # type: ignore[no-untyped-call]  # torch's
             work, args=(args.library, world_size, init_method), nprocs=world_size - 1, join=False
         )
-        rpc = join(args.library, 0, world_size, init_method, args.device)
-        more: dict[str, Callable[[Library, bool], Figures]] = {
-            "observers": lambda _, quick: observers(rpc, args.library, args.observers, quick),
-            "overload": lambda _, quick: overload(rpc, args.library, args.observers, quick),
-            "in_wait_all": lambda _, quick: in_wait_all(rpc, args.library, quick),
-            **rpc_measures.of_device(args.device),
-        }
-        serve(Group(rpc), version(args.library), more)
-        for rank in range(1, world_size):
-            rpc.rpc_sync(f"worker{rank}", end)
-        rpc.shutdown()
+        try:
+            call_and_answer(args, world_size, init_method)
+        except BaseException:
+            for process in context.processes:  # it would wait for this one, and this one for it
+                process.kill()
+            raise
         while not context.join():
             pass
+
+
+def call_and_answer(args: argparse.Namespace, world_size: int, init_method: str) -> None:
+    """As rank 0: measure what is asked for, until the end of the input."""
+    rpc = join(args.library, 0, world_size, init_method, args.device)
+    more: dict[str, Callable[[Library, bool], Figures]] = {
+        "observers": lambda _, quick: observers(rpc, args.library, args.observers, quick),
+        "overload": lambda _, quick: overload(rpc, args.library, args.observers, quick),
+        "in_wait_all": lambda _, quick: in_wait_all(rpc, args.library, quick),
+        **rpc_measures.of_device(args.device),
+    }
+    serve(Group(rpc), version(args.library), more)
+    for rank in range(1, world_size):
+        rpc.rpc_sync(f"worker{rank}", end)
+    rpc.shutdown()
 
 
 def free_port() -> int:

@@ -46,6 +46,12 @@ def all_lent() -> int:
     return agents.current().lending._loans._last_id
 
 
+def knows_what_it_sees(other: str) -> bool:
+    """Whether this worker can lend to the other one. What is big and goes there makes it ask."""
+    lending = agents.current().lending
+    return lending._sights.get(lending._key_of(agents.current().worker(other).id)) is not None
+
+
 def echo(x: Any) -> Any:
     return x
 
@@ -58,10 +64,10 @@ def device_here(x: torch.Tensor) -> str:
     return str(x.device)
 
 
-def products(to: str, device: str, times: int) -> tuple[list[float], set[str], int]:
+def products(to: str, device: str, times: int) -> tuple[list[float], set[str]]:
     x = torch.arange(float(BIG), device=device) / BIG
     answers = [rpc.rpc_sync(to, torch.mul, (x, i)) for i in range(times)]
-    return [float(a.double().sum()) for a in answers], {str(a.device) for a in answers}, all_lent()
+    return [float(a.double().sum()) for a in answers], {str(a.device) for a in answers}
 
 
 def there_and_back(to: str, device: str) -> list[str]:
@@ -170,19 +176,24 @@ def all_comes_back(workers: list[Worker]) -> None:
 @CPU_AND_GPU
 def test_handles_travel_and_loans_come_back(real_workers: Workers, device: str) -> None:
     workers = two(real_workers)
-    sums, devices, lent = workers[0].do(products, "w1", device, 20)
+    workers[0].do(products, "w1", device, 1)
+    if device != "cpu":
+        within(LIMIT_S, lambda: workers[0].do(knows_what_it_sees, "w1"), "the caller knows what the callee sees")
+        within(LIMIT_S, lambda: workers[1].do(knows_what_it_sees, "w0"), "the callee knows what the caller sees")
+    before = [worker.do(all_lent) for worker in workers]
+    sums, devices = workers[0].do(products, "w1", device, 20)
     whole = float((torch.arange(float(BIG)) / BIG).double().sum())
     assert sums == pytest.approx([whole * i for i in range(20)]) and devices == {device}
-    assert (lent >= 10) == (device != "cpu")
-    assert (workers[1].do(all_lent) >= 10) == (device != "cpu"), "answers are lent, too"
+    lent = [worker.do(all_lent) - number for worker, number in zip(workers, before, strict=True)]
+    assert lent == ([0, 0] if device == "cpu" else [20, 20]), "arguments, and answers"
     all_comes_back(workers)
 
 
 @CPU_AND_GPU
 def test_without_handles_all_goes_through_main_memory(real_workers: Workers, device: str) -> None:
     workers = two(real_workers, ipc="0")
-    _, devices, lent = workers[0].do(products, "w1", device, 3)
-    assert devices == {device} and lent == 0
+    _, devices = workers[0].do(products, "w1", device, 3)
+    assert devices == {device} and workers[0].do(all_lent) == workers[1].do(all_lent) == 0
     assert workers[0].do(there_and_back, "w1", device) == []
 
 

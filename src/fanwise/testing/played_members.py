@@ -16,7 +16,6 @@ from ..parallel.shards import assign
 from ..parallel.shared_memory.control_block import FAILED, SUPERVISOR, ControlBlock
 from ..parallel.shared_memory.joining import read_state
 from ..parallel.shared_memory.memory import SharedMemory
-from ..parallel.shared_memory.pipes import Speaker
 from ..parallel.shared_memory.team import Over, SharedMemoryTeam, pack
 from ..parallel.supervisor.membership import Membership, Order, Pause
 from .stages import Stage
@@ -88,7 +87,7 @@ class _Numbers:
         self._numbers[place] = number
 
 
-class PlayedSpeaker(Speaker):
+class PlayedSpeaker:
     """Messages in a list."""
 
     def __init__(self, stage: Stage, said: list[tuple[Any, ...]]) -> None:  # Any: what was said

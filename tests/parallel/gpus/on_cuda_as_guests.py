@@ -3,11 +3,16 @@
 import functools
 import importlib
 import os
+import sys
 from typing import Any
 
 import torch
 
 import fanwise
+from fanwise.base.errors import WorkerLostError
+from fanwise.parallel.torch_distributed.launcher import launched
+from fanwise.parallel.torch_distributed.team import entered
+from fanwise.testing.all_reduce_contract import CHECKS, Peer
 
 
 def main() -> None:
@@ -16,11 +21,23 @@ def main() -> None:
         training = functools.partial(on_cuda.train, make, options, on_cuda.nothing)
         together = fanwise.run(training, shards=on_cuda.SHARDS, progress=False)
         fanwise.run(training, reduce="fast", progress=False)
-        launched = {name: os.environ.pop(name) for name in ("RANK", "WORLD_SIZE")}
+        told = {name: os.environ.pop(name) for name in ("RANK", "WORLD_SIZE")}
         device = f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}"
         alone = fanwise.run(training, devices=device, shards=on_cuda.SHARDS, progress=False)
-        os.environ.update(launched)
+        os.environ.update(told)
         assert on_cuda.same(together, alone), options
+    for reduce in ("exact", "fast"):
+        check_contract(torch.device(f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}"), reduce)
+
+
+def check_contract(device: torch.device, reduce: str) -> None:
+    """Gradients are added over NCCL as the contract says. A process that is gone is the launcher's matter."""
+    own = launched()
+    assert own is not None
+    for check in CHECKS:
+        if "gone" not in check.__name__:
+            with entered(own, device, reduce=reduce) as team:
+                check(Peer(team, team.all_reduce, reduce == "exact", sys.exit, WorkerLostError, False, device))
 
 
 if __name__ == "__main__":

@@ -14,13 +14,16 @@ from torch import Tensor, distributed, nn
 from torch.nn.functional import cross_entropy
 
 import fanwise
+from fanwise.base.errors import WorkerLostError
 from fanwise.parallel import Run
 from fanwise.parallel.data.order import Progress
 from fanwise.parallel.plans import Plan
+from fanwise.parallel.torch_distributed.groups import Groups
 from fanwise.parallel.torch_distributed.launcher import launched
 from fanwise.parallel.torch_distributed.team import TorchDistributedTeam, entered
 from fanwise.pool.contract import Decision, Reply
 from fanwise.pool.current import CurrentJob, enter, leave
+from fanwise.testing.all_reduce_contract import CHECKS, Peer
 from fanwise.testing.within import within
 
 # N: samples, B: samples of a global batch
@@ -284,6 +287,40 @@ class Job(CurrentJob):
         if self._reply is None:
             raise ValueError("no such metric")
         return self._reply
+
+
+def contract_exact(rank: int) -> dict[str, str]:
+    """What each check of adding gradients says; nothing where it holds."""
+    return _contract("exact")
+
+
+def contract_fast(rank: int) -> dict[str, str]:
+    return _contract("fast")
+
+
+def _contract(reduce: str) -> dict[str, str]:
+    own, said = launched(), dict[str, str]()
+    assert own is not None
+    for check in CHECKS:
+        groups = Groups(own, torch.device("cpu"))
+        team = TorchDistributedTeam(groups, torch.device("cpu"), reduce)
+        left: list[bool] = []
+
+        def leave(groups: Groups = groups, left: list[bool] = left) -> None:
+            groups.close()
+            left.append(True)
+
+        try:
+            check(Peer(team, team.all_reduce, reduce == "exact", leave, WorkerLostError, goes_on=False))
+            if "gone" not in check.__name__:
+                team.gather("ends", None)
+            said[check.__name__] = ""
+        except Exception as error:
+            said[check.__name__] = f"{type(error).__name__}: {error}"
+        finally:
+            if not left:
+                groups.close()
+    return said
 
 
 def group_of_the_program(rank: int) -> tuple[bool, int]:

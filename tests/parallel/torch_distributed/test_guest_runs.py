@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import pytest
 
+from fanwise.testing.all_reduce_contract import CHECKS
 from fanwise.testing.programs import LoadedInterpreter
 
 STARTED = Path(__file__).with_name("started.py")
@@ -68,6 +69,8 @@ def three(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Said:
         "group_of_the_program",
         "saved_before_the_last_fails",
         "busy_while_the_last_fails",
+        "contract_exact",
+        "contract_fast",
     )
     alone = ("bits", "fewer_shards_than_processes", "left_in_the_middle", "place", "fast")
     return start(tmp_path_factory.mktemp("three"), 3, *programs, *after, alone=alone)
@@ -111,6 +114,12 @@ def test_fast_is_the_same_everywhere_and_near_to_exact(three: Said) -> None:
     accumulated = three.all("fast_and_partly_unreached")
     assert accumulated == [accumulated[0]] * 3
     assert isinstance(accumulated[0][0], str), accumulated
+
+
+@pytest.mark.parametrize("program", ["contract_exact", "contract_fast"])
+def test_gradients_over_gloo_keep_the_contract(three: Said, program: str) -> None:
+    names = {check.__name__ for check in CHECKS}
+    assert three.all(program) == [dict.fromkeys(names, "")] * 3
 
 
 def test_what_a_run_prints_is_printed_once(three: Said) -> None:

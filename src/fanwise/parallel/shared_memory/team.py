@@ -26,15 +26,16 @@ from ..all_reduce.contract import AllReduce
 from ..all_reduce.sums import TeamSums
 from ..all_reduce.two_shot import TwoShot
 from ..optimizers.placement import Placement
+from ..optimizers.sharded import SliceMemory
+from ..teams.control import Control, Speaking
 from ..teams.layout import Layout
 from ..teams.team import Attempt, StateHere, Sums
 from .areas import Areas
-from .control_block import FAILED, STOPPED, SUPERVISOR, ControlBlock
+from .control_block import FAILED, STOPPED, SUPERVISOR
 from .direct import Direct
 from .joining import write_state
 from .memory import SharedMemory
 from .one_shot import OneShot
-from .pipes import Speaker
 from .staging import Staged
 
 T = TypeVar("T")
@@ -68,10 +69,10 @@ class SharedMemoryTeam:
     def __init__(
         self,
         memory: SharedMemory,
-        control: ControlBlock,
+        control: Control,
         rank: int,
         ranks: int,
-        speaker: Speaker,
+        speaker: Speaking,
         *,
         since: int,
         joins: bool,
@@ -234,22 +235,25 @@ class SharedMemoryTeam:
     # -- steps -----------------------------------------------------------------------------------------------------
 
     def sums(self, params: Sequence[nn.Parameter], placement: Placement) -> Sums:
-        layout, how = Layout(params), self.memory.exchange
+        made, memory = self.all_reduce(params)
+        if memory is not None:
+            placement.share(memory)
         device = params[0].device if params else torch.device("cpu")
+        return TeamSums(self, made, placement, device, by_process=self._reduce == "fast")
+
+    def all_reduce(self, params: Sequence[nn.Parameter]) -> tuple[AllReduce, SliceMemory | None]:
+        """What adds their gradients; where each process adds a slice in memory of all, it may update it there."""
+        layout, how = Layout(params), self.memory.exchange
+        on_cpu = all(param.device.type == "cpu" for param in params)
         if how == "auto":
-            is_small = self.ranks * layout.size_bytes <= _WHOLE_BYTES
-            how = "whole" if is_small and all(param.device.type == "cpu" for param in params) else "slices"
+            how = "whole" if on_cpu and self.ranks * layout.size_bytes <= _WHOLE_BYTES else "slices"
         areas = Areas(self, layout, self._bytes_asked, versions=2 if how == "whole" else 1)
         self._bytes_asked += areas.size_bytes
-        made: AllReduce
         if how == "whole":
-            made = OneShot(areas)
-        elif device.type == "cpu" and how != "staged":
-            made = TwoShot(Direct(areas))
-            placement.share(areas)
-        else:
-            made = TwoShot(Staged(areas, device))
-        return TeamSums(self, made, placement, device, by_process=self._reduce == "fast")
+            return OneShot(areas), None
+        if on_cpu and how == "slices":
+            return TwoShot(Direct(areas)), areas
+        return TwoShot(Staged(areas, params[0].device)), None
 
     def step_begins(self, state_here: StateHere) -> None:
         self.catching_up = False

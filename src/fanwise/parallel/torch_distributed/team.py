@@ -85,11 +85,13 @@ class TorchDistributedTeam:
                 raise self._end
 
     def sums(self, params: Sequence[nn.Parameter], placement: Placement) -> Sums:
-        is_fast, groups, device = self._reduce == "fast", self._groups, self.device
-        made: AllReduce = (
-            BackendAllReduce(groups, params, device) if is_fast else TwoShot(Messages(groups, params, device))
-        )
-        return TeamSums(self, made, placement, device, by_process=is_fast)
+        return TeamSums(self, self.all_reduce(params), placement, self.device, by_process=self._reduce == "fast")
+
+    def all_reduce(self, params: Sequence[nn.Parameter]) -> AllReduce:
+        """What adds their gradients."""
+        if self._reduce == "fast":
+            return BackendAllReduce(self._groups, params, self.device)
+        return TwoShot(Messages(self._groups, params, self.device))
 
     def step_begins(self, state_here: StateHere) -> None:
         pass

@@ -1,0 +1,345 @@
+"""What everything promises that adds gradients over processes, as checks. Loads no pytest.
+
+    for check in CHECKS:
+        check(peer)            called at the same time by every process of a team, with its own `Peer`
+
+A check makes the gradients of all shards from a seed, in every process, so each knows what the sum must be: that of the
+tree over the shards, bit by bit, where the peer is exact; else near to it, and the same in every process. It raises
+`AssertionError`, or what the `AllReduce` raised, when a promise is broken. No check hangs where the promises hold.
+"""
+
+import functools
+import operator
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ..parallel.all_reduce.contract import AllReduce, Found, Met
+from ..parallel.replica.gradients import add_grads
+from ..parallel.shards import Node, TreeSum, assign, total
+from ..parallel.teams.node_info import NodeInfo
+from ..parallel.teams.team import Team, divide
+
+Grads = list[Tensor | None]
+
+_CPU = torch.device("cpu")
+_SHAPES: tuple[tuple[int, ...], ...] = ((), (3,), (5, 7), (0, 4), (2, 3, 4, 5), (16,), (33, 65), (1, 1))
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64)
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """One process of a team.
+
+    Attributes:
+        make: an `AllReduce` for these parameters; all make the same ones in the same order.
+        is_exact: sums have the bits of the tree over the shards. Otherwise each process brings one node.
+        leave: this process is gone, as if it had died. It does nothing after it.
+        device: of the gradients.
+        lost: what the others get then, unless what they do `together` `goes_on`: done again by those that are left.
+    """
+
+    team: Team
+    make: Callable[[Sequence[nn.Parameter]], AllReduce]
+    is_exact: bool
+    leave: Callable[[], None]
+    lost: type[BaseException]
+    goes_on: bool
+    device: torch.device = _CPU
+
+
+Check = Callable[[Peer], None]
+
+
+@dataclass(slots=True)
+class Case:
+    """Parameters, shards, and what the shards bring.
+
+    `empty`: shards without samples. `reaches`: whether a shard has a gradient of a parameter.
+    """
+
+    params: list[nn.Parameter]
+    shards: int = 6
+    empty: frozenset[int] = frozenset()
+    reaches: Callable[[int, int], bool] = lambda shard, place: True
+    seed: int = 0
+    count: float | None = 48.0
+    cuts: random.Random | None = None  # buckets of these sizes, in an order of its own; None: one bucket
+
+    def shard(self, index: int) -> Grads | None:
+        if index in self.empty:
+            return None
+        found: Grads = []
+        for place, param in enumerate(self.params):
+            generator = torch.Generator().manual_seed(1000 * self.seed + 50 * index + place)
+            # In double precision, so that the last bits of a sum depend on its order in every type.
+            dtype = torch.complex128 if param.is_complex() else torch.float64
+            values = torch.randn(param.shape, dtype=dtype, generator=generator) if self.reaches(index, place) else None
+            found.append(None if values is None else values.to(param.device, param.dtype))
+        return found
+
+    def reached(self, place: int, size: int, *, is_exact: bool) -> list[Node[bytes]]:
+        """What the nodes of the process at this place have gradients of."""
+        tree: TreeSum[bytes] = TreeSum(self.shards, _either)
+        for index in assign(self.shards, size)[place]:
+            flags = bytes(self.reaches(index, its) for its in range(len(self.params)))
+            tree.put(Node(index, index + 1, None if index in self.empty else flags))
+        values = [node.value for node in tree.nodes if node.value is not None]
+        return (
+            tree.nodes if is_exact else [Node(place, place + 1, functools.reduce(_either, values) if values else None)]
+        )
+
+    def nodes(self, place: int, size: int, *, is_exact: bool) -> list[Node[Grads]]:
+        """What the process at this place brings: nodes of the tree, or one of its own."""
+        own = assign(self.shards, size)[place]
+        tree: TreeSum[Grads] = TreeSum(self.shards, _add)
+        for index in own:
+            tree.put(Node(index, index + 1, self.shard(index)))
+        if is_exact:
+            return tree.nodes
+        values = [node.value for node in tree.nodes if node.value is not None]
+        return [Node(place, place + 1, functools.reduce(_add, values) if values else None)]
+
+    def expected(self) -> Grads:
+        every = [Node(index, index + 1, self.shard(index)) for index in range(self.shards)]
+        found = total(every, self.shards, _add)
+        if self.count is not None:
+            divide(found, self.count)
+        return found
+
+
+def _add(left: Grads, right: Grads) -> Grads:
+    add_grads(left, right)
+    return left
+
+
+def _either(left: bytes, right: bytes) -> bytes:
+    return bytes(map(operator.or_, left, right))
+
+
+def params_of(
+    peer: Peer, dtypes: Sequence[torch.dtype], shapes: Sequence[tuple[int, ...]] = _SHAPES
+) -> list[nn.Parameter]:
+    """Of all these shapes, with every type in turn; those of four axes lie channels last."""
+    params = []
+    for place, shape in enumerate(shapes):
+        made = torch.zeros(shape, dtype=dtypes[place % len(dtypes)], device=peer.device)
+        params.append(nn.Parameter(made.contiguous(memory_format=torch.channels_last) if len(shape) == 4 else made))
+    return params
+
+
+def summed(peer: Peer, made: AllReduce, case: Case) -> Grads:
+    """The sum of a case, by those that take part now."""
+    return peer.team.together(lambda: _sum(peer, made, case))
+
+
+def _sum(peer: Peer, made: AllReduce, case: Case) -> Grads:
+    made.begin()
+    try:
+        _hand_in(peer, made, case)
+        return made.finish(lambda: _met(peer, case))
+    except BaseException:
+        made.abort()
+        raise
+
+
+def _hand_in(peer: Peer, made: AllReduce, case: Case) -> None:
+    calls: list[tuple[int, int, Grads]] = []
+    for number, node in enumerate(case.nodes(peer.team.place, peer.team.size, is_exact=peer.is_exact)):
+        if node.value is not None:
+            calls += [(number, first, node.value[first:last]) for first, last in _cuts(case)]
+    if case.cuts is not None:
+        case.cuts.shuffle(calls)
+    for number, first, grads in calls:
+        made.ready(number, first, grads)
+
+
+def _cuts(case: Case) -> list[tuple[int, int]]:
+    """Ranges of parameters."""
+    end = len(case.params)
+    if case.cuts is None:
+        return [(0, end)]
+    inner = sorted(case.cuts.sample(range(1, end), case.cuts.randrange(end)))
+    return list(zip([0, *inner], [*inner, end], strict=True))
+
+
+def _met(peer: Peer, case: Case) -> Met:
+    """Everybody can say what all have, so that all have come is all that they tell."""
+    team = peer.team
+    team.gather("adds", None)
+    found = [
+        Found(place, number, NodeInfo(node.start, node.stop, node.value or b""))
+        for place in range(team.size)
+        for number, node in enumerate(case.reached(place, team.size, is_exact=peer.is_exact))
+    ]
+    flags = [each.node.reached for each in found if each.node.reached]
+    by_any = [any(each) for each in zip(*flags, strict=True)]
+    return Met(found, case.shards if peer.is_exact else team.size, by_any, case.count)
+
+
+def check_sum(peer: Peer, found: Grads, case: Case) -> None:
+    """It is the sum of the case, here and everywhere."""
+    expected = case.expected()
+    assert [grad is None for grad in found] == [grad is None for grad in expected], "what nobody reached is None"
+    for one, other in zip(found, expected, strict=True):
+        if one is not None and other is not None:
+            assert (one.dtype, one.shape) == (other.dtype, other.shape)
+            if peer.is_exact:
+                assert _bits(one) == _bits(other), f"a sum of {one.dtype} has not the bits of the tree"
+            else:
+                torch.testing.assert_close(one, other, rtol=2e-2, atol=2e-2)
+    bits = [None if grad is None else _bits(grad) for grad in found]
+    said = peer.team.together(lambda: peer.team.gather("compares", bits))
+    assert all(each == bits for each in said), "all processes have the same sum"
+
+
+def _bits(grad: Tensor) -> bytes:
+    return grad.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if grad.numel() else b""
+
+
+# -- the checks --------------------------------------------------------------------------------------------------------
+
+
+def sums_are_those_of_the_tree_in_every_type(peer: Peer) -> None:
+    for dtypes in (*((dtype,) for dtype in _DTYPES), _DTYPES):
+        case = Case(params_of(peer, dtypes))
+        check_sum(peer, summed(peer, peer.make(case.params), case), case)
+
+
+def large_parameters_are_summed_too(peer: Peer) -> None:
+    case = Case(params_of(peer, (torch.float32,), ((1_100_000,), (3, 1001), (7,))))
+    check_sum(peer, summed(peer, peer.make(case.params), case), case)
+
+
+def what_no_shard_has_reached_is_none(peer: Peer) -> None:
+    params = params_of(peer, (torch.float32, torch.float64))
+    made = peer.make(params)
+    patterns: list[Callable[[int, int], bool]] = [
+        lambda shard, place: place != 2,
+        lambda shard, place: place % 2 == 0,
+        lambda shard, place: (shard + place) % 3 == 0,
+        lambda shard, place: shard == 4,
+        lambda shard, place: True,
+    ]
+    for seed, reaches in enumerate(patterns):
+        case = Case(params, reaches=reaches, seed=seed)
+        check_sum(peer, summed(peer, made, case), case)
+
+
+def shards_may_be_empty_or_fewer_than_processes(peer: Peer) -> None:
+    params = params_of(peer, (torch.float32,))
+    made = peer.make(params)
+    for seed, (shards, empty) in enumerate([(6, {3}), (6, {0, 1, 2}), (6, {1, 2, 3, 4, 5}), (1, set()), (7, {6})]):
+        case = Case(params, shards, frozenset(empty), seed=seed)
+        check_sum(peer, summed(peer, made, case), case)
+
+
+def buckets_may_be_ready_in_any_order(peer: Peer) -> None:
+    params = params_of(peer, _DTYPES)
+    made = peer.make(params)
+    for seed in range(12):
+        case = Case(params, seed=seed, cuts=random.Random(100 * seed + peer.team.place))
+        check_sum(peer, summed(peer, made, case), case)
+
+
+def a_sum_that_is_not_a_mean_is_not_divided(peer: Peer) -> None:
+    case = Case(params_of(peer, (torch.float32,)), count=None)
+    check_sum(peer, summed(peer, peer.make(case.params), case), case)
+
+
+def what_is_written_into_a_sum_stays_in_this_process(peer: Peer) -> None:
+    params = params_of(peer, (torch.float32, torch.float64))
+    made = peer.make(params)
+    for seed in range(5):
+        case = Case(params, seed=seed)
+        found = summed(peer, made, case)
+        if peer.team.place == seed % peer.team.size:
+            for grad in found:
+                assert grad is not None
+                grad.fill_(float("nan"))
+        peer.team.together(lambda: peer.team.gather("has written", None))
+        if peer.team.place != seed % peer.team.size:
+            for one, other in zip(found, case.expected(), strict=True):
+                assert one is not None and other is not None and not one.isnan().any()
+                assert not peer.is_exact or _bits(one) == _bits(other)
+        made.settle()
+
+
+def several_steps_do_not_disturb_each_other(peer: Peer) -> None:
+    cases = [
+        Case(params_of(peer, (dtype,)), seed=number) for number, dtype in enumerate((torch.float32, torch.float64))
+    ]
+    made = [peer.make(case.params) for case in cases]
+    for _ in range(3):
+        found = [summed(peer, each, case) for each, case in zip(made, cases, strict=True)]
+        for sums, case in zip(found, cases, strict=True):
+            check_sum(peer, sums, case)
+
+
+def a_sparse_gradient_is_refused_and_the_next_sum_is_right(peer: Peer) -> None:
+    params = params_of(peer, (torch.float32,), ((4, 3), (5,)))
+    made = peer.make(params)
+    made.begin()
+    refused = _raised(lambda: made.ready(0, 0, [torch.zeros_like(params[0]).detach().to_sparse(), None]))
+    assert isinstance(refused, TypeError) and "sparse" in str(refused), "a sparse gradient is refused"
+    made.abort()
+    case = Case(params)
+    check_sum(peer, summed(peer, made, case), case)
+
+
+def an_aborted_sum_leaves_nothing(peer: Peer) -> None:
+    params = params_of(peer, (torch.float32, torch.bfloat16))
+    made = peer.make(params)
+    for seed in range(4):
+        aborted = Case(params, seed=900 + seed, cuts=random.Random(seed))
+        made.begin()
+        if seed % 2:
+            _hand_in(peer, made, aborted)
+        elif peer.team.place == 0 and (node := aborted.nodes(0, peer.team.size, is_exact=peer.is_exact)[0]).value:
+            made.ready(0, 1, node.value[1:3])
+        made.abort()
+        case = Case(params, seed=seed, reaches=lambda shard, place: place != 1 or shard == 5)
+        check_sum(peer, summed(peer, made, case), case)
+
+
+def a_peer_that_is_gone_ends_the_sum_and_does_not_hang_it(peer: Peer) -> None:
+    params = params_of(peer, (torch.float32, torch.float64))
+    made, case, size = peer.make(params), Case(params), peer.team.size
+    check_sum(peer, summed(peer, made, case), case)
+    if peer.team.place == size - 1:
+        made.begin()
+        _hand_in(peer, made, case)
+        peer.leave()
+        return
+    sums: list[Grads] = []
+    raised = _raised(lambda: sums.append(summed(peer, made, case)))
+    assert isinstance(raised, type(None) if peer.goes_on else peer.lost), f"{raised!r} was raised"
+    if peer.goes_on:
+        assert peer.team.size == size - 1
+        check_sum(peer, sums[0], case)
+
+
+def _raised(body: Callable[[], object]) -> BaseException | None:
+    try:
+        body()
+    except BaseException as error:
+        return error
+    return None
+
+
+CHECKS: tuple[Check, ...] = (
+    sums_are_those_of_the_tree_in_every_type,
+    large_parameters_are_summed_too,
+    what_no_shard_has_reached_is_none,
+    shards_may_be_empty_or_fewer_than_processes,
+    buckets_may_be_ready_in_any_order,
+    a_sum_that_is_not_a_mean_is_not_divided,
+    what_is_written_into_a_sum_stays_in_this_process,
+    several_steps_do_not_disturb_each_other,
+    a_sparse_gradient_is_refused_and_the_next_sum_is_right,
+    an_aborted_sum_leaves_nothing,
+    a_peer_that_is_gone_ends_the_sum_and_does_not_hang_it,
+)

@@ -1,0 +1,118 @@
+"""Teams over real shared memory whose processes are threads of this one: for contracts, quick and without a fork.
+
+    play(3, "slices", check)
+
+Each thread has a `SharedMemoryTeam` of its own, and its own mappings. The supervisor is a lock around `Membership`:
+what a member says is heard at once.
+"""
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+from ..parallel.all_reduce.contract import AllReduce
+from ..parallel.shared_memory.control_block import FAILED, ControlBlock
+from ..parallel.shared_memory.memory import Exchange, SharedMemory
+from ..parallel.shared_memory.team import Again, Over, SharedMemoryTeam
+from ..parallel.supervisor.membership import Membership, Order, Pause
+from .all_reduce_contract import Check, Peer
+
+
+class MemoryRun:
+    """A run of so many processes, and its supervisor."""
+
+    def __init__(self, size: int, exchange: Exchange, reduce: str) -> None:
+        self.memory = SharedMemory.create()
+        self.memory.exchange = exchange
+        self._control = ControlBlock(self.memory)
+        self._views = Membership(tuple(range(size)), self._control.arrived)
+        self._lock = threading.Lock()
+        self._size = size
+        self._control.decide(self._views.view, self._views.members, 0)
+        self._control.set_view(self._views.view)
+        self.teams = [
+            SharedMemoryTeam(
+                self.memory,
+                ControlBlock(self.memory),
+                rank,
+                size,
+                _Speaker(self, rank),
+                since=0,
+                joins=False,
+                reduce=reduce,
+            )
+            for rank in range(size)
+        ]
+
+    def heard(self, rank: int, message: Sequence[Any]) -> None:  # Any: what was said
+        if message[0] == "agreed":
+            with self._lock:
+                self._obey(self._views.agreed(rank, message[1]))
+
+    def lost(self, rank: int) -> None:
+        """Its process is gone."""
+        with self._lock:
+            self._obey(self._views.lost(rank))
+
+    def fail(self) -> None:
+        """Whoever waits for another ends."""
+        self._control.end(FAILED, self._size)
+
+    def _obey(self, orders: list[Order]) -> None:
+        for order in orders:
+            if not isinstance(order, Pause):
+                self._control.decide(order.view, order.members, order.committed)
+            self._control.set_view(order.view)
+
+
+class _Speaker:
+    def __init__(self, run: MemoryRun, rank: int) -> None:
+        self._run = run
+        self._rank = rank
+
+    def say(self, *message: Any) -> None:  # Any: as heard
+        self._run.heard(self._rank, message)
+
+
+@contextmanager
+def memory_peers(size: int, exchange: Exchange, reduce: str = "exact") -> Iterator[tuple[MemoryRun, list[Peer]]]:
+    """A run, and each of its processes as a contract sees it."""
+    run = MemoryRun(size, exchange, reduce)
+
+    def peer(team: SharedMemoryTeam) -> Peer:
+        def make(params: Sequence[nn.Parameter]) -> AllReduce:
+            return team.all_reduce(params)[0]
+
+        return Peer(team, make, reduce == "exact", lambda: run.lost(team.rank), Again, goes_on=True)
+
+    try:
+        yield run, [peer(team) for team in run.teams]
+    finally:
+        run.memory.close()
+
+
+def play(size: int, exchange: Exchange, check: Check, reduce: str = "exact") -> None:
+    """Call a check in every process at once. Raises what the first of them raised."""
+    errors: list[BaseException] = []
+
+    with memory_peers(size, exchange, reduce) as (run, peers):
+
+        def live(peer: Peer) -> None:
+            try:
+                check(peer)
+            except BaseException as error:
+                errors.append(error)
+                run.fail()
+
+        threads = [threading.Thread(target=live, args=(peer,), daemon=True) for peer in peers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert not any(thread.is_alive() for thread in threads), "a process hangs"
+    real = [error for error in errors if not isinstance(error, Over)]
+    if errors:
+        raise (real or errors)[0]

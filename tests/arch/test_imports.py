@@ -56,6 +56,7 @@ QUIET = [
     "links/segment_table.py",
     "parallel/checks/agreement.py",
     "parallel/defaults.py",
+    "parallel/data/ahead.py",
     "parallel/data/order.py",
     "parallel/progress/pace.py",
     "parallel/plans.py",

@@ -8,14 +8,14 @@ on `batch_size` alone, and so do the bits of the result.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..tensor.random.keys import Key
-from .data.batches import Reader
+from .data.batches import Fetch
 from .data.splitting import arguments
 from .replica.losses import check_rows
 from .rng import all_streams
@@ -28,9 +28,9 @@ Measure = Callable[..., Any]  # Any: called with the model and the members of a 
 def sums(
     fn: Measure,
     model: nn.Module,
-    reader: Reader,
+    chunks: Sequence[range],
+    fetch: Callable[[range], Fetch],
     *,
-    batch_size: int,
     key: Key,
     team: Team,
     generators: Sequence[torch.Generator],
@@ -41,21 +41,21 @@ def sums(
     Each process measures consecutive chunks; the sums of all are added in the order of the data.
 
     Args:
+        chunks: the places that each call of `fn` gets. fetch: where those chunks that this process measures come from.
         watch: told which part of its own chunks this process has done, with 1 when it ends, well or not.
     """
-    chunks = range(0, len(reader), batch_size)
-    order = reader.order(torch.arange(len(reader)))
 
     def measure() -> list[list[tuple[float, float]]]:
         mine: list[tuple[float, float]] = []
         own = assign(len(chunks), team.size)[team.place]
-        with evaluating(model), torch.no_grad(), _ending(watch):
-            for number, start in enumerate(chunks[own.start : own.stop]):
-                watch(number / len(own))
-                indices = order[start : start + batch_size]
-                content = reader.read(indices, key)
-                with all_streams(key.fold_in(start), generators):
-                    mine.append(measured(fn(model, *arguments(content)), len(indices)))
+        with evaluating(model), torch.no_grad(), _ending(watch), closing(fetch(own)) as fetched:
+            for number in own:
+                watch((number - own.start) / len(own))
+                places = chunks[number]
+                fetched.reach(number)
+                content = fetched.read(number, 0, places)
+                with all_streams(key.fold_in(places.start), generators):
+                    mine.append(measured(fn(model, *arguments(content)), len(places)))
         return team.gather("measures", mine)
 
     each = [found for theirs in team.together(measure) for found in theirs]

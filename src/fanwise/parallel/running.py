@@ -21,6 +21,7 @@ from ..pool.devices import usable_cpus
 from ..pool.seeds import seed_everything
 from .checks.checking import check_name, seconds, whole_number
 from .checks.outside import Outside
+from .data.loading import spare_cpus
 from .data.order import Progress
 from .defaults import DEFAULT_SHARDS, default_shards, notice_of
 from .devices import Devices, devices_of
@@ -127,7 +128,8 @@ def run(
         plan = _plan(_shards(shards, others.size, warns=others.rank == 0), 1 if threads is None else threads, seed)
         with entered(others, own, reduce=reduce, step_timeout_s=step_timeout_s) as team:
             team.agree_on(plan, fixed)
-            made = Run(plan, (own,), team=team, fixed=fixed, outside=Outside(train), verify=verify)
+            spare = spare_cpus(plan.threads)
+            made = Run(plan, (own,), team=team, fixed=fixed, outside=Outside(train), verify=verify, spare_cpus=spare)
             line = "" if resume is not None else _notice(plan, others.size, own, fixed)
             is_shown = progress and team.place == 0
             return _train_here(train, made, resume, is_shown, notice=line, exact=reduce == "exact")
@@ -153,11 +155,13 @@ def run(
             progress=progress,
             verify=verify,
             notice=line,
+            spare_cpus=0 if pool is not None and not in_job() else spare_cpus(plan.threads, len(spread)),
         )
         result: R = Supervisor(places.pool, train, settings).run()
         return result
     alone = Alone()
-    made = Run(plan, found, team=alone, fixed=fixed, outside=Outside(train), verify=verify)
+    spare = spare_cpus(plan.threads)
+    made = Run(plan, found, team=alone, fixed=fixed, outside=Outside(train), verify=verify, spare_cpus=spare)
     with watched(alone, step_timeout_s):
         return _train_here(train, made, resume, progress, notice=line, exact=reduce == "exact")
 
@@ -199,7 +203,8 @@ def here(*, shards: int = DEFAULT_SHARDS, seed: int | None = None) -> Run:
     """
     plan = _plan(shards, torch.get_num_threads(), seed)
     seed_everything(plan.seed)
-    return Run(plan, devices_of("cpu"), fixed=frozenset() if seed is None else frozenset(["seed"]))
+    fixed = frozenset() if seed is None else frozenset(["seed"])
+    return Run(plan, devices_of("cpu"), fixed=fixed, spare_cpus=spare_cpus(plan.threads))
 
 
 def _shards(asked: int | str | None, devices: int, *, warns: bool) -> int:

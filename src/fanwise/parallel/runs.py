@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 from ..base.errors import TrialStopped
 from ..pool.reporting import plain_metrics
@@ -31,12 +32,17 @@ from .checks.checking import check_model, check_optimizer, check_precision, chec
 from .checks.outside import Outside
 from .checks.parts import Parts
 from .checks.verifying import Verifier
-from .data.batches import Batch, Collate, Data, batches, reader_of
+from .data.batches import Batch, Fetch, batches
+from .data.loaders import Loaders
+from .data.loading import Loading, takes_loading, understood
+from .data.reading import Collate, Data, reader_of
+from .data.worker import InitFn
 from .optimizers.placement import Placement, Placements
 from .plans import Plan
 from .progress.line import NoScreen, ProgressLine, Screen
 from .replica.replicas import Device, LocalDevice, LossFn, replica_of
 from .rng import generators_of
+from .shards import assign, cut
 from .step.execution import Execution
 from .step.loss_scale import LossScale
 from .step.stepping import Step
@@ -73,6 +79,7 @@ class Run:
         names: Callable[[], Sequence[str]] | None = None,
         outside: Outside | None = None,
         verify: int = 0,
+        spare_cpus: int | None = None,
     ) -> None:
         self._team: Team = Alone() if team is None else team
         self.devices = devices
@@ -91,6 +98,7 @@ class Run:
         self._line = ProgressLine(NoScreen())
         self._verify = verify  # batches between two times that processes compare everything
         self._outside = outside  # what the training function reaches beyond itself
+        self._loaders = Loaders(self.device, spare_cpus)
         self._names = names  # of the devices of all processes, where there are others
         self._chance: list[torch.Tensor] = []  # torch's random states at the place of the checkpoint
 
@@ -103,10 +111,16 @@ class Run:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """The training function runs in this block: what it does beside the run is said, or refused."""
-        with habits.watched(
-            self._placements.__contains__,
-            lambda params: any(id(param) in dropped for dropped in self._dropped for param in params),
+        """The training function runs in this block: what it does beside the run is said, or refused.
+
+        Workers that read for it are gone after it.
+        """
+        with (
+            closing(self._loaders),
+            habits.watched(
+                self._placements.__contains__,
+                lambda params: any(id(param) in dropped for dropped in self._dropped for param in params),
+            ),
         ):
             yield
             if not self._team.catching_up:
@@ -245,36 +259,88 @@ class Run:
             self._line.epoch(epoch, count)
             yield epoch
 
+    @takes_loading
     def batches(
         self,
         data: Data,
-        batch_size: int,
+        batch_size: int | None = None,
         *,
-        shuffle: bool = True,
+        shuffle: bool | None = None,
         drop_last: bool = False,
         collate_fn: Collate | None = None,
+        num_workers: int = 0,
+        prefetch_factor: int | None = None,
+        pin_memory: bool | None = None,
+        persistent_workers: bool = False,
+        timeout: float = 0,
+        worker_init_fn: InitFn | None = None,
     ) -> Iterator[Batch]:
         """Global batches of a data set, each sample once, in an order drawn from (seed, epoch).
 
+        The arguments are those of torch's DataLoader, and mean the same. Nothing of the result depends on who reads.
+
         Args:
-            data: a tuple of tensors or a TensorDataset (fast: one indexing a shard), or any data set with `len(data)`
-                and `data[index]`, whose samples are collated by `collate_fn`, shard by shard.
+            data: a tuple of tensors or a TensorDataset (fast: one indexing a shard, without workers), or any data set
+                with `len(data)` and `data[index]`, whose samples are collated by `collate_fn`, shard by shard. Or a
+                DataLoader, whose data set and arguments are taken, where it has no sampler of its own.
             batch_size: samples of the global batch, over all devices.
-            shuffle: if not, in the order of the data set. drop_last: leave out a last batch that is not full.
+            shuffle: True by default; if not, in the order of the data set. drop_last: leave out a last batch that is
+                not full.
+            num_workers: processes that read ahead of the steps, for each process of the run; 0: samples are read in
+                the step. In a job there are no more than its lease has CPUs beside those that train.
+            prefetch_factor: 2 by default; num_workers * prefetch_factor batches are read beyond the one in hand, and
+                no more are in memory. A process reads its own shards of them.
+            pin_memory: to a GPU by way of pinned memory, ahead of the step; False: without.
+            persistent_workers: they are there for the next pass over the same data set, as they are; else each pass
+                begins with new ones, which see what the program has changed in the data set.
+            timeout: seconds that a step waits for a shard; 0: without a limit.
+            worker_init_fn: called with the number of the worker, in each, before it reads.
 
         After a resume it goes on with the first sample that no step has used.
 
+        What the data set raises is raised by the step, with the index of the sample. A worker that dies is replaced,
+        and what it had is read again.
+
         Raises:
-            TypeError: the data set cannot be indexed. ValueError: `batch_size` below 1, no samples, or another
-                length than when the checkpoint was made, or the pass began.
+            TypeError: the data set cannot be indexed, or an argument of DataLoader that has no meaning here.
+            ValueError: `batch_size` below 1, no samples, or another length than when the checkpoint was made, or the
+                pass began; a DataLoader with an order of its own.
         """
-        whole_number("batch_size", batch_size, least=1)
-        reader = reader_of(data, collate_fn, self.device)
+        loading = Loading(
+            collate_fn, num_workers, prefetch_factor, pin_memory, persistent_workers, timeout, worker_init_fn
+        )
+        if isinstance(data, DataLoader):
+            if batch_size is not None or shuffle is not None or drop_last:
+                raise ValueError("batch_size, shuffle and drop_last of a DataLoader are its own: give its data set")
+            taken = understood(data, loading)
+            data, loading = taken.data, taken.loading
+            batch_size, shuffle, drop_last = taken.batch_size, taken.shuffle, taken.drop_last
+        elif batch_size is None:
+            raise TypeError("run.batches(data, batch_size): batch_size is missing")
+        size = whole_number("batch_size", batch_size, least=1)
+        reader = reader_of(data, loading.collate_fn)
         begun = self._plan.progress.begin_pass(len(reader))
         self._line.begin_pass(begun.length, begun.length if begun.finished else begun.done)
-        made = batches(
-            reader, begun, batch_size, shards=lambda: self._plan.shards, shuffle=shuffle, drop_last=drop_last
+
+        def cut_places(places: range) -> tuple[range, ...]:
+            parts = cut(len(places), self._plan.shards)
+            return tuple(range(places.start + part.start, places.start + part.stop) for part in parts)
+
+        first = begun.done
+
+        def cut_of(number: int) -> tuple[range, ...] | None:
+            places = begun.places(first + number * size, size, drop_last)
+            return None if places is None else cut_places(places)
+
+        fetch = self._loaders.fetch(
+            reader,
+            data,
+            (begun.key.fold_in("reading"), begun.length, begun.key if shuffle is not False else None),
+            cut_of,
+            lambda shards: assign(shards, self._team.size)[self._team.place],
+            loading,
         )
+        made = batches(begun, size, fetch, lambda: len(reader), cut_places, drop_last=drop_last)
         return self._reaching(made)
 
     def _reaching(self, made: Iterator[Batch]) -> Iterator[Batch]:
@@ -295,6 +361,7 @@ class Run:
                 generator.set_state(state)
             self._chance = []
 
+    @takes_loading
     def mean(
         self,
         fn: evaluation.Measure,
@@ -303,6 +370,12 @@ class Run:
         *,
         batch_size: int = 1024,
         collate_fn: Collate | None = None,
+        num_workers: int = 0,
+        prefetch_factor: int | None = None,
+        pin_memory: bool | None = None,
+        persistent_workers: bool = False,
+        timeout: float = 0,
+        worker_init_fn: InitFn | None = None,
     ) -> float:
         """The mean of a measure over a data set: each sample once, in evaluation mode, without gradients.
 
@@ -310,13 +383,18 @@ class Run:
             fn: called as `fn(model, *batch)`; returns one value for each sample, such as whether it is right, or
                 `(values, counts)`, whose sums are divided. Integers and booleans are counted exactly.
             batch_size: samples at a time; the last bits of a mean of floats depend on it, on nothing else.
+            num_workers, ...: as those of `batches`.
 
         >>> run = here(); model = torch.nn.Linear(2, 2)
         >>> x, y = torch.eye(2), torch.tensor([0, 1])
         >>> accuracy = run.mean(lambda m, x, y: m(x).argmax(1) == y, model, (x, y))
         """
-        return evaluation.mean(*self._sums(fn, model, data, batch_size, collate_fn))
+        loading = Loading(
+            collate_fn, num_workers, prefetch_factor, pin_memory, persistent_workers, timeout, worker_init_fn
+        )
+        return evaluation.mean(*self._sums(fn, model, data, batch_size, loading))
 
+    @takes_loading
     def sum(
         self,
         fn: evaluation.Measure,
@@ -325,22 +403,40 @@ class Run:
         *,
         batch_size: int = 1024,
         collate_fn: Collate | None = None,
+        num_workers: int = 0,
+        prefetch_factor: int | None = None,
+        pin_memory: bool | None = None,
+        persistent_workers: bool = False,
+        timeout: float = 0,
+        worker_init_fn: InitFn | None = None,
     ) -> float:
         """As `mean`, not divided: how many are right, the summed losses. An int where the values are."""
-        return self._sums(fn, model, data, batch_size, collate_fn)[0]
+        loading = Loading(
+            collate_fn, num_workers, prefetch_factor, pin_memory, persistent_workers, timeout, worker_init_fn
+        )
+        return self._sums(fn, model, data, batch_size, loading)[0]
 
     def _sums(
-        self, fn: evaluation.Measure, model: nn.Module, data: Data, batch_size: int, collate_fn: Collate | None
+        self, fn: evaluation.Measure, model: nn.Module, data: Data, batch_size: int, loading: Loading
     ) -> tuple[float, float]:
-        whole_number("batch_size", batch_size, least=1)
+        size = whole_number("batch_size", batch_size, least=1)
         check_model(model, self.device)
-        reader = reader_of(data, collate_fn, self.device)
+        reader = reader_of(data, loading.collate_fn)
+        key, length = self._plan.key("mean"), len(reader)
+        chunks = [range(start, min(start + size, length)) for start in range(0, length, size)]
+
+        def fetch(own: range) -> Fetch:
+            def cut_of(number: int) -> tuple[range, ...] | None:
+                return (chunks[number],) if number in own else None
+
+            return self._loaders.fetch(reader, data, (key, length, None), cut_of, range, loading)
+
         return evaluation.sums(
             fn,
             model,
-            reader,
-            batch_size=batch_size,
-            key=self._plan.key("mean"),
+            chunks,
+            fetch,
+            key=key,
             team=self._team,
             generators=generators_of(self.device),
             watch=self._line.measured,

@@ -26,8 +26,8 @@ from torch.utils.backend_registration import _DummyBackendModule, _setup_private
 
 import fanwise
 from fanwise.parallel import Run
-from fanwise.parallel.data.batches import Data
 from fanwise.parallel.data.order import Progress
+from fanwise.parallel.data.reading import Data
 from fanwise.parallel.plans import Plan
 from fanwise.parallel.process_settings.applied import surroundings
 from fanwise.parallel.supervisor.pools import own_pool

@@ -1,6 +1,12 @@
 """Data, cut into the shards of steps.
 
-order (quiet)   where a training is in its data; the order of an epoch
-batches         a data set's batches, read and collated shard by shard
-splitting       batches as trees of tensors: counted, cut, joined
+order (quiet)    where a training is in its data; the order of an epoch
+reading          a shard of a data set, sample by sample or by one indexing
+batches          a pass, batch by batch: where the shards of each come from
+loading          the arguments of a DataLoader; loaders: what a run has open of all this
+ahead (quiet)    which worker reads which shard
+workers, worker  processes that read ahead: as the run sees them, and from the inside
+parcels          how a shard comes from one
+transfer         how it comes to a device
+splitting        batches as trees of tensors: counted, cut, joined
 """

@@ -3,27 +3,22 @@
     data set --order from a key--> places --cut into shards--> read, collated --> Batch
 
 Each shard is read, and collated, by itself: so a shard is the same whether one process makes all of them or each makes
-its own, also with a `collate_fn` that pads to the longest. A tuple of tensors, and torch's TensorDataset, are read by
-one indexing a shard; any other map-style data set sample by sample, each with random streams of its own, from (seed,
-epoch, index), so that augmentation does not depend on who reads it.
+its own, also with a `collate_fn` that pads to the longest. It is read when a step asks for it, or ahead of that by a
+worker: the same code makes the same shard, from the same places of the order and the same random numbers.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import torch
-from torch import Tensor
-from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
 
-from ...tensor.random import permutation
-from ...tensor.random.keys import Key
-from ..rng import sample_streams
 from ..shards import cut
+from .ahead import Shard
 from .order import Pass
+from .reading import PassReader
 from .splitting import Content, arguments, joined, moved, part_of, samples_in
-
-Data = Dataset[Any] | Sequence[Any] | tuple[Tensor, ...] | Tensor  # Any: samples of the user's making
-Collate = Callable[[list[Any]], Content]  # Any: samples
+from .transfer import Transfer
+from .workers import LoaderWorkers
 
 
 class Batch:
@@ -77,132 +72,137 @@ def batch_of(content: Content, shards: int, device: torch.device) -> Batch:
     return Batch(tuple(map(len, ranges)), lambda index: moved(part_of(content, ranges[index]), device))
 
 
-class Reader(Protocol):
-    """Reads samples of a data set."""
+Cut = Callable[[int], tuple[range, ...] | None]  # the places of each shard of a batch; None: there is no such batch
 
-    def __len__(self) -> int: ...
 
-    def read(self, indices: Tensor, key: Key) -> Content:
-        """These samples as the content of one shard. What is random in it comes from `key` and the indices."""
+class Fetch(Protocol):
+    """Where the shards of a pass come from."""
+
+    def reach(self, batch: int) -> None:
+        """The loop has this batch in hand now."""
         ...
 
-    def order(self, indices: Tensor) -> Tensor:
-        """An order of the samples, where `read` wants its parts to be."""
+    def read(self, batch: int, shard: int, places: range) -> Content:
+        """A shard, on the device."""
+        ...
+
+    def close(self) -> None:
+        """The loop is over, well or not."""
         ...
 
 
-class TensorReader:
-    """Tensors with one row for each sample."""
+class InStep:
+    """Shards are read when a step asks for them."""
 
-    def __init__(self, tensors: Sequence[Tensor], single: bool) -> None:
-        self._tensors = tuple(tensors)
-        self._single = single
+    def __init__(self, source: PassReader, transfer: Transfer) -> None:
+        self._source = source
+        self._transfer = transfer
 
-    def __len__(self) -> int:
-        return samples_in(self._tensors)
+    def reach(self, batch: int) -> None:
+        pass
 
-    def read(self, indices: Tensor, key: Key) -> Content:
-        rows = tuple(tensor[indices] for tensor in self._tensors)
-        return rows[0] if self._single else rows
+    def read(self, batch: int, shard: int, places: range) -> Content:
+        return self._transfer.now(self._source.read(places))
 
-    def order(self, indices: Tensor) -> Tensor:
-        # Tensors of a GPU that are asked for with indices of the host would wait for it, batch by batch.
-        devices = {tensor.device for tensor in self._tensors}
-        return indices.to(devices.pop()) if len(devices) == 1 else indices
+    def close(self) -> None:
+        pass
 
 
-class SampleReader:
-    """A map-style data set: `len(data)` and `data[index]`."""
+class ByWorkers:
+    """Shards are read by workers, and brought to the device, before a step asks for them.
 
-    def __init__(self, data: Any, collate: Collate) -> None:  # Any: a Dataset, or anything with its two methods
-        self._data = data
-        self._collate = collate
-
-    def __len__(self) -> int:
-        return len(self._data)
-
-    def read(self, indices: Tensor, key: Key) -> Content:
-        samples = []
-        with sample_streams() as begin:
-            for index in indices.tolist():
-                begin(key.fold_in(index))
-                samples.append(self._data[index])
-            begin(key.fold_in("collate").fold_in(int(indices[0])))
-            return self._collate(samples)
-
-    def order(self, indices: Tensor) -> Tensor:
-        return indices
-
-
-class MovingReader:
-    """What another reader reads, on an accelerator."""
-
-    def __init__(self, reader: Reader, device: torch.device) -> None:
-        self._reader = reader
-        self._device = device
-
-    def __len__(self) -> int:
-        return len(self._reader)
-
-    def read(self, indices: Tensor, key: Key) -> Content:
-        return moved(self._reader.read(indices, key), self._device)
-
-    def order(self, indices: Tensor) -> Tensor:
-        return self._reader.order(indices)
-
-
-def reader_of(data: Data, collate_fn: Collate | None, device: torch.device) -> Reader:
-    """How to read `data`, for this device.
-
-    Raises:
-        TypeError: it has no length or cannot be indexed. ValueError: tensors of different lengths.
+    Args:
+        own: which shards of a batch, of so many, this process executes as things are now. Those that a step asked for
+            besides, as all of them where the program looks into the batch, are read ahead in the next batch, too.
+        ahead: batches beyond the one in hand. persists: the workers are there for the next pass.
     """
-    if isinstance(data, IterableDataset) or not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
-        raise TypeError(
-            f"the data must be a map-style data set, with len(data) and data[index], or a tuple of tensors; got "
-            f"{type(data).__name__}.\nThe order is made here, so give the data set itself, not a loader of it."
-        )
-    reader = _reader_of(data, collate_fn)
-    if len(reader) == 0:
-        raise ValueError("the data set has no samples")
-    return reader if device.type == "cpu" else MovingReader(reader, device)
 
+    def __init__(
+        self,
+        source: PassReader,
+        transfer: Transfer,
+        workers: LoaderWorkers,
+        cut_of: Cut,
+        own: Callable[[int], range],
+        *,
+        ahead: int,
+        persists: bool,
+    ) -> None:
+        self._source = source
+        self._transfer = transfer
+        self._workers = workers
+        self._cut_of = cut_of
+        self._own = own
+        self._ahead = ahead
+        self._persists = persists
+        self._batch = 0  # in hand
+        self._asked: set[int] = set()
+        self._moving: dict[Shard, Callable[[], Content]] = {}
+        self._is_over = False
 
-def _reader_of(data: Any, collate_fn: Collate | None) -> Reader:  # Any: whatever has a length and can be indexed
-    if collate_fn is not None:
-        return SampleReader(data, collate_fn)
-    if type(data) is TensorDataset:
-        return TensorReader(data.tensors, single=False)
-    if isinstance(data, Tensor):
-        return TensorReader([data], single=True)
-    if isinstance(data, tuple) and data and all(isinstance(member, Tensor) for member in data):
-        return TensorReader(data, single=False)
-    return SampleReader(data, default_collate)
+    def reach(self, batch: int) -> None:
+        self._batch = batch
+        self._workers.drop_before(batch)
+        self._moving = {shard: arrived for shard, arrived in self._moving.items() if shard[0] >= batch}
+        wanted: dict[Shard, tuple[range]] = {}
+        for number in range(batch, batch + self._ahead + 1):
+            if (cuts := self._cut_of(number)) is None:
+                break
+            shards = self._asked.union(self._own(len(cuts)))
+            wanted |= {(number, shard): (cuts[shard],) for shard in shards if cuts[shard]}
+        self._workers.want({shard: what for shard, what in wanted.items() if shard not in self._moving})
+        self._asked = set()
+        if self._transfer.is_needed:
+            self._begin_moving([shard for shard in wanted if shard[0] <= batch + 1])
+
+    def _begin_moving(self, shards: list[Shard]) -> None:
+        for shard in shards:
+            if shard not in self._moving and self._workers.is_there(shard):
+                self._moving[shard] = self._transfer.begin(self._workers.take(shard))
+
+    def read(self, batch: int, shard: int, places: range) -> Content:
+        if self._is_over or batch < self._batch:  # the loop has let go of it
+            return self._transfer.now(self._source.read(places))
+        self._asked.add(shard)
+        if (arrived := self._moving.pop((batch, shard), None)) is not None:
+            return arrived()
+        self._workers.want({(batch, shard): (places,)})
+        return self._transfer.now(self._workers.take((batch, shard)))
+
+    def close(self) -> None:
+        self._is_over = True
+        self._moving.clear()
+        if not self._persists:
+            self._workers.close()
 
 
 def batches(
-    reader: Reader, begun: Pass, batch_size: int, *, shards: Callable[[], int], shuffle: bool, drop_last: bool
+    begun: Pass,
+    batch_size: int,
+    fetch: Fetch,
+    length_now: Callable[[], int],
+    cut_places: Callable[[range], tuple[range, ...]],
+    *,
+    drop_last: bool,
 ) -> Iterator[Batch]:
     """The batches of a pass, from where it begins.
 
     Raises:
         ValueError: the data set does not have the length any more that it had when the pass began.
     """
-    # In the order of the data set nothing is drawn; reading by slices of arange is as fast.
-    order_N = permutation(begun.key, begun.length, engine="torch") if shuffle else torch.arange(begun.length)
-    order_N = reader.order(order_N)
-    reading = begun.key.fold_in("reading")
-    for places in begun.batches(batch_size, drop_last):
-        if len(reader) != begun.length:
-            raise ValueError(
-                f"the data set had {begun.length} samples when this pass began, and has {len(reader)} now.\n"
-                f"A pass shows every sample once, so its length must stay. Change it between two passes."
-            )
-        ranges = cut(len(places), shards())
+    try:
+        for number, places in enumerate(begun.batches(batch_size, drop_last)):
+            if (now := length_now()) != begun.length:
+                raise ValueError(
+                    f"the data set had {begun.length} samples when this pass began, and has {now} now.\n"
+                    f"A pass shows every sample once, so its length must stay. Change it between two passes."
+                )
+            ranges = cut_places(places)
+            fetch.reach(number)
 
-        def read(index: int, start: int = places.start, ranges: tuple[range, ...] = ranges) -> Content:
-            indices = order_N[start + ranges[index].start : start + ranges[index].stop]
-            return reader.read(indices, reading)
+            def read(index: int, number: int = number, ranges: tuple[range, ...] = ranges) -> Content:
+                return fetch.read(number, index, ranges[index])
 
-        last = begun.is_last(places, batch_size, drop_last)
-        yield Batch(tuple(map(len, ranges)), read, last)
+            yield Batch(tuple(map(len, ranges)), read, begun.is_last(places, batch_size, drop_last))
+    finally:
+        fetch.close()

@@ -39,13 +39,18 @@ class Pass:
     def batches(self, batch_size: int, drop_last: bool) -> Iterator[range]:
         """The places in the order that each batch takes, from where the pass begins."""
         while not self.finished:
-            stop = min(self.done + batch_size, self.length)
-            if stop == self.done or (drop_last and stop - self.done < batch_size):
+            places = self.places(self.done, batch_size, drop_last)
+            if places is None:
                 self.finished = True
                 return
-            self.ahead, self.used = stop, False
-            yield range(self.done, stop)
-            self.done, self.ahead = stop, None
+            self.ahead, self.used = places.stop, False
+            yield places
+            self.done, self.ahead = places.stop, None
+
+    def places(self, start: int, batch_size: int, drop_last: bool) -> range | None:
+        """The places that the batch beginning at `start` takes; None if there is no such batch."""
+        stop = min(start + batch_size, self.length)
+        return None if stop <= start or (drop_last and stop - start < batch_size) else range(start, stop)
 
     def is_last(self, places: range, batch_size: int, drop_last: bool) -> bool:
         """Whether no batch comes after this one."""

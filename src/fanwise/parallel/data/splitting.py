@@ -44,21 +44,21 @@ def part_of(content: Content, samples: range) -> Content:
     return tuple(part_of(value, samples) for value in content)
 
 
-def moved(content: Content, device: torch.device) -> Content:
+def moved(content: Content, device: torch.device, *, pin: bool = True) -> Content:
     """The content on an accelerator, by way of pinned memory, so that nobody waits; for a CPU device as it is."""
     if device.type == "cpu":
         return content
     if isinstance(content, Tensor):
-        return _moved(content, device)
+        return _moved(content, device, pin)
     if isinstance(content, Mapping):
-        return {name: moved(value, device) for name, value in content.items()}
+        return {name: moved(value, device, pin=pin) for name, value in content.items()}
     if isinstance(content, list | tuple) and not _is_column(content):
-        return tuple(moved(value, device) for value in content)
+        return tuple(moved(value, device, pin=pin) for value in content)
     return content.to(device) if hasattr(content, "to") else content  # what a collate_fn has made
 
 
-def _moved(tensor: Tensor, device: torch.device) -> Tensor:
-    if device.type == "cuda" and tensor.device.type == "cpu" and tensor.layout == torch.strided:
+def _moved(tensor: Tensor, device: torch.device, pin: bool) -> Tensor:
+    if pin and device.type == "cuda" and tensor.device.type == "cpu" and tensor.layout == torch.strided:
         # torch keeps this memory until the copy is done, and then for the next one.
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)

@@ -25,8 +25,14 @@ _ANSWER_S = 0.5
 _QUIET_S = 0.03
 _MOST_LINES = 60
 _NUMBER_BYTES = 8
-# Below the training function, and below what sends its result back.
-_OURS = ("/fanwise/parallel/supervisor/ranks.py", "/fanwise/parallel/running.py", "/fanwise/pool/worker.py")
+# Below the training function, and below what sends its result back; below a sample that is being read.
+_OURS = (
+    "/fanwise/parallel/supervisor/ranks.py",
+    "/fanwise/parallel/running.py",
+    "/fanwise/pool/worker.py",
+    "/fanwise/parallel/data/reading.py",
+    "/fanwise/parallel/data/worker.py",
+)
 
 _STATES = {
     "R": "It is computing",

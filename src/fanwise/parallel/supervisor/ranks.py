@@ -55,6 +55,7 @@ class Orders:
         reduce: "exact" or "fast".
         exchange: how gradients go through the shared memory; other than "auto" for tests.
         switches: what the program has set for its own process. verify: see `fanwise.run`.
+        spare_cpus: that are leased for workers that read data; None: there is no lease.
         drawn: seconds until the progress is first shown, and between two times. name: of the training function.
     """
 
@@ -78,6 +79,7 @@ class Orders:
     exchange: Exchange
     switches: Values
     verify: int
+    spare_cpus: int | None
 
 
 def main(train: Callable[[Run], Any], orders: Orders) -> Any:  # Any: what the user's function returns
@@ -122,6 +124,7 @@ def _train(train: Callable[[Run], Any], orders: Orders, speaker: Speaker) -> Any
         names=lambda: [name for rank in member.members for name in orders.names[rank]],
         outside=Outside(train),
         verify=orders.verify,
+        spare_cpus=orders.spare_cpus,
     )
     if orders.joins:
         run.restore_state(read_state(memory), "the run that it joins")

@@ -72,6 +72,7 @@ class Settings:
     `step_timeout_s`: how long the others wait for a process. None: without a limit.
     `notice`: what is said on the screen, once.
     `exchange`: how gradients go through the shared memory; other than "auto" for tests.
+    `spare_cpus`: that are leased for workers of each process that read data; None: there is no lease.
     """
 
     devices: tuple[tuple[str, ...], ...]
@@ -89,6 +90,7 @@ class Settings:
     gpus: int | float = 0
     called: tuple[tuple[str, str], ...] = ()
     exchange: Exchange = "auto"
+    spare_cpus: int | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -231,6 +233,7 @@ class Supervisor:
             exchange=settings.exchange,
             switches=self._switches,
             verify=settings.verify,
+            spare_cpus=settings.spare_cpus,
         )
         try:
             needs = self._pool.needs(cpus=settings.threads, gpus=settings.gpus)

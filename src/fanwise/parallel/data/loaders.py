@@ -1,0 +1,79 @@
+"""The loops over data that a run has under way, and the workers that read for them.
+
+Each loop has workers of its own, or takes those that a loop before it has left for it. When the run is over, well or
+not, none is left.
+"""
+
+import weakref
+from collections.abc import Callable
+
+import torch
+
+from ...tensor.random.keys import Key
+from .batches import ByWorkers, Cut, Fetch, InStep
+from .loading import Loading, workers_within
+from .reading import PassReader, Reader, TensorReader
+from .transfer import Transfer
+from .workers import LoaderWorkers
+
+
+class Loaders:
+    """See the module.
+
+    Args:
+        spare_cpus: how many a job has leased for workers of this process; None: there is no lease.
+    """
+
+    def __init__(self, device: torch.device, spare_cpus: int | None) -> None:
+        self._device = device
+        self._spare_cpus = spare_cpus
+        self._kept: dict[tuple[object, ...], LoaderWorkers] = {}
+        self._open: weakref.WeakSet[ByWorkers] = weakref.WeakSet()
+
+    def fetch(
+        self,
+        reader: Reader,
+        data: object,
+        begun: tuple[Key, int, Key | None],
+        cut_of: Cut,
+        own: Callable[[int], range],
+        loading: Loading,
+    ) -> Fetch:
+        """Where the shards of a pass come from.
+
+        Args:
+            data: what `reader` reads. begun: the pass, as `PassReader.begin` takes it.
+            cut_of: the places of the shards of a batch. own: which of so many shards this process executes.
+        """
+        source = PassReader(reader)
+        source.begin(*begun)
+        transfer = Transfer(self._device, pin=loading.pin_memory is not False)
+        count = 0
+        if loading.num_workers and not isinstance(reader, TensorReader):
+            count = workers_within(loading.num_workers, self._spare_cpus)
+        if not count:
+            return InStep(source, transfer)
+        workers = self._workers(reader, data, count, loading)
+        workers.begin(*begun)
+        persists = loading.persistent_workers
+        made = ByWorkers(source, transfer, workers, cut_of, own, ahead=loading.ahead, persists=persists)
+        self._open.add(made)
+        return made
+
+    def _workers(self, reader: Reader, data: object, count: int, loading: Loading) -> LoaderWorkers:
+        init, timeout_s = loading.worker_init_fn, loading.timeout
+        name = (id(data), count, id(loading.collate_fn), id(init), timeout_s)
+        if loading.persistent_workers and name in self._kept:
+            return self._kept[name]
+        made = LoaderWorkers(PassReader(reader), count, init=init, timeout_s=timeout_s)
+        if loading.persistent_workers:
+            self._kept[name] = made  # whose reader keeps the data set, so that its id is nobody else's
+        return made
+
+    def close(self) -> None:
+        """End all workers. Blocks until they are gone: for a sample, and for 2 s at most."""
+        for each in list(self._open):
+            each.close()
+        for workers in self._kept.values():
+            workers.close()
+        self._kept.clear()

@@ -1,0 +1,191 @@
+"""How a data set is read: the arguments of torch's DataLoader, as `run.batches` and `run.mean` take them.
+
+    Loading(num_workers=2, prefetch_factor=4, ...)      checked;    understood(loader) --> its data set, and the same
+
+Names and meanings are those of DataLoader. What has no meaning here, since the order is made by the run, is refused
+with what to do instead, by name or in a DataLoader that is given in place of its data set.
+"""
+
+import functools
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ParamSpec, TypeVar
+
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    default_collate,
+)
+
+from ...base.nearest import did_you_mean
+from ...pool.current import current, in_job
+from ..checks.checking import whole_number
+from .reading import Collate
+from .worker import InitFn
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_log = logging.getLogger(__name__)
+
+_PREFETCH_FACTOR = 2
+
+_INSTEAD = {
+    "sampler": "the order is made here, from (seed, epoch), so that it is the same on any number of devices: "
+    "shuffle=True, or a data set whose data[index] is in the order that you want, and shuffle=False",
+    "batch_sampler": "batches are cut here: batch_size=, drop_last=, and shuffle=",
+    "generator": "all random numbers come from the seed of the run: fanwise.run(train, seed=...)",
+    "multiprocessing_context": "workers are forks of the process that trains; leave it out",
+    "in_order": "batches come in order, whoever reads them; leave it out",
+    "pin_memory_device": "batches are brought to run.device; leave it out",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """How the samples of a data set become shards. `worker_init_fn` is called with the number of each worker."""
+
+    collate_fn: Collate | None = None
+    num_workers: int = 0
+    prefetch_factor: int | None = None
+    pin_memory: bool | None = None
+    persistent_workers: bool = False
+    timeout: float = 0
+    worker_init_fn: InitFn | None = field(default=None)
+
+    def __post_init__(self) -> None:
+        whole_number("num_workers", self.num_workers, least=0)
+        if self.prefetch_factor is not None:
+            whole_number("prefetch_factor", self.prefetch_factor, least=1)
+        if isinstance(self.timeout, bool) or not isinstance(self.timeout, int | float) or not self.timeout >= 0:
+            raise ValueError(f"timeout is a number of seconds, 0 for no limit, got {self.timeout!r}")
+        for name in ("pin_memory", "persistent_workers"):
+            if not isinstance(getattr(self, name), bool | None):
+                raise TypeError(f"{name} is True or False, got {getattr(self, name)!r}")
+        if not self.num_workers:
+            for name in ("prefetch_factor", "persistent_workers", "timeout", "worker_init_fn"):
+                if getattr(self, name):
+                    raise ValueError(
+                        f"{name}={getattr(self, name)!r} is about workers, and num_workers is 0: say num_workers=2, or "
+                        f"leave {name} out"
+                    )
+
+    @property
+    def ahead(self) -> int:
+        """Batches that are read beyond the one in hand."""
+        return self.num_workers * (self.prefetch_factor or _PREFETCH_FACTOR)
+
+
+@dataclass(frozen=True, slots=True)
+class Understood:
+    """What a DataLoader says of itself."""
+
+    data: Any  # Any: its data set
+    batch_size: int
+    shuffle: bool | None
+    drop_last: bool
+    loading: Loading
+
+
+def understood(loader: "DataLoader[Any]", given: "Loading") -> Understood:
+    """What a DataLoader says: its data set and arguments; its batches are global ones, over all devices.
+
+    Raises:
+        ValueError: it has an order or batches of its own; or arguments are given beside it.
+    """
+    if given != Loading():
+        raise ValueError("the arguments of a DataLoader are its own: give them to the DataLoader, or give its data set")
+    _refuse(generator=loader.generator, multiprocessing_context=loader.multiprocessing_context)
+    _refuse(pin_memory_device=getattr(loader, "pin_memory_device", None) or None)
+    if not getattr(loader, "in_order", True):
+        _refuse(in_order=False)
+    if loader.batch_size is None or (
+        not isinstance(loader.dataset, IterableDataset) and type(loader.batch_sampler) is not BatchSampler
+    ):
+        raise _refused("batch_sampler", "a DataLoader with batches of its own")
+    return Understood(
+        loader.dataset,
+        loader.batch_size,
+        _shuffles(loader),
+        loader.drop_last,
+        Loading(
+            None if loader.collate_fn is default_collate else loader.collate_fn,
+            loader.num_workers,
+            loader.prefetch_factor,
+            loader.pin_memory or None,
+            loader.persistent_workers,
+            loader.timeout,
+            loader.worker_init_fn,
+        ),
+    )
+
+
+def _shuffles(loader: "DataLoader[Any]") -> bool | None:
+    if isinstance(loader.dataset, IterableDataset):
+        return None
+    sampler = loader.sampler
+    if type(sampler) is SequentialSampler:
+        return False
+    if type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == len(loader.dataset):  # type: ignore[arg-type]  # sized
+        _refuse(generator=sampler.generator)
+        return True
+    raise _refused("sampler", f"a DataLoader with a {type(sampler).__name__}")
+
+
+def _refuse(**values: object) -> None:
+    for name, value in values.items():
+        if value is not None:
+            raise _refused(name, f"a DataLoader with {name}={value!r}")
+
+
+def _refused(name: str, what: str) -> ValueError:
+    return ValueError(f"{what} is not taken over: {_INSTEAD[name]}.\n  right:  run.batches(data, batch_size, ...)")
+
+
+def takes_loading(method: Callable[P, R]) -> Callable[P, R]:
+    """Decorates a method that takes the arguments of `Loading`: others of DataLoader are refused, with what to do."""
+    known = [*method.__annotations__]
+
+    @functools.wraps(method)
+    def checked(*args: P.args, **options: P.kwargs) -> R:
+        for name in options:
+            if name in _INSTEAD:
+                raise TypeError(f"run.{method.__name__} takes no {name}=: {_INSTEAD[name]}")
+            if name not in known:
+                raise TypeError(f"run.{method.__name__} has no option {name!r}{did_you_mean(name, known)}")
+        return method(*args, **options)
+
+    return checked
+
+
+def spare_cpus(threads: int, processes: int = 1) -> int | None:
+    """CPUs of the lease of this job that workers of each process of a run may use; None: this is no job.
+
+    Args:
+        threads: that each process of the run computes with.
+    """
+    if not in_job():
+        return None
+    return max(0, current().cpus // processes - threads)
+
+
+def workers_within(asked: int, spare: int | None) -> int:
+    """How many workers there are: as many as asked for, and in a job as many as its lease has CPUs that do not train.
+
+    Args:
+        spare: those CPUs; None: there is no lease.
+    """
+    if spare is None or asked <= spare:
+        return asked
+    _log.warning(
+        "num_workers=%d, and the CPUs that this job has leased leave %d for workers in each process of the run: %s. "
+        "The batches are the same. Lease one CPU for each worker beside those that train.",
+        asked,
+        spare,
+        f"there are {spare}" if spare else "samples are read in the step",
+    )
+    return spare

@@ -1,0 +1,168 @@
+"""Reading the samples of a data set: a shard of a batch, collated.
+
+A tuple of tensors, and torch's TensorDataset, are read by one indexing a shard; any other map-style data set sample by
+sample, each with random streams of its own, from (seed, epoch, index), so that augmentation does not depend on who
+reads it, nor when.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
+
+from ...tensor.random import permutation
+from ...tensor.random.keys import Key
+from ..rng import sample_streams
+from .splitting import Content, samples_in
+
+# Any: samples of the user's making
+Data = Dataset[Any] | Sequence[Any] | tuple[Tensor, ...] | Tensor | DataLoader[Any]
+Collate = Callable[[list[Any]], Content]  # Any: samples
+
+
+class Reader(Protocol):
+    """Reads samples of a data set."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, indices: Tensor, key: Key) -> Content:
+        """These samples as the content of one shard. What is random in it comes from `key` and the indices."""
+        ...
+
+    def order(self, indices: Tensor) -> Tensor:
+        """An order of the samples, where `read` wants its parts to be."""
+        ...
+
+
+class TensorReader:
+    """Tensors with one row for each sample."""
+
+    def __init__(self, tensors: Sequence[Tensor], single: bool) -> None:
+        self._tensors = tuple(tensors)
+        self._single = single
+
+    def __len__(self) -> int:
+        return samples_in(self._tensors)
+
+    def read(self, indices: Tensor, key: Key) -> Content:
+        rows = tuple(tensor[indices] for tensor in self._tensors)
+        return rows[0] if self._single else rows
+
+    def order(self, indices: Tensor) -> Tensor:
+        # Tensors of a GPU that are asked for with indices of the host would wait for it, batch by batch.
+        devices = {tensor.device for tensor in self._tensors}
+        return indices.to(devices.pop()) if len(devices) == 1 else indices
+
+
+class SampleReader:
+    """A map-style data set: `len(data)` and `data[index]`.
+
+    Samples are read with one thread, wherever that is: a sum over several threads is another one.
+
+    Attributes:
+        watch: told the index of each sample before it is read.
+    """
+
+    def __init__(self, data: Any, collate: Collate) -> None:  # Any: a Dataset, or anything with its two methods
+        self._data = data
+        self._collate = collate
+        self.watch: Callable[[int], None] = _nobody
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def read(self, indices: Tensor, key: Key) -> Content:
+        samples = []
+        with sample_streams() as begin, one_thread():
+            for index in indices.tolist():
+                begin(key.fold_in(index))
+                self.watch(index)
+                with _noted(index):
+                    samples.append(self._data[index])
+            begin(key.fold_in("collate").fold_in(int(indices[0])))
+            return self._collate(samples)
+
+    def order(self, indices: Tensor) -> Tensor:
+        return indices
+
+
+def _nobody(index: int) -> None:
+    """Watches nothing."""
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """torch computes with one thread in this block."""
+    threads = torch.get_num_threads()
+    if threads == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@contextmanager
+def _noted(index: int) -> Iterator[None]:
+    """What is raised in this block says which sample it was."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"while sample {index} of the data set was read")
+        raise
+
+
+class PassReader:
+    """One pass over a data set: what lies at these places of its order. The same in a worker as in the step."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    def begin(self, key: Key, length: int, order: Key | None) -> None:
+        """A pass over so many samples begins. Samples draw from `key`, their order from `order`; None: as they lie."""
+        # In the order of the data set nothing is drawn; reading by slices of arange is as fast.
+        order_N = torch.arange(length) if order is None else permutation(order, length, engine="torch")
+        self._order_N = self._reader.order(order_N)
+        self._key = key
+
+    def read(self, places: range) -> Content:
+        return self._reader.read(self._order_N[places.start : places.stop], self._key)
+
+    def watched(self, watch: Callable[[int], None]) -> None:
+        """`watch` is told the index of each sample before it is read, where samples are read one by one."""
+        if isinstance(self._reader, SampleReader):
+            self._reader.watch = watch
+
+
+def reader_of(data: Data, collate_fn: Collate | None) -> Reader:
+    """How to read `data`.
+
+    Raises:
+        TypeError: it has no length or cannot be indexed. ValueError: tensors of different lengths.
+    """
+    if isinstance(data, IterableDataset) or not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
+        raise TypeError(
+            f"the data must be a map-style data set, with len(data) and data[index], or a tuple of tensors; got "
+            f"{type(data).__name__}.\nThe order is made here, so give the data set itself, not a loader of it."
+        )
+    reader = _reader_of(data, collate_fn)
+    if len(reader) == 0:
+        raise ValueError("the data set has no samples")
+    return reader
+
+
+def _reader_of(data: Any, collate_fn: Collate | None) -> Reader:  # Any: whatever has a length and can be indexed
+    if collate_fn is not None:
+        return SampleReader(data, collate_fn)
+    if type(data) is TensorDataset:
+        return TensorReader(data.tensors, single=False)
+    if isinstance(data, Tensor):
+        return TensorReader([data], single=True)
+    if isinstance(data, tuple) and data and all(isinstance(member, Tensor) for member in data):
+        return TensorReader(data, single=False)
+    return SampleReader(data, default_collate)

@@ -202,6 +202,15 @@ def test_one_network_is_trained_on_any_number_of_devices_with_the_same_bits(run_
     assert output.endswith("same bits: True\n")
 
 
+def test_a_gan_with_a_loop_of_its_own_has_the_same_bits_on_one_device_and_two(
+    run_example: Callable[[str], str],
+) -> None:
+    output = run_example("own_backward")
+    epochs = re.findall(r"^epoch 0: critic \d\.\d{3}, maker \d\.\d{3}$", output, re.M)
+    assert len(epochs) == 2 and epochs[0] == epochs[1], output
+    assert output.endswith("the same bits on one device and on two\n"), output
+
+
 def test_the_best_trial_of_a_search_on_two_devices_is_the_same_on_one(run_example: Callable[[str], str]) -> None:
     output = run_example("tune_data_parallel")
     assert len(re.findall(r"^trial \d completed: validation_error=", output, re.M)) == 2, output

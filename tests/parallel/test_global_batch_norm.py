@@ -22,7 +22,8 @@ from fanwise.parallel.batch_norm.moments import Moments, merge, moments_of
 from fanwise.parallel.batch_norm.relay import Relay
 from fanwise.parallel.data.splitting import part_of
 from fanwise.parallel.replica.gradients import Partial, add
-from fanwise.parallel.replica.replicas import LocalDevice, ShardWork, replica_of
+from fanwise.parallel.replica.reach import reach_of
+from fanwise.parallel.replica.replicas import LocalDevice, Replica, ShardWork
 from fanwise.parallel.shards import Node, cut, total
 from fanwise.parallel.teams.team import Alone
 from fanwise.tensor.random.keys import Key
@@ -52,7 +53,7 @@ class Trainer:
     def __init__(self, model: nn.Module, loss_fn: LossFn = losses, autocast: torch.dtype | None = None) -> None:
         self.model = model
         params = list(model.parameters())
-        self.replica = replica_of(model, loss_fn, autocast=autocast)
+        self.replica = Replica(model, reach_of(model, [loss_fn]), loss_fn, autocast=autocast)
         self.optimizer = torch.optim.SGD(params, 0.1, momentum=0.9) if params else None
 
     def nodes(
@@ -85,7 +86,7 @@ class Trainer:
 
 def plain_step(trainer: Trainer, batch: Any) -> None:
     """The same over the whole batch, with torch's own layers."""
-    assert trainer.optimizer is not None
+    assert trainer.optimizer is not None and trainer.replica.loss_fn is not None
     result = trainer.replica.loss_fn(trainer.model, *batch)
     (result[0].sum() / result[1] if isinstance(result, tuple) else result.mean()).backward()
     trainer.optimizer.step()

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from fanwise.parallel.batch_norm import TogetherDevice, check_batch_norm
 from fanwise.parallel.replica.gradients import add
-from fanwise.parallel.replica.replicas import ShardWork, replica_of
+from fanwise.parallel.replica.reach import reach_of
+from fanwise.parallel.replica.replicas import Replica, ShardWork
 from fanwise.parallel.shards import cut, total
 from fanwise.parallel.teams.team import Alone
 from fanwise.tensor.random.keys import Key
@@ -56,7 +57,7 @@ class Bench:
     def __init__(self, loss_fn: LossFn, exchange: Any = None, model: nn.Module | None = None) -> None:  # Any: one
         self.model = Keeps() if model is None else model
         self.params = list(self.model.parameters())
-        self.replica = replica_of(self.model, loss_fn)
+        self.replica = Replica(self.model, reach_of(self.model, [loss_fn]), loss_fn)
         self.device = TogetherDevice(self.replica, exchange or Alone())
 
     def step(self) -> list[Tensor | None]:

@@ -37,7 +37,7 @@ def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 def training(optimizer: str, **options: float) -> Callable[[Run], tuple[list[Tensor], int]]:
     def train(run: Run) -> tuple[list[Tensor], int]:
         model = with_everything()
-        step = run.step(model, OPTIMIZERS[optimizer](model), losses, **options)  # type: ignore[arg-type]  # mixed
+        step = run.step(model, OPTIMIZERS[optimizer](model), losses, **options)  # type: ignore[call-overload]  # mixed
         seen = [step(batch) for _ in run.epochs(EPOCHS) for batch in run.batches((X, Y), B)]
         return [*model.state_dict().values(), *seen], run.executions
 

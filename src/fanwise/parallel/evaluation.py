@@ -82,7 +82,7 @@ def measured(result: Any, samples: int) -> tuple[float, float]:  # Any: what the
     if isinstance(result, tuple) and len(result) == 2:
         return _sum(result[0]), _sum(result[1])
     value = _sum(result)
-    check_rows(result, samples, "fn")
+    check_rows(result, samples, "fn got {} samples and returned")
     return value, result.numel()
 
 

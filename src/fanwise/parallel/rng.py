@@ -136,7 +136,14 @@ def _set_state(generator: Generator, state: Any) -> None:  # Any: as above
 @contextmanager
 def all_streams(key: Key, generators: Sequence[torch.Generator] = _OF_CPU) -> Iterator[None]:
     """As `stream`, with Python's and numpy's."""
-    with stream(key, generators), _host_streams():
+    with stream(key, generators), host_streams(key):
+        yield
+
+
+@contextmanager
+def host_streams(key: Key) -> Iterator[None]:
+    """Python's and numpy's global streams begin with `key` in this block, and are as before after it."""
+    with _host_streams():
         _begin_on_host(key)
         yield
 

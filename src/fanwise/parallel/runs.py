@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, overload
 
 import torch
 from torch import nn
@@ -28,9 +28,16 @@ from .checkpoints import files
 from .checkpoints.files import Writer
 from .checkpoints.snapshots import snapshot
 from .checks import habits
-from .checks.checking import check_model, check_optimizer, check_precision, check_same, check_step, whole_number
+from .checks.checking import (
+    check_model,
+    check_optimizer,
+    check_own_loop,
+    check_precision,
+    check_same,
+    check_step,
+    whole_number,
+)
 from .checks.outside import Outside
-from .checks.parts import Parts
 from .checks.verifying import Verifier
 from .data.batches import Batch, Fetch, batches
 from .data.loaders import Loaders
@@ -40,11 +47,14 @@ from .data.worker import InitFn
 from .optimizers.placement import Placement, Placements
 from .plans import Plan
 from .progress.line import NoScreen, ProgressLine, Screen
-from .replica.replicas import Device, LocalDevice, LossFn, replica_of
+from .replica.reach import reach_of
+from .replica.replicas import Device, LocalDevice, LossFn, Replica
 from .rng import generators_of
 from .shards import assign, cut
 from .step.execution import Execution
 from .step.loss_scale import LossScale
+from .step.manual import ManualStep
+from .step.open_loop import OpenLoop
 from .step.stepping import Step
 from .teams.team import Alone, Sums, Team
 
@@ -87,7 +97,8 @@ class Run:
         self.rows: list[dict[str, float | int]] = []
         self._plan = plan
         self._fixed = fixed  # what the user asked for by name, so that a checkpoint must agree
-        self._steps: list[Step] = []
+        self._steps: list[Step | ManualStep] = []
+        self._loop = OpenLoop()
         self._dropped: list[set[int]] = []  # of steps: ids of parameters whose gradients they have dropped
         self._placements = Placements()
         self._step_sums: dict[Placement, Sums] = {}  # of steps
@@ -164,6 +175,7 @@ class Run:
         """Shards executed so far by all steps."""
         return sum(step.executions for step in self._steps)
 
+    @overload
     def step(
         self,
         model: nn.Module,
@@ -177,73 +189,123 @@ class Run:
         batch_norm: BatchNorm = "shard",
         mean_buffers: Sequence[str] = (),
         also: Sequence[nn.Module] = (),
-    ) -> Step:
+    ) -> Step: ...
+
+    @overload
+    def step(
+        self,
+        model: nn.Module | Sequence[nn.Module],
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+        *,
+        loss_scale: LossScale | None = None,
+        mean_buffers: Sequence[str] = (),
+        also: Sequence[nn.Module] = (),
+    ) -> ManualStep: ...
+
+    def step(
+        self,
+        model: nn.Module | Sequence[nn.Module],
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+        loss_fn: LossFn | None = None,
+        *,
+        clip_norm: float | None = None,
+        accumulate: int = 1,
+        autocast: torch.dtype | None = None,
+        loss_scale: LossScale | None = None,
+        batch_norm: BatchNorm = "shard",
+        mean_buffers: Sequence[str] = (),
+        also: Sequence[nn.Module] = (),
+    ) -> Step | ManualStep:
         """How to make one step of training; call what it returns with each batch.
 
+        Without `loss_fn` the loop over the shards of a batch is the program's own, for what needs its own backward: see
+        `ManualStep`.
+
         Args:
-            model: on `run.device`, without a wrapper. optimizer: of its parameters.
+            model: on `run.device`, without a wrapper. optimizer: of its parameters. Without `loss_fn` also several of
+                each: one loop then has the gradients of all models, and one update calls all optimizers.
             loss_fn: called as `loss_fn(model, *batch)` for each shard; returns one loss for each sample (or more,
                 first axis the sample), or `(losses, counts)`, or one mean. The gradient is that of the sum of all
                 losses over the sum of all counts of the global batch. Each shard draws from
                 streams of its own, of torch, numpy and Python, also from generators of the program that it names.
-            clip_norm: the gradient of the whole batch is scaled down to this 2-norm.
+            clip_norm: the gradient of the whole batch is scaled down to this 2-norm; what it was is `step.grad_norm`.
+                math.inf only measures it.
             accumulate: batches to one update. The last batch of a pass of `run.batches` always ends with one.
             autocast: torch.bfloat16 or torch.float16 for mixed precision. float16 differentiates a scaled loss, and
                 leaves an update out when a gradient is not finite.
-            loss_scale: of float16, with other settings than those of `LossScale()`.
+            loss_scale: of float16, with other settings than those of `LossScale()`. Without `loss_fn` it is what scales
+                the losses that `step.backward` is given.
             batch_norm: "shard" normalises each shard by itself. "global" takes the statistics of the whole batch, in
                 the forward and the backward pass: what one pass over it would give. Two exchanges a layer, and the
                 activations of all shards of a process in memory at once.
             mean_buffers: names of buffers that the mean over the shards is right for, besides those of batch
                 normalisation; others have to be the same after every shard.
             also: modules that the loss calls besides the model, where the run does not find them itself, in what
-                `loss_fn` names: their buffers are looked after as those of the model.
+                `loss_fn`, or the function of the loop, names: their buffers are looked after as those of the model.
 
         Raises:
             ValueError: a parameter is elsewhere, not the model's, or not made yet; a model in a wrapper, or made
                 outside of the training function; an optimizer that calls the loss itself; `clip_norm` or `accumulate`
-                not positive; a `loss_scale` without float16; an unknown `batch_norm`, or "global" for a compiled model.
+                not positive; a `loss_scale` without float16; an unknown `batch_norm`, or "global" for a compiled model;
+                without `loss_fn` what only a step with one can do.
         """
-        check_model(model, self.device)
+        self._loop.check("run.step")
+        # Several are for loops of the program's own; what is no model or optimizer is refused below.
+        models: list[Any] = _several(model) if loss_fn is None else [model]
+        optimizers: list[Any] = _several(optimizer) if loss_fn is None else [optimizer]
+        if loss_fn is None:
+            check_own_loop(
+                models, optimizers, clip_norm=clip_norm, accumulate=accumulate, autocast=autocast, batch_norm=batch_norm
+            )
+        whole = models[0] if len(models) == 1 else nn.ModuleList(models)
+        check_model(whole, self.device)
         if self._outside is not None:
-            self._outside.check_model(model)
-        check_optimizer(optimizer, model)
-        check_precision(autocast, loss_scale, model)
-        check_batch_norm(batch_norm, model)
+            self._outside.check_model(whole)
+        for each in optimizers:
+            check_optimizer(each, whole, has_closure=loss_fn is None)
+        in_float16 = autocast is torch.float16 or (loss_fn is None and loss_scale is not None)
+        check_precision(torch.float16 if in_float16 else autocast, loss_scale, whole)
+        check_batch_norm(batch_norm, whole)
         check_step(clip_norm, accumulate)
-        self._register(_free_name("model", self._objects, model), model)
-        self._register(_free_name("optimizer", self._objects, optimizer), optimizer)
-        replica = replica_of(
-            model, loss_fn, autocast=autocast, also=also, mean_buffers=mean_buffers, device=self.device
-        )
-        # Shards that are normalised together are one device's: they are all under way at once.
-        local: list[Device] = (
-            [TogetherDevice(replica, self._team)]
-            if batch_norm == "global"
-            else [LocalDevice(replica) for _ in self.devices]
-        )
+        for part in models:
+            self._register(_free_name("model", self._objects, part), part)
+        for each in optimizers:
+            self._register(_free_name("optimizer", self._objects, each), each)
+        reach = reach_of(whole, [] if loss_fn is None else [loss_fn], also)
+        replica = Replica(whole, reach, loss_fn, autocast=autocast, mean_buffers=mean_buffers, device=self.device)
         number = len(self._steps)
         check_same(self._team, replica.modules)
-        scale = (loss_scale or LossScale()) if autocast is torch.float16 else None
-        in_parts = accumulate == 1 and clip_norm is None and not scale
-        placement = self._placements.of(replica.params, optimizer, in_parts=in_parts)
-        if placement not in self._step_sums:
-            self._step_sums[placement] = self._team.sums(replica.params, placement)
+        scale = (loss_scale or LossScale()) if in_float16 else None
+        in_parts = loss_fn is not None and accumulate == 1 and clip_norm is None and not scale
+        placements = [self._placements.of(replica.params, each, in_parts=in_parts) for each in optimizers]
+        if placements[0] not in self._step_sums:
+            self._step_sums[placements[0]] = self._team.sums(replica.params, placements[0])
         execution = Execution(
             self._plan,
             replica,
-            Parts(replica.modules, optimizer),
+            optimizers,
             self._team,
-            self._step_sums[placement],
+            self._step_sums[placements[0]],
             self._state_here,
             number=number,
             line=self._line,
             verifier=Verifier(
-                self._team, replica, optimizer, number=number, every=self._verify, repeats=batch_norm == "shard"
+                self._team, replica, optimizers, number=number, every=self._verify, repeats=batch_norm == "shard"
             ),
+            loop=self._loop,
             loss_scale=scale,
         )
-        made = Step(execution, placement, local, clip_norm=clip_norm, accumulate=accumulate)
+        made: Step | ManualStep
+        if loss_fn is None:
+            made = ManualStep(execution, placements, reach)
+        else:
+            # Shards that are normalised together are one device's: they are all under way at once.
+            local: list[Device] = (
+                [TogetherDevice(replica, self._team)]
+                if batch_norm == "global"
+                else [LocalDevice(replica) for _ in self.devices]
+            )
+            made = Step(execution, placements[0], loss_fn, local, clip_norm=clip_norm, accumulate=accumulate)
         self._steps.append(made)
         self._dropped.append(replica.dropped)
         self._register(_free_name("step", self._objects, made), made)
@@ -419,6 +481,7 @@ class Run:
     def _sums(
         self, fn: evaluation.Measure, model: nn.Module, data: Data, batch_size: int, loading: Loading
     ) -> tuple[float, float]:
+        self._loop.check("run.mean or run.sum")
         size = whole_number("batch_size", batch_size, least=1)
         check_model(model, self.device)
         reader = reader_of(data, loading.collate_fn)
@@ -450,6 +513,7 @@ class Run:
         Raises:
             TrialStopped: the trial is to end. TypeError, ValueError: a value is no number, or there are none.
         """
+        self._loop.check("run.report")
         values = plain_metrics(metrics)
         self.rows.append(values)
         if self._team.report(values) != "CONTINUE":
@@ -505,6 +569,7 @@ class Run:
         Called after a step it holds that step; called after the loop over the batches it goes on with the next
         epoch, so save last in an epoch. Returns the path.
         """
+        self._loop.check("run.save")
         if self._team.catching_up:
             return Path(path)
         if self._team.place == 0:
@@ -520,8 +585,10 @@ class Run:
         """What a process needs that joins before the step that is about to begin.
 
         It will run the training function up to the batch in hand, so there has to be one, which no step has used.
+        Between two loops of the program's own, which wait for one update, only the program knows where it is.
         """
-        return self._state() if self._plan.progress.is_before_step else None
+        waiting = any(isinstance(step, ManualStep) and step.has_gradients for step in self._steps)
+        return self._state() if self._plan.progress.is_before_step and not waiting else None
 
     def _state(self) -> dict[str, Any]:  # Any: numbers, tensors and state_dicts
         """What a checkpoint holds."""
@@ -572,6 +639,11 @@ class Run:
         if stored["threads"] != self._plan.threads:
             self._plan.threads = stored["threads"]
             torch.set_num_threads(stored["threads"])
+
+
+def _several(given: Any) -> list[Any]:  # Any: models or optimizers
+    """As a list, of one as of several."""
+    return list(given) if isinstance(given, Sequence) else [given]
 
 
 def _free_name(kind: str, taken: Mapping[str, object], registered: object) -> str | None:

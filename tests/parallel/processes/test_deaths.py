@@ -78,6 +78,35 @@ def train(folder: Path, epochs: int, full: int, clip_norm: float | None, run: Ru
     return list(model.state_dict().values()), run.world_size
 
 
+def train_by_hand(folder: Path, epochs: int, full: int, clip_norm: float | None, run: Run) -> tuple[list[Tensor], int]:
+    """As `train`, with a loop of its own, twice a batch: the first one perturbs the parameters."""
+    model = nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.2), nn.Linear(8, 4))
+    step = run.step(model, torch.optim.Adam(model.parameters(), 0.01))
+    data = (X, torch.arange(N))
+    for epoch in run.epochs(epochs):
+        for batch in run.batches(data, B):
+            before = [param.detach().clone() for param in model.parameters()]
+            for x, indices in step.shards(batch):
+                step.backward(losses(folder, model, x, indices))
+            with torch.no_grad():
+                for param in model.parameters():
+                    assert param.grad is not None
+                    param.add_(param.grad, alpha=0.01)
+            model.zero_grad()
+            for x, indices in step.shards(batch):
+                step.backward(losses(folder, model, x + torch.randn_like(x), indices))
+            with torch.no_grad():
+                for param, value in zip(model.parameters(), before, strict=True):
+                    param.copy_(value)
+            if clip_norm is not None:
+                nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
+            step.update()
+            write(folder / "steps", os.getpid(), epoch, step.turns, batch.whole()[1].tolist())
+            if run.world_size < full:
+                threading.Event().wait(0.05)  # work that takes a while
+    return list(model.state_dict().values()), run.world_size
+
+
 def come_to(folder: Path, executions: int) -> bool:
     """Looked at often, so the lines are not read."""
     executed = folder / "executed"
@@ -119,8 +148,15 @@ def check_steps(folder: Path, epochs: int) -> None:
 
 
 def killed_run(
-    folder: Path, pool: Pool, seed: int, kills: int, epochs: int, clip_norm: float | None = None, **options: Any
-) -> int:  # Any: of fanwise.run
+    folder: Path,
+    pool: Pool,
+    seed: int,
+    kills: int,
+    epochs: int,
+    clip_norm: float | None = None,
+    trains: Callable[..., tuple[list[Tensor], int]] = train,
+    **options: Any,  # Any: of fanwise.run
+) -> int:
     """How many processes there are in the end."""
     folder.mkdir()
     devices = options["devices"]
@@ -128,14 +164,14 @@ def killed_run(
     thread = killer(folder, seed, kills, epochs * SHARDS * 2, least=1)
     try:
         found, size = fanwise.run(
-            functools.partial(train, folder, epochs, full, clip_norm), shards=SHARDS, pool=pool, **options
+            functools.partial(trains, folder, epochs, full, clip_norm), shards=SHARDS, pool=pool, **options
         )
     finally:
         write(folder / "over")
         thread.join()
     alone = folder / "alone"
     alone.mkdir()
-    expected, _ = fanwise.run(functools.partial(train, alone, epochs, 0, clip_norm), shards=SHARDS)
+    expected, _ = fanwise.run(functools.partial(trains, alone, epochs, 0, clip_norm), shards=SHARDS)
     assert all(map(torch.equal, expected, found))
     check_steps(folder, epochs)
     return size
@@ -163,14 +199,31 @@ def test_a_run_grows_again(clip_norm: float | None, pool: Pool, tmp_path: Path) 
     assert len({pid for pid, *_ in lines(tmp_path / "run" / "steps")}) == 6
 
 
+@pytest.mark.usefixtures("exchange")
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.soak)])
+def test_a_loop_of_ones_own_under_kills_keeps_the_bits(seed: int, pool: Pool, tmp_path: Path) -> None:
+    size = killed_run(tmp_path / "run", pool, seed, 2, 4, 0.1, train_by_hand, devices=4)
+    killed = len(lines(tmp_path / "run" / "killed"))
+    assert killed >= 1 and size >= 4 - killed
+
+
+def test_a_run_with_a_loop_of_ones_own_grows_again(pool: Pool, tmp_path: Path) -> None:
+    size = killed_run(tmp_path / "run", pool, 1, 2, 24, None, train_by_hand, devices=4, on_loss="respawn")
+    assert len(lines(tmp_path / "run" / "killed")) == 2 and size == 4
+    assert len({pid for pid, *_ in lines(tmp_path / "run" / "steps")}) == 6
+
+
 @pytest.mark.soak
 @pytest.mark.usefixtures("exchange")
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("on_loss", ["continue", "respawn"])
-def test_a_hundred_kills(seed: int, on_loss: str, pool: Pool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("trains", [train, train_by_hand])
+def test_a_hundred_kills(
+    seed: int, on_loss: str, trains: Callable[..., tuple[list[Tensor], int]], pool: Pool, tmp_path: Path
+) -> None:
     respawns = on_loss == "respawn"
     epochs, kills = (30, 3) if respawns else (12, 3)
-    killed_run(tmp_path / "run", pool, seed, kills, epochs, devices=4, on_loss=on_loss)
+    killed_run(tmp_path / "run", pool, seed, kills, epochs, trains=trains, devices=4, on_loss=on_loss)
 
 
 # -- at a place ----------------------------------------------------------------------------------------------------
@@ -234,6 +287,50 @@ def test_a_death_at_any_place_changes_no_result(
         assert sum((folder / f"{victim}").exists() for victim in victims) >= 1
         assert all(map(torch.equal, expected[0], found[0]))
         assert found[1:] == expected[1:]
+
+
+def dies_in_a_loop(place: str, victims: tuple[int, ...], folder: Path, run: Run) -> list[Tensor]:
+    """Two loops to one update; one process of each number is killed at the place, as others go on."""
+
+    def here(now: str) -> None:
+        if now == place and step.turns in (2, 3) and run.world_size > 1:
+            if any(run.rank == each and once(folder / f"{each}") for each in victims):
+                kill()
+
+    model = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4))
+    step = run.step(model, torch.optim.Adam(model.parameters(), 0.1))
+    means = []
+    for batch in run.batches(X, B, drop_last=True):
+        for loop in ("first", "second"):
+            here(f"before {loop}")
+            for x in step.shards(batch):
+                here(f"in {loop}, before backward")
+                step.backward((model(x) + torch.randn(len(x), 4)).square().sum(1))
+                here(f"in {loop}, after backward")
+        here("before update")
+        step.update()
+        here("after update")
+        means.append(step.loss)
+    return [*model.state_dict().values(), *means]
+
+
+IN_A_LOOP = ["before {}", "in {}, before backward", "in {}, after backward"]
+LOOP_PLACES = [each.format(loop) for loop in ("first", "second") for each in IN_A_LOOP]
+LOOP_PLACES += ["before update", "after update"]
+
+
+@pytest.mark.parametrize("place", LOOP_PLACES)
+@pytest.mark.parametrize("exchange", ["whole", pytest.param("slices", marks=pytest.mark.soak)], indirect=True)
+@pytest.mark.usefixtures("exchange")
+def test_a_death_at_any_place_of_a_loop_of_ones_own_changes_no_result(place: str, pool: Pool, tmp_path: Path) -> None:
+    expected = fanwise.run(functools.partial(dies_in_a_loop, "", (), tmp_path), shards=SHARDS)
+    for victims in [(0,), (1, 2)]:
+        folder = tmp_path / f"{victims}"
+        folder.mkdir()
+        trains = functools.partial(dies_in_a_loop, place, victims, folder)
+        found = fanwise.run(trains, devices=3, shards=SHARDS, pool=pool)
+        assert sum((folder / f"{victim}").exists() for victim in victims) >= 1
+        assert all(map(torch.equal, expected, found))
 
 
 class Deadly:

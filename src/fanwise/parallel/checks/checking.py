@@ -52,8 +52,12 @@ def check_model(model: nn.Module, device: torch.device) -> None:
             )
 
 
-def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
-    """Raises TypeError for what is no optimizer; ValueError for one of other parameters, or that needs a closure."""
+def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, *, has_closure: bool = False) -> None:
+    """Raises TypeError for what is no optimizer; ValueError for one of other parameters.
+
+    Args:
+        has_closure: it may be one that calls the loss itself.
+    """
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"the optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}")
     if type(optimizer).__name__ in _SHARDED_OPTIMIZERS:
@@ -63,8 +67,12 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
             f"  wrong:  {type(optimizer).__name__}(model.parameters(), torch.optim.Adam, lr=0.01)\n"
             f"  right:  torch.optim.Adam(model.parameters(), lr=0.01)"
         )
-    if isinstance(optimizer, torch.optim.LBFGS):
-        raise ValueError("LBFGS calls the loss several times a step; run.step is for optimizers that take gradients")
+    if isinstance(optimizer, torch.optim.LBFGS) and not has_closure:
+        raise ValueError(
+            "LBFGS calls the loss several times an update, and run.step(model, optimizer, loss_fn) calls it once.\n"
+            "  wrong:  step = run.step(model, optimizer, loss_fn); step(batch)\n"
+            "  right:  step = run.step(model, optimizer); step.update(closure)    # it loops over step.shards(batch)"
+        )
     of_model = {id(param) for param in model.parameters()}
     held = [param for group in optimizer.param_groups for param in group["params"]]
     found = [tuple(param.shape) for param in held if id(param) not in of_model]
@@ -116,6 +124,39 @@ def check_precision(autocast: object, loss_scale: object, model: nn.Module) -> N
             f"{halves[0]!r} of the model is float16: its gradient would overflow when the loss is scaled.\n"
             f"Leave the model in float32, model.float(); autocast=torch.float16 computes in float16 where that is safe."
         )
+
+
+def check_own_loop(
+    models: Sequence[object],
+    optimizers: Sequence[object],
+    *,
+    clip_norm: object,
+    accumulate: object,
+    autocast: object,
+    batch_norm: object,
+) -> None:
+    """Raises ValueError for options that only a step with a loss function has, and for no model or optimizer."""
+    if not models or not optimizers:
+        raise ValueError(f"run.step got {len(models)} models and {len(optimizers)} optimizers; it needs one of each")
+    found = {
+        f"clip_norm={clip_norm!r}": clip_norm is not None,
+        f"accumulate={accumulate!r}": accumulate != 1,
+        f"autocast={autocast!r}": autocast is not None,
+        f"batch_norm={batch_norm!r}": batch_norm != "shard",
+    }
+    instead = (
+        "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)       # between the loop and step.update()",
+        "several loops over step.shards(batch)                         # before one step.update()",
+        "with torch.autocast(run.device.type, torch.bfloat16): ...     # in the loop, around the forward pass",
+        "run.step(model, optimizer, loss_fn, batch_norm='global')      # all shards are under way at once",
+    )
+    for (option, is_given), right in zip(found.items(), instead, strict=True):
+        if is_given:
+            raise ValueError(
+                f"run.step without loss_fn has no {option}: the loop over the shards is the program's.\n"
+                f"  wrong:  step = run.step(model, optimizer, {option})\n"
+                f"  right:  {right}"
+            )
 
 
 def check_step(clip_norm: float | None, accumulate: int) -> None:

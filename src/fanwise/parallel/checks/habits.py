@@ -134,7 +134,8 @@ def _before_step(optimizer: torch.optim.Optimizer, *_: object) -> None:
             "makes forward and backward passes and the update itself.\n"
             "  wrong:  step(batch); optimizer.step()\n"
             "  right:  step(batch)\n"
-            "  right:  optimizer.register_step_pre_hook(fn)   # fn sees the gradients of the batch, to log or clip"
+            "  right:  optimizer.register_step_pre_hook(fn)   # fn sees the gradients of the batch, to log or clip\n"
+            "  right:  step.update()                          # after a loop over step.shards(batch) of your own"
         )
     if _here.has_dropped is not None:
         params = _params(optimizer)
@@ -169,6 +170,7 @@ def _check_pass(optimizer: torch.optim.Optimizer) -> None:
             f"before, and the gradient of a batch is not there before all shards are.\n"
             f"  wrong:  param.register_post_accumulate_grad_hook(lambda _: optimizer.step())\n"
             f"  right:  run.step(model, optimizer, loss_fn)           # updates once a batch\n"
+            f"  right:  step.update()                                 # after the loop over step.shards(batch)\n"
             f"  right:  optimizer.register_step_pre_hook(fn)          # fn sees the gradients of the batch"
         )
 

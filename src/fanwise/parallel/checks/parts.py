@@ -10,7 +10,7 @@ the optimizer later. The usual answer costs one comparison of references over al
 """
 
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
 import torch
@@ -25,9 +25,9 @@ _values = operator.methodcaller("values")
 class Parts:
     """Of the modules of one step, by name; "" is the model."""
 
-    def __init__(self, modules: Mapping[str, nn.Module], optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, modules: Mapping[str, nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self._modules = modules
-        self._optimizer = optimizer
+        self._optimizers = optimizers
         self._params = dict(_params_of(modules))
         parts = (part for module in modules.values() for part in module.modules())
         self._known = {id(each) for each in (*self._params.values(), *parts)}
@@ -41,7 +41,7 @@ class Parts:
         self._seen = self._now()
 
     def _now(self) -> list[object]:
-        held = (group["params"] for group in self._optimizer.param_groups)
+        held = (group["params"] for optimizer in self._optimizers for group in optimizer.param_groups)
         return [*chain.from_iterable(map(_values, self._registers)), *chain.from_iterable(held)]
 
     def check(self, number: int) -> None:
@@ -68,7 +68,8 @@ class Parts:
                 f"  right:  model.append(layer); optimizer.add_param_group(...)\n"
                 f"          step = run.step(model, optimizer, loss_fn)     # anew; then step(batch)"
             )
-        check_optimizer(self._optimizer, self._modules[""])
+        for optimizer in self._optimizers:
+            check_optimizer(optimizer, self._modules[""], has_closure=True)
         self._remember()
 
 

@@ -9,26 +9,26 @@ of it is for people to read. So what comes of it decides: after the first step o
 now, and with what was there before the step (`Verifier.check_repeats`). The step is refused if the results differ.
 """
 
-from collections.abc import Callable, Mapping
-from types import CellType
+from collections.abc import Mapping, Sequence
+from types import CellType, FrameType
 from typing import Any
 
 from torch import Tensor, nn
 
 from ..inspecting.contents import copied, fill, holds
-from ..inspecting.reached import is_of_program, named_by, reached
+from ..inspecting.reached import Root, is_of_program, locals_of, named_by, reached
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _MOST_BYTES = 1 << 16
 
 
 class Traces:
-    """What a loss function and a model name, as it was when this was made."""
+    """What a loss function and a model name, or the function of a loop, as it was when this was made."""
 
-    def __init__(self, loss_fn: Callable[..., Any], model: nn.Module) -> None:  # Any: of the user's making
-        self._names = [(each.home, each.name, each.value) for root in (loss_fn, model) for each in named_by(root)]
+    def __init__(self, roots: Sequence[Root]) -> None:
+        self._names = [(each.home, each.name, each.value) for root in roots for each in named_by(root)]
         self._contents: dict[int, tuple[Any, Any]] = {}  # Any: a container or tensor, and a copy
-        for root in (loss_fn, model):
+        for root in roots:
             for each in reached(root):
                 self._keep(each.value)
 
@@ -42,23 +42,24 @@ class Traces:
 
     def are_left(self) -> bool:
         """Whether anything is not as it was."""
-        return any(not _same(before, _now(home, name)) for home, name, before in self._names) or any(
-            not holds(value, content) for value, content in self._contents.values()
-        )
+        is_other = any(not _same(before, _now(home, name)) for home, name, before in self._names)
+        return is_other or any(not holds(value, content) for value, content in self._contents.values())
 
     def put_back(self) -> None:
-        """All is as it was."""
+        """All is as it was, but for local variables of a function that is still at work: nobody else can set these."""
         for home, name, before in self._names:
-            if _now(home, name) is not before:
+            if not isinstance(home, FrameType) and _now(home, name) is not before:
                 _set(home, name, before)
         for value, content in self._contents.values():
             if not holds(value, content):
                 fill(value, content)
 
 
-def _now(home: Any, name: str) -> Any:  # Any: a cell, or globals
+def _now(home: Any, name: str) -> Any:  # Any: a cell, globals, or a frame
     if isinstance(home, CellType):
         return home.cell_contents
+    if isinstance(home, FrameType):
+        return locals_of(home).get(name)
     globals_: Mapping[str, Any] = home
     return globals_.get(name)
 

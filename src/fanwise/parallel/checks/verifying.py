@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ...tensor.random.keys import Key
 from ..data.batches import Batch
+from ..inspecting.reached import Root
 from ..replica.replicas import Replica, ShardWork
 from ..teams.team import Team
 from .agreement import Difference, Facts, first_difference
@@ -43,7 +44,7 @@ class Verifier:
         self,
         team: Team,
         replica: Replica,
-        optimizer: torch.optim.Optimizer,
+        optimizers: Sequence[torch.optim.Optimizer],
         *,
         number: int,
         every: int,
@@ -51,7 +52,7 @@ class Verifier:
     ) -> None:
         self._team = team
         self._replica = replica
-        self._optimizer = optimizer
+        self._optimizers = optimizers
         self._number = number
         self._every = every
         self._repeats = repeats
@@ -61,9 +62,9 @@ class Verifier:
         """Whether a shard can be executed by itself, and has the same bits each time."""
         return self._repeats and _is_deterministic(self._replica.device)
 
-    def traces(self) -> Traces:
-        """What the loss may leave behind outside of modules, as it is now."""
-        return Traces(self._replica.loss_fn, self._replica.model)
+    def traces(self, root: Root) -> Traces:
+        """What the loss, or the function of a loop, may leave behind outside of modules, as it is now."""
+        return Traces((root, self._replica.model))
 
     def is_due(self, batch_number: int) -> bool:
         """Whether there is anything to compare before this batch."""
@@ -116,7 +117,7 @@ class Verifier:
 
     def _state(self) -> dict[str, object]:
         """What a step begins with besides the batch."""
-        settings = marks_of_settings(self._optimizer.param_groups)
+        settings = marks_of_settings([group for each in self._optimizers for group in each.param_groups])
         return {**settings, **marks_of_modules(self._replica.modules), **self._replica.attributes.marks()}
 
     def check_repeats(
@@ -133,13 +134,19 @@ class Verifier:
         if between is not None:
             between()
         two = self._replica.differentiate(work, key)
+        self.check_same([one.loss, *one.grads], [two.loss, *two.grads], index=work.index, batch_number=batch_number)
+
+    def check_same(
+        self, one: Sequence[Tensor | None], two: Sequence[Tensor | None], *, index: int, batch_number: int
+    ) -> None:
+        """A shard was executed twice: its loss and gradients, of each time. Raises ValueError as `check_repeats`."""
         known = {id(param): name for name, param in self._replica.model.named_parameters()}
         params = (known.get(id(param), "a parameter that has left it") for param in self._replica.params)
         names = ["the loss", *(f"the gradient of {name!r}" for name in params)]
-        different = _first_other([one.loss, *one.grads], [two.loss, *two.grads])
+        different = _first_other(one, two)
         if different is not None:
             raise ValueError(
-                f"before batch {batch_number} of step {self._number} shard {work.index} was executed twice, and "
+                f"before batch {batch_number} of step {self._number} shard {index} was executed twice, and "
                 f"{names[different]} is not the same: it depends on something besides model, samples and the random "
                 f"numbers of torch, numpy and Python, such as a counter in a closure, the time, or a generator without "
                 f"a seed. On several devices it would be another one in each process.\n"

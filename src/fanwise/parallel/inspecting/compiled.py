@@ -6,13 +6,13 @@ modules while compiled code runs. Code compiled for each shape by itself has oth
 """
 
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
-from .reached import reached
+from .reached import Root, reached
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +23,10 @@ class Compiled:
     by_shape: bool
 
 
-def compiled_parts(modules: Mapping[str, nn.Module], loss_fn: Callable[..., Any]) -> Compiled:
-    """Of these modules, of which "" is the model, of the loss, and of what they name."""
-    called = [*(part for module in modules.values() for part in module.modules()), loss_fn]
-    called += [each.value for each in reached(loss_fn)]
+def compiled_parts(modules: Mapping[str, nn.Module], roots: Sequence[Root]) -> Compiled:
+    """Of these modules, of which "" is the model, of the loss or loop, and of what they name."""
+    called = [*(part for module in modules.values() for part in module.modules()), *roots]
+    called += [each.value for root in roots for each in reached(root)]
     settings = list(_settings(called))
     named = (each.value for module in modules.values() for each in reached(module))
     # A library may name compiled code that it never calls; to refuse its shapes would be too much.

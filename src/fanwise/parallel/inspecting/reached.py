@@ -8,6 +8,7 @@ nothing. What a function finds by other ways - an import inside it, a registry -
 """
 
 import functools
+import inspect
 import sys
 import types
 from collections import deque
@@ -18,6 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+# Where a search begins: a function or module, or the place of a loop, which names what its function's locals hold.
+Root = Callable[..., Any] | types.FrameType  # Any: of the user's making
+
 _MOST_OBJECTS = 5000
 _MOST_MEMBERS = 256
 _CONTAINERS = (list, tuple, dict, set, frozenset)
@@ -27,17 +31,17 @@ _FOREIGN = sys.stdlib_module_names | {"torch", "torchvision", "torchaudio", "num
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """An object, and by which name it is reached. `cell`: the closure cell, or the globals, that hold it directly."""
+    """An object, and by which name it is reached. `home`: the closure cell, globals or frame that hold it directly."""
 
     name: str
     value: Any  # Any: of the user's making
-    home: Any = None  # Any: a cell, or globals
+    home: Any = None  # Any: a cell, globals, or a frame
 
 
-def reached(function: Callable[..., Any]) -> Iterator[Reached]:  # Any: of the user's making
-    """Everything that the function reaches, nearest first, each object once."""
-    ahead: deque[Reached] = deque(_inside(Reached("", function)))
-    seen = {id(function)}
+def reached(root: Root) -> Iterator[Reached]:
+    """Everything that it reaches, nearest first, each object once."""
+    ahead: deque[Reached] = deque(_inside(Reached("", root)))
+    seen = {id(root)}
     while ahead and len(seen) < _MOST_OBJECTS:
         found = ahead.popleft()
         if id(found.value) in seen or isinstance(
@@ -53,6 +57,8 @@ def _inside(found: Reached) -> Iterator[Reached]:
     value, name = found.value, found.name
     if isinstance(value, types.FunctionType):
         yield from _of_function(value)
+    elif isinstance(value, types.FrameType):
+        yield from _of_frame(value)
     elif isinstance(value, types.MethodType):
         yield Reached(_in(name, "self"), value.__self__)
         yield Reached(name, value.__func__)
@@ -102,6 +108,25 @@ def _of_function(function: types.FunctionType) -> Iterator[Reached]:
         yield Reached("a default argument", each)
 
 
+def _of_frame(frame: types.FrameType) -> Iterator[Reached]:
+    """Its locals, of a module too, and the globals that its code names."""
+    yield from (Reached(name, value, frame) for name, value in locals_of(frame).items())
+    for name in dict.fromkeys(_names(frame.f_code)):
+        if name in frame.f_globals:
+            yield Reached(name, frame.f_globals[name], frame.f_globals)
+
+
+def locals_of(frame: types.FrameType) -> dict[str, Any]:  # Any: of the user's making
+    """The local variables of a function as they are now; of a module none, they are its globals."""
+    if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        return {}
+    found = frame.f_locals
+    copied = dict(found)
+    if isinstance(found, dict):  # up to Python 3.12 the frame keeps it, and with it what the function has let go since
+        found.clear()
+    return copied
+
+
 def _names(code: types.CodeType) -> Iterator[str]:
     """The globals, and attributes, that a function and those inside it name."""
     yield from code.co_names
@@ -119,8 +144,10 @@ def _in(name: str, inner: str) -> str:
     return f"{name}.{inner}" if name else inner
 
 
-def named_by(root: Any) -> Iterator[Reached]:  # Any: a function or module
-    """What stands in the closure cells, and under the names of globals, of all functions that it reaches."""
+def named_by(root: Root) -> Iterator[Reached]:
+    """What stands in closure cells, and under the names of globals, of all functions that it reaches, and locals."""
+    if isinstance(root, types.FrameType):
+        yield from _of_frame(root)
     for function in (root, *(found.value for found in reached(root))):
         if isinstance(function, types.FunctionType):
             yield from (named for named in _of_function(function) if named.home is not None)
@@ -132,6 +159,6 @@ def is_of_program(kind: type) -> bool:
     return _is_users(kind) and "site-packages" not in home
 
 
-def modules_reached(function: Callable[..., Any]) -> Mapping[str, nn.Module]:  # Any: of the user's making
-    """The modules that a function reaches, by name; not those that are part of another one."""
-    return {found.name: found.value for found in reached(function) if isinstance(found.value, nn.Module)}
+def modules_reached(root: Root) -> Mapping[str, nn.Module]:
+    """The modules that it reaches, by name; not those that are part of another one."""
+    return {found.name: found.value for found in reached(root) if isinstance(found.value, nn.Module)}

@@ -10,7 +10,7 @@ processes in the same step, when somebody looks into it, or wants all gradients 
 
 from collections.abc import Callable, Sequence
 from operator import is_
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -42,9 +42,12 @@ class Placement:
     def how(self) -> Literal["whole", "blocks", "slices"]:
         return "slices" if self._sharded is not None else "whole" if self._blocked is None else "blocks"
 
-    def step(self) -> None:
-        """Update all of it here, by the gradients that the parameters have."""
-        (self._blocked or self._optimizer).step()
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # Any: what the optimizer takes
+        """Update all of it here, by the gradients that the parameters have, or that `closure` makes."""
+        if closure is not None:
+            self._optimizer.step(closure)
+        else:
+            (self._blocked or self._optimizer).step()
 
     # -- slices ----------------------------------------------------------------------------------------------------
 
@@ -95,7 +98,8 @@ class Placements:
         """For a new step; that of an earlier one, if both can have the same slices.
 
         Args:
-            in_parts: not with clipping, windows of several batches or a scaled loss, which need whole gradients.
+            in_parts: not with clipping, windows of several batches, a scaled loss, or a loop of the program's own: all
+                need whole gradients.
         """
         earlier = self._by_optimizer.setdefault(id(optimizer), [])
         for placement in earlier:

@@ -8,10 +8,9 @@ only device of its process; what it is asked for is queued, and no step of one p
 shared - gradients, buffers that change, the stream of random numbers - begins anew with each shard.
 """
 
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -19,15 +18,15 @@ from torch import Tensor, nn
 
 from ...tensor.random.keys import Key
 from ..data.splitting import Content, arguments
-from ..inspecting.compiled import Compiled, compiled_parts
-from ..inspecting.reached import modules_reached, reached
+from ..inspecting.compiled import Compiled
 from ..rng import Generator, HostStreams, generators_of, own_streams, stream
 from ..shards import Node, TreeSum
 from .attributes import Attributes
 from .buffers import Buffers
 from .gradients import Changed, Partial, add, check_apart
 from .hidden_modules import strangers_refused
-from .losses import LossReader
+from .losses import GIVEN, RETURNED, LossReader
+from .reach import Reach
 
 _CPU = torch.device("cpu")
 
@@ -61,43 +60,62 @@ class Device(Protocol):
         ...
 
 
-@dataclass(slots=True)
 class Replica:
     """The model of one memory, and what is needed to differentiate its loss.
 
-    `modules`: the model, whose name is "", and others that the loss reaches. `others`: the parameters of these,
-    and those that the loss names by themselves; `dropped`: ids of such as had a gradient after a shard.
-    `generators`: that a shard draws from, those of the model's device; `own_generators`: that the program has made.
-    `looks`: what a shard may do that nobody knows of is looked for. `known`: ids of all modules and their parts;
-    `looked_after`: of their parameters.
-    `compiled`: parts of model, loss and modules.
+    Args:
+        reach: what shards use besides the model. loss_fn: None where the program has a loop of its own.
+        mean_buffers: names of buffers that the mean over the shards is right for.
+
+    Attributes:
+        modules: the model, whose name is "", and others that the loss reaches. others: the parameters of these, and
+            those that the loss names by themselves. dropped: ids of such as had a gradient after a shard.
+        generators: that torch draws from here. own_generators: that the program has made.
+        compiled: parts of model, loss and modules.
+        looks: what a shard may do that nobody knows of is looked for.
+        known: ids of all modules and their parts. looked_after: of their parameters.
     """
 
-    model: nn.Module
     modules: Mapping[str, nn.Module]
-    params: list[nn.Parameter]
-    loss_fn: LossFn
-    autocast: torch.dtype | None
-    buffers: Buffers
-    reader: LossReader
-    attributes: Attributes
     others: list[Tensor]
     own_generators: list[Generator]
-    device: torch.device = _CPU
-    looks: bool = False
-    dropped: set[int] = field(default_factory=set)
-    known: set[int] = field(init=False)
-    looked_after: frozenset[int] = field(init=False)
-    compiled: Compiled = field(init=False)
-    generators: tuple[torch.Generator, ...] = field(init=False)
-    host_streams: HostStreams = field(init=False)
+    compiled: Compiled
+    known: set[int]
+    looked_after: frozenset[int]
+    buffers: Buffers
+    attributes: Attributes
 
-    def __post_init__(self) -> None:
-        self.generators = generators_of(self.device)
-        self.host_streams = HostStreams()
-        self.looked_after = frozenset(map(id, (*self.params, *self.others)))
+    def __init__(
+        self,
+        model: nn.Module,
+        reach: Reach,
+        loss_fn: LossFn | None = None,
+        *,
+        autocast: torch.dtype | None = None,
+        mean_buffers: Sequence[str] = (),
+        device: torch.device = _CPU,
+    ) -> None:
+        self.model = model
+        self.params = list({id(param): param for param in model.parameters()}.values())
+        self.loss_fn = loss_fn
+        self.device = device
+        self.reader = LossReader(GIVEN if loss_fn is None else RETURNED)
+        self.looks = False
+        self.dropped: set[int] = set()
+        self._autocast = autocast
+        self._mean_buffers = mean_buffers
+        self.generators = generators_of(device)
+        self._host_streams = HostStreams()
+        self.look_after(reach)
+
+    def look_after(self, reach: Reach) -> None:
+        """From now on shards may use all of this."""
+        self.modules, self.others, self.own_generators = reach.modules, reach.others, reach.generators
+        self.compiled = reach.compiled
         self.known = {id(each) for module in self.modules.values() for each in module.modules()}
-        self.compiled = compiled_parts(self.modules, self.loss_fn)
+        self.looked_after = frozenset(map(id, (*self.params, *self.others)))
+        self.buffers = Buffers(self.modules, self._mean_buffers)
+        self.attributes = Attributes(self.modules)
 
     def differentiate(self, work: ShardWork, key: Key) -> Partial:
         """Forward and backward of one shard. The gradients are moved out of the parameters."""
@@ -109,7 +127,7 @@ class Replica:
                 scaled(loss, work).backward()  # type: ignore[no-untyped-call]  # torch has not annotated it
             return loss, count
 
-        loss, count = self.host_streams.run(own, passes, self._undo)
+        loss, count = self._host_streams.run(own, passes, self._undo)
         return self.taken(work, loss, count)
 
     @contextmanager
@@ -157,55 +175,15 @@ class Replica:
         """The summed loss of one shard, with its graph, and what it counts."""
         content = work.read(work.index)
         assert content is not None, "a shard without samples is not executed"
+        assert self.loss_fn is not None, "the loop is the program's"
         with self._precision():
             result = self.loss_fn(self.model, *arguments(content))
         return self.reader.read(result, work.samples)
 
     def _precision(self) -> "torch.autocast | nullcontext[None]":
-        if self.autocast is None:
+        if self._autocast is None:
             return nullcontext()
-        return torch.autocast(self.device.type, self.autocast)
-
-
-def replica_of(
-    model: nn.Module,
-    loss_fn: LossFn,
-    *,
-    autocast: torch.dtype | None = None,
-    also: Sequence[nn.Module] = (),
-    mean_buffers: Sequence[str] = (),
-    device: torch.device = _CPU,
-) -> Replica:
-    """For one step; see `Run.step`."""
-    own = {id(module) for module in model.modules()}
-    further = {f"also[{place}]": module for place, module in enumerate(also)}
-    found = {**further, **modules_reached(loss_fn), **modules_reached(model)}
-    modules = {"": model} | {name: module for name, module in found.items() if id(module) not in own}
-    params = {id(param): param for param in model.parameters()}
-    others: dict[int, Tensor] = {id(each): each for module in modules.values() for each in module.parameters()}
-    named = (each.value for root in (loss_fn, model) for each in reached(root))
-    others |= {id(each): each for each in named if isinstance(each, Tensor) and each.is_leaf and each.requires_grad}
-    return Replica(
-        model,
-        modules,
-        list(params.values()),
-        loss_fn,
-        autocast,
-        Buffers(modules, mean_buffers),
-        LossReader(),
-        Attributes(modules),
-        [param for key, param in others.items() if key not in params],
-        _generators_in(loss_fn, model),
-        device,
-    )
-
-
-def _generators_in(loss_fn: LossFn, model: nn.Module) -> list[Generator]:
-    """Those of the program's own that the loss or the model names."""
-    found = [each.value for each in (*reached(loss_fn), *reached(model))]
-    shared = {id(torch.default_generator), id(random.random.__self__)}  # type: ignore[attr-defined]  # the module's
-    made = {id(each): each for each in found if isinstance(each, Generator) and id(each) not in shared}
-    return list(made.values())
+        return torch.autocast(self.device.type, self._autocast)
 
 
 class LocalDevice:

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from torch import Tensor
+from torch.optim import Optimizer
 
 from ...tensor.random.keys import Key
 from ..checks.checking import check_compiled
@@ -22,13 +23,16 @@ from ..checks.parts import Parts
 from ..checks.traces import Traces
 from ..checks.verifying import Verifier
 from ..data.batches import Batch, batch_of
+from ..inspecting.reached import Root
 from ..plans import Plan
 from ..progress.line import ProgressLine
 from ..replica.gradients import Partial
+from ..replica.reach import Reach
 from ..replica.replicas import Replica, ShardWork
 from ..shards import Node, assign
 from ..teams.team import NotSame, StateHere, Sums, Team
 from .loss_scale import LossScale, take_off
+from .open_loop import OpenLoop
 
 
 class Execution:
@@ -42,7 +46,7 @@ class Execution:
         self,
         plan: Plan,
         replica: Replica,
-        parts: Parts,
+        optimizers: Sequence[Optimizer],
         team: Team,
         sums: Sums,
         state_here: StateHere,
@@ -50,6 +54,7 @@ class Execution:
         number: int,
         line: ProgressLine,
         verifier: Verifier,
+        loop: OpenLoop,
         loss_scale: LossScale | None = None,
     ) -> None:
         self.turns = self.executions = 0
@@ -59,8 +64,10 @@ class Execution:
         self.number = number
         self.verifier = verifier
         self.loss_scale = loss_scale
+        self.loop = loop
         self._plan = plan
-        self._parts = parts
+        self._optimizers = optimizers
+        self._parts = Parts(replica.modules, optimizers)
         self._state_here = state_here
         self._line = line
         self._has_looked = False  # for what the loss leaves behind
@@ -71,9 +78,11 @@ class Execution:
         """The batch, cut. Where there are several processes, the place where others may join.
 
         Raises:
-            ValueError: model or optimizer have got other parameters; no samples; parts of different lengths.
+            ValueError: in the body of a loop; model or optimizer have got other parameters; no samples, or parts of
+                different lengths.
             TypeError: a part of the batch cannot be cut into samples.
         """
+        self.loop.check("a step of the run")
         self._parts.check(self.number)
         self.team.step_begins(self._state_here)
         made = batch_of(batch, self._plan.shards, self.replica.device)
@@ -83,11 +92,16 @@ class Execution:
             self.verifier.check(self.turns, batch, made)
         return made
 
-    def traces(self) -> Traces | None:
-        """What the loss may leave behind, before the first batch and those that are compared; None: nobody looks."""
+    def look_after(self, reach: Reach) -> None:
+        """Shards may use more than when the step was made, as their loop names it."""
+        self.replica.look_after(reach)
+        self._parts = Parts(reach.modules, self._optimizers)
+
+    def traces(self, root: Root) -> Traces | None:
+        """What loss or loop may leave behind, before the first batch and those compared; None: nobody looks."""
         looks = not self._has_looked or self.verifier.repeats(self.turns)
         self._has_looked = True
-        return self.verifier.traces() if looks and self.verifier.can_repeat else None
+        return self.verifier.traces(root) if looks and self.verifier.can_repeat else None
 
     # -- the shards ------------------------------------------------------------------------------------------------
 
@@ -101,7 +115,7 @@ class Execution:
         buffers, attributes = self.replica.buffers, self.replica.attributes
         self.replica.forget_grads()
         buffers.keep()
-        self.replica.looks = self._looks()
+        self.replica.looks = self.looks
         attributes.keep(looks=self.replica.looks)
         try:
             yield
@@ -113,7 +127,8 @@ class Execution:
                 raise ValueError(buffers.why_not_same(error.place)) from None
             raise
 
-    def _looks(self) -> bool:
+    @property
+    def looks(self) -> bool:
         """Whether what a shard may have changed is looked for everywhere: first often, then rarely."""
         turn = self.turns
         return turn & (turn - 1) == 0 or self.verifier.is_due(turn)
@@ -127,15 +142,23 @@ class Execution:
         # Where there are other processes, they need what its buffers become.
         alone = self.team.size == 1 and sum(size > 0 for size in batch.sizes) == 1
         factor = self._factor(batch)
-        own = assign(len(batch.sizes), self.team.size)[self.team.place]
-        return [ShardWork(index, batch.shard, batch.sizes[index], alone, factor) for index in own]
+        return [ShardWork(index, batch.shard, batch.sizes[index], alone, factor) for index in self.own(batch)]
+
+    def own(self, batch: Batch) -> range:
+        """The shards of this process."""
+        return assign(len(batch.sizes), self.team.size)[self.team.place]
 
     def by_itself(self, batch: Batch, index: int) -> ShardWork:
-        """A shard that is executed besides, to look at what comes of it."""
+        """A shard after which buffers are as before it, whatever it is executed for."""
         return ShardWork(index, batch.shard, batch.sizes[index], False, self._factor(batch))
 
     def _factor(self, batch: Batch) -> float:
         return 1.0 if self.loss_scale is None else self.loss_scale.factor(len(batch))
+
+    @property
+    def shards(self) -> int:
+        """Of each batch."""
+        return self._plan.shards
 
     @property
     def key(self) -> Key:

@@ -71,7 +71,10 @@ class LossScale:
 
         The scale of the next batch follows from it. Waits for the device of the gradients.
         """
-        finite = are_finite(grads)
+        return self.updated(are_finite(grads))
+
+    def updated(self, finite: bool) -> bool:
+        """As `update`, where somebody has looked at the gradients already."""
         if finite:
             self._finite_in_a_row += 1
             if self._finite_in_a_row == self._growth_interval:

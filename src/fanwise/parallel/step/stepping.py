@@ -19,7 +19,7 @@ from ..checks.traces import Traces
 from ..data.batches import Batch
 from ..optimizers.placement import Placement
 from ..replica.gradients import Partial, add, add_grads, check_apart
-from ..replica.replicas import Device, noted
+from ..replica.replicas import Device, LossFn, noted
 from ..shards import Node, TreeSum, assign
 from ..teams.team import divide
 from .execution import Execution
@@ -47,6 +47,7 @@ class Step:
         self,
         execution: Execution,
         placement: Placement,
+        loss_fn: LossFn,
         devices: Sequence[Device],
         *,
         clip_norm: float | None,
@@ -56,6 +57,7 @@ class Step:
         self._execution = execution
         self._replica = execution.replica
         self._placement = placement
+        self._loss_fn = loss_fn
         self._devices = devices
         self._clip_norm = clip_norm
         self._accumulate = accumulate
@@ -85,7 +87,7 @@ class Step:
             check_no_gradients(self._replica.model)
         execution = self._execution
         made = execution.opened(batch)
-        traces = execution.traces()
+        traces = execution.traces(self._loss_fn)
         if execution.verifier.repeats(self.turns):
             self._check_repeats(made)
             if traces is not None:
@@ -131,7 +133,7 @@ class Step:
     def _check_traces(self, batch: Batch, before: Traces) -> None:
         """The last shard of all has the same gradients with what the loss has left behind, and without it."""
         last = max(index for index, size in enumerate(batch.sizes) if size)
-        after = self._execution.verifier.traces()
+        after = self._execution.verifier.traces(self._loss_fn)
         try:
             self._check_twice(batch, last, between=before.put_back)
         finally:

@@ -1,0 +1,211 @@
+"""A loop of one's own over the shards of a batch, on one device: what is in .grad, counted, saved and undone."""
+
+import gc
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import fanwise
+from fanwise.parallel import ManualStep, Run
+
+X = torch.randn(10, 4, generator=torch.Generator().manual_seed(1))
+Y = torch.arange(10) % 3
+
+
+def made(run: Run, model: nn.Module) -> ManualStep:
+    return run.step(model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9))
+
+
+def backward(step: ManualStep, model: nn.Module, batch: object = (X, Y)) -> None:
+    for x, y in step.shards(batch):
+        step.backward(cross_entropy(model(x), y, reduction="none"))
+
+
+def grads(model: nn.Module) -> list[Tensor | None]:
+    return [param.grad for param in model.parameters()]
+
+
+def plain(model: nn.Module, x: Tensor = X, y: Tensor = Y) -> list[Tensor]:
+    return list(torch.autograd.grad(cross_entropy(model(x), y), list(model.parameters())))
+
+
+def close(some: list[Tensor | None], others: list[Tensor]) -> bool:
+    both = zip(some, others, strict=True)
+    return all(one is not None and torch.allclose(one, other, atol=1e-6) for one, other in both)
+
+
+def test_after_a_loop_grad_is_the_gradient_of_the_mean_loss_of_the_whole_batch() -> None:
+    model = nn.Linear(4, 3)
+    step = made(fanwise.here(), model)
+    backward(step, model)
+    assert close(grads(model), plain(model))
+    assert torch.allclose(step.loss, cross_entropy(model(X), Y))
+    assert (step.turns, step.executions, step.updates) == (1, 4, 0)
+    step.update()
+    assert grads(model) == [None, None]
+    assert step.updates == 1
+
+
+def test_a_loop_adds_to_what_is_in_grad() -> None:
+    model = nn.Linear(4, 3)
+    step = made(fanwise.here(), model)
+    backward(step, model)
+    backward(step, model, (X[:5], Y[:5]))
+    sums = [one + other for one, other in zip(plain(model), plain(model, X[:5], Y[:5]), strict=True)]
+    assert close(grads(model), sums)
+    model.zero_grad()
+    backward(step, model)
+    assert close(grads(model), plain(model))
+
+
+def test_two_backwards_of_a_shard_are_the_gradient_of_their_sum() -> None:
+    model = nn.Linear(4, 3)
+    step = made(fanwise.here(), model)
+    for x, y in step.shards((X, Y)):
+        step.backward(cross_entropy(model(x), y, reduction="none"))
+        step.backward(model(x).square().sum(1))
+    both = cross_entropy(model(X), Y) + model(X).square().sum(1).mean()
+    assert close(grads(model), list(torch.autograd.grad(both, list(model.parameters()))))
+    assert torch.allclose(step.loss, both)
+
+
+def test_in_a_body_grad_is_that_of_the_shard_alone() -> None:
+    model = nn.Linear(4, 3)
+    step = made(fanwise.here(), model)
+    backward(step, model)
+    seen = []
+    for x, y in step.shards((X, Y)):
+        assert grads(model) == [None, None]
+        step.backward(cross_entropy(model(x), y, reduction="none"))
+        assert model.bias.grad is not None
+        seen.append(model.bias.grad.clone())
+    assert torch.allclose(torch.stack(seen).sum(0), plain(model)[1] * len(X), atol=1e-6)
+
+
+def test_an_error_in_a_body_leaves_everything_as_it_was() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    step = made(fanwise.here(shards=2), model)
+    backward(step, model)
+    before, held, random = [each.clone() for each in model.state_dict().values()], grads(model), torch.get_rng_state()
+
+    def fails() -> None:
+        for x, y in step.shards((X, Y)):
+            step.backward(cross_entropy(model(x), y, reduction="none"))
+            torch.rand(3)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fails()
+    assert all(map(torch.equal, before, model.state_dict().values()))
+    assert all(one is other for one, other in zip(grads(model), held, strict=True))
+    assert torch.equal(torch.get_rng_state(), random)
+    with pytest.raises(ValueError, match=r"a loop over step\.shards\(batch\) was left before its end"):
+        step.update()
+
+
+def test_a_batch_that_cannot_be_cut_leaves_the_step_usable() -> None:
+    model = nn.Linear(4, 3)
+    step = made(fanwise.here(), model)
+    with pytest.raises(ValueError, match="have different lengths"):
+        backward(step, model, (X, Y[:3]))
+    backward(step, model)
+    step.update()
+
+
+def test_there_is_no_loss_before_a_loop_is_over() -> None:
+    with pytest.raises(ValueError, match=r"step\.loss is the mean loss of a batch, and no loop"):
+        _ = made(fanwise.here(), nn.Linear(4, 3)).loss
+
+
+def test_one_shard_comes_twice_in_the_first_batch_if_something_was_left_behind() -> None:
+    model, log = nn.Linear(4, 3), []
+    step = made(fanwise.here(shards=2), model)
+    for _ in range(2):
+        for x, y in step.shards((X, Y)):
+            step.backward(cross_entropy(model(x), y, reduction="none"))
+            log.append(len(x))
+        step.update()
+    assert log == [5, 5, 5, 5]  # what the third body left is taken back
+    assert step.executions == 4
+
+
+def test_a_counter_that_begins_to_matter_later_is_found_with_verify() -> None:
+    def train(run: Run) -> None:
+        model, calls = nn.Linear(4, 3), 0
+        step = made(run, model)
+        for _ in range(3):
+            for x, y in step.shards((X, Y)):
+                calls += 1
+                step.backward(cross_entropy(model(x), y, reduction="none") * max(1.0, calls / 8))
+            step.update()
+
+    fanwise.run(train, devices=1)
+    with pytest.raises(ValueError, match=r"before batch 1 of step 0 shard 0 was executed twice, and the loss is not"):
+        fanwise.run(train, devices=1, verify=1)
+
+
+def test_nothing_of_a_body_is_kept_after_its_loop() -> None:
+    seen: list[weakref.ref[Tensor]] = []
+
+    def train(run: Run) -> None:
+        model = nn.Linear(4, 3)
+        step = made(run, model)
+        for _ in range(2):  # it is looked at closely
+            for x, y in step.shards((X, Y)):
+                out = model(x)
+                seen.append(weakref.ref(out))
+                step.backward(cross_entropy(out, y, reduction="none"))
+                del out
+            gc.disable()
+            try:
+                assert [each() for each in seen if each() is not None] == []
+            finally:
+                gc.enable()
+            step.update()
+
+    train(fanwise.here())
+
+
+def test_gradients_that_wait_for_an_update_are_part_of_a_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "run.pt"
+
+    def train(run: Run, end: int = 6, saves: bool = False) -> list[Tensor]:
+        model = nn.Linear(4, 3)
+        step = made(run, model)
+        for batch in run.batches((X, Y), 2):
+            backward(step, model, batch)
+            if step.turns % 2 == 0:
+                step.update()
+            if saves:
+                run.save(path)
+            if step.turns == end:
+                break
+        return [param.detach() for param in model.parameters()]
+
+    expected = fanwise.run(train, devices=1)
+    fanwise.run(lambda run: train(run, 3, saves=True), devices=1)
+    found = fanwise.run(train, devices=["cpu"] * 2, processes=1, resume=path)
+    assert all(map(torch.equal, expected, found))
+
+
+def test_models_and_optimizers_of_one_step_have_names_of_their_own_in_a_checkpoint(tmp_path: Path) -> None:
+    def train(run: Run) -> None:
+        body, head = nn.Linear(4, 2), nn.Linear(2, 3)
+        run.step([body, head], [torch.optim.SGD(body.parameters(), 0.1), torch.optim.Adam(head.parameters(), 0.1)])
+        run.save(tmp_path / "run.pt")
+
+    fanwise.run(train, devices=1)
+    held = torch.load(tmp_path / "run.pt")
+    assert held["model"]["weight"].shape == (2, 4) and held["model2"]["weight"].shape == (3, 2)
+    assert {"optimizer", "optimizer2"} <= held.keys()
+
+
+@pytest.mark.parametrize(("models", "optimizers"), [([], [1]), ([1], [])])
+def test_a_step_needs_a_model_and_an_optimizer(models: list[int], optimizers: list[int]) -> None:
+    run, model = fanwise.here(), nn.Linear(4, 3)
+    with pytest.raises(ValueError, match="it needs one of each"):
+        run.step([model] * len(models), [torch.optim.SGD(model.parameters(), 0.1)] * len(optimizers))

@@ -26,6 +26,11 @@ def test_one_operand_a_process_keeps_the_contract(check: Check) -> None:
     play(3, "slices", check, reduce="fast")
 
 
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_process_groups_between_ranks_keep_the_contract(check: Check) -> None:
+    play(3, "back end", check, reduce="fast")
+
+
 class Broken:
     """As another one, but for one thing."""
 

@@ -6,11 +6,13 @@ Each thread has a `SharedMemoryTeam` of its own, and its own mappings. The super
 what a member says is heard at once.
 """
 
+import functools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import nn
 
 from ..parallel.all_reduce.contract import AllReduce
@@ -78,7 +80,9 @@ class _Speaker:
 
 
 @contextmanager
-def memory_peers(size: int, exchange: Exchange, reduce: str = "exact") -> Iterator[tuple[MemoryRun, list[Peer]]]:
+def memory_peers(
+    size: int, exchange: Exchange, reduce: str, device: Callable[[int], torch.device]
+) -> Iterator[tuple[MemoryRun, list[Peer]]]:
     """A run, and each of its processes as a contract sees it."""
     run = MemoryRun(size, exchange, reduce)
 
@@ -86,7 +90,8 @@ def memory_peers(size: int, exchange: Exchange, reduce: str = "exact") -> Iterat
         def make(params: Sequence[nn.Parameter]) -> AllReduce:
             return team.all_reduce(params)[0]
 
-        return Peer(team, make, reduce == "exact", lambda: run.lost(team.rank), Again, goes_on=True)
+        leave = functools.partial(run.lost, team.rank)
+        return Peer(team, make, reduce == "exact", leave, Again, goes_on=True, device=device(team.rank))
 
     try:
         yield run, [peer(team) for team in run.teams]
@@ -94,11 +99,26 @@ def memory_peers(size: int, exchange: Exchange, reduce: str = "exact") -> Iterat
         run.memory.close()
 
 
-def play(size: int, exchange: Exchange, check: Check, reduce: str = "exact") -> None:
-    """Call a check in every process at once. Raises what the first of them raised."""
+def on_cpu(rank: int) -> torch.device:
+    return torch.device("cpu")
+
+
+def play(
+    size: int,
+    exchange: Exchange,
+    check: Check,
+    reduce: str = "exact",
+    *,
+    device: Callable[[int], torch.device] = on_cpu,
+) -> None:
+    """Call a check in every process at once. Raises what the first of them raised.
+
+    Args:
+        device: of the gradients of each rank.
+    """
     errors: list[BaseException] = []
 
-    with memory_peers(size, exchange, reduce) as (run, peers):
+    with memory_peers(size, exchange, reduce, device) as (run, peers):
 
         def live(peer: Peer) -> None:
             try:

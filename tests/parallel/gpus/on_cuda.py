@@ -29,6 +29,8 @@ from fanwise.parallel.shared_memory.memory import SharedMemory, bytes_of
 from fanwise.parallel.shared_memory.staging import _register, _unregister
 from fanwise.parallel.supervisor.pools import own_pool
 from fanwise.parallel.supervisor.supervisor import Settings, Supervisor
+from fanwise.testing.all_reduce_contract import CHECKS
+from fanwise.testing.memory_teams import play
 
 # N: samples, B: samples of a global batch
 N, B, SHARDS = 200, 48, 4
@@ -180,6 +182,8 @@ def main() -> None:
         found.check("shared memory is pinned", lambda: shared_memory_is_pinned(device))
         found.check("no step waits, data in main memory", lambda: no_step_waits(device, is_resident=False))
         found.check("no step waits, data on the device", lambda: no_step_waits(device, is_resident=True))
+    if len(gpus_here()) > 1:
+        found.check("NCCL between ranks", nccl_keeps_the_contract)
     print(json.dumps(found))
 
 
@@ -199,6 +203,22 @@ def all_ways(found: Found, name: str, training: Callable[..., Any], device: str,
         check(on_loss, functools.partial(in_ranks, device, dies, 3, on_loss))
     for count in range(2, len(gpus_here()) + 1):
         check(f"{count} GPUs", functools.partial(fanwise.run, alone, devices=count, shards=SHARDS))
+        fast = functools.partial(fanwise.run, devices=count, shards=SHARDS, reduce="fast")
+        found.check(
+            f"{name}: fast on {count} GPUs", functools.partial(is_near, functools.partial(fast, alone), expected)
+        )
+    return True
+
+
+def is_near(run: Callable[[], Any], expected: Any) -> bool:  # Any: what `train` returns
+    pairs = zip(run()[0], expected[0], strict=True)
+    return all(torch.allclose(one, other, rtol=0.05, atol=0.05) for one, other in pairs)
+
+
+def nccl_keeps_the_contract() -> bool:
+    """Each rank is a thread here, with a GPU of its own."""
+    for check in CHECKS:
+        play(2, "back end", check, "fast", device=lambda rank: torch.device("cuda", rank))
     return True
 
 

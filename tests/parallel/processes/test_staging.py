@@ -1,9 +1,7 @@
 """Gradients that are copied out of the shared memory and back, as those of a GPU are: the bits of the direct way."""
 
 import functools
-import os
 import random
-import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +16,7 @@ import fanwise
 from fanwise.parallel import Run
 from fanwise.parallel.supervisor.supervisor import Settings, Supervisor
 from fanwise.pool import Pool
-from fanwise.testing import within
+from fanwise.testing.kills import kill_some, works_here
 
 # N: samples, B: samples of a global batch
 N, B, SHARDS = 53, 16, 8
@@ -100,35 +98,6 @@ def test_what_is_fast_is_staged_too(pool: Pool) -> None:
     assert same(direct, staged(training, pool, 3, reduce="fast")[0])
 
 
-def write_down(path: Path, run: Run, turn: int) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.write(fd, f"{os.getpid()}\n".encode())
-    os.close(fd)
-
-
-def pids(path: Path) -> list[int]:
-    return [int(line) for line in path.read_text().split()] if path.exists() else []
-
-
-def killer(path: Path, over: threading.Event, seed: int, kills: int, killed: list[int]) -> threading.Thread:
-    """SIGKILL for a process that works, at any moment of a step, as long as another one works, too."""
-    chance = random.Random(seed)
-
-    def work() -> None:
-        for _ in range(kills):
-            at = len(pids(path)) + chance.randrange(1, 20)
-            within(60, lambda at=at: over.is_set() or len(pids(path)) >= at, "they work")  # type: ignore[misc]
-            working = sorted(set(pids(path)[-12:]) - set(killed))
-            if over.is_set() or len(working) < 2:
-                return
-            killed.append(chance.choice(working))
-            os.kill(killed[-1], signal.SIGKILL)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    return thread
-
-
 @pytest.mark.parametrize("on_loss", ["continue", "respawn"])
 def test_kills_at_any_moment_keep_the_bits(on_loss: str, pool: Pool, tmp_path: Path) -> None:
     survives(on_loss, 0, pool, tmp_path)
@@ -146,9 +115,9 @@ def survives(on_loss: str, seed: int, pool: Pool, tmp_path: Path) -> None:
     killed: list[int] = []
     trains = functools.partial(train, torch.contiguous_format, 9, {})
     expected, _ = fanwise.run(functools.partial(trains, nothing, epochs), devices="cpu", shards=SHARDS)
-    thread = killer(path, over, seed, 2, killed)
+    thread = kill_some(path, over, random.Random(seed), killed)
     try:
-        training = functools.partial(trains, functools.partial(write_down, path), epochs)
+        training = functools.partial(trains, functools.partial(works_here, path), epochs)
         found, _ = staged(training, pool, 4, on_loss=on_loss)
     finally:
         over.set()

@@ -20,8 +20,9 @@ from ...base.huge_pages import HUGE_PAGE_BYTES, FileMap
 
 _SIZE_BYTES = 1 << 44
 
-# In slices or whole, whichever is quicker for the model (auto); by copies to the device and back, as a GPU needs them.
-Exchange = Literal["auto", "slices", "whole", "staged"]
+# In slices or whole, whichever is quicker for the model (auto); by copies to the device and back, as a GPU needs them;
+# not through it, but by a back end of torch.distributed, which is for reduce="fast".
+Exchange = Literal["auto", "slices", "whole", "staged", "back end"]
 
 
 class SharedMemory:

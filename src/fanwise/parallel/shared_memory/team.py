@@ -30,12 +30,14 @@ from ..optimizers.sharded import SliceMemory
 from ..teams.control import Control, Speaking
 from ..teams.layout import Layout
 from ..teams.team import Attempt, StateHere, Sums
+from ..torch_distributed.backend import BackendAllReduce
 from .areas import Areas
 from .control_block import FAILED, STOPPED, SUPERVISOR
 from .direct import Direct
 from .joining import write_state
 from .memory import SharedMemory
 from .one_shot import OneShot
+from .rank_groups import RankGroups
 from .staging import Staged
 
 T = TypeVar("T")
@@ -122,6 +124,11 @@ class SharedMemoryTeam:
     def members(self) -> tuple[int, ...]:
         """The ranks that take part, by place."""
         return self._members
+
+    @property
+    def view(self) -> int:
+        """That this process is in."""
+        return self._view
 
     @property
     def next_turn(self) -> int:
@@ -225,6 +232,13 @@ class SharedMemoryTeam:
             self._view, self._members = self._next
             self._next = None
 
+    def look(self) -> None:
+        """Raise what ends an exchange that cannot be finished: a member is gone, or the run is over."""
+        self._look_for_the_end()
+        if self._control.view != self._view:
+            self._leave_view()
+            raise Again
+
     def _look_for_the_end(self) -> None:
         ending = self._control.ending
         if ending == FAILED:
@@ -247,6 +261,9 @@ class SharedMemoryTeam:
         on_cpu = all(param.device.type == "cpu" for param in params)
         if how == "auto":
             how = "whole" if on_cpu and self.ranks * layout.size_bytes <= _WHOLE_BYTES else "slices"
+        if how == "back end":
+            assert self._reduce == "fast", "each process brings one node"
+            return BackendAllReduce(RankGroups(self, params[0].device), params, params[0].device), None
         areas = Areas(self, layout, self._bytes_asked, versions=2 if how == "whole" else 1)
         self._bytes_asked += areas.size_bytes
         if how == "whole":
@@ -302,10 +319,7 @@ class SharedMemoryTeam:
         control = self._control
         self._speaker.say(*message)
         while (seen := control.answered) < message[1]:
-            self._look_for_the_end()
-            if control.view != self._view:
-                self._leave_view()
-                raise Again
+            self.look()
             control.wait_answered(seen)
         return pickle.loads(control.get(SUPERVISOR, message[1] % 2))
 

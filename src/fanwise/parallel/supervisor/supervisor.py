@@ -20,6 +20,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from torch import distributed
+
 from ...base.errors import LeaseError, TrialStopped, WorkerLostError
 from ...links.codec import unpack_error
 from ...pool import Pool
@@ -91,6 +93,15 @@ class Settings:
     called: tuple[tuple[str, str], ...] = ()
     exchange: Exchange = "auto"
     spare_cpus: int | None = None
+
+
+def exchange_of(settings: Settings) -> Exchange:
+    """By a back end where sums need no order and each process has a whole GPU, which is what NCCL asks for."""
+    is_part = any(visible.startswith("MIG") for visible, _ in settings.called)
+    on_gpus = settings.devices[0][0].startswith("cuda") and settings.gpus == 1 and not is_part
+    if settings.exchange == "auto" and settings.reduce == "fast" and on_gpus and distributed.is_nccl_available():
+        return "back end"
+    return settings.exchange
 
 
 @dataclass(slots=True, eq=False)
@@ -230,7 +241,7 @@ class Supervisor:
             reduce=settings.reduce,
             drawn=(self._screen.first_s, self._screen.every_s),
             name=name_of(self._train),
-            exchange=settings.exchange,
+            exchange=exchange_of(settings),
             switches=self._switches,
             verify=settings.verify,
             spare_cpus=settings.spare_cpus,

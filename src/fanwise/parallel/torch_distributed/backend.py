@@ -1,5 +1,7 @@
 """`reduce="fast"` over process groups: each process adds its own shards, the back end's allreduce adds the processes.
 
+The groups are those of a launcher (groups.py), or of ranks of ours (shared_memory/rank_groups.py).
+
 In which order the back end adds is its own matter and depends on the number of processes, so the last bits of the
 result do, too. A process without a gradient of a parameter brings zeros; parameters that no process reached, such as
 frozen ones, do not travel.
@@ -72,3 +74,4 @@ class BackendAllReduce:
 
     def abort(self) -> None:
         self._own.clear()
+        self._lay_out([])  # in other memory: what was under way may still write into this one

@@ -2,8 +2,8 @@
 # The reason: optuna lives in an environment of its own, which the type checker does not see.
 """Optuna 5 at its best for asynchronous workers, by its ask-and-tell interface. See searchers_lines.py.
 
-TPE               TPESampler(multivariate=True, constant_liar=True), as its documentation advises for parallel workers
-TPE, defaults     TPESampler(), which a study has without a sampler, and Ray Tune's OptunaSearch too
+TPE               TPESampler(), multivariate and with a constant liar, which a study has without a sampler, and Ray
+                  Tune's OptunaSearch too; its documentation advises both for parallel workers
 GP                GPSampler, its defaults; running trials are known to it
 TPE, Hyperband    the same TPE with HyperbandPruner(reduction_factor=3), which its documentation calls the best pruner
                   for it; it is asked after each report
@@ -30,10 +30,8 @@ class Search:
         method, seed = settings["method"], settings["seed"]
         if method == "GP":
             sampler = optuna.samplers.GPSampler(seed=seed)
-        elif method == "TPE, defaults":
-            sampler = optuna.samplers.TPESampler(seed=seed)
         else:
-            sampler = optuna.samplers.TPESampler(multivariate=True, constant_liar=True, seed=seed)
+            sampler = optuna.samplers.TPESampler(seed=seed)
         self.prunes = method == "TPE, Hyperband"
         pruner = optuna.pruners.NopPruner()
         if self.prunes:

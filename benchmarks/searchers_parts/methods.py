@@ -116,7 +116,6 @@ METHODS = (
     Method("BOHB", _bohb, stops_early=True),
     Method("Hyperband, forest", _hyperband, stops_early=True),
     _optuna("Optuna TPE", "TPE"),
-    _optuna("Optuna TPE, defaults", "TPE, defaults", shown=False),
     _optuna("Optuna GP", "GP"),
     _optuna("Optuna TPE, Hyperband", "TPE, Hyperband", stops_early=True),
     _syne_tune("Syne Tune CQR", "CQR"),

@@ -1,6 +1,7 @@
 """A loop of one's own over the shards of a batch, on one device: what is in .grad, counted, saved and undone."""
 
 import gc
+import math
 import weakref
 from pathlib import Path
 
@@ -209,3 +210,21 @@ def test_a_step_needs_a_model_and_an_optimizer(models: list[int], optimizers: li
     run, model = fanwise.here(), nn.Linear(4, 3)
     with pytest.raises(ValueError, match="it needs one of each"):
         run.step([model] * len(models), [torch.optim.SGD(model.parameters(), 0.1)] * len(optimizers))
+
+
+@pytest.mark.parametrize("clip_norm", [math.inf, 0.01])
+def test_the_norm_that_a_step_tells_is_that_of_the_gradients_before_they_are_clipped(clip_norm: float) -> None:
+    model = nn.Linear(4, 3)
+    own, whole = made(fanwise.here(), model), fanwise.here()
+    backward(own, model)
+    expected = nn.utils.get_total_norm([grad for grad in grads(model) if grad is not None])
+    model.zero_grad()
+    weight, bias = model.weight.detach().clone(), model.bias.detach().clone()
+    optimizer = torch.optim.SGD(model.parameters(), 1.0)
+    step = whole.step(model, optimizer, lambda m, x, y: cross_entropy(m(x), y, reduction="none"), clip_norm=clip_norm)
+    with pytest.raises(ValueError, match=r"step\.grad_norm is that of the last update, and there was none yet"):
+        _ = step.grad_norm
+    step((X, Y))
+    assert torch.equal(step.grad_norm, expected)
+    moved = torch.cat([(model.weight - weight).flatten(), model.bias - bias]).norm()
+    assert torch.allclose(moved, min(expected, torch.tensor(clip_norm)), rtol=1e-4)

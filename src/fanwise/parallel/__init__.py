@@ -10,7 +10,8 @@ checks, inspecting, hangs    what would make a result depend on the devices; a t
 optimizers, batch_norm       updates by slices and blocks; normalisation with the statistics of the whole batch
 checkpoints, progress        files; the line on screen
 process_settings, rng        threads, switches and memory; random numbers of a shard
-evaluation, scaling          means over data; rates for larger batches
+evaluation, ranks            measures over data; what processes tell each other, rank by rank
+scaling                      rates for larger batches
 devices, defaults            which devices there are; what a run takes where nothing was said
 collectives                  replicate, split_batch, allreduce ...: the primitives, on lists of arrays
 """

@@ -2,7 +2,7 @@
 
     train(run):  run.step     step/           run.epochs, run.batches   data/
                  run.mean     evaluation.py   run.save, run.restore     checkpoints/
-                 run.report   the report of the current job of a pool
+                 run.gather   ranks.py        run.report                the report of the current job of a pool
 
 Model, optimizer and what `run.keep` registers get what a checkpoint holds of them when they are registered, so
 `resume=` needs no line in the training function.
@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any, Protocol, overload
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from ..base.errors import TrialStopped
 from ..pool.reporting import plain_metrics
-from . import evaluation
+from . import evaluation, ranks
 from .batch_norm import BatchNorm, TogetherDevice, check_batch_norm
 from .checkpoints import files
 from .checkpoints.files import Writer
@@ -504,6 +504,48 @@ class Run:
             generators=generators_of(self.device),
             watch=self._line.measured,
         )
+
+    def gather(self, value: Any) -> list[Any]:  # Any: what can be pickled, or a function that returns it
+        """What each process gives, by rank, in every process. For what must not depend on their number see `mean`.
+
+        Args:
+            value: anything that can be pickled. A function is called for it, and again, when `run.rank` and
+                `run.world_size` have become others because a process was lost meanwhile; another value is given again
+                as it is, and what the lost one had is missing.
+
+        Blocks until all have come here.
+
+        >>> here().gather(lambda: 7)
+        [7]
+        """
+        self._loop.check("run.gather")
+        return ranks.gather(self._team, "gathers", value)
+
+    def all_reduce(self, tensor: Tensor | Callable[[], Tensor], op: ranks.Op = "sum") -> Tensor:
+        """The sum, mean, minimum or maximum over the processes, element by element, in every process: a new tensor.
+
+        Added in one order, along a tree over the ranks, so the bits repeat; on another number of processes they are
+        others. The tensors are pickled: for measures, not for gradients.
+
+        Args:
+            tensor: of the same type and shape in all, or a function that returns it; see `gather`.
+            op: "sum", "mean", "min" or "max".
+
+        Raises:
+            TypeError: no tensor, or integers with "mean". ValueError: other shapes or types; an unknown `op`.
+
+        Blocks until all have come here.
+
+        >>> here().all_reduce(torch.tensor([1, 2]))
+        tensor([1, 2])
+        """
+        self._loop.check("run.all_reduce")
+        return ranks.all_reduce(self._team, tensor, op)
+
+    def barrier(self) -> None:
+        """Block until all processes have come here."""
+        self._loop.check("run.barrier")
+        ranks.gather(self._team, "waits at a barrier", None)
 
     def report(self, **metrics: Any) -> None:  # Any: scalars of any library
         """Report values once for the whole run; they are kept in `run.rows`.

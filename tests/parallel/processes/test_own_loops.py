@@ -536,6 +536,13 @@ def a_mean_in_the_body(run: Run, step: ManualStep, batch: Any, model: nn.Module)
 
 
 @refused_with_each_batch
+def an_exchange_in_the_body(run: Run, step: ManualStep, batch: Any, model: nn.Module) -> None:
+    for x, y in step.shards(batch):
+        step.backward(classify(model, x, y))
+        run.all_reduce(torch.ones(1))
+
+
+@refused_with_each_batch
 def an_update_of_ones_own(run: Run, step: ManualStep, batch: Any, model: nn.Module) -> None:
     optimizer = sgd(model)
     other = run.step(model, optimizer)

@@ -6,6 +6,7 @@ device too.
 
 import copy
 import itertools
+import math
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -199,6 +200,71 @@ def vae(run: Run) -> Result:
     return fit(run, Autoencoder(), losses, X)
 
 
+class Mixed(nn.Module):
+    """A backbone in bfloat16, a head in float32, a scale in float64."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone = nn.Sequential(nn.Linear(D, 8), nn.LayerNorm(8), nn.GELU()).to(torch.bfloat16)
+        self.head, self.scale = nn.Linear(8, 3), nn.Parameter(torch.ones(3, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.backbone(x.to(torch.bfloat16)).float()) * self.scale
+        return out
+
+
+@program
+def parameters_of_three_types(run: Run) -> Result:
+    return [*fit(run, Mixed()), *fit(run, Mixed(), clip_norm=0.5)]
+
+
+class Waves(nn.Module):
+    """A complex layer between real ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.out = nn.Linear(D, D), nn.Linear(4, 3)
+        self.filter = nn.Parameter(torch.randn(4, dtype=torch.complex64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.out((torch.fft.rfft(self.into(x)) * self.filter).abs())
+        return out
+
+
+@program
+def complex_parameters(run: Run) -> Result:
+    return fit(run, Waves())
+
+
+class Records(Dataset[dict[str, Any]]):
+    """Samples in dicts and lists within each other."""
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> dict[str, Any]:  # Any: of that shape
+        return {"inputs": {"x": X[index], "more": [X[index] * 2, index]}, "label": Y[index], "name": f"sample {index}"}
+
+
+@program
+def samples_in_dicts_within_dicts(run: Run) -> Result:
+    def losses(m: nn.Module, batch: dict[str, Any]) -> Tensor:
+        inputs = batch["inputs"]
+        assert batch["name"] == [f"sample {int(index)}" for index in inputs["more"][1]]
+        return classify(m, inputs["x"] + inputs["more"][0], batch["label"])
+
+    return fit(run, net(), losses, Records())
+
+
+@program
+def batches_of_ones_own_in_dicts(run: Run) -> Result:
+    model = net()
+    step = run.step(model, sgd(model), lambda m, batch: classify(m, batch["x"]["left"], batch["y"]))
+    for start in range(0, N, B):
+        step({"x": {"left": X[start : start + B], "right": (X[start : start + B],)}, "y": Y[start : start + B]})
+    return state(model)
+
+
 # -- optimizers -------------------------------------------------------------------------------------------------------
 
 
@@ -230,6 +296,18 @@ def autocast_to_bfloat16(run: Run) -> Result:
 @program
 def clipping_by_norm(run: Run) -> Result:
     return fit(run, net(), clip_norm=0.1)
+
+
+@program
+def norms_of_gradients(run: Run) -> Result:
+    model, norms = net(), []
+    measured, clipped = (run.step(model, sgd(model), classify, clip_norm=norm) for norm in (math.inf, 0.1))
+    for batch in run.batches((X, Y), B):
+        norms.append(measured(batch))
+        norms.append(measured.grad_norm)
+        clipped(batch)
+        norms.append(clipped.grad_norm)
+    return [*state(model), *norms]
 
 
 @program
@@ -561,6 +639,26 @@ def compiled_for_all_shapes(run: Run) -> Result:
 
 
 @program
+def a_compiled_loss_of_a_compiled_model(run: Run) -> Result:
+    model = nn.Sequential(nn.Linear(D, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    compiled = cast(nn.Module, torch.compile(model, dynamic=True, backend="eager"))
+    loss = torch.compile(classify, dynamic=True, backend="eager")
+    return fit(run, compiled, lambda m, x, y: loss(m, x, y))
+
+
+@program
+def compiled_with_a_loop_of_ones_own(run: Run) -> Result:
+    model = nn.Sequential(nn.Linear(D, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3))
+    compiled = cast(nn.Module, torch.compile(model, dynamic=True, backend="eager"))
+    step = run.step(compiled, sgd(model))
+    for batch in run.batches((X, Y), B):
+        for x, y in step.shards(batch):
+            step.backward(classify(compiled, x, y))
+        step.update()
+    return state(model)
+
+
+@program
 def an_inner_loop_with_an_optimizer_of_its_own(run: Run) -> Result:
     def looking_ahead(m: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         inner = copy.deepcopy(m)
@@ -728,6 +826,32 @@ def a_backward_of_ones_own(run: Run) -> Result:
 @refused
 def compiled_for_one_shape(run: Run) -> Result:
     return fit(run, cast(nn.Module, torch.compile(net(), backend="eager")))
+
+
+@refused
+def a_loss_compiled_for_one_shape(run: Run) -> Result:
+    loss = torch.compile(classify, backend="eager")
+    return fit(run, net(), lambda m, x, y: loss(m, x, y))
+
+
+@refused
+def compiled_for_one_shape_with_a_loop_of_ones_own(run: Run) -> Result:
+    model = net()
+    compiled = torch.compile(classify, backend="eager")
+    step = run.step(model, sgd(model))
+    for batch in run.batches((X, Y), B):
+        for x, y in step.shards(batch):
+            step.backward(compiled(model, x, y))
+        step.update()
+    return state(model)
+
+
+@refused
+def a_norm_that_nobody_asked_for(run: Run) -> Result:
+    model = net()
+    step = run.step(model, sgd(model), classify)
+    step((X, Y))
+    return [step.grad_norm]
 
 
 OUTSIDE = net()

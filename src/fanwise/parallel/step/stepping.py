@@ -6,12 +6,13 @@ What a shard raises leaves parameters, buffers and random streams as they were b
 `.grad` after a step, so there is no zero_grad to call and nothing to forget.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
-from torch.nn.utils import clip_grad_norm_
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from ..checks.checking import check_no_gradients
 from ..checks.habits import updating
@@ -62,6 +63,7 @@ class Step:
         self._clip_norm = clip_norm
         self._accumulate = accumulate
         self._window: Window | None = None
+        self._grad_norm: Tensor | None = None
 
     @property
     def turns(self) -> int:
@@ -70,6 +72,24 @@ class Step:
     @property
     def executions(self) -> int:
         return self._execution.executions
+
+    @property
+    def grad_norm(self) -> Tensor:
+        """The 2-norm of all gradients of the last update, before they were clipped: the same bits on any device.
+
+        Raises:
+            ValueError: nobody asked for it, by `clip_norm`; or there was no update yet.
+        """
+        if self._clip_norm is None:
+            raise ValueError(
+                "step.grad_norm is measured where gradients are whole in every process, which costs something, so it "
+                "is to be asked for.\n"
+                "  wrong:  step = run.step(model, optimizer, loss_fn)\n"
+                "  right:  step = run.step(model, optimizer, loss_fn, clip_norm=math.inf)    # measured, never clipped"
+            )
+        if self._grad_norm is None:
+            raise ValueError("step.grad_norm is that of the last update, and there was none yet")
+        return self._grad_norm
 
     def __call__(self, batch: Any) -> Tensor:  # Any: a Batch, or a tree of tensors
         """Forward, backward and, unless the window of `accumulate` is still open, the update.
@@ -181,12 +201,17 @@ class Step:
             param.grad = grad
         try:
             if self._clip_norm is not None:
-                clip_grad_norm_(self._replica.params, self._clip_norm)
+                self._clip(self._clip_norm)
             with updating():
                 self._placement.step()
         finally:
             self._replica.forget_grads()
         self.updates += 1
+
+    def _clip(self, clip_norm: float) -> None:
+        self._grad_norm = get_total_norm([param.grad for param in self._replica.params if param.grad is not None])
+        if clip_norm < math.inf:
+            clip_grads_with_norm_(self._replica.params, clip_norm, self._grad_norm)
 
     def state_dict(self) -> dict[str, Any]:  # Any: numbers and tensors
         """Its counts, and the gradients of a window that is open."""

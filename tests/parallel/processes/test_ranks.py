@@ -1,0 +1,136 @@
+"""What processes tell each other rank by rank: its order and bits, and what becomes of it when one of them dies."""
+
+import functools
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import fanwise
+from fanwise.parallel import Run
+from fanwise.pool import Pool
+
+N, CHUNK = 40, 6
+X = torch.randn(N, 5, generator=torch.Generator().manual_seed(1))
+
+
+def kills_once(path: Path) -> None:
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_what_is_gathered_comes_by_rank_in_every_process(pool: Pool) -> None:
+    def train(run: Run) -> list[Any]:  # Any: as given
+        large = torch.full((300_000,), float(run.rank))
+        means = [each.mean().item() for each in run.gather(large)]
+        return run.gather((run.rank, means, run.gather({"rank": run.rank})))
+
+    each: Any = [0.0, 1.0, 2.0], [{"rank": 0}, {"rank": 1}, {"rank": 2}]
+    assert fanwise.run(train, devices=3, pool=pool) == [(rank, *each) for rank in range(3)]
+    assert fanwise.run(train, devices=1) == [(0, [0.0], [{"rank": 0}])]
+
+
+def test_a_reduction_has_the_same_bits_in_every_process_and_each_time(pool: Pool) -> None:
+    def train(run: Run) -> tuple[list[Tensor], list[list[Tensor]]]:
+        given = X * 10.0 ** (run.rank - 1)
+        found = [run.all_reduce(given), run.all_reduce(given, "mean"), run.all_reduce(given, "min")]
+        found += [run.all_reduce(lambda: given, "max"), run.all_reduce(torch.tensor([run.rank, 2**60]))]
+        return found, run.gather(found)
+
+    found, each = fanwise.run(train, devices=3, pool=pool)
+    again, _ = fanwise.run(train, devices=3, pool=pool)
+    assert all(torch.equal(one, other) for theirs in (*each, again) for one, other in zip(found, theirs, strict=True))
+    small, middle, large = (X * 10.0**power for power in (-1, 0, 1))
+    expected = [small + middle + large, (small + middle + large) / 3, torch.stack([small, middle, large]).amin(0)]
+    assert all(map(torch.equal, found, expected))
+    assert torch.equal(found[3], torch.stack([small, middle, large]).amax(0))
+    assert found[4].tolist() == [3, 3 * 2**60]
+
+
+def test_a_reduction_on_one_device_is_a_new_tensor() -> None:
+    given = torch.ones(2)
+    found = fanwise.here().all_reduce(given)
+    found += 1
+    assert given.tolist() == [1.0, 1.0]
+
+
+def scores(run: Run) -> Tensor:
+    """Of all samples, in their order: the same on any number of devices, because the chunks are."""
+
+    def mine() -> dict[int, Tensor]:
+        return {start: X[start : start + CHUNK].sum(1) for start in range(CHUNK * run.rank, N, CHUNK * run.world_size)}
+
+    found = {start: chunk for theirs in run.gather(mine) for start, chunk in theirs.items()}
+    return torch.cat([found[start] for start in sorted(found)])
+
+
+def test_what_is_gathered_chunk_by_chunk_does_not_depend_on_the_devices(pool: Pool) -> None:
+    one, three = fanwise.run(scores, devices=1), fanwise.run(scores, devices=3, pool=pool)
+    assert len(one) == N and torch.equal(one, three)
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_function_is_called_again_when_a_process_was_lost(victim: int, pool: Pool, tmp_path: Path) -> None:
+    def train(run: Run) -> tuple[Tensor, int, list[int]]:
+        step = run.step(model := torch.nn.Linear(5, 1), torch.optim.SGD(model.parameters(), 0.1))
+        for x in step.shards(X):
+            step.backward(model(x).square())
+        step.update()
+
+        def mine() -> dict[int, Tensor]:
+            if run.world_size == 3 and run.rank == victim:
+                kills_once(tmp_path / "killed")
+            starts = range(CHUNK * run.rank, N, CHUNK * run.world_size)
+            return {start: X[start : start + CHUNK].sum(1) for start in starts}
+
+        found = {start: chunk for theirs in run.gather(mine) for start, chunk in theirs.items()}
+        run.barrier()
+        whole = torch.cat([found[start] for start in sorted(found)])
+        return whole, int(run.all_reduce(torch.tensor(1))), run.gather(run.rank)
+
+    whole, count, ranks = fanwise.run(train, devices=3, pool=pool)
+    assert (tmp_path / "killed").exists()
+    assert torch.equal(whole, fanwise.run(scores, devices=1))
+    assert (count, ranks) == (2, [0, 1])
+
+
+WRONG: dict[str, tuple[Callable[[Run], object], str]] = {
+    "number": (lambda run: run.all_reduce(0.5), r"run\.all_reduce takes a tensor"),  # type: ignore[arg-type]  # wrong
+    "mean": (lambda run: run.all_reduce(torch.ones(2).int(), "mean"), "got a tensor of torch.int32, whose mean"),
+    "operator": (lambda run: run.all_reduce(X, "average"), "unknown op='average'"),  # type: ignore[arg-type]  # wrong
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("devices", [1, 2])
+def test_what_cannot_be_reduced_is_refused_on_any_number_of_devices(name: str, devices: int, pool: Pool) -> None:
+    function, said = WRONG[name]
+    with pytest.raises((TypeError, ValueError), match=said):
+        fanwise.run(function, devices=devices, pool=pool if devices > 1 else None)
+
+
+def test_tensors_of_other_shapes_are_refused_with_all_of_them(pool: Pool) -> None:
+    said = r"by rank: float32 \(1,\), float32 \(2,\)\.\nEvery process gives one"
+    with pytest.raises(ValueError, match=said):
+        fanwise.run(lambda run: run.all_reduce(torch.ones(run.rank + 1)), devices=2, pool=pool)
+
+
+def gathers(function: Callable[[Run], object], run: Run) -> None:
+    if run.rank:
+        function(run)
+    else:
+        run.barrier()
+
+
+def test_processes_that_do_different_things_are_told_which(pool: Pool) -> None:
+    train = functools.partial(gathers, lambda run: run.gather(1))
+    with pytest.raises(RuntimeError, match=r"rank \d (waits|gathers).*, rank \d (gathers|waits)"):
+        fanwise.run(train, devices=2, pool=pool)

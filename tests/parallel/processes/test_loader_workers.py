@@ -1,0 +1,177 @@
+"""Data read by workers: the same bits on any number of devices and of workers, through every death."""
+
+import os
+import random
+import signal
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, Dataset
+
+import fanwise
+from fanwise.parallel import Run
+from fanwise.pool import Pool
+
+N, B = 42, 8  # five batches of shards of two, and one of two samples
+IMAGES = torch.randint(0, 256, (N, 6, 6), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
+
+
+class Augmented(Dataset[tuple[Tensor, int]]):
+    """Images that are cropped, flipped and made noisy, with numbers from all three generators."""
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        image = IMAGES[index].float() / 255
+        top, left = random.randint(0, 2), int(np.random.randint(0, 3))
+        image = image[top : top + 4, left : left + 4]
+        if torch.rand(()) < 0.5:
+            image = image.flip(1)
+        return image + 0.01 * torch.randn(4, 4), index % 3
+
+
+class Spoken(Dataset[Tensor]):
+    """Sequences of different lengths."""
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> Tensor:
+        return torch.arange(1 + index % 5) * torch.rand(())
+
+
+def padded(samples: list[Tensor]) -> dict[str, Any]:
+    return {
+        "x": nn.utils.rnn.pad_sequence(samples, batch_first=True),
+        "more": [torch.tensor([len(sample) for sample in samples]), (torch.ones(len(samples)), ["a"] * len(samples))],
+    }
+
+
+Before = Callable[[Run, int], object]
+
+
+def images(run: Run, workers: int, before: Before = lambda run, number: None, epochs: int = 2) -> list[Tensor]:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3))
+    optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+    step = run.step(model, optimizer, lambda m, x, y: cross_entropy(m(x), y, reduction="none"))
+    number = 0
+    for _ in run.epochs(epochs):
+        for batch in run.batches(Augmented(), B, num_workers=workers):
+            before(run, number)
+            step(batch)
+            number += 1
+        loss = run.mean(
+            lambda m, x, y: cross_entropy(m(x), y, reduction="none"), model, Augmented(), num_workers=workers
+        )
+    return [*(value.detach() for value in model.state_dict().values()), torch.tensor(loss)]
+
+
+def sequences(run: Run, workers: int) -> list[Tensor]:
+    model = nn.Linear(1, 4)
+    step = run.step(
+        model,
+        torch.optim.SGD(model.parameters(), 0.1),
+        lambda m, batch: m(batch["x"][..., None]).square().mean((1, 2)) * batch["more"][1][0],
+    )
+    for _ in run.epochs(2):
+        for batch in run.batches(Spoken(), B, collate_fn=padded, num_workers=workers, persistent_workers=workers > 0):
+            step(batch)
+    return [model.weight.detach(), model.bias.detach()]
+
+
+def loader(run: Run, workers: int) -> list[Tensor]:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
+    step = run.step(
+        model, torch.optim.SGD(model.parameters(), 0.1), lambda m, x, y: cross_entropy(m(x), y, reduction="none")
+    )
+    for batch in run.batches(DataLoader(Augmented(), B, shuffle=True, num_workers=workers)):
+        x, _ = batch  # the whole batch, in every process
+        assert len(x) == len(batch)
+        step(batch)
+    return [model[1].weight.detach()]
+
+
+def run_in_job(pool: Pool, train: Callable[[Run], Any], devices: int, workers: int, **options: Any) -> Any:
+    """In a job that has leased a CPU for each device, and for each worker of each."""
+    cpus = devices * (1 + workers)
+    job = pool.needs(cpus=cpus).submit(fanwise.run, train, devices=["cpu"] * devices, seed=0, **options)
+    return job.result(within_s=100.0)
+
+
+@pytest.mark.parametrize("program", [images, sequences, loader])
+def test_bits_are_the_same_for_any_number_of_devices_and_workers(
+    pool: Pool, program: Callable[..., list[Tensor]]
+) -> None:
+    expected = fanwise.run(partial(program, workers=0), devices="cpu")
+    for devices, workers in ((1, 2), (2, 0), (2, 1), (2, 2), (3, 1)):
+        found = run_in_job(pool, partial(program, workers=workers), devices, workers)
+        assert all(map(torch.equal, found, expected)), (devices, workers)
+
+
+@pytest.mark.parametrize(("devices", "workers"), [(1, 2), (3, 1)])
+def test_a_run_with_workers_goes_on_in_the_middle_of_an_epoch(
+    pool: Pool, tmp_path: Path, devices: int, workers: int
+) -> None:
+    path = tmp_path / "run.pt"
+
+    def save(run: Run, number: int) -> None:
+        if number == 8:  # of 12, in the second epoch
+            run.save(path)
+            run.print("saved")
+
+    whole = run_in_job(pool, partial(images, workers=2, before=save), 2, 2)
+    assert torch.load(path)["run"]["place"]["passes"][0]["done"] == 2 * B
+    resumed = run_in_job(pool, partial(images, workers=workers), devices, workers, resume=path)
+    assert all(map(torch.equal, resumed, whole))
+
+
+def kill_once(run: Run, number: int, *, flag: Path, victim: str) -> None:
+    """A rank, or all workers of one, before the ninth batch."""
+    if number != 8 or run.rank != 1 or flag.exists():
+        return
+    flag.touch()
+    if victim == "rank":
+        os.kill(os.getpid(), signal.SIGKILL)
+    tasks = Path("/proc/self/task")
+    pids = [int(pid) for task in tasks.iterdir() for pid in (task / "children").read_text().split()]
+    assert len(pids) == 2
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("victim", ["rank", "workers"])
+def test_bits_are_the_same_when_processes_die(pool: Pool, tmp_path: Path, victim: str) -> None:
+    expected = fanwise.run(partial(images, workers=0), devices="cpu")
+    kill = partial(kill_once, flag=tmp_path / "killed", victim=victim)
+    found = run_in_job(pool, partial(images, workers=2, before=kill), 3, 2)
+    assert (tmp_path / "killed").exists()
+    assert all(map(torch.equal, found, expected))
+
+
+def test_what_a_sample_raises_is_the_error_of_the_run(pool: Pool) -> None:
+    class Broken(Augmented):
+        def __getitem__(self, index: int) -> tuple[Tensor, int]:
+            if index == 17:
+                raise LookupError("sample 17 is not on the disk")
+            return super().__getitem__(index)
+
+    def train(run: Run) -> None:
+        model = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
+        step = run.step(
+            model, torch.optim.SGD(model.parameters(), 0.1), lambda m, x, y: cross_entropy(m(x), y, reduction="none")
+        )
+        for batch in run.batches(Broken(), B, num_workers=1):
+            step(batch)
+
+    with pytest.raises(LookupError, match="sample 17 is not on the disk") as caught:
+        run_in_job(pool, train, 2, 1)
+    notes = "\n".join(caught.value.__notes__)
+    assert "while sample 17 of the data set was read" in notes and "in worker 0 (pid" in notes and "in shard" in notes

@@ -96,7 +96,7 @@ def loader(run: Run, workers: int) -> list[Tensor]:
         x, _ = batch  # the whole batch, in every process
         assert len(x) == len(batch)
         step(batch)
-    return [model[1].weight.detach()]
+    return [*model.state_dict().values()]
 
 
 def run_in_job(pool: Pool, train: Callable[[Run], Any], devices: int, workers: int, **options: Any) -> Any:

@@ -145,6 +145,14 @@ def test_a_pool_leases_the_gpus_that_it_was_given_and_no_others() -> None:
             chosen.needs(gpus=3).submit(int)
 
 
+def test_jobs_with_half_a_gpu_tell_jax_and_tensorflow_to_leave_the_other_half() -> None:
+    names = ("XLA_PYTHON_CLIENT_MEM_FRACTION", "TF_FORCE_GPU_ALLOW_GROWTH")
+    with Pool(cpus=2, seed=0, gpus=["GPU-a"]) as chosen:
+        halves = [chosen.needs(gpus=0.5).submit(lambda: tuple(map(os.getenv, names))) for _ in range(2)]
+        assert [job.result(60) for job in halves] == [("0.450", "true")] * 2
+        assert chosen.needs(gpus=1).submit(lambda: tuple(map(os.getenv, names))).result(60) == (None, None)
+
+
 # -- order, retries, reports -----------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 import textwrap
+import types
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -80,7 +81,9 @@ def test_a_seed_out_of_range_is_refused(seed: int) -> None:
         seed_everything(seed)
 
 
-def test_nothing_is_watched_when_everything_is_loaded() -> None:
+def test_nothing_is_watched_when_everything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    if "tensorflow" not in sys.modules:
+        monkeypatch.setitem(sys.modules, "tensorflow", types.ModuleType("tensorflow"))
     before = list(sys.meta_path)
     with seed_on_import(SEED):
         assert sys.meta_path == before
@@ -89,9 +92,13 @@ def test_nothing_is_watched_when_everything_is_loaded() -> None:
 
 # -- libraries that are not loaded yet ---------------------------------------------------------------------------------
 
+# TensorFlow counts as loaded, where a test does not take that back.
 HEAD = f"""
-import importlib, importlib.util, sys
+import contextlib, importlib, importlib.util, random, sys, types
+from fanwise.pool.late_imports import around_imports, call_on_import
 from fanwise.pool.seeds import seed_everything, seed_on_import
+sys.modules["tensorflow"] = types.ModuleType("tensorflow")
+sys.modules["tensorflow"].random = types.SimpleNamespace(set_seed=lambda seed: None)
 SEED = {SEED}
 before = list(sys.meta_path)
 """
@@ -114,6 +121,7 @@ def stand_ins(tmp_path: Path) -> Path:
         "numpy/random/__init__.py": "def seed(words): print('numpy', words)\nready = True",
         "torch/__init__.py": "print('torch begins')\ndef manual_seed(seed): print('torch', seed)\nprint('torch ends')",
         "torch/nn.py": "",
+        "tensorflow/__init__.py": "class random:\n    set_seed = staticmethod(lambda seed: print('tensorflow', seed))",
     }.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
@@ -269,3 +277,58 @@ def test_other_hooks_are_asked_as_before(stand_ins: Path) -> None:
         stand_ins,
     )
     assert printed == ["asked", "torch begins", "torch ends", f"torch {SEED}", "not today"]
+
+
+def test_tensorflow_is_seeded_by_its_import_with_a_number_that_it_can_take(stand_ins: Path) -> None:
+    printed = run_python(
+        """
+        del sys.modules["tensorflow"]
+        with seed_on_import(SEED):
+            import tensorflow
+        seed_everything(7)
+        """,
+        stand_ins,
+    )
+    assert printed == [f"tensorflow {SEED - 2**63}", "tensorflow 7"]
+
+
+def test_two_that_wait_for_one_library_are_both_called(stand_ins: Path) -> None:
+    printed = run_python(
+        """
+        call_on_import({"torch": lambda module: print("its share of the GPU")})
+        with seed_on_import(SEED):
+            import torch
+            assert "exec_module" not in vars(torch.__loader__)
+            import numpy.random
+        assert sys.meta_path == before
+        """,
+        stand_ins,
+    )
+    told = ["its share of the GPU", f"torch {SEED}"]
+    assert printed[:2] == ["torch begins", "torch ends"] and sorted(printed[2:4]) == told
+
+
+def test_libraries_are_executed_in_a_context_with_what_they_import(stand_ins: Path) -> None:
+    (stand_ins / "outer.py").write_text("import random, inner\nrandom.random()")
+    (stand_ins / "inner.py").write_text("print('inner')")
+    printed = run_python(
+        """
+        @contextlib.contextmanager
+        def unseen():
+            state = random.getstate()
+            yield
+            random.setstate(state)
+
+        random.seed(3)
+        state = random.getstate()
+        watcher = around_imports(unseen)
+        import outer
+        assert random.getstate() == state
+        watcher.leave()
+        assert sys.meta_path == before
+        importlib.reload(outer)
+        assert random.getstate() != state
+        """,
+        stand_ins,
+    )
+    assert printed == ["inner"]

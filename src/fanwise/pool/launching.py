@@ -21,7 +21,11 @@ _BOOT = (
     "from fanwise.pool import guard; guard.main(c)"
 )
 
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+# Of numeric libraries, JAX (which reads its own when it makes its first array) and TensorFlow (the same).
+THREAD_VARIABLES = (
+    *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"),
+    *("PJRT_NPROC", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"),
+)
 
 # One OS thread until a lease says otherwise; and torch must ask NVML, not CUDA, whether there is a GPU, because a
 # process with a CUDA context cannot be forked. pyarrow, which pandas imports where it is installed, starts a thread of

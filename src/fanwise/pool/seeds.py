@@ -1,6 +1,6 @@
 """Every job starts from random states of its own, and the same job from the same ones.
 
-    (experiment seed, job number, attempt) --sha256--> 64 bits --> random, numpy's global state, torch
+    (experiment seed, job number, attempt) --sha256--> 64 bits --> random, numpy's global state, torch, TensorFlow
 
 Children forked from one process would otherwise all continue the random state they inherited. Libraries that a job
 imports itself are seeded at the end of that import (`seed_on_import`), because torch starts every process from one
@@ -8,8 +8,8 @@ and the same default seed. numpy's global state lives in `numpy.random`, which n
 the module to watch. Generators that a program makes itself (`numpy.random.default_rng()`, `torch.Generator()`) are
 its own business.
 
-Imports neither numpy nor torch. torch keeps the seed of CUDA generators until CUDA is initialised, so seeding does
-not touch a GPU.
+JAX has no global state. Imports none of these libraries. torch keeps the seed of CUDA generators until CUDA is
+initialised, so seeding does not touch a GPU; TensorFlow keeps its seed as well.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ def job_seed(experiment_seed: int, job_number: int, attempt: int = 0) -> int:
 
 
 def seed_everything(seed: int) -> None:
-    """Seed `random`, and numpy and torch (CPU and all accelerators) as far as they are loaded.
+    """Seed `random`, and numpy, torch (CPU and all accelerators) and TensorFlow as far as they are loaded.
 
     Args:
         seed: a number in [0, 2**64), as `job_seed` gives.
@@ -59,7 +59,7 @@ def seed_everything(seed: int) -> None:
 
 @contextmanager
 def seed_on_import(seed: int) -> Iterator[None]:
-    """Inside the block, numpy and torch are seeded as soon as somebody imports them, if they are not loaded yet.
+    """Inside the block, numpy, torch and TensorFlow are seeded as soon as they are imported, if not loaded yet.
 
     Works through an entry in `sys.meta_path`, which is gone when nothing is left to seed, at the latest at the end
     of the block. Other import hooks are asked as before, in their order.
@@ -98,4 +98,13 @@ def _sees_no_accelerator(torch: Any) -> bool:  # Any: the module torch
         return False  # a torch that is arranged in another way: let it seed whatever it has
 
 
-_LATE: dict[str, Callable[[types.ModuleType, int], None]] = {"numpy.random": _seed_numpy, "torch": _seed_torch}
+def _seed_tensorflow(tensorflow: Any, seed: int) -> None:  # Any: the module tensorflow
+    # It takes signed numbers of 64 bits. Nothing of TensorFlow begins by this.
+    tensorflow.random.set_seed(seed % 2**63)
+
+
+_LATE: dict[str, Callable[[types.ModuleType, int], None]] = {
+    "numpy.random": _seed_numpy,
+    "torch": _seed_torch,
+    "tensorflow": _seed_tensorflow,
+}

@@ -7,6 +7,7 @@ teams                        the processes of a run, as a step sees them:
     shared_memory            of one machine, and their supervisor, which starts them and outlives them
     torch_distributed        started by somebody else
 checks, inspecting, hangs    what would make a result depend on the devices; a training that does not come on
+functional                   the same step for JAX and TensorFlow: parameters in a tree, a pure loss
 optimizers, batch_norm       updates by slices and blocks; normalisation with the statistics of the whole batch
 checkpoints, progress        files; the line on screen
 process_settings, rng        threads, switches and memory; random numbers of a shard
@@ -23,6 +24,7 @@ from .collectives import reduce_scatter as reduce_scatter
 from .collectives import replicate as replicate
 from .collectives import split_batch as split_batch
 from .data.batches import Batch as Batch
+from .functional.step import FunctionalStep as FunctionalStep
 from .running import here as here
 from .running import run as run
 from .runs import Run as Run

@@ -44,8 +44,13 @@ from .data.loaders import Loaders
 from .data.loading import Loading, takes_loading, understood
 from .data.reading import Collate, Data, reader_of
 from .data.worker import InitFn
+from .functional.checking import check_no_options
+from .functional.engines import Update, engine_of_tree
+from .functional.measuring import FunctionalMeasure
+from .functional.step import FunctionalStep
 from .optimizers.placement import Placement, Placements
 from .plans import Plan
+from .process_settings import engine_threads
 from .progress.line import NoScreen, ProgressLine, Screen
 from .replica.reach import reach_of
 from .replica.replicas import Device, LocalDevice, LossFn, Replica
@@ -97,7 +102,7 @@ class Run:
         self.rows: list[dict[str, float | int]] = []
         self._plan = plan
         self._fixed = fixed  # what the user asked for by name, so that a checkpoint must agree
-        self._steps: list[Step | ManualStep] = []
+        self._steps: list[Step | ManualStep | FunctionalStep] = []
         self._loop = OpenLoop()
         self._dropped: list[set[int]] = []  # of steps: ids of parameters whose gradients they have dropped
         self._placements = Placements()
@@ -202,10 +207,22 @@ class Run:
         also: Sequence[nn.Module] = (),
     ) -> ManualStep: ...
 
+    @overload
     def step(
         self,
-        model: nn.Module | Sequence[nn.Module],
-        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+        params: Any,  # Any: a tree of arrays
+        update: Update,
+        loss_fn: LossFn,
+        /,
+        *,
+        state: Any = (),  # Any: a tree of arrays
+        buffers: Any = None,  # Any: a tree of arrays
+    ) -> FunctionalStep: ...
+
+    def step(
+        self,
+        model: Any,
+        optimizer: Any,
         loss_fn: LossFn | None = None,
         *,
         clip_norm: float | None = None,
@@ -215,7 +232,9 @@ class Run:
         batch_norm: BatchNorm = "shard",
         mean_buffers: Sequence[str] = (),
         also: Sequence[nn.Module] = (),
-    ) -> Step | ManualStep:
+        state: Any = (),
+        buffers: Any = None,
+    ) -> Step | ManualStep | FunctionalStep:
         """How to make one step of training; call what it returns with each batch.
 
         Without `loss_fn` the loop over the shards of a batch is the program's own, for what needs its own backward: see
@@ -243,13 +262,33 @@ class Run:
             also: modules that the loss calls besides the model, where the run does not find them itself, in what
                 `loss_fn`, or the function of the loop, names: their buffers are looked after as those of the model.
 
+        A model of JAX or TensorFlow is a tree of arrays, `run.step(params, update, loss_fn, state=..., buffers=...)`:
+
+        Args:
+            params: dicts, lists and tuples of floating-point arrays. `step.params` are those that a step has made.
+            update: called as `update(grads, state, params)`; returns (new params, new state), trees as these.
+            loss_fn: called as `loss_fn(params, *batch)`, compiled; with a parameter `key` it gets random numbers of the
+                shard: a key of JAX, a seed for TensorFlow's stateless functions.
+            state: of the optimizer; `step.state` is the new one.
+            buffers: arrays that are not trained, as statistics of batch normalisation: `loss_fn(params, buffers,
+                *batch)` returns (losses, buffers) or ((losses, counts), buffers). `step.buffers` are then the mean over
+                the samples where they are floating-point; others have to be the same after every shard.
+
         Raises:
+            TypeError: no model and no tree of arrays with values; an option that is for torch models; an `update` of
+                optax or Keras as it is.
             ValueError: a parameter is elsewhere, not the model's, or not made yet; a model in a wrapper, or made
                 outside of the training function; an optimizer that calls the loss itself; `clip_norm` or `accumulate`
                 not positive; a `loss_scale` without float16; an unknown `batch_norm`, or "global" for a compiled model;
                 without `loss_fn` what only a step with one can do.
         """
         self._loop.check("run.step")
+        if loss_fn is not None and not isinstance(model, nn.Module):
+            options = (clip_norm, accumulate, autocast, loss_scale, batch_norm, mean_buffers, also)
+            check_no_options(_given(options))
+            return self._functional_step(model, optimizer, loss_fn, state, buffers)
+        if buffers is not None or not (isinstance(state, tuple) and not state):
+            raise TypeError("state= and buffers= are for trees of arrays; a torch model and its optimizer have theirs")
         # Several are for loops of the program's own; what is no model or optimizer is refused below.
         models: list[Any] = _several(model) if loss_fn is None else [model]
         optimizers: list[Any] = _several(optimizer) if loss_fn is None else [optimizer]
@@ -308,6 +347,32 @@ class Run:
             made = Step(execution, placements[0], loss_fn, local, clip_norm=clip_norm, accumulate=accumulate)
         self._steps.append(made)
         self._dropped.append(replica.dropped)
+        self._register(_free_name("step", self._objects, made), made)
+        return made
+
+    def _functional_step(
+        self, params: Any, update: Update, loss_fn: LossFn, state: Any, buffers: Any
+    ) -> FunctionalStep:
+        made = FunctionalStep(
+            self._plan,
+            engine_of_tree(params, "params"),
+            params,
+            update,
+            loss_fn,
+            self._team,
+            self._state_here,
+            state=state,
+            buffers=buffers,
+            device=self.device,
+            devices=len(self.devices),
+            number=len(self._steps),
+            every=self._verify,
+            line=self._line,
+            loop=self._loop,
+        )
+        for kind, part in made.parts().items():
+            self._register(_free_name(kind, self._objects, part), part)
+        self._steps.append(made)
         self._register(_free_name("step", self._objects, made), made)
         return made
 
@@ -427,7 +492,7 @@ class Run:
     def mean(
         self,
         fn: evaluation.Measure,
-        model: nn.Module,
+        model: Any,  # Any: a torch model, or a tree of arrays of JAX or TensorFlow
         data: Data,
         *,
         batch_size: int = 1024,
@@ -460,7 +525,7 @@ class Run:
     def sum(
         self,
         fn: evaluation.Measure,
-        model: nn.Module,
+        model: Any,  # Any: a torch model, or a tree of arrays of JAX or TensorFlow
         data: Data,
         *,
         batch_size: int = 1024,
@@ -479,11 +544,11 @@ class Run:
         return self._sums(fn, model, data, batch_size, loading)[0]
 
     def _sums(
-        self, fn: evaluation.Measure, model: nn.Module, data: Data, batch_size: int, loading: Loading
+        self, fn: evaluation.Measure, model: Any, data: Data, batch_size: int, loading: Loading
     ) -> tuple[float, float]:
         self._loop.check("run.mean or run.sum")
         size = whole_number("batch_size", batch_size, least=1)
-        check_model(model, self.device)
+        measuring = self._measuring(fn, model)
         reader = reader_of(data, loading.collate_fn)
         key, length = self._plan.key("mean"), len(reader)
         chunks = [range(start, min(start + size, length)) for start in range(0, length, size)]
@@ -495,8 +560,7 @@ class Run:
             return self._loaders.fetch(reader, data, (key, length, None), cut_of, range, loading)
 
         return evaluation.sums(
-            fn,
-            model,
+            measuring,
             chunks,
             fetch,
             key=key,
@@ -504,6 +568,12 @@ class Run:
             generators=generators_of(self.device),
             watch=self._line.measured,
         )
+
+    def _measuring(self, fn: evaluation.Measure, model: Any) -> evaluation.Measuring:
+        if isinstance(model, nn.Module):
+            check_model(model, self.device)
+            return evaluation.ModuleMeasure(fn, model)
+        return FunctionalMeasure(engine_of_tree(model, "the model"), fn, model, self.device)
 
     def gather(self, value: Any) -> list[Any]:  # Any: what can be pickled, or a function that returns it
         """What each process gives, by rank, in every process. For what must not depend on their number see `mean`.
@@ -681,6 +751,7 @@ class Run:
         if stored["threads"] != self._plan.threads:
             self._plan.threads = stored["threads"]
             torch.set_num_threads(stored["threads"])
+            engine_threads.change(stored["threads"])
 
 
 def _several(given: Any) -> list[Any]:  # Any: models or optimizers
@@ -694,3 +765,21 @@ def _free_name(kind: str, taken: Mapping[str, object], registered: object) -> st
         return None
     number = sum(name.rstrip("0123456789") == kind for name in taken)
     return kind if number == 0 else f"{kind}{number + 1}"
+
+
+# Of `Run.step`, those that are for torch models, and what they are by default.
+_OF_MODULES = {
+    "clip_norm": None,
+    "accumulate": 1,
+    "autocast": None,
+    "loss_scale": None,
+    "batch_norm": "shard",
+    "mean_buffers": (),
+    "also": (),
+}
+
+
+def _given(options: Sequence[object]) -> dict[str, object]:
+    """Those of them that are not as they are by default, by name."""
+    both = zip(_OF_MODULES.items(), options, strict=True)
+    return {name: value for (name, default), value in both if value != default}

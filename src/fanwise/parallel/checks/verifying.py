@@ -6,34 +6,29 @@
                                  whether a shard that is executed twice has the same gradients, on one device too; and
                                  again what the loss leaves behind
 
-All that is compared are small facts (checksums.py); what differs first is found by agreement.py. They are gathered
-before the step, so nobody has computed anything from them yet.
+All that is compared are small facts (checksums.py), by comparing.py; what differs first is found by agreement.py. They
+are gathered before the step, so nobody has computed anything from them yet.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...tensor.random.keys import Key
-from ..data.batches import Batch
 from ..inspecting.reached import Root
 from ..replica.replicas import Replica, ShardWork
 from ..teams.team import Team
-from .agreement import Difference, Facts, first_difference
-from .checksums import marks_of_batch, marks_of_modules, marks_of_settings
+from .checksums import marks_of_modules, marks_of_settings
+from .comparing import Comparison
 from .traces import Traces
-
-# Batches of each step that are watched closely.
-FIRST_BATCHES = 3
-
-# Of a batch, as the facts about it are called.
-_SIZE, _BATCH, _SHARD = "the number of samples", "the batch", "the first shard of the batch"
 
 
 class Verifier:
-    """Of one step.
+    """Of one step of a torch model.
+
+    Attributes:
+        comparison: with other processes.
 
     Args:
         number: of the step. every: batches between two times that everything is compared; 0: never. repeats: whether a
@@ -50,11 +45,10 @@ class Verifier:
         every: int,
         repeats: bool,
     ) -> None:
-        self._team = team
+        self.comparison = Comparison(team, self._state, number=number, every=every)
         self._replica = replica
         self._optimizers = optimizers
         self._number = number
-        self._every = every
         self._repeats = repeats
 
     @property
@@ -66,54 +60,9 @@ class Verifier:
         """What the loss, or the function of a loop, may leave behind outside of modules, as it is now."""
         return Traces((root, self._replica.model))
 
-    def is_due(self, batch_number: int) -> bool:
-        """Whether there is anything to compare before this batch."""
-        return batch_number < FIRST_BATCHES or self._compares_all(batch_number)
-
     def repeats(self, batch_number: int) -> bool:
         """Whether a shard of this batch is to be executed twice."""
-        return self._repeats and self._compares_all(batch_number)
-
-    def _compares_all(self, batch_number: int) -> bool:
-        return self._every > 0 and batch_number % self._every == 0
-
-    def check(self, batch_number: int, content: Any, batch: Batch) -> None:  # Any: a Batch, or a tree of tensors
-        """Before a step: what was given to it, and what it begins with, is the same in all processes.
-
-        Raises:
-            ValueError: it is not.
-        """
-        if self._team.size == 1:
-            return  # there is nobody to compare with
-        facts: dict[str, object] = {_SIZE: len(batch)}
-        if content is not batch:
-            facts |= marks_of_batch(content, _BATCH)
-        elif batch_number == 0 or self._compares_all(batch_number):
-            # Each process reads its own shards; that all have the same data is seen from one shard that all read.
-            first = next(index for index, size in enumerate(batch.sizes) if size)
-            facts |= marks_of_batch(batch.shard(first), _SHARD)
-        if self._compares_all(batch_number):
-            facts |= self._state()
-        self._compare(facts, batch_number)
-
-    def check_end(self, batch_number: int) -> None:
-        """After the last batch: all have come to the same. Raises ValueError if not."""
-        if self._every:
-            self._compare(self._state(), batch_number)
-
-    def _compare(self, facts: Facts, batch_number: int) -> None:
-        what = f"makes step {self._number} of batch {batch_number}, and compares it first"
-        different = first_difference(self._team.together(lambda: self._team.gather(what, facts)))
-        if different is None:
-            return
-        if different.name.startswith((_SIZE, _BATCH, _SHARD)):
-            raise ValueError(_other_batches(different, self._number, batch_number))
-        raise ValueError(
-            f"before batch {batch_number} of step {self._number} {different.name} is not the same in all processes: "
-            f"{different.said()}.\nSomething has changed it in one process alone: what depends on run.rank, on the "
-            f"time, or on numbers that do not come from torch's, numpy's or Python's global streams. A smaller verify= "
-            f"finds it nearer to its cause."
-        )
+        return self._repeats and self.comparison.compares_all(batch_number)
 
     def _state(self) -> dict[str, object]:
         """What a step begins with besides the batch."""
@@ -143,7 +92,7 @@ class Verifier:
         known = {id(param): name for name, param in self._replica.model.named_parameters()}
         params = (known.get(id(param), "a parameter that has left it") for param in self._replica.params)
         names = ["the loss", *(f"the gradient of {name!r}" for name in params)]
-        different = _first_other(one, two)
+        different = first_other(one, two)
         if different is not None:
             raise ValueError(
                 f"before batch {batch_number} of step {self._number} shard {index} was executed twice, and "
@@ -160,7 +109,7 @@ def _is_deterministic(device: torch.device) -> bool:
     return device.type == "cpu" or torch.are_deterministic_algorithms_enabled()
 
 
-def _first_other(one: Sequence[Tensor | None], two: Sequence[Tensor | None]) -> int | None:
+def first_other(one: Sequence[Tensor | None], two: Sequence[Tensor | None]) -> int | None:
     """The first place at which they are not the same, bit by bit."""
     for place, (left, right) in enumerate(zip(one, two, strict=True)):
         if left is None or right is None:
@@ -169,13 +118,3 @@ def _first_other(one: Sequence[Tensor | None], two: Sequence[Tensor | None]) -> 
         elif not torch.equal(left.nan_to_num(), right.nan_to_num()):
             return place
     return None
-
-
-def _other_batches(different: Difference, number: int, batch_number: int) -> str:
-    return (
-        f"the processes gave other batches to step {number}, first in batch {batch_number}: {different.name} is "
-        f"{different.said()}.\nEvery process calls the step with the whole batch and executes its own shards of it. A "
-        f"DistributedSampler, or a loader that gives each process samples of its own, leaves samples out here.\n"
-        f"  wrong:  for batch in DataLoader(data, 32, sampler=DistributedSampler(data)): step(batch)\n"
-        f"  right:  for batch in run.batches(data, 32): step(batch)"
-    )

@@ -8,5 +8,6 @@ ahead (quiet)    which worker reads which shard
 workers, worker  processes that read ahead: as the run sees them, and from the inside
 parcels          how a shard comes from one
 transfer         how it comes to a device
+arrays           arrays of other engines than torch, read and cut as tensors over their memory
 splitting        batches as trees of tensors: counted, cut, joined
 """

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from ...tensor.random import permutation
 from ...tensor.random.keys import Key
 from ..rng import sample_streams
+from .arrays import as_data, given_out, is_array
 from .splitting import Content, samples_in
 
 # Any: samples of the user's making
@@ -38,9 +39,10 @@ class Reader(Protocol):
 
 
 class TensorReader:
-    """Tensors with one row for each sample."""
+    """Tensors, or arrays of other engines, with one row for each sample."""
 
-    def __init__(self, tensors: Sequence[Tensor], single: bool) -> None:
+    def __init__(self, arrays: Sequence[Any], single: bool) -> None:  # Any: of any engine
+        tensors, self._engines = as_data(arrays)
         self._tensors = tuple(tensors)
         self._single = single
 
@@ -48,7 +50,8 @@ class TensorReader:
         return samples_in(self._tensors)
 
     def read(self, indices: Tensor, key: Key) -> Content:
-        rows = tuple(tensor[indices] for tensor in self._tensors)
+        both = zip(self._tensors, self._engines, strict=True)
+        rows = tuple(given_out(tensor[indices], engine) for tensor, engine in both)
         return rows[0] if self._single else rows
 
     def order(self, indices: Tensor) -> Tensor:
@@ -161,8 +164,8 @@ def _reader_of(data: Any, collate_fn: Collate | None) -> Reader:  # Any: whateve
         return SampleReader(data, collate_fn)
     if type(data) is TensorDataset:
         return TensorReader(data.tensors, single=False)
-    if isinstance(data, Tensor):
+    if is_array(data):
         return TensorReader([data], single=True)
-    if isinstance(data, tuple) and data and all(isinstance(member, Tensor) for member in data):
+    if isinstance(data, tuple) and data and all(map(is_array, data)):
         return TensorReader(data, single=False)
     return SampleReader(data, default_collate)

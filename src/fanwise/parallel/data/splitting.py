@@ -11,6 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...tensor.engines import engine_of
+from .arrays import given_out, is_array, tensor_of
+
 _ALIGNED_BYTES = 64
 
 Content = Any  # Any: a tree of tensors, of the user's own making
@@ -39,7 +42,7 @@ def part_of(content: Content, samples: range) -> Content:
         return part if part.data_ptr() % _ALIGNED_BYTES == 0 else part.clone()
     if isinstance(content, Mapping):
         return {name: part_of(value, samples) for name, value in content.items()}
-    if _is_column(content):
+    if is_column(content):
         return content[samples.start : samples.stop]
     return tuple(part_of(value, samples) for value in content)
 
@@ -52,7 +55,7 @@ def moved(content: Content, device: torch.device, *, pin: bool = True) -> Conten
         return _moved(content, device, pin)
     if isinstance(content, Mapping):
         return {name: moved(value, device, pin=pin) for name, value in content.items()}
-    if isinstance(content, list | tuple) and not _is_column(content):
+    if isinstance(content, list | tuple) and not is_column(content):
         return tuple(moved(value, device, pin=pin) for value in content)
     return content.to(device) if hasattr(content, "to") else content  # what a collate_fn has made
 
@@ -71,16 +74,18 @@ def joined(parts: Sequence[Content]) -> Content:
         return first
     if isinstance(first, Tensor):
         return torch.cat(list(parts))
+    if is_array(first):
+        return given_out(torch.cat(list(map(tensor_of, parts))), engine_of(first))
     if isinstance(first, Mapping):
         return {name: joined([part[name] for part in parts]) for name in first}
-    if _is_column(first):
+    if is_column(first):
         return [value for part in parts for value in part]
     return tuple(joined([part[place] for part in parts]) for place in range(len(first)))
 
 
 def arguments(content: Content) -> tuple[Content, ...]:
     """What a function of the user's is called with: the members of a list or tuple; anything else as one."""
-    is_members = isinstance(content, list | tuple) and not _is_column(content)
+    is_members = isinstance(content, list | tuple) and not is_column(content)
     return tuple(content) if is_members else (content,)
 
 
@@ -93,7 +98,7 @@ def _lengths(content: Content, path: str) -> Iterator[tuple[str, int]]:
         for name, value in content.items():
             yield from _lengths(value, f"{path}[{name!r}]")
     elif isinstance(content, list | tuple):
-        if _is_column(content):
+        if is_column(content):
             yield path, len(content)
         else:
             for place, value in enumerate(content):
@@ -105,6 +110,6 @@ def _lengths(content: Content, path: str) -> Iterator[tuple[str, int]]:
         )
 
 
-def _is_column(content: Content) -> bool:
+def is_column(content: Content) -> bool:
     """A list or tuple of plain values, one a sample."""
     return isinstance(content, list | tuple) and all(isinstance(value, str | bytes | int | float) for value in content)

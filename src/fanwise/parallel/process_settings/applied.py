@@ -6,7 +6,8 @@ Results that are the same again need operators that are: where torch has a deter
 has none the call raises. What torch adds to that, filling what `torch.empty` gives, is left out: it costs time in every
 operator, and a run reads nothing that it has not written. With reduce="fast" operators are as the program has set them.
 
-What holds for a GPU besides is in cuda.py.
+What holds for a GPU besides is in cuda.py, for the threads of JAX and TensorFlow in engine_threads.py. A seed of
+TensorFlow stays: there is no way to ask which one was set before.
 """
 
 import random
@@ -18,11 +19,24 @@ import numpy as np
 import torch
 import torch.utils.deterministic
 
+from ...pool.late_imports import around_imports
+from ..rng import sample_streams
 from .cuda import as_in_every_process
+from .engine_threads import engines_begin_with
 from .malloc_tuning import freed_memory_kept
 from .switches import Values, switched
 
 _filling: Any = torch.utils.deterministic  # Any: torch sets this module's attributes behind its types
+
+
+@contextmanager
+def _imports_unseen() -> Iterator[None]:
+    """What libraries draw while they are loaded in this block does not count: another process has them already."""
+    watcher = around_imports(sample_streams)
+    try:
+        yield
+    finally:
+        watcher.leave()
 
 
 @contextmanager
@@ -44,6 +58,8 @@ def surroundings(
     with (
         switched(switches),
         freed_memory_kept(),
+        engines_begin_with(threads),
+        _imports_unseen(),
         as_in_every_process(device) if device.type == "cuda" else nullcontext(),
     ):
         torch.set_num_threads(threads)

@@ -59,7 +59,7 @@ class LossReader:
             )
         if counts is not None:
             check_counts(result, counts, self._wording)
-            return result.sum(), _count(counts, self._wording)
+            return result.sum(), count_of(counts, self._wording)
         if result.ndim == 0:
             self._say_once()
             return result * samples, samples
@@ -113,7 +113,8 @@ def check_rows(values: Tensor, samples: int, of_samples: str) -> None:
         )
 
 
-def _count(counts: Any, wording: Wording) -> float:  # Any: a number or a tensor
+def count_of(counts: Any, wording: Wording = RETURNED) -> float:  # Any: a number or a tensor
+    """The sum of counts, exact for whole numbers. Raises ValueError for what does not count."""
     if isinstance(counts, Tensor):
         counts = counts.sum(dtype=torch.float64 if counts.is_floating_point() else torch.int64).item()
     if isinstance(counts, bool) or not isinstance(counts, int | float) or not counts >= 0:

@@ -88,8 +88,8 @@ class Execution:
         made = batch_of(batch, self._plan.shards, self.replica.device)
         if self.replica.compiled.by_shape:
             check_compiled(made.sizes)
-        if self.verifier.is_due(self.turns):
-            self.verifier.check(self.turns, batch, made)
+        if self.verifier.comparison.is_due(self.turns):
+            self.verifier.comparison.check(self.turns, batch, made)
         return made
 
     def look_after(self, reach: Reach) -> None:
@@ -131,7 +131,7 @@ class Execution:
     def looks(self) -> bool:
         """Whether what a shard may have changed is looked for everywhere: first often, then rarely."""
         turn = self.turns
-        return turn & (turn - 1) == 0 or self.verifier.is_due(turn)
+        return turn & (turn - 1) == 0 or self.verifier.comparison.is_due(turn)
 
     def passing(self) -> AbstractContextManager[None]:
         """In this block shards are executed: nobody is to update what they use."""

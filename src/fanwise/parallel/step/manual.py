@@ -314,7 +314,7 @@ class ManualStep:
                 f"  right:  for x, y in step.shards(batch): step.backward(...)\n"
                 f"          step.update()"
             )
-        self._execution.verifier.check_end(self.turns)
+        self._execution.verifier.comparison.check_end(self.turns)
 
     def state_dict(self) -> dict[str, Any]:  # Any: numbers and tensors
         """Its counts, and gradients that wait for an update."""

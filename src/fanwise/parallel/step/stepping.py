@@ -174,7 +174,7 @@ class Step:
 
     def check_end(self) -> None:
         """The training is over: with verify=, all processes have come to the same. Raises ValueError if not."""
-        self._execution.verifier.check_end(self.turns)
+        self._execution.verifier.comparison.check_end(self.turns)
 
     # -- updates ---------------------------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """What adds gradients over shared memory keeps the contract; what is broken does not."""
 
+import threading
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -8,7 +9,7 @@ from torch import Tensor, nn
 
 from fanwise.parallel.all_reduce.contract import AllReduce, Met
 from fanwise.parallel.shared_memory.memory import Exchange
-from fanwise.testing.all_reduce_contract import CHECKS, Check, Peer
+from fanwise.testing.all_reduce_contract import CHECKS, Case, Check, Peer, check_sum, hand_in, met, params_of
 from fanwise.testing.memory_teams import play
 
 EXCHANGES: tuple[Exchange, ...] = ("whole", "slices", "staged")
@@ -24,6 +25,36 @@ def test_shared_memory_keeps_the_contract(exchange: Exchange, check: Check) -> N
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_one_operand_a_process_keeps_the_contract(check: Check) -> None:
     play(3, "slices", check, reduce="fast")
+
+
+def test_who_is_late_adds_what_was_handed_in_when_another_is_at_the_next_sum() -> None:
+    is_handed_in = threading.Event()
+
+    def check(peer: Peer) -> None:
+        params = params_of(peer, (torch.float32,))
+        made, case, later = peer.make(params), Case(params, seed=1), Case(params, seed=2)
+
+        def meet_late() -> Met:
+            found = met(peer, case)
+            assert is_handed_in.wait(20), "the other has handed in the next one"
+            return found
+
+        def first() -> list[Tensor | None]:
+            made.begin()
+            hand_in(peer, made, case)
+            return made.finish(meet_late if peer.team.place == 0 else lambda: met(peer, case))
+
+        def second() -> list[Tensor | None]:
+            made.begin()
+            hand_in(peer, made, later)
+            is_handed_in.set()
+            return made.finish(lambda: met(peer, later))
+
+        sums = peer.team.together(lambda: [None if grad is None else grad.clone() for grad in first()])
+        peer.team.together(second)
+        check_sum(peer, sums, case)
+
+    play(2, "whole", check)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)

@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 
+import pytest
 import torch
 from torch import Tensor, nn
 
+from fanwise.base.errors import WorkerLostError
 from fanwise.parallel.all_reduce.sums import TeamSums, one_node
 from fanwise.parallel.optimizers.placement import Placement
 from fanwise.parallel.replica.gradients import Partial
@@ -49,3 +51,18 @@ def test_a_sum_is_made_over_the_processes_and_not_over_the_shards() -> None:
     again = [Node(index, index + 1, partial(value)) for index, value in enumerate([1.0, small, small, small])]
     exact = OwnSums().total("adds", again, 4, mean=False)
     assert exact.grads[0] is not None and exact.grads[0].item() == 1.0 + 2.0**-23
+
+
+def test_a_sum_that_fails_is_aborted() -> None:
+    class Refuses:
+        def all_reduce(self, tensors: Sequence[Tensor]) -> None:
+            raise WorkerLostError("it is gone")
+
+    params, cpu, aborted = [nn.Parameter(torch.zeros(1))], torch.device("cpu"), list[str]()
+    placement = Placement(params, torch.optim.SGD(params), in_parts=False)
+    failing = BackendAllReduce(Refuses(), params, cpu)
+    failing.abort = lambda: aborted.append("aborted")  # type: ignore[method-assign]
+    made = TeamSums(Alone(), failing, placement, cpu, by_process=True)
+    with pytest.raises(WorkerLostError):
+        made.total("adds", [Node(0, 1, partial(1.0))], 1, mean=True)
+    assert aborted == ["aborted"]

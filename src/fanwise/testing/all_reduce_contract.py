@@ -133,20 +133,21 @@ def params_of(
 
 def summed(peer: Peer, made: AllReduce, case: Case) -> Grads:
     """The sum of a case, by those that take part now."""
-    return peer.team.together(lambda: _sum(peer, made, case))
+    return peer.team.together(lambda: _sum(peer, made, case, lambda: met(peer, case)))
 
 
-def _sum(peer: Peer, made: AllReduce, case: Case) -> Grads:
+def _sum(peer: Peer, made: AllReduce, case: Case, meet: Callable[[], Met]) -> Grads:
     made.begin()
     try:
-        _hand_in(peer, made, case)
-        return made.finish(lambda: _met(peer, case))
+        hand_in(peer, made, case)
+        return made.finish(meet)
     except BaseException:
         made.abort()
         raise
 
 
-def _hand_in(peer: Peer, made: AllReduce, case: Case) -> None:
+def hand_in(peer: Peer, made: AllReduce, case: Case) -> None:
+    """All that this process has of it."""
     calls: list[tuple[int, int, Grads]] = []
     for number, node in enumerate(case.nodes(peer.team.place, peer.team.size, is_exact=peer.is_exact)):
         if node.value is not None:
@@ -166,7 +167,7 @@ def _cuts(case: Case) -> list[tuple[int, int]]:
     return list(zip([0, *inner], [*inner, end], strict=True))
 
 
-def _met(peer: Peer, case: Case) -> Met:
+def met(peer: Peer, case: Case) -> Met:
     """Everybody can say what all have, so that all have come is all that they tell."""
     team = peer.team
     team.gather("adds", None)
@@ -190,7 +191,10 @@ def check_sum(peer: Peer, found: Grads, case: Case) -> None:
             if peer.is_exact:
                 assert _bits(one) == _bits(other), f"a sum of {one.dtype} has not the bits of the tree"
             else:
-                torch.testing.assert_close(one, other, rtol=2e-2, atol=2e-2)
+                # A sum of some normal numbers.
+                torch.testing.assert_close(
+                    one, other, rtol=0.0, atol=100 / (case.count or 1) * torch.finfo(one.dtype).eps
+                )
     bits = [None if grad is None else _bits(grad) for grad in found]
     said = peer.team.together(lambda: peer.team.gather("compares", bits))
     assert all(each == bits for each in said), "all processes have the same sum"
@@ -297,7 +301,7 @@ def an_aborted_sum_leaves_nothing(peer: Peer) -> None:
         aborted = Case(params, seed=900 + seed, cuts=random.Random(seed))
         made.begin()
         if seed % 2:
-            _hand_in(peer, made, aborted)
+            hand_in(peer, made, aborted)
         elif peer.team.place == 0 and (node := aborted.nodes(0, peer.team.size, is_exact=peer.is_exact)[0]).value:
             made.ready(0, 1, node.value[1:3])
         made.abort()
@@ -306,20 +310,38 @@ def an_aborted_sum_leaves_nothing(peer: Peer) -> None:
 
 
 def a_peer_that_is_gone_ends_the_sum_and_does_not_hang_it(peer: Peer) -> None:
+    _check_leaving(peer, has_met=False)
+
+
+def a_peer_that_is_gone_when_all_have_met_does_not_hang_it(peer: Peer) -> None:
+    _check_leaving(peer, has_met=True)
+
+
+class _Left(Exception):
+    """This process takes part no more."""
+
+
+def _check_leaving(peer: Peer, *, has_met: bool) -> None:
     params = params_of(peer, (torch.float32, torch.float64))
     made, case, size = peer.make(params), Case(params), peer.team.size
     check_sum(peer, summed(peer, made, case), case)
-    if peer.team.place == size - 1:
-        made.begin()
-        _hand_in(peer, made, case)
+
+    def leave() -> Met:
+        if has_met:
+            met(peer, case)
         peer.leave()
+        raise _Left
+
+    if peer.team.place == size - 1:
+        assert isinstance(_raised(lambda: peer.team.together(lambda: _sum(peer, made, case, leave))), _Left)
         return
     sums: list[Grads] = []
     raised = _raised(lambda: sums.append(summed(peer, made, case)))
     assert isinstance(raised, type(None) if peer.goes_on else peer.lost), f"{raised!r} was raised"
     if peer.goes_on:
-        assert peer.team.size == size - 1
         check_sum(peer, sums[0], case)
+        assert peer.team.size == size - 1
+        check_sum(peer, summed(peer, made, case), case)
 
 
 def _raised(body: Callable[[], object]) -> BaseException | None:
@@ -342,4 +364,5 @@ CHECKS: tuple[Check, ...] = (
     a_sparse_gradient_is_refused_and_the_next_sum_is_right,
     an_aborted_sum_leaves_nothing,
     a_peer_that_is_gone_ends_the_sum_and_does_not_hang_it,
+    a_peer_that_is_gone_when_all_have_met_does_not_hang_it,
 )

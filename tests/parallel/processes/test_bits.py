@@ -204,7 +204,9 @@ class Branches(nn.Module):
         torch.manual_seed(3)
         self.first = nn.Linear(5, 4)
         self.second = nn.Linear(5, 4).double()
-        self.third = nn.Parameter(torch.randn(4, 10)[:, ::2])  # its elements do not fill a range of memory
+        # Their elements do not fill a range of memory; those of the second cannot be seen as one line either.
+        self.third = nn.Parameter(torch.randn(4, 10)[:, ::2])
+        self.fourth = nn.Parameter(torch.randn(4, 10)[:, :5])
         self.empty = nn.Parameter(torch.zeros(0, 3))
         self.frozen = nn.Parameter(torch.arange(4), requires_grad=False)
         self.last = nn.Parameter(torch.randn(5, 4).t())
@@ -217,7 +219,7 @@ class Branches(nn.Module):
         elif way == 2:
             found = self.first(x) + self.second(x.double()).float()
         else:
-            found = x @ self.third.t() + x @ self.last.t()
+            found = x @ (self.third + self.fourth).t() + x @ self.last.t()
         return found + self.empty.sum() + self.frozen
 
 

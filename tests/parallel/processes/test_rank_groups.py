@@ -16,6 +16,8 @@ from torch.nn.functional import cross_entropy
 
 import fanwise
 from fanwise.parallel import Run
+from fanwise.parallel.shared_memory.rank_groups import RankGroups
+from fanwise.parallel.shared_memory.team import Again
 from fanwise.parallel.supervisor.supervisor import Settings, Supervisor, exchange_of
 from fanwise.pool import Pool
 from fanwise.testing.kills import kill_some, works_here
@@ -92,6 +94,42 @@ def test_kills_at_any_moment_end_in_a_group_of_those_that_live(seed: int, pool: 
     assert killed
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
+class AloneInAView:
+    """A team of one, which notes what it is asked for."""
+
+    def __init__(self) -> None:
+        self.members, self.place, self.view = (0,), 0, 2
+        self.asked: list[str] = []
+        self.is_lost = False
+
+    def gather(self, what: str, content: Any) -> list[Any]:  # Any: as Team
+        self.asked.append(what)
+        return [content]
+
+    def barrier(self) -> None:
+        self.asked.append("barrier")
+        if self.is_lost:
+            raise Again
+
+    def look(self) -> None:
+        pass
+
+
+def test_a_sum_counts_when_all_have_come_to_the_barrier_after_it_and_a_group_is_of_one_view() -> None:
+    team, tensor = AloneInAView(), torch.ones(3)
+    groups = RankGroups(team, torch.device("cpu"))
+    groups.all_reduce([tensor])
+    groups.all_reduce([tensor])
+    assert team.asked == ["makes a group", "barrier", "barrier", "barrier"]
+    team.is_lost = True
+    with pytest.raises(Again):
+        groups.all_reduce([tensor])
+    team.is_lost, team.view, team.asked = False, 4, []
+    groups.all_reduce([tensor])
+    assert team.asked == ["makes a group", "barrier", "barrier"]
+    assert torch.equal(tensor, torch.ones(3))
 
 
 def test_a_whole_gpu_each_and_no_order_is_what_the_back_end_is_taken_for(monkeypatch: pytest.MonkeyPatch) -> None:

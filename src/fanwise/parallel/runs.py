@@ -699,7 +699,7 @@ class Run:
         It will run the training function up to the batch in hand, so there has to be one, which no step has used.
         Between two loops of the program's own, which wait for one update, only the program knows where it is.
         """
-        waiting = any(isinstance(step, ManualStep) and step.has_gradients for step in self._steps)
+        waiting = any(isinstance(step, ManualStep) and step.awaits_update for step in self._steps)
         return self._state() if self._plan.progress.is_before_step and not waiting else None
 
     def _state(self) -> dict[str, Any]:  # Any: numbers, tensors and state_dicts

@@ -107,6 +107,34 @@ def train_by_hand(folder: Path, epochs: int, full: int, clip_norm: float | None,
     return list(model.state_dict().values()), run.world_size
 
 
+def train_over_pairs(
+    folder: Path, epochs: int, full: int, clip_norm: float | None, run: Run
+) -> tuple[list[Tensor], int]:
+    """As `train_by_hand`, with two batches to one update: only the program knows which of them is the second."""
+    model = nn.Linear(5, 4)
+    step = run.step(model, torch.optim.Adam(model.parameters(), 0.01))
+    data, before = (X, torch.arange(N)), [torch.zeros(())]
+    for epoch in run.epochs(epochs):
+        for number, batch in enumerate(run.batches(data, B)):
+            is_first = number % 2 == 0  # from 0 in who joins, as every variable
+            if is_first:
+                before = [param.detach().clone() for param in model.parameters()]
+            for x, indices in step.shards(batch):
+                step.backward(losses(folder, model, x, indices))
+            with torch.no_grad():
+                for param, value in zip(model.parameters(), before, strict=True):
+                    assert param.grad is not None
+                    param.copy_(param - 0.01 * param.grad if is_first else value)
+            if is_first:
+                model.zero_grad()
+            else:
+                step.update()
+            write(folder / "steps", os.getpid(), epoch, step.turns, batch.whole()[1].tolist())
+            if run.world_size < full:
+                threading.Event().wait(0.05)  # work that takes a while
+    return list(model.state_dict().values()), run.world_size
+
+
 def come_to(folder: Path, executions: int) -> bool:
     """Looked at often, so the lines are not read."""
     executed = folder / "executed"
@@ -207,8 +235,11 @@ def test_a_loop_of_ones_own_under_kills_keeps_the_bits(seed: int, pool: Pool, tm
     assert killed >= 1 and size >= 4 - killed
 
 
-def test_a_run_with_a_loop_of_ones_own_grows_again(pool: Pool, tmp_path: Path) -> None:
-    size = killed_run(tmp_path / "run", pool, 1, 2, 24, None, train_by_hand, devices=4, on_loss="respawn")
+@pytest.mark.parametrize("trains", [train_by_hand, train_over_pairs])
+def test_a_run_with_a_loop_of_ones_own_grows_again(
+    trains: Callable[..., tuple[list[Tensor], int]], pool: Pool, tmp_path: Path
+) -> None:
+    size = killed_run(tmp_path / "run", pool, 1, 2, 24, None, trains, devices=4, on_loss="respawn")
     assert len(lines(tmp_path / "run" / "killed")) == 2 and size == 4
     assert len({pid for pid, *_ in lines(tmp_path / "run" / "steps")}) == 6
 

@@ -73,6 +73,7 @@ class ManualStep:
         self._current: _Current | None = None
         self._loss: Tensor | None = None
         self._is_finite = True  # all gradients since the last update
+        self._awaits_update = False
         self._was_left = False
 
     @property
@@ -95,8 +96,12 @@ class ManualStep:
         return self._loss
 
     @property
-    def has_gradients(self) -> bool:
-        """Whether gradients wait for an update."""
+    def awaits_update(self) -> bool:
+        """Whether a loop has come to its end since the last update."""
+        return self._awaits_update
+
+    @property
+    def _has_gradients(self) -> bool:
         return any(param.grad is not None for param in self._replica.params)
 
     # -- a loop ----------------------------------------------------------------------------------------------------
@@ -136,6 +141,7 @@ class ManualStep:
                 self._is_finite = are_finite(done.grads) and self._is_finite
             add_grads(before, done.grads)
         self._loss = execution.closed(made, done)
+        self._awaits_update = True
 
     def _check_usable(self) -> None:
         if self._was_left:
@@ -284,7 +290,7 @@ class ManualStep:
         """
         self._check_usable()
         self._execution.loop.check("step.update()")
-        if closure is None and not self.has_gradients:
+        if closure is None and not self._has_gradients:
             raise ValueError(
                 "step.update() has nothing to update with: no parameter has a gradient. An update forgets the "
                 "gradients, as zero_grad() does.\n"
@@ -302,12 +308,13 @@ class ManualStep:
                 self.updates += 1
         finally:
             self._replica.forget_grads()
+        self._awaits_update = False
         self._execution.team.step_ends()
 
     def check_end(self) -> None:
         """The training is over. Raises ValueError for gradients that nobody used, and what `verify=` finds."""
         self._check_usable()
-        if self.has_gradients and not self.updates:
+        if self._has_gradients and not self.updates:
             raise ValueError(
                 f"the training function has made {self.turns} loops over step.shards(batch), and never an update.\n"
                 f"  wrong:  for x, y in step.shards(batch): step.backward(...)\n"
@@ -318,7 +325,7 @@ class ManualStep:
 
     def state_dict(self) -> dict[str, Any]:  # Any: numbers and tensors
         """Its counts, and gradients that wait for an update."""
-        grads = [param.grad for param in self._replica.params] if self.has_gradients else None
+        grads = [param.grad for param in self._replica.params] if self._has_gradients else None
         own = {"updates": self.updates, "grads": grads, "finite": self._is_finite}
         return self._execution.state_dict() | own
 

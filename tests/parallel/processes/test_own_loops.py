@@ -393,6 +393,40 @@ def a_queue_in_a_list(run: Run) -> Result:
 
 
 @refused
+def an_iterator_over_other_data(run: Run) -> Result:
+    model = net()
+    step, others = run.step(model, sgd(model)), iter(torch.randn(100, 1))
+    for batch in run.batches((X, Y), B):
+        for x, y in step.shards(batch):
+            step.backward(classify(model, x + next(others), y))
+        step.update()
+    return state(model)
+
+
+@refused
+def a_generator_without_a_seed(run: Run) -> Result:
+    model = net()
+    step = run.step(model, sgd(model))
+    for batch in run.batches((X, Y), B):
+        for x, y in step.shards(batch):
+            noise = np.random.default_rng().normal(size=x.shape).astype("float32")
+            step.backward(classify(model, x + torch.from_numpy(noise), y))
+        step.update()
+    return state(model)
+
+
+@refused
+def samples_changed_in_place(run: Run) -> Result:
+    model = net()
+    step = run.step(model, sgd(model))
+    for batch in run.batches((X, Y), B):
+        for x, y in step.shards(batch):
+            step.backward(classify(model, x.mul_(2), y))
+        step.update()
+    return state(model)
+
+
+@refused
 def an_average_in_the_body(run: Run) -> Result:
     model = net()
     step, average = run.step(model, sgd(model)), AveragedModel(model)

@@ -10,13 +10,13 @@ now, and with what was there before the step (`Verifier.check_repeats`). The ste
 """
 
 from collections.abc import Mapping, Sequence
-from types import CellType, FrameType
+from types import CellType
 from typing import Any
 
 from torch import Tensor, nn
 
 from ..inspecting.contents import copied, fill, holds
-from ..inspecting.reached import Root, is_of_program, locals_of, named_by, reached
+from ..inspecting.reached import Root, is_of_program, named_by, reached
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _MOST_BYTES = 1 << 16
@@ -48,18 +48,16 @@ class Traces:
     def put_back(self) -> None:
         """All is as it was, but for local variables of a function that is still at work: nobody else can set these."""
         for home, name, before in self._names:
-            if not isinstance(home, FrameType) and _now(home, name) is not before:
+            if _now(home, name) is not before:
                 _set(home, name, before)
         for value, content in self._contents.values():
             if not holds(value, content):
                 fill(value, content)
 
 
-def _now(home: Any, name: str) -> Any:  # Any: a cell, globals, or a frame
+def _now(home: Any, name: str) -> Any:  # Any: a cell, or globals
     if isinstance(home, CellType):
         return home.cell_contents
-    if isinstance(home, FrameType):
-        return locals_of(home).get(name)
     globals_: Mapping[str, Any] = home
     return globals_.get(name)
 

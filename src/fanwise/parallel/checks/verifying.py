@@ -97,8 +97,9 @@ class Verifier:
             raise ValueError(
                 f"before batch {batch_number} of step {self._number} shard {index} was executed twice, and "
                 f"{names[different]} is not the same: it depends on something besides model, samples and the random "
-                f"numbers of torch, numpy and Python, such as a counter in a closure, the time, or a generator without "
-                f"a seed. On several devices it would be another one in each process.\n"
+                f"numbers of torch, numpy and Python, such as a counter in a closure, the time, a generator without a "
+                f"seed, an iterator over other data, or samples that it changes in place. On several devices it would "
+                f"be another one in each process.\n"
                 f"  wrong:  calls[0] += 1; return losses / calls[0]\n"
                 f"  right:  give it with the batch, or keep it in an attribute of the model"
             )

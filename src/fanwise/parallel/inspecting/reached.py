@@ -31,11 +31,11 @@ _FOREIGN = sys.stdlib_module_names | {"torch", "torchvision", "torchaudio", "num
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """An object, and by which name it is reached. `home`: the closure cell, globals or frame that hold it directly."""
+    """An object, and by which name it is reached. `home`: the closure cell, or the globals, that hold it directly."""
 
     name: str
     value: Any  # Any: of the user's making
-    home: Any = None  # Any: a cell, globals, or a frame
+    home: Any = None  # Any: a cell, or globals
 
 
 def reached(root: Root) -> Iterator[Reached]:
@@ -110,13 +110,13 @@ def _of_function(function: types.FunctionType) -> Iterator[Reached]:
 
 def _of_frame(frame: types.FrameType) -> Iterator[Reached]:
     """Its locals, of a module too, and the globals that its code names."""
-    yield from (Reached(name, value, frame) for name, value in locals_of(frame).items())
+    yield from (Reached(name, value) for name, value in _locals_of(frame).items())
     for name in dict.fromkeys(_names(frame.f_code)):
         if name in frame.f_globals:
             yield Reached(name, frame.f_globals[name], frame.f_globals)
 
 
-def locals_of(frame: types.FrameType) -> dict[str, Any]:  # Any: of the user's making
+def _locals_of(frame: types.FrameType) -> dict[str, Any]:  # Any: of the user's making
     """The local variables of a function as they are now; of a module none, they are its globals."""
     if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         return {}
@@ -145,9 +145,9 @@ def _in(name: str, inner: str) -> str:
 
 
 def named_by(root: Root) -> Iterator[Reached]:
-    """What stands in closure cells, and under the names of globals, of all functions that it reaches, and locals."""
+    """What stands in the closure cells, and under the names of globals, of all functions that it reaches."""
     if isinstance(root, types.FrameType):
-        yield from _of_frame(root)
+        yield from (named for named in _of_frame(root) if named.home is not None)
     for function in (root, *(found.value for found in reached(root))):
         if isinstance(function, types.FunctionType):
             yield from (named for named in _of_function(function) if named.home is not None)

@@ -20,10 +20,8 @@ from ...tensor.random.keys import Key
 from ..checks.checking import check_compiled
 from ..checks.habits import passing, updating
 from ..checks.parts import Parts
-from ..checks.traces import Traces
 from ..checks.verifying import Verifier
 from ..data.batches import Batch, batch_of
-from ..inspecting.reached import Root
 from ..plans import Plan
 from ..progress.line import ProgressLine
 from ..replica.gradients import Partial
@@ -97,11 +95,11 @@ class Execution:
         self.replica.look_after(reach)
         self._parts = Parts(reach.modules, self._optimizers)
 
-    def traces(self, root: Root) -> Traces | None:
-        """What loss or loop may leave behind, before the first batch and those compared; None: nobody looks."""
+    def repeats(self) -> bool:
+        """Whether a shard of this batch may be executed twice, to see what comes of it: asked once a batch."""
         looks = not self._has_looked or self.verifier.repeats(self.turns)
         self._has_looked = True
-        return self.verifier.traces(root) if looks and self.verifier.can_repeat else None
+        return looks and self.verifier.can_repeat
 
     # -- the shards ------------------------------------------------------------------------------------------------
 

@@ -11,8 +11,8 @@ meanwhile, it gives the shards that are now this process's instead, and the body
 nothing until it is over. As `backward` does, a loop adds to what is in .grad: what to do between two loops, and when to
 forget gradients, is the program's to say.
 
-What a body leaves in local variables, closures and objects is that of the shards of this process. Whether any of it
-matters is tried in the first batch: one shard comes a second time, and has to have the same gradients.
+What a body leaves in local variables, closures, iterators and objects is that of the shards of this process. Whether
+any of it matters is tried in the first batch: the first shard comes a second time, and has to have the same gradients.
 """
 
 import inspect
@@ -25,7 +25,6 @@ from typing import Any
 from torch import Tensor
 
 from ..checks.habits import updating
-from ..checks.traces import Traces
 from ..checks.untouched import Untouched
 from ..data.batches import Batch
 from ..optimizers.placement import Placement
@@ -111,8 +110,9 @@ class ManualStep:
 
         After the loop `.grad` of each parameter has the gradient of (the sum of all losses) / (the sum of their counts)
         over the global batch added to it. In the loop a body has a shard for itself: random numbers, buffers and
-        attributes of modules, and `.grad`. It may run again: for a shard that was another process's, which was lost,
-        and in the first batch, to see whether what it leaves behind matters. Blocks at the end until all are there.
+        attributes of modules, and `.grad`. It may run again, for a shard that was another process's, which was lost.
+        The first shard of the first batch comes twice, to see whether what bodies leave behind matters. Blocks at the
+        end until all are there.
 
         Raises:
             ValueError: no samples; a body without `step.backward`, or that changes parameters, or leaves behind what
@@ -128,11 +128,11 @@ class ManualStep:
         self._check_usable()
         self._look_around(frame)
         made = execution.opened(batch)
-        traces = execution.traces(frame)
+        root = frame if execution.repeats() else None
         with self._set_aside() as before, execution.loop.entered():
             while True:
                 with execution.team.attempt() as attempt:
-                    done = yield from self._executed(made, traces, frame)
+                    done = yield from self._executed(made, root)
                 if not attempt.is_void:
                     break
             divide(done.grads, done.count)
@@ -177,9 +177,8 @@ class ManualStep:
             for param, grad in [*others, *zip(self._replica.params, before, strict=True)]:
                 param.grad = grad
 
-    def _executed(
-        self, batch: Batch, traces: Traces | None, frame: FrameType
-    ) -> Generator[Any, None, Partial]:  # Any: of the batch
+    def _executed(self, batch: Batch, root: FrameType | None) -> Generator[Any, None, Partial]:  # Any: of the batch
+        """The shards of this process, and what comes of all. `root`: one of them is to come twice, to this function."""
         execution, shards = self._execution, len(batch.sizes)
         tree: TreeSum[Partial] = TreeSum(shards, add)
         first: tuple[ShardWork, list[Tensor | None]] | None = None
@@ -190,12 +189,12 @@ class ManualStep:
                     value = yield from self._body(work, shards)
                     if self._replica.looks:
                         check_apart(value.grads, [node.value.grads for node in tree.nodes if node.value is not None])
-                    if traces is not None and first is None and execution.team.place == 0:
+                    if root is not None and first is None and execution.team.place == 0:
                         # The sum is made in the memory of the gradients.
                         first = work, [value.loss, *(None if grad is None else grad.clone() for grad in value.grads)]
                 tree.put(Node(index, index + 1, value))
-            if first is not None and traces is not None:
-                yield from self._tried_again(*first, shards, traces, frame)
+            if first is not None and root is not None:
+                yield from self._tried_again(*first, shards, root)
             return execution.total(tree.nodes, batch, mean=False)
 
     def _body(self, work: ShardWork, shards: int) -> Generator[Any, None, Partial]:  # Any: of the batch
@@ -221,19 +220,14 @@ class ManualStep:
         return replica.taken(work, current.loss, current.count)
 
     def _tried_again(
-        self, work: ShardWork, found: Sequence[Tensor | None], shards: int, traces: Traces, frame: FrameType
+        self, work: ShardWork, found: Sequence[Tensor | None], shards: int, root: FrameType
     ) -> Generator[Any, None, None]:  # Any: of the batch
-        """A shard comes a second time, if anything was left since the first that it might depend on.
-
-        Args:
-            found: the loss and gradients of the first time.
-        """
+        """A shard comes a second time, after what bodies have left behind. `found`: its loss and gradients before."""
         verifier = self._execution.verifier
-        if verifier.repeats(self.turns) or traces.are_left():
-            after = verifier.traces(frame)
-            again = yield from self._body(work, shards)
-            after.put_back()
-            verifier.check_same(found, [again.loss, *again.grads], index=work.index, batch_number=self.turns)
+        after = verifier.traces(root)
+        again = yield from self._body(work, shards)
+        after.put_back()
+        verifier.check_same(found, [again.loss, *again.grads], index=work.index, batch_number=self.turns)
 
     def backward(self, losses: Tensor, counts: Tensor | float | None = None) -> None:
         """Differentiate the losses of the shard at hand. In the body of a loop over `step.shards`.

@@ -107,7 +107,7 @@ class Step:
             check_no_gradients(self._replica.model)
         execution = self._execution
         made = execution.opened(batch)
-        traces = execution.traces(self._loss_fn)
+        traces = execution.verifier.traces(self._loss_fn) if execution.repeats() else None
         if execution.verifier.repeats(self.turns):
             self._check_repeats(made)
             if traces is not None:

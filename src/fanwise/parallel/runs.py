@@ -18,7 +18,7 @@ from typing import Any, Protocol, overload
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from ..base.errors import TrialStopped
 from ..pool.reporting import plain_metrics
@@ -41,8 +41,9 @@ from .checks.outside import Outside
 from .checks.verifying import Verifier
 from .data.batches import Batch, Fetch, batches
 from .data.loaders import Loaders
-from .data.loading import Loading, takes_loading, understood
+from .data.loading import Loading, check_stream, takes_loading, understood
 from .data.reading import Collate, Data, reader_of
+from .data.streams import Where, stream_batches
 from .data.worker import InitFn
 from .functional.checking import check_no_options
 from .functional.engines import Update, engine_of_tree
@@ -408,11 +409,13 @@ class Run:
 
         Args:
             data: a tuple of tensors or a TensorDataset (fast: one indexing a shard, without workers), or any data set
-                with `len(data)` and `data[index]`, whose samples are collated by `collate_fn`, shard by shard. Or a
-                DataLoader, whose data set and arguments are taken, where it has no sampler of its own.
+                with `len(data)` and `data[index]`, whose samples are collated by `collate_fn`, shard by shard. Or an
+                IterableDataset, in its own order, which every process that reads iterates as a whole; each time it
+                has to give the same samples. Or a DataLoader, whose data set and arguments are taken, where it has no
+                sampler of its own.
             batch_size: samples of the global batch, over all devices.
-            shuffle: True by default; if not, in the order of the data set. drop_last: leave out a last batch that is
-                not full.
+            shuffle: True by default, but for an IterableDataset; if not, in the order of the data set.
+            drop_last: leave out a last batch that is not full.
             num_workers: processes that read ahead of the steps, for each process of the run; 0: samples are read in
                 the step. In a job there are no more than its lease has CPUs beside those that train.
             prefetch_factor: 2 by default; num_workers * prefetch_factor batches are read beyond the one in hand, and
@@ -423,7 +426,8 @@ class Run:
             timeout: seconds that a step waits for a shard; 0: without a limit.
             worker_init_fn: called with the number of the worker, in each, before it reads.
 
-        After a resume it goes on with the first sample that no step has used.
+        After a resume it goes on with the first sample that no step has used; an IterableDataset from its own state,
+        if it or its iterator has state_dict and load_state_dict, and else by reading what comes before once more.
 
         What the data set raises is raised by the step, with the index of the sample. A worker that dies is replaced,
         and what it had is read again.
@@ -445,9 +449,12 @@ class Run:
         elif batch_size is None:
             raise TypeError("run.batches(data, batch_size): batch_size is missing")
         size = whole_number("batch_size", batch_size, least=1)
+        if isinstance(data, IterableDataset):
+            return self._reaching(self._stream(data, size, shuffle, drop_last, loading))
         reader = reader_of(data, loading.collate_fn)
-        begun = self._plan.progress.begin_pass(len(reader))
-        self._line.begin_pass(begun.length, begun.length if begun.finished else begun.done)
+        length = len(reader)
+        begun = self._plan.progress.begin_pass(length)
+        self._line.begin_pass(length, length if begun.finished else begun.done)
 
         def cut_places(places: range) -> tuple[range, ...]:
             parts = cut(len(places), self._plan.shards)
@@ -462,13 +469,33 @@ class Run:
         fetch = self._loaders.fetch(
             reader,
             data,
-            (begun.key.fold_in("reading"), begun.length, begun.key if shuffle is not False else None),
+            (begun.key.fold_in("reading"), length, begun.key if shuffle is not False else None),
             cut_of,
-            lambda shards: assign(shards, self._team.size)[self._team.place],
+            self._own,
             loading,
         )
         made = batches(begun, size, fetch, lambda: len(reader), cut_places, drop_last=drop_last)
         return self._reaching(made)
+
+    def _own(self, shards: int) -> range:
+        """Which of so many shards this process executes now."""
+        return assign(shards, self._team.size)[self._team.place]
+
+    def _stream(
+        self, data: "IterableDataset[Any]", size: int, shuffle: bool | None, drop_last: bool, loading: Loading
+    ) -> Iterator[Batch]:
+        check_stream(shuffle, loading)
+        begun = self._plan.progress.begin_pass(None)
+        self._line.begin_pass(None, begun.done)
+        first = begun.done
+
+        def where(number: int, wanted: tuple[int, ...]) -> Where:
+            return Where(first + number * size, size, drop_last, self.shards, wanted)
+
+        fetch = self._loaders.stream(
+            data, (begun.key.fold_in("reading"), first, begun.stream), where, lambda: self._own(self.shards), loading
+        )
+        return stream_batches(begun, lambda: self.shards, fetch, size=size, drop_last=drop_last)
 
     def _reaching(self, made: Iterator[Batch]) -> Iterator[Batch]:
         for batch in made:

@@ -3,7 +3,7 @@
 import os
 import random
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import fanwise
 from fanwise.parallel import Run
@@ -99,6 +99,39 @@ def loader(run: Run, workers: int) -> list[Tensor]:
     return [*model.state_dict().values()]
 
 
+class Tape(IterableDataset[tuple[Tensor, int]]):
+    """Images in the order of a shuffle buffer; they are augmented when they are collated."""
+
+    def __iter__(self) -> Iterator[tuple[Tensor, int]]:
+        held: list[int] = []
+        for index in range(N):
+            held.append(index)
+            if len(held) > 9:
+                chosen = held.pop(random.randrange(len(held)))
+                yield IMAGES[chosen].float() / 255, chosen % 3
+        yield from ((IMAGES[index].float() / 255, index % 3) for index in held)
+
+
+def flipped(samples: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
+    return (
+        torch.stack([image.flip(1) if torch.rand(()) < 0.5 else image for image, _ in samples]),
+        torch.tensor([label for _, label in samples]),
+    )
+
+
+def tape(run: Run, workers: int, before: Before = lambda run, number: None) -> list[Tensor]:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3))
+    optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+    step = run.step(model, optimizer, lambda m, x, y: cross_entropy(m(x), y, reduction="none"), accumulate=4)
+    number = 0
+    for _ in run.epochs(2):
+        for batch in run.batches(Tape(), B, collate_fn=flipped, num_workers=workers):
+            before(run, number)
+            step(batch)
+            number += 1
+    return [value.detach() for value in model.state_dict().values()]
+
+
 def run_in_job(pool: Pool, train: Callable[[Run], Any], devices: int, workers: int, **options: Any) -> Any:
     """In a job that has leased a CPU for each device, and for each worker of each."""
     cpus = devices * (1 + workers)
@@ -106,7 +139,7 @@ def run_in_job(pool: Pool, train: Callable[[Run], Any], devices: int, workers: i
     return job.result(within_s=100.0)
 
 
-@pytest.mark.parametrize("program", [images, sequences, loader])
+@pytest.mark.parametrize("program", [images, sequences, loader, tape])
 def test_bits_are_the_same_for_any_number_of_devices_and_workers(
     pool: Pool, program: Callable[..., list[Tensor]]
 ) -> None:
@@ -116,9 +149,11 @@ def test_bits_are_the_same_for_any_number_of_devices_and_workers(
         assert all(map(torch.equal, found, expected)), (devices, workers)
 
 
-@pytest.mark.parametrize(("devices", "workers"), [(1, 2), (3, 1)])
+@pytest.mark.parametrize(
+    ("devices", "workers", "program"), [(1, 2, images), (3, 1, images), (3, 1, tape), (1, 0, tape)]
+)
 def test_a_run_with_workers_goes_on_in_the_middle_of_an_epoch(
-    pool: Pool, tmp_path: Path, devices: int, workers: int
+    pool: Pool, tmp_path: Path, devices: int, workers: int, program: Callable[..., list[Tensor]]
 ) -> None:
     path = tmp_path / "run.pt"
 
@@ -127,9 +162,9 @@ def test_a_run_with_workers_goes_on_in_the_middle_of_an_epoch(
             run.save(path)
             run.print("saved")
 
-    whole = run_in_job(pool, partial(images, workers=2, before=save), 2, 2)
+    whole = run_in_job(pool, partial(program, workers=2, before=save), 2, 2)
     assert torch.load(path)["run"]["place"]["passes"][0]["done"] == 2 * B
-    resumed = run_in_job(pool, partial(images, workers=workers), devices, workers, resume=path)
+    resumed = run_in_job(pool, partial(program, workers=workers), devices, workers, resume=path)
     assert all(map(torch.equal, resumed, whole))
 
 
@@ -147,11 +182,14 @@ def kill_once(run: Run, number: int, *, flag: Path, victim: str) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.parametrize("program", [images, tape])
 @pytest.mark.parametrize("victim", ["rank", "workers"])
-def test_bits_are_the_same_when_processes_die(pool: Pool, tmp_path: Path, victim: str) -> None:
-    expected = fanwise.run(partial(images, workers=0), devices="cpu")
+def test_bits_are_the_same_when_processes_die(
+    pool: Pool, tmp_path: Path, victim: str, program: Callable[..., list[Tensor]]
+) -> None:
+    expected = fanwise.run(partial(program, workers=0), devices="cpu")
     kill = partial(kill_once, flag=tmp_path / "killed", victim=victim)
-    found = run_in_job(pool, partial(images, workers=2, before=kill), 3, 2)
+    found = run_in_job(pool, partial(program, workers=2, before=kill), 3, 2)
     assert (tmp_path / "killed").exists()
     assert all(map(torch.equal, found, expected))
 

@@ -3,6 +3,7 @@
 order (quiet)    where a training is in its data; the order of an epoch
 reading          a shard of a data set, sample by sample or by one indexing
 batches          a pass, batch by batch: where the shards of each come from
+streams          the same of an iterable data set, whose order is its own
 loading          the arguments of a DataLoader; loaders: what a run has open of all this
 ahead (quiet)    which worker reads which shard
 workers, worker  processes that read ahead: as the run sees them, and from the inside

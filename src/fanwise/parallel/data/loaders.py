@@ -6,13 +6,16 @@ not, none is left.
 
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch.utils.data import IterableDataset, default_collate
 
 from ...tensor.random.keys import Key
 from .batches import ByWorkers, Cut, Fetch, InStep
 from .loading import Loading, workers_within
 from .reading import PassReader, Reader, TensorReader
+from .streams import StreamByWorkers, StreamFetch, StreamInStep, StreamSource, WhereOf
 from .transfer import Transfer
 from .workers import LoaderWorkers
 
@@ -28,7 +31,7 @@ class Loaders:
         self._device = device
         self._spare_cpus = spare_cpus
         self._kept: dict[tuple[object, ...], LoaderWorkers] = {}
-        self._open: weakref.WeakSet[ByWorkers] = weakref.WeakSet()
+        self._open: weakref.WeakSet[ByWorkers | StreamByWorkers] = weakref.WeakSet()
 
     def fetch(
         self,
@@ -57,6 +60,33 @@ class Loaders:
         workers.begin(*begun)
         persists = loading.persistent_workers
         made = ByWorkers(source, transfer, workers, cut_of, own, ahead=loading.ahead, persists=persists)
+        self._open.add(made)
+        return made
+
+    def stream(
+        self,
+        data: "IterableDataset[Any]",  # Any: samples
+        begun: tuple[Key, int, Any],  # Any: the state of a stream
+        where: WhereOf,
+        own: Callable[[], range],
+        loading: Loading,
+    ) -> StreamFetch:
+        """Where the batches of a pass over a stream come from.
+
+        Args:
+            begun: the pass, as `StreamSource.begin` takes it. where: parts of batches. own: as for `fetch`, now.
+        """
+        source = StreamSource(data, loading.collate_fn or default_collate)
+        source.begin(*begun)
+        transfer = Transfer(self._device, pin=loading.pin_memory is not False)
+        in_step = StreamInStep(source, transfer, where)
+        count = workers_within(loading.num_workers, self._spare_cpus)
+        if not count:
+            return in_step
+        read = StreamSource(data, loading.collate_fn or default_collate)
+        workers = LoaderWorkers(read, count, init=loading.worker_init_fn, timeout_s=loading.timeout)
+        workers.begin(*begun)
+        made = StreamByWorkers(in_step, transfer, workers, where, own, ahead=loading.ahead)
         self._open.add(made)
         return made
 

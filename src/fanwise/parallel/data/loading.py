@@ -146,6 +146,19 @@ def _refused(name: str, what: str) -> ValueError:
     return ValueError(f"{what} is not taken over: {_INSTEAD[name]}.\n  right:  run.batches(data, batch_size, ...)")
 
 
+def check_stream(shuffle: bool | None, loading: Loading) -> None:
+    """Raises ValueError for what has no meaning for an IterableDataset."""
+    if shuffle:
+        raise ValueError(
+            "shuffle=True: an IterableDataset has its own order, and cannot be indexed. Leave shuffle out, and shuffle "
+            "in its __iter__: the global random numbers of torch, numpy and Python come from (seed, epoch) there."
+        )
+    if loading.persistent_workers:
+        raise ValueError(
+            "persistent_workers=True: workers of an IterableDataset begin it anew in each pass; leave it out"
+        )
+
+
 def takes_loading(method: Callable[P, R]) -> Callable[P, R]:
     """Decorates a method that takes the arguments of `Loading`: others of DataLoader are refused, with what to do."""
     known = [*method.__annotations__]

@@ -24,16 +24,18 @@ class Pass:
     """One pass over a data set: `run.batches` called once.
 
     Args:
-        length: samples of the data set.
+        length: samples of the data set; None: nobody knows before, it is a stream.
         key: the order of the samples comes from it.
-        done: samples that are done with; where the pass begins.
+        done: samples that are done with; where the pass begins. stream: the state that a stream has there.
     """
 
-    length: int
+    length: int | None
     key: Key
     done: int = 0
+    stream: Any = None  # Any: of a stream's own making
     finished: bool = False
     ahead: int | None = None  # the end of the batch that the loop has in hand
+    stream_ahead: Any = None  # Any: the state of a stream after that batch
     used: bool = False  # whether a step used that batch
 
     def batches(self, batch_size: int, drop_last: bool) -> Iterator[range]:
@@ -43,23 +45,37 @@ class Pass:
             if places is None:
                 self.finished = True
                 return
-            self.ahead, self.used = places.stop, False
+            self.takes(places.stop)
             yield places
-            self.done, self.ahead = places.stop, None
+            self.passes_on()
+
+    def takes(self, end: int, stream: Any = None) -> None:  # Any: as above
+        """The loop has the batch in hand that ends there."""
+        self.ahead, self.stream_ahead, self.used = end, stream, False
+
+    def passes_on(self) -> None:
+        """It asks for the next one."""
+        assert self.ahead is not None, "it has one in hand"
+        self.done, self.stream, self.ahead, self.stream_ahead = self.ahead, self.stream_ahead, None, None
 
     def places(self, start: int, batch_size: int, drop_last: bool) -> range | None:
         """The places that the batch beginning at `start` takes; None if there is no such batch."""
+        assert self.length is not None, "a stream has no places"
         stop = min(start + batch_size, self.length)
         return None if stop <= start or (drop_last and stop - start < batch_size) else range(start, stop)
 
     def is_last(self, places: range, batch_size: int, drop_last: bool) -> bool:
         """Whether no batch comes after this one."""
+        assert self.length is not None, "a stream has no places"
         left = self.length - places.stop
         return left < batch_size if drop_last else left == 0
 
     def state(self) -> dict[str, Any]:  # Any: numbers and a bool
-        done = self.ahead if self.used and self.ahead is not None else self.done
-        return {"length": self.length, "done": done, "finished": self.finished}
+        done, stream = (
+            (self.ahead, self.stream_ahead) if self.used and self.ahead is not None else (self.done, self.stream)
+        )
+        state = {"length": self.length, "done": done, "finished": self.finished}
+        return state if stream is None else state | {"stream": stream}
 
 
 @dataclass(slots=True)
@@ -96,7 +112,7 @@ class Progress:
             self.resumed = None  # the epoch after that begins at its beginning
         return int(resumed["epoch"]) + int(over)
 
-    def begin_pass(self, length: int) -> Pass:
+    def begin_pass(self, length: int | None) -> Pass:
         """`run.batches` was called.
 
         Raises:
@@ -121,7 +137,7 @@ class Progress:
                     f"after {then['done']} samples, it had {then['length']}.\n"
                     f"Its order would be another one. Resume with the same data set."
                 )
-            begun.done, begun.finished = then["done"], then["finished"]
+            begun.done, begun.finished, begun.stream = then["done"], then["finished"], then.get("stream")
 
     def used(self) -> None:
         """A step used the batches that are in hand."""

@@ -83,7 +83,7 @@ class SampleReader:
             for index in indices.tolist():
                 begin(key.fold_in(index))
                 self.watch(index)
-                with _noted(index):
+                with noted(index):
                     samples.append(self._data[index])
             begin(key.fold_in("collate").fold_in(int(indices[0])))
             return self._collate(samples)
@@ -111,7 +111,7 @@ def one_thread() -> Iterator[None]:
 
 
 @contextmanager
-def _noted(index: int) -> Iterator[None]:
+def noted(index: int) -> Iterator[None]:
     """What is raised in this block says which sample it was."""
     try:
         yield

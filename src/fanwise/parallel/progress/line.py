@@ -85,7 +85,7 @@ class ProgressLine:
         self._leader = None
         self._pace.epoch(number, count, self._clock())
 
-    def begin_pass(self, length: int, done: int) -> None:
+    def begin_pass(self, length: int | None, done: int) -> None:
         """A pass over `length` samples begins, of which `done` are done with already."""
         self._tell()
         self._leader = None

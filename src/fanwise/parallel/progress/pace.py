@@ -77,12 +77,16 @@ class Pace:
         self._epoch, self._epochs = number, count
         self._done, self._ahead, self._between_s = 0, None, 0.0
 
-    def begin_pass(self, length: int, done: int, now_s: float) -> None:
-        """A pass over `length` samples begins, of which `done` were done with before the run was resumed."""
+    def begin_pass(self, length: int | None, done: int, now_s: float) -> None:
+        """A pass over `length` samples begins, of which `done` were done with before the run was resumed.
+
+        None: how many there are is not known before.
+        """
         self._rest(now_s)
         if self._epochs is None and self._ahead is not None and self._done >= self._ahead:
             self._done, self._ahead = 0, None  # without a loop each pass stands for itself
-        self._ahead = (self._ahead or 0) + length
+        if length is not None:
+            self._ahead = (self._ahead or 0) + length
         self._done += done
 
     def _rest(self, now_s: float) -> None:

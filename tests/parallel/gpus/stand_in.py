@@ -13,7 +13,8 @@ import pickle
 import signal
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils import _pytree as trees
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
+from torch.utils.data import Dataset
 
 import fanwise
 from fanwise.parallel import Run
@@ -44,7 +46,18 @@ Y = torch.randint(0, 3, (N,), generator=torch.Generator().manual_seed(2))
 waits: Counter[str] = Counter()
 moves: Counter[str] = Counter()
 late: list[tuple[Tensor, Tensor]] = []
+aside: Counter[str] = Counter()  # on other streams than the current one
 _libraries: list[Any] = []  # Any: what is registered, as long as it is held
+
+
+@dataclass
+class Current:
+    """Copies of the stream that operators are queued on; None: the first one."""
+
+    aside: list[tuple[Tensor, Tensor]] | None = None
+
+
+_current = Current()
 
 
 class Far(Tensor):
@@ -67,6 +80,9 @@ class Far(Tensor):
 
     def data_ptr(self) -> int:
         return self.held.data_ptr()
+
+    def record_stream(self, s: Any) -> None:  # Any: a FarStream
+        aside["kept for a stream"] += 1
 
     # The stub of torch has another signature than its documentation.
     @classmethod
@@ -111,13 +127,29 @@ def copied(to: Tensor, of: Tensor, non_blocking: bool = False) -> Tensor:
         waits["a copy"] += not non_blocking
     if isinstance(of, Far) and not isinstance(to, Far) and non_blocking:
         late.append((to, of.held.clone()))
+    elif isinstance(to, Far) and not isinstance(of, Far) and _current.aside is not None:
+        aside["to the device"] += 1
+        held_of(to).fill_(99)  # until a stream has waited for it
+        _current.aside.append((to.held, of.clone()))
     else:
         held_of(to).copy_(held_of(of))
     return to
 
 
-class Stream:
-    """Of the device; see `copied`."""
+class FarStream:
+    """Of the device; see `copied`. What is copied to the device on one that is not the current one comes late, too."""
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        self.under_way: list[tuple[Tensor, Tensor]] = []
+
+    def record_event(self) -> list[tuple[Tensor, Tensor]]:
+        done, self.under_way = self.under_way, []
+        return done
+
+    def wait_event(self, event: list[tuple[Tensor, Tensor]]) -> None:
+        aside["waited for by a stream"] += 1
+        for to, of in event:
+            to.copy_(of)
 
     def synchronize(self) -> None:
         waits["the stream"] += 1
@@ -129,8 +161,18 @@ class Stream:
 class Module(_DummyBackendModule):
     """What torch has for a kind of device, as torch.cuda."""
 
-    def current_stream(self, device: torch.device) -> Stream:
-        return Stream()
+    Stream = FarStream
+
+    def current_stream(self, device: torch.device) -> FarStream:
+        return FarStream()
+
+    @contextmanager
+    def stream(self, stream: FarStream) -> Iterator[None]:
+        _current.aside = stream.under_way
+        try:
+            yield
+        finally:
+            _current.aside = None
 
 
 def empty(size: Sequence[int], **settings: Any) -> Tensor:  # Any: as torch's
@@ -187,12 +229,23 @@ def right(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return found
 
 
+class Rows(Dataset[tuple[Tensor, Tensor]]):
+    """The same, sample by sample."""
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return X[index], Y[index]
+
+
 def train(
     make: Callable[[], nn.Module],
     options: dict[str, Any],  # Any: of run.step
     run: Run,
     *,
     is_resident: bool = False,
+    workers: int = 0,
     before: Callable[[Run, int], None] = lambda run, turn: None,
 ) -> dict[str, Any]:
     """Trains for two epochs. All that comes of it is in main memory; waits are those of each step."""
@@ -202,9 +255,11 @@ def train(
     optimizer = torch.optim.AdamW(model.parameters(), 0.01)
     step = run.step(model, optimizer, losses, **options)
     data: Data = (Far(X), Far(Y)) if is_resident else (X, Y)
+    if workers:
+        data = Rows()
     seen, each = [], []
     for _ in run.epochs(2):
-        for batch in run.batches(data, B):
+        for batch in run.batches(data, B, num_workers=workers):
             before(run, step.turns)
             waits.clear()
             moves.clear()
@@ -340,7 +395,9 @@ def main() -> None:
     resident = in_this_process(functools.partial(train, plain, {}, is_resident=True), shards=1)
     expected = fanwise.run(functools.partial(train, plain, {}), devices=["cpu"], shards=1)
     equal["resident"], each["resident"] = same(resident, expected), resident["each"]
-    print(json.dumps({"equal": equal, "each": each}))
+    aside.clear()
+    equal["workers"] = same(in_this_process(functools.partial(train, plain, {}, workers=2), shards=1), expected)
+    print(json.dumps({"equal": equal, "each": each, "aside": aside}))
 
 
 if __name__ == "__main__":

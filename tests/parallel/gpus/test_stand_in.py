@@ -23,7 +23,7 @@ def report(torch_loaded: LoadedInterpreter, tmp_path_factory: pytest.TempPathFac
 def test_bits_are_those_of_the_cpu_in_one_process_several_under_a_launcher_after_kills_and_a_resume(
     report: Any,
 ) -> None:
-    assert len(report["equal"]) == 16
+    assert len(report["equal"]) == 17
     assert [name for name, is_equal in report["equal"].items() if not is_equal] == []
 
 
@@ -31,6 +31,15 @@ def test_a_step_waits_for_nothing(report: Any) -> None:
     for each in report["each"]["plain"]:
         assert sum(count for name, count in each.items() if name != "to the device") == 0
         assert each["to the device"] in (2 * SHARDS, 2 * 2)  # features and labels of each shard with samples
+
+
+def test_what_workers_have_read_is_copied_beside_the_step_before_and_waited_for_by_the_next_ones_stream(
+    report: Any,
+) -> None:
+    """A shard that is used without waiting holds nothing but 99, which `test_bits_are_those_of_the_cpu` sees."""
+    aside = report["aside"]
+    assert aside["to the device"] > 0
+    assert aside["to the device"] == aside["kept for a stream"] == 2 * aside["waited for by a stream"]
 
 
 def test_data_on_the_device_stays_there(report: Any) -> None:

@@ -314,6 +314,22 @@ def test_workers_without_persistence_see_what_the_program_has_changed() -> None:
     assert lengths(persistent=True) == [0, 0]
 
 
+def test_loops_inside_one_another_do_not_share_workers() -> None:
+    def train(run: Run, workers: int) -> list[Any]:
+        options: Any = {"num_workers": workers, "persistent_workers": workers > 0}
+        found: list[Any] = []
+        data = Noisy()
+        for _ in run.epochs(2):
+            for batch in run.batches(data, 16, **options):
+                found.append(run.mean(lambda m, i, x: x, nn.Linear(1, 1), data, **options))
+                found += seen(run.batches(data, 20, **options)) + seen(iter([batch]))
+        return found
+
+    assert fanwise.run(partial(train, workers=2), devices="cpu") == fanwise.run(
+        partial(train, workers=0), devices="cpu"
+    )
+
+
 def test_worker_init_fn_is_called_in_each_worker(tmp_path: Path) -> None:
     def init(number: int) -> None:
         (tmp_path / str(number)).write_text(str(os.getpid()))

@@ -114,7 +114,7 @@ class ByWorkers:
     Args:
         own: which shards of a batch, of so many, this process executes as things are now. Those that a step asked for
             besides, as all of them where the program looks into the batch, are read ahead in the next batch, too.
-        ahead: batches beyond the one in hand. persists: the workers are there for the next pass.
+        ahead: batches beyond the one in hand. let_go: called once with the workers, when the loop is over.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class ByWorkers:
         own: Callable[[int], range],
         *,
         ahead: int,
-        persists: bool,
+        let_go: Callable[[LoaderWorkers], None],
     ) -> None:
         self._source = source
         self._transfer = transfer
@@ -134,7 +134,7 @@ class ByWorkers:
         self._cut_of = cut_of
         self._own = own
         self._ahead = ahead
-        self._persists = persists
+        self._let_go = let_go
         self._batch = 0  # in hand
         self._asked: set[int] = set()
         self._moving: dict[Shard, Callable[[], Content]] = {}
@@ -170,10 +170,10 @@ class ByWorkers:
         return self._transfer.now(self._workers.take((batch, shard)))
 
     def close(self) -> None:
-        self._is_over = True
         self._moving.clear()
-        if not self._persists:
-            self._workers.close()
+        if not self._is_over:
+            self._is_over = True
+            self._let_go(self._workers)
 
 
 def batches(

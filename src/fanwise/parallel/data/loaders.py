@@ -6,6 +6,7 @@ not, none is left.
 
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -56,12 +57,24 @@ class Loaders:
             count = workers_within(loading.num_workers, self._spare_cpus)
         if not count:
             return InStep(source, transfer)
-        workers = self._workers(reader, data, count, loading)
+        init, timeout_s = loading.worker_init_fn, loading.timeout
+        name = (id(data), count, id(loading.collate_fn), id(init), timeout_s)
+        # Those of a loop that is still under way are its own: they are kept when it is over.
+        workers = self._kept.pop(name, None) if loading.persistent_workers else None
+        if workers is None:
+            workers = LoaderWorkers(PassReader(reader), count, init=init, timeout_s=timeout_s)
         workers.begin(*begun)
-        persists = loading.persistent_workers
-        made = ByWorkers(source, transfer, workers, cut_of, own, ahead=loading.ahead, persists=persists)
+        let_go = partial(self._keep, name) if loading.persistent_workers else LoaderWorkers.close
+        made = ByWorkers(source, transfer, workers, cut_of, own, ahead=loading.ahead, let_go=let_go)
         self._open.add(made)
         return made
+
+    def _keep(self, name: tuple[object, ...], workers: LoaderWorkers) -> None:
+        """For the next loop over the same data set, which their reader keeps, so that its id is nobody else's."""
+        if name in self._kept:
+            workers.close()
+        else:
+            self._kept[name] = workers
 
     def stream(
         self,
@@ -88,16 +101,6 @@ class Loaders:
         workers.begin(*begun)
         made = StreamByWorkers(in_step, transfer, workers, where, own, ahead=loading.ahead)
         self._open.add(made)
-        return made
-
-    def _workers(self, reader: Reader, data: object, count: int, loading: Loading) -> LoaderWorkers:
-        init, timeout_s = loading.worker_init_fn, loading.timeout
-        name = (id(data), count, id(loading.collate_fn), id(init), timeout_s)
-        if loading.persistent_workers and name in self._kept:
-            return self._kept[name]
-        made = LoaderWorkers(PassReader(reader), count, init=init, timeout_s=timeout_s)
-        if loading.persistent_workers:
-            self._kept[name] = made  # whose reader keeps the data set, so that its id is nobody else's
         return made
 
     def close(self) -> None:

@@ -39,6 +39,7 @@ LONG = (
 OF_TENSORFLOW = (
     "tests/docs/test_differences.py",
     "tests/links/test_arrays_of_engines.py",
+    "tests/parallel/data/test_arrays.py",
     "tests/rpc/autograd/test_mixed_engines.py",
     "tests/sources/test_arrays.py",
     "tests/tensor/test_gradients.py",

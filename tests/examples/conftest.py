@@ -20,6 +20,7 @@ SHRUNK: dict[str, dict[str, object]] = {
     "compare_searchers": {"WORKERS": (2,), "REPETITIONS": 1, "TRIALS": 10, "MAX_EPOCHS": 1},
     "data_parallel": {"EPOCHS": 1},
     "data_parallel_exercises": {"COUNTS": (1, 2), "RATES": (0.4,), "EPOCHS, SEED": (2, 0)},
+    "data_parallel_jax": {"EPOCHS": 1},
     "data_parallel_scratch": {"EPOCHS, SEED": (4, 1)},
     "own_backward": {"EPOCHS, BATCH, NOISE": (1, 128, 8)},
     "own_searcher": {"SECONDS": 1.5, "MAX_EPOCHS": 1, "REPETITIONS": 1},

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
@@ -19,8 +20,8 @@ from ..rng import sample_streams
 from .arrays import as_data, given_out, is_array
 from .splitting import Content, samples_in
 
-# Any: samples of the user's making
-Data = Dataset[Any] | Sequence[Any] | tuple[Tensor, ...] | Tensor | DataLoader[Any]
+# Any: samples of the user's making, and arrays of JAX and TensorFlow
+Data = Dataset[Any] | Sequence[Any] | tuple[Any, ...] | Tensor | npt.NDArray[Any] | DataLoader[Any]
 Collate = Callable[[list[Any]], Content]  # Any: samples
 
 

@@ -82,7 +82,9 @@ class _Differentiated:
     def _shard(self, params: Tree, buffers: Tree, samples: tuple[Any, ...], words: jax.Array, count: int) -> Any:
         def summed(params: Tree) -> tuple[Any, tuple[Any, Tree]]:
             key = _key(words) if self._loss.has_key else None
-            found = self._loss.read(params, buffers, samples, key, count, is_array=_is_array, total=jnp.sum)
+            # Put together anew: objects of flax refuse to be changed in another trace than that they were made in.
+            own = jax.tree_util.tree_map(lambda x: x, buffers)
+            found = self._loss.read(params, own, samples, key, count, is_array=_is_array, total=jnp.sum)
             return found.summed, (found.counts, found.buffers)
 
         (loss, rest), grads = jax.value_and_grad(summed, has_aux=True)(params)

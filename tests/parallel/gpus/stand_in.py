@@ -290,10 +290,10 @@ class OnlyGroup:
     def gather(self, content: Any, within_s: float | None = None) -> list[Any]:  # Any: as Groups
         return [pickle.loads(pickle.dumps(content))]
 
-    def exchange(self, send: Sequence[Tensor], receive: Sequence[Tensor]) -> None:
+    def all_to_all(self, send: Sequence[Tensor], receive: Sequence[Tensor]) -> None:
         receive[0].copy_(send[0])
 
-    def spread(self, memory: Tensor) -> None:
+    def all_gather(self, memory: Tensor) -> None:
         """There is one part."""
 
     def all_reduce(self, tensors: Sequence[Tensor]) -> None:

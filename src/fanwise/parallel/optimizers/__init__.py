@@ -3,5 +3,5 @@
 placement               whole, in blocks, or each process its slice
 elementwise             which can be cut
 blocked                 one process updates block by block, in its cache
-sharded, spread_state   each process updates its slice; the state until somebody looks into it
+sharded, sliced_state   each process updates its slice; the state until somebody looks into it
 """

@@ -1,4 +1,4 @@
-"""An optimizer whose state is spread over the processes: each updates the slice of the parameters that it owns.
+"""An optimizer whose state lies in slices, one for each process: each updates the slice of the parameters that it owns.
 
     owner:     mean gradient of its slice, its slice of the state --optimizer of the slice--> new parameters, new state
     everybody: barrier, then the new parameters of all slices
@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 
 from ..teams.layout import Bucket, in_order
 from .elementwise import COUNTED, KEYS, another, is_watched
-from .spread_state import SpreadState
+from .sliced_state import SlicedState
 
 
 class SliceMemory(Protocol):
@@ -66,10 +66,10 @@ class ShardedOptimizer:
         self._places = {param: place for place, param in enumerate(self._params)}
         self._slices: dict[tuple[int, tuple[Bucket, ...]], Optimizer] = {}
         self._is_stale = bool(optimizer.state)
-        self._spread = SpreadState(self._whole)
+        self._sliced = SlicedState(self._whole)
         self._shown: dict[Any, dict[str, Any]] | None = None  # in its place for a state_dict
         if not self._is_stale:
-            optimizer.state = self._spread
+            optimizer.state = self._sliced
         self._held = _held_by(optimizer)
         self._hooks = [
             optimizer.register_state_dict_pre_hook(self._fill),
@@ -94,8 +94,8 @@ class ShardedOptimizer:
     @property
     def _is_seen(self) -> bool:
         """Whether the program has looked into the state, or put another one in its place."""
-        is_other = self._optimizer.state is not self._spread and not self._is_stale
-        return is_other or self._spread.has_come
+        is_other = self._optimizer.state is not self._sliced and not self._is_stale
+        return is_other or self._sliced.has_come
 
     def end(self) -> None:
         """The whole state goes to the optimizer, in every process; what updates from now on is the optimizer.
@@ -113,7 +113,7 @@ class ShardedOptimizer:
             self._is_stale = False
             self._version = next((version for version in versions if version is not None), self._version)
             self._take_in()
-            self._optimizer.state = self._spread
+            self._optimizer.state = self._sliced
 
     def update(self, buckets: Sequence[Bucket], reached: Sequence[bool], grad_of: Callable[[Bucket], Tensor]) -> None:
         """Write new parameters and new state of our buckets; nobody uses them yet."""
@@ -225,7 +225,7 @@ class ShardedOptimizer:
     def _empty(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
         """After it: this process holds its slice only."""
         if self._shown is not None and optimizer.state is self._shown:
-            optimizer.state = self._spread
+            optimizer.state = self._sliced
         self._shown = None
 
     def _loaded(self, optimizer: Optimizer) -> None:

@@ -29,7 +29,7 @@ from ..optimizers.placement import Placement
 from ..optimizers.sharded import SliceMemory
 from ..teams.control import Control, Speaking
 from ..teams.layout import Layout
-from ..teams.team import Attempt, StateHere, Sums
+from ..teams.team import Attempt, StateHere, Sums, different_ways
 from ..torch_distributed.backend import BackendAllReduce
 from .areas import Areas
 from .control_block import FAILED, STOPPED, SUPERVISOR
@@ -169,19 +169,11 @@ class SharedMemoryTeam:
         self._control.put(self.rank, slot, pack((what, self._control.joining, content)))
         self.barrier()
         said = [pickle.loads(self._control.get(rank, slot)) for rank in self._members]
-        self._check_all_do(what, [its for its, _, _ in said])
+        if (error := different_ways(self.rank, self._members, what, [its for its, _, _ in said])) is not None:
+            raise error
         # All have heard the first one: at the next place where somebody can join, all know that somebody waits.
         self._admits = self._admits or said[0][1] > 0
         return [content for _, _, content in said]
-
-    def _check_all_do(self, what: str, each: Sequence[str]) -> None:
-        for rank, its in zip(self._members, each, strict=True):
-            if its != what:
-                raise RuntimeError(
-                    f"the processes of the run do different things: rank {self.rank} {what}, rank {rank} {its}.\n"
-                    f"The training function must take the same way in every process; run.rank may decide only what is "
-                    f"printed or written."
-                )
 
     def barrier(self) -> None:
         """Block until all members have come here. What each wrote before can be read after."""

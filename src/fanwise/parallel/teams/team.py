@@ -191,6 +191,18 @@ class NotSame(ValueError):
         self.place = place
 
 
+def different_ways(own: int, ranks: Sequence[int], what: str, each: Sequence[str]) -> RuntimeError | None:
+    """The error of processes that do not all do the same, seen by the one of rank `own`; None: they do."""
+    for rank, its in zip(ranks, each, strict=True):
+        if its != what:
+            return RuntimeError(
+                f"the processes of the run do different things: rank {own} {what}, rank {rank} {its}.\n"
+                f"The training function must take the same way in every process; run.rank may decide only what is "
+                f"printed or written."
+            )
+    return None
+
+
 def check_done(done: Partial) -> None:
     """Raises ValueError when there is nothing to divide by, NotSame for a buffer on which the shards do not agree."""
     if not done.count > 0:

@@ -144,7 +144,7 @@ class Groups:
 
     # -- gradients -------------------------------------------------------------------------------------------------
 
-    def exchange(self, send: Sequence[Tensor], receive: Sequence[Tensor]) -> None:
+    def all_to_all(self, send: Sequence[Tensor], receive: Sequence[Tensor]) -> None:
         """Send each process its own, and receive what each has for this one, in the memory given for it."""
         with self._exchanging("exchanges gradients"):
             receive[self.place].copy_(send[self.place])
@@ -157,7 +157,7 @@ class Groups:
             for work in distributed.batch_isend_irecv(both) if both else ():
                 self._wait_for_data(work)
 
-    def spread(self, memory: Tensor) -> None:
+    def all_gather(self, memory: Tensor) -> None:
         """Each process has made its part of `memory`, which is cut evenly; then all have all of it."""
         with self._exchanging("exchanges gradients"):
             parts = memory.view(self.size, -1)

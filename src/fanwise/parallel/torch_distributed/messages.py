@@ -56,7 +56,7 @@ class Messages:
         send = self._memory("send", groups.size * len(own) * each).view(groups.size, len(own), each)
         self._fill(send, own)
         rows = self._memory("rows", len(with_samples) * each).view(len(with_samples), each)
-        groups.exchange(list(send), list(torch.split(rows, counts)))
+        groups.all_to_all(list(send), list(torch.split(rows, counts)))
         self._rows = {found[:2]: row for found, row in zip(with_samples, rows, strict=True)}
         return joined(self._layout.owned(groups.place, groups.size), met.flags())
 
@@ -83,7 +83,7 @@ class Messages:
         """It is sent when all have."""
 
     def meet(self) -> None:
-        self._groups.spread(self._sum)
+        self._groups.all_gather(self._sum)
 
     def collect(self) -> list[Tensor | None]:
         return self._grads

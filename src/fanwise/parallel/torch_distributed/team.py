@@ -25,7 +25,7 @@ from ..checks.agreement import first_difference
 from ..optimizers.placement import Placement
 from ..plans import Plan
 from ..process_settings import switches
-from ..teams.team import Attempt, StateHere, Sums
+from ..teams.team import Attempt, StateHere, Sums, different_ways
 from . import neighbours
 from .backend import BackendAllReduce
 from .groups import Groups
@@ -70,19 +70,10 @@ class TorchDistributedTeam:
             self._end = unpack_error(packed)
             self._end.add_note(f"raised in process {place} of {self.size}")
             raise self._end
-        self._check_all_do(what, [its for its, _ in said])
+        self._end = different_ways(self.place, range(self.size), what, [its for its, _ in said])
+        if self._end is not None:  # all of them see this, so nobody needs to be told
+            raise self._end
         return [theirs for _, theirs in said]
-
-    def _check_all_do(self, what: str, each: Sequence[str]) -> None:
-        for place, its in enumerate(each):
-            if its != what:
-                # All of them see this, so nobody needs to be told.
-                self._end = RuntimeError(
-                    f"the processes of the run do different things: rank {self.place} {what}, rank {place} {its}.\n"
-                    f"The training function must take the same way in every process; run.rank may decide only what is "
-                    f"printed or written."
-                )
-                raise self._end
 
     def sums(self, params: Sequence[nn.Parameter], placement: Placement) -> Sums:
         return TeamSums(self, self.all_reduce(params), placement, self.device, by_process=self._reduce == "fast")

@@ -17,7 +17,7 @@ _LOOKS = (
 _CHANGES = "__setitem__ __delitem__ __ior__ pop popitem setdefault update clear"
 
 
-class SpreadState(defaultdict[Any, dict[str, Any]]):  # Any: by parameter, and of any type
+class SlicedState(defaultdict[Any, dict[str, Any]]):  # Any: by parameter, and of any type
     """See the module.
 
     Args:
@@ -43,7 +43,7 @@ class SpreadState(defaultdict[Any, dict[str, Any]]):  # Any: by parameter, and o
 def _looking(name: str) -> Callable[..., Any]:  # Any: as the method of dict
     method = getattr(defaultdict, name)
 
-    def look(self: SpreadState, *args: Any, **kwargs: Any) -> Any:  # Any: as above
+    def look(self: SlicedState, *args: Any, **kwargs: Any) -> Any:  # Any: as above
         self.come()
         return method(self, *args, **kwargs)
 
@@ -51,4 +51,4 @@ def _looking(name: str) -> Callable[..., Any]:  # Any: as the method of dict
 
 
 for _name in (*_LOOKS.split(), *_CHANGES.split()):
-    setattr(SpreadState, _name, _looking(_name))
+    setattr(SlicedState, _name, _looking(_name))

@@ -26,7 +26,7 @@ class Direct:
         self._read = bytes_of(self._mapping)
         self._grads = areas.layout.shaped(self._read)
         self._version = self._read._version
-        self.sum, self.meet, self.abort = areas.sum, areas.team.barrier, self.settle
+        self.sum, self.meet = areas.sum, areas.team.barrier
 
     def hand_out(self, number: int, first: int, grads: Sequence[Tensor | None]) -> None:
         areas, rank, own = self._areas, self._areas.team.rank, self._own
@@ -69,3 +69,6 @@ class Direct:
         if self._read._version != self._version:
             self._mapping.advise(0, self._mapping.size_bytes, mmap.MADV_DONTNEED)
             self._version = self._read._version
+
+    def abort(self) -> None:
+        self.settle()

@@ -28,7 +28,6 @@ class Messages:
         self._room: dict[str, Tensor] = {}
         self._rows: dict[tuple[int, int], Tensor] = {}
         self._lay_out([])
-        self.abort = self.settle
 
     def _lay_out(self, reached: Sequence[bool]) -> None:
         self._reached = reached
@@ -89,6 +88,9 @@ class Messages:
         return self._grads
 
     def settle(self) -> None:
+        self._own.clear()
+
+    def abort(self) -> None:
         self._own.clear()
 
     def _memory(self, name: str, size_bytes: int) -> Tensor:

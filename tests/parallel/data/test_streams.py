@@ -229,6 +229,11 @@ def test_what_makes_no_sense_for_a_stream_is_refused(options: Any, said: str) ->
         fanwise.here().batches(Noisy(), 2, **options)
 
 
+def test_measures_are_not_taken_of_a_stream() -> None:
+    with pytest.raises(TypeError, match=r"got Noisy\.\n.* run.mean and run.sum take what is indexed"):
+        fanwise.here().mean(lambda m, i, x: x, torch.nn.Linear(1, 1), Noisy())
+
+
 def test_an_empty_stream_is_refused() -> None:
     with pytest.raises(ValueError, match="the data set has no samples"):
         next(fanwise.here().batches(Noisy(0), 2))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, get_worker_info
 
 import fanwise
 from fanwise.base.errors import DeadlineExceeded, WorkerLostError
@@ -328,6 +328,10 @@ def test_loops_inside_one_another_do_not_share_workers() -> None:
     assert fanwise.run(partial(train, workers=2), devices="cpu") == fanwise.run(
         partial(train, workers=0), devices="cpu"
     )
+
+
+def test_a_sample_cannot_ask_which_worker_reads_it() -> None:
+    assert here(data=Noisy(lambda index: 1 / (get_worker_info() is None)), num_workers=2) == EXPECTED
 
 
 def test_worker_init_fn_is_called_in_each_worker(tmp_path: Path) -> None:

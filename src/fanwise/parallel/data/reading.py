@@ -152,7 +152,8 @@ def reader_of(data: Data, collate_fn: Collate | None) -> Reader:
     if isinstance(data, IterableDataset) or not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
         raise TypeError(
             f"the data must be a map-style data set, with len(data) and data[index], or a tuple of tensors; got "
-            f"{type(data).__name__}.\nThe order is made here, so give the data set itself, not a loader of it."
+            f"{type(data).__name__}.\nThe order is made here, so give the data set itself. run.batches takes a stream, "
+            f"an IterableDataset, too; run.mean and run.sum take what is indexed."
         )
     reader = _reader_of(data, collate_fn)
     if len(reader) == 0:

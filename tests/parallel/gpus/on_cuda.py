@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.utils.data import Dataset
 
 import fanwise
 from fanwise.parallel import Run
@@ -149,6 +150,34 @@ def shared_memory_is_pinned(device: str) -> bool:
     return was_pinned and not area.is_pinned()
 
 
+class Rows(Dataset[tuple[Tensor, Tensor]]):
+    """The same samples, with noise, one by one."""
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return X[index] + 0.1 * torch.randn_like(X[index]), Y[index]
+
+
+def workers_give_the_same(device: str) -> bool:
+    """Whether shards that workers have read, copied ahead of the step, give the bits of those that are read in it."""
+
+    def training(run: Run, workers: int, pin: bool = True) -> tuple[list[Tensor], float]:
+        model = network().to(run.device)
+        step = run.step(model, torch.optim.AdamW(model.parameters(), 0.01), losses)
+        for _ in run.epochs(3):
+            for batch in run.batches(Rows(), B, num_workers=workers, pin_memory=pin):
+                step(batch)
+        return [value.cpu() for value in model.state_dict().values()], run.mean(
+            right, model, Rows(), num_workers=workers
+        )
+
+    expected = fanwise.run(functools.partial(training, workers=0), devices=device)
+    ways = [functools.partial(training, workers=2, pin=pin) for pin in (True, False)]
+    return all(same(fanwise.run(way, devices=device), expected) for way in ways)
+
+
 class Found(dict[str, str]):
     """What is wrong, by the name of the check."""
 
@@ -177,6 +206,7 @@ def main() -> None:
             name, functools.partial(all_ways, found, name, functools.partial(train, make, options), device, folder)
         )
     found.check("a plain loop", lambda: is_a_plain_loop(device))
+    found.check("data read by workers", lambda: workers_give_the_same(device))
     if device != "cpu":
         found.check("streams are put back", lambda: streams_are_put_back(device))
         found.check("shared memory is pinned", lambda: shared_memory_is_pinned(device))

@@ -80,9 +80,25 @@ def training(run: Run, optimizer: str = "momentum", **options: Any) -> tuple[str
     return digest([*model.state_dict().values(), *seen]), run.executions, accuracy, run.mean(losses, model, (X, Y))
 
 
+def by_hand(run: Run) -> tuple[str, int, float, float]:
+    """The same with a loop of its own over the shards, and a word by rank in between."""
+    model, seen = Net(), []
+    step = run.step(model, optimizer_of("adamw", model))
+    for _ in run.epochs(EPOCHS):
+        for batch in run.batches((X, Y), B):
+            for x, y in step.shards(batch):
+                step.backward(losses(model, x, y))
+            step.update()
+            seen.append(step.loss)
+        assert run.gather(run.rank) == list(range(run.world_size))
+    accuracy = run.mean(correct, model, (X, Y), batch_size=7)
+    return digest([*model.state_dict().values(), *seen]), run.executions, accuracy, run.mean(losses, model, (X, Y))
+
+
 TRAININGS: dict[str, Callable[[Run], Any]] = {  # Any: as `training` returns
     "momentum": training,
     "adamw": partial(training, optimizer="adamw"),
+    "adamw by hand": by_hand,
     "clipped": partial(training, clip_norm=0.5),
     "accumulated": partial(training, accumulate=2),
 }

@@ -108,6 +108,16 @@ def test_an_error_in_a_body_leaves_everything_as_it_was() -> None:
         step.update()
 
 
+def test_parameters_that_are_nan_count_as_untouched() -> None:
+    model = nn.Linear(4, 3)
+    with torch.no_grad():
+        model.bias[0], model.bias[1] = math.nan, math.inf
+    step = made(fanwise.here(), model)
+    for x, _ in step.shards((X, Y)):
+        step.backward(model(x)[:, 2])
+    assert model.weight.grad is not None and model.weight.grad[2].isfinite().all()
+
+
 def test_a_batch_that_cannot_be_cut_leaves_the_step_usable() -> None:
     model = nn.Linear(4, 3)
     step = made(fanwise.here(), model)

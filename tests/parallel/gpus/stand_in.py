@@ -229,6 +229,24 @@ def right(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return found
 
 
+class ByHand:
+    """A step with a loop of its own."""
+
+    def __init__(self, run: Run, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self.model, self.step = model, run.step(model, optimizer)
+
+    @property
+    def turns(self) -> int:
+        return self.step.turns
+
+    def __call__(self, batch: Any) -> Tensor:  # Any: a Batch
+        for x, y in self.step.shards(batch):
+            self.step.backward(losses(self.model, x, y))
+        nn.utils.clip_grad_value_(self.model.parameters(), 0.01)
+        self.step.update()
+        return self.step.loss
+
+
 class Rows(Dataset[tuple[Tensor, Tensor]]):
     """The same, sample by sample."""
 
@@ -241,7 +259,7 @@ class Rows(Dataset[tuple[Tensor, Tensor]]):
 
 def train(
     make: Callable[[], nn.Module],
-    options: dict[str, Any],  # Any: of run.step
+    options: dict[str, Any],  # Any: of run.step; or by_hand
     run: Run,
     *,
     is_resident: bool = False,
@@ -253,7 +271,8 @@ def train(
         register()
     model = onto(make(), run)
     optimizer = torch.optim.AdamW(model.parameters(), 0.01)
-    step = run.step(model, optimizer, losses, **options)
+    by_hand = options.get("by_hand", False)
+    step = ByHand(run, model, optimizer) if by_hand else run.step(model, optimizer, losses, **options)
     data: Data = (Far(X), Far(Y)) if is_resident else (X, Y)
     if workers:
         data = Rows()
@@ -358,6 +377,7 @@ class Case:
 
 CASES = {
     "batch norm": Case(network, {}, (2,), (("continue", 2),)),
+    "by hand": Case(network, {"by_hand": True}, (2,), (("continue", 2),)),
     "clipped, accumulated": Case(network, {"clip_norm": 0.1, "accumulate": 2}, (3,), (("respawn", 0),)),
     "global batch norm": Case(network, {"batch_norm": "global"}, (2,)),
     "plain": Case(plain, {}),

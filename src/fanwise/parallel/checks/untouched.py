@@ -33,7 +33,8 @@ class Untouched:
                     f"  wrong:  for x in step.shards(batch): ...; model.requires_grad_(False)\n"
                     f"  right:  model.requires_grad_(False), before or after the loop"
                 )
-            if not torch.equal(param, before):
+            # A training that diverges has parameters that are NaN.
+            if not torch.allclose(param, before, rtol=0, atol=0, equal_nan=True):
                 with torch.no_grad():
                     param.copy_(before)
                 raise ValueError(

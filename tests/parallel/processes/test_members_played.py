@@ -45,7 +45,7 @@ def played(
 
 @pytest.mark.parametrize("part", range(4))
 def test_what_is_left_of_a_run_does_every_transaction_once(part: int) -> None:
-    runs = [played(seed) for seed in range(15 * part, 15 * part + 15)]
+    runs = [played(seed) for seed in range(20 * part, 20 * part + 20)]
     assert sum(run.killed for run in runs) > 10 and sum(run.joined for run in runs) > 1
 
 

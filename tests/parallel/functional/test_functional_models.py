@@ -66,6 +66,10 @@ def test_a_loss_is_an_array_of_jax(of_jax: Report) -> None:
     assert of_jax["kinds"] == ["ArrayImpl"]
 
 
+def test_a_step_is_that_of_the_whole_batch(of_jax: Report) -> None:
+    assert max(of_jax["beside"]) < 1e-4
+
+
 def test_gradients_are_added_in_memory_of_their_own(of_jax: Report) -> None:
     assert len(set(of_jax["argument"])) == 1
 
@@ -107,6 +111,7 @@ OF_JAX = {
     "no buffers": "TypeError: with buffers= loss_fn must return (losses, buffers)",
     "other buffers": "ValueError: loss_fn returned buffers of which ['n'] is float32 (1,), and was float32 (2,)",
     "parted": "ValueError: buffers['n'] is not the same after every shard of the batch",
+    "each its own key": "ValueError: buffers['n'] is not the same after every shard of the batch",
     "counter": "ValueError: loss_fn was traced twice, and was not the same function",
     "noise": "ValueError: loss_fn was traced twice, and was not the same function",
     "clip_norm": "TypeError: clip_norm=: for torch models.",

@@ -1,8 +1,8 @@
 """JAX: loss and gradient, and the update, compiled by `jax.jit`, once for each shape of a shard.
 
-What a compiled function returns has memory of its own: JAX would hand on an argument, or one array for two results,
-where a function returns what it got, and gradients are added in place, arguments lie in memory that is written again. A
-barrier before the end prevents it: behind it every result is one that XLA has to make.
+What comes back has memory of its own: gradients are added in place, and arguments of the update lie in memory that is
+written again. Compiled for a CPU every result has, with JAX 0.10; where JAX is told to compile nothing a result may be
+an argument, or one array two results. Nothing promises either, so a barrier ends both functions: behind it all is made.
 
 JAX begins with as many threads as PJRT_NPROC says, else as there are CPUs for this process; options of the compiler do
 not change them (JAX 0.10). They have a name of their own, by which they are counted.

@@ -109,7 +109,7 @@ def ends_after_kill(run: Run, cpus: list[int], note: Path) -> list[float]:
         steps: list[Step] = []
 
         def deadly(model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
-            if run.rank == 1 and steps[0].turns == STEPS_BEFORE_KILL and not note.exists():
+            if run.rank == 1 and steps[0].batches == STEPS_BEFORE_KILL and not note.exists():
                 note.write_text(repr(time.monotonic()))
                 os.kill(os.getpid(), signal.SIGKILL)
             return losses(model, features, labels)

@@ -45,7 +45,7 @@ def test_after_a_loop_grad_is_the_gradient_of_the_mean_loss_of_the_whole_batch()
     backward(step, model)
     assert close(grads(model), plain(model))
     assert torch.allclose(step.loss, cross_entropy(model(X), Y))
-    assert (step.turns, step.executions, step.updates) == (1, 4, 0)
+    assert (step.batches, step.executions, step.updates) == (1, 4, 0)
     step.update()
     assert grads(model) == [None, None]
     assert step.updates == 1
@@ -189,11 +189,11 @@ def test_gradients_that_wait_for_an_update_are_part_of_a_checkpoint(tmp_path: Pa
         step = made(run, model)
         for batch in run.batches((X, Y), 2):
             backward(step, model, batch)
-            if step.turns % 2 == 0:
+            if step.batches % 2 == 0:
                 step.update()
             if saves:
                 run.save(path)
-            if step.turns == end:
+            if step.batches == end:
                 break
         return [param.detach() for param in model.parameters()]
 

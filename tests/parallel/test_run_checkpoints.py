@@ -85,7 +85,7 @@ def test_a_checkpoint_made_after_a_step_holds_that_step(after: int, tmp_path: Pa
             for batch in run.batches(torch.arange(N)[:, None] / N, B):
                 seen.extend((batch.whole()[:, 0] * N).round().int().tolist())
                 step(batch)
-                if stop and step.turns == after:
+                if stop and step.batches == after:
                     run.save(path)
                     raise Ended
         return model.weight.detach()
@@ -163,7 +163,7 @@ def test_restore_also_works_after_the_model_was_registered(tmp_path: Path) -> No
     step = run.step(model, torch.optim.AdamW(model.parameters(), 0.01), losses)
     run.restore(path)
     assert torch.equal(model[0].weight, torch.load(path)["model"]["0.weight"])  # type: ignore[arg-type]  # a module
-    assert step.turns == 2
+    assert step.batches == 2
 
 
 def test_a_finished_training_has_nothing_left_to_do(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_updates_with_gradients_that_are_not_finite_are_left_out() -> None:
         for _ in run.epochs(4):
             for batch in run.batches((X, Y), B):
                 step(batch)
-        return step.turns, step.updates, list(model.parameters()), scale.scale
+        return step.batches, step.updates, list(model.parameters()), scale.scale
 
     turns, updates, params, scale = train(fanwise.here(shards=SHARDS))
     assert updates < turns

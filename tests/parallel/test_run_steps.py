@@ -81,7 +81,7 @@ def test_a_batch_that_counts_nothing_is_refused_and_changes_nothing() -> None:
     with pytest.raises(ValueError, match="the losses of this batch, 10 samples, count 0"):
         step((X, Y))
     assert torch.equal(model.weight, before)
-    assert step.turns == 0
+    assert step.batches == 0
 
 
 def test_a_step_returns_the_mean_loss_of_the_batch() -> None:
@@ -142,7 +142,7 @@ def test_accumulated_batches_are_one_batch() -> None:
     assert torch.equal(model.weight, before)
     step((X[7:], Y[7:]))
     torch.testing.assert_close(before - model.weight.detach(), WHOLE, rtol=1e-6, atol=1e-7)
-    assert (step.turns, step.updates, step.executions) == (2, 1, 4)
+    assert (step.batches, step.updates, step.executions) == (2, 1, 4)
 
 
 def test_the_last_batch_of_a_pass_ends_a_window() -> None:
@@ -151,7 +151,7 @@ def test_the_last_batch_of_a_pass_ends_a_window() -> None:
     for _ in run.epochs(2):
         for batch in run.batches((X, Y), 4):
             step(batch)
-    assert (step.turns, step.updates) == (6, 4)
+    assert (step.batches, step.updates) == (6, 4)
 
 
 def test_autocast_computes_in_bfloat16_and_keeps_parameters_in_float32() -> None:

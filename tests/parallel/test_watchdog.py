@@ -51,7 +51,7 @@ def steps(run: Run, hang: Callable[[], None], place: str) -> Tensor:
 
     def here(now: str) -> None:
         nonlocal done
-        if now == place and step.turns == 2 and not done:
+        if now == place and step.batches == 2 and not done:
             done = 1
             hang()
 

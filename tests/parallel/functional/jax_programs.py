@@ -110,7 +110,7 @@ def flax_with_optax(run: Run, epochs: int = 2, kill: bool = False, save: str = "
         return logits.argmax(1) == y
 
     accuracy = run.mean(right, (step.params, step.buffers["batch_stats"]), (X, Y))
-    assert int(step.buffers["steps"]) == step.turns
+    assert int(step.buffers["steps"]) == step.batches
     return fingerprint(step.params, step.state, step.buffers), accuracy, kinds
 
 

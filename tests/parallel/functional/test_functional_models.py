@@ -80,7 +80,7 @@ def test_a_checkpoint_holds_tensors_by_the_paths_of_the_leaves(of_jax: Report, o
     assert "[1][0].mu['Dense_0']['kernel']" in found["optimizer"]
     statistics = [f"['batch_stats']['BatchNorm_0']['{name}']" for name in ("mean", "var")]
     assert found["buffers"] == [*statistics, "['steps']"]
-    assert found["step"] == ["executions", "turns", "updates"]
+    assert found["step"] == ["batches", "executions", "updates"]
     assert of_tensorflow["checkpoint"] == [f"[{place}]" for place in range(6)]
 
 

@@ -79,7 +79,7 @@ def train(
     step = run.step(model, optimizer, losses, **options)
     for _ in run.epochs(2):
         for batch in run.batches((X, Y), B):
-            before(run, step.turns)
+            before(run, step.batches)
             step(batch)
     return [value.cpu() for value in model.state_dict().values()], run.mean(right, model, (X, Y), batch_size=64)
 

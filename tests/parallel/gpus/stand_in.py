@@ -236,8 +236,8 @@ class ByHand:
         self.model, self.step = model, run.step(model, optimizer)
 
     @property
-    def turns(self) -> int:
-        return self.step.turns
+    def batches(self) -> int:
+        return self.step.batches
 
     def __call__(self, batch: Any) -> Tensor:  # Any: a Batch
         for x, y in self.step.shards(batch):
@@ -279,7 +279,7 @@ def train(
     seen, each = [], []
     for _ in run.epochs(2):
         for batch in run.batches(data, B, num_workers=workers):
-            before(run, step.turns)
+            before(run, step.batches)
             waits.clear()
             moves.clear()
             seen.append(step(batch))

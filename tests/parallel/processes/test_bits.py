@@ -148,7 +148,7 @@ def interrupted(path: Path, at: int | None, run: Run) -> dict[str, Tensor]:
     for _ in run.epochs(3):
         for batch in run.batches((X, Y), B):
             step(batch)
-            if step.turns == at:
+            if step.batches == at:
                 run.save(path)
                 raise Stop
         schedule.step()

@@ -72,7 +72,7 @@ def train(folder: Path, epochs: int, full: int, clip_norm: float | None, run: Ru
     for epoch in run.epochs(epochs):
         for batch in run.batches(data, B):
             step(batch)
-            write(folder / "steps", os.getpid(), epoch, step.turns, batch.whole()[1].tolist())
+            write(folder / "steps", os.getpid(), epoch, step.batches, batch.whole()[1].tolist())
             if run.world_size < full:
                 threading.Event().wait(0.05)  # work that takes a while
     return list(model.state_dict().values()), run.world_size
@@ -101,7 +101,7 @@ def train_by_hand(folder: Path, epochs: int, full: int, clip_norm: float | None,
             if clip_norm is not None:
                 nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
             step.update()
-            write(folder / "steps", os.getpid(), epoch, step.turns, batch.whole()[1].tolist())
+            write(folder / "steps", os.getpid(), epoch, step.batches, batch.whole()[1].tolist())
             if run.world_size < full:
                 threading.Event().wait(0.05)  # work that takes a while
     return list(model.state_dict().values()), run.world_size
@@ -129,7 +129,7 @@ def train_over_four(
                 model.zero_grad()
             elif number == 3:
                 step.update()
-            write(folder / "steps", os.getpid(), epoch, step.turns, batch.whole()[1].tolist())
+            write(folder / "steps", os.getpid(), epoch, step.batches, batch.whole()[1].tolist())
             if run.world_size < full:
                 threading.Event().wait(0.05)  # work that takes a while
     return list(model.state_dict().values()), run.world_size
@@ -277,7 +277,7 @@ def dies_at(place: str, victims: tuple[int, ...], folder: Path, run: Run) -> tup
         return found
 
     def loss(model: nn.Module, x: Tensor, indices: Tensor) -> Tensor:
-        if step.turns == 2:
+        if step.batches == 2:
             here("step")
         return losses(folder, model, x, indices)
 
@@ -324,7 +324,7 @@ def dies_in_a_loop(place: str, victims: tuple[int, ...], folder: Path, run: Run)
     """Two loops to one update; one process of each number is killed at the place, as others go on."""
 
     def here(now: str) -> None:
-        if now == place and step.turns in (2, 3) and run.world_size > 1:
+        if now == place and step.batches in (2, 3) and run.world_size > 1:
             if any(run.rank == each and once(folder / f"{each}") for each in victims):
                 kill()
 

@@ -110,7 +110,7 @@ def train(failure: str, place: str, ranks: tuple[int, ...], times: Path, run: Ru
             FAILURES[failure][0]()
 
     def loss(model: nn.Module, x: Tensor) -> Tensor:
-        if step.turns == 1:
+        if step.batches == 1:
             here("step")
         found: Tensor = model(x).square()
         return found
@@ -222,7 +222,7 @@ def catches(run: Run) -> list[str]:
     said: list[str] = []
 
     def loss(model: nn.Module, x: Tensor) -> Tensor:
-        if step.turns == len(said) == 1 and run.rank == 0:
+        if step.batches == len(said) == 1 and run.rank == 0:
             raise ValueError("a bad sample")
         found: Tensor = model(x).square()
         return found

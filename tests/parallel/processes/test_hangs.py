@@ -192,7 +192,7 @@ def test_when_all_hang_the_run_ends_because_nobody_can_go_on(pool: Pool, tmp_pat
 
 def always(folder: Path, run: Run) -> None:
     def loss(model: nn.Module, x: Tensor) -> Tensor:
-        if step.turns == 2 and run.rank == run.world_size - 1:
+        if step.batches == 2 and run.rank == run.world_size - 1:
             deadlocks(folder)
         found: Tensor = model(x).square().mean(1)
         return found
@@ -274,7 +274,7 @@ def test_a_decision_that_takes_longer_than_the_limit_is_waited_for(devices: int,
         step = run.step(model := nn.Linear(4, 1), torch.optim.SGD(model.parameters(), 0.1), lambda m, x: m(x).sum(1))
         for batch in run.batches(X, 16):
             step(batch)
-            run.report(turns=step.turns)
+            run.report(turns=step.batches)
         return run.world_size
 
     def trial() -> int:
@@ -321,10 +321,10 @@ def slow(run: Run) -> list[int]:
     threading.Event().wait(2 * TIMEOUT_S * (run.rank == 1))
     step = run.step(model, torch.optim.SGD(model.parameters(), 0.1), lambda m, x: m(x).square().mean(1))
     for batch in run.batches(X, 8):
-        if step.turns == 0:
+        if step.batches == 0:
             threading.Event().wait(2 * TIMEOUT_S * (run.rank == 0))
         step(batch)
-        turns.append(step.turns)
+        turns.append(step.batches)
     return turns
 
 

@@ -98,14 +98,14 @@ def test_what_was_asked_for_before_another_process_raises_is_on_the_disk(
 ) -> None:
     with pytest.raises(Fault):
         fanwise.run(functools.partial(train, tmp_path), devices=devices, pool=pool)
-    assert torch.load(tmp_path / "checkpoint", weights_only=False)["step"]["turns"] == 1
+    assert torch.load(tmp_path / "checkpoint", weights_only=False)["step"]["batches"] == 1
     assert not list(tmp_path.glob(".*"))
 
 
 def test_and_before_one_dies_where_a_death_ends_the_run(pool: Pool, tmp_path: Path) -> None:
     with pytest.raises(WorkerLostError):
         fanwise.run(functools.partial(dies, tmp_path), devices=2, on_loss="stop", pool=pool)
-    assert torch.load(tmp_path / "checkpoint", weights_only=False)["step"]["turns"] == 1
+    assert torch.load(tmp_path / "checkpoint", weights_only=False)["step"]["batches"] == 1
 
 
 def test_a_disk_that_does_not_answer_is_not_waited_for_without_end(

@@ -220,7 +220,7 @@ def lbfgs_with_a_closure(run: Run) -> Result:
             return step.loss
 
         step.update(closure)
-    assert step.turns > 6
+    assert step.batches > 6
     return state(model)
 
 
@@ -258,7 +258,7 @@ def float16_with_a_scale(run: Run) -> Result:
                 step.backward(losses)
             nn.utils.clip_grad_value_(model.parameters(), 0.05)  # hides that a gradient is infinite
             step.update()
-    assert 0 < step.updates < step.turns
+    assert 0 < step.updates < step.batches
     return state(model)
 
 

@@ -40,7 +40,7 @@ def train(here: Callable[[Run, int], None], options: dict[str, Any], run: Run) -
     step = run.step(model, torch.optim.AdamW(model.parameters(), 0.01), losses, **options)
     for _ in run.epochs(3):
         for batch in run.batches((X, Y), B):
-            here(run, step.turns)
+            here(run, step.batches)
             step(batch)
     return [param.detach() for param in model.parameters()], run.world_size
 

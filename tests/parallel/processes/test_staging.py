@@ -58,7 +58,7 @@ def train(
     step = run.step(model, optimizer, losses, **options)
     for _ in run.epochs(epochs):
         for batch in run.batches((X, Y), B):
-            here(run, step.turns)
+            here(run, step.batches)
             step(batch)
     return dict(model.state_dict()), len(optimizer.state)
 

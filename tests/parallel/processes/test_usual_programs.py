@@ -634,7 +634,7 @@ def compiled_for_all_shapes(run: Run) -> Result:
         for batch in run.batches((X, Y), B):
             step(batch)
     own = assign(run.shards, run.world_size)[run.rank]
-    assert passes == step.turns * len(own), "a shard was executed without the compiled code"
+    assert passes == step.batches * len(own), "a shard was executed without the compiled code"
     return state(model)
 
 

@@ -133,7 +133,7 @@ def resumable(run: Run, save_to: Path | None = None) -> str:
     for _ in run.epochs(EPOCHS):
         for batch in run.batches((X, Y), B):
             step(batch)
-            if save_to is not None and step.turns == 6:
+            if save_to is not None and step.batches == 6:
                 run.save(save_to)
     return digest(list(model.state_dict().values()))
 

@@ -41,7 +41,7 @@ class FunctionalStep:
     """One step of training, made by `run.step`. Call it with a batch: of `run.batches`, or a tree of arrays.
 
     Attributes:
-        turns: batches it has seen. updates: the same number. executions: shards executed, in all.
+        batches: that it has seen. updates: the same number. executions: shards executed, in all.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class FunctionalStep:
         check_leaves(engine, buffers, "buffers")
         check_place(engine, params, device)
         check_threads(engine, device)
-        self.turns = self.updates = self.executions = 0
+        self.batches = self.updates = self.executions = 0
         self._plan = plan
         self._engine = engine
         self._team = team
@@ -118,13 +118,13 @@ class FunctionalStep:
         self._loop.check("another step")
         self._team.step_begins(self._state_here)
         made = batch_of(batch if isinstance(batch, Batch) else in_torch(batch), self._plan.shards, _ON_HOST)
-        if self._comparison.is_due(self.turns):
-            self._comparison.check(self.turns, batch, made)
-        if self._comparison.compares_all(self.turns):
+        if self._comparison.is_due(self.batches):
+            self._comparison.check(self.batches, batch, made)
+        if self._comparison.compares_all(self.batches):
             self._check_repeats(made)
         done = self._team.together(lambda: self._execute(made))
         self._take(done)
-        self.turns += 1
+        self.batches += 1
         self.updates += 1
         self.executions += done.executed
         self._sums.settle()
@@ -145,7 +145,7 @@ class FunctionalStep:
             for node in self._replica.execute(work, key, shards):
                 executed.put(node)
         try:
-            what = f"makes step {self._number} of batch {self.turns}"
+            what = f"makes step {self._number} of batch {self.batches}"
             return self._sums.total(what, executed.nodes, shards, mean=True)
         except NotSame as error:
             raise ValueError(why_not_same(self._engine.paths(self.buffers)[error.place])) from None
@@ -172,7 +172,7 @@ class FunctionalStep:
 
     def _key(self) -> Key:
         """Of this batch: what its shards draw comes from it."""
-        return self._plan.key("step").fold_in(self._number).fold_in(self.turns)
+        return self._plan.key("step").fold_in(self._number).fold_in(self.batches)
 
     @staticmethod
     def _work(batch: Batch, index: int) -> ShardWork:
@@ -203,17 +203,17 @@ class FunctionalStep:
 
     def check_end(self) -> None:
         """The training is over: with verify=, all processes have come to the same. Raises ValueError if not."""
-        self._comparison.check_end(self.turns)
+        self._comparison.check_end(self.batches)
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:  # Any: numbers
         """Its counts."""
-        return {"turns": self.turns, "updates": self.updates, "executions": self.executions}
+        return {"batches": self.batches, "updates": self.updates, "executions": self.executions}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:  # Any: numbers
         """Go on from what `state_dict` gave."""
-        self.turns, self.updates, self.executions = state["turns"], state["updates"], state["executions"]
+        self.batches, self.updates, self.executions = state["batches"], state["updates"], state["executions"]
 
     def parts(self) -> dict[str, "Part"]:
         """Its trees, each by itself in a checkpoint, by the kind of name that it has there."""

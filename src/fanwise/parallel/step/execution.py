@@ -37,7 +37,7 @@ class Execution:
     """Of the batches of one step.
 
     Attributes:
-        turns: batches it has seen. executions: shards executed, in all processes.
+        batches: that it has seen. executions: shards executed, in all processes.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Execution:
         loop: OpenLoop,
         loss_scale: LossScale | None = None,
     ) -> None:
-        self.turns = self.executions = 0
+        self.batches = self.executions = 0
         self.replica = replica
         self.team = team
         self.sums = sums
@@ -86,8 +86,8 @@ class Execution:
         made = batch_of(batch, self._plan.shards, self.replica.device)
         if self.replica.compiled.by_shape:
             check_compiled(made.sizes)
-        if self.verifier.comparison.is_due(self.turns):
-            self.verifier.comparison.check(self.turns, batch, made)
+        if self.verifier.comparison.is_due(self.batches):
+            self.verifier.comparison.check(self.batches, batch, made)
         return made
 
     def look_after(self, reach: Reach) -> None:
@@ -97,7 +97,7 @@ class Execution:
 
     def repeats(self) -> bool:
         """Whether a shard of this batch may be executed twice, to see what comes of it: asked once a batch."""
-        looks = not self._has_looked or self.verifier.repeats(self.turns)
+        looks = not self._has_looked or self.verifier.repeats(self.batches)
         self._has_looked = True
         return looks and self.verifier.can_repeat
 
@@ -128,8 +128,8 @@ class Execution:
     @property
     def looks(self) -> bool:
         """Whether what a shard may have changed is looked for everywhere: first often, then rarely."""
-        turn = self.turns
-        return turn & (turn - 1) == 0 or self.verifier.comparison.is_due(turn)
+        number = self.batches
+        return number & (number - 1) == 0 or self.verifier.comparison.is_due(number)
 
     def passing(self) -> AbstractContextManager[None]:
         """In this block shards are executed: nobody is to update what they use."""
@@ -161,11 +161,11 @@ class Execution:
     @property
     def key(self) -> Key:
         """Of this batch: what its shards draw comes from it."""
-        return self._plan.key("step").fold_in(self.number).fold_in(self.turns)
+        return self._plan.key("step").fold_in(self.number).fold_in(self.batches)
 
     def total(self, nodes: Sequence[Node[Partial]], batch: Batch, *, mean: bool) -> Partial:
         """What all shards of all processes bring. Inside `begun`. `mean`: the gradients are divided by the count."""
-        what = f"makes step {self.number} of batch {self.turns}"
+        what = f"makes step {self.number} of batch {self.batches}"
         with updating():
             done = self.sums.total(what, nodes, len(batch.sizes), mean=mean)
         self.replica.buffers.settle(done.buffers, done.samples)
@@ -181,7 +181,7 @@ class Execution:
         """By all. The gradients are now without the factor that the losses were multiplied by."""
         if self.loss_scale is not None:
             take_off(done.grads, self._factor(batch))
-        self.turns += 1
+        self.batches += 1
         self.executions += done.executed
 
     def closed(self, batch: Batch, done: Partial) -> Tensor:
@@ -194,11 +194,11 @@ class Execution:
 
     def state_dict(self) -> dict[str, Any]:  # Any: numbers
         """Its counts, and the scale of the loss."""
-        counts = {"turns": self.turns, "executions": self.executions}
+        counts = {"batches": self.batches, "executions": self.executions}
         return counts if self.loss_scale is None else counts | {"loss_scale": self.loss_scale.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:  # Any: numbers
         """Go on from what `state_dict` gave."""
-        self.turns, self.executions = state["turns"], state["executions"]
+        self.batches, self.executions = state["batches"], state["executions"]
         if self.loss_scale is not None and "loss_scale" in state:
             self.loss_scale.load_state_dict(state["loss_scale"])

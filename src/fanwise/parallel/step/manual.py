@@ -51,7 +51,7 @@ class ManualStep:
     """A step whose loop over the shards is the program's own, made by `run.step(model, optimizer)`.
 
     Attributes:
-        turns: loops that came to their end. updates: how often it called the optimizer.
+        batches: loops that came to their end. updates: how often it called the optimizer.
         executions: shards executed, in all.
 
     >>> run = here(shards=2); model = torch.nn.Linear(2, 1)
@@ -76,8 +76,8 @@ class ManualStep:
         self._was_left = False
 
     @property
-    def turns(self) -> int:
-        return self._execution.turns
+    def batches(self) -> int:
+        return self._execution.batches
 
     @property
     def executions(self) -> int:
@@ -227,7 +227,7 @@ class ManualStep:
         after = verifier.traces(root)
         again = yield from self._body(work, shards)
         after.put_back()
-        verifier.check_same(found, [again.loss, *again.grads], index=work.index, batch_number=self.turns)
+        verifier.check_same(found, [again.loss, *again.grads], index=work.index, batch_number=self.batches)
 
     def backward(self, losses: Tensor, counts: Tensor | float | None = None) -> None:
         """Differentiate the losses of the shard at hand. In the body of a loop over `step.shards`.
@@ -310,12 +310,12 @@ class ManualStep:
         self._check_usable()
         if self._has_gradients and not self.updates:
             raise ValueError(
-                f"the training function has made {self.turns} loops over step.shards(batch), and never an update.\n"
+                f"the training function has made {self.batches} loops over step.shards(batch), and never an update.\n"
                 f"  wrong:  for x, y in step.shards(batch): step.backward(...)\n"
                 f"  right:  for x, y in step.shards(batch): step.backward(...)\n"
                 f"          step.update()"
             )
-        self._execution.verifier.comparison.check_end(self.turns)
+        self._execution.verifier.comparison.check_end(self.batches)
 
     def state_dict(self) -> dict[str, Any]:  # Any: numbers and tensors
         """Its counts, and gradients that wait for an update."""

@@ -39,7 +39,7 @@ class Step:
     """One step of training, made by `run.step`. Call it with a batch: of `run.batches`, or a tree of tensors.
 
     Attributes:
-        turns: batches it has seen.
+        batches: that it has seen.
         updates: how often it called the optimizer.
         executions: shards executed, in all: each shard with samples once a batch.
     """
@@ -66,8 +66,8 @@ class Step:
         self._grad_norm: Tensor | None = None
 
     @property
-    def turns(self) -> int:
-        return self._execution.turns
+    def batches(self) -> int:
+        return self._execution.batches
 
     @property
     def executions(self) -> int:
@@ -108,7 +108,7 @@ class Step:
         execution = self._execution
         made = execution.opened(batch)
         traces = execution.verifier.traces(self._loss_fn) if execution.repeats() else None
-        if execution.verifier.repeats(self.turns):
+        if execution.verifier.repeats(self.batches):
             self._check_repeats(made)
             if traces is not None:
                 traces.put_back()
@@ -166,7 +166,7 @@ class Step:
         try:
             work = self._execution.by_itself(batch, index)
             with noted(work, len(batch.sizes)), self._execution.passing():
-                self._execution.verifier.check_repeats(work, self._execution.key, self.turns, between)
+                self._execution.verifier.check_repeats(work, self._execution.key, self.batches, between)
         finally:
             buffers.put_back()
             attributes.put_back()
@@ -174,7 +174,7 @@ class Step:
 
     def check_end(self) -> None:
         """The training is over: with verify=, all processes have come to the same. Raises ValueError if not."""
-        self._execution.verifier.comparison.check_end(self.turns)
+        self._execution.verifier.comparison.check_end(self.batches)
 
     # -- updates ---------------------------------------------------------------------------------------------------
 

@@ -2,10 +2,10 @@
 
     this process --array of 64 MiB--> another process, which reads every page of it and answers
 
-    link, TLS       fanwise.links.tcp: frames, TLS, TCP
+    link, TLS       fanwise.links.transports.tcp: frames, TLS, TCP
     ssl alone       Python's ssl on a blocking socket, the same certificates, memory that is used again; no frames
     TCP alone       the same without encryption
-    link, one host  fanwise.links.unix: through shared memory, for comparison
+    link, one host  fanwise.links.transports.unix: through shared memory, for comparison
 
 The ways take turns in each round, so that all meet the same load. CPU seconds for each GB are printed for both sides:
 where both have a core of their own, the greater of the two bounds the rate; on a busy machine they say more than it.
@@ -30,9 +30,9 @@ import numpy as np
 from measuring import finish, machine, say, spread, table
 
 from fanwise.links import Hub, Limits, Link, Request, UnixListener, dial, new_key
-from fanwise.links.certificates import Identity
-from fanwise.links.shared_secret import new_secret
-from fanwise.links.tcp import TcpListener, dial_tcp
+from fanwise.links.security.certificates import Identity
+from fanwise.links.security.shared_secret import new_secret
+from fanwise.links.transports.tcp import TcpListener, dial_tcp
 
 ARRAY_BYTES = 64 << 20
 LIMITS = Limits(frame_bytes=1 << 30)

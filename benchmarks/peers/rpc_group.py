@@ -38,7 +38,7 @@ def imported(library: str) -> Any:  # Any: the module under either name
 def join(library: str, rank: int, world_size: int, init_method: str, device: str = "cpu") -> Any:  # Any: as above
     rpc = imported(library)
     if "FANWISE_SECRET" in os.environ:  # neighbours would share memory
-        entrance: Any = importlib.import_module("fanwise.rpc.entrance_tls")  # Any: its name is replaced
+        entrance: Any = importlib.import_module("fanwise.rpc.rendezvous.entrance_tls")  # Any: its name is replaced
         entrance.this_host = lambda: "a host of its own"
     torch.set_num_threads(1)  # two workers share two cores; spinning OpenMP threads would drown what we measure
     options = rpc.TensorPipeRpcBackendOptions(init_method=init_method)
@@ -158,7 +158,7 @@ def overload(rpc: Any, library: str, count: int, quick: bool) -> Figures:  # Any
 
 def in_wait_all(rpc: Any, library: str, quick: bool) -> Figures:  # Any: the module under either name
     """One call inside the block that waits for all calls begun in it: `_wait_all` in torch."""
-    wait_all = rpc.api._wait_all if library == "torch" else importlib.import_module("fanwise.rpc.calls").wait_all
+    wait_all = rpc.api._wait_all if library == "torch" else importlib.import_module("fanwise.rpc.calling").wait_all
 
     def once() -> None:
         with wait_all():
@@ -181,7 +181,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         init_method = f"file://{folder}/meet"
         if args.tls:
-            shared_secret = importlib.import_module("fanwise.links.shared_secret")
+            shared_secret = importlib.import_module("fanwise.links.security.shared_secret")
             os.environ["FANWISE_SECRET"] = shared_secret.new_secret()
             init_method = f"tcp://127.0.0.1:{free_port()}"
         context = spawn(  # type: ignore[no-untyped-call]  # torch's

@@ -35,7 +35,7 @@ def test_importing_links_loads_no_torch() -> None:
 
 def test_only_links_between_hosts_load_tls() -> None:
     assert loaded_by("import fanwise.links") & {"ssl", "cryptography"} == set()
-    assert loaded_by("import fanwise.links.tcp") >= {"ssl", "cryptography"}
+    assert loaded_by("import fanwise.links.transports.tcp") >= {"ssl", "cryptography"}
 
 
 def test_a_library_that_is_loaded_is_seen() -> None:

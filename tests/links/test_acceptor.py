@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fanwise.links import Hub, Link
-from fanwise.links.acceptor import Acceptor, Greeting, Refused
 from fanwise.links.hub import READ, WRITE
+from fanwise.links.transports.acceptor import Acceptor, Greeting, Refused
 
 
 class Played:

@@ -114,7 +114,7 @@ RING = """
 import gc
 import torch
 from fanwise.links import codec
-from fanwise.rpc import pickling
+from fanwise.rpc.messages import pickling
 
 def fails(dump):
     held = tuple(dump()[-1])  # what was to be sent, as a frame has it

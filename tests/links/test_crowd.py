@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from fanwise.links.crowd import Crowd
+from fanwise.links.transports.crowd import Crowd
 
 IN_ALL, OF_ONE = 6, 3
 

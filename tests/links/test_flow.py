@@ -18,8 +18,8 @@ from fanwise.base.errors import ClosedError, WindowFullError, WorkerLostError
 from fanwise.links import Hub, Link, Reply, Request, frames
 from fanwise.links.asking import NotSent
 from fanwise.links.codec import dumps
-from fanwise.links.credits import OVERDRAFT, WINDOW_MAX, WINDOW_MIN, cost_of
-from fanwise.links.wires import SocketWire
+from fanwise.links.flow_control.credits import OVERDRAFT, WINDOW_MAX, WINDOW_MIN, cost_of
+from fanwise.links.transports.wires import SocketWire
 from fanwise.testing import within
 
 SIZE = WINDOW_MIN // 4
@@ -381,7 +381,7 @@ def test_ctrl_c_before_a_call_has_left_returns_its_credit(
     link, before = pair.link, pair.link._flow._spending.sent
     if where == "it is encoded":
         hit = Interrupted(frames.encode)
-        monkeypatch.setattr("fanwise.links.credit_calls.frames.encode", hit)
+        monkeypatch.setattr("fanwise.links.flow_control.credit_calls.frames.encode", hit)
     else:
         hit = Interrupted(link._sender._lock)
         link._sender._lock = hit  # type: ignore[assignment]  # of a kind

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fanwise.base.errors import WireError
 from fanwise.links import frames
 from fanwise.links.frames import BUFFERS_MAX, HEADER, MAGIC, Frame, FrameReader, Limits, encode, encode_shared
-from fanwise.links.segment_table import Part
+from fanwise.links.shared_memory.segment_table import Part
 
 KINDS = (frames.REQUEST, frames.NOTICE, frames.REPLY, frames.ERROR, frames.GOODBYE)
 STAGING = 1 << 16

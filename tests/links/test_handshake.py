@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanwise.base.errors import AuthenticationError
-from fanwise.links.handshake import KEY_SIZE_MIN, MAGIC, NONCE_SIZE, DiallerHandshake, ListenerHandshake
+from fanwise.links.security.handshake import KEY_SIZE_MIN, MAGIC, NONCE_SIZE, DiallerHandshake, ListenerHandshake
 
 KEY = bytes(range(32))
 L, D = b"L" * NONCE_SIZE, b"D" * NONCE_SIZE

@@ -14,7 +14,7 @@ from fanwise.base.clocks import VirtualClock
 from fanwise.base.errors import ClosedError, DeadlineExceeded, NotSendableError, WireError, WorkerLostError
 from fanwise.links import Ending, Hub, Link, Reply, Request, frames, memory_links
 from fanwise.links.codec import dumps
-from fanwise.links.wires import SocketWire
+from fanwise.links.transports.wires import SocketWire
 from fanwise.testing import within
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from fanwise.base.errors import WireError
-from fanwise.links.segment_table import PAGE_BYTES, Part, Range, Received, SegmentTable, rounded
+from fanwise.links.shared_memory.segment_table import PAGE_BYTES, Part, Range, Received, SegmentTable, rounded
 
 SEGMENT_BYTES = 2 << 20
 LOST = -1

@@ -19,11 +19,11 @@ from fanwise.base.clocks import VirtualClock
 from fanwise.base.errors import WireError, WorkerLostError
 from fanwise.links import Hub, Limits, Link, Request, UnixListener, dial, frames, new_key
 from fanwise.links.frames import encode, encode_shared
-from fanwise.links.segment_table import Part
-from fanwise.links.segments import SegmentPool
 from fanwise.links.sender import Sender
-from fanwise.links.sharing import SHARED_FROM_BYTES, Sharing
-from fanwise.links.wires import SocketWire
+from fanwise.links.shared_memory.segment_table import Part
+from fanwise.links.shared_memory.segments import SegmentPool
+from fanwise.links.shared_memory.sharing import SHARED_FROM_BYTES, Sharing
+from fanwise.links.transports.wires import SocketWire
 from fanwise.testing import within
 
 MIB = 1 << 20

@@ -26,13 +26,15 @@ from fanwise.base.errors import (
     WorkerLostError,
 )
 from fanwise.base.version import VERSION
-from fanwise.links import Hub, Limits, Link, acceptor, certificates, frames
-from fanwise.links.certificates import Identity
+from fanwise.links import Hub, Limits, Link, frames
 from fanwise.links.codec import dumps
 from fanwise.links.frames import encode
-from fanwise.links.hello import HELLO_SIZE, PROTOCOL, hello
-from fanwise.links.shared_secret import new_secret
-from fanwise.links.tcp import TcpListener, dial_tcp, identity_for
+from fanwise.links.security import certificates
+from fanwise.links.security.certificates import Identity
+from fanwise.links.security.hello import HELLO_SIZE, PROTOCOL, hello
+from fanwise.links.security.shared_secret import new_secret
+from fanwise.links.transports import acceptor
+from fanwise.links.transports.tcp import TcpListener, dial_tcp, identity_for
 from fanwise.testing import within
 
 HOST = "127.0.0.1"

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from fanwise.base.errors import WireError
-from fanwise.links.certificates import Identity
-from fanwise.links.shared_secret import new_secret
-from fanwise.links.tls import TlsStream, TlsWire
+from fanwise.links.security.certificates import Identity
+from fanwise.links.security.shared_secret import new_secret
+from fanwise.links.transports.tls import TlsStream, TlsWire
 
 IDENTITY = Identity(new_secret())
 Pair = tuple[TlsWire, TlsWire]

@@ -19,9 +19,10 @@ import numpy as np
 import pytest
 
 from fanwise.base.errors import AuthenticationError, ClosedError, DeadlineExceeded, WorkerLostError
-from fanwise.links import Hub, Limits, Link, Request, UnixListener, acceptor, dial, frames, new_key, private_folder
+from fanwise.links import Hub, Limits, Link, Request, UnixListener, dial, frames, new_key, private_folder
 from fanwise.links.frames import HEADER, MAGIC, encode
-from fanwise.links.handshake import DiallerHandshake
+from fanwise.links.security.handshake import DiallerHandshake
+from fanwise.links.transports import acceptor
 from fanwise.testing import within
 
 

@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from fanwise.base.errors import WireError
-from fanwise.rpc import pickling
-from fanwise.rpc.allow_hints import what_to_do
-from fanwise.rpc.allowing import Allowed
+from fanwise.rpc.allow_list.allowing import Allowed
+from fanwise.rpc.allow_list.hints import what_to_do
+from fanwise.rpc.messages import pickling
 from fanwise.tensor import to_wire
 from fanwise.tensor.wire.header import ENGINE_CODES
 from fanwise.tensor.wire.reducing import rebuild_array

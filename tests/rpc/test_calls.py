@@ -211,7 +211,7 @@ def uses_of_a_tally(to: str) -> list[int]:
 
 def invoke(to: str, name: str, *args: Any) -> Any:
     """As a proxy asks it of the owner, with a name that no proxy would let through."""
-    from fanwise.rpc.rref_proxy import _invoke
+    from fanwise.rpc.references.proxy import _invoke
 
     tally = rpc.remote(to, Tally, args=(10,))
     return rpc.rpc_sync(to, _invoke, args=(tally, name, args, {}))

@@ -19,11 +19,11 @@ from torch.futures import Future
 
 from fanwise.base.errors import FanwiseError, LinkLostError, WorkerLostError
 from fanwise.links import Hub, Link, Request
-from fanwise.links.wires import Buffer, SocketWire
-from fanwise.rpc import connections as module
-from fanwise.rpc import verdicts
-from fanwise.rpc.connections import OVER, Connections
-from fanwise.rpc.members import Member
+from fanwise.links.transports.wires import Buffer, SocketWire
+from fanwise.rpc.connections import connections as module
+from fanwise.rpc.connections import link_loss
+from fanwise.rpc.connections.connections import OVER, Connections
+from fanwise.rpc.membership.members import Member
 from fanwise.rpc.waiting import Mailbox
 from fanwise.rpc.worker_info import WorkerInfo
 from fanwise.testing import within
@@ -118,7 +118,7 @@ class Side:
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is given up for the time that it takes."""
     monkeypatch.setattr(module, "_CONNECT_S", 1e6)
-    monkeypatch.setattr(verdicts, "_DECIDED_FAR_S", 1e6)
+    monkeypatch.setattr(link_loss, "_DECIDED_FAR_S", 1e6)
 
 
 def talk(side: Side, num_calls: int, lost: list[str]) -> None:

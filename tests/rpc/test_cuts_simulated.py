@@ -9,10 +9,10 @@ A cut is silence: what was sent across it is gone, and each side notices on its 
 cut stays so. A death is heard at once, by whoever is not cut off.
 
 A reset looks like a death to both sides, and both live: the member seeks, and finds the coordinator that it had; that
-waits for it, at any age of the group, for as long as `absences` says. Whoever lives comes back in that time: in a
-second, or, where its port can be seen to be open, in less than the heartbeat. A link that was reset is no cut before it
-is mended: who cannot reach the coordinator after a reset takes it for dead, and the other way round, which is a limit
-that `docs/design/rpc.md` names.
+waits for it, at any age of the group, for as long as `failure_detector` says. Whoever lives comes back in that time: in
+a second, or, where its port can be seen to be open, in less than the heartbeat. A link that was reset is no cut before
+it is mended: who cannot reach the coordinator after a reset takes it for dead, and the other way round, which is a
+limit that `docs/design/rpc.md` names.
 """
 
 import random
@@ -23,10 +23,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fanwise.rpc.absences import RETURN_S, Absences, Gone
-from fanwise.rpc.coordinator import Admit, Coordinator, Fence, Order, Refuse, Rest, Show
-from fanwise.rpc.electorates import Electorates
-from fanwise.rpc.members import Hello, Member, Seat, View
+from fanwise.rpc.membership.coordinator import Admit, Coordinator, Fence, Order, Refuse, Rest, Show
+from fanwise.rpc.membership.failure_detector import RETURN_S, Absences, Gone
+from fanwise.rpc.membership.members import Hello, Member, Seat, View
+from fanwise.rpc.membership.quorum import Electorates
 
 SIZE = 5
 STEPS = 120

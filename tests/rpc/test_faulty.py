@@ -10,8 +10,8 @@ import fanwise.rpc as rpc
 from fanwise.base.errors import DeadlineExceeded
 from fanwise.rpc import agent as agents
 from fanwise.rpc import faulty
-from fanwise.rpc.ref_orders import Batch, ForkRequest, GlobalId, Release, WorkerKey
-from fanwise.rpc.rref import value_on_owner
+from fanwise.rpc.references.orders import Batch, ForkRequest, GlobalId, Release, WorkerKey
+from fanwise.rpc.references.rref import value_on_owner
 from fanwise.testing import within
 from fanwise.testing.rpc_workers import LIMIT_S, Worker, Workers
 

@@ -22,13 +22,13 @@ import torch
 
 import fanwise.rpc as rpc
 from fanwise.links import frames
-from fanwise.links.handshake import NONCE_SIZE, DiallerHandshake
+from fanwise.links.security.handshake import NONCE_SIZE, DiallerHandshake
 from fanwise.rpc import agent
-from fanwise.rpc.claims import host_key
-from fanwise.rpc.luggage import Along, pack
-from fanwise.rpc.members import Hello, Member, View
-from fanwise.rpc.messages import dumps, seal
-from fanwise.rpc.ref_orders import Batch, ChildAccepted, Fence, Fork, ForkRequest, GlobalId, Release, WorkerKey
+from fanwise.rpc.membership.members import Hello, Member, View
+from fanwise.rpc.messages.messages import dumps, seal
+from fanwise.rpc.messages.metadata import Along, pack
+from fanwise.rpc.references.orders import Batch, ChildAccepted, Fence, Fork, ForkRequest, GlobalId, Release, WorkerKey
+from fanwise.rpc.rendezvous.lock_files import host_key
 from fanwise.tensor.wire.header import ENGINE_CODES, MAGIC, VERSION
 from fanwise.testing import within
 from fanwise.testing.rpc_workers import Worker, Workers

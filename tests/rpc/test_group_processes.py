@@ -17,10 +17,10 @@ import pytest
 
 from fanwise.base.errors import DeadlineExceeded, JoinError, WorkerLostError
 from fanwise.links import Hub
-from fanwise.rpc.claims import claim_path, holder_of
-from fanwise.rpc.entrance import LocalMeeting
-from fanwise.rpc.group import Group
-from fanwise.rpc.rendezvous import Rendezvous
+from fanwise.rpc.membership.group import Group
+from fanwise.rpc.rendezvous.addresses import Rendezvous
+from fanwise.rpc.rendezvous.entrance import LocalMeeting
+from fanwise.rpc.rendezvous.lock_files import claim_path, holder_of
 from fanwise.testing import within
 
 LIMIT_S = 20.0

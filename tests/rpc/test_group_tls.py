@@ -12,14 +12,14 @@ import pytest
 
 from fanwise.base.errors import AuthenticationError, FanwiseError, SecretError, WorkerLostError
 from fanwise.links import Hub, Link, dial
-from fanwise.links.frozen import this_host
-from fanwise.links.shared_secret import new_secret
-from fanwise.rpc.entrance import LocalMeeting, meeting_at
-from fanwise.rpc.entrance_tls import TlsMeeting
-from fanwise.rpc.group import Group
-from fanwise.rpc.members import Member
-from fanwise.rpc.messages import dumps, loads
-from fanwise.rpc.rendezvous import Rendezvous, parse
+from fanwise.links.process_state import this_host
+from fanwise.links.security.shared_secret import new_secret
+from fanwise.rpc.membership.group import Group
+from fanwise.rpc.membership.members import Member
+from fanwise.rpc.messages.messages import dumps, loads
+from fanwise.rpc.rendezvous.addresses import Rendezvous, parse
+from fanwise.rpc.rendezvous.entrance import LocalMeeting, meeting_at
+from fanwise.rpc.rendezvous.entrance_tls import TlsMeeting
 from fanwise.testing import within
 
 LIMIT_S = 20.0

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from fanwise.rpc.loans import LENT_BYTES_MAX, LENT_FROM_BYTES, NOT_KNOWN, Facts, Loans, Sight, why_staged
+from fanwise.rpc.devices.loans import LENT_BYTES_MAX, LENT_FROM_BYTES, NOT_KNOWN, Facts, Loans, Sight, why_staged
 
 SIGHT = Sight({"cuda:0": "A", "cuda:1": "B", "cuda:2": "C"}, frozenset({("B", "A")}))
 FACTS = Facts(size_bytes=LENT_FROM_BYTES, uuid="A", target="cuda:0", sight=SIGHT, is_on_this_host=True)

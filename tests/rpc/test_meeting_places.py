@@ -10,9 +10,9 @@ import torch
 
 from fanwise import rpc
 from fanwise.base.errors import DeadlineExceeded, SecretError
-from fanwise.links.shared_secret import new_secret
-from fanwise.rpc.entrance import meeting_at
-from fanwise.rpc.rendezvous import Place, parse
+from fanwise.links.security.shared_secret import new_secret
+from fanwise.rpc.rendezvous.addresses import Place, parse
+from fanwise.rpc.rendezvous.entrance import meeting_at
 from fanwise.testing import within
 from fanwise.testing.networks import PlayedHost
 from fanwise.testing.rpc_workers import LIMIT_S, Worker, Workers, leave, names

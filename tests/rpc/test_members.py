@@ -4,8 +4,19 @@ from dataclasses import replace
 
 import pytest
 
-from fanwise.rpc.coordinator import Admit, Coordinator, Count, Dismiss, Fence, Order, Over, Refuse, Rest, Show
-from fanwise.rpc.members import Hello, Joined, Left, Lost, Member, Seat, View, wrong_name
+from fanwise.rpc.membership.coordinator import (
+    Admit,
+    Coordinator,
+    Count,
+    Dismiss,
+    Fence,
+    Order,
+    Over,
+    Refuse,
+    Rest,
+    Show,
+)
+from fanwise.rpc.membership.members import Hello, Joined, Left, Lost, Member, Seat, View, wrong_name
 
 
 def member(rank: int, *, name: str = "", life: int = 0) -> Member:

@@ -15,8 +15,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanwise.rpc.coordinator import Admit, Coordinator, Count, Dismiss, Fence, Order, Over, Refuse, Rest, Show
-from fanwise.rpc.members import Event, Hello, Left, Lost, Member, Seat
+from fanwise.rpc.membership.coordinator import (
+    Admit,
+    Coordinator,
+    Count,
+    Dismiss,
+    Fence,
+    Order,
+    Over,
+    Refuse,
+    Rest,
+    Show,
+)
+from fanwise.rpc.membership.members import Event, Hello, Left, Lost, Member, Seat
 from fanwise.testing.sim import Sim
 
 RANKS = 5

@@ -13,10 +13,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fanwise.base.errors import WireError
-from fanwise.rpc import messages
-from fanwise.rpc.devices import DeviceMaps
-from fanwise.rpc.envelopes import Envelopes
-from fanwise.rpc.messages import Sealed, dumps, is_answer, loads, seal, unseal
+from fanwise.rpc.devices.device_maps import DeviceMaps
+from fanwise.rpc.messages import messages
+from fanwise.rpc.messages.messages import Sealed, dumps, is_answer, loads, seal, unseal
+from fanwise.rpc.messages.serializer import Envelopes
 from fanwise.tensor import to_wire
 from fanwise.tensor.wire.header import ENGINE_CODES
 

@@ -15,7 +15,7 @@ import torch
 from fanwise import rpc
 from fanwise.rpc import agent as agents
 from fanwise.rpc import autograd
-from fanwise.rpc.cuda_memory import CudaMemory
+from fanwise.rpc.devices.cuda_memory import CudaMemory
 from fanwise.testing import within
 from fanwise.testing.rpc_workers import LIMIT_S, Worker, Workers
 

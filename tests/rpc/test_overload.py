@@ -10,7 +10,7 @@ import torch
 
 import fanwise.rpc as rpc
 from fanwise.base.errors import ClosedError, DeadlineExceeded, WindowFullError, WorkerLostError
-from fanwise.links.credits import OVERDRAFT, WINDOW_MAX
+from fanwise.links.flow_control.credits import OVERDRAFT, WINDOW_MAX
 from fanwise.rpc import agent as agents
 from fanwise.testing import within
 from fanwise.testing.rpc_workers import LIMIT_S, Worker, Workers, all_do, leave

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from fanwise.base.errors import WireError
 from fanwise.links.frames import SHARED_BUFFERS_MAX
-from fanwise.rpc import pickling
-from fanwise.rpc.messages import dumps, loads, seal, unseal
-from fanwise.rpc.packing import pack, size_of_rows, unpack
+from fanwise.rpc.messages import pickling
+from fanwise.rpc.messages.messages import dumps, loads, seal, unseal
+from fanwise.rpc.messages.packing import pack, size_of_rows, unpack
 
 
 def memory(size: int, fill: int) -> memoryview:

@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from fanwise.base import errors
 from fanwise.base.errors import FanwiseError, RemoteError, WireError, WorkerLostError
 from fanwise.links.codec import pack_error, unpack_error
-from fanwise.rpc.allowing import Allowed
-from fanwise.rpc.pickling import decode_call, encode_call
+from fanwise.rpc.allow_list.allowing import Allowed
+from fanwise.rpc.messages.pickling import decode_call, encode_call
 
 
 class Counter:
@@ -174,7 +174,7 @@ ATTACKS = {
     "a property": named(HERE, "Counter.double"),
     "a module behind a module": named(HERE, "os.system"),
     "a module": named("fanwise.rpc", "pickling"),
-    "through our own": named("fanwise.rpc.rref_proxy", "partial"),
+    "through our own": named("fanwise.rpc.references.proxy", "partial"),
     "through torch": named("torch", "os.system"),
     "torch.load": named("torch", "load"),
     "a hub of torch": named("torch.hub", "load"),
@@ -195,9 +195,9 @@ ATTACKS = {
     "newobj": named("copyreg", "__newobj__") + COUNTER + pickle.TUPLE1 + pickle.REDUCE,
     "cloudpickle": named("cloudpickle.cloudpickle", "_make_function"),
     "code": named("types", "CodeType"),
-    "a script": named("fanwise.rpc.pickling", "_script_function") + text("f") + pickle.TUPLE1 + pickle.REDUCE,
+    "a script": named("fanwise.rpc.messages.pickling", "_script_function") + text("f") + pickle.TUPLE1 + pickle.REDUCE,
     "a target is not called by a pickle": (
-        named("fanwise.rpc.rref_proxy", "_invoke") + A_COUNTER + text("add") + pickle.TUPLE2 + pickle.REDUCE
+        named("fanwise.rpc.references.proxy", "_invoke") + A_COUNTER + text("add") + pickle.TUPLE2 + pickle.REDUCE
     ),
     "settings": named("fanwise.rpc.agent", "set_current") + b"N" + pickle.TUPLE1 + pickle.REDUCE,
     # attributes
@@ -275,7 +275,7 @@ ATTACKS = {
     ),
     "a layout of any name": named("torch.serialization", "_get_layout") + b"K\1" + pickle.TUPLE1 + pickle.REDUCE,
     "a worker of any kind": named("fanwise.rpc.worker_info", "WorkerInfo") + b"K\1K\1" + pickle.TUPLE2 + pickle.REDUCE,
-    "an id of any kind": named("fanwise.rpc.ref_orders", "GlobalId") + b"NNN" + pickle.TUPLE3 + pickle.NEWOBJ,
+    "an id of any kind": named("fanwise.rpc.references.orders", "GlobalId") + b"NNN" + pickle.TUPLE3 + pickle.NEWOBJ,
 }
 
 
@@ -438,7 +438,7 @@ def test_plain_types_can_be_listed() -> None:
         text(f"{HERE}:canary") + NOTHING + pickle.EMPTY_DICT + pickle.TUPLE3,
         text("os:system") + NOTHING + pickle.EMPTY_DICT + pickle.TUPLE3,
         text("builtins:list") + NOTHING + pickle.EMPTY_DICT + pickle.TUPLE3,
-        text("fanwise.rpc.rref_proxy:partial") + NOTHING + pickle.EMPTY_DICT + pickle.TUPLE3,
+        text("fanwise.rpc.references.proxy:partial") + NOTHING + pickle.EMPTY_DICT + pickle.TUPLE3,
         text("builtins:getattr") + NOTHING + pickle.EMPTY_DICT + pickle.TUPLE3,
         GETATTR + NOTHING + pickle.EMPTY_DICT + pickle.TUPLE3,
         named("torch._C", "_VariableFunctionsClass") + NOTHING + pickle.EMPTY_DICT + pickle.TUPLE3,

@@ -18,8 +18,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from fanwise.rpc.ref_orders import FreeValue, GlobalId, WorkerKey
-from fanwise.rpc.refs import RefTable
+from fanwise.rpc.references.orders import FreeValue, GlobalId, WorkerKey
+from fanwise.rpc.references.table import RefTable
 from fanwise.testing.played_refs import PlayedWorker, World
 from fanwise.testing.sim import Sim
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fanwise.rpc.ref_orders import Answer, Batch, Fence, Fenced, Fork, FreeValue, GlobalId, Send, WorkerKey
-from fanwise.rpc.refs import RefTable
+from fanwise.rpc.references.orders import Answer, Batch, Fence, Fenced, Fork, FreeValue, GlobalId, Send, WorkerKey
+from fanwise.rpc.references.table import RefTable
 from fanwise.testing.played_refs import PlayedWorker, World
 from fanwise.testing.sim import Sim
 

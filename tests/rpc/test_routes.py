@@ -9,12 +9,12 @@ import pytest
 
 from fanwise.base.errors import ClosedError, DeadlineExceeded, FanwiseError, WorkerLostError
 from fanwise.links import Ending, Hub, Link, Request, memory_links
-from fanwise.links.credits import OVERDRAFT
-from fanwise.rpc import connections as module
-from fanwise.rpc.connections import Connections
-from fanwise.rpc.members import Member
-from fanwise.rpc.messages import dumps, loads
-from fanwise.rpc.routes import Routes
+from fanwise.links.flow_control.credits import OVERDRAFT
+from fanwise.rpc.connections import connections as module
+from fanwise.rpc.connections.connections import Connections
+from fanwise.rpc.connections.routes import Routes
+from fanwise.rpc.membership.members import Member
+from fanwise.rpc.messages.messages import dumps, loads
 from fanwise.rpc.waiting import Mailbox
 from fanwise.rpc.worker_info import WorkerInfo
 from fanwise.testing import within

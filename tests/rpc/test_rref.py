@@ -14,8 +14,8 @@ from torch.futures import Future
 
 from fanwise.base.errors import NotSendableError, OwnerLostError, WorkerLostError
 from fanwise.rpc.functions import async_execution
-from fanwise.rpc.rref import RRef, done_with
-from fanwise.rpc.rref_proxy import RRefProxy
+from fanwise.rpc.references.proxy import RRefProxy
+from fanwise.rpc.references.rref import RRef, done_with
 from fanwise.testing import within
 from fanwise.testing.played_agents import (
     PlayedAgent,

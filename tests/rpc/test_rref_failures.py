@@ -9,7 +9,7 @@ import pytest
 from torch.futures import Future
 
 from fanwise.base.errors import ClosedError, DeadlineExceeded, OwnerLostError, WorkerLostError
-from fanwise.rpc.rref import RRef, result_of
+from fanwise.rpc.references.rref import RRef, result_of
 from fanwise.testing import within
 from fanwise.testing.played_agents import (
     PlayedAgent,

@@ -9,13 +9,13 @@ import pytest
 
 from fanwise.base.errors import DeadlineExceeded
 from fanwise.links import Hub
-from fanwise.links.frozen import look_at
-from fanwise.rpc import seeking
-from fanwise.rpc.claims import claim_path
-from fanwise.rpc.entrance import LocalMeeting
-from fanwise.rpc.group import Group
-from fanwise.rpc.rendezvous import Rendezvous
-from fanwise.testing.claim_holders import die_holding
+from fanwise.links.process_state import look_at
+from fanwise.rpc.membership import seeking
+from fanwise.rpc.membership.group import Group
+from fanwise.rpc.rendezvous.addresses import Rendezvous
+from fanwise.rpc.rendezvous.entrance import LocalMeeting
+from fanwise.rpc.rendezvous.lock_files import claim_path
+from fanwise.testing.lock_holders import die_holding
 
 WHERE = Rendezvous("tcp://127.0.0.1:1", "port:1", "127.0.0.1", 1)
 LIMIT_S = 20.0

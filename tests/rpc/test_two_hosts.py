@@ -20,14 +20,15 @@ import torch
 from fanwise import rpc
 from fanwise.base.errors import AuthenticationError, DeadlineExceeded, LinkLostError, SecretError, WorkerLostError
 from fanwise.links import Hub
-from fanwise.links.shared_secret import new_secret
+from fanwise.links.security.shared_secret import new_secret
 from fanwise.rpc import agent as agents
-from fanwise.rpc import autograd, connections, verdicts
-from fanwise.rpc import group as groups
-from fanwise.rpc import office as offices
-from fanwise.rpc.entrance import meeting_at
+from fanwise.rpc import autograd
+from fanwise.rpc.connections import connections, link_loss
+from fanwise.rpc.membership import coordinator_server as offices
+from fanwise.rpc.membership import group as groups
 from fanwise.rpc.optim import DistributedOptimizer
-from fanwise.rpc.rendezvous import parse
+from fanwise.rpc.rendezvous.addresses import parse
+from fanwise.rpc.rendezvous.entrance import meeting_at
 from fanwise.testing import within
 from fanwise.testing.networks import PlayedHost
 from fanwise.testing.rpc_workers import Worker, Workers, all_do
@@ -217,7 +218,7 @@ def hold_the_interpreter(milliseconds: int) -> None:
 
 
 def give_up_after(connect_s: float, verdict_s: float) -> None:
-    connections._CONNECT_S, verdicts._DECIDED_FAR_S = connect_s, verdict_s
+    connections._CONNECT_S, link_loss._DECIDED_FAR_S = connect_s, verdict_s
 
 
 def keep_warnings() -> None:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from ..base.errors import NotSendableError, WireError
 from ..tensor import aligned_buffer
-from .segment_table import Part
+from .shared_memory.segment_table import Part
 
 MAGIC = 0xFA57
 HEADER = struct.Struct("<HBBIQQQ")

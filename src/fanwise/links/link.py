@@ -36,15 +36,15 @@ from . import frames
 from .asking import BEHIND_BYTES, Expired, Handler, NotSent, Reply, Request, Waiters, refuse
 from .calls import Calls
 from .codec import dumps, load_error, loads, pack_error, unpack_error
-from .credit_calls import CreditCalls
-from .credits import CALL_COST, cost_of
+from .flow_control.credit_calls import CreditCalls
+from .flow_control.credits import CALL_COST, cost_of
 from .frames import Frame, FrameReader, Limits
 from .hub import WRITE, Alarm, Hub
-from .memory import fitted
+from .message_limits import fitted
 from .peers import Ending, Peer, PeerWatch
 from .sender import Sender
-from .sharing import Sharing, shared
-from .wires import Buffer, Wire
+from .shared_memory.sharing import Sharing, shared
+from .transports.wires import Buffer, Wire
 
 _log = logging.getLogger(__name__)
 

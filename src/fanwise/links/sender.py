@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 from .hub import READ, WRITE, Hub
-from .wires import Buffer, Wire
+from .transports.wires import Buffer, Wire
 
 Put = Literal["written", "waits", "lost"]
 

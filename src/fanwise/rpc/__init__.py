@@ -17,15 +17,15 @@ from . import autograd as autograd
 from . import backend_registry as backend_registry
 from . import constants as constants
 from . import functions as functions
-from .calls import get_rpc_timeout as get_rpc_timeout
-from .calls import get_worker_info as get_worker_info
-from .calls import remote as remote
-from .calls import rpc_async as rpc_async
-from .calls import rpc_sync as rpc_sync
-from .calls import waiting as waiting
+from .calling import get_rpc_timeout as get_rpc_timeout
+from .calling import get_worker_info as get_worker_info
+from .calling import remote as remote
+from .calling import rpc_async as rpc_async
+from .calling import rpc_sync as rpc_sync
+from .calling import waiting as waiting
 from .options import RpcBackendOptions as RpcBackendOptions
 from .options import TensorPipeRpcBackendOptions as TensorPipeRpcBackendOptions
-from .rref import RRef as RRef
+from .references.rref import RRef as RRef
 from .starting import init_rpc as init_rpc
 from .starting import shutdown as shutdown
 from .worker_info import WorkerInfo as WorkerInfo
@@ -53,4 +53,5 @@ __torch_rpc_aliases__ = {
     "torch.distributed.rpc.api": "fanwise.rpc.torch_compat",
     "torch.distributed.rpc.internal": "fanwise.rpc.torch_compat",
     "torch.distributed.rpc._testing": "fanwise.rpc.faulty",
+    "torch.distributed.rpc.rref_proxy": "fanwise.rpc.references.proxy",
 }

@@ -7,7 +7,7 @@ Links are made when they are first needed (`connections`); a call that nobody wa
 (`queued_call`). Who calls waits on the link itself (`ask`); what comes in meanwhile is run by the drivers. A worker
 that is lost fails all that waits for it.
 
-Knows no reference and no gradient: those register what they handle (`on`), and what they add to calls (`envelopes`).
+Knows no reference and no gradient: those register what they handle (`on`), and what they add to calls (`serializer`).
 """
 
 import logging
@@ -25,30 +25,30 @@ from torch.futures import Future
 from ..base.errors import ClosedError, DeadlineExceeded, FanwiseError, NotSendableError, WindowFullError
 from ..links import Hub, Link, NeverSent, Request
 from ..links.asking import NotSent
-from ..links.credit_calls import may_wait_for
-from ..links.drivers import Drivers
-from . import pickling
-from .call_future import CallFuture, failed, not_sent
-from .connections import OVER, Connections
+from ..links.flow_control.credit_calls import may_wait_for
+from ..links.runner_threads import Drivers
+from .calls.call_future import CallFuture, failed, not_sent
+from .calls.queued_call import QueuedCall
+from .calls.queued_tell import QueuedTell
+from .calls.serving import Server
+from .connections.connections import OVER, Connections
 from .constants import UNSET_RPC_TIMEOUT
-from .cuda_memory import CudaMemory
-from .devices import DeviceMaps, about_here
-from .envelopes import Envelopes
-from .group import Group
+from .devices.cuda_memory import CudaMemory
+from .devices.device_maps import DeviceMaps, about_here
+from .devices.lending import Lending
 from .interpreter import ShorterSwitches
-from .lending import Lending
-from .luggage import Created
-from .members import Member
-from .messages import Sealed
+from .membership.group import Group
+from .membership.members import Member
+from .messages import pickling
+from .messages.messages import Sealed
+from .messages.metadata import Created
+from .messages.serializer import Envelopes
 from .options import TensorPipeRpcBackendOptions
-from .queued_call import QueuedCall
-from .queued_tell import QueuedTell
-from .serving import Server
 from .waiting import on_hub
 from .worker_info import WorkerInfo
 
 if TYPE_CHECKING:
-    from .references import References
+    from .references.references import References
 
 _log = logging.getLogger("fanwise.rpc")
 

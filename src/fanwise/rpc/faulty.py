@@ -21,8 +21,8 @@ from ..base.errors import FanwiseError
 from . import backend_registry, constants
 from .agent import Agent
 from .options import TensorPipeRpcBackendOptions
-from .ref_orders import Batch, ChildAccepted, ForkRequest, Release
-from .rref import value_on_owner
+from .references.orders import Batch, ChildAccepted, ForkRequest, Release
+from .references.rref import value_on_owner
 from .starting import start
 
 _FETCHES = ("SCRIPT_RREF_FETCH_CALL", "PYTHON_RREF_FETCH_CALL")

@@ -18,10 +18,10 @@ from torch.futures import Future
 from torch.nn.parameter import Parameter
 
 from . import agent as _agent
-from . import pickling
-from .calls import remote, rpc_async, rpc_sync
-from .rref import RRef
-from .rref_proxy import method_of
+from .calling import remote, rpc_async, rpc_sync
+from .messages import pickling
+from .references.proxy import method_of
+from .references.rref import RRef
 
 # What of a RemoteModule travels.
 _REMOTE_MODULE_PICKLED_ATTRIBUTES = (

@@ -17,8 +17,8 @@ from torch.futures import Future
 
 from . import agent as _agent
 from . import autograd
-from .calls import rpc_async
-from .rref import RRef
+from .calling import rpc_async
+from .references.rref import RRef
 from .worker_info import WorkerInfo
 
 # Optimizers of several trainers may have the same parameters, which only one can step at a time.

@@ -1,8 +1,8 @@
 """Settings of a worker: time-outs, threads, where to meet, device maps. The names are torch's.
 
 A device map says on which device of the callee a tensor of mine arrives; the answer goes the other way. Without one,
-devices keep their names (`cuda:1` to `cuda:1`); `devices.py` applies and checks them. `_transports` and `_channels` are
-taken and mean nothing here. `allow` is ours: what calls from others may name.
+devices keep their names (`cuda:1` to `cuda:1`); `device_maps` applies and checks them. `_transports` and `_channels`
+are taken and mean nothing here. `allow` is ours: what calls from others may name.
 """
 
 import numbers
@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from . import constants
-from .allowing import Allow, Allowed
-from .device_memory import DeviceMemory
+from .allow_list.allowing import Allow, Allowed
+from .devices.device_memory import DeviceMemory
 from .faults import Faults
 
 Device = int | str | torch.device

@@ -16,15 +16,16 @@ import torch
 
 from ..base.errors import WorkerLostError
 from ..links import Hub
-from ..links.drivers import Drivers
+from ..links.runner_threads import Drivers
 from . import agent as _agent
-from . import autograd, backend_registry, constants, early_errors, serving
-from .devices import check_here, check_there
-from .entrance import meeting_at
-from .group import Group
+from . import autograd, backend_registry, constants
+from .calls import early_errors, serving
+from .devices.device_maps import check_here, check_there
+from .membership.group import Group
 from .options import RpcBackendOptions, TensorPipeRpcBackendOptions
-from .references import References
-from .rendezvous import parse
+from .references.references import References
+from .rendezvous.addresses import parse
+from .rendezvous.entrance import meeting_at
 from .worker_info import WorkerInfo
 
 # How long to wait for the others when calls may take for ever.

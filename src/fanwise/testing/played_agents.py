@@ -19,10 +19,10 @@ from torch.futures import Future
 
 from ..base.errors import DeadlineExceeded, NotSendableError, WorkerLostError
 from ..rpc import agent as agents
-from ..rpc.envelopes import Envelopes
-from ..rpc.references import References
-from ..rpc.rref import RRef, done_with, result_of
-from ..rpc.serving import Later
+from ..rpc.calls.serving import Later
+from ..rpc.messages.serializer import Envelopes
+from ..rpc.references.references import References
+from ..rpc.references.rref import RRef, done_with, result_of
 from ..rpc.worker_info import WorkerInfo
 from .within import within
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from ..rpc.ref_orders import (
+from ..rpc.references.orders import (
     Answer,
     Batch,
     FailRefs,
@@ -27,7 +27,7 @@ from ..rpc.ref_orders import (
     Send,
     WorkerKey,
 )
-from ..rpc.refs import RefTable
+from ..rpc.references.table import RefTable
 from .sim import Address, Sim
 
 

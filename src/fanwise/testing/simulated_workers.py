@@ -18,7 +18,7 @@ from torch.futures import Future
 
 from ..base.errors import WorkerLostError
 from ..rpc.autograd.service import Header, Service
-from ..rpc.records import book_keeping
+from ..rpc.messages.records import book_keeping
 from ..rpc.worker_info import WorkerInfo
 
 

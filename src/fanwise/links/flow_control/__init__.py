@@ -1,0 +1,8 @@
+"""How many calls of a peer may be on their way, or wait, before they are taken up.
+
+    credits (quiet)  what may be sent, and what is granted
+    flow             the credit of one link, both ways, as frames say it
+    credit_calls     calls on credit: they wait, leave, and give back what was not used
+
+Answers and book-keeping cost nothing and are unknown here.
+"""

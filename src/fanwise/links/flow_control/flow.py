@@ -1,0 +1,98 @@
+"""The credit of one link, both ways, as a link uses it: `credits` decides, frames carry what it says.
+
+    caller   spend, overdraw, wait ... credited          callee   received, taken_up, wanted
+    both     close
+
+All is called with the link's lock held; what is to be sent is returned, and sent without it.
+"""
+
+import struct
+import threading
+import weakref
+
+from ...base.errors import WireError
+from .. import frames
+from ..asking import Reply
+from ..frames import Buffer
+from ..hub import Hub
+from .credits import WINDOW_MIN, Granting, Spending, share
+
+_CREDIT, _WANT = struct.Struct("<QQ"), struct.Struct("<Q")
+
+
+class Budget:
+    """How many links of one hub, so of a process, share what may wait here."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._num_links = 0
+        self.window = share(1)
+
+    def join(self, by: int) -> None:
+        """So many links more, or fewer."""
+        with self._lock:
+            self._num_links += by
+            self.window = share(self._num_links)
+
+
+class Flow:
+    """See the module. A turn is a `Reply` that somebody waits for."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._budget: Budget | None = None  # joined when the peer wants more than each link has
+        self._granting = Granting()
+        self._spending: Spending[Reply] = Spending()
+        self.spend, self.overdraw = self._spending.spend, self._spending.overdraw
+        self.give_up, self.refund = self._spending.give_up, self._spending.refund
+        self.withdraw = self._spending.withdraw
+        self.received, self.taken_up = self._granting.received, self._granting.taken_up
+
+    # -- the caller's side -----------------------------------------------------------------------------------------
+
+    def wait(self, turn: Reply, cost: int) -> tuple[list[Reply], list[Buffer]]:
+        """It waits for its turn. Whose turns these are now, maybe this one already; what to send."""
+        turns = self._spending.wait(turn, cost)
+        return turns, self.want() if self._spending.num_waiting == 1 else []
+
+    def want(self) -> list[Buffer]:
+        """What to send when others wait still, after some have got their turns."""
+        position = self._spending.wanted()
+        return [] if position is None else frames.encode(frames.WANT, 0, _WANT.pack(position))
+
+    def credited(self, head: Buffer) -> list[Reply]:
+        """CREDIT came. Whose turns these are now. Raises `WireError` when it cannot be true."""
+        try:
+            return self._spending.credit(*_CREDIT.unpack(head))
+        except (struct.error, ValueError) as error:
+            raise WireError(f"the peer gave credit that it cannot give: {error}.") from error
+
+    # -- the callee's side -----------------------------------------------------------------------------------------
+
+    @property
+    def _window(self) -> int:
+        return WINDOW_MIN if self._budget is None else self._budget.window
+
+    def tell(self) -> list[Buffer]:
+        """What to send when `taken_up` says so."""
+        return frames.encode(frames.CREDIT, 0, _CREDIT.pack(*self._granting.tell(self._window)))
+
+    def wanted(self, head: Buffer) -> list[Buffer]:
+        """WANT came. What to send. Raises `WireError`."""
+        if len(head) != _WANT.size:
+            raise WireError(f"a frame about credit has {len(head)} bytes, expected {_WANT.size}.")
+        if self._budget is None:
+            self._budget = _budgets.get(self._hub) or _budgets.setdefault(self._hub, Budget())
+            self._budget.join(1)
+        (position,) = _WANT.unpack(head)
+        return self.tell() if self._granting.wanted(position, self._window) else []
+
+    def close(self) -> list[Reply]:
+        """The link has ended: all who wait."""
+        budget, self._budget = self._budget, None
+        if budget is not None:
+            budget.join(-1)
+        return self._spending.lose()
+
+
+_budgets: "weakref.WeakKeyDictionary[Hub, Budget]" = weakref.WeakKeyDictionary()

@@ -1,0 +1,351 @@
+"""Links between hosts: listening on one TCP port, dialling it, and who may.
+
+    dialler                                                        listener
+      | ---- TCP ------------------------------------------------->  |  counted, and closed after 5 s
+      | <=== TLS 1.3: each shows a certificate of the secret, ===>   |  (`certificates`)
+      |      the dialler first                                       |
+      | <--- hello ----------------------- hello ----------------->  |  (`hello`)
+      | <--- frames ---------------------- frames ---------------->  |  (`tls`, `link`)
+
+Strangers, plain text, other secrets, recordings, and whoever connects and then says nothing are closed and counted in
+`listener.refused` (`acceptor`); they never reach a pickle and never raise in this process.
+Loads `ssl` and `cryptography`: import this where a link between hosts is made, not at the head of a file.
+"""
+
+import contextlib
+import errno
+import ipaddress
+import logging
+import os
+import select
+import socket
+import ssl
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+from ...base.errors import AuthenticationError, DeadlineExceeded, SecretError, WireError, WorkerLostError
+from ...base.version import VERSION
+from ..frames import Limits
+from ..hub import READ, WRITE, Hub
+from ..link import Link
+from ..peers import Peer
+from ..security.certificates import Identity, Side, is_server
+from ..security.hello import HELLO_SIZE, OtherProtocol, check_hello, hello
+from ..security.shared_secret import read_secret
+from .acceptor import Acceptor, Refusal, Refused
+from .tcp_sockets import address_of, is_loopback, open_listener, ports_of, set_options, text_of
+from .tcp_watch import TcpWatch
+from .tls import TlsStream, TlsWire
+from .wires import timeout_ms
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+# A step of a greeting takes up to a millisecond of arithmetic, during which no other greeting goes on.
+_ACCEPTED_A_TURN = 16
+SILENCE_S = 5.0
+_LEFTOVERS_BYTES = 1 << 16
+
+_REFUSED = "a connection of %s was refused as %s: %s. Do both sides hold the same secret, and one version of fanwise?"
+_CLOCK_FAULTS = {9: "is not valid yet", 10: "is no longer valid"}  # of X509_V_ERR_...
+_OTHER_CLOCK = ("ALERT_CERTIFICATE_EXPIRED", "ALERT_BAD_CERTIFICATE")  # what a listener says of those
+
+
+def identity_for(host: str, environ: Mapping[str, str] = os.environ) -> Identity | None:
+    """What to prove this process with at, or towards, `host`. None: no secret is set, and `host` is this host's own
+    loopback, where a Unix socket does without one.
+
+    Raises `SecretError` when there is none and `host` is another, or when it is too weak or readable by others. Blocks
+    while the system looks the name up.
+    """
+    secret = read_secret(environ)
+    if secret is not None:
+        return Identity(secret)
+    if is_loopback(host):
+        return None
+    raise SecretError(
+        f"{host!r} is more than this host's loopback, where others can connect, and there is no secret to know our own "
+        f"processes by.\n"
+        f"Make one with `fanwise secret --file PATH`, copy the file to every host (scp -p), and set\n"
+        f"FANWISE_SECRET_FILE=PATH for every process of the cluster."
+    )
+
+
+class TcpListener:
+    """Accepts links at `host`, one of this machine's own addresses, and the first free port of `port`.
+
+    `on_link(link)` runs on the hub's thread and must set `link.handler`.
+
+    Args:
+        port: a number, 0 for any free one, or a range like "29600-29700".
+        identity: of this process; diallers must have one of the same secret.
+        handshake_s: how long a dialler may take to prove itself.
+        silence_s: after so long without a sign of the peer's host, while it owes one, a link is lost (`tcp_watch`). A
+            process that reads nothing is not silent: its host answers for it.
+
+    Raises `ValueError` for an address that means all interfaces, `OSError` when no port is free or the address is not
+    this machine's.
+
+    Attributes:
+        host, port: where it listens.
+        refused: how many connections were closed, by reason.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        host: str,
+        port: int | str,
+        identity: Identity,
+        *,
+        on_link: Callable[[Link], None],
+        limits: Limits = Limits(),
+        handshake_s: float = 5.0,
+        silence_s: float = SILENCE_S,
+    ) -> None:
+        identity.context("listener")  # made now, not while somebody waits for it
+        listening = open_listener(host, ports_of(port))
+        self.host, self.port = address_of(listening.getsockname())
+        self._hub = hub
+        self._identity = identity
+        self._limits = limits
+        self._silence_s = silence_s
+        self._acceptor = Acceptor(
+            hub,
+            listening,
+            self._greet,
+            where=text_of((self.host, self.port)),
+            on_link=on_link,
+            handshake_s=handshake_s,
+            accepted_a_turn=_ACCEPTED_A_TURN,
+            reception=_reception(hub),
+            from_where=_network_of,
+        )
+        self.refused = self._acceptor.refused
+        hub.close_in_fork(self)
+
+    def _greet(self, connection: socket.socket, address: tuple[object, ...]) -> "_Greeting":
+        try:
+            set_options(connection, self._silence_s)
+            stream = _secured(connection, self._identity, "listener")
+        except OSError as error:  # gone already
+            raise Refused("half-open") from error
+        peer = text_of(address_of(address))
+        linked = partial(_linked, self._hub, stream, peer, self._limits, self._silence_s)
+        return _Greeting(stream, peer, self.refused, linked)
+
+    def close(self) -> None:
+        """Accept nothing more; the links stay. From the hub's thread, or when the hub stands. In a fork: nothing."""
+        self._acceptor.close()
+
+    def close_fork(self) -> None:
+        """In a forked child: close the copies of the descriptors."""
+        self._acceptor.close_fork()
+
+
+def _reception(hub: Hub) -> Hub:
+    """A hub for greetings only: who can reach the port can have this process do arithmetic, and calls must not wait."""
+    reception = Hub(clock=hub.clock, name="greetings")
+    reception.start()
+    return reception
+
+
+def _network_of(address: tuple[Any, ...]) -> str:  # Any: as the kernel has it
+    """What counts as one address: of IPv6 the first 64 bits, as one host has all of the others."""
+    host = ipaddress.ip_address(str(address[0]).partition("%")[0])
+    return str(host) if host.version == 4 else str(ipaddress.ip_network(f"{host}/64", strict=False))
+
+
+class _Greeting:
+    """A connection that has not proved itself yet. See `acceptor.Greeting`."""
+
+    def __init__(self, stream: TlsStream, peer: str, refused: Counter[Refusal], link: Callable[[], Link]) -> None:
+        self.link = link
+        self._stream = stream
+        self._peer = peer
+        self._refused = refused
+        self._proved = False
+        self._got = b""
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def step(self) -> int:
+        try:
+            self._go_on()
+        except ssl.SSLWantReadError:
+            return READ
+        except ssl.SSLWantWriteError:
+            return WRITE
+        except (OSError, WireError) as error:
+            why = _why(error)
+            # Who holds another secret is often one of ours, set up wrong. Once each kind: strangers must not fill logs.
+            first = why in ("not-authentic", "other-version") and not self._refused[why]
+            _log.log(logging.WARNING if first else logging.INFO, _REFUSED, self._peer, why, error)
+            raise Refused(why) from error
+        return 0
+
+    def _go_on(self) -> None:
+        """Returns when the greeting is done, raises when it must wait or has failed."""
+        if not self._proved:
+            self._stream.do_handshake()
+            self._proved = True
+            # A fresh socket's buffer takes these few bytes whole; if not, the peer is not one of ours.
+            self._stream.send(hello(VERSION))
+        while len(self._got) < HELLO_SIZE:
+            self._got += _received(self._stream, HELLO_SIZE - len(self._got))
+        check_hello(self._got, self._peer, VERSION)
+
+    def turn_away(self) -> None:
+        # What is unread when a socket closes makes the kernel throw away what was sent: the reason, for the dialler.
+        with contextlib.suppress(OSError):
+            self._stream.socket.recv(_LEFTOVERS_BYTES)
+        self._stream.close()
+
+    def close_fork(self) -> None:
+        self._stream.close()
+
+
+def _why(error: Exception) -> Refusal:
+    if isinstance(error, OtherProtocol):
+        return "other-version"
+    if isinstance(error, WireError):
+        return "malformed"
+    if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+        return "not-authentic"
+    return "half-open"
+
+
+def dial_tcp(
+    hub: Hub,
+    host: str,
+    port: int,
+    identity: Identity,
+    *,
+    within_s: float = 10.0,
+    limits: Limits = Limits(),
+    silence_s: float = SILENCE_S,
+) -> Link:
+    """Connect to the listener at `host` and `port`, blocking, and prove each other's secret. Then set `handler` and
+    call `open()`.
+
+    All addresses that `host` has are tried in turn, each for its share of the time. The system's look-up of the name
+    is not part of `within_s`. `silence_s` is as for the listener.
+
+    Raises `AuthenticationError` when one side does not accept the other's certificate, `WireError` when the listener is
+    of another version, `WorkerLostError` when nobody listens, the host does not answer or the listener closes the
+    connection, `DeadlineExceeded` when it is there and does not answer within `within_s` seconds.
+    """
+    hub.check_usable()
+    until_s = time.monotonic() + within_s
+    where = text_of((host, port))
+    try:
+        connection = _connect(host, port, until_s)
+        try:
+            set_options(connection, silence_s)
+            stream = _secured(connection, identity, "dialler")
+            _greet_listener(stream, where, until_s)
+            return _linked(hub, stream, where, limits, silence_s)
+        except BaseException:
+            connection.close()
+            raise
+    except TimeoutError as error:
+        raise DeadlineExceeded(f"the listener at {where} did not answer within {within_s} s.") from error
+    except ssl.SSLError as error:
+        raise _told(error, where) from error
+    except OSError as error:
+        raise WorkerLostError(f"nobody listens at {where}: {error}. It may have ended, or not begun yet.") from error
+
+
+def _linked(hub: Hub, stream: TlsStream, peer: str, limits: Limits, silence_s: float) -> Link:
+    """The link over a connection that has been greeted. Its host is watched."""
+    link = Link(hub, TlsWire(stream), peer=Peer(address=peer), limits=limits)
+    TcpWatch(hub, link, stream.socket, silence_s=silence_s).begin()
+    return link
+
+
+def _connect(host: str, port: int, until_s: float) -> socket.socket:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    for number, (family, kind, protocol, _, address) in enumerate(found):
+        connection = socket.socket(family, kind, protocol)
+        try:
+            connection.settimeout(_left_s(until_s) / (len(found) - number))
+            connection.connect(address)
+            return connection
+        except BaseException as error:
+            connection.close()
+            if number == len(found) - 1 and isinstance(error, TimeoutError):
+                raise OSError(errno.EHOSTUNREACH, "its host does not answer") from error
+            if number == len(found) - 1 or not isinstance(error, OSError):
+                raise
+    raise OSError(errno.EADDRNOTAVAIL, "it has no address")
+
+
+def _greet_listener(stream: TlsStream, where: str, until_s: float) -> None:
+    _until_done(stream, stream.do_handshake, until_s)
+    got = b""
+    try:
+        stream.seal(hello(VERSION))
+        _until_done(stream, stream.flush, until_s)
+        while len(got) < HELLO_SIZE:
+            got += _until_done(stream, partial(_received, stream, HELLO_SIZE - len(got)), until_s)
+    except (ConnectionError, ssl.SSLEOFError) as error:
+        raise WorkerLostError(f"the listener at {where} closed the connection: it did not accept us.") from error
+    check_hello(got, f"the listener at {where}", VERSION)
+
+
+def _until_done(stream: TlsStream, step: Callable[[], _T], until_s: float) -> _T:
+    """What `step` returns, when the socket has had what it wants. Blocks; raises TimeoutError."""
+    while True:
+        try:
+            return step()
+        except ssl.SSLWantReadError:
+            event = select.POLLIN
+        except ssl.SSLWantWriteError:
+            event = select.POLLOUT
+        poll = select.poll()
+        poll.register(stream, event)
+        if not poll.poll(timeout_ms(until_s - time.monotonic())):
+            raise TimeoutError
+
+
+def _told(error: ssl.SSLError, where: str) -> AuthenticationError | WorkerLostError:
+    """What a failed handshake means, as far as this side can know."""
+    reason = error.reason or str(error)
+    if isinstance(error, ssl.SSLEOFError):
+        return WorkerLostError(f"the listener at {where} closed the connection during the handshake.")
+    if isinstance(error, ssl.SSLCertVerificationError) and error.verify_code in _CLOCK_FAULTS:
+        return AuthenticationError(
+            f"the certificate of the listener at {where} {_CLOCK_FAULTS[error.verify_code]}.\n"
+            f"The clocks of the two hosts differ by more than a day: compare `date -u` on both."
+        )
+    if isinstance(error, ssl.SSLCertVerificationError) or "ALERT_UNKNOWN_CA" in reason:
+        return AuthenticationError(
+            f"the listener at {where} does not hold our secret ({getattr(error, 'verify_message', reason)}).\n"
+            f"Give all processes of the cluster the same FANWISE_SECRET or FANWISE_SECRET_FILE."
+        )
+    if any(text in reason for text in _OTHER_CLOCK):
+        return AuthenticationError(
+            f"the listener at {where} did not accept our certificate ({reason}).\n"
+            f"The clocks of the two hosts differ by more than a day: compare `date -u` on both."
+        )
+    return AuthenticationError(f"the listener at {where} does not speak our protocol, TLS 1.3 ({reason}).")
+
+
+def _secured(connection: socket.socket, identity: Identity, side: Side) -> TlsStream:
+    """The connection in TLS, before its handshake. `connection` is the stream's from now on."""
+    return TlsStream(connection, identity.context(side), server_side=is_server(side))
+
+
+def _received(stream: TlsStream, size: int) -> bytes:
+    data = stream.recv(size)
+    if not data:
+        raise ConnectionResetError(errno.ECONNRESET, "it was closed")
+    return data
+
+
+def _left_s(until_s: float) -> float:
+    return max(0.001, until_s - time.monotonic())

@@ -1,0 +1,271 @@
+"""Wires: what carries the bytes of a link. One small interface, two kinds here: in memory, and a connected socket.
+
+    read_into(view) -> n   bytes came; 0: nothing now; -1: the other end is closed
+    read_waiting(view)     the same, but blocks until something comes
+    write(parts) -> n      bytes were taken; 0: nothing now; -1: the other end is closed
+    wait_readable, wait_writable, wait_any(timeout_s)     block until there is something to do
+    holds_bytes()          whether it has bytes that polling does not show: then it must be read again
+    hang_up()              nothing more is sent or comes; wakes who waits; what has come already can still be read
+    close()                gives the descriptor back; only when nobody uses the wire any more
+
+Only what says so blocks. One thread at a time reads and waits for bytes, one at a time writes.
+It knows nothing of frames, and nothing of who is at the other end.
+A third one, over TLS between hosts, is in `tls`.
+"""
+
+import contextlib
+import os
+import select
+import socket
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from .spinning import GLANCE_S, Glances
+
+Buffer = bytes | bytearray | memoryview
+_PARTS_A_CALL = 64  # well under IOV_MAX
+_NOW = socket.MSG_DONTWAIT
+# User code may have restored SIGPIPE; a peer that is gone must not kill this process.
+_NOW_AND_QUIET = socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0)
+
+_INT = struct.Struct("i")
+_RIGHTS_SIZE = socket.CMSG_SPACE(16 * _INT.size)
+
+
+class Wire(Protocol):
+    """What a link asks of the thing that carries its bytes."""
+
+    def read_into(self, view: memoryview) -> int: ...
+    def read_waiting(self, view: memoryview) -> int: ...
+    def write(self, parts: Sequence[Buffer]) -> int: ...
+    def holds_bytes(self) -> bool:
+        """Whether bytes have come which polling `fileno()` does not show. Costs nothing; any thread may ask."""
+
+    def wait_readable(self, timeout_s: float | None) -> bool: ...
+    def wait_writable(self, timeout_s: float | None) -> bool: ...
+    def wait_any(self, timeout_s: float | None) -> bool: ...
+    def fileno(self) -> int:
+        """To be polled; -1 for a wire in memory, which tells of itself through `on_readable`."""
+
+    def on_readable(self, tell: Callable[[], None]) -> None: ...
+    def hang_up(self) -> None: ...
+    def close(self) -> None: ...
+
+
+def timeout_ms(timeout_s: float | None) -> int | None:
+    """For `poll`; rounded up, so that a wait does not end before its time."""
+    return None if timeout_s is None else max(0, int(timeout_s * 1000 + 0.999))
+
+
+class SocketWire:
+    """A connected stream socket. Owns it."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(True)  # each call says by a flag whether it may block
+        self._socket = connection
+        self._read_poll = select.poll()
+        self._read_poll.register(connection, select.POLLIN)
+        self._recv_into = connection.recv_into
+        self._recvmsg_into = connection.recvmsg_into
+        self._sendmsg = connection.sendmsg
+        self._send = connection.send
+        self._glances = Glances()
+        self._takes_descriptors = False
+        self._descriptors: deque[int] = deque()
+
+    def read_into(self, view: memoryview) -> int:
+        try:
+            if self._takes_descriptors:
+                return self._read_with_descriptors(view) or -1
+            return self._recv_into(view, 0, _NOW) or -1
+        except BlockingIOError:
+            return 0
+        except OSError:
+            return -1
+
+    def read_waiting(self, view: memoryview) -> int:
+        # Not a blocking recv: a thread asleep in one is also woken when the peer takes what we sent, for nothing.
+        if not self._glance():
+            self._read_poll.poll()
+        return self.read_into(view)
+
+    def _glance(self) -> bool:
+        """Whether something came in the moment that it is worth to stay awake for."""
+        if not self._glances.is_due():
+            return False
+        poll, give_way, now_s = self._read_poll.poll, os.sched_yield, time.perf_counter
+        until_s = now_s() + GLANCE_S
+        while not (seen := bool(poll(0))) and now_s() < until_s:
+            give_way()
+        self._glances.ended(seen=seen)
+        return seen
+
+    def write(self, parts: Sequence[Buffer]) -> int:
+        try:
+            if len(parts) == 1:
+                return self._send(parts[0], _NOW_AND_QUIET)
+            return self._sendmsg(parts[:_PARTS_A_CALL], (), _NOW_AND_QUIET)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            return -1
+
+    # -- descriptors (Unix sockets) --------------------------------------------------------------------------------
+
+    def take_descriptors(self) -> None:
+        """From now on keep those that come. Before, the kernel drops them: reading without them is cheaper."""
+        self._takes_descriptors = True
+
+    def next_descriptor(self) -> int:
+        """The first that came and was not asked for yet, from now on the caller's; -1: there is none."""
+        return self._descriptors.popleft() if self._descriptors else -1
+
+    @property
+    def has_descriptors(self) -> bool:
+        return bool(self._descriptors)
+
+    def write_with_descriptor(self, part: Buffer, fd: int) -> int:
+        """As `write`; the descriptor goes with the first byte. It stays the caller's."""
+        try:
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _INT.pack(fd))]
+            return self._sendmsg([part], rights, _NOW_AND_QUIET)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            return -1
+
+    def _read_with_descriptors(self, view: memoryview) -> int:
+        size, rights, _, _ = self._recvmsg_into([view], _RIGHTS_SIZE, _NOW | socket.MSG_CMSG_CLOEXEC)
+        for level, kind, data in rights:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                self._descriptors += [fd for (fd,) in _INT.iter_unpack(data[: len(data) // _INT.size * _INT.size])]
+        return size
+
+    # -- waiting ---------------------------------------------------------------------------------------------------
+
+    def holds_bytes(self) -> bool:
+        return False
+
+    def wait_readable(self, timeout_s: float | None) -> bool:
+        return self._glance() or bool(self._read_poll.poll(timeout_ms(timeout_s)))
+
+    def wait_writable(self, timeout_s: float | None) -> bool:
+        return self._wait(select.POLLOUT, timeout_s)
+
+    def wait_any(self, timeout_s: float | None) -> bool:
+        return self._wait(select.POLLIN | select.POLLOUT, timeout_s)
+
+    def _wait(self, events: int, timeout_s: float | None) -> bool:
+        # Rare, and a poll object serves one thread at a time: so a new one.
+        poll = select.poll()
+        try:
+            poll.register(self._socket, events)
+        except ValueError:
+            return True  # closed by now; the next step finds that
+        return bool(poll.poll(timeout_ms(timeout_s)))
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def on_readable(self, tell: Callable[[], None]) -> None:
+        """A socket is polled; nothing to do."""
+
+    def hang_up(self) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.close()
+        while self._descriptors:
+            os.close(self._descriptors.popleft())
+
+
+class MemoryWire:
+    """One end of a pair in memory, for tests and for one process talking to itself. Takes all it is given."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._inbox: deque[memoryview] = deque()
+        self._closed = False
+        self._peer: MemoryWire | None = None
+        self._tell: Callable[[], None] | None = None
+
+    @staticmethod
+    def pair() -> "tuple[MemoryWire, MemoryWire]":
+        """Two ends; what is written into one is read from the other."""
+        a, b = MemoryWire(), MemoryWire()
+        a._peer, b._peer = b, a
+        return a, b
+
+    @property
+    def _is_over(self) -> bool:
+        return self._closed or self._peer is None or self._peer._closed
+
+    def read_into(self, view: memoryview) -> int:
+        with self._changed:
+            if not self._inbox:
+                return -1 if self._is_over else 0
+            data = self._inbox[0]
+            size = min(len(data), len(view))
+            view[:size] = data[:size]
+            if size < len(data):
+                self._inbox[0] = data[size:]
+            else:
+                self._inbox.popleft()
+            return size
+
+    def read_waiting(self, view: memoryview) -> int:
+        self.wait_readable(None)
+        return self.read_into(view)
+
+    def write(self, parts: Sequence[Buffer]) -> int:
+        if self._is_over:
+            return -1
+        data = b"".join(parts)
+        assert self._peer is not None, "else it is over"
+        self._peer._take(data)
+        return len(data)
+
+    def _take(self, data: bytes) -> None:
+        with self._changed:
+            if data:
+                self._inbox.append(memoryview(data))
+            self._changed.notify_all()
+        if self._tell is not None:
+            self._tell()
+
+    def holds_bytes(self) -> bool:
+        return False  # it has no descriptor, and is read to the end
+
+    def wait_readable(self, timeout_s: float | None) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: bool(self._inbox) or self._is_over, timeout_s)
+
+    def wait_writable(self, timeout_s: float | None) -> bool:
+        return True
+
+    def wait_any(self, timeout_s: float | None) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return -1
+
+    def on_readable(self, tell: Callable[[], None]) -> None:
+        self._tell = tell
+        if self._inbox or self._is_over:
+            tell()
+
+    def hang_up(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._take(b"")
+            if self._peer is not None:
+                self._peer._take(b"")
+
+    def close(self) -> None:
+        self.hang_up()

@@ -1,0 +1,175 @@
+"""`rpc_sync`, `rpc_async`, `remote`: run a function on another worker, and what a program asks about its worker.
+
+    rpc_sync   wait for the result           rpc_async   a future of it           remote   a reference; the value stays
+
+`to` is a name, a rank or a `WorkerInfo`. Times are seconds: -1 the group's default, 0 without a limit. What a function
+raises is raised by the caller in its own type, with the remote traceback as a note.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from torch.futures import Future
+
+from ..base.errors import WorkerLostError
+from . import agent as _agent
+from .calls import early_errors
+from .constants import UNSET_RPC_TIMEOUT
+from .references.rref import RRef
+from .worker_info import WorkerInfo
+
+To = str | int | WorkerInfo
+Args = Sequence[Any] | None  # Any: the user's
+Kwargs = Mapping[str, Any] | None  # Any: the user's
+
+
+class _ThisThread(threading.local):
+    """Futures that `wait_all` collects; absent outside of it."""
+
+    future_list: "list[Future[Any]]"  # Any: the user's
+
+
+thread_local_var = _ThisThread()
+
+
+def _checked(to: To, function: object, args: Args, kwargs: Kwargs) -> tuple[_agent.Agent, WorkerInfo]:
+    agent = _agent.current()
+    if not callable(function):
+        raise TypeError(f"function should be callable, got {function!r} of type {type(function).__name__}.")
+    if args is not None and type(args) is not tuple:
+        _check_args(function, args)
+    if kwargs and not isinstance(kwargs, Mapping):
+        raise TypeError(f"kwargs must be a dict, from the names of arguments to their values; got {kwargs!r}.")
+    return agent, agent.worker(to)
+
+
+def _check_args(function: object, args: object) -> None:
+    """A text or a tensor could be taken apart too; but it was meant as the only argument."""
+    if not isinstance(args, Sequence) or isinstance(args, (str, bytes)):
+        raise TypeError(
+            f"args must be a tuple or a list with the arguments of {getattr(function, '__qualname__', function)}, "
+            f"got one {type(args).__name__}. One argument needs a comma:\n"
+            f"  wrong:  args=(x)\n"
+            f"  right:  args=(x,)"
+        )
+
+
+def rpc_sync(
+    to: To,
+    func: Callable[..., Any],  # Any: the user's
+    args: Args = None,
+    kwargs: Kwargs = None,
+    timeout: float = UNSET_RPC_TIMEOUT,
+) -> Any:  # Any: what func returns
+    """Run `func(*args, **kwargs)` on worker `to`, wait, and return its result.
+
+    Args:
+        to: name, rank or `WorkerInfo`.
+        func: found there by its module and name; builtin operators such as `torch.add` too.
+        args, kwargs: travel by value; tensors with their gradient's history inside `autograd.context()`.
+        timeout: seconds; -1 the default, 0 without a limit; any other number below 0 is over at once. The function
+            itself is not interrupted.
+
+    Raises:
+        What `func` raised, in its own type. DeadlineExceeded (a RuntimeError): not answered in time. WorkerLostError
+        (a RuntimeError): `to` died or left. NotSendableError: something cannot be pickled; names it.
+
+    >>> rpc_sync("worker1", torch.add, args=(torch.ones(2), 3))
+    tensor([4., 4.])
+    """
+    agent, info = _checked(to, func, args, kwargs)
+    return agent.call_sync(info, func, args or (), dict(kwargs) if kwargs else {}, timeout_s=timeout)
+
+
+def rpc_async(
+    to: To,
+    func: Callable[..., Any],  # Any: the user's
+    args: Args = None,
+    kwargs: Kwargs = None,
+    timeout: float = UNSET_RPC_TIMEOUT,
+) -> "Future[Any]":  # Any: what func returns
+    """As `rpc_sync`, but returns a `torch.futures.Future` at once.
+
+    Arguments may be changed as soon as this returns. Do not wait for the future after `shutdown()`.
+
+    >>> rpc_async("worker1", min, args=(1, 2)).wait()
+    1
+    """
+    agent, info = _checked(to, func, args, kwargs)
+    try:
+        future: Future[Any] = agent.call(info, func, args or (), dict(kwargs) if kwargs else {}, timeout_s=timeout)
+    except WorkerLostError as error:
+        future = Future()
+        future.set_exception(error)
+    collected = getattr(thread_local_var, "future_list", None)
+    if collected is not None:
+        collected.append(future)
+    return future
+
+
+def remote(
+    to: To,
+    func: Callable[..., Any],  # Any: the user's
+    args: Args = None,
+    kwargs: Kwargs = None,
+    timeout: float = UNSET_RPC_TIMEOUT,
+) -> RRef[Any]:  # Any: what func returns
+    """Run `func` on `to` and leave the value there; return a reference to it at once.
+
+    The value lives as long as anybody holds a reference. If `func` raises, or `timeout` passes, the next use of the
+    reference raises that.
+
+    >>> remote("worker1", torch.add, args=(torch.ones(2), 1)).to_here()
+    tensor([2., 2.])
+    """
+    agent, info = _checked(to, func, args, kwargs)
+    return agent.references.remote(info, func, args or (), dict(kwargs) if kwargs else {}, timeout_s=timeout)
+
+
+@contextlib.contextmanager
+def wait_all() -> Iterator[None]:
+    """Collect the futures that `rpc_async` returns on this thread, and wait for all of them at the end."""
+    thread_local_var.future_list = []
+    try:
+        yield
+    finally:
+        try:
+            early_errors.wait_all(thread_local_var.future_list)
+        finally:
+            del thread_local_var.future_list
+
+
+def waiting() -> AbstractContextManager[None]:
+    """Around a wait for something that another call does here, inside a function that was called from elsewhere.
+
+    Of these functions `num_worker_threads` run at a time. One that waits for a call or a future lends its place
+    meanwhile; of other waits, as for a lock or a `threading.Event`, nothing can know. If as many wait so as there are
+    places, and what they wait for is done by a call, that call never begins. Does nothing on other threads.
+
+    >>> done = threading.Event()
+    >>> rpc_async("worker0", done.set)  # doctest: +SKIP
+    >>> with waiting():
+    ...     done.wait()  # doctest: +SKIP
+    """
+    return _agent.waiting()
+
+
+def get_worker_info(worker_name: "str | int | None" = None) -> WorkerInfo:
+    """This worker, or the one of this name. RuntimeError for an unknown name, with the known ones."""
+    agent = _agent.current()
+    return agent.info if worker_name is None else agent.worker(worker_name)
+
+
+def get_rpc_timeout() -> float:
+    """Seconds that a call may take when it says nothing else; 0: without a limit."""
+    return _agent.current().timeout_s
+
+
+def set_rpc_timeout(rpc_timeout: float) -> None:
+    """Set the default for calls that begin from now on; in seconds, 0 for no limit."""
+    if not rpc_timeout >= 0:
+        raise ValueError(f"the timeout must be at least 0 seconds, got {rpc_timeout!r}")
+    _agent.current().timeout_s = float(rpc_timeout)

@@ -1,0 +1,122 @@
+"""The future of a call that waits for its link: the call is closed already, and leaves when there is one.
+
+    made --> send(link) --> a `CallFuture`, which this one follows
+        +--> fail(error)    no link could be made, or not in time: what was closed is taken back
+
+What was closed is kept as copies: the caller may change its arrays at once. Who waits for this future wakes when the
+call has left, and then reads its own answer; user code runs there or outside the reading threads, as with `CallFuture`.
+"""
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+from torch.futures import Future
+
+from ...base.errors import FanwiseError
+from ...links import Link, NeverSent
+from ...links.flow_control.credits import cost_of
+from ..messages.messages import Sealed
+from ..references.proxy import hand_on
+from ..worker_info import WorkerInfo
+from .call_future import CallFuture, failed, not_sent
+from .outcomes import raise_afresh, wait_for_event
+
+if TYPE_CHECKING:
+    from ..agent import Agent
+
+
+class QueuedCall(Future[Any]):  # Any: what the function returns
+    """See the module. Made by `Agent.call`; `routes.Routes` sends it or lets it fail, once.
+
+    Args:
+        sealed: the call.
+        now_s: the hub's clock.
+        limit_s: seconds that it may take, waiting for the link included; None: any.
+    """
+
+    def __init__(
+        self, agent: "Agent", sealed: Sealed, to: WorkerInfo, *, now_s: Callable[[], float], limit_s: float | None
+    ) -> None:
+        super().__init__()
+        self.due_s = None if limit_s is None else now_s() + limit_s
+        self._now_s = now_s
+        self._agent = agent
+        self._sealed = sealed._replace(buffers=[memoryview(bytes(buffer)) for buffer in sealed.buffers])
+        self.num_bytes = cost_of(sealed.head, sealed.buffers)
+        self._to = to
+        self._limit_s = limit_s
+        self._decided = threading.Event()
+        self._inner: CallFuture | None = None
+        self._error: Exception | None = None
+        self._unfinished = [True]
+
+    @property
+    def has_left(self) -> bool:
+        """Whether it comes to the other worker, or that is lost."""
+        return self._inner is not None
+
+    def send(self, link: Link) -> None:
+        """The link is there: leave."""
+        left_s = None if self.due_s is None else max(0.0, self.due_s - self._now_s())
+        try:
+            if (self._sealed.carries or self._sealed.loans) and not self._agent.is_leaving(self._sealed, link):
+                raise NeverSent("the link has just ended")
+            reply = link.on_credit.call(
+                cast(str, self._sealed), deadline_s=left_s, waiting=self._agent.waiting, overdraws=True
+            )  # `dumps` knows it
+        except NeverSent:
+            self.fail(not_sent(self._to))
+            return
+        except FanwiseError as error:
+            self.fail(error)
+            return
+        self._inner = inner = CallFuture(self._agent, reply, self._to, self._limit_s)
+        self._decided.set()
+        self._agent.answer(partial(inner.add_done_callback, self._finish))  # it may be done: callbacks are the user's
+
+    def fail(self, error: FanwiseError) -> None:
+        """There will be no link."""
+        self._error = failed(error, self._to, self._limit_s, closed=self._agent.is_closed).with_traceback(None)
+        self._decided.set()
+        self._agent.answer(self._finish)
+
+    def _finish(self, inner: "Future[Any] | None" = None) -> None:  # Any: as this
+        """Become as the call that left, or fail."""
+        try:
+            self._unfinished.pop()
+        except IndexError:
+            return  # another thread does, or did
+        if inner is not None:
+            hand_on(self, inner)
+            return
+        assert self._error is not None, "set before it was decided"
+        try:
+            self._agent.envelopes.take_back(self._sealed, self._to.id)
+        finally:
+            self.set_exception(self._error)
+
+    def wait(self) -> Any:  # Any: what the function returned
+        """Block until the call is answered. Raises as `CallFuture.wait` does."""
+        if not self.done():
+            with self._agent.waiting():
+                wait_for_event(self._decided)
+                self._wait_on()
+        try:
+            return super().wait()
+        except Exception as error:
+            found = error.with_traceback(None)
+        raise_afresh(found)
+
+    def _wait_on(self) -> None:
+        """It has left, or never will."""
+        if self._inner is None:
+            self._finish()
+            return
+        try:
+            self._inner.wait()
+        except Exception:
+            if not self._inner.done():  # this thread must not wait
+                raise
+        self._finish(self._inner)

@@ -1,0 +1,403 @@
+"""Calls that others make of this worker: opened, run and answered outside the threads that read.
+
+    request --outside--> open, wait for references, run --+--> value            --> seal, answer
+                                                          +--> Future           --> when it is done   (async_execution)
+                                                          +--> coroutine        --> on the loop of this worker, then so
+                                                          +--> exception        --> answered as such
+
+A function that raises is logged here and raised there. Knows no link but the one it answers.
+"""
+
+import asyncio
+import contextlib
+import logging
+import pickle
+import threading
+import traceback
+from collections.abc import Callable, Coroutine
+from functools import partial
+from types import CoroutineType
+from typing import Any
+
+import torch
+from torch.futures import Future
+
+from ...base.errors import ClosedError, FanwiseError, LinkLostError, NotSendableError, RemoteError, WorkerLostError
+from ...links import Link, Request
+from ...links.runner_threads import Drivers
+from ..faults import Faults
+from ..messages.messages import Sealed
+from ..messages.metadata import Context, Created
+from ..messages.pickling import is_of_future, too_deep
+from ..messages.serializer import Envelopes, Opened
+from ..worker_info import WorkerInfo
+
+_log = logging.getLogger("fanwise.rpc")
+
+_CANCEL_S = 1.0
+
+
+class Server:
+    """See the module."""
+
+    def __init__(
+        self,
+        envelopes: Envelopes,
+        drivers: Drivers,
+        *,
+        faults: Faults | None = None,
+        later: Callable[[float, Callable[[], None]], object] | None = None,
+    ) -> None:
+        self.num_open = 0
+        self.num_begun = 0
+        # What runs a call whose value stays here: (caller, what it sent along, run) -> the answer. The references'.
+        self.keep: Callable[[WorkerInfo, Created, Callable[[], Any], Link], Any] | None = None  # Any: the user's
+        # Notes by which link the references and loans of an answer leave; False: that has ended.
+        self.is_leaving: Callable[[Sealed, Link], bool] = lambda sealed, link: True
+        # References among the arguments must be confirmed before the function runs: a future, or None when they are.
+        self.confirmed: Callable[[], Future[Any] | None] = lambda: None  # Any: nothing
+        self._faults = faults
+        self._later = later
+        self._envelopes = envelopes
+        self._drivers = drivers
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._looping: threading.Thread | None = None
+        self._coming: set[int] = set()  # calls that are here and have not begun
+        self._waiting: list[tuple[set[int], Future[None]]] = []
+
+    def serve(self, sender: WorkerInfo, request: Request) -> None:
+        """A call came in. On a reading thread."""
+        with self._lock:
+            self.num_open += 1
+            self.num_begun += 1
+            ticket = self.num_begun
+        self._coming.add(ticket)
+        self._drivers.call(_Call(self, sender, request, ticket))
+
+    def _run(self, call: "_Call", opened: Opened) -> None:
+        """Run a call that was opened, when all that it needs is there."""
+        waits = self.confirmed() if opened.has_references else None
+        if self._faults is not None and self._later is not None:
+            delay_s = self._faults.delay_s(opened.value[0], is_remote=opened.remote is not None)
+            self._later(delay_s, lambda: self._run_when(waits, call, opened))
+        else:
+            self._run_when(waits, call, opened)
+
+    def _run_when(self, waits: "Future[Any] | None", call: "_Call", opened: Opened) -> None:  # Any: nothing
+        if waits is not None:
+            waits.add_done_callback(lambda _: self._drivers.call(partial(call.run, opened)))
+        elif self._faults is not None:
+            self._drivers.call(partial(call.run, opened))
+        else:
+            call.run(opened)
+
+    def has_begun(self, ticket: int) -> None:
+        """The function of a call is about to run, or never will."""
+        self._coming.discard(ticket)
+        if self._waiting:
+            self._tell_who_waits()
+
+    def earlier_have_begun(self) -> "Future[None] | None":
+        """Done when all calls that are here by now have begun; None: they have.
+
+        Calls that came one after another run on several threads, so one that uses what another makes may overtake it.
+        """
+        earlier = set(self._coming)
+        if not earlier:
+            return None
+        future: Future[None] = Future()
+        with self._lock:
+            self._waiting.append((earlier, future))
+        self._tell_who_waits()
+        return future
+
+    def _tell_who_waits(self) -> None:
+        with self._lock:
+            for earlier, _ in self._waiting:
+                earlier &= self._coming
+            ready = [future for earlier, future in self._waiting if not earlier]
+            self._waiting = [waiting for waiting in self._waiting if waiting[0]]
+        for future in ready:
+            future.set_result(None)
+
+    def ended(self) -> None:
+        """A call was answered."""
+        with self._lock:
+            self.num_open -= 1
+
+    def on_loop(self, coroutine: Coroutine[Any, Any, Any]) -> "Future[Any]":  # Any: the user's
+        """Run a coroutine on the loop of this worker."""
+        future: Future[Any] = Future()
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._looping = threading.Thread(
+                    target=_run_loop, args=(self._loop,), name="fanwise-asyncio", daemon=True
+                )
+                self._looping.start()
+        asyncio.run_coroutine_threadsafe(_into(future, coroutine), self._loop)
+        return future
+
+    def close(self) -> None:
+        """End the loop; what runs there is cancelled, and waited for only a moment. A second call does nothing."""
+        looping, self._looping = self._looping, None
+        if self._loop is not None and looping is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            if looping is not threading.current_thread():
+                looping.join(_CANCEL_S)
+
+
+_NOT_FOUND = (
+    "Default RPC pickler does not serialize function code. Ensure that UDFs are defined on both caller and callee "
+    "modules."
+)
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """The thread of the coroutines, until the loop is stopped."""
+    loop.run_forever()
+    loop.run_until_complete(_end(asyncio.all_tasks(loop)))
+    loop.close()
+
+
+async def _end(tasks: set[asyncio.Task[Any]]) -> None:  # Any: the user's
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _into(future: "Future[Any]", coroutine: Coroutine[Any, Any, Any]) -> None:  # Any: the user's
+    try:
+        future.set_result(await coroutine)
+    except BaseException as error:  # cancelled too; whatever it is, the loop goes on
+        future.set_exception(_harmless(error))
+
+
+class _Call:
+    """One call on its way from request to answer."""
+
+    __slots__ = ("_header", "_name", "_request", "_sender", "_server", "_ticket")
+
+    def __init__(self, server: Server, sender: WorkerInfo, request: Request, ticket: int) -> None:
+        self._server = server
+        self._ticket = ticket
+        self._sender = sender
+        self._request = request
+        self._header: Context | None = None
+        self._name = ""
+
+    def __call__(self) -> None:
+        """Open it, and run it. The job that a driver is given."""
+        if self._request.when_answers_leave(self._again):
+            return
+        try:
+            opened = self._server._envelopes.open(self._request.method, self._sender.id, self._request.link)  # type: ignore[arg-type]  # Sealed
+        except AttributeError as error:
+            self.fail(RuntimeError(f"{error}. {_NOT_FOUND}"))
+        except BaseException as error:
+            self.fail(error)
+        else:
+            if opened.has_references or self._server._faults is not None:
+                self._server._run(self, opened)
+            else:
+                self.run(opened)
+
+    def _again(self) -> None:
+        self._server._drivers.call(self)
+
+    def run(self, opened: Opened) -> None:
+        """Run the function and answer, now or when its future is done."""
+        function, args, kwargs = opened.value
+        self._header = opened.autograd
+        self._name = getattr(function, "__qualname__", "") or getattr(function, "__name__", type(function).__qualname__)
+        try:
+            if opened.remote is None:
+                value = self._begin(function, args, kwargs)
+            else:
+                keep = self._server.keep
+                assert keep is not None, "whoever sends this along has set it"
+                value = keep(
+                    self._sender, opened.remote, partial(self._begin, function, args, kwargs), self._request.link
+                )
+            if type(value) is Later:
+                value.future.add_done_callback(self._done)
+                return
+        except BaseException as error:
+            self.fail(error)
+            return
+        self._answer(value)
+
+    def _begin(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:  # Any: the user's
+        """What the function returns; a future in its place when it is not done yet."""
+        server = self._server
+        server._coming.discard(self._ticket)  # as `has_begun`
+        if server._waiting:
+            server._tell_who_waits()
+        self._request.taken_up()
+        try:
+            if self._header is None:
+                value = function(*args, **kwargs)
+                if type(value) is CoroutineType or hasattr(function, "_wrapped_async_rpc_function"):
+                    return self._outcome(function, value)
+                return value
+            with self._server._envelopes.entered(self._header):
+                return self._outcome(function, function(*args, **kwargs))
+        except BaseException as error:
+            raise _harmless(error)  # noqa: B904  # the same one, or from it
+
+    def _outcome(self, function: Callable[..., Any], value: Any) -> Any:  # Any: the user's
+        if hasattr(function, "_wrapped_async_rpc_function"):
+            if not isinstance(value, torch._C.Future):
+                raise RuntimeError(
+                    "Functions decorated with @rpc.async_function must return a torch.futures.Future object, "
+                    f"but {getattr(function, '__qualname__', function)} returned {type(value).__name__}."
+                )
+            return Later(value)
+        if type(value) is CoroutineType:
+            return Later(self._server.on_loop(value))
+        return value
+
+    def _done(self, future: "Future[Any]") -> None:  # Any: the user's
+        try:
+            value = future.value()
+        except Exception as error:
+            self.fail(error)
+            return
+        self._answer(value)
+
+    def _answer(self, value: object) -> None:
+        server = self._server
+        try:
+            if self._header is None:
+                sealed = server._envelopes.seal(value, self._sender.id)
+            else:
+                with server._envelopes.entered(self._header):
+                    sealed = server._envelopes.seal(value, self._sender.id)
+        except BaseException as error:
+            self.fail(_about_result(error, value, self._name))
+            return
+        with server._lock:  # as `ended`
+            server.num_open -= 1
+        try:
+            if (sealed.carries or sealed.loans) and not server.is_leaving(sealed, self._request.link):
+                server._envelopes.take_back(sealed, self._sender.id)  # nobody will read it
+            else:
+                self._request.answer(sealed)
+        except FanwiseError:
+            pass  # the caller is gone
+
+    def fail(self, error: BaseException) -> None:
+        """The call raises `error` at its caller."""
+        self._server.has_begun(self._ticket)
+        self._server.ended()
+        # As text: a record that somebody keeps would keep the function's frames, and the references in them.
+        told = f"{type(error).__name__}: {error}" if isinstance(error, _ENDINGS) else _traceback(error)
+        _log.error("%s by worker %s failed\n%s", self._request.method, self._sender.name, told)
+        try:
+            self._request.fail(_that_can_be_raised_there(error))
+        except FanwiseError:
+            pass  # the caller is gone
+        except BaseException as broken:  # by the error's own type; the caller would wait for ever
+            with contextlib.suppress(FanwiseError):
+                self._request.fail(_instead_of(error, broken))
+
+
+# Somebody else has ended: where that was noticed tells nothing.
+_ENDINGS = (WorkerLostError, LinkLostError, ClosedError, KeyboardInterrupt)
+
+
+def _about_result(error: BaseException, value: object, name: str) -> BaseException:
+    """The error to answer with when a result cannot be pickled: its own when it says all, else one that names that."""
+    if is_of_future(error):
+        return RuntimeError(
+            f"{error}: what {name} returned is one, or holds one.\n"
+            f"Return its value, future.wait(), or mark the function with rpc.functions.async_execution: then the call "
+            f"is answered when the future is done. Of a proxy's methods send those of rref.rpc_sync()."
+        )
+    is_known = isinstance(error, (TypeError, AttributeError, RecursionError, pickle.PicklingError))
+    if not is_known or isinstance(error, FanwiseError):
+        return error
+    why = too_deep() if isinstance(error, RecursionError) else f"{type(error).__name__}: {error}"
+    told = NotSendableError(
+        f"what {name} returned (a {type(value).__module__}.{type(value).__qualname__}) cannot be sent: {why}\n"
+        f"Return plain values or tensors; or leave it where it is, with rpc.remote, and call its methods there."
+    )
+    told.__cause__ = error
+    return told
+
+
+def _traceback(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error)).rstrip()
+
+
+def _harmless(error: BaseException) -> Exception:
+    """The error; in the place of one that would end the program that it reaches, such as SystemExit, its text."""
+    if isinstance(error, Exception):
+        return error
+    text = RemoteError(f"the function raised {type(error).__name__}: {error}")
+    text.__cause__ = error
+    return text
+
+
+def _that_can_be_raised_there(error: BaseException) -> BaseException:
+    """The error, or one that holds its text when the caller could not make it again from its arguments."""
+    error = _harmless(error)
+    if isinstance(error, torch.jit.Error):  # not of our making; torch's own calls raise a RuntimeError too
+        return RuntimeError(str(error))
+    why = _why_not_again(error)
+    if why is None:
+        return error
+    in_text = _in_text(error)
+    if in_text is not None:
+        return in_text
+    text = _traceback(error)
+    return RuntimeError(
+        f"Failed to create original exception type {type(error).__qualname__}. Error msg was {why}. "
+        f"Original exception on remote side was {text}"
+    )
+
+
+def _why_not_again(error: object) -> object:
+    """Why an error or an argument of one cannot be made again from its pickle; None: it can be."""
+    try:
+        again = pickle.loads(pickle.dumps(error))
+    except BaseException as broken:
+        return broken
+    return None if type(again) is type(error) else f"it came back as a {type(again).__name__}"
+
+
+def _in_text(error: Exception) -> Exception | None:
+    """The error with the text of those arguments that cannot travel; None: that is none either.
+
+    Such as a reference: it travels in calls and answers only, where its owner learns of it.
+    """
+    args = [arg if _why_not_again(arg) is None else repr(arg) for arg in error.args]
+    if not any(now is not before for now, before in zip(args, error.args, strict=True)):
+        return None
+    try:
+        again = type(error)(*args)
+        if _why_not_again(again) is not None:
+            return None
+    except Exception:
+        return None
+    again.add_note(
+        "Some of its arguments came as text, as they cannot travel with an error. A reference travels in a result."
+    )
+    return again.with_traceback(error.__traceback__)
+
+
+def _instead_of(error: BaseException, broken: BaseException) -> RemoteError:
+    return RemoteError(
+        f"the function raised {type(error).__name__}, which could not be sent: its text or its pickling raised "
+        f"{type(broken).__name__}.\n{_traceback(error)}"
+    )
+
+
+class Later:
+    """The value of a call comes when this future is done."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, future: Any) -> None:  # Any: a torch future, also as torch's C++ code makes them
+        self.future = future

@@ -1,0 +1,400 @@
+"""Tensors in a device's memory, between workers of one host: lent, not copied through main memory.
+
+    sender                                                    receiver
+      seal: a copy there, kept; its handle in the message -->   opened where it is known, copied to where it shall be
+      lets go of the copy                                 <--   RETURNED: the copies are made
+      the bytes, through main memory, and remembers       <--   STAGED, please: that handle cannot be opened
+
+The receiver copies, for what it keeps must not end with the sender, and must not hold the sender's memory. The sender
+copies, for what is sent may be changed as soon as the call returns. Which tensors go this way, and who has which loan,
+is decided in `loans`. The first message to a worker goes through main memory: it asks what that sees (`Sight`).
+
+A loan ends when its message was opened; when nobody opened it (a late answer), noticed by the end of its `Claim`, in a
+garbage collection too, so that only appends to a deque; when it never left; when its holder is lost or has left.
+A graceful shutdown waits for all loans.
+"""
+
+import logging
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch.futures import Future
+
+from ...base.errors import LinkLostError, WireError, WorkerLostError
+from ...links import Hub
+from ...links.hub import Alarm
+from ...links.plain import Plain
+from ..calls.outcomes import error_of, result_of
+from ..membership.members import Member
+from ..references.orders import WorkerKey
+from ..worker_info import WorkerInfo
+from .device_memory import DeviceMemory, Handle
+from .loans import NOT_KNOWN, Facts, Loans, Sight, why_staged
+
+if TYPE_CHECKING:
+    from ..agent import Agent
+
+_log = logging.getLogger("fanwise.rpc")
+
+# How often to look for messages that ended unopened, while there are any.
+_LOOK_S = 0.5
+# What opening a handle raises when it cannot be.
+_CANNOT = (RuntimeError, OSError, LookupError)
+_plain = Plain()  # what a message says of a loan; the handle is made of plain values
+
+SIGHT, RETURNED, STAGED, HELD = "loans.sight", "loans.returned", "loans.staged", "loans.held"
+
+
+class _Loan(NamedTuple):
+    copy: torch.Tensor
+    handle: Handle
+    uuid: str
+
+
+class Lending:
+    """What one worker lends and borrows. `memory` may be replaced before the first message."""
+
+    def __init__(self, agent: "Agent", hub: Hub, memory: DeviceMemory) -> None:
+        self.memory = memory
+        self._agent = agent
+        self._hub = hub
+        self._lock = threading.Lock()
+        self._loans: Loans[_Loan] = Loans()
+        self._sights: dict[WorkerKey, Sight | None] = {}
+        self._refused: set[tuple[WorkerKey | None, str]] = set()  # (to whom, device); to nobody: None
+        self._unopened: deque[tuple[WorkerKey, tuple[int, ...]]] = deque()
+        self._claims: weakref.WeakSet[Claim] = weakref.WeakSet()
+        self._alarm = Alarm(hub, self._look)
+        self._is_quiet = True
+        self._closed = False
+        agent.on(SIGHT, self._on_sight)
+        agent.on(RETURNED, self._on_returned)
+        agent.on(STAGED, self._on_staged)
+        agent.on(HELD, self._on_held)
+        agent.on_cut.append(self._on_cut)
+
+    @property
+    def num_lent(self) -> int:
+        """How many loans have not been returned."""
+        return len(self._loans)
+
+    # -- sending ---------------------------------------------------------------------------------------------------
+
+    def lender(self, tensors: Sequence[torch.Tensor], to: int, targets: Sequence[str] | None) -> "Lender | None":
+        """For one message with these tensors; None: nothing of it can be lent. `targets`: where they shall be there."""
+        if not self.memory.holds_any(tensors):
+            return None
+        return Lender(self, to, targets)
+
+    def lend(self, tensor: torch.Tensor, to: int, target: str | None) -> tuple[int, bytes] | None:
+        """Lend a contiguous tensor: the loan, and what the message says of it. None: its bytes go."""
+        uuid = self.memory.uuid_of(tensor)
+        facts = self._facts(tensor, uuid, to, target)
+        why = why_staged(facts)
+        if why is not None:
+            if why == NOT_KNOWN:
+                self._ask_sight(self._key_of(to))
+            return None
+        try:
+            copy, handle = self.memory.lend(tensor)
+        except _CANNOT as error:
+            if not isinstance(error, torch.OutOfMemoryError):  # another time there may be room
+                self._refuse(None, uuid, f"memory of {tensor.device} cannot be handed out: {error}")
+            return None
+        with self._lock:
+            loan = self._loans.lend(_Loan(copy, handle, uuid), self._key_of(to), facts.size_bytes)
+        is_parameter = type(tensor) is torch.nn.Parameter
+        like = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tensor.requires_grad, is_parameter
+        return loan, _plain.dumps((loan, uuid, handle, like))[0]
+
+    def _facts(self, tensor: torch.Tensor, uuid: str, to: int, target: str | None) -> Facts:
+        group, key = self._agent.group, self._key_of(to)
+        member = group.members().get(to)
+        return Facts(
+            size_bytes=tensor.nbytes,
+            uuid=uuid,
+            target=target,
+            sight=self._sights.get(key),
+            is_on_this_host=member is not None and member.host == group.me.host,
+            is_this_worker=to == self._agent.info.id,
+            lent_bytes=self._loans.total_bytes,
+            refused=not {(None, uuid), (key, uuid)}.isdisjoint(self._refused),
+        )
+
+    def _key_of(self, id: int) -> WorkerKey:
+        member = self._agent.group.members().get(id)
+        return WorkerKey(id, 0 if member is None else member.incarnation)
+
+    def _ask_sight(self, key: WorkerKey) -> None:
+        """Ask that worker what it sees, once. Nobody waits for it, and no link is made for it."""
+        with self._lock:
+            if key in self._sights or self._agent.connections.ready(key.id) is None:
+                return
+            self._sights[key] = None
+        self._agent.tell(key.id, SIGHT).add_done_callback(partial(self._seen, key))
+
+    def _seen(self, key: WorkerKey, future: "Future[Any]") -> None:  # Any: a Sight
+        error = error_of(future)
+        if error is None:
+            self._sights[key] = future.value()
+        else:
+            _log.info("worker %s did not say which devices it sees: %s", key.id, error)
+
+    def _refuse(self, key: WorkerKey | None, uuid: str, why: str) -> None:
+        """From now on the bytes of what lies there go through main memory. Said once."""
+        with self._lock:
+            known = (key, uuid) in self._refused
+            self._refused.add((key, uuid))
+        if not known:
+            _log.warning("tensors go through main memory from now on: %s", why)
+
+    def take_back(self, loans: Sequence[int], to: int) -> None:
+        """A message with these never left."""
+        with self._lock:
+            ended = self._loans.give_back(loans, self._key_of(to))
+        self._forsake(ended)
+
+    def gone(self, info: WorkerInfo, incarnation: int) -> None:
+        """A worker was lost, or has left. On the hub's thread."""
+        key = WorkerKey(info.id, incarnation)
+        with self._lock:
+            ended = self._loans.lose(key)
+            self._sights.pop(key, None)
+        if ended:
+            self._agent.outside(partial(self._forsake, ended))
+
+    def _forsake(self, loans: list[_Loan]) -> None:
+        """Nobody will say that these were let go of."""
+        for loan in loans:
+            try:
+                self.memory.forsaken(loan.handle)
+            except _CANNOT:
+                _log.exception("memory of device %s that was lent may stay in use", loan.uuid)
+
+    def close(self) -> None:
+        """This worker ends."""
+        with self._lock:
+            self._closed = True
+            ended = self._loans.end()
+        self._alarm.cancel()
+        self._forsake(ended)
+
+    def leave(self, loans: Sequence[int], link: int) -> None:
+        """A message with these leaves by a link of this number."""
+        if loans and link:
+            with self._lock:
+                self._loans.leaving(loans, link)
+
+    def _on_cut(self, member: Member, link: int) -> None:
+        """Nothing that left by this link will come there any more: which of its loans are there?"""
+        with self._lock:
+            loans = self._loans.left_by(link)
+        if loans:
+            self._ask_held(WorkerKey(member.id, member.incarnation), loans)
+
+    def _ask_held(self, key: WorkerKey, loans: Sequence[int]) -> None:
+        def told(future: "Future[Any]") -> None:  # Any: numbers
+            error = error_of(future)
+            if error is None:
+                self._not_held(key, [loan for loan in loans if loan not in future.value()])
+            elif isinstance(error, LinkLostError) and self._key_of(key.id) == key and not self._closed:
+                self._ask_held(key, loans)
+
+        self._agent.tell(key.id, HELD, tuple(loans)).add_done_callback(told)
+
+    def _not_held(self, key: WorkerKey, loans: Sequence[int]) -> None:
+        with self._lock:
+            ended = self._loans.give_back(loans, key)
+        self._agent.outside(partial(self._forsake, ended))
+
+    def _on_held(self, sender: WorkerInfo, loans: Sequence[int]) -> tuple[int, ...]:
+        """Those of them that came here, and are not opened yet."""
+        key = self._key_of(sender.id)
+        open_here = {loan for claim in list(self._claims) if claim.key == key and claim.is_open for loan in claim.loans}
+        return tuple(loan for loan in loans if loan in open_here)
+
+    # -- what others ask, on a reading thread ----------------------------------------------------------------------
+
+    def _on_sight(self, sender: WorkerInfo) -> "Future[Sight]":
+        return self._outside(self.memory.sight)
+
+    def _on_returned(self, sender: WorkerInfo, loans: Sequence[int], were_opened: bool) -> None:
+        with self._lock:
+            ended = self._loans.give_back(loans, self._key_of(sender.id))
+        if not were_opened:
+            self._agent.outside(partial(self._forsake, ended))
+
+    def _on_staged(self, sender: WorkerInfo, loan: int, why: str) -> "Future[torch.Tensor]":
+        key = self._key_of(sender.id)
+        with self._lock:
+            lent = self._loans.take(loan, key)
+        if lent is None:
+            raise LookupError(f"loan {loan} is not, or no longer, one of worker {sender.name}.")
+        self._refuse(key, lent.uuid, f"worker {sender.name} could not open memory of device {lent.uuid}: {why}")
+
+        def staged() -> torch.Tensor:
+            self._forsake([lent])
+            return lent.copy.cpu()
+
+        return self._outside(staged)
+
+    def _outside(self, make: Callable[[], Any]) -> "Future[Any]":  # Any: what it makes
+        future: Future[Any] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(make())
+            except Exception as error:
+                future.set_exception(error.with_traceback(None))
+
+        self._agent.answer(run)
+        return future
+
+    # -- receiving -------------------------------------------------------------------------------------------------
+
+    def arrived(self, sender: WorkerInfo, loans: tuple[int, ...]) -> "Claim":
+        """A message with these loans was read. On a reading thread."""
+        claim = Claim(self._unopened, self._key_of(sender.id), loans)
+        self._claims.add(claim)
+        self._is_quiet = False
+        self._alarm.set(self._hub.clock.now_s() + _LOOK_S)
+        return claim
+
+    def borrowing(self, claim: "Claim", sender: WorkerInfo, place: Callable[[int], torch.device]) -> "Borrowing":
+        """Around the opening of a message, once. `place`: where its tensors shall be, by their numbers."""
+        return Borrowing(self, claim, sender, place)
+
+    def return_(self, key: WorkerKey, loans: tuple[int, ...], *, were_opened: bool) -> None:
+        """Nothing here refers to these any more. Not `were_opened`: one of them at least was not."""
+        if self._key_of(key.id) == key and not self._closed:
+            told = self._agent.tell(key.id, RETURNED, loans, were_opened)
+
+            def again(future: "Future[Any]") -> None:  # Any: of nothing
+                if isinstance(error_of(future), LinkLostError):
+                    self.return_(key, loans, were_opened=were_opened)
+
+            told.add_done_callback(again)
+
+    def staged(self, sender: WorkerInfo, loan: int, why: str) -> torch.Tensor:
+        """The bytes of what could not be opened. Blocks."""
+        with self._agent.waiting():
+            tensor: torch.Tensor = result_of(self._agent.tell(sender.id, STAGED, loan, why))
+        return tensor
+
+    def check_alive(self, key: WorkerKey, sender: WorkerInfo) -> None:
+        """Raises WorkerLostError when that life of the worker has ended: its memory may have, before it was copied."""
+        if self._key_of(key.id) != key:
+            raise WorkerLostError(f"worker {sender.name} was lost while its tensors were copied from its device.")
+
+    def _look(self) -> None:
+        """Now and then, on the hub's thread: what ended unopened is returned."""
+        while self._unopened:
+            self._agent.outside(partial(self.return_, *self._unopened.popleft(), were_opened=False))
+        was_quiet, self._is_quiet = self._is_quiet, len(self._claims) == 0
+        # Once more when there is none: in a garbage collection a claim is gone from the set before it ends.
+        if not (was_quiet and self._is_quiet) and not self._closed:
+            self._alarm.set(self._hub.clock.now_s() + _LOOK_S)
+
+
+def _about(data: memoryview) -> tuple[int, str, Handle, tuple[torch.dtype, tuple[int, ...], bool, bool]]:
+    """What a message says of a tensor that is lent."""
+    match _plain.loads(data):
+        case (int(loan), str(uuid), tuple(handle), (str(name), tuple(shape), bool(requires_grad), bool(is_parameter))):
+            dtype = getattr(torch, name, None)
+            if isinstance(dtype, torch.dtype) and all(type(length) is int and length >= 0 for length in shape):
+                return loan, uuid, handle, (dtype, shape, requires_grad, is_parameter)
+    raise WireError(f"what a message says of memory that is lent, {len(data)} bytes, cannot be read.")
+
+
+class Lender:
+    """Lends the tensors of one message. `loans`: what it has lent."""
+
+    def __init__(self, lending: Lending, to: int, targets: Sequence[str] | None) -> None:
+        self._lending = lending
+        self._to = to
+        self._targets = targets
+        self.loans: list[int] = []
+
+    def __call__(self, number: int, tensor: torch.Tensor) -> bytes | None:
+        """The part that is contiguous of tensor `number` of the message: what is said of it, or None."""
+        target = None if self._targets is None else self._targets[number]
+        lent = self._lending.lend(tensor, self._to, target)
+        if lent is None:
+            return None
+        self.loans.append(lent[0])
+        return lent[1]
+
+    def take_back(self) -> None:
+        """The message was not finished."""
+        self._lending.take_back(self.loans, self._to)
+
+
+class Claim:
+    """Loans that came with a message: to be returned, once, also when nobody opens it."""
+
+    __slots__ = ("__weakref__", "_unopened", "is_open", "key", "loans")
+
+    def __init__(
+        self, unopened: deque[tuple[WorkerKey, tuple[int, ...]]], key: WorkerKey, loans: tuple[int, ...]
+    ) -> None:
+        self._unopened = unopened
+        self.key = key
+        self.loans = loans
+        self.is_open = True
+
+    def close(self) -> bool:
+        """False: it was closed already."""
+        was_open, self.is_open = self.is_open, False
+        return was_open
+
+    def __del__(self) -> None:
+        # On any thread, inside any lock: nothing but this.
+        if self.is_open:
+            self._unopened.append((self.key, self.loans))
+
+
+class Borrowing:
+    """While a message is opened: what was lent for it is copied to where it shall be."""
+
+    def __init__(
+        self, lending: Lending, claim: Claim, sender: WorkerInfo, place: Callable[[int], torch.device]
+    ) -> None:
+        self._lending = lending
+        self._claim = claim
+        self._sender = sender
+        self._place = place
+        self._copies: list[torch.Tensor] = []
+
+    def __enter__(self) -> Callable[[int, memoryview], torch.Tensor]:
+        return self._take
+
+    def _take(self, number: int, about: memoryview) -> torch.Tensor:
+        """Our own copy of what the message says this of; tensor `number` of it, or a part of that."""
+        loan, uuid, handle, (dtype, shape, requires_grad, is_parameter) = _about(about)
+        try:
+            view = self._lending.memory.borrow(uuid, handle, (dtype, shape))
+        except _CANNOT as error:
+            self._lending.check_alive(self._claim.key, self._sender)
+            view = self._lending.staged(self._sender, loan, f"{type(error).__name__}: {error}")
+        copy = view.to(self._place(number), copy=True)
+        self._copies.append(copy)
+        if is_parameter:
+            return torch.nn.Parameter(copy, requires_grad=requires_grad)
+        return copy.requires_grad_(requires_grad)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self._lending.memory.settle(self._copies)
+                self._lending.check_alive(self._claim.key, self._sender)
+        finally:
+            if self._claim.close():
+                self._lending.return_(self._claim.key, self._claim.loans, were_opened=kind is None)

@@ -1,0 +1,388 @@
+"""What travels on the links of rpc: plain messages between agents, and calls and answers, which nobody opens here.
+
+    plain     0, then what `records` makes of it, no pickle          book-keeping; its handler runs where it is read
+    sealed    1 a call or 2 an answer, counts, extra, table of tensors, rows, pickle; big tensors and arrays beside
+              3 a call or 4 an answer, pickle; buffers of arrays beside: one without tensors, extra and rows
+              5 a call or 6 an answer with loans: how many, their numbers, then as 1 and 2
+                                                                    the user's; opened outside the reading thread
+
+    seal: (extra, tensors, pickle, buffers) --> Sealed --link--> Sealed --> unseal
+
+Where there are many buffers they are packed together (`packing`), and the rows say where each lies.
+
+The table has for each tensor its header (`to_wire`) and, when it is small, its bytes: a buffer of its own costs the
+receiver more than the copy. One in a device's memory that is lent (`lending`) is a handle there. A sparse tensor goes
+as the dense ones it is made of. A dense one that is not contiguous keeps its strides: it goes in the order of its
+memory, without what lies between. All but the user's pickle is of fixed structure, and is checked when it is read.
+Knows no agent, call or user's type.
+"""
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from ...base.errors import FanwiseError, WireError
+from ...links import Link
+from ...tensor import from_wire, to_wire
+from ..allow_list.allowing import Allowed
+from ..references.orders import GlobalId
+from .packing import PACKED_FROM, pack, size_of_rows, unpack
+from .records import book_keeping
+
+if TYPE_CHECKING:
+    from ..devices.lending import Claim, Lender
+
+Buffer = bytes | bytearray | memoryview
+Lend = Callable[[torch.Tensor], bytes | None]
+Borrow = Callable[[int, memoryview], torch.Tensor]
+
+_PLAIN, _CALL, _ANSWER, _BARE_CALL, _BARE_ANSWER, _LENT_CALL, _LENT_ANSWER = range(7)
+_KINDS = [bytes([kind]) for kind in range(7)]
+_CALLS, _ANSWERS = (_BARE_CALL, _CALL), (_BARE_ANSWER, _ANSWER)
+_BARE = (_BARE_CALL, _BARE_ANSWER)
+# The first byte of a call and of an answer that has nothing but its pickle after it.
+BARE_CALL, BARE_ANSWER = _BARE
+# Tensors, size of extra, size of the table, pieces of memory that belong to tensors, rows: 0 when nothing is packed.
+_COUNTS = struct.Struct("<IQQII")
+_ENTRY = struct.Struct("<HI")  # size of the header, size of the bytes that follow it, or _BESIDE
+_BESIDE, _PARTS, _HANDLE = 0xFFFFFFFF, 0xFFFFFFFE, 0xFFFFFFFD
+_LOAN, _NUM_LOANS = struct.Struct("<Q"), struct.Struct("<I")
+_IN_TABLE_BYTES = 4096
+_known_errors = Allowed(()).loads_error
+
+
+class Sealed(NamedTuple):
+    """A call or an answer, closed: bytes, and what lies beside them. `name` is for messages to people.
+
+    `loans`: what was lent to make it. `carries`: the references that go with it, and their forks. `claim`: what came of
+    the loans here; the one who opens it closes that.
+    """
+
+    head: Buffer
+    buffers: Sequence[memoryview]
+    name: str
+    loans: tuple[int, ...] = ()
+    carries: tuple[tuple[GlobalId, GlobalId], ...] = ()
+    claim: "Claim | None" = None
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class Parts(NamedTuple):
+    """What was in a `Sealed`, nothing of it unpickled."""
+
+    extra: Buffer
+    tensors: list[Any]  # Any: torch tensors
+    pickle: Buffer
+    buffers: Sequence[memoryview]
+
+
+def speak(link: Link, load_error: Callable[[bytes], Any] | None = None) -> None:  # Any: an error of the peer's
+    """From now on this link carries what is described here. Both sides say so before the first word.
+
+    `load_error`: for errors of the user's types; else only Python's own, and those of this library, come as they were.
+    """
+    link.dumps, link.loads, link.load_error = dumps, loads, load_error or _known_errors
+
+
+def dumps(value: object) -> tuple[bytes, list[memoryview]]:
+    """For a link: a `Sealed` answer, or a request whose method is one, as it is; all else as plain."""
+    if type(value) is tuple and type(value[0]) is Sealed:
+        value = value[0]
+    if type(value) is Sealed:
+        return value.head, value.buffers  # type: ignore[return-value]  # what is sent was sealed here
+    head, buffers = book_keeping.dumps(value)
+    return _KINDS[_PLAIN] + head, buffers
+
+
+def loads(
+    head: Buffer,
+    buffers: Sequence[memoryview] = (),
+    arrived: "Callable[[tuple[int, ...]], Claim] | None" = None,
+) -> Any:  # Any: what the peer sent
+    """For a link. A request that is `Sealed` comes as (Sealed, ()). `arrived` makes the claim of those with loans."""
+    kind = head[0] if head else -1
+    if kind in _CALLS:
+        return Sealed(head, buffers, "a call"), ()
+    if kind in _ANSWERS:
+        return Sealed(head, buffers, "an answer")
+    if kind == _LENT_CALL:
+        return Sealed(head, buffers, "a call", claim=_claim(head, arrived)), ()
+    if kind == _LENT_ANSWER:
+        return Sealed(head, buffers, "an answer", claim=_claim(head, arrived))
+    if kind == _PLAIN:
+        return book_keeping.loads(memoryview(head)[1:], buffers)
+    raise WireError(f"a message of kind {kind}; both sides must run the same version.")
+
+
+def late(head: Buffer, buffers: Sequence[memoryview], arrived: "Callable[[tuple[int, ...]], Claim]") -> None:
+    """For a link: an answer that nobody waits for any more. Its loans are returned."""
+    if head and head[0] == _LENT_ANSWER:
+        _claim(head, arrived)
+
+
+def _claim(head: Buffer, arrived: "Callable[[tuple[int, ...]], Claim] | None") -> "Claim":
+    if arrived is None:
+        raise WireError("a message with loans came where none can be taken.")
+    try:
+        return arrived(_loans_of(memoryview(head))[0])
+    except struct.error as error:
+        raise WireError(f"a message of {len(head)} bytes is cut short: {error}.") from error
+
+
+def _loans_of(view: memoryview) -> tuple[tuple[int, ...], int]:
+    """The loans of a message, and where the rest of it begins."""
+    if view[0] < _LENT_CALL:
+        return (), 1
+    (count,) = _NUM_LOANS.unpack_from(view, 1)
+    at = 1 + _NUM_LOANS.size
+    return struct.unpack_from(f"<{count}Q", view, at), at + count * _LOAN.size
+
+
+def seal(
+    extra: bytes,
+    tensors: Sequence[torch.Tensor],
+    pickle: bytes,
+    buffers: Sequence[memoryview],
+    call: str | None,
+    lender: "Lender | None" = None,
+) -> Sealed:
+    """Close a message: a call, by its name, or an answer. Big tensors are not copied: do not change them meanwhile.
+
+    `lender` decides which tensors are lent. When this raises, its loans are the caller's to take back.
+    """
+    name = "an answer" if call is None else call
+    if not tensors and not extra and len(buffers) <= PACKED_FROM:
+        return Sealed(_KINDS[_BARE_ANSWER if call is None else _BARE_CALL] + pickle, buffers, name)
+    table: list[Buffer] = []
+    beside: list[memoryview] = []
+    for number, tensor in enumerate(tensors):
+        _put(tensor, table, beside, None if lender is None else partial(lender, number))
+    body = b"".join(table)
+    memory, rows = [*beside, *buffers], b""
+    counts = _COUNTS.pack(len(tensors), len(extra), len(body), len(beside), 0)
+    if len(memory) > PACKED_FROM:
+        counts = _COUNTS.pack(len(tensors), len(extra), len(body), len(beside), len(memory))
+        memory, rows = pack(memory)
+    loans = () if lender is None else tuple(lender.loans)
+    if not loans:
+        kind = _KINDS[_ANSWER if call is None else _CALL]
+        return Sealed(b"".join((kind, counts, extra, body, rows, pickle)), memory, name)
+    kind = _KINDS[_LENT_ANSWER if call is None else _LENT_CALL]
+    lent = _NUM_LOANS.pack(len(loans)) + struct.pack(f"<{len(loans)}Q", *loans)
+    return Sealed(b"".join((kind, lent, counts, extra, body, rows, pickle)), memory, name, loans)
+
+
+def is_answer(sealed: Sealed) -> bool:
+    """Whether this is an answer; else it is a call."""
+    return sealed.head[0] in _ANSWERS or sealed.head[0] == _LENT_ANSWER
+
+
+def extra_of(sealed: Sealed) -> Buffer:
+    """What goes along with a message that was sealed here."""
+    view = memoryview(sealed.head)
+    if view[0] in _BARE:
+        return b""
+    at = _loans_of(view)[1]
+    _num_tensors, extra_size, *_ = _COUNTS.unpack_from(view, at)
+    at += _COUNTS.size
+    return view[at : at + extra_size]
+
+
+def unseal(sealed: Sealed, borrow: Borrow | None = None) -> Parts:
+    """Open a message: the tensors are made, the pickle is left as it is. Raises `WireError` for what is cut short.
+
+    `borrow` makes what was lent: (number of the tensor that it is, or is part of; what the message says) -> a copy.
+    """
+    view = memoryview(sealed.head)
+    if view[0] in _BARE:
+        return Parts(b"", [], view[1:], sealed.buffers)
+    try:
+        at = _loans_of(view)[1]
+        num_tensors, extra_size, table_size, num_beside, num_rows = _COUNTS.unpack_from(view, at)
+        at += _COUNTS.size
+        extra = view[at : at + extra_size]
+        at += extra_size
+        end = at + table_size
+        buffers, data = sealed.buffers, end
+        if num_rows:
+            data += size_of_rows(num_rows)
+            buffers = unpack(view[end:data], buffers)
+        if not num_tensors:
+            return Parts(extra, [], view[data:], buffers)
+        table = _Table(view[at:end], iter(buffers[:num_beside]), borrow)
+        tensors = [table.take_next() for _ in range(num_tensors)]
+    except (struct.error, StopIteration) as error:
+        raise WireError(f"a call of {len(view)} bytes is cut short: {error}.") from error
+    return Parts(extra, tensors, view[data:], buffers[num_beside:])
+
+
+# -- the table of tensors ------------------------------------------------------------------------------------------
+
+_SPARSE = {
+    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
+_LAYOUTS = list(_SPARSE)
+_STRIDED = len(_LAYOUTS)
+# What is said of one that goes in parts: its layout, flags, number of dimensions; then its shape, and if it is strided
+# its strides, and the order of its dimensions in memory.
+_ABOUT = struct.Struct("<BBB")
+_NEEDS_GRAD, _COALESCED = 1, 2
+# A tensor that was a small part of a big one, such as a column of it, comes without the gaps if they are wider.
+_GAPS_MAX = 16
+
+
+def _put(tensor: torch.Tensor, table: list[Buffer], beside: list[memoryview], lend: Lend | None) -> None:
+    if tensor.layout in _SPARSE:
+        bare = tensor.detach()
+        coalesced = tensor.layout is torch.sparse_coo and bare.is_coalesced()
+        flags = (_NEEDS_GRAD if tensor.requires_grad else 0) | (_COALESCED if coalesced else 0)
+        about = _ABOUT.pack(_LAYOUTS.index(tensor.layout), flags, tensor.ndim)
+        about += struct.pack(f"<{tensor.ndim}q", *tensor.shape)
+        table += (_ENTRY.pack(len(about), _PARTS), about)
+        for part in _SPARSE[tensor.layout]:
+            _put(getattr(bare, part)().contiguous(), table, beside, lend)
+        return
+    if not tensor.is_contiguous() and tensor.layout is torch.strided and not tensor.is_nested:
+        _put_strided(tensor, table, beside, lend)
+        return
+    lent = None if lend is None or tensor.layout is not torch.strided or tensor.is_nested else lend(tensor)
+    if lent is not None:
+        table += (_ENTRY.pack(len(lent), _HANDLE), lent)
+        return
+    header, (memory,) = to_wire(tensor)
+    if memory.nbytes <= _IN_TABLE_BYTES:
+        table += (_ENTRY.pack(len(header), memory.nbytes), header, memory)
+    else:
+        table += (_ENTRY.pack(len(header), _BESIDE), header)
+        beside.append(memory)
+
+
+def _put_strided(tensor: torch.Tensor, table: list[Buffer], beside: list[memoryview], lend: Lend | None) -> None:
+    """Its memory without repetitions and gaps, in order; the strides say how it lay."""
+    bare = tensor.detach().resolve_conj().resolve_neg()
+    for dim, stride in enumerate(bare.stride()):
+        if stride == 0:
+            bare = bare.narrow(dim, 0, min(1, bare.shape[dim]))
+    order = sorted(range(bare.ndim), key=lambda dim: bare.stride(dim), reverse=True)
+    ndim = tensor.ndim
+    about = _ABOUT.pack(_STRIDED, tensor.requires_grad, ndim)
+    about += struct.pack(f"<{2 * ndim}q{ndim}B", *tensor.shape, *tensor.stride(), *order)
+    table += (_ENTRY.pack(len(about), _PARTS), about)
+    _put(bare.permute(order).contiguous(), table, beside, lend)
+
+
+def _strided(part: torch.Tensor, shape: Sequence[int], strides: Sequence[int], order: Sequence[int]) -> torch.Tensor:
+    """The other way. Strides that nothing but a view has, such as overlapping windows, become plain ones."""
+    dense = part.permute(sorted(range(len(order)), key=order.__getitem__))  # a permutation's inverse
+    if (
+        dense.stride() != tuple(strides)
+        and _is_free_of_overlaps(dense.shape, strides)
+        and _size(dense.shape, strides) <= _GAPS_MAX * max(1, dense.numel())
+    ):
+        spread = torch.empty_strided(dense.shape, strides, dtype=dense.dtype, device=dense.device)
+        dense = spread.copy_(dense)
+    return dense.expand(shape)
+
+
+def _is_free_of_overlaps(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    reach = 0
+    for stride, size in sorted((stride, size) for stride, size in zip(strides, shape, strict=True) if size > 1):
+        if stride <= reach:
+            return False
+        reach += stride * (size - 1)
+    return True
+
+
+def _size(shape: Sequence[int], strides: Sequence[int]) -> int:
+    return 1 + sum(stride * (size - 1) for stride, size in zip(strides, shape, strict=True))
+
+
+class _Table:
+    """Reads the table of tensors, one after another."""
+
+    def __init__(self, view: memoryview, beside: Iterator[memoryview], borrow: Borrow | None) -> None:
+        self._view = view
+        self._beside = beside
+        self._borrow = borrow
+        self._at = 0
+        self._number = -1
+
+    def take_next(self) -> torch.Tensor:
+        """The next of the message; `take` is for parts of it too."""
+        self._number += 1
+        return self.take()
+
+    def take(self) -> torch.Tensor:
+        header_size, size = _ENTRY.unpack_from(self._view, self._at)
+        header = self._bytes(_ENTRY.size, header_size)
+        if size == _PARTS:
+            return self._take_parts(header)
+        if size == _HANDLE:
+            if self._borrow is None:
+                raise WireError("a handle of memory came in a message without loans.")
+            return self._borrow(self._number, header)
+        if size == _BESIDE:
+            return _dense(header, next(self._beside))
+        # A copy of its own: the bytes of a frame are shared by all that lies in it, and not aligned.
+        return _dense(header, bytearray(self._bytes(0, size)))
+
+    def _take_part(self) -> torch.Tensor:
+        # One that is itself in parts could claim to be of any size, and so keep for hours whoever checks it.
+        if _ENTRY.unpack_from(self._view, self._at)[1] == _PARTS:
+            raise WireError("a part of a tensor came in parts itself.")
+        return self.take()
+
+    def _bytes(self, skip: int, size: int) -> memoryview:
+        self._at += skip + size
+        return self._view[self._at - size : self._at]
+
+    def _take_parts(self, about: memoryview) -> torch.Tensor:
+        code, flags, ndim = _ABOUT.unpack_from(about)
+        if code > _STRIDED:
+            raise WireError(f"a tensor of layout {code}; both sides must run the same version.")
+        if code == _STRIDED:
+            numbers = struct.unpack(f"<{2 * ndim}q{ndim}B", about[_ABOUT.size :])
+            shape, strides, order = numbers[:ndim], numbers[ndim : 2 * ndim], numbers[2 * ndim :]
+        else:
+            shape = struct.unpack(f"<{ndim}q", about[_ABOUT.size :])
+        try:
+            if code == _STRIDED:
+                tensor = _strided(self._take_part(), shape, strides, order)
+            else:
+                parts = [self._take_part() for _ in _SPARSE[_LAYOUTS[code]]]
+                tensor = _sparse(_LAYOUTS[code], parts, shape, is_coalesced=bool(flags & _COALESCED))
+            return tensor.requires_grad_() if flags & _NEEDS_GRAD else tensor
+        except FanwiseError:
+            raise
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            raise WireError(f"a tensor of shape {shape} came in parts that do not make one: {error}") from error
+
+
+def _dense(header: memoryview, memory: Buffer) -> torch.Tensor:
+    """A tensor, whatever engine the header names: to make an array of another one could load its library."""
+    try:
+        return from_wire(header, [memory], engine="torch")  # type: ignore[no-any-return]  # that makes a tensor
+    except TypeError as error:
+        raise WireError(f"a tensor came that torch cannot make: {error}") from error
+
+
+def _sparse(
+    layout: torch.layout, parts: Sequence[torch.Tensor], shape: Sequence[int], *, is_coalesced: bool
+) -> torch.Tensor:
+    """Of its parts. They are checked: an index beyond the shape would write where something else lies."""
+    make: Any = torch.sparse_coo_tensor  # Any: torch's annotations do not fit
+    if layout is torch.sparse_coo:
+        tensor: torch.Tensor = make(*parts, shape, is_coalesced=is_coalesced, check_invariants=True)
+        return tensor
+    make = torch.sparse_compressed_tensor
+    compressed: torch.Tensor = make(*parts, shape, layout=layout, check_invariants=True)
+    return compressed

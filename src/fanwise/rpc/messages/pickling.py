@@ -1,0 +1,339 @@
+"""Arguments and results as bytes and back, as rpc does it.
+
+    encode:  value --> pickle, tensors in a table beside it, buffers of arrays; references are told to whom they go
+    decode:  the other way; with an allow-list only what it names
+
+Exact tensors go to the table, where autograd finds them; everything else is pickle 5, in which the memory of arrays
+lies beside the pickle (of JAX's and TensorFlow's too: `tensor.wire`). A reference to a remote value
+can only be pickled here, because its owner must learn of each copy: `register` is how `rref` gets its say. Both ways
+nest: what is pickled may make calls of its own while it is. A function that has no name to travel by, such as a lambda,
+goes by value (`ByValue`); a scripted function goes by its name in the other worker's TorchScript.
+
+Knows no link and no agent.
+"""
+
+import contextlib
+import copyreg
+import io
+import pickle
+import struct
+import sys
+import threading
+from collections import ChainMap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from ...base.errors import NotSendableError
+from ...tensor.wire import array_reducers, kept_view, numpy_reducers
+from ..allow_list.allowing import Allowed
+from ..worker_info import WorkerInfo
+
+Buffer = bytes | bytearray | memoryview
+Reducer = Callable[[Any], Any]  # Any: reducers of any type, as copyreg has them
+
+# A buffer smaller than this costs less inside the pickle than beside it.
+_OUT_OF_BAND_BYTES = 4096
+
+
+class _Encoder:
+    """A pickler and what it fills, kept by a thread: to make one costs as much as most calls need to be pickled."""
+
+    def __init__(self) -> None:
+        self.tensors: list[torch.Tensor] = []
+        self.buffers: list[memoryview] = []
+        self.is_busy = False
+        self.table = _dispatch_table()
+        self.stream = io.BytesIO()
+        self.pickler = pickle.Pickler(self.stream, protocol=5, buffer_callback=self._keep_in_band)
+        self.pickler.dispatch_table = self.table
+
+    def _keep_in_band(self, buffer: pickle.PickleBuffer) -> bool:
+        view = kept_view(buffer)
+        if view.nbytes < _OUT_OF_BAND_BYTES:
+            return True
+        self.buffers.append(view)
+        return False
+
+    def encode(self, value: object) -> tuple[bytes, list[torch.Tensor], list[memoryview]]:
+        self.is_busy = True
+        try:
+            self.pickler.dump(value)
+            return self.stream.getvalue(), self.tensors, self.buffers
+        finally:
+            self.pickler.clear_memo()
+            self.stream.seek(0)
+            self.stream.truncate()
+            if self.tensors:
+                self.tensors = []
+            if self.buffers:
+                self.buffers = []
+            self.is_busy = False
+
+
+class _Now(threading.local):
+    """What this thread is encoding or decoding, and the encoder that it keeps."""
+
+    sent: "list[torch.Tensor] | None" = None
+    to: int = -1
+    received: "Sequence[torch.Tensor] | None" = None
+    encoder: _Encoder | None = None
+
+
+_now = _Now()
+# A pickler of the user's own, for calls made by this process; torch's programs set it.
+instead: Any = None  # Any: has serialize(object) -> (bytes, tensors)
+_reducers: dict[type, Reducer] = {}
+_table: dict[type, Reducer] = {}
+_table_made_of = -1
+_modules_seen = -1  # as many modules were loaded when it was made; a new one may be that of an engine
+
+
+def register(kind: type, reducer: Reducer) -> None:
+    """Pickle objects of exactly this type by `reducer(object)`, in calls only. The first registration stays."""
+    global _table_made_of
+    _reducers.setdefault(kind, reducer)
+    _table_made_of = -1
+
+
+def sending_to() -> int | None:
+    """The id of the worker that this thread encodes for; None: it encodes nothing."""
+    return None if _now.sent is None else _now.to
+
+
+def encode(value: object, to: int) -> tuple[bytes, list[torch.Tensor], list[memoryview]]:
+    """The pickle of `value` for worker `to`, its tensors, and buffers that share the value's memory.
+
+    Raises what pickling raises.
+    """
+    encoder = _now.encoder
+    if _table_made_of != len(copyreg.dispatch_table) or _modules_seen != len(sys.modules):
+        _dispatch_table()
+    if encoder is None or encoder.is_busy or encoder.table is not _table:
+        encoder = _Encoder()
+        if _now.encoder is None or not _now.encoder.is_busy:
+            _now.encoder = encoder
+    outer = _now.sent, _now.to
+    _now.sent, _now.to = encoder.tensors, to
+    try:
+        return encoder.encode(value)
+    finally:
+        _now.sent, _now.to = outer
+
+
+def encode_call(
+    call: tuple[Callable[..., Any], tuple[object, ...], dict[str, object]],  # Any: the user's function
+    to: int,
+) -> tuple[bytes, list[torch.Tensor], list[memoryview]]:
+    """As `encode`, for a function and its arguments: a function that has no name goes by value."""
+    if instead is not None:
+        with _sending(to):
+            return *instead.serialize(call), []
+    function = call[0]
+    if type(function) is FunctionType and _is_found(function):
+        return encode((f"{function.__module__}:{function.__qualname__}", *call[1:]), to)
+    try:
+        return encode(call, to)
+    except RuntimeError:
+        raise
+    except Exception:
+        if _travels(call[0], to):
+            raise
+    return encode((ByValue(call[0]), *call[1:]), to)
+
+
+def _travels(function: object, to: int) -> bool:
+    try:
+        encode(function, to)
+    except Exception:
+        return False
+    return True
+
+
+def encode_alone(value: object, reducers: Mapping[type, Reducer]) -> tuple[bytes, list[torch.Tensor]]:
+    """The pickle of a part of a message, by reducers of its own too, and its tensors."""
+    with _sending(_now.to) as tensors:
+        stream = io.BytesIO()
+        pickler = pickle.Pickler(stream, protocol=5)
+        pickler.dispatch_table = ChainMap({**reducers}, _dispatch_table())
+        pickler.dump(value)
+    return stream.getvalue(), tensors
+
+
+@contextlib.contextmanager
+def _sending(to: int) -> "Iterator[list[torch.Tensor]]":
+    outer = _now.sent, _now.to
+    tensors: list[torch.Tensor] = []
+    _now.sent, _now.to = tensors, to
+    try:
+        yield tensors
+    finally:
+        _now.sent, _now.to = outer
+
+
+def decode(
+    data: Buffer,
+    tensors: "Sequence[torch.Tensor]",
+    buffers: Sequence[memoryview],
+    allowed: Allowed | None = None,
+) -> Any:  # Any: the user's
+    """The value. Raises what unpickling raises; WireError for a name that is not allowed."""
+    outer, _now.received = _now.received, tensors
+    try:
+        return pickle.loads(data, buffers=buffers) if allowed is None else allowed.loads(data, buffers)
+    finally:
+        _now.received = outer
+
+
+def decode_call(
+    data: Buffer,
+    tensors: "Sequence[torch.Tensor]",
+    buffers: Sequence[memoryview],
+    allowed: Allowed | None = None,
+) -> Any:  # Any: the user's function and its arguments
+    """As `decode`, of what `encode_call` gave."""
+    if allowed is not None:
+        outer, _now.received = _now.received, tensors
+        try:
+            return allowed.loads_call(data, buffers)
+        finally:
+            _now.received = outer
+    call = decode(data, tensors, buffers)
+    return (_named(call[0]), *call[1:]) if type(call[0]) is str else call
+
+
+# A plain function of a module goes as text: pickle's own form takes 4 us, most of them to import the module once more.
+# What is found is the same, and what is not found raises the same.
+
+
+def _is_found(function: FunctionType) -> bool:
+    """Whether pickle would send its name: it is what its module has under that."""
+    module = sys.modules.get(function.__module__)
+    return module is not None and getattr(module, "__dict__", {}).get(function.__qualname__) is function
+
+
+def _named(text: str) -> Any:  # Any: the user's
+    module, _, name = text.rpartition(":")
+    try:
+        return vars(sys.modules[module])[name]
+    except (KeyError, TypeError):
+        pass
+    data = b"".join((pickle.PROTO, b"\4", _text(module), _text(name), pickle.STACK_GLOBAL, pickle.STOP))
+    return pickle.loads(data)
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    return pickle.BINUNICODE + struct.pack("<I", len(data)) + data
+
+
+class ByValue:
+    """In the place of a function that the other worker cannot import: pickled with its code (cloudpickle)."""
+
+    def __init__(self, function: object) -> None:
+        self._function = function
+
+    def __reduce__(self) -> tuple[Callable[[bytes], object], tuple[bytes]]:
+        import cloudpickle
+
+        # A class of its own: the pickler reads its table when it is made, and an attribute set later changes nothing.
+        table = ChainMap(_dispatch_table(), cloudpickle.Pickler.dispatch_table)
+        kind = type("Pickler", (cloudpickle.Pickler,), {"dispatch_table": table})
+        stream = io.BytesIO()
+        kind(stream, protocol=5).dump(self._function)  # its tensors go to the table of the message
+        return pickle.loads, (stream.getvalue(),)
+
+
+def culprit(function: object, args: Sequence[object], kwargs: dict[str, object], to: int) -> str | None:
+    """Which part of a call cannot be pickled, for a message; None: all parts can be."""
+    parts = [("the function", function), *((f"argument {i}", arg) for i, arg in enumerate(args))]
+    parts += ((f"argument {name!r}", value) for name, value in kwargs.items())
+    for what, part in parts:
+        try:
+            encode(part, to)
+        except Exception:
+            return f"{what} (a {type(part).__module__}.{type(part).__qualname__})"
+    return None
+
+
+def explained(
+    error: Exception,
+    function: object,
+    args: Sequence[object],
+    kwargs: dict[str, object],
+    name: str,
+    to: WorkerInfo,
+) -> Exception:
+    """The error to raise when a call cannot be pickled: its own when it says all, else one that names the part."""
+    is_too_deep = isinstance(error, RecursionError)
+    if isinstance(error, RuntimeError) and not (is_too_deep or is_of_future(error)):
+        return error  # a reference: its text is known to users
+    what = culprit(function, args, kwargs, to.id) or "something"
+    if is_of_future(error):
+        return RuntimeError(
+            f"{error}: {what} of the call of {name} on {to.name} is one, or holds one.\n"
+            f"A future belongs to the process that waits for it. Send its value, future.wait(), or make the call when "
+            f"that is there: future.then(...). For a value that stays where it is made take rpc.remote."
+        )
+    why = (
+        error.message  # it says what to do
+        if isinstance(error, NotSendableError)
+        else too_deep()
+        if is_too_deep
+        else f"{type(error).__name__}: {error}\n"
+        f"Functions and classes travel by name: define them at the top of a module that both workers import."
+    )
+    return NotSendableError(f"{what} of the call of {name} on {to.name} cannot be sent: {why}")
+
+
+def too_deep() -> str:
+    """Why a value cannot be pickled whose parts hold parts that hold parts, and so on; for a message."""
+    return (
+        f"it is nested deeper than pickle can follow, within a recursion limit of {sys.getrecursionlimit()}.\n"
+        f"Send it flat, as a list of its parts that names each part's parent; or raise the limit, "
+        f"sys.setrecursionlimit, where it is sent."
+    )
+
+
+def is_of_future(error: BaseException) -> bool:
+    """Whether torch's future refused to be pickled: it says no more than that."""
+    return isinstance(error, RuntimeError) and str(error) == "Can not pickle torch.futures.Future"
+
+
+def _dispatch_table() -> dict[type, Reducer]:
+    global _table, _table_made_of, _modules_seen
+    if _table_made_of != len(copyreg.dispatch_table) or _modules_seen != len(sys.modules):
+        made_of, seen = len(copyreg.dispatch_table), len(sys.modules)
+        arrays = {torch.Tensor: _reduce_tensor, **numpy_reducers(), **array_reducers()}
+        table = {**copyreg.dispatch_table, **arrays, **_SCRIPTED, **_reducers}
+        _table = _table if table == _table else table
+        _table_made_of, _modules_seen = made_of, seen
+    return _table
+
+
+def _reduce_tensor(tensor: torch.Tensor) -> tuple[Callable[[int], torch.Tensor], tuple[int]]:
+    assert _now.sent is not None, "only encode uses this table"
+    _now.sent.append(tensor)
+    return _tensor, (len(_now.sent) - 1,)
+
+
+def _tensor(index: int) -> torch.Tensor:
+    if _now.received is None:
+        raise RuntimeError("the pickle of a call was read outside of a call")
+    return _now.received[index]
+
+
+def _reduce_script_function(function: Any) -> tuple[Callable[[str], Any], tuple[str]]:  # Any: a function in TorchScript
+    return _script_function, (function.qualified_name,)
+
+
+def _script_function(name: str) -> Any:  # Any: a function in TorchScript
+    function = torch.jit._state._python_cu.find_function(name)
+    if function is None:
+        raise AttributeError(f"There is no scripted function {name!r} in this process")
+    return function
+
+
+_SCRIPTED: dict[type, Reducer] = {torch.jit.ScriptFunction: _reduce_script_function}

@@ -1,0 +1,201 @@
+"""Calls and answers closed and opened: pickling, the table of tensors, and what autograd and references send along.
+
+    seal:  value --encode--> pickle, tensors --autograd.on_send--> header --> Sealed
+    open:  Sealed --> tensors --> to their devices --autograd.on_receive--> tensors with a history --decode--> value
+
+Autograd and references register themselves; without them a call carries nothing of theirs.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import torch
+
+from ...base.errors import WireError
+from ...links import Link
+from ..allow_list.allowing import Allowed
+from ..devices.device_maps import DeviceMaps
+from ..references.orders import Fork
+from ..worker_info import WorkerInfo
+from . import pickling
+from .messages import BARE_ANSWER, BARE_CALL, Parts, Sealed, extra_of, is_answer, seal, unseal
+from .metadata import NOTHING, Along, Context, Created, pack, unpack
+
+if TYPE_CHECKING:
+    from ..devices.lending import Lending
+
+
+class Autograd(Protocol):
+    """What distributed autograd adds to a message. Called for every message while a context may be open."""
+
+    def on_send(self, to: int, tensors: Sequence[torch.Tensor]) -> Context | None:
+        """What to send along: None outside of a context."""
+
+    def on_receive(self, sender: int, header: Context, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The tensors with their history."""
+
+    def entered(self, header: Context) -> AbstractContextManager[object]:
+        """The context of the message is the one of this thread meanwhile."""
+
+    def unsent(self, header: Context) -> None:
+        """A message never left: forget what `on_send` noted of it."""
+
+
+class References(Protocol):
+    """What references add to a message: the forks that it carries."""
+
+    def sealing(self, to: int) -> AbstractContextManager[list[Fork]]:
+        """Around the pickling: the forks to send along."""
+
+    def opening(self, forks: Sequence[Fork], link: Link | None) -> AbstractContextManager[None]:
+        """Around the unpickling. Raises LinkLostError when the link that brought them was cut."""
+
+    def unsent(self, forks: Sequence[Fork]) -> None:
+        """A message with these forks never left."""
+
+
+class Opened(NamedTuple):
+    """A message: its value, and what came along."""
+
+    value: Any  # Any: the user's
+    autograd: Context | None = None
+    remote: Created | None = None
+    has_references: bool = False
+
+
+class Envelopes:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self.autograd: Autograd | None = None
+        self.references: References | None = None
+        self.lending: Lending | None = None
+        self.allowed: Allowed | None = None
+        self.devices = DeviceMaps({}, ())
+        self.name_of: Callable[[int], str] = str
+
+    def seal(self, value: Any, to: int, *, call: str | None = None, remote: Created | None = None) -> Sealed:
+        """Close a message for worker `to`: a call by its name, or an answer. Raises what pickling raises."""
+        if self.references is None:
+            return self._seal(value, to, call, remote, [])
+        with self.references.sealing(to) as forks:
+            return self._seal(value, to, call, remote, forks)
+
+    def _seal(self, value: Any, to: int, call: str | None, remote: Created | None, forks: list[Fork]) -> Sealed:
+        data, tensors, buffers = pickling.encode(value, to) if call is None else pickling.encode_call(value, to)
+        header = None if self.autograd is None else self.autograd.on_send(to, tensors)
+        places = self._places(tensors, to, is_call=call is not None) if tensors else None
+        lender = None
+        if tensors and self.lending is not None:
+            targets = None if call is None else places or ["cpu"] * len(tensors)
+            lender = self.lending.lender(tensors, to, targets)
+        extra = b""
+        if forks or header is not None or remote is not None or places is not None:
+            extra = pack(Along(header, remote, forks, places))
+        try:
+            sealed = seal(extra, tensors, data, buffers, call, lender)
+            if forks or remote is not None:
+                carried = [(fork.rref_id, fork.fork_id) for fork in forks]
+                sealed = sealed._replace(carries=(*carried, *([] if remote is None else [remote])))
+            return sealed
+        except BaseException:
+            if lender is not None:
+                lender.take_back()
+            raise
+
+    def _places(self, tensors: Sequence[torch.Tensor], to: int, *, is_call: bool) -> list[str] | None:
+        """Where tensors of a call shall be there; where those of an answer are here. None: all on the CPU."""
+        if is_call and self.devices.maps:
+            name = self.name_of(to)
+            return [str(self.devices.there(name, tensor.device)) for tensor in tensors]
+        if all(tensor.is_cpu for tensor in tensors):
+            return None
+        return [str(tensor.device) for tensor in tensors]
+
+    def _borrowed(self, sealed: Sealed, sender: int) -> tuple[Along, Parts]:
+        """What went along with a message with loans, and the rest of it: its tensors are copies of our own."""
+        assert self.lending is not None and sealed.claim is not None, "it made the claim"
+        along = unpack(extra_of(sealed))
+        place = self._place(along.places, sealed, sender)
+        with self.lending.borrowing(sealed.claim, WorkerInfo(self.name_of(sender), sender), place) as borrow:
+            parts = unseal(sealed, borrow)
+        return along, parts._replace(tensors=self._placed(parts.tensors, along.places, sealed, sender))
+
+    def _placed(self, tensors: list[Any], places: Sequence[str] | None, sealed: Sealed, sender: int) -> list[Any]:
+        place = self._place(places, sealed, sender)
+        return [_on(tensor, place(number)) for number, tensor in enumerate(tensors)]
+
+    def _place(self, places: Sequence[str] | None, sealed: Sealed, sender: int) -> Callable[[int], torch.device]:
+        """Where the tensors of a message shall be, by their numbers."""
+        name = self.name_of(sender) if is_answer(sealed) else None
+
+        def place(number: int) -> torch.device:
+            if places is not None and number >= len(places):
+                raise WireError(f"a message says where {len(places)} of its tensors shall be, and has more.")
+            device = torch.device("cpu" if places is None else places[number])
+            return device if name is None else self.devices.here(name, device)
+
+        return place
+
+    def open(self, sealed: Sealed, sender: int, link: Link | None = None) -> Opened:
+        """Open a message of worker `sender`, which came over `link`. Runs what unpickling the user's values runs."""
+        kind = sealed.head[0]
+        if kind == BARE_ANSWER:  # these two as below; most are so
+            return Opened(pickling.decode(memoryview(sealed.head)[1:], [], sealed.buffers, self.allowed))
+        if kind == BARE_CALL:
+            return Opened(pickling.decode_call(memoryview(sealed.head)[1:], [], sealed.buffers, self.allowed))
+        if sealed.claim is None:
+            extra, tensors, data, buffers = unseal(sealed)
+            header, remote, forks, places = unpack(extra) if extra else NOTHING
+            if tensors and (places is not None or self.devices.maps):
+                tensors = self._placed(tensors, places, sealed, sender)
+        else:
+            (header, remote, forks, _), (_, tensors, data, buffers) = self._borrowed(sealed, sender)
+        if header is not None and self.autograd is not None:
+            tensors = self.autograd.on_receive(sender, header, tensors)
+        decode = pickling.decode if is_answer(sealed) else pickling.decode_call
+        try:
+            if self.references is None or not forks:
+                return Opened(decode(data, tensors, buffers, self.allowed), header, remote)
+            with self.references.opening(forks, link):
+                value = decode(data, tensors, buffers, self.allowed)
+        except Exception as error:
+            if remote is None:
+                raise
+            # The reference is out already, and may have been handed on: its value is this error.
+            return Opened((partial(_fail, error), (), {}), header, remote, has_references=bool(forks))
+        return Opened(value, header, remote, has_references=True)
+
+    def take_back(self, sealed: Sealed, to: int) -> None:
+        """A message that was closed here never left: what it holds is given back. Not on a reading thread.
+
+        `to`: the worker that it was for.
+        """
+        if sealed.loans and self.lending is not None:
+            self.lending.take_back(sealed.loans, to)
+        header, _remote, forks, _places = unpack(extra_of(sealed))
+        if header is not None and self.autograd is not None:
+            self.autograd.unsent(header)
+        if forks and self.references is not None:
+            self.references.unsent(forks)
+
+    def entered(self, header: Context | None) -> AbstractContextManager[object]:
+        """While the user's function of a message with this header runs."""
+        return nullcontext() if header is None or self.autograd is None else self.autograd.entered(header)
+
+
+def _fail(error: Exception) -> None:
+    """In the place of a function that could not be read."""
+    raise error
+
+
+def _on(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The tensor that came, on its device."""
+    if device == tensor.device:
+        return tensor
+    moved = tensor.detach().to(device)
+    if type(tensor) is torch.nn.Parameter:
+        return torch.nn.Parameter(moved, requires_grad=tensor.requires_grad)
+    return moved.requires_grad_(tensor.requires_grad)

@@ -1,0 +1,320 @@
+"""Keeps the reference table of this worker: one lock, one thread, the values and the users' states it decides about.
+
+    facts: do (threads that may block), do_inline (a reading thread), let_go (any thread, in a garbage collection too)
+      -> RefTable -> orders: batches by `tell`, values let go of, states confirmed or failed
+
+What happens on a reading thread only posts; the thread sends, because sending may connect, and it repeats what was not
+answered. Values are let go of under the lock and die outside of it. Knows no RRef and no call.
+"""
+
+import itertools
+import logging
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from torch.futures import Future
+
+from ...base.clocks import Clock, SystemClock
+from ...base.errors import ClosedError, DeadlineExceeded, LinkLostError, WorkerLostError
+from ..worker_info import WorkerInfo
+from .orders import (
+    Answer,
+    Batch,
+    Confirmed,
+    FailRefs,
+    FailValue,
+    FreeValue,
+    GlobalId,
+    Order,
+    Refused,
+    Send,
+    WorkerKey,
+)
+from .rref import TIMED_OUT, UserState, Value, error_of, owner_lost
+from .table import RefTable
+
+if TYPE_CHECKING:
+    from ..agent import Agent
+
+_log = logging.getLogger("fanwise.rpc")
+
+_ABSENT_TICKS = 3  # so long a peer may be no member before it counts as gone: the news of a newcomer may be late
+_STOP = object()
+
+
+class Keeper:
+    """See the module. `tick_s`: seconds after which what was not answered is sent again."""
+
+    def __init__(self, agent: "Agent", *, tick_s: float, clock: Clock | None = None) -> None:
+        self.agent = agent
+        self.values: dict[GlobalId, Value] = {}
+        self.users: dict[GlobalId, UserState] = {}
+        self.changed = threading.Condition()  # a thread may hold it more than once
+        self._tick_s = tick_s
+        self._clock = clock or SystemClock()
+        self.now_s = self._clock.now_s
+        self._numbers = itertools.count()
+        self._made: RefTable | None = None
+        self._closed = False
+        self._infos: dict[WorkerKey, WorkerInfo] = {}
+        self._absent: dict[WorkerKey, int] = {}
+        self._ended: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        agent.on("refs", self._on_batch)
+        agent.on_lost.append(self._on_lost)
+        agent.on_cut.append(self._on_cut)
+        agent.on_over.append(self._on_over)
+
+    @property
+    def is_used(self) -> bool:
+        """Whether there ever was a reference."""
+        return self._made is not None
+
+    @property
+    def table(self) -> RefTable:
+        """Made when it is first needed: only then this worker has an incarnation."""
+        made = self._made
+        return made if made is not None else self._make()
+
+    def _make(self) -> RefTable:
+        """By a message of another worker, too, while this one ends: then there is a table and no thread."""
+        on_left, me = self.agent.group.on_left, WorkerKey(self.agent.info.id, self.agent.incarnation)
+        with self.changed:
+            if self._made is None:
+                if not self._closed:
+                    thread = threading.Thread(target=self._run, name="fanwise-references", daemon=True)
+                    thread.start()
+                    self._thread = thread
+                on_left.append(self._on_left)
+                self._made = RefTable(me)
+            return self._made
+
+    def new_id(self) -> GlobalId:
+        """An id that nothing else has."""
+        me = self.table.me
+        return GlobalId(me.id, me.incarnation, next(self._numbers))
+
+    def let_go(self, user: UserState) -> None:
+        """The program has no reference to this fork any more. By any thread, at any time."""
+        self._ended.put(user)
+
+    def wait_until(self, holds: Callable[[], bool], within_s: float) -> bool:
+        """Block until a fact about the table holds; False when it does not in time."""
+        until_s = self._clock.now_s() + within_s
+        with self.changed:
+            while not holds():
+                left_s = until_s - self._clock.now_s()
+                if left_s <= 0:
+                    return False
+                self.changed.wait(left_s)
+        return True
+
+    def close(self) -> None:
+        """End the thread; what it had to do is done before. None is begun from now on."""
+        with self.changed:
+            self._closed = True
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            self._ended.put(_STOP)
+            thread.join()
+
+    # -- facts and orders ------------------------------------------------------------------------------------------
+
+    def do(self, fact: Callable[..., list[Order]], *args: object) -> None:
+        """Tell the table a fact and carry out what it says. Not on a reading thread."""
+        self.carry_out(self.told(fact, *args))
+
+    def do_inline(self, fact: Callable[..., list[Order]], *args: object) -> list[Order]:
+        """As `_do`, on a reading thread: what is to be sent is left to our own."""
+        orders = self.told(fact, *args)
+        for order in orders:
+            if type(order) is Send:
+                self._ended.put(order.batch)
+        self.carry_out([order for order in orders if type(order) is not Send])
+        return orders
+
+    def told(self, fact: Callable[..., list[Order]], *args: object) -> list[Order]:
+        """Values that are freed go under the lock, or a new fork would lose them; they die when it is free again."""
+        freed = []
+        with self.changed:
+            orders = fact(*args)
+            for order in orders:
+                if type(order) is FreeValue:
+                    freed.append(self.values.pop(order.rref_id, None))
+            self.changed.notify_all()
+        return orders
+
+    def awaited(self, rref_id: GlobalId) -> Value | None:
+        """With the lock: the value, which may be yet to come; None: it is not ours any more, or never was."""
+        if rref_id not in self.table.owned:
+            return self.values.get(rref_id)
+        return self.values.setdefault(rref_id, Value())
+
+    def carry_out(self, orders: Sequence[Order]) -> None:
+        for order in orders:
+            match order:
+                case Send(batch):
+                    self._send(batch)
+                case Confirmed(fork_id):
+                    self._confirm(fork_id)
+                case FailRefs(fork_ids, owner):
+                    for fork_id in fork_ids:
+                        self._fail(fork_id, owner)
+                case Refused(fork_id, lost):
+                    self._fail(fork_id, lost)
+                case FailValue(rref_id, creator, why):
+                    self._fail_value(rref_id, creator, why)
+                case FreeValue() | Answer():
+                    pass
+
+    def _confirm(self, fork_id: GlobalId) -> None:
+        user = self.users.get(fork_id)
+        if user is not None:
+            user.confirm()
+            if user.ended:
+                self.users.pop(fork_id, None)
+
+    def _fail(self, fork_id: GlobalId, lost: WorkerKey) -> None:
+        user = self.users.get(fork_id)
+        if user is not None:
+            user.fail(partial(owner_lost, user.fork, self.name_of(lost)))
+
+    def _fail_value(self, rref_id: GlobalId, creator: WorkerKey, why: str) -> None:
+        with self.changed:
+            value = self.awaited(rref_id)
+        name = self.name_of(creator)
+        if value is None:
+            return
+        if why == "timed out":
+            value.settle(
+                DeadlineExceeded(f"{TIMED_OUT} The call of {name} waited for its link until its time ran out.")
+            )
+        elif why == "died":
+            value.settle(WorkerLostError(f"{name} died before its call made the value of {rref_id}."))
+        elif why == "cut":
+            value.settle(
+                LinkLostError(
+                    f"the link of {name} was cut while its call was on the way that was to make the value of "
+                    f"{rref_id}: it did not run. Both workers live: call remote() again."
+                )
+            )
+        else:
+            value.settle(WorkerLostError(f"{name} could not send the call that was to make the value of {rref_id}."))
+
+    def _send(self, batch: Batch) -> None:
+        self.agent.tell(batch.to.id, "refs", batch).add_done_callback(partial(self._answered, batch.to))
+
+    def _answered(self, peer: WorkerKey, future: "Future[Any]") -> None:  # Any: a number or None
+        error = error_of(future)
+        up_to = future.value() if error is None else None
+        if up_to is not None:
+            self.do_inline(self.table.on_answer, peer, up_to)
+        elif isinstance(error, (WorkerLostError, ClosedError)) and self.agent.group.ending.is_full:
+            self.do_inline(self.table.left, peer)
+
+    def _on_batch(self, sender: WorkerInfo, batch: Batch) -> int | None:
+        orders = self.do_inline(self.table.on_batch, batch)
+        return next((order.up_to for order in orders if type(order) is Answer), None)
+
+    def _on_lost(self, worker: WorkerInfo, incarnation: int) -> None:
+        key = WorkerKey(worker.id, incarnation)
+        self._infos[key] = worker
+        self.do_inline(self.table.lost, key, self._alive())
+
+    def _on_cut(self, member: Any, link: int) -> None:  # Any: the group's Member
+        """Nothing that left by this link will come there any more; there is another one."""
+        if self.is_used:
+            key = WorkerKey(member.id, member.incarnation)
+            self.do_inline(self.table.cut, key, link)
+            self.do_inline(self.table.again, key)
+
+    def _on_over(self, member: Any, link: int) -> None:  # Any: as above
+        if self.is_used:
+            self.do_inline(self.table.over, WorkerKey(member.id, member.incarnation), link)
+
+    def _on_left(self, member: Any) -> None:  # Any: the group's Member
+        self._on_lost(WorkerInfo(member.name, member.id), member.incarnation)
+
+    # -- members ---------------------------------------------------------------------------------------------------
+
+    def _alive(self) -> list[WorkerKey]:
+        return [WorkerKey(id, member.incarnation) for id, member in self.agent.group.members().items()]
+
+    def is_member(self, key: WorkerKey) -> bool:
+        member = self.agent.group.members().get(key.id)
+        return member is not None and member.incarnation == key.incarnation
+
+    def key_of(self, id: int) -> WorkerKey:
+        member = self.agent.group.members().get(id)
+        if member is None:
+            raise self.no_member(id)
+        return WorkerKey(id, member.incarnation)
+
+    def no_member(self, id: int) -> WorkerLostError:
+        known = next((info.name for info in self._infos.values() if info.id == id), "")
+        there = ", ".join(f"{worker.name} ({worker.id})" for worker in self.agent.workers())
+        who = f"{known} (rank {id})" if known else f"{id}"
+        return WorkerLostError(f"worker {who} is not, or no longer, in the group; there are {there}.")
+
+    def name_of(self, key: WorkerKey) -> str:
+        return f"worker {self.info_of(key).name}"
+
+    def info_of(self, key: WorkerKey) -> WorkerInfo:
+        info = self._infos.get(key)
+        if info is None:
+            member = self.agent.group.members().get(key.id)
+            if member is None or member.incarnation != key.incarnation:
+                return WorkerInfo(f"rank-{key.id}", key.id)
+            info = self._infos[key] = WorkerInfo(member.name, member.id)
+        return info
+
+    # -- the thread ------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        tick_s = self._clock.now_s() + self._tick_s
+        while True:
+            items = self._gather(max(0.0, tick_s - self._clock.now_s()))
+            try:
+                self._work(items)
+                if self._clock.now_s() >= tick_s:
+                    tick_s = self._clock.now_s() + self._tick_s
+                    self._tick()
+            except Exception:
+                _log.exception("the book-keeping of references failed; it goes on. Please report this.")
+            if _STOP in items:
+                return
+            del items
+
+    def _gather(self, within_s: float) -> list[object]:
+        """All that is in the queue; waits for the first."""
+        items: list[object] = []
+        try:
+            items.append(self._ended.get(timeout=within_s))
+            while True:
+                items.append(self._ended.get_nowait())
+        except queue.Empty:
+            return items
+
+    def _work(self, items: list[object]) -> None:
+        ended = [item for item in items if type(item) is UserState]
+        if ended:
+            self.do(self.table.dropped, *(user.fork.fork_id for user in ended))
+            for user in ended:
+                user.ended = True
+                if user.confirmed.done():
+                    self.users.pop(user.fork.fork_id, None)
+        for item in items:
+            if type(item) is Batch:
+                self._send(item)
+
+    def _tick(self) -> None:
+        """Repeat what was not answered. Who is no member for some ticks was gone before this worker came."""
+        for peer in [peer for peer in self.table.waiting_for() if not self.is_member(peer)]:
+            self._absent[peer] = self._absent.get(peer, 0) + 1
+            if self._absent[peer] >= _ABSENT_TICKS:
+                del self._absent[peer]
+                self.do(self.table.lost, peer, self._alive())
+        self.do(self.table.tick)

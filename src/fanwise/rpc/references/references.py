@@ -1,0 +1,499 @@
+"""The references of this worker, as the rest of rpc sees them: made, sent, received, asked for, ended.
+
+    remote, share, received, keep --facts--> keeper.Keeper --> table.RefTable, which decides who holds what
+
+How the rest of rpc uses it:
+
+* `References(agent)` before the group is joined: from then on `agent.references`. `destroy` after the group is left;
+  before that, when all have arrived, `delete_all_user_and_unforked_owner_rrefs`.
+* `Envelopes`: `with sealing(to) as forks` around pickling, and `forks` go with the message; `with opening(forks)`
+  around unpickling, whether that succeeds or not, so that no fork is left on its way.
+* `Server`: `keep` runs a call whose value stays here; `confirmed`, right after `opening` on the same thread, is the
+  future of all references that came, or None when none is unconfirmed: only then may the function run.
+
+* `rref` makes its references through this; `let_go` is all that the end of one does.
+"""
+
+import logging
+import traceback
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.futures import Future
+
+from ...base.clocks import Clock
+from ...base.errors import ClosedError, DeadlineExceeded, LinkLostError, OwnerLostError, WorkerLostError
+from ...links import Link
+from ..calls.outcomes import wait_for
+from ..calls.serving import Later
+from ..messages import pickling
+from ..worker_info import WorkerInfo
+from .keeper import Keeper
+from .orders import Fork, GlobalId, Order, Refused, WorkerKey
+from .proxy import hand_on
+from .rref import NOT_IN_A_CALL, Creation, RRef, UserState, Value, afresh, error_of, gave_up, make, owner_lost
+from .travel import Opening, Sealing, now
+
+if TYPE_CHECKING:
+    from ..agent import Agent
+
+_log = logging.getLogger("fanwise.rpc")
+
+_TICK_S = 1.0
+_DELETE_S = 10.0
+_LEAST_S = 0.001  # 0 would be for ever
+
+
+class References:
+    """See the module.
+
+    Args:
+        agent: of this process; its references these become.
+        tick_s: what is unanswered for so long is sent again.
+        clock: for the deadlines and ticks.
+    """
+
+    def __init__(self, agent: "Agent", *, tick_s: float = _TICK_S, clock: Clock | None = None) -> None:
+        self.agent = agent
+        self._keeper = Keeper(agent, tick_s=tick_s, clock=clock)
+        self.new_id = self._keeper.new_id
+        self.let_go = self._keeper.let_go
+        agent.attach(self)
+
+    # -- made, sent, received, ended -------------------------------------------------------------------------------
+
+    def remote(
+        self,
+        to: WorkerInfo,
+        function: Callable[..., Any],  # Any: the user's
+        args: Sequence[object],
+        kwargs: dict[str, object],
+        *,
+        timeout_s: float,
+    ) -> RRef[Any]:  # Any: what the function returns
+        """Run `function` on `to` and keep the value there. Raises what sending a call raises."""
+        if to.id == self._keeper.table.me.id:
+            return self._remote_here(to, function, args, kwargs, timeout_s)
+        fork = Fork(self.new_id(), self.new_id(), self._keeper.key_of(to.id), self._keeper.table.me)
+        user = UserState(fork)
+        self._keeper.users[fork.fork_id] = user
+        rref = make(self, fork.rref_id, None, user)
+        self._keeper.do(self._keeper.table.created, fork.rref_id, fork.fork_id, fork.owner)
+        try:
+            made = self.agent.call(to, function, args, kwargs, timeout_s=timeout_s, remote=(fork.rref_id, fork.fork_id))
+        except BaseException:
+            user.confirm()
+            self._keeper.do(partial(self._keeper.table.not_sent, timed_out=False), fork.fork_id)
+            raise
+        rref._creation = creation = Creation(self.agent.waiting)
+        made.add_done_callback(partial(self._created, user, creation))
+        return rref
+
+    def _remote_here(
+        self,
+        to: WorkerInfo,
+        function: Callable[..., Any],  # Any: the user's
+        args: Sequence[object],
+        kwargs: dict[str, object],
+        timeout_s: float,
+    ) -> RRef[Any]:  # Any: what the function returns
+        rref_id = self.new_id()
+        value = self._keeper.values[rref_id] = Value()
+        rref = make(self, rref_id, value, None)
+        self._keeper.do(self._keeper.table.begun, rref_id, rref_id, self._keeper.table.me)
+        try:
+            made = self.agent.call(to, function, args, kwargs, timeout_s=timeout_s, remote=(rref_id, rref_id))
+        except BaseException:
+            self._keeper.do(self._keeper.table.value_ready, rref_id, rref_id)
+            raise
+        rref._creation = creation = Creation(self.agent.waiting)
+
+        def created(future: "Future[Any]") -> None:  # Any: of nothing
+            error = error_of(future)
+            if error is not None:
+                rref._error = gave_up if isinstance(error, DeadlineExceeded) else partial(afresh, error)
+                # A call that left is here, and brings the value in its time, to whoever still waits for that.
+                if not (isinstance(error, DeadlineExceeded) and _has_left(future)):
+                    value.settle(rref._error())
+                    self._keeper.do(self._keeper.table.value_ready, rref_id, rref_id)
+            _conclude(creation, error)
+
+        made.add_done_callback(created)
+        return rref
+
+    def _created(self, user: UserState, creation: Creation, future: "Future[Any]") -> None:  # Any: of nothing
+        """The call that creates was answered, or not."""
+        error, may_come = error_of(future), _has_left(future)
+        if isinstance(error, LinkLostError) and may_come:  # it came or not: the table asks the owner
+
+            def known(_: object) -> None:
+                _conclude(creation, None if user.error is None else user.error())
+
+            user.confirmed.add_done_callback(known)
+            return
+        try:
+            self._note_created(user, error, may_come=may_come)
+        finally:
+            _conclude(creation, error)
+
+    def _note_created(self, user: UserState, error: Exception | None, *, may_come: bool) -> None:
+        """`may_come`: the call has left this worker."""
+        fork_id, table = user.fork.fork_id, self._keeper.table
+        if error is None:
+            self._keeper.do(table.confirmed, fork_id)
+            return
+        is_late, is_lost = isinstance(error, DeadlineExceeded), isinstance(error, WorkerLostError)
+        if is_late:
+            user.fail(gave_up)
+        elif is_lost:
+            user.fail(partial(owner_lost, user.fork, self._keeper.name_of(user.fork.owner)))
+        else:
+            user.fail(partial(afresh, error))
+        if is_late and may_come:
+            self._keeper.do(table.gave_up, fork_id)
+        elif not (is_lost and may_come):  # else it came there or not, and the table hears of the loss
+            self._keeper.do(partial(table.not_sent, timed_out=is_late), fork_id)
+
+    def sealing(self, to: int) -> Sealing:
+        """Around the pickling of a message for worker `to`: the forks to send with it."""
+        return Sealing(self, to)
+
+    def opening(self, forks: Sequence[Fork], link: Link | None = None) -> Opening:
+        """Around the unpickling of a message that came with these forks over `link`."""
+        return Opening(self, forks, link)
+
+    def leave(self, forks: Sequence[tuple[GlobalId, GlobalId]], link: Link, number: int) -> bool:
+        """A message with these, (reference, fork), leaves by `link`. False: that has ended, and nothing was noted."""
+        if number:
+            with self._keeper.changed:
+                if link.ending is not None:
+                    return False
+                self._keeper.told(self._keeper.table.leaving, forks, number)
+        return True
+
+    def stays(self, remote: tuple[GlobalId, GlobalId]) -> bool:
+        """The call that creates this has not left after all. False: it must not leave any more."""
+        with self._keeper.changed:
+            return self._keeper.table.stays(remote[1])
+
+    def unsent(self, forks: Sequence[Fork]) -> None:
+        """A message with these forks never left."""
+        for fork in forks:
+            self._keeper.do(self._keeper.table.unsent, fork)
+
+    def share(self, rref: RRef[Any]) -> tuple[int]:  # Any: of any type
+        """Put a new fork into the message that this thread pickles; returns its place there.
+
+        Raises:
+            RuntimeError: no message is pickled; the reference was deleted. What its creation failed with.
+        """
+        if rref._user is not None:
+            rref._user.check("call fork an UserRRef")
+        if rref._error is not None:
+            raise rref._error()
+        sealing = now.sealing
+        if sealing is None:
+            if pickling.sending_to() is None:
+                raise RuntimeError(NOT_IN_A_CALL)
+            return (-1,)  # only tried, to find out what cannot be pickled
+        table = self._keeper.table
+        to = self._keeper.key_of(sealing.to)
+        owner = table.me if rref._user is None else rref._user.fork.owner
+        fork = Fork(rref._rref_id, self.new_id(), owner, table.me)
+        if table.is_lost(to):
+            raise self._keeper.no_member(to.id)
+        if rref._user is None:
+            self._keeper.do(self._lend, rref, fork, to)
+        else:
+            self._fork_for(rref._user, fork, to)
+        sealing.forks.append(fork)
+        return (len(sealing.forks) - 1,)
+
+    def _fork_for(self, user: UserState, fork: Fork, to: WorkerKey) -> None:
+        self._keeper.do(self._keeper.table.forked, user.fork.fork_id, fork, to)
+        try:
+            user.check("call fork an UserRRef")  # its creation may just have failed: whoever gets it now never hears
+        except Exception:
+            self.unsent([fork])
+            raise
+
+    def received(self, forks: Sequence[Fork], link: Link | None) -> list[RRef[Any]]:  # Any: of any type
+        """Forks have come over `link`.
+
+        Raises LinkLostError when that was cut, and their parents may have been told that they never came.
+        """
+        with self._keeper.changed:
+            self._check_not_cut(link)
+            came = [self._receive(fork) for fork in forks]
+        for _, orders in came:
+            self._keeper.carry_out(orders)
+        return [rref for rref, _ in came]
+
+    def _check_not_cut(self, link: Link | None) -> None:
+        if link is not None and link.ending is not None and not link.ending.clean:
+            raise LinkLostError(
+                f"the link that brought this was cut before it was opened ({link.ending.reason}): it is not taken.\n"
+                f"Both workers live: call again."
+            )
+
+    def _receive(self, fork: Fork) -> tuple[RRef[Any], list[Order]]:  # Any: of any type
+        table = self._keeper.table
+        if fork.owner != table.me:
+            user = UserState(fork)
+            self._keeper.users[fork.fork_id] = user
+            rref = make(self, fork.rref_id, None, user)
+            return rref, self._keeper.told(table.received, fork)
+        rref = make(self, fork.rref_id, None, None)
+        orders = self._keeper.told(self._came_home, rref, fork)
+        refused = next((order for order in orders if type(order) is Refused), None)
+        if refused is not None:
+            rref._error = partial(owner_lost, fork, self._keeper.name_of(refused.lost))
+        return rref, orders
+
+    def _lend(self, rref: RRef[Any], fork: Fork, to: WorkerKey) -> list[Order]:  # Any: of any type
+        assert rref._value is not None, "an owner has a value"
+        self._keeper.values[fork.rref_id] = rref._value
+        return self._keeper.table.lent(fork, to)
+
+    def _came_home(self, rref: RRef[Any], fork: Fork) -> list[Order]:  # Any: of any type
+        value = self._keeper.values.get(fork.rref_id)
+        orders = self._keeper.table.received(fork)
+        rref._value = value if value is not None else self._keeper.awaited(fork.rref_id) or Value()
+        return orders
+
+    # -- for the server of calls -----------------------------------------------------------------------------------
+
+    def keep(
+        self, sender: WorkerInfo, remote: tuple[GlobalId, GlobalId], run: Callable[[], Any], link: Link | None = None
+    ) -> Any:  # Any: the user's
+        """Run a call whose value stays here. Returns what to answer: nothing, or a `Later` done with the value."""
+        rref_id, fork_id = remote
+        value = self._begin(rref_id, fork_id, link)
+        try:
+            result = run()
+        except Exception as error:
+            # As text: who keeps log records must not keep frames, and the references in them.
+            _log.error("a remote() of worker %s failed:\n%s", sender.name, "".join(traceback.format_exception(error)))
+            self._settle(rref_id, value, error.with_traceback(None), None)
+            return None
+        if type(result) is not Later:
+            self._settle(rref_id, value, None, result)
+            return None
+        answer: Future[None] = Future()
+
+        def settle(future: "Future[Any]") -> None:  # Any: the user's
+            error = error_of(future)
+            self._settle(rref_id, value, error, None if error is not None else future.value())
+            answer.set_result(None)
+
+        result.future.add_done_callback(settle)
+        return Later(answer)
+
+    def _begin(self, rref_id: GlobalId, fork_id: GlobalId, link: Link | None) -> Value:
+        with self._keeper.changed:
+            self._check_not_cut(link)
+            value = self._keeper.values.setdefault(rref_id, Value())
+            orders = self._keeper.told(self._keeper.table.begun, rref_id, fork_id, rref_id.creator)
+        self._keeper.carry_out(orders)
+        return value
+
+    def _settle(self, rref_id: GlobalId, value: Value, error: Exception | None, result: object) -> None:
+        value.settle(error, result)
+        if rref_id.creator == self._keeper.table.me:
+            self._keeper.do(self._keeper.table.value_ready, rref_id, rref_id)
+
+    def confirmed(self) -> "Future[Any] | None":  # Any: of nothing
+        """Done when all references that this thread has just opened are confirmed, or have failed; None: they are."""
+        unconfirmed, now.unconfirmed = now.unconfirmed, ()
+        return torch.futures.collect_all(list(unconfirmed)) if unconfirmed else None
+
+    def value_of(self, rref_id: GlobalId) -> "Future[Any]":  # Any: the user's
+        """The value that this worker has, perhaps in a while. OwnerLostError when it is not, or no longer, here."""
+        value = self._value_now(rref_id)
+        if value is not None:
+            return value
+        earlier = self.agent.server.earlier_have_begun()
+        later: Future[Any] = Future()
+        if earlier is None:
+            value = self._value_now(rref_id)  # it may have begun just now
+            if value is None:
+                raise self._no_value(rref_id)
+            return value
+
+        def look_again(_: "Future[None]") -> None:
+            value = self._value_now(rref_id)
+            if value is None:
+                later.set_exception(self._no_value(rref_id))
+            else:
+                value.add_done_callback(partial(hand_on, later))
+
+        earlier.add_done_callback(look_again)
+        return later
+
+    def _value_now(self, rref_id: GlobalId) -> "Future[Any] | None":  # Any: the user's
+        self._keeper.table  # noqa: B018
+        with self._keeper.changed:
+            return self._keeper.awaited(rref_id)
+
+    def _no_value(self, rref_id: GlobalId) -> Exception:
+        return OwnerLostError(
+            f"worker {self.agent.info.name} does not have the value of {rref_id}: it was freed, or never made.\n"
+            f"That happens when the worker that passed the reference on, or created it, died meanwhile; or when the "
+            f"call that was to make the value was cut off with its link."
+        )
+
+    # -- asking owners ---------------------------------------------------------------------------------------------
+
+    def owner_of(self, fork: Fork) -> WorkerInfo:
+        """Who has the value, also when that worker is gone."""
+        return self._keeper.info_of(fork.owner)
+
+    def ask_owner(
+        self,
+        user: UserState,
+        function: Callable[..., Any],  # Any: our own
+        args: tuple[object, ...],
+        timeout_s: float,
+        *,
+        is_repeatable: bool,
+    ) -> Any:  # Any: what the function returns
+        """Run our own `function` on the owner and wait; again when the owner did not know the reference yet.
+
+        `is_repeatable`: also when the link was cut, and it is not known whether it has run.
+        """
+        now_s = self._keeper.now_s
+        until_s = now_s() + timeout_s if timeout_s > 0 else None
+        while True:
+            left_s = timeout_s if until_s is None else max(_LEAST_S, until_s - now_s())
+            was_confirmed = user.confirmed.done()
+            try:
+                return self._ask_once(user, function, args, left_s)
+            except OwnerLostError:
+                if was_confirmed:
+                    raise
+                break
+            except LinkLostError as error:
+                if not is_repeatable or hasattr(error, "__notes__"):  # those of the function itself have notes
+                    raise
+        with self.agent.waiting():
+            wait_for(user.confirmed)
+        user.check("use it")
+        return self._ask_once(user, function, args, timeout_s)
+
+    def _ask_once(
+        self, user: UserState, function: Callable[..., Any], args: tuple[object, ...], timeout_s: float
+    ) -> Any:  # Any: what the function returns
+        try:
+            return self.agent.call_sync(self.owner_of(user.fork), function, args, {}, timeout_s=timeout_s)
+        except OwnerLostError:
+            raise
+        except WorkerLostError as error:
+            if hasattr(error, "__notes__"):  # the function itself lost a worker, over there
+                raise
+            raise owner_lost(user.fork, self._keeper.name_of(user.fork.owner)) from error
+
+    def ask_later(
+        self, user: UserState, function: Callable[..., Any], args: tuple[object, ...], timeout_s: float
+    ) -> "Future[Any]":  # Any: what the function returns
+        """As `ask_owner`, without waiting."""
+        ask = partial(self.agent.call, self.owner_of(user.fork), function, args, {}, timeout_s=timeout_s)
+        if user.confirmed.done():
+            return ask()
+        result: Future[Any] = Future()
+
+        def ask_again(_: object) -> None:
+            try:
+                user.check("use it")
+                ask().add_done_callback(partial(hand_on, result))
+            except Exception as error:
+                result.set_exception(error.with_traceback(None))
+
+        def answered(first: "Future[Any]") -> None:  # Any: as above
+            error = error_of(first)
+            if isinstance(error, OwnerLostError):
+                user.confirmed.add_done_callback(ask_again)
+            elif isinstance(error, LinkLostError) and not hasattr(error, "__notes__"):
+                ask_again(None)
+            else:
+                hand_on(result, first)
+
+        ask().add_done_callback(answered)
+        return result
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    def debug_info(self) -> dict[str, str]:
+        """Counts, under torch's names."""
+        table = self._keeper.table
+        with self._keeper.changed:
+            counts = {
+                "num_owner_rrefs": len(table.owned),
+                "num_pending_users": table.num_unconfirmed,
+                "num_pending_futures": table.num_unanswered,
+                "num_forks": table.num_forks,
+            }
+        return {name: str(count) for name, count in counts.items()}
+
+    def delete_all_user_and_unforked_owner_rrefs(self, timeout_s: float = _DELETE_S) -> None:
+        """Release all references that this worker holds, used or not. All workers do so, when no call is open anywhere.
+
+        Waits, at most `timeout_s` seconds, until the owners know, and until nobody refers to values of this worker.
+        """
+        if not self._keeper.is_used:
+            return
+        table = self._keeper.table
+        with self.agent.waiting():
+            self._keeper.wait_until(lambda: table.num_unconfirmed == 0, timeout_s)
+            for user in list(self._keeper.users.values()):
+                user.deleted = True
+            self._keeper.do(lambda: table.dropped(*table.held.copy()))
+            self._keeper.wait_until(
+                lambda: not table.held and table.num_unanswered == 0 and table.num_forks == 0, timeout_s
+            )
+
+    def destroy(self, ignore_leak: bool = True) -> None:
+        """End the thread; references that are left can be used no more.
+
+        Raises:
+            RuntimeError: values of this worker are still held, unless `ignore_leak`; then it is logged.
+        """
+        self._keeper.close()
+        if not self._keeper.is_used:
+            return
+        for user in list(self._keeper.users.values()):
+            user.deleted = True
+        self._keeper.users.clear()
+        owned = self._keeper.table.owned
+        with self._keeper.changed:  # a message of another worker may just be read
+            values = list(self._keeper.values.values())
+            self._keeper.values.clear()
+            leaks = [f"Leaking RRef {rref_id} with {_forks(of.forks)}" for rref_id, of in owned.items()]
+            owned.clear()
+        for value in values:
+            value.settle(ClosedError("RPC was shut down in this process before the value was made."))
+        if leaks:
+            text = "\n".join(
+                [*leaks, "Let references end before shutdown, or their values live until the process ends."]
+            )
+            if not ignore_leak:
+                raise RuntimeError(text)
+            _log.warning("%s", text)
+
+
+def _conclude(creation: Creation, error: Exception | None) -> None:
+    """Last, when the reference knows: who waits for this uses it next."""
+    if error is None:
+        creation.set_result(None)
+    else:
+        creation.set_exception(error)
+
+
+def _has_left(future: "Future[Any]") -> bool:  # Any: of any type
+    """Whether the call of this future was sent. One that failed before has a plain future."""
+    return getattr(future, "has_left", False)
+
+
+def _forks(forks: dict[GlobalId, WorkerKey]) -> str:
+    return ", ".join(f"fork Id {fork_id} on worker {holder.id}" for fork_id, holder in forks.items()) or "no fork"

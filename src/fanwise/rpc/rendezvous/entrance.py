@@ -1,0 +1,214 @@
+"""Where a group is entered, and where its members listen: Unix sockets of this user on one host.
+
+    try_open   be the one who lets others in; at most one process at a time for one address (`lock_files.py`)
+    dial       reach whoever that is now
+    listen, dial_member     a listener of each member, for the links between members
+
+What meets between hosts, with a secret, offers the same (`entrance_tls.py`). Opens and dials only; who is let in, and
+what is said, is decided elsewhere. Who listens removes what killed workers have left in the folder (`stale_files.py`).
+"""
+
+import contextlib
+import os
+import secrets
+import socket
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from ...base.errors import FanwiseError, SecretError, WorkerLostError
+from ...links import Hub, Link, UnixListener, dial
+from ...links.process_state import this_host
+from ...links.security.shared_secret import read_secret
+from ..membership.members import Member
+from .addresses import Rendezvous, is_known
+from .lock_files import Claim, claim_path, has_survivors, holder_of, host_key, runtime_folder, try_claim
+from .port_probe import Knocking
+from .stale_files import sweep
+
+OnLink = Callable[[Link], None]
+
+
+class Listener(Protocol):
+    """Something that lets links in until it is closed, on the hub's thread."""
+
+    def close(self) -> None: ...
+
+
+class Entrance(Protocol):
+    """What the coordinator holds."""
+
+    def is_ours(self) -> bool:
+        """False when another has replaced us: we were taken for dead."""
+
+    def note(self, members: Sequence[Member]) -> None:
+        """Write down who is in the group, for whoever comes after the death of this process. On the hub's thread."""
+
+    def refused(self) -> str:
+        """For a message: how many were not let in and why; empty when nobody was turned away."""
+
+    def close(self) -> None:
+        """Let nobody in any more. On the hub's thread. A second call does nothing."""
+
+
+class Meeting(Protocol):
+    """How the members of one group reach each other.
+
+    Attributes:
+        where: the place.
+        is_exclusive: whether all can see who holds the entrance, so that there is one coordinator at most. Between
+            hosts that cannot be: there the members themselves decide, by their majority (`coordinator`).
+    """
+
+    where: Rendezvous
+    is_exclusive: bool
+
+    def try_open(
+        self, hub: Hub, incarnation: int, on_link: OnLink, *, instead_of: int | None = None
+    ) -> Entrance | None:
+        """Open the entrance, or None when another holds it. `instead_of`: one that is frozen, to be replaced."""
+
+    def dial(self, hub: Hub, *, within_s: float, but_not: int | None = None) -> Link | None:
+        """A link to whoever holds the entrance; None when nobody does, or only the incarnation `but_not`. Blocks."""
+
+    def listen(self, hub: Hub, on_link: OnLink) -> tuple[Listener, str]:
+        """A listener of this process and its address for `dial_member`. The listener closes with the hub."""
+
+    def dial_member(self, hub: Hub, member: Member, *, within_s: float) -> Link:
+        """A link to the member's own listener. Blocks; raises as `links.dial` does."""
+
+    def is_listening(self, address: str) -> bool:
+        """Whether a member of this host still listens at `address`. Does not block."""
+
+    def knocking_at(self, address: str) -> Knocking | None:
+        """How to learn whether a member of another host lives, by its `address`; None where there are none."""
+
+    def has_survivors(self) -> bool:
+        """Whether who held the entrance died, and members of its group live on, one of whom is about to open it."""
+
+
+def meeting_at(where: Rendezvous, *, environment: Mapping[str, str] = os.environ) -> Meeting:
+    """How to meet at `where`: by TLS when the environment has a secret, else by Unix sockets.
+
+    With TLS each member listens on one port more: any, or the first free one of FANWISE_PORTS, a number or a range like
+    "29600-29700". Raises `SecretError` for another host's address without a secret, and for a secret that is too weak.
+    """
+    secret = read_secret(environment) if where.port else None
+    if secret is not None:
+        from .entrance_tls import TlsMeeting
+
+        return TlsMeeting(where, secret, ports=environment.get("FANWISE_PORTS", 0))
+    if where.are_all_here:
+        return LocalMeeting(where)
+    unknown = [place.host for place in where.places if not is_known(place.host)]
+    if unknown:
+        raise SecretError(
+            f"{where.url} is taken for an address of another host, which needs a secret: no host of the name "
+            f"{', '.join(unknown)} is known here. Is it spelled as it should be?"
+        )
+    has = "has" if where.others else "is"
+    raise SecretError(
+        f"{where.url} {has} an address of another host, and there is no secret. Without one anybody who reaches that "
+        f"port could run code here.\nMake one with `fanwise secret`, and give it to all workers in FANWISE_SECRET, or "
+        f"in a file named by FANWISE_SECRET_FILE; or, when all workers run on this host, use 127.0.0.1."
+    )
+
+
+class LocalMeeting:
+    """Within this host and this user, by Unix sockets. `folder` is another than the user's own for tests only."""
+
+    is_exclusive = True
+
+    def __init__(self, where: Rendezvous, *, folder: Path | None = None) -> None:
+        self.where = where
+        self._folder = folder or runtime_folder()
+        self._key = host_key(self._folder)
+        self._claim = claim_path(self._folder, where.name)
+
+    def try_open(
+        self, hub: Hub, incarnation: int, on_link: OnLink, *, instead_of: int | None = None
+    ) -> "UnixEntrance | None":
+        claim = try_claim(self._claim, incarnation, instead_of=instead_of)
+        if claim is None:
+            return None
+        try:
+            listener = UnixListener(hub, claim.socket, self._key, on_link=on_link)
+        except BaseException:
+            claim.close()
+            raise
+        return UnixEntrance(hub, claim, listener)
+
+    def dial(self, hub: Hub, *, within_s: float, but_not: int | None = None) -> Link | None:
+        holder = holder_of(self._claim)
+        if holder is None or holder.incarnation == but_not:
+            return None
+        try:
+            return dial(hub, self._folder / holder.socket, self._key, within_s=within_s)
+        except WorkerLostError:  # it is just opening, or just closing
+            return None
+
+    def listen(self, hub: Hub, on_link: OnLink) -> tuple[UnixListener, str]:
+        sweep(self._folder)
+        path = self._folder / f"w-{secrets.token_hex(8)}"
+        return UnixListener(hub, path, self._key, on_link=on_link), str(path)
+
+    def dial_member(self, hub: Hub, member: Member, *, within_s: float) -> Link:
+        return dial(hub, Path(member.address), self._key, within_s=within_s)
+
+    def is_listening(self, address: str) -> bool:
+        return is_open(address)
+
+    def knocking_at(self, address: str) -> Knocking | None:
+        return None
+
+    def has_survivors(self) -> bool:
+        return has_survivors(self._claim)
+
+
+def is_open(path: str) -> bool:
+    """Whether somebody listens at the Unix socket `path`. Does not block."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
+        try:
+            probe.connect(path)
+        except BlockingIOError:
+            return True  # many have just come
+        except OSError:
+            return False
+    return True
+
+
+def refused_text(refused: Iterable[tuple[str, int]]) -> str:
+    """As `Entrance.refused` says it, of a listener's counts by reason."""
+    kinds = ", ".join(f"{why}: {count}" for why, count in sorted(refused))
+    return f"connections that were refused: {kinds}" if kinds else ""
+
+
+class UnixEntrance:
+    """A claim and the listener behind it."""
+
+    def __init__(self, hub: Hub, claim: Claim, listener: UnixListener) -> None:
+        self._claim = claim
+        self._listener = listener
+        hub.close_in_fork(self)
+
+    def is_ours(self) -> bool:
+        return self._claim.is_ours()
+
+    def note(self, members: Sequence[Member]) -> None:
+        me, host = os.getpid(), this_host()
+        with contextlib.suppress(OSError):  # it is there for a moment that may never come
+            self._claim.note((m.pid, m.started_ticks) for m in members if m.host == host and m.pid != me)
+
+    def refused(self) -> str:
+        return refused_text(self._listener.refused.items())
+
+    def close(self) -> None:
+        self._listener.close()
+        try:
+            self._claim.close()
+        except FanwiseError:
+            pass  # it ends with this process all the same
+
+    def close_fork(self) -> None:
+        """In a forked child: close the copy of the descriptor."""
+        self._claim.close_fork()

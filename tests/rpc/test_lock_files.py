@@ -1,0 +1,172 @@
+"""Who holds an entrance: one at a time, whatever happens to the holder; and the folder in which that is written."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fanwise.base.errors import JoinError
+from fanwise.rpc.rendezvous import lock_files
+from fanwise.rpc.rendezvous.lock_files import claim_path, holder_of, host_key, runtime_folder, try_claim
+from fanwise.testing.lock_holders import WITH_CLAIMS
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return claim_path(tmp_path, "port:1")
+
+
+def test_one_holds_a_claim_until_it_gives_it_back(path: Path) -> None:
+    first = try_claim(path, 1)
+    assert first is not None and first.is_ours()
+    assert try_claim(path, 2) is None
+    holder = holder_of(path)
+    assert holder is not None and (holder.incarnation, holder.pid) == (1, os.getpid())
+    first.close()
+    first.close()
+    assert holder_of(path) is None and not path.exists()
+    second = try_claim(path, 2)
+    assert second is not None
+    second.close()
+
+
+def test_other_addresses_are_other_claims(tmp_path: Path) -> None:
+    one, two = (try_claim(claim_path(tmp_path, name), 1) for name in ("port:1", "port:2"))
+    assert one is not None and two is not None
+    one.close()
+    two.close()
+
+
+def test_a_frozen_holder_is_replaced_by_name_and_learns_it(path: Path) -> None:
+    frozen = try_claim(path, 1)
+    assert frozen is not None
+    assert try_claim(path, 3, instead_of=2) is None
+    new = try_claim(path, 2, instead_of=1)
+    assert new is not None and new.is_ours() and not frozen.is_ours()
+    frozen.close()
+    holder = holder_of(path)
+    assert holder is not None and holder.incarnation == 2, "who comes late removes nobody else's"
+    new.close()
+
+
+HOLD_AND_DIE = (
+    WITH_CLAIMS
+    + """
+claim = claims.try_claim(Path(sys.argv[1]), 1)
+Path(claim.socket).touch()
+child = None
+if sys.argv[2] == "leaving a child":
+    os.set_inheritable(claim._descriptor, True)
+    child = subprocess.Popen(["cat"], close_fds=False, stdin=sys.stdin, stdout=subprocess.DEVNULL)
+os._exit(0)
+"""
+)
+
+
+@pytest.mark.parametrize("how", ["alone", "leaving a child"])
+def test_a_claim_is_free_when_its_holder_has_died(path: Path, how: str) -> None:
+    with subprocess.Popen([sys.executable, "-c", HOLD_AND_DIE, path, how], stdin=subprocess.PIPE) as process:
+        assert process.wait(30.0) == 0
+        assert path.exists() and holder_of(path) is None
+        new = try_claim(path, 2)
+        assert new is not None
+        assert [found.name for found in path.parent.glob(f"{path.name}-*")] == [], "the socket of the dead is removed"
+        new.close()
+
+
+def test_a_fork_does_not_give_the_claim_back(path: Path) -> None:
+    claim = try_claim(path, 1)
+    assert claim is not None
+    pid = os.fork()
+    if pid == 0:
+        claim.close()
+        claim.close_fork()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert claim.is_ours() and holder_of(path) is not None
+    claim.close()
+
+
+def test_the_key_is_made_once_and_is_for_this_user_only(tmp_path: Path) -> None:
+    assert len(host_key(tmp_path)) == 32
+    assert host_key(tmp_path) == host_key(tmp_path)
+    assert [found.name for found in tmp_path.iterdir()] == ["key"]
+    assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_folder_is_made_for_this_user_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    short = Path(os.environ["TMPDIR"])
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short))
+    folder = runtime_folder()
+    assert folder == short / "fanwise" and folder.stat().st_mode & 0o777 == 0o700
+    assert runtime_folder() == folder
+
+
+@pytest.mark.parametrize("wrong", ["open to others", "a link"])
+def test_a_folder_that_is_not_ours_alone_is_refused(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    monkeypatch.setattr(lock_files, "_FOLDER_SIZE_MAX", 1000)
+    base = tmp_path_factory.mktemp("run")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(base))
+    if wrong == "a link":
+        (base / "elsewhere").mkdir(mode=0o700)
+        (base / "fanwise").symlink_to(base / "elsewhere")
+    else:
+        (base / "fanwise").mkdir()
+        (base / "fanwise").chmod(0o750)
+    with pytest.raises(JoinError, match="that nobody else may enter"):
+        runtime_folder()
+
+
+@pytest.fixture
+def no_runtime_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """What stands for /tmp, and a home."""
+    monkeypatch.setattr(lock_files, "_FOLDER_SIZE_MAX", 1000)
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    for_all, home = tmp_path_factory.mktemp("all"), tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("HOME", str(home))
+    return for_all, home
+
+
+def taken(for_all: Path) -> Path:
+    """As another user leaves it there: a link is never ours, and only root can make a folder for somebody else."""
+    path = for_all / f"fanwise-{os.getuid()}"
+    if os.getuid() == 0:
+        path.mkdir(mode=0o700)
+        os.chown(path, 4711, 4711)
+    else:
+        path.symlink_to(for_all)
+    return path
+
+
+def test_without_a_runtime_folder_it_is_the_usual_place(no_runtime_folder: tuple[Path, Path]) -> None:
+    for_all, home = no_runtime_folder
+    assert runtime_folder(for_all=for_all) == for_all / f"fanwise-{os.getuid()}"
+    assert list(home.iterdir()) == []
+
+
+def test_another_user_cannot_keep_this_one_out(
+    no_runtime_folder: tuple[Path, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    for_all, home = no_runtime_folder
+    path = taken(for_all)
+    folder = runtime_folder(for_all=for_all)
+    assert folder.parent == home and folder.stat().st_mode & 0o777 == 0o700
+    assert f"{path} is somebody else's" in caplog.text
+    path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+    assert runtime_folder(for_all=for_all) == folder, "who comes later finds the same one"
+
+
+def test_who_has_no_home_either_is_told_the_way_round(
+    no_runtime_folder: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for_all, _home = no_runtime_folder
+    monkeypatch.setenv("HOME", "/nonexistent")
+    path = taken(for_all)
+    with pytest.raises(
+        JoinError, match=rf"{path} must be a folder of user .*\n.*belongs to user .*\nSet XDG_RUNTIME_DIR"
+    ):
+        runtime_folder(for_all=for_all)

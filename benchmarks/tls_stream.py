@@ -31,7 +31,7 @@ from measuring import finish, machine, say, spread, table
 
 from fanwise.links import Hub, Limits, Link, Request, UnixListener, dial, new_key
 from fanwise.links.security.certificates import Identity
-from fanwise.links.security.shared_secret import new_secret
+from fanwise.links.shared_secret import new_secret
 from fanwise.links.transports.tcp import TcpListener, dial_tcp
 
 ARRAY_BYTES = 64 << 20

@@ -158,7 +158,7 @@ def overload(rpc: Any, library: str, count: int, quick: bool) -> Figures:  # Any
 
 def in_wait_all(rpc: Any, library: str, quick: bool) -> Figures:  # Any: the module under either name
     """One call inside the block that waits for all calls begun in it: `_wait_all` in torch."""
-    wait_all = rpc.api._wait_all if library == "torch" else importlib.import_module("fanwise.rpc.calling").wait_all
+    wait_all = rpc.api._wait_all if library == "torch" else importlib.import_module("fanwise.rpc.calls").wait_all
 
     def once() -> None:
         with wait_all():
@@ -181,7 +181,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         init_method = f"file://{folder}/meet"
         if args.tls:
-            shared_secret = importlib.import_module("fanwise.links.security.shared_secret")
+            shared_secret = importlib.import_module("fanwise.links.shared_secret")
             os.environ["FANWISE_SECRET"] = shared_secret.new_secret()
             init_method = f"tcp://127.0.0.1:{free_port()}"
         context = spawn(  # type: ignore[no-untyped-call]  # torch's

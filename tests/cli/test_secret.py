@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fanwise.cli import main
-from fanwise.links.security.shared_secret import check_secret, read_secret
+from fanwise.links.shared_secret import check_secret, read_secret
 from fanwise.testing.programs import Finished
 
 Run = Callable[..., Finished]

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from fanwise.base.errors import SecretError
 from fanwise.links.security import certificates
 from fanwise.links.security.certificates import LIFE_S, SKEW_S, Identity
-from fanwise.links.security.shared_secret import new_secret
+from fanwise.links.shared_secret import new_secret
 
 SECRET = "fanwise1-AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh9jDc0p"  # 32 bytes from 0 on, and their sum
 NOW_S = 1_800_000_000.0

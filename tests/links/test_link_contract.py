@@ -11,8 +11,8 @@ from fanwise.base.errors import FanwiseError
 from fanwise.links import Hub, Link, UnixListener, dial, frames, memory_links, new_key
 from fanwise.links.frames import Frame
 from fanwise.links.security.certificates import Identity
-from fanwise.links.security.shared_secret import new_secret
 from fanwise.links.shared_memory.sharing import Sharing
+from fanwise.links.shared_secret import new_secret
 from fanwise.links.transports import unix
 from fanwise.links.transports.tcp import TcpListener, dial_tcp
 from fanwise.links.transports.wires import Buffer, MemoryWire

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fanwise.base.errors import SecretError
-from fanwise.links.security.shared_secret import check_secret, new_secret, read_secret, write_secret
+from fanwise.links.shared_secret import check_secret, new_secret, read_secret, write_secret
 
 
 def test_new_secrets_are_taken_and_never_the_same() -> None:

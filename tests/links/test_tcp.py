@@ -32,7 +32,7 @@ from fanwise.links.frames import encode
 from fanwise.links.security import certificates
 from fanwise.links.security.certificates import Identity
 from fanwise.links.security.hello import HELLO_SIZE, PROTOCOL, hello
-from fanwise.links.security.shared_secret import new_secret
+from fanwise.links.shared_secret import new_secret
 from fanwise.links.transports import acceptor
 from fanwise.links.transports.tcp import TcpListener, dial_tcp, identity_for
 from fanwise.testing import within

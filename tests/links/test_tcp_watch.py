@@ -10,7 +10,7 @@ from fanwise.base.clocks import VirtualClock
 from fanwise.base.errors import WorkerLostError
 from fanwise.links import Ending, Hub, Limits, Link, memory_links
 from fanwise.links.security.certificates import Identity
-from fanwise.links.security.shared_secret import new_secret
+from fanwise.links.shared_secret import new_secret
 from fanwise.links.transports import tcp_watch
 from fanwise.links.transports.tcp import TcpListener, dial_tcp
 from fanwise.links.transports.tcp_watch import TcpLook, TcpWatch

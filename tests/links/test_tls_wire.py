@@ -16,7 +16,7 @@ import pytest
 
 from fanwise.base.errors import WireError
 from fanwise.links.security.certificates import Identity
-from fanwise.links.security.shared_secret import new_secret
+from fanwise.links.shared_secret import new_secret
 from fanwise.links.transports.tls import TlsStream, TlsWire
 
 IDENTITY = Identity(new_secret())

@@ -16,7 +16,7 @@ import torch
 
 import fanwise.rpc as rpc
 from fanwise.base.errors import LinkLostError, OwnerLostError, WorkerLostError
-from fanwise.links.security.shared_secret import new_secret
+from fanwise.links.shared_secret import new_secret
 from fanwise.rpc import agent as agents
 from fanwise.rpc import autograd
 from fanwise.testing import within

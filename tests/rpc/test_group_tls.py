@@ -13,7 +13,7 @@ import pytest
 from fanwise.base.errors import AuthenticationError, FanwiseError, SecretError, WorkerLostError
 from fanwise.links import Hub, Link, dial
 from fanwise.links.process_state import this_host
-from fanwise.links.security.shared_secret import new_secret
+from fanwise.links.shared_secret import new_secret
 from fanwise.rpc.membership.group import Group
 from fanwise.rpc.membership.members import Member
 from fanwise.rpc.messages.messages import dumps, loads

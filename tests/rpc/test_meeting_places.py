@@ -10,7 +10,7 @@ import torch
 
 from fanwise import rpc
 from fanwise.base.errors import DeadlineExceeded, SecretError
-from fanwise.links.security.shared_secret import new_secret
+from fanwise.links.shared_secret import new_secret
 from fanwise.rpc.rendezvous.addresses import Place, parse
 from fanwise.rpc.rendezvous.entrance import meeting_at
 from fanwise.testing import within

@@ -53,7 +53,7 @@ def test_a_future_says_where_it_was_and_what_to_send(ours: Found) -> None:
     for name, part in {
         "future": "argument 0 (a torch.jit.Future) of the call of same on w1",
         "future in a list": "argument 'value' (a builtins.list) of the call of same on w1",
-        "future of a call": "argument 0 (a fanwise.rpc.calls.call_future.CallFuture) of the call of same on w1",
+        "future of a call": "argument 0 (a fanwise.rpc.calling.call_future.CallFuture) of the call of same on w1",
         "bound method of a future": "the function (a builtins.method) of the call of Future.wait on w1",
     }.items():
         assert ours[name][:2] == ["error", "RuntimeError"]

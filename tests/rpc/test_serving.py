@@ -10,7 +10,7 @@ import pytest
 from fanwise.base.errors import NotSendableError, RemoteError
 from fanwise.links import Request
 from fanwise.links.runner_threads import Drivers
-from fanwise.rpc.calls.serving import Server
+from fanwise.rpc.calling.serving import Server
 from fanwise.rpc.messages.messages import Sealed
 from fanwise.rpc.messages.serializer import Envelopes
 from fanwise.rpc.worker_info import WorkerInfo

@@ -6,7 +6,7 @@ Shown, it is meant for a variable or a secret store; in a file, it is shown to n
 from pathlib import Path
 
 from ..base.text import printable_line
-from ..links.security.shared_secret import FILE_VARIABLE, new_secret, write_secret
+from ..links.shared_secret import FILE_VARIABLE, new_secret, write_secret
 
 
 def secret_line(file: Path | None) -> str:

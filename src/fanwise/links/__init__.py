@@ -10,9 +10,10 @@
     sender             the writing half of a link
     peers              who is at the other end, and its death; process_state: whether a process lives, or is stopped
     message_limits     how large a message may be here
+    shared_secret      the secret of a cluster: made, read, and refused when it is weak
 
     transports/        what carries bytes: memory, Unix sockets, TLS between hosts; listening and dialling
-    security/          handshake, secrets, certificates
+    security/          handshake, certificates
     flow_control/      how many calls of a peer may wait
     shared_memory/     big buffers on one host
 

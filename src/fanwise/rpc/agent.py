@@ -27,10 +27,10 @@ from ..links import Hub, Link, NeverSent, Request
 from ..links.asking import NotSent
 from ..links.flow_control.credit_calls import may_wait_for
 from ..links.runner_threads import Drivers
-from .calls.call_future import CallFuture, failed, not_sent
-from .calls.queued_call import QueuedCall
-from .calls.queued_tell import QueuedTell
-from .calls.serving import Server
+from .calling.call_future import CallFuture, failed, not_sent
+from .calling.queued_call import QueuedCall
+from .calling.queued_tell import QueuedTell
+from .calling.serving import Server
 from .connections.connections import OVER, Connections
 from .constants import UNSET_RPC_TIMEOUT
 from .devices.cuda_memory import CudaMemory

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..base.errors import DeadlineExceeded, WorkerLostError
 from . import agent as _agent
-from .calling import get_rpc_timeout, rpc_async, rpc_sync
+from .calls import get_rpc_timeout, rpc_async, rpc_sync
 from .constants import DEFAULT_SHUTDOWN_TIMEOUT, UNSET_RPC_TIMEOUT
 from .worker_info import WorkerInfo
 

@@ -18,7 +18,7 @@ from torch.futures import Future
 from torch.nn.parameter import Parameter
 
 from . import agent as _agent
-from .calling import remote, rpc_async, rpc_sync
+from .calls import remote, rpc_async, rpc_sync
 from .messages import pickling
 from .references.proxy import method_of
 from .references.rref import RRef

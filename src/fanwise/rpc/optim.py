@@ -17,7 +17,7 @@ from torch.futures import Future
 
 from . import agent as _agent
 from . import autograd
-from .calling import rpc_async
+from .calls import rpc_async
 from .references.rref import RRef
 from .worker_info import WorkerInfo
 

@@ -19,7 +19,7 @@ from ..links import Hub
 from ..links.runner_threads import Drivers
 from . import agent as _agent
 from . import autograd, backend_registry, constants
-from .calls import early_errors, serving
+from .calling import early_errors, serving
 from .devices.device_maps import check_here, check_there
 from .membership.group import Group
 from .options import RpcBackendOptions, TensorPipeRpcBackendOptions

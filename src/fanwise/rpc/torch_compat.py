@@ -18,14 +18,14 @@ import torch
 
 from . import agent as _agent
 from . import autograd as _autograd
-from .calling import get_rpc_timeout as get_rpc_timeout
-from .calling import get_worker_info as get_worker_info
-from .calling import remote as remote
-from .calling import rpc_async as rpc_async
-from .calling import rpc_sync as rpc_sync
-from .calling import set_rpc_timeout as _set_rpc_timeout  # noqa: F401  # re-exported under torch's name, as those below
-from .calling import thread_local_var as _thread_local_var  # noqa: F401
-from .calling import wait_all as _wait_all  # noqa: F401
+from .calls import get_rpc_timeout as get_rpc_timeout
+from .calls import get_worker_info as get_worker_info
+from .calls import remote as remote
+from .calls import rpc_async as rpc_async
+from .calls import rpc_sync as rpc_sync
+from .calls import set_rpc_timeout as _set_rpc_timeout  # noqa: F401  # re-exported under torch's name, as those below
+from .calls import thread_local_var as _thread_local_var  # noqa: F401
+from .calls import wait_all as _wait_all  # noqa: F401
 from .constants import DEFAULT_SHUTDOWN_TIMEOUT, UNSET_RPC_TIMEOUT
 from .gathering import AllGatherStates as AllGatherStates
 from .gathering import Gatherer

@@ -19,7 +19,7 @@ from torch.futures import Future
 
 from ..base.errors import DeadlineExceeded, NotSendableError, WorkerLostError
 from ..rpc import agent as agents
-from ..rpc.calls.serving import Later
+from ..rpc.calling.serving import Later
 from ..rpc.messages.serializer import Envelopes
 from ..rpc.references.references import References
 from ..rpc.references.rref import RRef, done_with, result_of

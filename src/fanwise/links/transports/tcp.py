@@ -34,7 +34,7 @@ from ..link import Link
 from ..peers import Peer
 from ..security.certificates import Identity, Side, is_server
 from ..security.hello import HELLO_SIZE, OtherProtocol, check_hello, hello
-from ..security.shared_secret import read_secret
+from ..shared_secret import read_secret
 from .acceptor import Acceptor, Refusal, Refused
 from .tcp_sockets import address_of, is_loopback, open_listener, ports_of, set_options, text_of
 from .tcp_watch import TcpWatch

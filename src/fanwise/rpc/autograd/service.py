@@ -19,7 +19,7 @@ from torch.futures import Future
 
 from ...base.errors import DeadlineExceeded, LinkLostError
 from ...links.codec import load_error
-from ..calls.outcomes import wait_for
+from ..calling.outcomes import wait_for
 from ..worker_info import WorkerInfo
 from .contexts import WORKER_SHIFT, Context, Contexts, PassId
 from .failures import Failure

@@ -30,7 +30,7 @@ from ...base.errors import LinkLostError, WireError, WorkerLostError
 from ...links import Hub
 from ...links.hub import Alarm
 from ...links.plain import Plain
-from ..calls.outcomes import error_of, result_of
+from ..calling.outcomes import error_of, result_of
 from ..membership.members import Member
 from ..references.orders import WorkerKey
 from ..worker_info import WorkerInfo

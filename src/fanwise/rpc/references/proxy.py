@@ -133,15 +133,15 @@ def _how_to_read(name: str) -> str:
 
 
 def _function_of(api: Api) -> Callable[..., Any]:  # Any: a result, its future, or a reference to it
-    from .. import calling
+    from .. import calls
 
     match api:
         case "rpc_sync":
-            return calling.rpc_sync
+            return calls.rpc_sync
         case "rpc_async":
-            return calling.rpc_async
+            return calls.rpc_async
         case "remote":
-            return calling.remote
+            return calls.remote
 
 
 def hand_on(result: "Future[Any]", future: "Future[Any]") -> None:  # Any: of any type

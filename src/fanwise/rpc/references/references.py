@@ -26,8 +26,8 @@ from torch.futures import Future
 from ...base.clocks import Clock
 from ...base.errors import ClosedError, DeadlineExceeded, LinkLostError, OwnerLostError, WorkerLostError
 from ...links import Link
-from ..calls.outcomes import wait_for
-from ..calls.serving import Later
+from ..calling.outcomes import wait_for
+from ..calling.serving import Later
 from ..messages import pickling
 from ..worker_info import WorkerInfo
 from .keeper import Keeper

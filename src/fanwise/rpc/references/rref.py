@@ -17,10 +17,10 @@ from torch.futures import Future
 from ...base.errors import DeadlineExceeded, OwnerLostError
 from .. import agent as _agent
 from .. import autograd
-from ..calls.outcomes import afresh as afresh
-from ..calls.outcomes import error_of as error_of
-from ..calls.outcomes import raise_afresh, wait_for
-from ..calls.outcomes import result_of as result_of
+from ..calling.outcomes import afresh as afresh
+from ..calling.outcomes import error_of as error_of
+from ..calling.outcomes import raise_afresh, wait_for
+from ..calling.outcomes import result_of as result_of
 from ..constants import UNSET_RPC_TIMEOUT
 from ..functions import async_execution
 from ..messages import pickling

@@ -19,7 +19,7 @@ from typing import Protocol
 from ...base.errors import FanwiseError, SecretError, WorkerLostError
 from ...links import Hub, Link, UnixListener, dial
 from ...links.process_state import this_host
-from ...links.security.shared_secret import read_secret
+from ...links.shared_secret import read_secret
 from ..membership.members import Member
 from .addresses import Rendezvous, is_known
 from .lock_files import Claim, claim_path, has_survivors, holder_of, host_key, runtime_folder, try_claim

@@ -16,7 +16,7 @@ from torch.futures import Future
 
 from ..base.errors import WorkerLostError
 from . import agent as _agent
-from .calls import early_errors
+from .calling import early_errors
 from .constants import UNSET_RPC_TIMEOUT
 from .references.rref import RRef
 from .worker_info import WorkerInfo

@@ -22,7 +22,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from ...base.errors import SecretError
+from ..base.errors import SecretError
 
 VARIABLE = "FANWISE_SECRET"
 FILE_VARIABLE = "FANWISE_SECRET_FILE"

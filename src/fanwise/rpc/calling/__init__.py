@@ -6,5 +6,5 @@
     outcomes      errors that hold nothing alive, and waits that hear Ctrl-C
     early_errors  what torch's own futures do otherwise while this process is a worker
 
-Knows no reference and no gradient. What users call is in `calling`, a level above.
+Knows no reference and no gradient. What users call is in `calls`, a level above.
 """

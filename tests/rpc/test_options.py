@@ -15,6 +15,7 @@ def test_defaults_are_torchs() -> None:
     options = TensorPipeRpcBackendOptions()
     assert (options.rpc_timeout, options.init_method, options.num_worker_threads) == (60.0, "env://", 16)
     assert (options.device_maps, options.devices, options.allowed, options.faults) == ({}, [], None, None)
+    assert options.heartbeat_s == 30.0
 
 
 @pytest.mark.parametrize("timeout", ["60", None, True])
@@ -33,6 +34,19 @@ def test_a_timeout_below_zero_is_refused(timeout: float) -> None:
 def test_the_number_of_threads_is_checked(count: object, kind: type[Exception]) -> None:
     with pytest.raises(kind, match=f"num_worker_threads must be .*got {count}"):
         TensorPipeRpcBackendOptions(num_worker_threads=count)  # type: ignore[arg-type]  # that is the point
+
+
+@pytest.mark.parametrize("heartbeat_s", ["30", None, True])
+def test_a_heartbeat_that_is_no_number_is_a_type_error(heartbeat_s: object) -> None:
+    with pytest.raises(TypeError, match="heartbeat_s must be seconds, got"):
+        TensorPipeRpcBackendOptions(heartbeat_s=heartbeat_s)  # type: ignore[arg-type]  # that is the point
+
+
+@pytest.mark.parametrize("heartbeat_s", [0.0, 0.99, -30.0, float("nan"), float("inf")])
+def test_a_heartbeat_is_a_second_or_more_and_finite(heartbeat_s: float) -> None:
+    with pytest.raises(ValueError, match=f"heartbeat_s must be at least 1 second, and finite, got {heartbeat_s!r}"):
+        TensorPipeRpcBackendOptions(heartbeat_s=heartbeat_s)
+    assert TensorPipeRpcBackendOptions(heartbeat_s=1).heartbeat_s == 1.0
 
 
 def test_device_maps_are_kept_as_devices() -> None:

@@ -49,11 +49,14 @@ def begin_on(host: PlayedHost) -> None:
     torch.set_num_threads(1)
 
 
-def join(name: str, rank: int, size: int | None, secret: str, within_s: float = LIMIT_S) -> int:
+def join(name: str, rank: int, size: int | None, secret: str, within_s: float = LIMIT_S, **options: Any) -> int:
     """Become a worker; its incarnation."""
     os.environ.update(MASTER_ADDR="10.91.0.1", MASTER_PORT="29500", FANWISE_PORTS=PORTS, FANWISE_SECRET=secret)
     rpc.init_rpc(
-        name, rank=rank, world_size=size, rpc_backend_options=rpc.TensorPipeRpcBackendOptions(rpc_timeout=within_s)
+        name,
+        rank=rank,
+        world_size=size,
+        rpc_backend_options=rpc.TensorPipeRpcBackendOptions(rpc_timeout=within_s, **options),
     )
     return agents.current().incarnation
 
@@ -256,11 +259,11 @@ class Cluster:
         """They have not joined yet."""
         return [self.start("w0", self.a), self.start("w1", self.b), self.start("w2", self.b)]
 
-    def join(self, size: int | None = 3, *, number: int = 3) -> list[Worker]:
+    def join(self, size: int | None = 3, *, number: int = 3, **options: Any) -> list[Worker]:
         """The first `number` of them, as members of a group."""
         joining = self.three()[:number]
         for rank, worker in enumerate(joining):
-            worker.begin(join, worker.name, rank, size, SECRET)
+            worker.begin(join, worker.name, rank, size, SECRET, **options)
         for worker in joining:
             worker.result()
         return joining
@@ -410,6 +413,19 @@ def test_a_worker_that_computes_while_its_connections_are_cut_is_not_lost(cluste
     all_do([w0, w1, w2], leave)
 
 
+def test_how_long_silence_may_last_is_an_option(cluster: Cluster) -> None:
+    w0, w1, w2 = cluster.join(heartbeat_s=1.0)
+    for worker in (w0, w2):
+        worker.do(hear_of_losses)
+    w1.begin(hold_the_interpreter, 4_000)
+    why = [("w1", "it answered nothing for 1 s")]
+    for worker in (w0, w2):
+        within(LIMIT_S, lambda worker=worker: worker.do(heard_losses) == why, f"{worker.name} hears of it")  # type: ignore[misc]
+    w1.result()
+    w1.do(leave_at_once)
+    all_do([w0, w2], leave)
+
+
 def test_a_coordinator_that_computes_while_its_connections_are_cut_keeps_its_place(cluster: Cluster) -> None:
     """Its port takes connections, so it lives: nobody takes its place, and two sides never go on."""
     w0, w1, w2 = cluster.join()
@@ -516,6 +532,17 @@ def agents_incarnation() -> int:
 def note_losses() -> None:
     _losses.clear()
     agents.current().on_lost.append(lambda worker, _incarnation: _losses.append(worker.name))
+
+
+def hear_of_losses() -> None:
+    rpc.on_worker_lost(lambda worker, why: _heard.append((worker.name, why)))
+
+
+def heard_losses() -> list[tuple[str, str]]:
+    return list(_heard)
+
+
+_heard: list[tuple[str, str]] = []
 
 
 def losses() -> list[str]:

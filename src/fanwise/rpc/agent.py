@@ -39,6 +39,7 @@ from .devices.lending import Lending
 from .interpreter import ShorterSwitches
 from .membership.group import Group
 from .membership.members import Member
+from .membership.worker_events import WorkerEvents
 from .messages import pickling
 from .messages.messages import Sealed
 from .messages.metadata import Created
@@ -71,6 +72,7 @@ class Agent:
         self.connections = Connections(info, hub, handle=self._handle, waiting=drivers.waiting, outside=drivers.outside)
         self._lock = threading.Lock()
         self._group: Group | None = None
+        self.worker_events: WorkerEvents
         self._infos: dict[str | int, WorkerInfo] = {}
         self._early: list[tuple[WorkerInfo, Request]] | None = []
         self.envelopes = Envelopes()
@@ -108,6 +110,7 @@ class Agent:
         group.on_fenced.append(self.connections.fenced)
         group.on_wanted.append(lambda member: self.outside(partial(self.connections.dial_back, member)))
         self.connections.joined(group)
+        self.worker_events = WorkerEvents(self._hub, group)
         with self._lock:
             self._group = group
             early, self._early = self._early or [], None
@@ -412,6 +415,8 @@ class Agent:
 
         The links first: then the threads, before they go, tell all who wait for an answer that none will come.
         """
+        if self.has_joined:
+            self.worker_events.close()
         self.connections.close()
         self.lending.close()
         self._switches.end()

@@ -2,9 +2,10 @@
 
 A device map says on which device of the callee a tensor of mine arrives; the answer goes the other way. Without one,
 devices keep their names (`cuda:1` to `cuda:1`); `device_maps` applies and checks them. `_transports` and `_channels`
-are taken and mean nothing here. `allow` is ours: what calls from others may name.
+are taken and mean nothing here. `allow` and `heartbeat_s` are ours.
 """
 
+import math
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -15,6 +16,9 @@ from . import constants
 from .allow_list.allowing import Allow, Allowed
 from .devices.device_memory import DeviceMemory
 from .faults import Faults
+from .membership.failure_detector import HEARTBEAT_S
+
+HEARTBEAT_MIN_S = 1.0
 
 Device = int | str | torch.device
 DeviceMap = dict[torch.device, torch.device]
@@ -62,6 +66,12 @@ class TensorPipeRpcBackendOptions(RpcBackendOptions):
             tensors, references and the errors of Python need no leave; a method of a value that stays here needs its
             class to be listed, tensors' too. All else is refused, by name, before it is imported; an error that is not
             listed comes as a RemoteError. What a listed function does with its arguments is its own.
+        heartbeat_s: between hosts, seconds of silence after which a worker counts as lost: it answers nothing, as one
+            that is stopped or never lets go of the interpreter's lock; or its link to the coordinator was cut and it
+            does not come back. At least 1; the same for all workers of a group. The higher, the later a worker that
+            hangs is noticed; the lower, the sooner a busy one is taken for dead. Not what decides about a process that
+            has ended, which is noticed within milliseconds, a host that is off or cut off (5 s), or a worker of the
+            same host, which is lost only when its process ends or was stopped (SIGSTOP) for 5 s.
     """
 
     def __init__(
@@ -73,6 +83,7 @@ class TensorPipeRpcBackendOptions(RpcBackendOptions):
         device_maps: Mapping[str, Mapping[Device, Device]] | None = None,
         devices: Sequence[Device] | None = None,
         allow: Iterable[Allow] | None = None,
+        heartbeat_s: float = HEARTBEAT_S,
         _transports: Any = None,  # Any: of torch's own transports
         _channels: Any = None,  # Any: as above
     ) -> None:
@@ -82,6 +93,7 @@ class TensorPipeRpcBackendOptions(RpcBackendOptions):
         if num_worker_threads < 1:
             raise ValueError(f"num_worker_threads must be at least 1, got {num_worker_threads}")
         self.num_worker_threads = num_worker_threads
+        self.heartbeat_s = _heartbeat(heartbeat_s)
         self.device_maps: dict[str, DeviceMap] = {}
         for to, device_map in (device_maps or {}).items():
             self.set_device_map(to, device_map)
@@ -104,6 +116,17 @@ class TensorPipeRpcBackendOptions(RpcBackendOptions):
     def set_devices(self, devices: Sequence[Device]) -> None:
         """The GPUs of this worker that calls use."""
         self.devices = [_gpu(device) for device in devices]
+
+
+def _heartbeat(heartbeat_s: float) -> float:
+    if isinstance(heartbeat_s, bool) or not isinstance(heartbeat_s, numbers.Real):
+        raise TypeError(f"heartbeat_s must be seconds, got {heartbeat_s!r} of type {type(heartbeat_s).__name__}")
+    if not (math.isfinite(heartbeat_s) and heartbeat_s >= HEARTBEAT_MIN_S):
+        raise ValueError(
+            f"heartbeat_s must be at least {HEARTBEAT_MIN_S:g} second, and finite, got {heartbeat_s!r}: workers are "
+            f"looked at once a second"
+        )
+    return float(heartbeat_s)
 
 
 def _one_to_one(device_map: Mapping[Device, Device]) -> DeviceMap:

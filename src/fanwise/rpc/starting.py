@@ -136,6 +136,7 @@ def start(
             world_size=world_size,
             address=address,
             within_s=options.rpc_timeout or _JOIN_S,
+            heartbeat_s=options.heartbeat_s,
         )
         _become(agent)  # before the calls that came early are run: their functions may make calls of their own
         agent.joined(group)

@@ -7,6 +7,7 @@
     group                     this worker's membership; seeking, peer_probing: finding the coordinator, or becoming it
     coordinator_watch         whether the coordinator still answers
     leaving                   the end, alone or of all
+    worker_events             what programs hear of all this, on threads of their own
 
 Knows no call and no reference: they ask `group`.
 """

@@ -24,7 +24,7 @@ from ..messages.messages import speak
 from ..rendezvous.entrance import Entrance, Meeting
 from ..rendezvous.port_probe import Knocking
 from .coordinator import Admit, Coordinator, Count, Dismiss, Fence, Order, Over, Refuse, Rest, Show
-from .failure_detector import RETURN_S, Absences, Sign
+from .failure_detector import HEARTBEAT_S, RETURN_S, Absences, Sign
 from .members import Hello, Member
 
 _log = logging.getLogger("fanwise.rpc")
@@ -33,7 +33,6 @@ PROTOCOL = 3
 _REST_S = 0.01
 # How often to look whether somebody lives whose link was reset, for the first second.
 _LOOK_AWAY_S, _LOOK_LATER_S = 0.005, 0.05
-HEARTBEAT_S = 30.0
 FROZEN = f"it was stopped (SIGSTOP) for {FROZEN_AFTER_S:.0f} s"
 
 

@@ -25,10 +25,11 @@ from ..messages.messages import speak
 from ..rendezvous.entrance import Meeting
 from ..waiting import Mailbox, on_hub
 from .coordinator import Admit, Coordinator, Count, Dismiss, Fence, Order, Over, Refuse, Rest, Show
-from .coordinator_server import HEARTBEAT_S, PROTOCOL, Office
+from .coordinator_server import PROTOCOL, Office
 from .coordinator_watch import CoordinatorWatch
+from .failure_detector import HEARTBEAT_S
 from .leaving import GOODBYE_S, Leaving
-from .members import Joined, Left, Lost, Member, Seat, Version, View, wrong_name
+from .members import Event, Joined, Left, Lost, Member, Seat, Version, View, wrong_name
 from .seeking import Gone, Seeker, answer_of, fenced_text, text_of
 
 _log = logging.getLogger("fanwise.rpc")
@@ -41,8 +42,11 @@ class Group:
     """See the module. Made by `join`; `close()` must be called before the hub is closed.
 
     Attributes:
-        me: this worker. ending: is filled when the shutdown of all is over, or this worker was declared lost.
+        me: this worker.
+        heartbeat_s: as in `join`.
+        ending: is filled when the shutdown of all is over, or this worker was declared lost.
         on_joined, on_left, on_lost: called with the member, on the hub's thread.
+        on_event: called after these with the event; must not raise.
         on_wanted: called with a member that cannot dial us and asks to be dialled, on the hub's thread.
         on_fenced: called with the reason, on the hub's thread, when the others have declared this worker lost: all that
             waits for them has to fail. Nothing that this worker says is taken any more.
@@ -56,6 +60,7 @@ class Group:
         self.on_joined: list[Callable[[Member], None]] = []
         self.on_left: list[Callable[[Member], None]] = []
         self.on_lost: list[Callable[[Member], None]] = []
+        self.on_event: list[Callable[[Event], None]] = []
         self.on_fenced: list[Callable[[str], None]] = []
         self.on_wanted: list[Callable[[Member], None]] = []
         self._hub = hub
@@ -72,7 +77,7 @@ class Group:
         self._closed = threading.Event()
         self._seeker = Seeker(hub, meeting, self._seat, self, self._closed, heartbeat_s=heartbeat_s)
         self._succession: threading.Thread | None = None
-        self._heartbeat_s = heartbeat_s
+        self.heartbeat_s = heartbeat_s
         self._watch = CoordinatorWatch(hub, me, heartbeat_s, current=self._current, lost=self._give_up)
         self._leaving = Leaving(hub, self, self.ending, self._dismissed, self._closed)
 
@@ -98,8 +103,7 @@ class Group:
             world_size: of a static group, which is complete before this returns; None for a dynamic one.
             address: where this worker listens, as `meeting.listen` gives it.
             within_s: seconds after which to give up.
-            heartbeat_s: between hosts a worker that answers nothing for so long is lost: it was stopped, or holds the
-                interpreter's lock.
+            heartbeat_s: as in the options of a worker.
 
         Raises:
             JoinError: (a RuntimeError) this worker does not fit: its name, rank, world size or version.
@@ -156,7 +160,7 @@ class Group:
             here=self._here,
             deposed=self._fence,
             wanted=self._wanted,
-            heartbeat_s=self._heartbeat_s,
+            heartbeat_s=self.heartbeat_s,
         )
         is_open = office.open(instead_of=gone.incarnation if gone is not None and gone.frozen else None)
         if not is_open and (exclusive or gone is None or (self._meeting.where.is_any_here and not gone.frozen)):
@@ -232,6 +236,11 @@ class Group:
                 return member
         known = ", ".join(f"{member.name} ({rank})" for rank, member in sorted(members.items()))
         raise RuntimeError(f"could not find destination {to!r}: the workers of this group are {known}.")
+
+    @property
+    def coordinator(self) -> int:
+        """The incarnation of the coordinator, as far as this worker knows."""
+        return 0 if self._seat.view is None else self._seat.view.coordinator
 
     @property
     def fenced(self) -> str | None:
@@ -336,7 +345,7 @@ class Group:
         if self._seat.fenced is not None:
             self._fence(self._seat.fenced)
 
-    def _happened(self, event: Joined | Left | Lost) -> None:
+    def _happened(self, event: Event) -> None:
         if isinstance(event, Lost):
             _log.warning("worker %s was lost: %s", event.member, event.why)
         kinds = {Joined: self.on_joined, Left: self.on_left, Lost: self.on_lost}
@@ -345,6 +354,8 @@ class Group:
                 callback(event.member)
             except Exception:
                 _log.exception("a callback about worker %s failed", event.member)
+        for hear in list(self.on_event):
+            hear(event)
 
     def _count(self, round: int, last: bool) -> None:
         self._seat.prepared = self._seat.prepared or last
@@ -382,7 +393,8 @@ class Group:
 
     def _succeed(self, gone: Gone) -> None:
         try:
-            self._seeker.seek(_SUCCESSION_S, gone)
+            # A coordinator that only computes is waited for as long as a heartbeat; then there must be time left.
+            self._seeker.seek(_SUCCESSION_S + max(0.0, self.heartbeat_s - HEARTBEAT_S), gone)
         except ClosedError:
             return
         except FanwiseError as error:

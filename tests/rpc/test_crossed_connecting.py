@@ -1,7 +1,7 @@
 """Two workers make links to each other while these are cut at any moment: neither waits for what the other would do.
 
     both dial, greet, and say which links have ended ("over"); a link is cut after so many writes, drawn from a seed
-    calls that were open wait for a verdict, which comes over a new link only: here it is never out of time
+    calls that were open wait to hear what became of the worker, over a new link only: here it is never out of time
 
 Real connections, links and hubs in one process; the group is played, and both are of different hosts.
 """

@@ -24,9 +24,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fanwise.rpc.membership.coordinator import Admit, Coordinator, Fence, Order, Refuse, Rest, Show
-from fanwise.rpc.membership.failure_detector import RETURN_S, Absences, Gone
-from fanwise.rpc.membership.members import Hello, Member, Seat, View
-from fanwise.rpc.membership.quorum import Electorates
+from fanwise.rpc.membership.failure_detector import RETURN_S, FailureDetector, Gone
+from fanwise.rpc.membership.members import Hello, Member, MemberState, View
+from fanwise.rpc.membership.quorum import Quorum
 
 SIZE = 5
 STEPS = 120
@@ -71,7 +71,7 @@ class Worker:
     def __init__(self, world: "World", rank: int, life: int) -> None:
         self.world = world
         self.me = Member(f"w{rank}", rank, 100 * life + rank, "", f"host{rank}", 0)
-        self.seat = Seat(self.me, None)
+        self.state = MemberState(self.me, None)
         self.machine: Coordinator | None = None
         self.guests: dict[int, Link] = {}
         self.link: Link | None = None
@@ -79,18 +79,18 @@ class Worker:
         self.admitted = self.is_fenced = False
         self.gone: tuple[int, bool] | None = None  # the coordinator that was lost, and whether it is dead for certain
         self.was_reset_by: Worker | None = None
-        self.absences = Absences(HEARTBEAT_S, world.now_s)  # as a coordinator
+        self.detector = FailureDetector(HEARTBEAT_S, world.now_s)  # as a coordinator
         self.shows_that_it_lives = world.chance.random() < 0.5  # its port can be reached
 
     # -- as a coordinator ------------------------------------------------------------------------------------------
 
-    def open_office(self) -> None:
-        self.machine = Coordinator(self.me.incarnation, world_size=None, known=self.seat.view, exclusive=False)
-        self.absences = Absences(HEARTBEAT_S, self.world.now_s)
+    def become_coordinator(self) -> None:
+        self.machine = Coordinator(self.me.incarnation, world_size=None, known=self.state.view, exclusive=False)
+        self.detector = FailureDetector(HEARTBEAT_S, self.world.now_s)
         if self.gone is not None:
             self.carry_out(self.machine.lose(self.gone[0], "gone", dead=self.gone[1]))
         if self.machine is not None:
-            self.carry_out(self.machine.hello(self.seat.hello()))
+            self.carry_out(self.machine.hello(self.state.hello()))
 
     def give_up(self) -> None:
         if self.machine is not None and not self.machine.ruling:
@@ -124,23 +124,23 @@ class Worker:
     def guest_away(self, link: Link) -> None:
         if self.machine is not None and self.guests.get(link.member.me.incarnation) is link:
             del self.guests[link.member.me.incarnation]
-            self.absences.reset(link.member.me.incarnation, self.world.now_s, "reset")
+            self.detector.reset(link.member.me.incarnation, self.world.now_s, "reset")
 
     def awaits(self, member: "Worker") -> bool:
         """Whether it is the coordinator of a member whose link was reset."""
-        return self.machine is not None and self.absences.is_awaited(member.me.incarnation)
+        return self.machine is not None and self.detector.is_awaited(member.me.incarnation)
 
     def look_for_the_absent(self) -> None:
-        """As the office does twice a second."""
+        """As the coordinator does twice a second."""
         for worker in list(self.world.workers):
             incarnation, machine = worker.me.incarnation, self.machine
             if machine is None or incarnation not in machine.alive or incarnation in self.guests or worker is self:
                 continue
-            was_reset = self.absences.is_awaited(incarnation)
+            was_reset = self.detector.is_awaited(incarnation)
             lives = was_reset and worker.alive and worker.shows_that_it_lives
-            gone = self.absences.verdict(incarnation, self.world.now_s, "lives" if lives else "unknown")
+            gone = self.detector.decide(incarnation, self.world.now_s, "lives" if lives else "unknown")
             if gone is not None and (was_reset or machine.ruling):
-                self.absences.over(incarnation)
+                self.detector.over(incarnation)
                 self.carry_out(machine.lose(incarnation, gone.why, dead=gone.dead))
 
     def say(self, link: Link | None, what: Callable[[Coordinator], list[Order]]) -> None:
@@ -158,8 +158,8 @@ class Worker:
 
     def told(self, order: Order) -> None:
         if isinstance(order, Show):
-            self.seat.shown(order.view)
-            if self.seat.fenced is not None:
+            self.state.shown(order.view)
+            if self.state.fenced is not None:
                 self.die(clean=True)
             else:
                 version, me = order.view.version, self.me.incarnation
@@ -177,8 +177,8 @@ class Worker:
     def chief_lost(self, link: Link, *, dead: bool) -> None:
         if self.link is link:
             self.link = None
-            if self.admitted and self.seat.view is not None and self.gone is None:
-                self.gone = (self.seat.view.coordinator, dead)
+            if self.admitted and self.state.view is not None and self.gone is None:
+                self.gone = (self.state.view.coordinator, dead)
 
     def chief_reset(self, link: Link) -> None:
         if self.link is link and link.chief.alive:
@@ -195,7 +195,7 @@ class Worker:
     def say_hello(self, chief: "Worker") -> None:
         if chief.machine is None or not chief.alive or not self.world.reach(self, chief):
             return
-        is_old = self.seat.view is not None and self.gone is not None and chief.me.incarnation == self.gone[0]
+        is_old = self.state.view is not None and self.gone is not None and chief.me.incarnation == self.gone[0]
         if is_old and self.was_reset_by is not chief:
             return
         if self.was_reset_by is not None and self.was_reset_by.alive and self.was_reset_by is not chief:
@@ -203,12 +203,12 @@ class Worker:
         machine = chief.machine
         link = self.link = Link(self, chief, machine)
         self.world.links.append(link)
-        hello = self.seat.hello()
+        hello = self.state.hello()
 
         def arrive() -> None:
             if chief.machine is machine and chief.alive:
                 self.world.times_back += is_old
-                chief.absences.over(self.me.incarnation)
+                chief.detector.over(self.me.incarnation)
                 chief.guests[self.me.incarnation] = link
                 chief.carry_out(machine.hello(hello))
             elif self.link is link:
@@ -269,7 +269,7 @@ class World:
         self.now_s = 0.0
         for rank in range(SIZE):
             self.start(rank)
-        self.workers[0].open_office()
+        self.workers[0].become_coordinator()
         for worker in self.workers[1:]:
             worker.say_hello(self.workers[0])
             self.deliver_all()
@@ -329,7 +329,7 @@ class World:
         elif what == "seek" and worker.seeks():
             worker.say_hello(self.chance.choice(self.workers))
         elif what == "stand" and worker.may_stand():
-            worker.open_office()
+            worker.become_coordinator()
         elif what == "give up":
             worker.give_up()
         elif what == "turn away":
@@ -356,7 +356,7 @@ class World:
             for worker in self.living():
                 if chief.awaits(worker):
                     patience_s = HEARTBEAT_S if worker.shows_that_it_lives else RETURN_S
-                    if chief.absences.for_s(worker.me.incarnation, until_s) >= patience_s:
+                    if chief.detector.for_s(worker.me.incarnation, until_s) >= patience_s:
                         self.come_back()
         self.now_s = until_s
 
@@ -396,7 +396,7 @@ def test_no_two_sides_of_a_cut_go_on(seed: int) -> None:
         assert ruler.machine is not None
         for link in ruler.guests.values():
             if link.member.admitted and link.member.gone is None:
-                assert link.member.seat.view == ruler.machine.view
+                assert link.member.state.view == ruler.machine.view
 
 
 def test_some_side_goes_on_often() -> None:
@@ -409,11 +409,11 @@ def resets_do_no_harm(number: int) -> int:
     for seed in range(number):
         world = play(seed, {what: weight for what, weight in WEIGHTS.items() if what not in LOSSES})
         times += world.times_back
-        fenced = [worker.me for worker in world.workers if worker.seat.fenced is not None or worker.is_fenced]
+        fenced = [worker.me for worker in world.workers if worker.state.fenced is not None or worker.is_fenced]
         assert not fenced, f"nobody has died or was cut off, and these were declared lost: {fenced}"
         for worker in world.living():
             if worker.admitted:
-                assert worker.seat.view == world.rulers()[0].seat.view, worker.me
+                assert worker.state.view == world.rulers()[0].state.view, worker.me
     return times
 
 
@@ -427,11 +427,11 @@ def test_a_coordinator_that_takes_a_reset_for_a_death_is_found(monkeypatch: pyte
         resets_do_no_harm(100)
 
 
-def _since_it_began(self: Absences, incarnation: int, now_s: float, sign: str) -> Gone | None:
+def _since_it_began(self: FailureDetector, incarnation: int, now_s: float, sign: str) -> Gone | None:
     return Gone("it did not come back", dead=False) if now_s - self.opened_s > self.heartbeat_s else None
 
 
-def _for_a_second(self: Absences, incarnation: int, now_s: float, sign: str) -> Gone | None:
+def _for_a_second(self: FailureDetector, incarnation: int, now_s: float, sign: str) -> Gone | None:
     return Gone("reset", dead=True) if self.for_s(incarnation, now_s) >= RETURN_S else None
 
 
@@ -439,7 +439,7 @@ def _for_a_second(self: Absences, incarnation: int, now_s: float, sign: str) -> 
 def test_a_coordinator_that_waits_too_short_for_who_was_reset_is_found(
     monkeypatch: pytest.MonkeyPatch, wrong: Callable[..., object]
 ) -> None:
-    monkeypatch.setattr(Absences, "verdict", wrong)
+    monkeypatch.setattr(FailureDetector, "decide", wrong)
     with pytest.raises(AssertionError, match="nobody has died"):
         resets_do_no_harm(100)
 
@@ -449,7 +449,7 @@ def all_are_well(number: int) -> None:
         assert len(play(seed).rulers()) <= 1
 
 
-def _counts_at_once(self: Electorates, number: int, members: Iterable[Member]) -> None:
+def _counts_at_once(self: Quorum, number: int, members: Iterable[Member]) -> None:
     self._open = [(number, frozenset((member.id, member.incarnation) for member in members))]
 
 
@@ -459,7 +459,7 @@ def _counts_at_once(self: Electorates, number: int, members: Iterable[Member]) -
     ids=["any side may go on", "a view counts before it was seen"],
 )
 def test_a_broken_rule_is_found(monkeypatch: pytest.MonkeyPatch, name: str, wrong: Callable[..., object]) -> None:
-    monkeypatch.setattr(Electorates, name, wrong)
+    monkeypatch.setattr(Quorum, name, wrong)
     with pytest.raises(AssertionError):
         all_are_well(1000)
 

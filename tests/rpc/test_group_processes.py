@@ -20,7 +20,7 @@ from fanwise.links import Hub
 from fanwise.rpc.membership.group import Group
 from fanwise.rpc.rendezvous.addresses import Rendezvous
 from fanwise.rpc.rendezvous.entrance import LocalMeeting
-from fanwise.rpc.rendezvous.lock_files import claim_path, holder_of
+from fanwise.rpc.rendezvous.lock_files import holder_of, lock_path
 from fanwise.testing import within
 
 LIMIT_S = 20.0
@@ -416,6 +416,6 @@ def test_a_worker_that_is_busy_is_not_lost(workers: Workers, victim: int) -> Non
 def test_the_address_is_free_again_when_its_holder_was_killed(workers: Workers) -> None:
     first = workers.group(1)[0]
     first.kill()
-    path = claim_path(workers.folder, WHERE.name)
+    path = lock_path(workers.folder, WHERE.name)
     assert path.exists() and holder_of(path) is None
     workers.group(2)

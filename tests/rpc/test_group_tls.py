@@ -54,7 +54,7 @@ def join_all(
         """As `connections` does with whoever looks for the coordinator."""
         link.dumps, link.loads = dumps, loads
         group = got[rank]
-        link.handler = group.at_the_door if isinstance(group, Group) else link.handler
+        link.handler = group.on_probe if isinstance(group, Group) else link.handler
 
     def join(rank: int) -> None:
         meeting = TlsMeeting(where, secrets[rank])

@@ -9,41 +9,41 @@ import pytest
 
 from fanwise.base.errors import JoinError
 from fanwise.rpc.rendezvous import lock_files
-from fanwise.rpc.rendezvous.lock_files import claim_path, holder_of, host_key, runtime_folder, try_claim
-from fanwise.testing.lock_holders import WITH_CLAIMS
+from fanwise.rpc.rendezvous.lock_files import holder_of, host_key, lock_path, runtime_folder, try_lock
+from fanwise.testing.lock_holders import WITH_LOCK_FILES
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return claim_path(tmp_path, "port:1")
+    return lock_path(tmp_path, "port:1")
 
 
-def test_one_holds_a_claim_until_it_gives_it_back(path: Path) -> None:
-    first = try_claim(path, 1)
+def test_one_holds_a_lock_until_it_gives_it_back(path: Path) -> None:
+    first = try_lock(path, 1)
     assert first is not None and first.is_ours()
-    assert try_claim(path, 2) is None
+    assert try_lock(path, 2) is None
     holder = holder_of(path)
     assert holder is not None and (holder.incarnation, holder.pid) == (1, os.getpid())
     first.close()
     first.close()
     assert holder_of(path) is None and not path.exists()
-    second = try_claim(path, 2)
+    second = try_lock(path, 2)
     assert second is not None
     second.close()
 
 
-def test_other_addresses_are_other_claims(tmp_path: Path) -> None:
-    one, two = (try_claim(claim_path(tmp_path, name), 1) for name in ("port:1", "port:2"))
+def test_other_addresses_are_other_locks(tmp_path: Path) -> None:
+    one, two = (try_lock(lock_path(tmp_path, name), 1) for name in ("port:1", "port:2"))
     assert one is not None and two is not None
     one.close()
     two.close()
 
 
 def test_a_frozen_holder_is_replaced_by_name_and_learns_it(path: Path) -> None:
-    frozen = try_claim(path, 1)
+    frozen = try_lock(path, 1)
     assert frozen is not None
-    assert try_claim(path, 3, instead_of=2) is None
-    new = try_claim(path, 2, instead_of=1)
+    assert try_lock(path, 3, instead_of=2) is None
+    new = try_lock(path, 2, instead_of=1)
     assert new is not None and new.is_ours() and not frozen.is_ours()
     frozen.close()
     holder = holder_of(path)
@@ -52,13 +52,13 @@ def test_a_frozen_holder_is_replaced_by_name_and_learns_it(path: Path) -> None:
 
 
 HOLD_AND_DIE = (
-    WITH_CLAIMS
+    WITH_LOCK_FILES
     + """
-claim = claims.try_claim(Path(sys.argv[1]), 1)
-Path(claim.socket).touch()
+lock = lock_files.try_lock(Path(sys.argv[1]), 1)
+Path(lock.socket).touch()
 child = None
 if sys.argv[2] == "leaving a child":
-    os.set_inheritable(claim._descriptor, True)
+    os.set_inheritable(lock._descriptor, True)
     child = subprocess.Popen(["cat"], close_fds=False, stdin=sys.stdin, stdout=subprocess.DEVNULL)
 os._exit(0)
 """
@@ -66,27 +66,27 @@ os._exit(0)
 
 
 @pytest.mark.parametrize("how", ["alone", "leaving a child"])
-def test_a_claim_is_free_when_its_holder_has_died(path: Path, how: str) -> None:
+def test_a_lock_file_is_free_when_its_holder_has_died(path: Path, how: str) -> None:
     with subprocess.Popen([sys.executable, "-c", HOLD_AND_DIE, path, how], stdin=subprocess.PIPE) as process:
         assert process.wait(30.0) == 0
         assert path.exists() and holder_of(path) is None
-        new = try_claim(path, 2)
+        new = try_lock(path, 2)
         assert new is not None
         assert [found.name for found in path.parent.glob(f"{path.name}-*")] == [], "the socket of the dead is removed"
         new.close()
 
 
-def test_a_fork_does_not_give_the_claim_back(path: Path) -> None:
-    claim = try_claim(path, 1)
-    assert claim is not None
+def test_a_fork_does_not_give_the_lock_back(path: Path) -> None:
+    lock = try_lock(path, 1)
+    assert lock is not None
     pid = os.fork()
     if pid == 0:
-        claim.close()
-        claim.close_fork()
+        lock.close()
+        lock.close_fork()
         os._exit(0)
     os.waitpid(pid, 0)
-    assert claim.is_ours() and holder_of(path) is not None
-    claim.close()
+    assert lock.is_ours() and holder_of(path) is not None
+    lock.close()
 
 
 def test_the_key_is_made_once_and_is_for_this_user_only(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a seat makes of views, and what the coordinator decides, without any link or time."""
+"""What a state makes of views, and what the coordinator decides, without any link or time."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from fanwise.rpc.membership.coordinator import (
     Rest,
     Show,
 )
-from fanwise.rpc.membership.members import Hello, Joined, Left, Lost, Member, Seat, View, wrong_name
+from fanwise.rpc.membership.members import Hello, Joined, Left, Lost, Member, MemberState, View, wrong_name
 
 
 def member(rank: int, *, name: str = "", life: int = 0) -> Member:
@@ -219,7 +219,7 @@ def test_a_link_of_who_knows_as_much_and_is_missing_is_refused_and_that_of_a_new
     assert view.refusal(103, (2, 6)) is None and view.refusal(100, (1, 1)) is None
 
 
-def test_a_second_verdict_changes_nothing() -> None:
+def test_who_is_lost_already_is_not_lost_again() -> None:
     played = Played(None)
     played.join(hello(0), hello(1))
     played.do(played.machine.lose(101, "killed"))
@@ -238,21 +238,21 @@ def test_who_leaves_is_dismissed_when_all_know() -> None:
 
 def test_events_are_the_differences_of_views_and_old_views_are_none() -> None:
     one, two, three = member(0), member(1), member(2)
-    seat = Seat(one, None)
-    assert seat.shown(View((1, 1), (one, two))) == []
+    state = MemberState(one, None)
+    assert state.shown(View((1, 1), (one, two))) == []
     lost = ((two.incarnation, "killed"),)
-    assert seat.shown(View((1, 3), (one, three), lost)) == [Lost(two, "killed"), Joined(three)]
-    assert seat.shown(View((1, 2), (one,))) == []
-    assert seat.shown(View((2, 0), (one,), lost)) == [Left(three)]
-    assert seat.members == {0: one}
+    assert state.shown(View((1, 3), (one, three), lost)) == [Lost(two, "killed"), Joined(three)]
+    assert state.shown(View((1, 2), (one,))) == []
+    assert state.shown(View((2, 0), (one,), lost)) == [Left(three)]
+    assert state.members == {0: one}
 
 
 def test_a_view_that_calls_us_lost_fences_us() -> None:
     one = member(0)
-    seat = Seat(one, None)
-    seat.shown(View((1, 1), (one,)))
-    seat.shown(View((1, 2), (), ((one.incarnation, "stopped"),)))
-    assert seat.fenced == "stopped"
+    state = MemberState(one, None)
+    state.shown(View((1, 1), (one,)))
+    state.shown(View((1, 2), (), ((one.incarnation, "stopped"),)))
+    assert state.fenced == "stopped"
 
 
 # -- the barrier --------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from fanwise.rpc.membership.coordinator import (
     Rest,
     Show,
 )
-from fanwise.rpc.membership.members import Event, Hello, Left, Lost, Member, Seat
+from fanwise.rpc.membership.members import Event, Hello, Left, Lost, Member, MemberState
 from fanwise.testing.sim import Sim
 
 RANKS = 5
@@ -70,12 +70,12 @@ class Link:
 
 
 class Worker:
-    """One life of a worker: a seat, perhaps the coordinator, and what `group.py` does with both."""
+    """One life of a worker: a state, perhaps the coordinator, and what `group.py` does with both."""
 
     def __init__(self, world: "World", rank: int, life: int) -> None:
         self.world = world
         self.me = Member(f"w{rank}", rank, 100 * life + rank, "", "host", 1000 * life + rank)
-        self.seat = Seat(self.me, world.size)
+        self.state = MemberState(self.me, world.size)
         self.machine: Coordinator | None = None
         self.guests: dict[int, Link] = {}
         self.link: Link | None = None
@@ -104,30 +104,30 @@ class Worker:
         holder = self.world.holder
         if holder is not None:
             link = self.link = Link(self.world, self, holder)
-            hello = self.seat.hello()
+            hello = self.state.hello()
             link.send("up", lambda: holder.welcome(link, hello))
         elif self.may_open():
-            self.take_office()
+            self.become_coordinator()
         else:
             self.later(0.02, self.seek)
 
     def may_open(self) -> bool:
         waited_s = self.world.sim.clock.now_s() - self.seeking_since_s
-        if self.seat.view is None:
+        if self.state.view is None:
             if any(worker.admitted for worker in self.world.living()):
-                return False  # as the claim says: some of the group live, and find a coordinator among themselves
+                return False  # as the lock file says: some of the group live, and find a coordinator among themselves
             return self.me.id == 0 or (self.world.size is None and waited_s > 1.0)
-        before_me = [m.incarnation for m in self.seat.successors(self.old)]
+        before_me = [m.incarnation for m in self.state.successors(self.old)]
         return waited_s >= 0.1 * (before_me.index(self.me.incarnation) if self.me.incarnation in before_me else 0)
 
-    def take_office(self) -> None:
+    def become_coordinator(self) -> None:
         self.world.holder = self
         self.machine = machine = Coordinator(
-            self.me.incarnation, world_size=self.world.size, known=self.seat.view, reasons_kept=self.world.reasons_kept
+            self.me.incarnation, world_size=self.world.size, known=self.state.view, reasons_kept=self.world.reasons_kept
         )
         if self.old:
             self.carry_out(machine.lose(self.old, self.old_why) if self.old_why else machine.gone(self.old))
-        self.carry_out(machine.hello(self.seat.hello()))
+        self.carry_out(machine.hello(self.state.hello()))
         self.look()
 
     def look(self) -> None:
@@ -210,10 +210,10 @@ class Worker:
     def told(self, order: Order) -> None:
         me = self.me.incarnation
         if isinstance(order, Show):
-            self.heard += self.seat.shown(order.view)
+            self.heard += self.state.shown(order.view)
             self.say(lambda machine: machine.seen(me, order.view.version))
         elif isinstance(order, Count):
-            self.seat.prepared = self.seat.prepared or order.last
+            self.state.prepared = self.state.prepared or order.last
             self.say(lambda machine: machine.counted(me, order.round, (0, self.world.begun[self.me.id])))
         elif isinstance(order, Admit):
             self.admitted = True
@@ -252,8 +252,8 @@ class Worker:
         if self.leaving:
             self.go(killed=False)
             return
-        if self.admitted and self.seat.view is not None and self.old != self.seat.view.coordinator:
-            self.old, self.old_why = self.seat.view.coordinator, "" if clean else "dead"
+        if self.admitted and self.state.view is not None and self.old != self.state.view.coordinator:
+            self.old, self.old_why = self.state.view.coordinator, "" if clean else "dead"
         self.seeking_since_s = self.world.sim.clock.now_s()
         self.later(0.02, self.seek)
 
@@ -267,7 +267,7 @@ class Worker:
 
         Not before it has seen a view: until then it is told from a newcomer by the newest reasons only.
         """
-        if not self.frozen and self.seat.view is not None:
+        if not self.frozen and self.state.view is not None:
             self.frozen = True
             self.world.sim.after(FROZEN_S, self.is_frozen)
 
@@ -293,7 +293,7 @@ class Worker:
         self.frozen = False
         inbox, self.inbox = self.inbox, []
         if self.machine is not None and self.world.holder is not self:
-            self.fenced = True  # as `Office._look`: another has its place
+            self.fenced = True  # as `CoordinatorServer._look`: another has its place
             self.go(killed=False)
         elif not reads_all and self.link is not None:
             self.link.reset()
@@ -303,7 +303,7 @@ class Worker:
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def arrive(self) -> None:
-        self.seat.arrived = True
+        self.state.arrived = True
         self.say(lambda machine: machine.arrive(self.me.incarnation))
 
     def leave(self) -> None:
@@ -363,8 +363,8 @@ def agree(world: World) -> None:
     living = world.living()
     everybody = sorted(worker.me.incarnation for worker in living)
     for worker in living:
-        assert worker.admitted and worker.seat.fenced is None, worker.me
-        assert sorted(m.incarnation for m in worker.seat.members.values()) == everybody, worker.me
+        assert worker.admitted and worker.state.fenced is None, worker.me
+        assert sorted(m.incarnation for m in worker.state.members.values()) == everybody, worker.me
         fenced: set[int] = set()
         for event in worker.heard:
             assert event.member.incarnation not in fenced, f"{worker.me} heard of {event.member} after it was lost"
@@ -405,7 +405,7 @@ def test_what_is_remembered_of_the_lost_does_not_grow() -> None:
     assert min(len(world.killed) + len(world.lost_frozen) for world in worlds) > 10
     for world in worlds:
         for worker in world.living():
-            assert worker.seat.view is not None and len(worker.seat.view.lost) <= 2 * RANKS
+            assert worker.state.view is not None and len(worker.state.view.lost) <= 2 * RANKS
 
 
 def all_end_well(number: int) -> None:

@@ -1,4 +1,4 @@
-"""In which order the members that are left are asked for the coordinator, with doors that do what the test says."""
+"""In which order the members that are left are asked for the coordinator, with listeners that do what the test says."""
 
 from dataclasses import dataclass, field
 
@@ -6,8 +6,8 @@ import pytest
 
 from fanwise.base.errors import DeadlineExceeded, WorkerLostError
 from fanwise.links import Hub, Link, memory_links
-from fanwise.rpc.membership.members import Member, Seat, View
-from fanwise.rpc.membership.peer_probing import ENTRANCE, Doors
+from fanwise.rpc.membership.members import Member, MemberState, View
+from fanwise.rpc.membership.peer_probing import ENTRANCE, PeerProber
 
 
 class Clock:
@@ -34,7 +34,8 @@ class Street:
 
     def __post_init__(self) -> None:
         members = tuple(member(rank, host) for rank, host in enumerate("abbcc"))
-        self.doors = Doors(self.hub, Seat(members[2], None, View((1, 1), members, coordinator=100)), self.dial)
+        state = MemberState(members[2], None, View((1, 1), members, coordinator=100))
+        self.prober = PeerProber(self.hub, state, self.dial)
 
     def dial(self, to: Member, within_s: float) -> Link:
         self.asked.append(to.id)
@@ -50,7 +51,7 @@ class Street:
     def round(self, *, my_turn: bool = False) -> list[int]:
         """Who is asked until nobody is left for now."""
         self.asked.clear()
-        while self.doors.next(100, my_turn=my_turn) is not None:
+        while self.prober.next(100, my_turn=my_turn) is not None:
             pass
         return list(self.asked)
 
@@ -71,7 +72,7 @@ def test_all_others_are_asked_the_lowest_first_and_again_after_a_moment(street: 
 
 def test_whose_turn_it_is_asks_the_lower_ranks_only(street: Street) -> None:
     assert street.round(my_turn=True) == [1]
-    assert street.doors.any_below(100)
+    assert street.prober.any_below(100)
     street.hub.close()
 
 
@@ -88,32 +89,32 @@ def test_a_host_that_is_silent_is_left_alone_with_all_who_are_on_it(street: Stre
 def test_one_that_has_ended_does_not_speak_for_its_host(street: Street) -> None:
     street.refusing = {1, 3}
     assert street.round() == [1, 3, 4]
-    assert not street.doors.any_below(100)
+    assert not street.prober.any_below(100)
     street.hub.close()
 
 
 def test_a_coordinator_whose_link_was_reset_is_asked_itself_and_again_after_a_moment(street: Street) -> None:
-    assert street.doors.back(100) is not None and street.doors.back(100) is None
+    assert street.prober.back(100) is not None and street.prober.back(100) is None
     street.clock.now += 0.3
-    assert street.doors.back(100) is not None and street.asked == [0, 0]
-    assert not street.doors.is_busy
+    assert street.prober.back(100) is not None and street.asked == [0, 0]
+    assert not street.prober.is_busy
     street.hub.close()
 
 
 def test_a_coordinator_that_takes_the_connection_and_says_nothing_is_busy_until_it_refuses(street: Street) -> None:
     street.busy = {0}
-    assert street.doors.back(100) is None and street.doors.is_busy
-    assert street.doors.back(100) is None and street.doors.is_busy, "it was asked a moment ago"
+    assert street.prober.back(100) is None and street.prober.is_busy
+    assert street.prober.back(100) is None and street.prober.is_busy, "it was asked a moment ago"
     street.clock.now += 0.3
     street.busy, street.refusing = set(), {0}
-    assert street.doors.back(100) is None and not street.doors.is_busy
+    assert street.prober.back(100) is None and not street.prober.is_busy
     street.hub.close()
 
 
 def test_a_silent_entrance_is_left_alone_and_one_that_refuses_is_not(street: Street) -> None:
-    street.doors.tried(ENTRANCE, street.clock.now)
-    assert street.doors.is_worth_a_try(ENTRANCE)
+    street.prober.tried(ENTRANCE, street.clock.now)
+    assert street.prober.is_worth_a_try(ENTRANCE)
     street.clock.now += 2.0
-    street.doors.tried(ENTRANCE, street.clock.now - 2.0)
-    assert not street.doors.is_worth_a_try(ENTRANCE)
+    street.prober.tried(ENTRANCE, street.clock.now - 2.0)
+    assert not street.prober.is_worth_a_try(ENTRANCE)
     street.hub.close()

@@ -550,8 +550,8 @@ def test_control_c_in_shutdown_ends_it_and_the_others_go_on(real_workers: Worker
 
 def num_in_shutdown() -> int:
     """As rank 0 knows, which lets them go together."""
-    office = agents.current().group._office
-    return 0 if office is None else len(office.machine.barrier.arrived)
+    server = agents.current().group._coordinator
+    return 0 if server is None else len(server.machine.barrier.arrived)
 
 
 def test_a_shutdown_inside_a_remote_function_leaves_at_once_when_it_is_not_graceful(real_workers: Workers) -> None:

@@ -339,7 +339,7 @@ def num_links_with(process: int) -> int:
 
 
 def how_it_fails(to: str) -> str:
-    """The error of a call. Before the verdict is read, a call may be answered, or end with the other side's link."""
+    """The error of a call. Until the loss is known, one may be answered, or end with the other side's link."""
     try:
         return str(rpc.rpc_sync(to, pid, timeout=0))
     except (WorkerLostError, ClosedError) as error:

@@ -14,7 +14,7 @@ from fanwise.rpc.membership import seeking
 from fanwise.rpc.membership.group import Group
 from fanwise.rpc.rendezvous.addresses import Rendezvous
 from fanwise.rpc.rendezvous.entrance import LocalMeeting
-from fanwise.rpc.rendezvous.lock_files import claim_path
+from fanwise.rpc.rendezvous.lock_files import lock_path
 from fanwise.testing.lock_holders import die_holding
 
 WHERE = Rendezvous("tcp://127.0.0.1:1", "port:1", "127.0.0.1", 1)
@@ -38,7 +38,7 @@ def hub() -> Iterator[Hub]:
 
 def coordinator_dies(meeting: LocalMeeting, *members: tuple[int, int]) -> None:
     """It had these members besides itself."""
-    die_holding(claim_path(meeting._folder, WHERE.name), *members)
+    die_holding(lock_path(meeting._folder, WHERE.name), *members)
 
 
 def join(hub: Hub, meeting: LocalMeeting, rank: int, within_s: float, world_size: int | None = None) -> Group:

@@ -17,7 +17,7 @@ from fanwise.links.process_state import look_at, this_host
 from fanwise.rpc.rendezvous import stale_files
 from fanwise.rpc.rendezvous.addresses import Rendezvous
 from fanwise.rpc.rendezvous.entrance import LocalMeeting
-from fanwise.rpc.rendezvous.lock_files import claim_path, has_survivors, holder_of, try_claim
+from fanwise.rpc.rendezvous.lock_files import has_survivors, holder_of, lock_path, try_lock
 from fanwise.rpc.rendezvous.stale_files import sweep
 from fanwise.testing.lock_holders import die_holding
 
@@ -137,11 +137,11 @@ def test_a_folder_that_is_gone_is_no_error(folder: Path) -> None:
     sweep(folder / "gone")
 
 
-# -- claims --------------------------------------------------------------------------------------------------------
+# -- lock files ----------------------------------------------------------------------------------------------------
 
 
-def test_a_claim_whose_holder_has_died_is_removed_with_its_socket(folder: Path) -> None:
-    path = claim_path(folder, "port:1")
+def test_a_lock_file_whose_holder_has_died_is_removed_with_its_socket(folder: Path) -> None:
+    path = lock_path(folder, "port:1")
     die_holding(path)
     due(folder)
     name = json.loads(path.read_bytes().splitlines()[0])[4]
@@ -150,28 +150,28 @@ def test_a_claim_whose_holder_has_died_is_removed_with_its_socket(folder: Path) 
     assert names(folder) == []
 
 
-def test_a_claim_that_is_held_stays(folder: Path) -> None:
-    claim = try_claim(claim_path(folder, "port:1"), 1)
-    assert claim is not None
+def test_a_lock_file_that_is_held_stays(folder: Path) -> None:
+    lock = try_lock(lock_path(folder, "port:1"), 1)
+    assert lock is not None
     due(folder)
     sweep(folder)
-    assert claim.is_ours() and holder_of(claim.path) is not None
-    claim.close()
+    assert lock.is_ours() and holder_of(lock.path) is not None
+    lock.close()
 
 
-def test_a_claim_that_was_not_finished_is_removed(folder: Path) -> None:
+def test_a_lock_file_that_was_not_finished_is_removed(folder: Path) -> None:
     (folder / "0123456789abcdef-01234567.new").touch()
     sweep(folder)
     assert names(folder) == []
 
 
-def test_a_claim_that_was_lost_with_the_host_is_free_and_is_removed(folder: Path) -> None:
-    path = claim_path(folder, "port:1")
+def test_a_lock_file_that_was_lost_with_the_host_is_free_and_is_removed(folder: Path) -> None:
+    path = lock_path(folder, "port:1")
     path.touch()
     assert holder_of(path) is None
-    claim = try_claim(path, 1)
-    assert claim is not None
-    claim.close()
+    lock = try_lock(path, 1)
+    assert lock is not None
+    lock.close()
     path.touch()
     due(folder)
     sweep(folder)
@@ -185,8 +185,8 @@ def process_that_lives() -> "subprocess.Popen[bytes]":
     return subprocess.Popen(["cat"], stdin=subprocess.PIPE)
 
 
-def test_the_claim_of_a_dead_holder_stays_for_its_survivors_as_long_as_one_lives(folder: Path) -> None:
-    path = claim_path(folder, "port:1")
+def test_the_lock_file_of_a_dead_holder_stays_for_its_survivors_as_long_as_one_lives(folder: Path) -> None:
+    path = lock_path(folder, "port:1")
     with process_that_lives() as other:
         alive = (other.pid, look_at(other.pid).started_ticks)
         die_holding(path, (other.pid, alive[1] - 1), alive)
@@ -201,23 +201,23 @@ def test_the_claim_of_a_dead_holder_stays_for_its_survivors_as_long_as_one_lives
 
 
 def test_only_the_newest_note_of_a_holder_counts(folder: Path) -> None:
-    path = claim_path(folder, "port:1")
-    claim = try_claim(path, 1)
-    assert claim is not None
+    path = lock_path(folder, "port:1")
+    lock = try_lock(path, 1)
+    assert lock is not None
     noted = []
     for members in ([(1, 2), (3, 4)], [], [(5, 6)]):
-        claim.note(members)
+        lock.note(members)
         holder = holder_of(path)
         assert holder is not None and not holder.has_survivors, "it lives itself"
         noted.append(holder.members)
     assert noted == [((1, 2), (3, 4)), (), ((5, 6),)]
-    claim.close()
-    claim.note([(7, 8)])
+    lock.close()
+    lock.note([(7, 8)])
 
 
 @pytest.mark.parametrize("rest", [b"12 ", b"12", b"x y\n", b"\xff\n"])
 def test_a_note_that_was_cut_short_names_nobody(folder: Path, rest: bytes) -> None:
-    path = claim_path(folder, "port:1")
+    path = lock_path(folder, "port:1")
     path.write_bytes(json.dumps([1, 2, 3, this_host(), "s"]).encode() + b"\n" + rest)
     assert holder_of(path) is None and not has_survivors(path)
 

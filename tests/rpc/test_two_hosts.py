@@ -24,7 +24,7 @@ from fanwise.links.shared_secret import new_secret
 from fanwise.rpc import agent as agents
 from fanwise.rpc import autograd
 from fanwise.rpc.connections import connections, link_loss
-from fanwise.rpc.membership import coordinator_server as offices
+from fanwise.rpc.membership import coordinator_server
 from fanwise.rpc.membership import group as groups
 from fanwise.rpc.optim import DistributedOptimizer
 from fanwise.rpc.rendezvous.addresses import parse
@@ -193,10 +193,10 @@ def wait_to_connect(within_s: float, directly_s: float) -> None:
 
 def be_an_old_coordinator() -> None:
     """As after an hour; and it looks all the time who has no link to it."""
-    office = agents.current().group._office
-    assert office is not None
-    office._absences.opened_s -= 3600.0
-    vars(offices)["LOOK_EVERY_S"] = 0.001
+    server = agents.current().group._coordinator
+    assert server is not None
+    server._detector.opened_s -= 3600.0
+    vars(coordinator_server)["LOOK_EVERY_S"] = 0.001
 
 
 def cut_all_tcp() -> int:
@@ -211,8 +211,8 @@ def cut_all_tcp() -> int:
 
 
 def coordinator_links() -> int:
-    office = agents.current().group._office
-    return len(office._links) if office is not None else 0
+    server = agents.current().group._coordinator
+    return len(server._links) if server is not None else 0
 
 
 def hold_the_interpreter(milliseconds: int) -> None:
@@ -220,8 +220,8 @@ def hold_the_interpreter(milliseconds: int) -> None:
     ctypes.PyDLL(None).poll(None, 0, milliseconds)
 
 
-def give_up_after(connect_s: float, verdict_s: float) -> None:
-    connections._CONNECT_S, link_loss._DECIDED_FAR_S = connect_s, verdict_s
+def give_up_after(connect_s: float, decided_s: float) -> None:
+    connections._CONNECT_S, link_loss._DECIDED_FAR_S = connect_s, decided_s
 
 
 def keep_warnings() -> None:

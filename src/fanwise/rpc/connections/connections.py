@@ -9,7 +9,7 @@ A link that was cut is mended at once: both sides dial again, each tells the oth
 ended ("over"), and the other answers when nothing that came over those is read any more. Only then calls go over the
 new link; and whoever keeps books (`on_cut`) knows that what has not come by then never will. Calls that were open are
 told what became of the worker (`link_loss`): that it is lost, or that it lives and the link was cut. What is said while
-a link is made ("hello", "over") waits for no verdict: that comes over the next link, which nobody would make meanwhile.
+a link is made ("hello", "over") does not wait to hear it: that comes over the next link, which nobody would make.
 
 Where two dial each other at the same time there are two links: calls of one worker stay on one, which keeps their
 order, and both end with the member. Somebody who is there and does not answer is dialled again as long as it is a
@@ -41,7 +41,7 @@ from ..membership.group import Group
 from ..membership.members import Member
 from ..messages.messages import late, loads, speak
 from ..worker_info import WorkerInfo
-from .link_loss import Verdicts
+from .link_loss import LinkLosses
 from .routes import Routes, Waiting
 
 _log = logging.getLogger("fanwise.rpc")
@@ -105,7 +105,7 @@ class Connections:
         self._numbers: weakref.WeakKeyDictionary[Link, int] = weakref.WeakKeyDictionary()
         self._owed: dict[int, set[int]] = {}  # by incarnation
         self._proofs: Counter[int] = Counter()  # by incarnation
-        self._verdicts = Verdicts(hub, self)
+        self._losses = LinkLosses(hub, self)
         # Called with a member and the number of a link: nothing that we sent over it will come there any more.
         self.on_cut: list[Callable[[Member, int], None]] = []
         # Called so: nothing that it sent over this link will come here any more.
@@ -129,7 +129,7 @@ class Connections:
     @property
     def num_open(self) -> int:
         """How many calls of ours wait for their answers, or to leave."""
-        return self._routes.num_open + self._verdicts.num_open
+        return self._routes.num_open + self._losses.num_open
 
     # -- dialling --------------------------------------------------------------------------------------------------
 
@@ -347,7 +347,7 @@ class Connections:
 
     def _greet(self, link: Link, request: Request) -> None:
         if request.method == "join" and self._group is not None:
-            self._group.at_the_door(request)
+            self._group.on_probe(request)
             return
         if request.method != "hello":
             link.close("say hello first")
@@ -400,13 +400,13 @@ class Connections:
         return number
 
     def _judge(self, member: Member, link: Link, fail: Fail) -> None:
-        self._verdicts.ask(member, link, fail)
+        self._losses.ask(member, link, fail)
 
     def _lives(self, member: Member) -> None:
         """It has answered just now."""
         with self._lock:
             self._proofs[member.incarnation] += 1
-        self._verdicts.look_soon()
+        self._losses.look_soon()
 
     def num_proofs(self, member: Member) -> int:
         """How often this life of a worker has answered over a new link, or when it was told of one that had ended."""
@@ -519,7 +519,7 @@ class Connections:
         self._routes.give_up(member.id, WorkerLostError(f"worker {member.name} was lost."))
         for link in links:
             link.lose(f"worker {member.name} was lost")
-        self._verdicts.look()
+        self._losses.look()
 
     def left(self, member: Member) -> None:
         """`member` has said goodbye to the group."""
@@ -555,4 +555,4 @@ class Connections:
             links = [link for kept in self._kept.values() for link in kept]
         for link in links:
             link.close()
-        self._verdicts.close()
+        self._losses.close()

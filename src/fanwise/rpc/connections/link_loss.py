@@ -43,7 +43,7 @@ class _Case(NamedTuple):
     fail: Fail
 
 
-class Verdicts:
+class LinkLosses:
     """See the module."""
 
     def __init__(self, hub: Hub, links: Links) -> None:
@@ -56,7 +56,7 @@ class Verdicts:
 
     @property
     def num_open(self) -> int:
-        """Links whose calls wait for a verdict."""
+        """Links whose calls wait to hear what became of it."""
         return len(self._cases)
 
     def ask(self, member: Member, link: Link, fail: Fail) -> None:
@@ -80,7 +80,7 @@ class Verdicts:
         with self._lock:
             cases, self._cases = self._cases, []
             for case in cases:
-                error = self._verdict(case)
+                error = self._cause_of(case)
                 if error is None:
                     self._cases.append(case)
                 else:
@@ -104,7 +104,7 @@ class Verdicts:
         for case in cases:
             case.fail(lambda _: ClosedError("RPC was shut down in this process."))
 
-    def _verdict(self, case: _Case) -> Callable[[str], FanwiseError] | None:
+    def _cause_of(self, case: _Case) -> Callable[[str], FanwiseError] | None:
         member, group = case.member, self._links.group
         if self._links.closed:
             return lambda _: ClosedError("RPC was shut down in this process.")

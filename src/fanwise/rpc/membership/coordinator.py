@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from .members import FORGOTTEN, REASONS_KEPT, Hello, Member, Version, View, wrong_name
-from .quorum import Electorates
+from .quorum import Quorum
 
 RefusalKind = Literal["refused", "again", "fenced"]
 
@@ -192,11 +192,11 @@ class Coordinator:
         self.barrier = Barrier()
         self.ruling = exclusive or known is None
         self._exclusive = exclusive
-        self._electorates = Electorates()
+        self._quorum = Quorum()
         self._returned: dict[int, int] = {}  # with a view of this group; 0: with one of ours
         self._unshown = False
         if known is not None:
-            self._electorates.shown(1, known.members)
+            self._quorum.shown(1, known.members)
 
     # -- what is asked of it ---------------------------------------------------------------------------------------
 
@@ -264,7 +264,7 @@ class Coordinator:
 
     def leave(self, member: int) -> list[Order]:
         """A member goes on its own. Also for one that has left already: it is dismissed again."""
-        self._electorates.gone(member)
+        self._quorum.gone(member)
         self._remove(member)
         self.leaving.setdefault(member, self.number)
         return self._settle()
@@ -273,7 +273,7 @@ class Coordinator:
         """Its link has ended with a goodbye: nobody is left to be dismissed."""
         if not self._exclusive and member in self.joining:
             return self._turned_away(member)
-        self._electorates.gone(member)
+        self._quorum.gone(member)
         self._remove(member)
         self.leaving.pop(member, None)
         return self._settle()
@@ -281,7 +281,7 @@ class Coordinator:
     def lose(self, member: int, why: str, *, dead: bool = True) -> list[Order]:
         """A member counts as dead. Not for one that has left. `dead`: for certain; else it may be out of reach only."""
         if dead:
-            self._electorates.gone(member)
+            self._quorum.gone(member)
         if member not in self.alive:
             return []
         if not self.ruling and not dead and member in self.seen_number:
@@ -404,7 +404,7 @@ class Coordinator:
             self.seen_number = dict.fromkeys(self.seen_number, 0)
         self._change()
         self._lost_in = dict.fromkeys(self.lost, self.number)
-        self._electorates.learned(self.number, view.members, instead=not self.ruling)
+        self._quorum.learned(self.number, view.members, instead=not self.ruling)
         self.joining = dict.fromkeys(self.joining, self.number)
         self.leaving = dict.fromkeys(self.leaving, self.number)
         fenced = [member.incarnation for member in kept.values() if member.incarnation in self.lost]
@@ -445,8 +445,8 @@ class Coordinator:
                 return [Refuse(to, "refused", twice) for to in sorted(self.present)]
             self.forming = False
         if not self._exclusive and not self.barrier.over:
-            self._electorates.seen(self.seen_number)
-            ruled, self.ruling = self.ruling, self._electorates.may_go_on(self.present)
+            self._quorum.seen(self.seen_number)
+            ruled, self.ruling = self.ruling, self._quorum.may_go_on(self.present)
             if not self.ruling:
                 return self._overruled() if ruled else []
         orders: list[Order] = []
@@ -454,7 +454,7 @@ class Coordinator:
             self._unshown = False
             self._forget_the_lost()
             if not self._exclusive:
-                self._electorates.shown(self.number, self.members.values())
+                self._quorum.shown(self.number, self.members.values())
             orders += [Show(to, self.view) for to in sorted(self.present)]
         known = min(self.seen_number.values(), default=self.number)
         orders += [Admit(to) for to in self._take(self.joining, known)]
@@ -465,7 +465,7 @@ class Coordinator:
 
     def _overruled(self) -> list[Order]:
         """This side of a cut has too few: all of it end, this coordinator last."""
-        here, size = self._electorates.count(self.present)
+        here, size = self._quorum.count(self.present)
         why = (
             f"it is on a side of a cut that has {here} of {size} workers; the others, where they live, go on without it"
         )

@@ -1,4 +1,4 @@
-"""The coordinator's office: the loud half of `coordinator.py`, in the process that holds the entrance.
+"""The coordinator's server: the loud half of `coordinator.py`, in the process that holds the entrance.
 
     links of members --join, leave, seen, arrive, counted, suspect--> Coordinator --orders--> links, or `here`
 
@@ -22,9 +22,9 @@ from ...links import Ending, Hub, Link, Reply, Request, Timer
 from ...links.process_state import FROZEN_AFTER_S, LOOK_EVERY_S, FrozenWatch, has_ended
 from ..messages.messages import speak
 from ..rendezvous.entrance import Entrance, Meeting
-from ..rendezvous.port_probe import Knocking
+from ..rendezvous.port_probe import PortProbe
 from .coordinator import Admit, Coordinator, Count, Dismiss, Fence, Order, Over, Refuse, Rest, Show
-from .failure_detector import HEARTBEAT_S, RETURN_S, Absences, Sign
+from .failure_detector import HEARTBEAT_S, RETURN_S, FailureDetector, Sign
 from .members import Hello, Member
 
 _log = logging.getLogger("fanwise.rpc")
@@ -36,7 +36,7 @@ _LOOK_AWAY_S, _LOOK_LATER_S = 0.005, 0.05
 FROZEN = f"it was stopped (SIGSTOP) for {FROZEN_AFTER_S:.0f} s"
 
 
-class Office:
+class CoordinatorServer:
     """See the module.
 
     Args:
@@ -68,8 +68,8 @@ class Office:
         self._deposed = deposed
         self._wanted = wanted
         self._links: dict[int, Link] = {}
-        self._absences = Absences(heartbeat_s, hub.clock.now_s())
-        self._knocking: dict[int, Knocking] = {}  # of those whose links were reset, by incarnation
+        self._detector = FailureDetector(heartbeat_s, hub.clock.now_s())
+        self._port_probes: dict[int, PortProbe] = {}  # of those whose links were reset, by incarnation
         self._asked: dict[int, Request] = {}
         self._orders: deque[Order] = deque()
         self._carrying_out = False
@@ -163,7 +163,7 @@ class Office:
         self._bury(member)
         self._asked[member.incarnation] = request
         self._links[member.incarnation] = link
-        self._forget_absence(member.incarnation)
+        self._stop_waiting_for(member.incarnation)
         link.handler = partial(self._handle, member.incarnation)
         link.on_ended(partial(self._ended, member.incarnation))
         self.carry_out(self.machine.hello(hello))
@@ -232,7 +232,7 @@ class Office:
         if ending.clean:
             self.carry_out(self.machine.gone(member))
         elif ending.dead and member in self.machine.alive:
-            self._absences.reset(member, self._hub.clock.now_s(), ending.reason)
+            self._detector.reset(member, self._hub.clock.now_s(), ending.reason)
             self._look_for_away(member)
         else:
             self.carry_out(self.machine.lose(member, ending.reason, dead=ending.dead))
@@ -240,38 +240,38 @@ class Office:
     def _look_for_away(self, incarnation: int) -> None:
         """Its link has ended as when its process ends. Has it, or was the link cut? Then it comes back."""
         member = self.machine.view.member(incarnation)
-        if member is None or self._closed or not self._absences.is_awaited(incarnation):
-            self._forget_absence(incarnation)
+        if member is None or self._closed or not self._detector.is_awaited(incarnation):
+            self._stop_waiting_for(incarnation)
             return
         now_s = self._hub.clock.now_s()
         if not self._is_lost(member, now_s):
-            pause_s = _LOOK_AWAY_S if self._absences.for_s(incarnation, now_s) < RETURN_S else _LOOK_LATER_S
+            pause_s = _LOOK_AWAY_S if self._detector.for_s(incarnation, now_s) < RETURN_S else _LOOK_LATER_S
             self._hub.call_at(now_s + pause_s, partial(self._look_for_away, incarnation))
 
     def _is_lost(self, member: Member, now_s: float) -> bool:
         """Whether a member without a link is lost now; then the others are told."""
-        gone = self._absences.verdict(member.incarnation, now_s, self._sign_of(member, now_s))
+        gone = self._detector.decide(member.incarnation, now_s, self._sign_of(member, now_s))
         if gone is not None:
-            self._forget_absence(member.incarnation)
+            self._stop_waiting_for(member.incarnation)
             self.carry_out(self.machine.lose(member.incarnation, gone.why, dead=gone.dead))
         return gone is not None
 
     def _sign_of(self, member: Member, now_s: float) -> Sign:
         if member.host == self._me.host:
             return "ended" if self._has_ended(member) else "lives"
-        if not self._absences.is_awaited(member.incarnation):
+        if not self._detector.is_awaited(member.incarnation):
             return "unknown"
-        knocking = self._knocking.get(member.incarnation) or self._meeting.knocking_at(member.address)
-        if knocking is None:
+        probe = self._port_probes.get(member.incarnation) or self._meeting.port_probe_of(member.address)
+        if probe is None:
             return "unknown"
-        self._knocking[member.incarnation] = knocking
-        return "lives" if knocking.look(now_s) else "unknown"
+        self._port_probes[member.incarnation] = probe
+        return "lives" if probe.look(now_s) else "unknown"
 
-    def _forget_absence(self, incarnation: int) -> None:
-        self._absences.over(incarnation)
-        knocking = self._knocking.pop(incarnation, None)
-        if knocking is not None:
-            knocking.close()
+    def _stop_waiting_for(self, incarnation: int) -> None:
+        self._detector.over(incarnation)
+        probe = self._port_probes.pop(incarnation, None)
+        if probe is not None:
+            probe.close()
 
     def suspect(self, incarnation: int, why: str) -> None:
         """Another member's link to it has ended. Its own link to us tells more; who has none here is lost."""
@@ -279,7 +279,7 @@ class Office:
             return
         member = self.machine.view.member(incarnation)
         has_ended = member is not None and self._has_ended(member)
-        if has_ended or (incarnation not in self._links and not self._absences.is_awaited(incarnation)):
+        if has_ended or (incarnation not in self._links and not self._detector.is_awaited(incarnation)):
             self.carry_out(self.machine.lose(incarnation, why, dead=has_ended))
 
     def _bury(self, newcomer: Member) -> None:
@@ -335,8 +335,8 @@ class Office:
         self._timer.cancel()
         if self._entrance is not None:
             self._entrance.close()
-        for incarnation in list(self._knocking):
-            self._forget_absence(incarnation)
+        for incarnation in list(self._port_probes):
+            self._stop_waiting_for(incarnation)
         links, self._links = self._links, {}
         for link in links.values():
             link.close(reason)

@@ -21,14 +21,14 @@ Sign = Literal["ended", "lives", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """Verdict: it is lost. `dead`: for certain; else it may be out of reach only."""
+    """It counts as lost. `dead`: for certain; else it may be out of reach only."""
 
     why: str
     dead: bool
 
 
 @dataclass(slots=True)
-class Absences:
+class FailureDetector:
     """Since when who is absent, as one coordinator knows it.
 
     Attributes:
@@ -56,7 +56,7 @@ class Absences:
         """How long it has had no link."""
         return now_s - self._resets.get(incarnation, (self.opened_s, ""))[0]
 
-    def verdict(self, incarnation: int, now_s: float, sign: Sign) -> Gone | None:
+    def decide(self, incarnation: int, now_s: float, sign: Sign) -> Gone | None:
         """Whether a member without a link counts as lost now; None: it is waited for."""
         since_s, why = self._resets.get(incarnation, (self.opened_s, ""))
         if sign == "ended":

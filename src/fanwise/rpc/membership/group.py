@@ -4,10 +4,10 @@
                --> members(), and events: joined, left, lost
     shutdown   --> the barrier of a static group, or a goodbye
 
-Everybody has a link to the coordinator, which has an `Office`. When that link ends, another is sought: at the entrance,
-and between hosts, where that may be gone with its host, at the members' own listeners (`at_the_door`). What comes in is
-handled on the hub's thread, one thing after another, without locks; `members()` may be read by any thread. What waits
-or dials runs in the caller's thread, or in one of its own.
+Everybody has a link to the coordinator, which has a `CoordinatorServer`. When that link ends, another is sought: at the
+entrance, and between hosts, where that may be gone with its host, at the members' own listeners (`on_probe`). What
+comes in is handled on the hub's thread, one thing after another, without locks; `members()` may be read by any thread.
+What waits or dials runs in the caller's thread, or in one of its own.
 """
 
 import contextlib
@@ -25,12 +25,12 @@ from ..messages.messages import speak
 from ..rendezvous.entrance import Meeting
 from ..waiting import Mailbox, on_hub
 from .coordinator import Admit, Coordinator, Count, Dismiss, Fence, Order, Over, Refuse, Rest, Show
-from .coordinator_server import PROTOCOL, Office
+from .coordinator_server import PROTOCOL, CoordinatorServer
 from .coordinator_watch import CoordinatorWatch
 from .failure_detector import HEARTBEAT_S
 from .leaving import GOODBYE_S, Leaving
-from .members import Event, Joined, Left, Lost, Member, Seat, Version, View, wrong_name
-from .seeking import Gone, Seeker, answer_of, fenced_text, text_of
+from .members import Event, Joined, Left, Lost, Member, MemberState, Version, View, wrong_name
+from .seeking import FormerCoordinator, Seeker, answer_of, fenced_text, text_of
 
 _log = logging.getLogger("fanwise.rpc")
 
@@ -65,8 +65,8 @@ class Group:
         self.on_wanted: list[Callable[[Member], None]] = []
         self._hub = hub
         self._meeting = meeting
-        self._seat = Seat(me, world_size)
-        self._office: Office | None = None
+        self._state = MemberState(me, world_size)
+        self._coordinator: CoordinatorServer | None = None
         self._link: Link | None = None
         self._answer = Mailbox()
         self.ending = Mailbox()  # of the shutdown
@@ -75,7 +75,7 @@ class Group:
         self._joined = False
         self._seeking = True
         self._closed = threading.Event()
-        self._seeker = Seeker(hub, meeting, self._seat, self, self._closed, heartbeat_s=heartbeat_s)
+        self._seeker = Seeker(hub, meeting, self._state, self, self._closed, heartbeat_s=heartbeat_s)
         self._succession: threading.Thread | None = None
         self.heartbeat_s = heartbeat_s
         self._watch = CoordinatorWatch(hub, me, heartbeat_s, current=self._current, lost=self._give_up)
@@ -137,22 +137,22 @@ class Group:
         link.watch_peer()
         link.open()
         try:
-            reply = link.call("join", PROTOCOL, VERSION, self._seat.hello())
+            reply = link.call("join", PROTOCOL, VERSION, self._state.hello())
         except FanwiseError as error:
             answer.put("again", error.message)
             return
         reply.add_done_callback(lambda reply: self._answered(answer, *answer_of(reply)))
         self._watch.begin()
 
-    def take_office(self, gone: Gone | None, answer: Mailbox) -> bool:
+    def become_coordinator(self, gone: FormerCoordinator | None, answer: Mailbox) -> bool:
         """Open the entrance, and be the coordinator. False: somebody else is."""
         if self._closed.is_set():
             return False
         exclusive = self._meeting.is_exclusive
         machine = Coordinator(
-            self.me.incarnation, world_size=self.world_size, known=self._seat.view, exclusive=exclusive
+            self.me.incarnation, world_size=self.world_size, known=self._state.view, exclusive=exclusive
         )
-        office = Office(
+        server = CoordinatorServer(
             self._hub,
             machine,
             self.me,
@@ -162,40 +162,36 @@ class Group:
             wanted=self._wanted,
             heartbeat_s=self.heartbeat_s,
         )
-        is_open = office.open(instead_of=gone.incarnation if gone is not None and gone.frozen else None)
+        is_open = server.open(instead_of=gone.incarnation if gone is not None and gone.frozen else None)
         if not is_open and (exclusive or gone is None or (self._meeting.where.is_any_here and not gone.frozen)):
-            office.close("somebody else is the coordinator")
+            server.close("somebody else is the coordinator")
             return False
-        self._office = office
+        self._coordinator = server
         self._answer = answer
         if gone is not None and gone.why is not None:
-            office.carry_out(machine.lose(gone.incarnation, gone.why, dead=gone.dead))
+            server.carry_out(machine.lose(gone.incarnation, gone.why, dead=gone.dead))
         elif gone is not None:
-            office.carry_out(machine.gone(gone.incarnation))
-        office.hello_here(self._seat.hello())
-        office.look_for_the_dead()
+            server.carry_out(machine.gone(gone.incarnation))
+        server.hello_here(self._state.hello())
+        server.look_for_the_dead()
         return True
 
-    def give_up_office(self) -> bool:
-        """Be no coordinator, when too few have come. False: enough have, or there is no office."""
-        office = self._office
-        if office is None or office.machine.ruling:
+    def resign(self) -> bool:
+        """Be no coordinator, when too few have come. False: enough have, or this worker is none."""
+        server = self._coordinator
+        if server is None or server.machine.ruling:
             return False
-        self._office = None
-        office.close("too few have come")
+        self._coordinator = None
+        server.close("too few have come")
         return True
 
-    def dial_door(self, member: Member, *, within_s: float) -> Link:
-        """A link to the listener of `member`, which may be the coordinator. Blocks; raises as `links.dial` does."""
-        return self.dial(member, within_s=within_s)
-
-    def at_the_door(self, request: Request) -> None:
+    def on_probe(self, request: Request) -> None:
         """Somebody who looks for the coordinator asks here, at this worker's own listener. On the hub's thread."""
-        view, (*_, hello) = self._seat.view, request.args
+        view, (*_, hello) = self._state.view, request.args
         lost = dict(view.lost).get(hello.member.incarnation) if view is not None else None
-        if self._office is not None:
-            self._office.accept(request.link)
-            self._office.first_words(request)
+        if self._coordinator is not None:
+            self._coordinator.accept(request.link)
+            self._coordinator.first_words(request)
         elif lost is not None:
             request.answer(("fenced", lost))
         else:
@@ -209,8 +205,8 @@ class Group:
 
     def who_is_missing(self) -> str:
         """Ask the coordinator, for a message. Blocks; not on the hub's thread."""
-        if self._office is not None:
-            return on_hub(self._hub, self._office.whom_it_waits_for)
+        if self._coordinator is not None:
+            return on_hub(self._hub, self._coordinator.whom_it_waits_for)
         link, said = self._link, Mailbox()
         if link is not None:
             with contextlib.suppress(FanwiseError):
@@ -226,7 +222,7 @@ class Group:
 
     def members(self) -> dict[int, Member]:
         """All that are alive, this one included, by id. A snapshot, not to be changed. Never blocks."""
-        return self._seat.members
+        return self._state.members
 
     def find(self, to: str | int) -> Member:
         """The member of this name or rank. Raises RuntimeError that lists those there are."""
@@ -240,12 +236,12 @@ class Group:
     @property
     def coordinator(self) -> int:
         """The incarnation of the coordinator, as far as this worker knows."""
-        return 0 if self._seat.view is None else self._seat.view.coordinator
+        return 0 if self._state.view is None else self._state.view.coordinator
 
     @property
     def fenced(self) -> str | None:
         """Why the others have declared this worker lost; None while they have not."""
-        return self._seat.fenced
+        return self._state.fenced
 
     @property
     def has_left(self) -> bool:
@@ -255,11 +251,11 @@ class Group:
     @property
     def knows(self) -> Version:
         """The version of the newest view here."""
-        return (0, 0) if self._seat.view is None else self._seat.view.version
+        return (0, 0) if self._state.view is None else self._state.view.version
 
     def refusal(self, member: Member, incarnation: int, knows: Version) -> str | None:
         """Why not to take a link of `member`, which believes to reach `incarnation`; None when there is no reason."""
-        view = self._seat.view
+        view = self._state.view
         if incarnation != self.me.incarnation:
             return f"{self.me} is another life of the worker that was to be called; the one before is gone"
         lost = view.refusal(member.incarnation, knows) if view is not None else None
@@ -278,20 +274,20 @@ class Group:
         self._hub.call_soon(lambda: self._ask_to_dial(member.incarnation))
 
     def _ask_to_dial(self, incarnation: int) -> None:
-        if self._office is not None:
-            self._office.pass_on(incarnation, self.me.incarnation)
+        if self._coordinator is not None:
+            self._coordinator.pass_on(incarnation, self.me.incarnation)
         else:
             self._tell("wanted", incarnation, self.me.incarnation)
 
     def _wanted(self, incarnation: int) -> None:
-        member = self._seat.view.member(incarnation) if self._seat.view is not None else None
+        member = self._state.view.member(incarnation) if self._state.view is not None else None
         if member is not None:
             for callback in list(self.on_wanted):
                 callback(member)
 
     def _suspect(self, incarnation: int, why: str) -> None:
-        if self._office is not None:
-            self._office.suspect(incarnation, why)
+        if self._coordinator is not None:
+            self._coordinator.suspect(incarnation, why)
         else:
             self._tell("suspect", incarnation, why)
 
@@ -315,7 +311,7 @@ class Group:
             request.answer()
 
     def _here(self, order: Order) -> None:
-        """What the office in this process says."""
+        """What the coordinator in this process says."""
         if isinstance(order, Show):
             self._shown(order.view)
         elif isinstance(order, Count):
@@ -331,19 +327,19 @@ class Group:
         elif isinstance(order, Dismiss):
             self._dismissed.put("done")
         else:
-            assert not isinstance(order, Rest), "the office keeps that to itself"
+            assert not isinstance(order, Rest), "the server keeps that to itself"
 
     def _shown(self, view: View) -> None:
-        events = self._seat.shown(view)
-        if self._office is None:
+        events = self._state.shown(view)
+        if self._coordinator is None:
             self._tell("seen", view.version)
         else:
-            self._office.carry_out(self._office.machine.seen(self.me.incarnation, view.version))
+            self._coordinator.carry_out(self._coordinator.machine.seen(self.me.incarnation, view.version))
         for event in events:
             if event.member != self.me:
                 self._happened(event)
-        if self._seat.fenced is not None:
-            self._fence(self._seat.fenced)
+        if self._state.fenced is not None:
+            self._fence(self._state.fenced)
 
     def _happened(self, event: Event) -> None:
         if isinstance(event, Lost):
@@ -358,12 +354,12 @@ class Group:
             hear(event)
 
     def _count(self, round: int, last: bool) -> None:
-        self._seat.prepared = self._seat.prepared or last
+        self._state.prepared = self._state.prepared or last
         counts = self._open_calls()
-        if self._office is None:
+        if self._coordinator is None:
             self._tell("counted", round, counts)
         else:
-            self._office.carry_out(self._office.machine.counted(self.me.incarnation, round, counts))
+            self._coordinator.carry_out(self._coordinator.machine.counted(self.me.incarnation, round, counts))
 
     def _over(self) -> None:
         self._answered(self._answer, "done")
@@ -383,15 +379,15 @@ class Group:
             self._coordinator_gone(None if ending.clean else ending.reason, frozen=False, dead=ending.dead)
 
     def _coordinator_gone(self, why: str | None, *, frozen: bool, dead: bool) -> None:
-        if self._seeking or self._closed.is_set() or self._seat.fenced is not None:
+        if self._seeking or self._closed.is_set() or self._state.fenced is not None:
             return  # who seeks finds that its answer does not come
         self._seeking = True
-        assert self._seat.view is not None, "it was shown before it was admitted"
-        gone = Gone(self._seat.view.coordinator, why, frozen, dead)
+        assert self._state.view is not None, "it was shown before it was admitted"
+        gone = FormerCoordinator(self._state.view.coordinator, why, frozen, dead)
         self._succession = threading.Thread(target=self._succeed, args=(gone,), name="fanwise-succession", daemon=True)
         self._succession.start()
 
-    def _succeed(self, gone: Gone) -> None:
+    def _succeed(self, gone: FormerCoordinator) -> None:
         try:
             # A coordinator that only computes is waited for as long as a heartbeat; then there must be time left.
             self._seeker.seek(_SUCCESSION_S + max(0.0, self.heartbeat_s - HEARTBEAT_S), gone)
@@ -403,7 +399,7 @@ class Group:
 
     def _current(self) -> tuple[Link, Member | None] | None:
         """The link to the coordinator, and who that is."""
-        view = self._seat.view
+        view = self._state.view
         return None if self._link is None else (self._link, view.member(view.coordinator) if view is not None else None)
 
     def _give_up(self, link: Link, why: str, dead: bool) -> None:
@@ -418,23 +414,23 @@ class Group:
         link.close("declared lost")
 
     def _fence(self, why: str) -> None:
-        first, self._seat.fenced = not self._closed.is_set() and not self.ending.is_full, why
+        first, self._state.fenced = not self._closed.is_set() and not self.ending.is_full, why
         self._joined = False
         self.ending.put("fenced", why)
         self._answer.put("fenced", why)
         self._dismissed.put("done")
         self._watch.end()
-        if self._office is not None:
-            self._office.close("declared lost")
+        if self._coordinator is not None:
+            self._coordinator.close("declared lost")
         link, self._link = self._link, None
         if link is not None:
             link.close("declared lost")
         for callback in list(self.on_fenced) if first else ():
             try:
-                callback(fenced_text(self._seat, why))
+                callback(fenced_text(self._state, why))
             except Exception:
                 _log.exception("a callback failed")
-        others = [member for member in self._seat.members.values() if member != self.me] if first else []
+        others = [member for member in self._state.members.values() if member != self.me] if first else []
         for member in others:  # for whoever waits for one of them: none of them will hear or tell anything any more
             self._happened(Lost(member, f"this worker was declared lost: {why}"))
 
@@ -460,34 +456,34 @@ class Group:
         until_s = None if within_s is None else self._hub.clock.now_s() + within_s
         self._open_calls = open_calls
         try:
-            if graceful and self._seat.fenced is None:
+            if graceful and self._state.fenced is None:
                 self._leaving.settle(within_s, until_s, open_calls)
                 when_quiet()
             self._leaving.leave(graceful=graceful)
-            if self._seat.fenced is not None:
-                raise WorkerLostError(fenced_text(self._seat, self._seat.fenced))
+            if self._state.fenced is not None:
+                raise WorkerLostError(fenced_text(self._state, self._state.fenced))
         finally:
             self.close()
 
     def arrive(self) -> None:
         """This worker has called its graceful shutdown. On the hub's thread."""
-        self._seat.arrived = True
-        if self._office is not None:
-            self._office.carry_out(self._office.machine.arrive(self.me.incarnation))
+        self._state.arrived = True
+        if self._coordinator is not None:
+            self._coordinator.carry_out(self._coordinator.machine.arrive(self.me.incarnation))
         else:
             self._tell("arrive")
 
     @property
     def has_guests(self) -> bool:
         """Whether this worker is the coordinator, and somebody still has a link to it."""
-        return self._office is not None and self._office.has_guests
+        return self._coordinator is not None and self._coordinator.has_guests
 
     def say_goodbye(self) -> None:
         """This worker leaves; nobody hears it while there is no coordinator. May be repeated. On the hub's thread."""
-        self._seat.leaving = True
-        if self._office is not None:
-            self._office.machine.closing = True
-            self._office.carry_out(self._office.machine.leave(self.me.incarnation))
+        self._state.leaving = True
+        if self._coordinator is not None:
+            self._coordinator.machine.closing = True
+            self._coordinator.carry_out(self._coordinator.machine.leave(self.me.incarnation))
         elif self._link is not None:
             with contextlib.suppress(FanwiseError):
                 self._link.call("leave").add_done_callback(self._heard_goodbye)
@@ -508,8 +504,8 @@ class Group:
 
     def _close(self) -> None:
         self._watch.end()
-        if self._office is not None:
-            self._office.close("left")
+        if self._coordinator is not None:
+            self._coordinator.close("left")
         link, self._link = self._link, None
         if link is not None:
             link.close("left")

@@ -1,9 +1,9 @@
 """Who is in the group: what is said about members, and what one member knows. Quiet: no link, thread or clock.
 
-    Member   one life of a worker; `incarnation` is unique for each life, `id` is the rank
-    View     who is alive, and who was declared lost, under a version that only grows
-    Hello    how somebody asks to be let in, or comes back after the coordinator has changed
-    Seat     what one member knows: the newest view, and how far its shutdown is
+    Member       one life of a worker; `incarnation` is unique for each life, `id` is the rank
+    View         who is alive, and who was declared lost, under a version that only grows
+    Hello        how somebody asks to be let in, or comes back after the coordinator has changed
+    MemberState  what one member knows: the newest view, and how far its shutdown is
 
 The coordinator (`coordinator.py`) makes views; everybody else takes the newest and forgets the others, so a late or
 repeated announcement changes nothing. What happened is the difference of two views: joined, left, lost.
@@ -124,7 +124,7 @@ def wrong_name(name: str) -> str | None:
 
 
 @dataclass(slots=True)
-class Seat:
+class MemberState:
     """What one member knows. Takes facts from the coordinator, returns what happened.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Whom to ask for the coordinator when the entrance is gone with its host: the members that are left, at their doors.
+"""Whom to ask for the coordinator when the entrance is gone with its host: the members that are left.
 
     the coordinator itself, where its link was reset: it may live
     the lowest rank first ... up to this worker's own: then it is its turn ... the higher ones, while it is not
@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 from ...base.errors import DeadlineExceeded, FanwiseError
 from ...links import Hub, Link
-from .members import Member, Seat
+from .members import Member, MemberState
 
-DOOR_S = 2.0
+PROBE_S = 2.0
 _AGAIN_S = 0.2
 _OUT_OF_REACH_S = 5.0
 # What takes longer than this was no refusal, but silence.
@@ -22,16 +22,16 @@ _SLOW_S = 0.5
 ENTRANCE = "the entrance"
 
 
-class Doors:
+class PeerProber:
     """What one search has found so far. `dial(member, seconds)` makes a link to the member's own listener.
 
     Attributes:
         is_busy: the coordinator that was asked last took the connection, and said nothing: it lives, and is at work.
     """
 
-    def __init__(self, hub: Hub, seat: Seat, dial: Callable[[Member, float], Link]) -> None:
+    def __init__(self, hub: Hub, state: MemberState, dial: Callable[[Member, float], Link]) -> None:
         self._now_s = hub.clock.now_s
-        self._seat = seat
+        self._state = state
         self._dial = dial
         self._not_before_s: dict[str | int, float] = {}
         self._answered_s: dict[int, float] = {}
@@ -49,12 +49,12 @@ class Doors:
     def back(self, gone: int) -> Link | None:
         """A link to the coordinator that is thought to be gone, as our link to it was reset; None when it is not there,
         or was asked a moment ago."""
-        member = self._seat.view.member(gone) if self._seat.view is not None else None
+        member = self._state.view.member(gone) if self._state.view is not None else None
         if member is None or not self.is_worth_a_try(gone):
             return None
         self.is_busy = False
         try:
-            return self._dial(member, DOOR_S)
+            return self._dial(member, PROBE_S)
         except DeadlineExceeded:
             self.is_busy = True
         except FanwiseError:
@@ -70,12 +70,12 @@ class Doors:
             gone: the incarnation of the coordinator that is no more.
             my_turn: the higher ranks are not asked.
         """
-        me = self._seat.me
-        for member in self._seat.successors(gone):
+        me = self._state.me
+        for member in self._state.successors(gone):
             if member.id == me.id or (my_turn and member.id > me.id):
                 continue
             if self.is_worth_a_try(member.host) and self.is_worth_a_try(member.incarnation):
-                link = self._knock(member)
+                link = self._connect(member)
                 if link is not None:
                     return link
         return None
@@ -83,13 +83,13 @@ class Doors:
     def any_below(self, gone: int) -> bool:
         """Whether a lower rank was reached lately: that one goes first."""
         since_s = self._now_s() - _OUT_OF_REACH_S
-        below = [member for member in self._seat.successors(gone) if member.id < self._seat.me.id]
+        below = [member for member in self._state.successors(gone) if member.id < self._state.me.id]
         return any(self._answered_s.get(member.incarnation, float("-inf")) >= since_s for member in below)
 
-    def _knock(self, member: Member) -> Link | None:
+    def _connect(self, member: Member) -> Link | None:
         began_s = self._now_s()
         try:
-            link = self._dial(member, DOOR_S)
+            link = self._dial(member, PROBE_S)
         except FanwiseError:
             self.tried(member.host, began_s)
             self._not_before_s[member.incarnation] = self._now_s() + _OUT_OF_REACH_S

@@ -21,7 +21,7 @@ Voter = tuple[int, int]  # rank, incarnation
 
 
 @dataclass(slots=True)
-class Electorates:
+class Quorum:
     """The views that count, the oldest first, and who is dead for certain."""
 
     _open: list[tuple[int, frozenset[Voter]]] = field(default_factory=list)

@@ -25,8 +25,8 @@ from ...links import Hub, Link, Reply
 from ..rendezvous.addresses import Rendezvous
 from ..rendezvous.entrance import Meeting
 from ..waiting import Mailbox, on_hub
-from .members import Member, Seat
-from .peer_probing import DOOR_S, ENTRANCE, Doors
+from .members import Member, MemberState
+from .peer_probing import ENTRANCE, PROBE_S, PeerProber
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.05
 _DIAL_S = 5.0
@@ -42,7 +42,7 @@ _ALONE_S = 1.0
 _SURVIVORS_S = 5.0
 
 
-class Gone(NamedTuple):
+class FormerCoordinator(NamedTuple):
     """The coordinator that is no more.
 
     Attributes:
@@ -61,9 +61,9 @@ class Host(Protocol):
     """What the group does for its seeker, on the hub's thread. Answers go to the mailbox."""
 
     def say_hello(self, link: Link, answer: Mailbox) -> None: ...
-    def take_office(self, gone: Gone | None, answer: Mailbox) -> bool: ...
-    def give_up_office(self) -> bool: ...
-    def dial_door(self, member: Member, *, within_s: float) -> Link: ...
+    def become_coordinator(self, gone: FormerCoordinator | None, answer: Mailbox) -> bool: ...
+    def resign(self) -> bool: ...
+    def dial(self, member: Member, *, within_s: float) -> Link: ...
     def drop_link(self) -> None: ...
     def who_is_missing(self) -> str: ...
 
@@ -72,23 +72,23 @@ class Seeker:
     """See the module. One for each group; it seeks once at a time."""
 
     def __init__(
-        self, hub: Hub, meeting: Meeting, seat: Seat, host: Host, closed: threading.Event, *, heartbeat_s: float
+        self, hub: Hub, meeting: Meeting, state: MemberState, host: Host, closed: threading.Event, *, heartbeat_s: float
     ) -> None:
         self._hub = hub
         self._heartbeat_s = heartbeat_s
         self._meeting = meeting
-        self._seat = seat
+        self._state = state
         self._host = host
         self._closed = closed
         self._answer = Mailbox()
-        self._doors = Doors(hub, seat, lambda member, within_s: host.dial_door(member, within_s=within_s))
+        self._prober = PeerProber(hub, state, lambda member, within_s: host.dial(member, within_s=within_s))
         self.why_fenced = ""
 
     def stop(self) -> None:
         """Wake it; `closed` has been set."""
         self._answer.put("again", "closed")
 
-    def seek(self, within_s: float, gone: Gone | None = None) -> None:
+    def seek(self, within_s: float, gone: FormerCoordinator | None = None) -> None:
         """Block until this member is admitted.
 
         Raises `JoinError` when it is refused, `WorkerLostError` when it was declared lost, `DeadlineExceeded` after
@@ -97,14 +97,14 @@ class Seeker:
         now_s = self._hub.clock.now_s
         began_s, pause_s, reason = now_s(), _FIRST_PAUSE_S, ""
         until_s = began_s + within_s
-        self._doors.is_busy = False
+        self._prober.is_busy = False
         while True:
             self._answer = answer = Mailbox()
             if self._closed.is_set():
                 raise ClosedError("the group was closed while it looked for its coordinator.")
-            if gone is not None and self._doors.is_busy:
+            if gone is not None and self._prober.is_busy:
                 gone = gone._replace(dead=False)
-            is_awaited = self._doors.is_busy and now_s() - began_s < self._heartbeat_s
+            is_awaited = self._prober.is_busy and now_s() - began_s < self._heartbeat_s
             my_turn = now_s() - began_s >= self._patience_s(gone, reason) and not is_awaited
             if self._enter(answer, until_s, gone, my_turn=my_turn):
                 reason = self._outcome(answer, until_s, within_s, gone)
@@ -116,44 +116,44 @@ class Seeker:
             self._closed.wait(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    def _outcome(self, answer: Mailbox, until_s: float, within_s: float, gone: Gone | None) -> str:
+    def _outcome(self, answer: Mailbox, until_s: float, within_s: float, gone: FormerCoordinator | None) -> str:
         """Empty when admitted, else why it has to be tried again."""
         now_s = self._hub.clock.now_s
-        wait_s = _PRECEDED_S if gone is not None and self._doors.any_below(gone.incarnation) else _CANDIDACY_S
+        wait_s = _PRECEDED_S if gone is not None and self._prober.any_below(gone.incarnation) else _CANDIDACY_S
         while (came := answer.wait(min(until_s - now_s(), wait_s))) is None and now_s() < until_s:
-            if on_hub(self._hub, self._host.give_up_office):
+            if on_hub(self._hub, self._host.resign):
                 return "too few of the group are in reach"
         if came is None:
             where, missing = self._meeting.where.url, self._host.who_is_missing()
-            raise DeadlineExceeded(f"{self._seat.me} was not in the group at {where} within {within_s} s: {missing}.")
+            raise DeadlineExceeded(f"{self._state.me} was not in the group at {where} within {within_s} s: {missing}.")
         kind, text = came
         if kind == "refused":
             raise JoinError(f"{text}.")
         if kind == "fenced":
             self.why_fenced = text
-            raise WorkerLostError(fenced_text(self._seat, text))
+            raise WorkerLostError(fenced_text(self._state, text))
         return "" if kind == "done" else text or "come again"
 
-    def _patience_s(self, gone: Gone | None, reason: str) -> float:
+    def _patience_s(self, gone: FormerCoordinator | None, reason: str) -> float:
         """How long to leave the entrance to others."""
-        me = self._seat.me
-        if self._seat.view is None and me.id != 0 and self._seat.world_size is not None:
+        me = self._state.me
+        if self._state.view is None and me.id != 0 and self._state.world_size is not None:
             return float("inf")  # a static group is opened by rank 0
-        if self._seat.view is None and self._meeting.has_survivors():
+        if self._state.view is None and self._meeting.has_survivors():
             return _SURVIVORS_S  # else this member would be alone, and the others would not know it yet
-        if self._seat.view is None and self._meeting.where.others:
+        if self._state.view is None and self._meeting.where.others:
             # The group may be at another address by now, and two may be opened at two.
             return _ALONE_S if me.id == 0 else float("inf")
-        if self._seat.view is None and me.id != 0:
+        if self._state.view is None and me.id != 0:
             # A dynamic group may outlive rank 0, or have closed before we came.
             return 0.0 if reason else _ALONE_S
-        candidates = [m.incarnation for m in self._seat.successors(gone.incarnation if gone else 0)]
+        candidates = [m.incarnation for m in self._state.successors(gone.incarnation if gone else 0)]
         away_s = 0.0 if self._meeting.is_exclusive or self._meeting.where.is_any_here else _AWAY_S
         return away_s + _TURN_S * (candidates.index(me.incarnation) if me.incarnation in candidates else 0)
 
-    def _enter(self, answer: Mailbox, until_s: float, gone: Gone | None, *, my_turn: bool) -> bool:
+    def _enter(self, answer: Mailbox, until_s: float, gone: FormerCoordinator | None, *, my_turn: bool) -> bool:
         """One try: say hello at the entrance, or open it. False: nothing could be done now."""
-        was_busy = self._doors.is_busy
+        was_busy = self._prober.is_busy
         if gone is None or self._meeting.is_exclusive:
             link = self._at_the_entrance(_DIAL_S, until_s, gone)
         else:
@@ -161,33 +161,33 @@ class Seeker:
         if link is not None:
             on_hub(self._hub, lambda: self._host.say_hello(link, answer))
             return True
-        if self._doors.is_busy != was_busy:  # that changes whose turn it is
+        if self._prober.is_busy != was_busy:  # that changes whose turn it is
             return False
-        return my_turn and on_hub(self._hub, lambda: self._host.take_office(gone, answer))
+        return my_turn and on_hub(self._hub, lambda: self._host.become_coordinator(gone, answer))
 
-    def _at_the_entrance(self, within_s: float, until_s: float, gone: Gone | None) -> Link | None:
+    def _at_the_entrance(self, within_s: float, until_s: float, gone: FormerCoordinator | None) -> Link | None:
         but_not = gone.incarnation if gone is not None and gone.frozen else None
         left_s = min(within_s, max(0.001, until_s - self._hub.clock.now_s()))
         with contextlib.suppress(DeadlineExceeded):
             return self._meeting.dial(self._hub, within_s=left_s, but_not=but_not)
         return None
 
-    def _among_hosts(self, until_s: float, gone: Gone, *, my_turn: bool) -> Link | None:
-        doors, link, now_s = self._doors, None, self._hub.clock.now_s()
-        if doors.is_worth_a_try(ENTRANCE):
-            link = self._at_the_entrance(DOOR_S, until_s, gone)
+    def _among_hosts(self, until_s: float, gone: FormerCoordinator, *, my_turn: bool) -> Link | None:
+        prober, link, now_s = self._prober, None, self._hub.clock.now_s()
+        if prober.is_worth_a_try(ENTRANCE):
+            link = self._at_the_entrance(PROBE_S, until_s, gone)
             if link is None:
-                doors.tried(ENTRANCE, now_s)
-        if link is None and (gone.dead or doors.is_busy) and not gone.frozen:
-            link = doors.back(gone.incarnation)
-        return link or doors.next(gone.incarnation, my_turn=my_turn)
+                prober.tried(ENTRANCE, now_s)
+        if link is None and (gone.dead or prober.is_busy) and not gone.frozen:
+            link = prober.back(gone.incarnation)
+        return link or prober.next(gone.incarnation, my_turn=my_turn)
 
     def _nobody(self, within_s: float, reason: str) -> str:
         where = self._meeting.where
         again = f" The last answer was: {reason.rstrip('.')}." if reason else ""
         here = "on this host " if where.are_all_here else ""
         return (
-            f"nobody opened the group at {where.url} {here}within {within_s} s; {self._seat.me} came in vain.\n"
+            f"nobody opened the group at {where.url} {here}within {within_s} s; {self._state.me} came in vain.\n"
             f"{_who_opens(where)}{again}{_elsewhere(where)}"
         )
 
@@ -237,9 +237,9 @@ def text_of(reply: Reply) -> tuple[str, str]:
         return "", "the coordinator has gone"
 
 
-def fenced_text(seat: Seat, why: str) -> str:
+def fenced_text(state: MemberState, why: str) -> str:
     """For the errors of a member that was declared lost."""
     return (
-        f"this worker, {seat.me}, was declared lost by the others: {why}.\n"
+        f"this worker, {state.me}, was declared lost by the others: {why}.\n"
         f"What it says is not taken any more. Join again with init_rpc, as a new life of the same worker."
     )

@@ -22,8 +22,8 @@ from ...links.process_state import this_host
 from ...links.shared_secret import read_secret
 from ..membership.members import Member
 from .addresses import Rendezvous, is_known
-from .lock_files import Claim, claim_path, has_survivors, holder_of, host_key, runtime_folder, try_claim
-from .port_probe import Knocking
+from .lock_files import LockFile, has_survivors, holder_of, host_key, lock_path, runtime_folder, try_lock
+from .port_probe import PortProbe
 from .stale_files import sweep
 
 OnLink = Callable[[Link], None]
@@ -80,7 +80,7 @@ class Meeting(Protocol):
     def is_listening(self, address: str) -> bool:
         """Whether a member of this host still listens at `address`. Does not block."""
 
-    def knocking_at(self, address: str) -> Knocking | None:
+    def port_probe_of(self, address: str) -> PortProbe | None:
         """How to learn whether a member of another host lives, by its `address`; None where there are none."""
 
     def has_survivors(self) -> bool:
@@ -123,23 +123,23 @@ class LocalMeeting:
         self.where = where
         self._folder = folder or runtime_folder()
         self._key = host_key(self._folder)
-        self._claim = claim_path(self._folder, where.name)
+        self._lock_path = lock_path(self._folder, where.name)
 
     def try_open(
         self, hub: Hub, incarnation: int, on_link: OnLink, *, instead_of: int | None = None
     ) -> "UnixEntrance | None":
-        claim = try_claim(self._claim, incarnation, instead_of=instead_of)
-        if claim is None:
+        lock = try_lock(self._lock_path, incarnation, instead_of=instead_of)
+        if lock is None:
             return None
         try:
-            listener = UnixListener(hub, claim.socket, self._key, on_link=on_link)
+            listener = UnixListener(hub, lock.socket, self._key, on_link=on_link)
         except BaseException:
-            claim.close()
+            lock.close()
             raise
-        return UnixEntrance(hub, claim, listener)
+        return UnixEntrance(hub, lock, listener)
 
     def dial(self, hub: Hub, *, within_s: float, but_not: int | None = None) -> Link | None:
-        holder = holder_of(self._claim)
+        holder = holder_of(self._lock_path)
         if holder is None or holder.incarnation == but_not:
             return None
         try:
@@ -158,11 +158,11 @@ class LocalMeeting:
     def is_listening(self, address: str) -> bool:
         return is_open(address)
 
-    def knocking_at(self, address: str) -> Knocking | None:
+    def port_probe_of(self, address: str) -> PortProbe | None:
         return None
 
     def has_survivors(self) -> bool:
-        return has_survivors(self._claim)
+        return has_survivors(self._lock_path)
 
 
 def is_open(path: str) -> bool:
@@ -184,20 +184,20 @@ def refused_text(refused: Iterable[tuple[str, int]]) -> str:
 
 
 class UnixEntrance:
-    """A claim and the listener behind it."""
+    """A lock file and the listener behind it."""
 
-    def __init__(self, hub: Hub, claim: Claim, listener: UnixListener) -> None:
-        self._claim = claim
+    def __init__(self, hub: Hub, lock: LockFile, listener: UnixListener) -> None:
+        self._lock = lock
         self._listener = listener
         hub.close_in_fork(self)
 
     def is_ours(self) -> bool:
-        return self._claim.is_ours()
+        return self._lock.is_ours()
 
     def note(self, members: Sequence[Member]) -> None:
         me, host = os.getpid(), this_host()
         with contextlib.suppress(OSError):  # it is there for a moment that may never come
-            self._claim.note((m.pid, m.started_ticks) for m in members if m.host == host and m.pid != me)
+            self._lock.note((m.pid, m.started_ticks) for m in members if m.host == host and m.pid != me)
 
     def refused(self) -> str:
         return refused_text(self._listener.refused.items())
@@ -205,10 +205,10 @@ class UnixEntrance:
     def close(self) -> None:
         self._listener.close()
         try:
-            self._claim.close()
+            self._lock.close()
         except FanwiseError:
             pass  # it ends with this process all the same
 
     def close_fork(self) -> None:
         """In a forked child: close the copy of the descriptor."""
-        self._claim.close_fork()
+        self._lock.close_fork()

@@ -33,7 +33,7 @@ from ..membership.members import Member
 from .addresses import Place, Rendezvous
 from .entrance import Listener, OnLink, is_open, refused_text
 from .lock_files import runtime_folder
-from .port_probe import Knocking
+from .port_probe import PortProbe
 from .stale_files import sweep
 
 _UNIX_KEY = b"fanwise: key of Unix sockets within one host, 1"
@@ -114,9 +114,9 @@ class TlsMeeting:
         path = _parts(address)[2]
         return not path or is_open(path)
 
-    def knocking_at(self, address: str) -> Knocking:
+    def port_probe_of(self, address: str) -> PortProbe:
         host, port, _path = _parts(address)
-        return Knocking(host, int(port))
+        return PortProbe(host, int(port))
 
     def has_survivors(self) -> bool:
         """Not known: whoever comes opens the port, and survivors find it there."""

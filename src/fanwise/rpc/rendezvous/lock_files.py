@@ -1,17 +1,17 @@
-"""Who holds the entrance of a group on this host: a claim, which ends with its process whatever happens to that.
+"""Who holds the entrance of a group on this host: a lock file, free when its process ends, whatever happens to that.
 
     $XDG_RUNTIME_DIR/fanwise or /tmp/fanwise-<uid>     0700, ours, no link; or ~/.fanwise-<host>, see `runtime_folder`
         key             proves that one may enter this folder; made once
-        guard           locked for moments, while a claim is replaced or removed, or the folder is swept
-        <hash>          a claim on one address: locked by its holder; says who that is and which socket is its entrance,
-                        and below that the processes of this host that are in the group
-        <hash>-<chance> that socket; a name of its own for each claim, so that who comes late removes nobody else's
-        w-<chance>      where a worker listens (`entrance`)
+        guard           locked for moments, while a lock file is replaced or removed, or the folder is swept
+        <hash>          the lock file of one address: locked by its holder; says who that is and which socket is its
+                        entrance, and below that the processes of this host that are in the group
+        <hash>-<random> that socket; a name of its own for each lock, so that who comes late removes nobody else's
+        w-<random>      where a worker listens (`entrance`)
 
 The lock is the kernel's (flock) and goes with the holder. A lock that outlives it, because a child that was not forked
 by Python keeps the descriptor, is broken when the holder's process has ended; and a holder that was found frozen
-is replaced by name. `is_ours` tells a holder that this has happened to it. `has_survivors` tells who finds the claim of
-a dead holder that others of its group live: one of them will take it.
+is replaced by name. `is_ours` tells a holder that this has happened to it. `has_survivors` tells who finds the lock
+file of a dead holder that others of its group live: one of them will take it.
 """
 
 import contextlib
@@ -120,7 +120,7 @@ def host_key(folder: Path) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds a claim, as it says itself.
+    """Who holds a lock file, as it says itself.
 
     Attributes:
         pid, started_ticks, host: its process.
@@ -145,8 +145,8 @@ class Holder:
         return any(pid != os.getpid() and not has_ended(pid, ticks) for pid, ticks in self.members)
 
 
-class Claim:
-    """A held claim. `close` gives it back. Made by `try_claim`."""
+class LockFile:
+    """A lock file that this process holds. `close` gives it back. Made by `try_lock`."""
 
     def __init__(self, path: Path, descriptor: int, holder: Holder) -> None:
         self.path = path
@@ -184,25 +184,25 @@ class Claim:
             os.close(self._descriptor)
 
 
-def claim_path(folder: Path, name: str) -> Path:
-    """The claim on the address `name`."""
+def lock_path(folder: Path, name: str) -> Path:
+    """The lock file on the address `name`."""
     return folder / hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
 def holder_of(path: Path) -> Holder | None:
-    """Who holds the claim now; None when nobody does, or its process has ended."""
+    """Who holds the lock file now; None when nobody does, or its process has ended."""
     holder = read(path)
     return None if holder is None or holder.is_gone else holder
 
 
 def has_survivors(path: Path) -> bool:
-    """Whether the holder of the claim has died, and others of its group live on: one of them will take its place."""
+    """Whether the lock's holder has died, and others of its group live on: one of them will take its place."""
     holder = read(path)
     return holder is not None and holder.has_survivors
 
 
-def try_claim(path: Path, incarnation: int, *, instead_of: int | None = None) -> Claim | None:
-    """Take the claim for this process, or None when another holds it. May be tried again and again.
+def try_lock(path: Path, incarnation: int, *, instead_of: int | None = None) -> LockFile | None:
+    """Take the lock file for this process, or None when another holds it. May be tried again and again.
 
     `instead_of`: the incarnation of a holder that is to be replaced although its process is there, as it is frozen.
     """
@@ -213,10 +213,10 @@ def try_claim(path: Path, incarnation: int, *, instead_of: int | None = None) ->
         if holder is not None:
             for old in (path, path.parent / holder.socket):
                 old.unlink(missing_ok=True)
-        return _new_claim(path, incarnation)
+        return _new_lock(path, incarnation)
 
 
-def _new_claim(path: Path, incarnation: int) -> Claim:
+def _new_lock(path: Path, incarnation: int) -> LockFile:
     """With the guard held. Written first and then put in its place, so that nobody reads half of it."""
     me = os.getpid()
     name = f"{path.name}-{secrets.token_hex(4)}"
@@ -232,11 +232,11 @@ def _new_claim(path: Path, incarnation: int) -> Claim:
         os.close(descriptor)
         fresh.unlink(missing_ok=True)
         raise
-    return Claim(path, descriptor, holder)
+    return LockFile(path, descriptor, holder)
 
 
 def read(path: Path) -> Holder | None:
-    """What the claim says, and whether its holder is gone; None when there is no claim."""
+    """What the lock file says, and whether its holder is gone; None when there is no lock file."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:

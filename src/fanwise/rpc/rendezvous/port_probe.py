@@ -12,8 +12,8 @@ _IN_WORK = (errno.EINPROGRESS, errno.EALREADY, errno.EWOULDBLOCK)
 _CONNECTED = (0, errno.EISCONN)
 
 
-class Knocking:
-    """Knocks at one port again and again, while somebody looks.
+class PortProbe:
+    """Connects to one port again and again, while somebody looks.
 
     Args:
         host: an address, no name: names are not looked up here.
@@ -26,19 +26,19 @@ class Knocking:
         self._is_open = False
 
     def look(self, now_s: float) -> bool:
-        """Whether the last knock that was answered was let in. Call it every few milliseconds, or less often."""
+        """Whether the last try that was answered was let in. Call it every few milliseconds, or less often."""
         if self._socket is None and now_s >= self._next_s:
             self._next_s = now_s + _AGAIN_S
             family = socket.AF_INET6 if ":" in self._address[0] else socket.AF_INET
             self._socket = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         if self._socket is not None:
-            said = self._knock()
+            said = self._connect()
             if said not in _IN_WORK or now_s > self._next_s + _SILENT_S:
                 self._is_open = said in _CONNECTED
                 self.close()
         return self._is_open
 
-    def _knock(self) -> int | None:
+    def _connect(self) -> int | None:
         assert self._socket is not None, "it was made"
         try:
             return self._socket.connect_ex(self._address)

@@ -1,11 +1,11 @@
 """What killed workers leave in the runtime folder, removed by those who come after (see `lock_files` for the folder).
 
-    w-<chance>, <hash>-<chance>   a socket: left over when the kernel knows of no open socket behind the file
-    <hash>                        a claim: left over when its holder is gone, and no member of its group lives on
-    <hash>-<chance>.new           a claim that was not finished: whoever wrote it held the guard, and we hold it now
+    w-<random>, <hash>-<random>   a socket: left over when the kernel knows of no open socket behind the file
+    <hash>                        a lock file: left over when its holder is gone, and no member of its group lives on
+    <hash>-<random>.new           a lock file that was not finished: whoever wrote it held the guard, and we hold it now
 
 Whoever is about to listen sweeps, unless somebody did so a moment ago: the guard's own time says when. With the guard
-held no claim is made, replaced or given back. A socket file appears just before its socket is bound to it, so young
+held no lock file is made, replaced or given back. A socket file appears just before its socket is bound to it, so young
 ones are left alone.
 
 Whether anybody is behind a socket file is asked without a connection: a datagram socket that wants to connect to it is
@@ -91,6 +91,6 @@ def _refuses(path: Path, probe: socket.socket) -> bool:
 
 
 def _is_given_up(path: Path) -> bool:
-    """Whether a claim is held no more, and nobody is about to take it."""
+    """Whether a lock file is held no more, and nobody is about to take it."""
     holder = read(path)
     return holder is not None and holder.is_gone and not holder.has_survivors

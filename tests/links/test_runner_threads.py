@@ -9,7 +9,7 @@ from contextlib import nullcontext
 import pytest
 
 from fanwise.links import Hub
-from fanwise.links.runner_threads import Drivers
+from fanwise.links.runner_threads import RunnerThreads
 from fanwise.testing import within
 
 
@@ -20,24 +20,24 @@ def hub() -> Iterator[Hub]:
     hub.close()
 
 
-def driven(hub: Hub, limit: int = 16) -> Drivers:
-    drivers = Drivers(hub, name="test", limit=limit)
-    drivers.start()
-    return drivers
+def driven(hub: Hub, limit: int = 16) -> RunnerThreads:
+    runners = RunnerThreads(hub, name="test", limit=limit)
+    runners.start()
+    return runners
 
 
 @pytest.fixture
-def drivers(hub: Hub) -> Iterator[Drivers]:
-    drivers = driven(hub)
-    yield drivers
-    drivers.close()
+def runners(hub: Hub) -> Iterator[RunnerThreads]:
+    runners = driven(hub)
+    yield runners
+    runners.close()
 
 
 def wait_for(event: threading.Event) -> None:
     assert event.wait(10.0), "the event did not come"
 
 
-def test_a_job_that_comes_in_through_the_hub_runs_on_the_thread_that_read_it(hub: Hub, drivers: Drivers) -> None:
+def test_a_job_that_comes_in_through_the_hub_runs_on_the_thread_that_read_it(hub: Hub, runners: RunnerThreads) -> None:
     ran: list[int] = []
     done = threading.Event()
 
@@ -48,14 +48,14 @@ def test_a_job_that_comes_in_through_the_hub_runs_on_the_thread_that_read_it(hub
             ran.extend((reader, threading.get_ident()))
             done.set()
 
-        drivers.outside(job)
+        runners.outside(job)
 
     hub.call_soon(readable)
     wait_for(done)
     assert ran[0] == ran[1]
 
 
-def test_a_job_is_not_run_within_a_turn_of_the_hub(hub: Hub, drivers: Drivers) -> None:
+def test_a_job_is_not_run_within_a_turn_of_the_hub(hub: Hub, runners: RunnerThreads) -> None:
     seen: list[bool] = []
     done = threading.Event()
 
@@ -63,45 +63,45 @@ def test_a_job_is_not_run_within_a_turn_of_the_hub(hub: Hub, drivers: Drivers) -
         seen.append(hub.is_loop_thread)
         done.set()
 
-    hub.call_soon(lambda: drivers.outside(job))
+    hub.call_soon(lambda: runners.outside(job))
     wait_for(done)
     assert seen == [False]
 
 
 @pytest.mark.parametrize("tells", [False, True], ids=["silent", "says that it waits"])
-def test_the_hub_is_driven_while_a_job_waits(hub: Hub, drivers: Drivers, tells: bool) -> None:
+def test_the_hub_is_driven_while_a_job_waits(hub: Hub, runners: RunnerThreads, tells: bool) -> None:
     began, turned, ended = threading.Event(), threading.Event(), threading.Event()
 
     def job() -> None:
         began.set()
-        with drivers.waiting() if tells else nullcontext():
+        with runners.waiting() if tells else nullcontext():
             wait_for(turned)
         ended.set()
 
-    drivers.call(job)
+    runners.call(job)
     wait_for(began)
     hub.call_soon(turned.set)
     wait_for(ended)
 
 
 def test_jobs_that_wait_for_each_other_all_end_when_they_say_so(hub: Hub) -> None:
-    drivers = driven(hub, limit=2)
+    runners = driven(hub, limit=2)
     events = [threading.Event() for _ in range(61)]
 
     def link_of_a_chain(i: int) -> None:
-        with drivers.waiting():
+        with runners.waiting():
             wait_for(events[i + 1])
         events[i].set()
 
     for i in range(60):
-        drivers.call(lambda i=i: link_of_a_chain(i))  # type: ignore[misc]  # a default binds i
-    drivers.call(events[60].set)
+        runners.call(lambda i=i: link_of_a_chain(i))  # type: ignore[misc]  # a default binds i
+    runners.call(events[60].set)
     wait_for(events[0])
-    drivers.close()
+    runners.close()
 
 
 def test_calls_that_wait_in_silence_keep_their_places_and_what_answers_runs_beside_them(hub: Hub) -> None:
-    drivers = driven(hub, limit=2)
+    runners = driven(hub, limit=2)
     go_on, answered, began = threading.Event(), threading.Event(), list[int]()
 
     def job(i: int) -> None:
@@ -109,37 +109,37 @@ def test_calls_that_wait_in_silence_keep_their_places_and_what_answers_runs_besi
         wait_for(go_on)
 
     for i in range(5):
-        drivers.call(lambda i=i: job(i))  # type: ignore[misc]  # a default binds i
-    drivers.answer(answered.set)
+        runners.call(lambda i=i: job(i))  # type: ignore[misc]  # a default binds i
+    runners.answer(answered.set)
     wait_for(answered)
     within(10.0, lambda: len(began) == 2, "as many run as may")
     assert not threading.Event().wait(0.1) and began == [0, 1]
     go_on.set()
     within(10.0, lambda: len(began) == 5, "all have begun")
-    drivers.close()
+    runners.close()
 
 
 def test_what_answers_goes_ahead_of_calls_that_came_before_it(hub: Hub) -> None:
-    drivers = driven(hub, limit=1)
+    runners = driven(hub, limit=1)
     go_on, done, ran = threading.Event(), threading.Event(), list[str]()
 
     def turn() -> None:
         for i in range(3):
-            drivers.call(lambda i=i: ran.append(f"call {i}"))  # type: ignore[misc]  # a default binds i
-        drivers.answer(lambda: ran.append("answer"))
-        drivers.outside(lambda: ran.append("outside"))
-        drivers.call(done.set)
+            runners.call(lambda i=i: ran.append(f"call {i}"))  # type: ignore[misc]  # a default binds i
+        runners.answer(lambda: ran.append("answer"))
+        runners.outside(lambda: ran.append("outside"))
+        runners.call(done.set)
         go_on.set()
 
     hub.call_soon(turn)
     wait_for(go_on)
     wait_for(done)
     assert ran == ["answer", "outside", "call 0", "call 1", "call 2"]
-    drivers.close()
+    runners.close()
 
 
 def test_what_comes_in_while_many_short_calls_run_is_read_before_they_have_ended(hub: Hub) -> None:
-    drivers = driven(hub, limit=1)
+    runners = driven(hub, limit=1)
     ran, done = list[str](), threading.Event()
 
     def call() -> None:
@@ -148,22 +148,22 @@ def test_what_comes_in_while_many_short_calls_run_is_read_before_they_have_ended
 
     def turn() -> None:
         for _ in range(200):
-            drivers.call(call)
-        drivers.call(done.set)
-        threading.Thread(target=hub.call_soon, args=(lambda: drivers.answer(lambda: ran.append("answer")),)).start()
+            runners.call(call)
+        runners.call(done.set)
+        threading.Thread(target=hub.call_soon, args=(lambda: runners.answer(lambda: ran.append("answer")),)).start()
 
     hub.call_soon(turn)
     wait_for(done)
     assert ran.index("answer") < 150
-    drivers.close()
+    runners.close()
 
 
 def test_a_job_that_has_waited_counts_again_and_goes_on_though_its_place_is_taken(hub: Hub) -> None:
-    drivers = driven(hub, limit=1)
+    runners = driven(hub, limit=1)
     came, go_on, end, went_on, began = (threading.Event() for _ in range(5))
 
     def waits() -> None:
-        with drivers.waiting():
+        with runners.waiting():
             wait_for(came)
         went_on.set()
         wait_for(go_on)
@@ -173,19 +173,19 @@ def test_a_job_that_has_waited_counts_again_and_goes_on_though_its_place_is_take
         wait_for(went_on)
         wait_for(end)
 
-    drivers.call(waits)
-    drivers.call(takes_its_place)
-    drivers.call(began.set)
+    runners.call(waits)
+    runners.call(takes_its_place)
+    runners.call(began.set)
     wait_for(went_on)
     end.set()
     assert not began.wait(0.1), "the first one still runs"
     go_on.set()
     wait_for(began)
-    drivers.close()
+    runners.close()
 
 
 def test_as_many_jobs_as_the_limit_run_and_the_next_begins_when_one_ends(hub: Hub) -> None:
-    drivers = driven(hub, limit=3)
+    runners = driven(hub, limit=3)
     lock, running, most, done = threading.Lock(), [0], [0], threading.Semaphore(0)
 
     def job() -> None:
@@ -198,38 +198,38 @@ def test_as_many_jobs_as_the_limit_run_and_the_next_begins_when_one_ends(hub: Hu
         done.release()
 
     for _ in range(30):
-        drivers.outside(job)
+        runners.outside(job)
     for _ in range(30):
         assert done.acquire(timeout=10.0)
     assert most[0] == 3
-    drivers.close()
+    runners.close()
 
 
 def test_the_next_job_begins_when_one_says_that_it_waits(hub: Hub) -> None:
-    drivers = driven(hub, limit=2)
+    runners = driven(hub, limit=2)
     began, block, end = list[int](), threading.Event(), threading.Event()
 
     def job() -> None:
         began.append(1)
         wait_for(block)
-        with drivers.waiting():
+        with runners.waiting():
             wait_for(end)
 
     for _ in range(4):
-        drivers.call(job)
+        runners.call(job)
     within(10.0, lambda: len(began) >= 2, "as many run as may")
     assert not threading.Event().wait(0.1) and len(began) == 2
     block.set()
     within(10.0, lambda: len(began) == 4, "the others have begun")
     end.set()
-    drivers.close()
+    runners.close()
 
 
 class Mix:
     """Jobs of all kinds, of which each may bring further ones, and how many run that have not said that they wait."""
 
-    def __init__(self, hub: Hub, drivers: Drivers, seed: int) -> None:
-        self._hub, self._drivers, self._chance = hub, drivers, random.Random(seed)
+    def __init__(self, hub: Hub, runners: RunnerThreads, seed: int) -> None:
+        self._hub, self._runners, self._chance = hub, runners, random.Random(seed)
         self._lock = threading.Lock()
         self._running = self.most = self.brought = self.ended = 0
         self.all_ended = threading.Event()
@@ -248,7 +248,7 @@ class Mix:
             threading.Event().wait(wait_s)
             self._count(-1)
             if says_so:
-                with self._drivers.waiting():
+                with self._runners.waiting():
                     threading.Event().wait(wait_s)
             with self._lock:
                 self.ended += 1
@@ -258,9 +258,9 @@ class Mix:
                 raise ValueError("a bad job")
 
         if is_from_hub:
-            self._hub.call_soon(lambda: self._drivers.call(job))
+            self._hub.call_soon(lambda: self._runners.call(job))
         else:
-            self._drivers.call(job)
+            self._runners.call(job)
 
     def _count(self, by: int) -> None:
         with self._lock:
@@ -271,41 +271,43 @@ class Mix:
 @pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(3, 100))])
 def test_jobs_of_all_kinds_run_once_within_the_limit_and_wait_for_nothing_else(hub: Hub, seed: int) -> None:
     limit = 1 + seed % 4
-    drivers = driven(hub, limit=limit)
-    mix = Mix(hub, drivers, seed)
+    runners = driven(hub, limit=limit)
+    mix = Mix(hub, runners, seed)
     chance = random.Random(seed)
     for _ in range(100):
         mix.bring(chance.randrange(4))
         if chance.random() < 0.1:
-            threading.Event().wait(0.002)  # so that the drivers come to rest in between
+            threading.Event().wait(0.002)  # so that the runners come to rest in between
     wait_for(mix.all_ended)
     within(10.0, lambda: mix.ended == mix.brought, "all have ended")
     assert mix.most <= limit
-    drivers.close()
+    runners.close()
 
 
-def test_a_job_that_raises_is_logged_and_the_next_one_runs(drivers: Drivers, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_job_that_raises_is_logged_and_the_next_one_runs(
+    runners: RunnerThreads, caplog: pytest.LogCaptureFixture
+) -> None:
     done = threading.Event()
 
     def broken() -> None:
         raise SystemExit(3)
 
     with caplog.at_level(logging.ERROR):
-        drivers.outside(broken)
-        drivers.outside(done.set)
+        runners.outside(broken)
+        runners.outside(done.set)
         wait_for(done)
     assert "a job of test failed" in caplog.text
 
 
-def test_nobody_wakes_up_while_nothing_comes(hub: Hub, drivers: Drivers) -> None:
+def test_nobody_wakes_up_while_nothing_comes(hub: Hub, runners: RunnerThreads) -> None:
     done = threading.Event()
-    drivers.outside(done.set)
+    runners.outside(done.set)
     wait_for(done)
-    within(5.0, lambda: drivers._watch_sleeps, "the watch sleeps")
+    within(5.0, lambda: runners._watch_sleeps, "the watch sleeps")
 
 
 def test_close_does_not_wait_for_a_job_that_goes_on(hub: Hub) -> None:
-    drivers = driven(hub)
+    runners = driven(hub)
     began, go_on, ended = threading.Event(), threading.Event(), threading.Event()
 
     def job() -> None:
@@ -313,25 +315,25 @@ def test_close_does_not_wait_for_a_job_that_goes_on(hub: Hub) -> None:
         wait_for(go_on)
         ended.set()
 
-    drivers.outside(job)
+    runners.outside(job)
     wait_for(began)
-    drivers.close()
+    runners.close()
     hub.close()
     go_on.set()
     wait_for(ended)
 
 
 def test_what_was_handed_in_before_a_close_but_not_begun_is_dropped(hub: Hub) -> None:
-    drivers = driven(hub)
-    drivers.close()
+    runners = driven(hub)
+    runners.close()
     ran: list[int] = []
-    drivers.outside(lambda: ran.append(1))
+    runners.outside(lambda: ran.append(1))
     assert ran == []
 
 
 @pytest.mark.parametrize("by", ["a thread", "a job that drives", "a call that waits"])
 def test_who_waits_for_an_answer_hears_of_the_end_though_all_places_are_taken(hub: Hub, by: str) -> None:
-    drivers = driven(hub, limit=1)
+    runners = driven(hub, limit=1)
     hangs, go_on, closed, heard = threading.Event(), threading.Event(), threading.Event(), list[int]()
 
     def hang() -> None:
@@ -339,52 +341,52 @@ def test_who_waits_for_an_answer_hears_of_the_end_though_all_places_are_taken(hu
         wait_for(go_on)
 
     def close() -> None:
-        drivers.close()
+        runners.close()
         closed.set()
 
     def waits() -> None:
-        with drivers.waiting():
+        with runners.waiting():
             close()
 
-    drivers.answer(hang)
+    runners.answer(hang)
     wait_for(hangs)
     for i in range(9):
-        drivers.answer(lambda i=i: heard.append(i))  # type: ignore[misc]  # a default binds i
-    drivers.call(lambda: heard.append(-1)) if by == "a thread" else None
+        runners.answer(lambda i=i: heard.append(i))  # type: ignore[misc]  # a default binds i
+    runners.call(lambda: heard.append(-1)) if by == "a thread" else None
     if by == "a thread":
         close()
     else:
-        drivers.call(close if by == "a job that drives" else waits)
+        runners.call(close if by == "a job that drives" else waits)
     wait_for(closed)
     within(10.0, lambda: len(heard) >= 9, "all have heard")
-    drivers.answer(lambda: heard.append(9))
+    runners.answer(lambda: heard.append(9))
     assert [i for i in heard if i >= 0] == list(range(10))
     go_on.set()
 
 
 def test_close_may_come_from_a_job(hub: Hub) -> None:
-    drivers = driven(hub)
+    runners = driven(hub)
     closed = threading.Event()
 
     def job() -> None:
-        drivers.close()
+        runners.close()
         closed.set()
 
-    drivers.outside(job)
+    runners.outside(job)
     wait_for(closed)
 
 
-def test_after_a_storm_of_blocking_jobs_few_threads_are_left(hub: Hub, drivers: Drivers) -> None:
+def test_after_a_storm_of_blocking_jobs_few_threads_are_left(hub: Hub, runners: RunnerThreads) -> None:
     go_on = threading.Event()
     began = threading.Semaphore(0)
 
     def job() -> None:
-        with drivers.waiting():
+        with runners.waiting():
             began.release()
             wait_for(go_on)
 
     for _ in range(40):
-        drivers.outside(job)
+        runners.outside(job)
     for _ in range(40):
         assert began.acquire(timeout=10.0)
     go_on.set()
@@ -393,7 +395,7 @@ def test_after_a_storm_of_blocking_jobs_few_threads_are_left(hub: Hub, drivers: 
 
 @pytest.mark.parametrize("comes_back", ["a thread whose job ends", "a thread that can be started again"])
 def test_when_the_system_gives_no_more_threads_another_drives_as_soon_as_there_is_one(
-    drivers: Drivers, monkeypatch: pytest.MonkeyPatch, comes_back: str
+    runners: RunnerThreads, monkeypatch: pytest.MonkeyPatch, comes_back: str
 ) -> None:
     refused, go_on, ran = threading.Event(), threading.Event(), threading.Event()
 
@@ -402,14 +404,14 @@ def test_when_the_system_gives_no_more_threads_another_drives_as_soon_as_there_i
         raise RuntimeError("can't start new thread")
 
     def job() -> None:
-        with drivers.waiting():
+        with runners.waiting():
             wait_for(go_on)
 
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refuse)
-        drivers.outside(job)
+        runners.outside(job)
         wait_for(refused)
-        drivers.outside(ran.set)
+        runners.outside(ran.set)
         if comes_back == "a thread whose job ends":
             go_on.set()
             wait_for(ran)
@@ -421,7 +423,7 @@ def _threads() -> int:
     return sum(thread.name.startswith("fanwise-test") for thread in threading.enumerate())
 
 
-def test_every_message_of_many_threads_is_run_once(drivers: Drivers) -> None:
+def test_every_message_of_many_threads_is_run_once(runners: RunnerThreads) -> None:
     ran: list[int] = []
     left = threading.Semaphore(0)
 
@@ -431,7 +433,7 @@ def test_every_message_of_many_threads_is_run_once(drivers: Drivers) -> None:
 
     def hand_in(start: int) -> None:
         for i in range(start, start + 500):
-            drivers.outside(lambda i=i: job(i))  # type: ignore[misc]  # a default binds i
+            runners.outside(lambda i=i: job(i))  # type: ignore[misc]  # a default binds i
 
     threads = [threading.Thread(target=hand_in, args=(500 * k,)) for k in range(4)]
     for thread in threads:

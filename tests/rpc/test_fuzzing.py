@@ -25,9 +25,9 @@ from fanwise.links import frames
 from fanwise.links.security.handshake import NONCE_SIZE, DiallerHandshake
 from fanwise.rpc import agent
 from fanwise.rpc.membership.members import Hello, Member, View
-from fanwise.rpc.messages.messages import dumps, seal
-from fanwise.rpc.messages.metadata import Along, pack
-from fanwise.rpc.references.orders import Batch, ChildAccepted, Fence, Fork, ForkRequest, GlobalId, Release, WorkerKey
+from fanwise.rpc.messages.messages import compose, dumps
+from fanwise.rpc.messages.metadata import Metadata, pack
+from fanwise.rpc.references.orders import Batch, ChildAccepted, Drain, Fork, ForkRequest, GlobalId, Release, WorkerKey
 from fanwise.rpc.rendezvous.lock_files import host_key
 from fanwise.tensor.wire.header import ENGINE_CODES, MAGIC, VERSION
 from fanwise.testing import within
@@ -86,7 +86,7 @@ def words(chance: random.Random, incarnation: int, *, with_pickles: bool, canary
     other = GlobalId(0, incarnation, chance.randrange(4))
     fork = Fork(other, g, WorkerKey(0, incarnation), k)
     batch = Batch(
-        k, WorkerKey(0, incarnation), 1, (ForkRequest(other, g), Release(other, g), ChildAccepted(g), Fence(k, ()))
+        k, WorkerKey(0, incarnation), 1, (ForkRequest(other, g), Release(other, g), ChildAccepted(g), Drain(k, ()))
     )
     member = Member("evil", 7, 70, "/nowhere", "nohost/1", 1)
     plain = [
@@ -113,17 +113,19 @@ def words(chance: random.Random, incarnation: int, *, with_pickles: bool, canary
     ]
     chance.shuffle(tensors)
     tensors = tensors[: chance.randrange(5)]
-    along = Along(
+    metadata = Metadata(
         (chance.randrange(4), 9) if chance.random() < 0.3 else None,
         (g, g) if chance.random() < 0.3 else None,
         [fork] * chance.randrange(2),
         ["cpu"] * len(tensors) if chance.random() < 0.3 else None,
     )
-    extra = pack(along) if along != Along() else b""
+    extra = pack(metadata) if metadata != Metadata() else b""
     data = chance.choice(pickles(canary)) if with_pickles else b"N."
-    sealed = seal(extra, tensors, data, [memoryview(bytes(5000))] * chance.randrange(2), chance.choice(["f", None]))
+    message = compose(extra, tensors, data, [memoryview(bytes(5000))] * chance.randrange(2), chance.choice(["f", None]))
     kinds = [frames.REQUEST, frames.NOTICE, frames.CALL, frames.REPLY]
-    return [(chance.choice(kinds), chance.choice([*plain, *[(sealed, ())] * 6])) for _ in range(chance.randrange(1, 5))]
+    return [
+        (chance.choice(kinds), chance.choice([*plain, *[(message, ())] * 6])) for _ in range(chance.randrange(1, 5))
+    ]
 
 
 def pickles(canary: Path) -> list[bytes]:

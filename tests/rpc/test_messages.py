@@ -1,4 +1,4 @@
-"""Messages: what is sealed comes out as it was, tensors with their layout, strides and flags."""
+"""Messages: what is composed comes out as it was, tensors with their layout, strides and flags."""
 
 import math
 import pickle
@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 from fanwise.base.errors import WireError
 from fanwise.rpc.devices.device_maps import DeviceMaps
 from fanwise.rpc.messages import messages
-from fanwise.rpc.messages.messages import Sealed, dumps, is_answer, loads, seal, unseal
-from fanwise.rpc.messages.serializer import Envelopes
+from fanwise.rpc.messages.messages import Message, compose, dumps, is_answer, loads, parse
+from fanwise.rpc.messages.serializer import Serializer
 from fanwise.tensor import to_wire
 from fanwise.tensor.wire.header import ENGINE_CODES
 
 
-def through(tensors: Sequence[torch.Tensor], extra: bytes = b"", call: str | None = "f") -> messages.Parts:
+def through(tensors: Sequence[torch.Tensor], extra: bytes = b"", call: str | None = "f") -> messages.Parsed:
     """As a link takes it: the head in one piece, the buffers in memory of their own."""
-    head, buffers = dumps(seal(extra, tensors, b"pickle", [memoryview(b"array")], call))
+    head, buffers = dumps(compose(extra, tensors, b"pickle", [memoryview(b"array")], call))
     came = loads(memoryview(bytes(head)), [memoryview(bytearray(buffer)) for buffer in buffers])
-    return unseal(came if call is None else came[0])
+    return parse(came if call is None else came[0])
 
 
 @pytest.mark.parametrize("call", ["f", None])
@@ -39,9 +39,9 @@ def test_all_parts_come_out(call: str | None, extra: bytes) -> None:
 
 def test_calls_and_answers_are_told_apart() -> None:
     for tensors in ([], [torch.ones(1)]):
-        assert not is_answer(seal(b"", tensors, b"", [], "f"))
-        assert is_answer(seal(b"", tensors, b"", [], None))
-    assert repr(seal(b"", [], b"", [], "f")) == "f"
+        assert not is_answer(compose(b"", tensors, b"", [], "f"))
+        assert is_answer(compose(b"", tensors, b"", [], None))
+    assert repr(compose(b"", [], b"", [], "f")) == "f"
 
 
 @st.composite
@@ -76,8 +76,8 @@ def test_views_keep_values_strides_and_flags(view: torch.Tensor) -> None:
 def test_what_lies_between_is_not_sent() -> None:
     secret = torch.full((100, 100), 7.0)
     secret[:, :2] = 0.0
-    sealed = seal(b"", [secret[:, :2]], b"", [], "f")
-    assert b"\0\0\xe0\x40" not in bytes(sealed.head) + b"".join(map(bytes, sealed.buffers))
+    message = compose(b"", [secret[:, :2]], b"", [], "f")
+    assert b"\0\0\xe0\x40" not in bytes(message.head) + b"".join(map(bytes, message.buffers))
 
 
 def test_a_column_of_a_big_matrix_comes_without_the_gaps() -> None:
@@ -104,10 +104,10 @@ def test_sparse_tensors_keep_their_layout(big: int) -> None:
 
 
 def test_a_message_that_is_cut_short_is_a_wire_error() -> None:
-    sealed = seal(b"header", [torch.ones(3)], b"pickle", [], "f")
+    message = compose(b"header", [torch.ones(3)], b"pickle", [], "f")
     for size in range(1, 40):
         with pytest.raises(WireError):
-            unseal(Sealed(sealed.head[:size], [], "f"))
+            parse(Message(message.head[:size], [], "f"))
 
 
 def test_a_message_of_another_kind_is_refused() -> None:
@@ -125,21 +125,22 @@ class Evil:
         return Evil.ran.append, ("here",)
 
 
-def unsealed_with(tensor: torch.Tensor, change: Callable[[bytes], bytes]) -> torch.Tensor:
+def parsed_with(tensor: torch.Tensor, change: Callable[[bytes], bytes]) -> torch.Tensor:
     """What a worker makes of a tensor when its peer has changed what is said of it."""
-    sealed = seal(b"", [tensor], b"", [], "f")
+    message = compose(b"", [tensor], b"", [], "f")
     at = 1 + messages._COUNTS.size + messages._ENTRY.size
-    (num_tensors, extra, table, beside, rows), size = messages._COUNTS.unpack_from(sealed.head, 1), _about_size(sealed)
-    about = change(bytes(sealed.head[at : at + size]))
+    num_tensors, extra, table, beside, rows = messages._COUNTS.unpack_from(message.head, 1)
+    size = _about_size(message)
+    about = change(bytes(message.head[at : at + size]))
     counts = messages._COUNTS.pack(num_tensors, extra, table + len(about) - size, beside, rows)
     entry = messages._ENTRY.pack(len(about), messages._PARTS)
-    head = b"".join((sealed.head[:1], counts, entry, about, sealed.head[at + size :]))
-    found: torch.Tensor = unseal(Sealed(head, sealed.buffers, "f")).tensors[0]
+    head = b"".join((message.head[:1], counts, entry, about, message.head[at + size :]))
+    found: torch.Tensor = parse(Message(head, message.buffers, "f")).tensors[0]
     return found
 
 
-def _about_size(sealed: Sealed) -> int:
-    return int(messages._ENTRY.unpack_from(sealed.head, 1 + messages._COUNTS.size)[0])
+def _about_size(message: Message) -> int:
+    return int(messages._ENTRY.unpack_from(message.head, 1 + messages._COUNTS.size)[0])
 
 
 OF_PARTS = {
@@ -153,9 +154,9 @@ OF_PARTS = {
 @pytest.mark.parametrize("kind", OF_PARTS)
 def test_a_pickle_in_the_place_of_a_shape_is_not_read(kind: str) -> None:
     tensor = OF_PARTS[kind]()
-    assert torch.equal(unsealed_with(tensor, lambda about: about).to_dense(), tensor.to_dense())
+    assert torch.equal(parsed_with(tensor, lambda about: about).to_dense(), tensor.to_dense())
     with pytest.raises(WireError):
-        unsealed_with(tensor, lambda _about: pickle.dumps(Evil()))
+        parsed_with(tensor, lambda _about: pickle.dumps(Evil()))
     assert Evil.ran == []
 
 
@@ -169,7 +170,7 @@ def test_a_changed_description_is_a_wire_error_or_a_tensor_that_can_be_read(kind
         return bytes(changed)
 
     try:
-        found = unsealed_with(OF_PARTS[kind](), change)
+        found = parsed_with(OF_PARTS[kind](), change)
     except WireError:
         return
     if found.numel() < 10_000:
@@ -179,17 +180,17 @@ def test_a_changed_description_is_a_wire_error_or_a_tensor_that_can_be_read(kind
 @pytest.mark.filterwarnings("ignore:Sparse")
 def test_an_index_beyond_the_shape_is_a_wire_error() -> None:
     with pytest.raises(WireError, match="do not make one"):
-        unsealed_with(OF_PARTS["coo"](), lambda about: about[: messages._ABOUT.size] + struct.pack("<2q", 2, 2))
+        parsed_with(OF_PARTS["coo"](), lambda about: about[: messages._ABOUT.size] + struct.pack("<2q", 2, 2))
 
 
-def with_header(tensor: torch.Tensor, *, engine: str, dtype: int | None = None) -> Sealed:
+def with_header(tensor: torch.Tensor, *, engine: str, dtype: int | None = None) -> Message:
     """A message in which the header of a tensor names another engine, and maybe another type."""
-    sealed = seal(b"", [tensor], b"", [], "f")
+    message = compose(b"", [tensor], b"", [], "f")
     (header, _) = to_wire(tensor)
     changed = bytearray(header)
     changed[2] = ENGINE_CODES[engine]
     changed[3] = dtype or changed[3]
-    return Sealed(bytes(sealed.head).replace(header, bytes(changed)), sealed.buffers, "f")
+    return Message(bytes(message.head).replace(header, bytes(changed)), message.buffers, "f")
 
 
 @pytest.mark.parametrize("size", [3, 5000])
@@ -199,33 +200,33 @@ def test_a_tensor_is_one_of_torch_whatever_engine_its_header_names(
 ) -> None:
     if engine != "numpy":
         monkeypatch.setitem(sys.modules, engine, None)  # to load it is an error
-    (back,) = unseal(with_header(torch.arange(float(size)), engine=engine)).tensors
+    (back,) = parse(with_header(torch.arange(float(size)), engine=engine)).tensors
     assert type(back) is torch.Tensor and back.sum() == size * (size - 1) / 2
 
 
 def test_a_tensor_of_a_type_that_torch_does_not_have_is_a_wire_error() -> None:
     with pytest.raises(WireError, match="torch has no element type float8_e4m3"):
-        unseal(with_header(torch.ones(3, dtype=torch.uint8), engine="jax", dtype=46))
+        parse(with_header(torch.ones(3, dtype=torch.uint8), engine="jax", dtype=46))
 
 
 @pytest.mark.parametrize("kind", OF_PARTS)
 @pytest.mark.filterwarnings("ignore:Sparse")
 def test_parts_of_a_tensor_are_whole(kind: str) -> None:
     """Else its indices could be one number that is said to be any number of them, and to check them takes for ever."""
-    sealed = seal(b"", [OF_PARTS[kind]()], b"", [], "f")
-    at = 1 + messages._COUNTS.size + messages._ENTRY.size + _about_size(sealed)
+    message = compose(b"", [OF_PARTS[kind]()], b"", [], "f")
+    at = 1 + messages._COUNTS.size + messages._ENTRY.size + _about_size(message)
     entry, said = messages._ENTRY.size, struct.pack("<4q2B", 1 << 40, 1 << 40, 0, 0, 0, 1)
     strided = messages._ABOUT.pack(messages._STRIDED, 0, 2) + said
-    one = bytes(seal(b"", [torch.ones(1, 1)], b"", [], "f").head)[1 + messages._COUNTS.size :]
+    one = bytes(compose(b"", [torch.ones(1, 1)], b"", [], "f").head)[1 + messages._COUNTS.size :]
     part = messages._ENTRY.pack(len(strided), messages._PARTS) + strided + one
-    header_size, size = messages._ENTRY.unpack_from(sealed.head, at)
-    (num, extra, table, beside, rows) = messages._COUNTS.unpack_from(sealed.head, 1)
+    header_size, size = messages._ENTRY.unpack_from(message.head, at)
+    (num, extra, table, beside, rows) = messages._COUNTS.unpack_from(message.head, 1)
     longer = len(part) - (entry + header_size + size)
     counts = messages._COUNTS.pack(num, extra, table + longer, beside, rows)
-    rest = sealed.head[at + entry + header_size + size :]
-    head = b"".join((sealed.head[:1], counts, sealed.head[1 + len(counts) : at], part, rest))
+    rest = message.head[at + entry + header_size + size :]
+    head = b"".join((message.head[:1], counts, message.head[1 + len(counts) : at], part, rest))
     with pytest.raises(WireError, match="in parts itself"):
-        unseal(Sealed(head, sealed.buffers, "f"))
+        parse(Message(head, message.buffers, "f"))
 
 
 @pytest.mark.filterwarnings("ignore:Sparse")
@@ -239,37 +240,37 @@ def test_sparse_tensors_of_views_come_as_they_were() -> None:
 def test_strides_of_a_huge_gap_take_no_memory() -> None:
     shape, strides, order = (3, 5), (1, 1 << 40), (1, 0)
     said = struct.pack("<4q2B", *shape, *strides, *order)
-    dense = unsealed_with(torch.ones(5, 3).t(), lambda about: about[: messages._ABOUT.size] + said)
+    dense = parsed_with(torch.ones(5, 3).t(), lambda about: about[: messages._ABOUT.size] + said)
     assert dense.untyped_storage().nbytes() < 1000
 
 
-# -- envelopes --------------------------------------------------------------------------------------------------------
+# -- serializer --------------------------------------------------------------------------------------------------------
 
 
-def envelopes(**maps: dict[torch.device, torch.device]) -> Envelopes:
-    made = Envelopes()
+def serializer(**maps: dict[torch.device, torch.device]) -> Serializer:
+    made = Serializer()
     made.name_of = lambda id: f"w{id}"
     made.devices = DeviceMaps(maps, ())
     return made
 
 
-def carried(sealed: Sealed, by: Envelopes, sender: int) -> Any:  # Any: what was sealed
-    head, buffers = dumps(sealed)
+def carried(message: Message, by: Serializer, sender: int) -> Any:  # Any: what was message
+    head, buffers = dumps(message)
     came = loads(head, buffers)
-    return by.open(came if isinstance(came, Sealed) else came[0], sender).value
+    return by.deserialize(came if isinstance(came, Message) else came[0], sender).value
 
 
 def test_tensors_arrive_where_the_map_says_and_answers_come_back() -> None:
     # The meta device stands for a GPU: it can be sent to on every machine.
-    caller, callee = envelopes(w1={torch.device("cpu"): torch.device("meta")}), envelopes()
+    caller, callee = serializer(w1={torch.device("cpu"): torch.device("meta")}), serializer()
     weight = torch.nn.Parameter(torch.ones(3))
-    call = caller.seal((len, (weight, torch.ones(2, requires_grad=True)), {}), 1, call="f")
+    call = caller.serialize((len, (weight, torch.ones(2, requires_grad=True)), {}), 1, call="f")
     _function, args, _kwargs = carried(call, callee, 0)
     assert [arg.device.type for arg in args] == ["meta", "meta"]
     assert type(args[0]) is torch.nn.Parameter and all(arg.requires_grad for arg in args)
 
 
 def test_without_maps_a_message_says_nothing_of_devices() -> None:
-    one, two = envelopes(), envelopes()
-    assert carried(one.seal(torch.ones(2), 1), two, 0).tolist() == [1.0, 1.0]
-    assert not unseal(one.seal(torch.ones(2), 1)).extra
+    one, two = serializer(), serializer()
+    assert carried(one.serialize(torch.ones(2), 1), two, 0).tolist() == [1.0, 1.0]
+    assert not parse(one.serialize(torch.ones(2), 1)).extra

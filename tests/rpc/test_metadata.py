@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanwise.base.errors import WireError
-from fanwise.rpc.messages.metadata import Along, pack, unpack
+from fanwise.rpc.messages.metadata import Metadata, pack, unpack
 from fanwise.rpc.references.orders import Fork, GlobalId, WorkerKey
 
 numbers = st.integers(-(2**63), 2**63 - 1)
@@ -15,7 +15,7 @@ ids = st.builds(GlobalId, numbers, numbers, numbers)
 keys = st.builds(WorkerKey, numbers, numbers)
 contexts = st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
 alongs = st.builds(
-    Along,
+    Metadata,
     st.none() | contexts,
     st.none() | st.tuples(ids, ids),
     st.lists(st.builds(Fork, ids, ids, keys, keys), max_size=3),
@@ -24,17 +24,17 @@ alongs = st.builds(
 
 
 @given(alongs)
-def test_what_goes_along_comes_back(along: Along) -> None:
+def test_what_goes_along_comes_back(along: Metadata) -> None:
     assert unpack(pack(along)) == along
 
 
 def test_no_bytes_say_nothing() -> None:
-    assert unpack(b"") == Along()
+    assert unpack(b"") == Metadata()
 
 
 @given(alongs, st.data())
 def test_what_is_cut_or_changed_is_a_wire_error_or_something_else_of_that_form(
-    along: Along, data: st.DataObject
+    along: Metadata, data: st.DataObject
 ) -> None:
     changed = bytearray(pack(along))
     changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))

@@ -198,7 +198,7 @@ def call_from_a_thread_that_reads(to: str) -> tuple[int, str]:
         finally:
             done.set()
 
-    agents.current().tell(agents.current().worker(to).id, "devices").add_done_callback(call)
+    agents.current().request(agents.current().worker(to).id, "devices").add_done_callback(call)
     assert done.wait(LIMIT_S)
     return sent, said
 

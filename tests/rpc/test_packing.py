@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fanwise.base.errors import WireError
 from fanwise.links.frames import SHARED_BUFFERS_MAX
 from fanwise.rpc.messages import pickling
-from fanwise.rpc.messages.messages import dumps, loads, seal, unseal
+from fanwise.rpc.messages.messages import compose, dumps, loads, parse
 from fanwise.rpc.messages.packing import pack, size_of_rows, unpack
 
 
@@ -55,10 +55,10 @@ def test_thousands_of_tensors_and_arrays_are_one_message_that_a_link_takes(call:
     tensors = [torch.full((1 + 700 * (i % 4),), float(i)) for i in range(3000)]
     arrays = [np.full(2000, i) for i in range(2000)]
     data, found, buffers = pickling.encode((tensors, arrays), 1)
-    head, beside = dumps(seal(b"extra", found, data, buffers, call))
+    head, beside = dumps(compose(b"extra", found, data, buffers, call))
     assert len(beside) < SHARED_BUFFERS_MAX
     came = loads(head, [memoryview(bytearray(buffer)) for buffer in beside])
-    opened = unseal(came if call is None else came[0])
+    opened = parse(came if call is None else came[0])
     back_tensors, back_arrays = pickling.decode(opened.pickle, opened.tensors, opened.buffers)
     assert bytes(opened.extra) == b"extra"
     assert all(torch.equal(one, other) for one, other in zip(tensors, back_tensors, strict=True))
@@ -71,12 +71,12 @@ def test_thousands_of_tensors_and_arrays_are_one_message_that_a_link_takes(call:
 def test_arrays_alone_are_packed_too() -> None:
     arrays = [np.full(1000, i) for i in range(5000)]
     data, _, buffers = pickling.encode(arrays, 1)
-    head, beside = dumps(seal(b"", [], data, buffers, None))
+    head, beside = dumps(compose(b"", [], data, buffers, None))
     assert len(beside) < 100
-    opened = unseal(loads(head, beside))
+    opened = parse(loads(head, beside))
     assert all(map(np.array_equal, arrays, pickling.decode(opened.pickle, [], opened.buffers)))
 
 
 def test_more_tensors_than_sixteen_bits_count_are_one_message() -> None:
-    sealed = seal(b"", [torch.ones(1)] * 66_000, b"", [], "f")
-    assert len(unseal(sealed).tensors) == 66_000
+    message = compose(b"", [torch.ones(1)] * 66_000, b"", [], "f")
+    assert len(parse(message).tensors) == 66_000

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fanwise.rpc.references.orders import Answer, Batch, Fence, Fenced, Fork, FreeValue, GlobalId, Send, WorkerKey
+from fanwise.rpc.references.orders import Acknowledge, Batch, Drain, Drained, Fork, FreeValue, GlobalId, Send, WorkerKey
 from fanwise.rpc.references.table import RefTable
 from fanwise.testing.played_refs import PlayedWorker, World
 from fanwise.testing.sim import Sim
@@ -188,7 +188,7 @@ def test_nothing_is_left_of_20000_references() -> None:
             assert isinstance(order, Send)
             answer, *others = owner.on_batch(order.batch)
             freed += others == [FreeValue(rref_id)]
-            assert isinstance(answer, Answer)
+            assert isinstance(answer, Acknowledge)
             user.on_answer(owner.me, answer.up_to)
     assert freed == 20_000
     for table in (owner, user):
@@ -197,18 +197,18 @@ def test_nothing_is_left_of_20000_references() -> None:
         assert table.num_unanswered == table.num_unconfirmed == table.num_forks == 0
 
 
-def test_a_fence_does_not_tell_of_the_lost_that_everybody_has_fenced() -> None:
+def test_a_drain_does_not_tell_of_the_lost_that_everybody_has_drained() -> None:
     owner, other = RefTable(WorkerKey(0, 1)), WorkerKey(1, 2)
     told, number = [], 1
     for incarnation in range(10, 60):
         holder, rref_id = WorkerKey(2, incarnation), GlobalId(0, 1, incarnation)
-        owner.lent(Fork(rref_id, GlobalId(0, 1, 1000 + incarnation), owner.me, owner.me), holder)
+        owner.shared(Fork(rref_id, GlobalId(0, 1, 1000 + incarnation), owner.me, owner.me), holder)
         (order,) = owner.lost(holder, [other])
         assert isinstance(order, Send)
-        (fence,) = order.batch.messages
-        assert isinstance(fence, Fence)
-        told.append(len(fence.lost_before))
-        assert FreeValue(rref_id) in owner.on_batch(Batch(other, owner.me, number, (Fenced(holder),)))
+        (drain,) = order.batch.messages
+        assert isinstance(drain, Drain)
+        told.append(len(drain.lost_before))
+        assert FreeValue(rref_id) in owner.on_batch(Batch(other, owner.me, number, (Drained(holder),)))
         owner.on_answer(other, number)
         number += 1
     assert told == [1] * 50
@@ -234,10 +234,10 @@ def keeps_the_forks_of_the_dead(self: Any, lost: WorkerKey, alive: Any) -> None:
     return None
 
 
-def answers_a_fence_at_once(self: Any) -> None:
+def answers_a_drain_at_once(self: Any) -> None:
     for lost, askers in self._asked.items():
         for asker in sorted(askers):
-            self._post(asker, Fenced(lost))
+            self._post(asker, Drained(lost))
     self._asked.clear()
 
 
@@ -291,7 +291,7 @@ BROKEN: dict[str, Callable[..., Any]] = {
     "_settle": lets_parents_go_at_once,
     "_inquire": drops_the_forks_of_the_dead_at_once,
     "_inquire ": keeps_the_forks_of_the_dead,
-    "_answer_fences": answers_a_fence_at_once,
+    "_answer_drains": answers_a_drain_at_once,
     "tick": repeats_nothing,
     "_forget": forgets_only_what_it_knows,
     "_settle ": releases_what_is_unconfirmed,

@@ -1,4 +1,4 @@
-"""References of several workers in one process: real tables, keepers, envelopes and RRefs on played agents."""
+"""References of several workers in one process: real tables, keepers, serializer and RRefs on played agents."""
 
 import copy
 import gc

@@ -9,17 +9,17 @@ import pytest
 
 from fanwise.base.errors import NotSendableError, RemoteError
 from fanwise.links import Request
-from fanwise.links.runner_threads import Drivers
+from fanwise.links.runner_threads import RunnerThreads
 from fanwise.rpc.calling.serving import Server
-from fanwise.rpc.messages.messages import Sealed
-from fanwise.rpc.messages.serializer import Envelopes
+from fanwise.rpc.messages.messages import Message
+from fanwise.rpc.messages.serializer import Serializer
 from fanwise.rpc.worker_info import WorkerInfo
 
 ME = WorkerInfo("me", 0)
 
 
 class Jobs:
-    """Drivers that do what the test says, when it says so."""
+    """RunnerThreads that do what the test says, when it says so."""
 
     def __init__(self) -> None:
         self.begun: list[Callable[[], None]] = []
@@ -33,7 +33,7 @@ class Asked:
 
     link = None
 
-    def __init__(self, method: Sealed) -> None:
+    def __init__(self, method: Message) -> None:
         self.method = method
         self.answers: list[object] = []
 
@@ -50,9 +50,9 @@ class Asked:
 
 
 def served(*functions: Callable[..., Any]) -> tuple[Server, Jobs, list[Asked]]:  # Any: what they return
-    jobs, envelopes = Jobs(), Envelopes()
-    server = Server(envelopes, cast(Drivers, jobs))
-    asked = [Asked(envelopes.seal((function, (3,), {}), 0, call="f")) for function in functions]
+    jobs, serializer = Jobs(), Serializer()
+    server = Server(serializer, cast(RunnerThreads, jobs))
+    asked = [Asked(serializer.serialize((function, (3,), {}), 0, call="f")) for function in functions]
     for request in asked:
         server.serve(ME, cast(Request, request))
     return server, jobs, asked
@@ -78,7 +78,7 @@ def test_without_calls_on_their_way_there_is_nothing_to_wait_for() -> None:
 
 def test_a_call_that_cannot_be_opened_holds_up_nobody() -> None:
     server, jobs, asked = served(str)
-    asked[0].method = Sealed(b"\x03no pickle", [], "f")
+    asked[0].method = Message(b"\x03no pickle", [], "f")
     waits = server.earlier_have_begun()
     jobs.begun[0]()
     assert waits is not None and waits.done()

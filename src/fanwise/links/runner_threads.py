@@ -1,4 +1,4 @@
-"""Drivers: threads that take turns at driving a hub, and run the user's code that comes in through it.
+"""Runner threads: they take turns at driving a hub, and run the user's code that comes in through it.
 
     driver   polls the hub, one turn after another; then runs, itself, the jobs that the turn brought
     watch    looks whether the driver is still in the same job as a tick ago; if so, it drives from now on
@@ -9,8 +9,8 @@
 
 A short job so runs on the thread that read it: handing each to another thread costs two switches and the interpreter's
 lock. A long one costs those behind it a tick or two. A job that waits for another worker says so (`waiting`): another
-thread drives at once, and its place is lent until the wait is over. Then the job goes on without asking whether its
-place is free: it may hold a lock that the one in its place waits for. Until enough others have ended, none begins.
+thread drives at once, and its place is free until the wait is over. Then the job goes on without asking whether its
+place is still free: it may hold a lock that the one in its place waits for. Until enough have ended, none begins.
 Jobs of one kind that wait for each other without saying so stop when all places are taken; nothing here can know.
 
 While nothing comes the watch sleeps; nobody spins. Knows no link and no call: a job is something to be called.
@@ -55,7 +55,7 @@ class _Kind:
         return bool(self.jobs) and len(self.running) < self.limit
 
 
-class Drivers:
+class RunnerThreads:
     """See the module. `close()` must be called before the hub is closed.
 
     Args:
@@ -113,7 +113,7 @@ class Drivers:
             self._hub.call_soon(_nothing)
 
     def waiting(self) -> "Waiting":
-        """While a `with` of this is entered, the calling job waits: its place is lent. Does nothing elsewhere."""
+        """While a `with` of this is entered, the calling job waits: its place is free. Does nothing elsewhere."""
         return Waiting(self)
 
     def begin_waiting(self) -> bool:
@@ -304,20 +304,20 @@ class Drivers:
 
 
 class Waiting:
-    """A job waits while this is entered. See `Drivers.waiting`."""
+    """A job waits while this is entered. See `RunnerThreads.waiting`."""
 
-    __slots__ = ("_drivers", "_lent")
+    __slots__ = ("_released", "_runners")
 
-    def __init__(self, drivers: Drivers) -> None:
-        self._drivers = drivers
-        self._lent = False
+    def __init__(self, runners: RunnerThreads) -> None:
+        self._runners = runners
+        self._released = False
 
     def __enter__(self) -> None:
-        self._lent = self._drivers.begin_waiting()
+        self._released = self._runners.begin_waiting()
 
     def __exit__(self, *_: object) -> None:
-        if self._lent:
-            self._drivers.end_waiting()
+        if self._released:
+            self._runners.end_waiting()
 
 
 class _Spare:

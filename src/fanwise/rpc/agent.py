@@ -1,11 +1,11 @@
 """The agent: what makes this process a worker of a group. One at a time; `current()` is where the process knows it.
 
-    rpc_sync, rpc_async, remote --> call --> link to the other --> its agent --> outside: unpickle, run, seal --> answer
-    refs, autograd, group       --> tell --> link to the other --> handler, where it is read
+    rpc_sync, rpc_async, remote --> call --> link to the other --> its agent --> outside: read, run, pickle --> answer
+    refs, autograd, group       --> request --> link to the other --> handler, where it is read
 
 Links are made when they are first needed (`connections`); a call that nobody waits for leaves when its link is there
-(`queued_call`). Who calls waits on the link itself (`ask`); what comes in meanwhile is run by the drivers. A worker
-that is lost fails all that waits for it.
+(`queued_call`). Who calls waits on the link itself (`ask`); what comes in meanwhile is run by the runner threads. A
+worker that is lost fails all that waits for it.
 
 Knows no reference and no gradient: those register what they handle (`on`), and what they add to calls (`serializer`).
 """
@@ -26,10 +26,10 @@ from ..base.errors import ClosedError, DeadlineExceeded, FanwiseError, NotSendab
 from ..links import Hub, Link, NeverSent, Request
 from ..links.asking import NotSent
 from ..links.flow_control.credit_calls import may_wait_for
-from ..links.runner_threads import Drivers
+from ..links.runner_threads import RunnerThreads
 from .calling.call_future import CallFuture, failed, not_sent
 from .calling.queued_call import QueuedCall
-from .calling.queued_tell import QueuedTell
+from .calling.queued_request import QueuedRequest
 from .calling.serving import Server
 from .connections.connections import OVER, Connections
 from .constants import UNSET_RPC_TIMEOUT
@@ -41,9 +41,9 @@ from .membership.group import Group
 from .membership.members import Member
 from .membership.worker_events import WorkerEvents
 from .messages import pickling
-from .messages.messages import Sealed
+from .messages.messages import Message
 from .messages.metadata import Created
-from .messages.serializer import Envelopes
+from .messages.serializer import Serializer
 from .options import TensorPipeRpcBackendOptions
 from .waiting import on_hub
 from .worker_info import WorkerInfo
@@ -59,7 +59,9 @@ Handler = Callable[..., Any]  # Any: what is answered; a Future: answered when t
 class Agent:
     """See the module. Made by `start`; `current()` returns it until `close`."""
 
-    def __init__(self, info: WorkerInfo, hub: Hub, drivers: Drivers, *, options: TensorPipeRpcBackendOptions) -> None:
+    def __init__(
+        self, info: WorkerInfo, hub: Hub, runners: RunnerThreads, *, options: TensorPipeRpcBackendOptions
+    ) -> None:
         self.info = info
         self.incarnation = 0
         self._forks = _forks
@@ -67,33 +69,33 @@ class Agent:
         self.timeout_s = options.rpc_timeout
         self.on_lost: list[Callable[[WorkerInfo, int], None]] = []
         self._hub = hub
-        self._drivers = drivers
+        self._runners = runners
         self._handlers: dict[str, Handler] = {}
-        self.connections = Connections(info, hub, handle=self._handle, waiting=drivers.waiting, outside=drivers.outside)
+        self.connections = Connections(info, hub, handle=self._handle, waiting=runners.waiting, outside=runners.outside)
         self._lock = threading.Lock()
         self._group: Group | None = None
         self.worker_events: WorkerEvents
         self._infos: dict[str | int, WorkerInfo] = {}
         self._early: list[tuple[WorkerInfo, Request]] | None = []
-        self.envelopes = Envelopes()
+        self.serializer = Serializer()
         self.references: References
         self._faults = options.faults
-        self.server = Server(self.envelopes, drivers, faults=options.faults, later=self._later)
+        self.server = Server(self.serializer, runners, faults=options.faults, later=self._later)
         self._switches = ShorterSwitches()
         self._switches.begin()
         self._gone: dict[str | int, WorkerInfo] = {}
-        self.devices = self.envelopes.devices = DeviceMaps(options.device_maps, options.devices)
-        self.envelopes.allowed = options.allowed
+        self.devices = self.serializer.devices = DeviceMaps(options.device_maps, options.devices)
+        self.serializer.allowed = options.allowed
         if options.allowed is not None:
             self.connections.load_error = options.allowed.loads_error
-        self.envelopes.name_of = self._name_of
+        self.serializer.name_of = self._name_of
         self.on_cut, self.on_over = self.connections.on_cut, self.connections.on_over
-        self.lending = self.envelopes.lending = Lending(self, hub, options.memory or CudaMemory())
+        self.lending = self.serializer.lending = Lending(self, hub, options.memory or CudaMemory())
         self.connections.arrived = self.lending.arrived
         self.on(OVER, self.connections.on_told_over)
         self.on("devices", lambda sender: about_here(self.devices))
-        self.outside, self.answer = drivers.outside, drivers.answer
-        self.waiting, self.begin_waiting, self.end_waiting = drivers.waiting, drivers.begin_waiting, drivers.end_waiting
+        self.outside, self.answer = runners.outside, runners.answer
+        self.waiting, self.begin_waiting, self.end_waiting = runners.waiting, runners.begin_waiting, runners.end_waiting
 
     # -- who is there ----------------------------------------------------------------------------------------------
 
@@ -153,7 +155,7 @@ class Agent:
     def attach(self, references: "References") -> None:
         """From now on calls may carry references, and leave values here."""
         self.references = references
-        self.envelopes.references = references
+        self.serializer.references = references
         self.server.keep = references.keep
         self.server.is_leaving = self.is_leaving
         self.server.confirmed = references.confirmed
@@ -177,19 +179,19 @@ class Agent:
         self.connections.left(member)
         self.lending.gone(WorkerInfo(member.name, member.id), member.incarnation)
 
-    # -- tell ------------------------------------------------------------------------------------------------------
+    # -- requests of one agent to another ----------------------------------------------------------------------------
 
     def on(self, method: str, handler: Handler) -> None:
-        """`handler(sender, *args)` answers `tell(method, *args)`. Inline on a reading thread: it must not block."""
+        """`handler(sender, *args)` answers `request(method, *args)`. Inline on a reading thread: it must not block."""
         self._handlers[method] = handler
 
-    def tell(self, to: int, method: str, *args: object) -> "Future[Any]":  # Any: what the handler returned
+    def request(self, to: int, method: str, *args: object) -> "Future[Any]":  # Any: what the handler returned
         """Book-keeping for the agent of `to`: done when its handler has answered. Never blocks."""
         future: Future[Any] = Future()
         try:
             if self._faults is not None and self._faults.drops_message(to, method, args):
                 raise DeadlineExceeded(f"{method} to worker {to} was lost, on purpose")
-            told = QueuedTell(future, method, args)
+            told = QueuedRequest(future, method, args)
             link = self.connections.ready(to) or self.connections.at_once(to)
             if link is None or not told.left_by(link):
                 self.connections.queue(to, told)
@@ -200,7 +202,7 @@ class Agent:
     def _handle(self, sender: WorkerInfo, request: Request) -> None:
         """On a reading thread."""
         method: Any = request.method  # Any: text, or a call
-        if type(method) is Sealed:
+        if type(method) is Message:
             if self._early is None or not self._is_early(sender, request):
                 self.server.serve(sender, request)
             return
@@ -242,53 +244,53 @@ class Agent:
         except DeadlineExceeded as error:
             return _failed_future(error)
         link = self.connections.ready(to.id)
-        if link is None:  # first: what is sealed must leave, or be taken back
+        if link is None:  # first: what is serialized must leave, or be taken back
             try:
                 link = self.connections.at_once(to.id)
             except FanwiseError as error:
                 return _failed_future(failed(error, to, limit_s, closed=self.is_closed))
-        sealed = self._seal_call(to, function, args, kwargs, remote, "async" if remote is None else "remote")
+        message = self._serialize_call(to, function, args, kwargs, remote, "async" if remote is None else "remote")
         while (
-            link is not None and (sealed.carries or sealed.loans) and not self.is_leaving(sealed, link)
+            link is not None and (message.carries or message.loans) and not self.is_leaving(message, link)
         ):  # it has just ended: by another one, then
-            self.envelopes.take_back(sealed, to.id)
+            self.serializer.take_back(message, to.id)
             link = self.connections.ready(to.id)
-            sealed = self._seal_call(to, function, args, kwargs, remote, "async" if remote is None else "remote")
+            message = self._serialize_call(to, function, args, kwargs, remote, "async" if remote is None else "remote")
         if self._faults is not None and self._faults.drops_call(to.id, function, is_remote=remote is not None):
-            return _failed_future(DeadlineExceeded(f"the call of {sealed!r} on {to.name} was lost, on purpose"))
+            return _failed_future(DeadlineExceeded(f"the call of {message!r} on {to.name} was lost, on purpose"))
         if link is None:
-            return self._queued(sealed, to, limit_s)
+            return self._queued(message, to, limit_s)
         try:
-            reply = link.on_credit.call(sealed, deadline_s=limit_s, waiting=self.waiting)  # type: ignore[arg-type]  # `dumps` knows it
+            reply = link.on_credit.call(message, deadline_s=limit_s, waiting=self.waiting)  # type: ignore[arg-type]  # `dumps` knows it
         except WindowFullError:
-            self.outside(partial(self.envelopes.take_back, sealed, to.id))
+            self.outside(partial(self.serializer.take_back, message, to.id))
             raise
         except NeverSent:  # it has just ended
-            self.envelopes.take_back(sealed, to.id)
+            self.serializer.take_back(message, to.id)
             if remote is not None and not self.references.stays(remote):
                 return _failed_future(not_sent(to))
-            sealed = self._seal_call(to, function, args, kwargs, remote, "async" if remote is None else "remote")
-            return self._queued(sealed, to, limit_s)
+            message = self._serialize_call(to, function, args, kwargs, remote, "async" if remote is None else "remote")
+            return self._queued(message, to, limit_s)
         except FanwiseError as error:
-            self.envelopes.take_back(sealed, to.id)
+            self.serializer.take_back(message, to.id)
             return _failed_future(failed(error, to, limit_s, closed=self.is_closed))
         return CallFuture(self, reply, to, limit_s)
 
     def _wait_for_link(
-        self, to: WorkerInfo, call: QueuedCall, sealed: Sealed, limit_s: float | None
+        self, to: WorkerInfo, call: QueuedCall, message: Message, limit_s: float | None
     ) -> "Future[Any]":  # Any: what the function returns
         """Too many calls wait for this link to let one more: this thread waits for it itself."""
         if not may_wait_for(self._hub):
-            self.outside(partial(self.envelopes.take_back, sealed, to.id))
+            self.outside(partial(self.serializer.take_back, message, to.id))
             raise WindowFullError(
-                f"the call of {sealed!r} was not sent: as many calls as may wait for a link to worker {to.name} do, "
+                f"the call of {message!r} was not sent: as many calls as may wait for a link to worker {to.name} do, "
                 f"and this thread reads answers, so it must not wait.\n"
                 f"Call from a thread of your own, or from a callback of a call's future (`then`), which may wait."
             )
         try:
             link = self.connections.to(to.id, within_s=limit_s)
         except FanwiseError as error:
-            self.envelopes.take_back(sealed, to.id)
+            self.serializer.take_back(message, to.id)
             return _failed_future(failed(error, to, limit_s, closed=self.is_closed))
         call.send(link)
         return call
@@ -311,42 +313,42 @@ class Agent:
                 link = self.connections.to(to.id, within_s=limit_s)  # first, as in `call`
             except FanwiseError as error:
                 raise failed(error, to, limit_s, closed=self.is_closed) from None
-            sealed = self._seal_call(to, function, args, kwargs, None, "sync")
-            if (sealed.carries or sealed.loans) and not self.is_leaving(sealed, link):
-                self.envelopes.take_back(sealed, to.id)
+            message = self._serialize_call(to, function, args, kwargs, None, "sync")
+            if (message.carries or message.loans) and not self.is_leaving(message, link):
+                self.serializer.take_back(message, to.id)
                 continue
-            lent = self.begin_waiting()
+            released = self.begin_waiting()
             try:
-                answer = link.on_credit.ask(sealed, within_s=limit_s)  # type: ignore[arg-type]  # `dumps` knows it
+                answer = link.on_credit.ask(message, within_s=limit_s)  # type: ignore[arg-type]  # `dumps` knows it
             except NeverSent:  # it has just ended
-                self.envelopes.take_back(sealed, to.id)
+                self.serializer.take_back(message, to.id)
                 continue
             except FanwiseError as error:
                 if isinstance(error, (NotSent, NotSendableError)) and not hasattr(error, "__notes__"):
-                    self.envelopes.take_back(sealed, to.id)
+                    self.serializer.take_back(message, to.id)
                 raise failed(error, to, limit_s, closed=self.is_closed) from None
             finally:
-                if lent:
+                if released:
                     self.end_waiting()
-            return self.envelopes.open(answer, to.id, link).value
+            return self.serializer.deserialize(answer, to.id, link).value
 
-    def is_leaving(self, sealed: Sealed, link: Link) -> bool:
+    def is_leaving(self, message: Message, link: Link) -> bool:
         """Note by which link the references and loans of a message leave. False: that has ended; nothing was noted.
 
         For a message that has any.
         """
         number = self.connections.number_of(link)
-        if sealed.carries and not self.references.leave(sealed.carries, link, number):
+        if message.carries and not self.references.leave(message.carries, link, number):
             return False
-        self.lending.leave(sealed.loans, number)
+        self.lending.leave(message.loans, number)
         return True
 
     def _queued(
-        self, sealed: Sealed, to: WorkerInfo, limit_s: float | None
+        self, message: Message, to: WorkerInfo, limit_s: float | None
     ) -> "Future[Any]":  # Any: what the function returns
         """It leaves when there is a link."""
-        call = QueuedCall(self, sealed, to, now_s=self._hub.clock.now_s, limit_s=limit_s)
-        return call if self.connections.queue(to.id, call) else self._wait_for_link(to, call, sealed, limit_s)
+        call = QueuedCall(self, message, to, now_s=self._hub.clock.now_s, limit_s=limit_s)
+        return call if self.connections.queue(to.id, call) else self._wait_for_link(to, call, message, limit_s)
 
     def _begin(self, timeout_s: float) -> float | None:
         """A call begins: its time in seconds. Not in a fork, where the locks of this object may be held for ever."""
@@ -361,7 +363,7 @@ class Agent:
             raise TypeError(f"timeout must be a number of seconds, 0 for no limit; got {timeout_s!r}.") from None
         return timeout_s or None
 
-    def _seal_call(
+    def _serialize_call(
         self,
         to: WorkerInfo,
         function: Callable[..., Any],  # Any: the user's function
@@ -369,14 +371,14 @@ class Agent:
         kwargs: dict[str, object],
         remote: Created | None,
         mode: str,
-    ) -> Sealed:
+    ) -> Message:
         """Close the message of a call. A profiler sees that one began, under torch's name for it."""
         name = getattr(function, "__qualname__", None) or repr(function)
         try:
             if torch._C._autograd._profiler_enabled():
                 with torch.autograd.profiler.record_function(f"rpc_{mode}#{name}({self.info.name} -> {to.name})"):
-                    return self.envelopes.seal((function, tuple(args), kwargs), to.id, call=name, remote=remote)
-            return self.envelopes.seal((function, tuple(args), kwargs), to.id, call=name, remote=remote)
+                    return self.serializer.serialize((function, tuple(args), kwargs), to.id, call=name, remote=remote)
+            return self.serializer.serialize((function, tuple(args), kwargs), to.id, call=name, remote=remote)
         except Exception as error:
             raise pickling.explained(error, function, args, kwargs, name, to) from error
 
@@ -392,7 +394,7 @@ class Agent:
         """Counts for debugging, under torch's names."""
         open_in = self.server.num_open
         return {
-            "agent.thread_pool_size": self._drivers.limit,
+            "agent.thread_pool_size": self._runners.limit,
             "agent.server_active_calls": open_in,
             "agent.client_active_calls": self.open_calls()[0] - open_in,
             "agent.calls_begun": self.server.num_begun,
@@ -420,7 +422,7 @@ class Agent:
         self.connections.close()
         self.lending.close()
         self._switches.end()
-        self._drivers.close()
+        self._runners.close()
         self.server.close()
         self._hub.close()  # closes all links
 
@@ -478,7 +480,7 @@ def set_current(agent: Agent | None) -> None:
 
 
 def waiting() -> AbstractContextManager[None]:
-    """Around a wait of this thread: where it runs a call, its place is lent. Nothing in a process that is no worker."""
+    """Around a wait of this thread: where it runs a call, its place is free. Nothing in a process that is no worker."""
     return _current.waiting() if _current is not None and not _is_inherited else nullcontext()
 
 

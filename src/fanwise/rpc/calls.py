@@ -145,7 +145,7 @@ def wait_all() -> Iterator[None]:
 def waiting() -> AbstractContextManager[None]:
     """Around a wait for something that another call does here, inside a function that was called from elsewhere.
 
-    Of these functions `num_worker_threads` run at a time. One that waits for a call or a future lends its place
+    Of these functions `num_worker_threads` run at a time. One that waits for a call or a future gives up its place
     meanwhile; of other waits, as for a lock or a `threading.Event`, nothing can know. If as many wait so as there are
     places, and what they wait for is done by a call, that call never begins. Does nothing on other threads.
 

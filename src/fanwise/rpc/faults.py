@@ -1,7 +1,7 @@
 """Faults on purpose: where a test may drop and delay what an agent sends and serves.
 
     agent.call  -- drops_call?    --> the call fails at once, as one that was not answered in time
-    agent.tell  -- drops_message? --> the message was not answered; who sent it repeats it
+    agent.request -- drops_message? --> the message was not answered; who sent it repeats it
     server      -- delay_s        --> the call rests there before it runs
 
 An agent has none unless its options bring one. Knows no name of torch's; `faulty` translates these.
@@ -18,7 +18,7 @@ class Faults(Protocol):
         """Whether a call to worker `to` is lost. `is_remote`: its value would stay there."""
 
     def drops_message(self, to: int, method: str, args: tuple[object, ...]) -> bool:
-        """Whether this `tell` to worker `to` is lost."""
+        """Whether this request to worker `to` is lost."""
 
     def delay_s(self, function: Callable[..., Any], *, is_remote: bool) -> float:  # Any: the user's
         """How long a call that has come rests before it runs, in seconds."""

@@ -52,9 +52,9 @@ class TensorPipeRpcBackendOptions(RpcBackendOptions):
     """Options of our one backend, under torch's name for its own.
 
     Args:
-        num_worker_threads: functions of others that run at a time. One that waits for a call or a future lends its
-            place, and does not wait for another when it goes on; `rpc.waiting()` does so for waits of other kinds. As
-            many threads more, if need be, are for callbacks (`then`) and backward passes.
+        num_worker_threads: functions of others that run at a time. One that waits for a call or a future gives up
+            its place, and does not wait for another when it goes on; `rpc.waiting()` does so for waits of other kinds.
+            As many threads more, if need be, are for callbacks (`then`) and backward passes.
         rpc_timeout: seconds that a call may take; 0: no limit.
         init_method: where the workers meet.
         device_maps: by the callee's name, {mine: theirs}; one to one.

@@ -16,7 +16,7 @@ import torch
 
 from ..base.errors import WorkerLostError
 from ..links import Hub
-from ..links.runner_threads import Drivers
+from ..links.runner_threads import RunnerThreads
 from . import agent as _agent
 from . import autograd, backend_registry, constants
 from .calling import early_errors, serving
@@ -121,13 +121,13 @@ def start(
     info = WorkerInfo(name, rank)
     meeting = meeting_at(where)
     hub = Hub(name="rpc")
-    drivers = Drivers(hub, name="rpc", limit=options.num_worker_threads)
-    agent = _agent.Agent(info, hub, drivers, options=options)
+    runners = RunnerThreads(hub, name="rpc", limit=options.num_worker_threads)
+    agent = _agent.Agent(info, hub, runners, options=options)
     try:
         _listener, address = meeting.listen(hub, agent.connections.accept)
         References(agent)
         autograd.attach(agent)
-        drivers.start()
+        runners.start()
         group = Group.join(
             hub,
             meeting,
@@ -152,7 +152,7 @@ def _check_devices(agent: _agent.Agent) -> None:
     maps, me = agent.devices, agent.info.name
     names = None if agent.group.world_size is None else [worker.name for worker in agent.workers()]
     check_here(me, maps, names, torch.cuda.device_count())
-    asked = {worker.name: agent.tell(worker.id, "devices") for worker in agent.workers() if maps.map_to(worker.name)}
+    asked = {worker.name: agent.request(worker.id, "devices") for worker in agent.workers() if maps.map_to(worker.name)}
     for to, about in asked.items():
         try:
             count, devices = about.wait()

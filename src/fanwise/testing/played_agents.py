@@ -1,4 +1,4 @@
-"""Workers in one process that have references and no links: real tables, keepers and envelopes on played agents.
+"""Workers in one process that have references and no links: real tables, keepers and serializer on played agents.
 
     with played_workers(3) as three:        # this process is worker 0
         rref = remote(1, make, 40)          # made at once, on this thread, with worker 1 as this process's meanwhile
@@ -20,7 +20,7 @@ from torch.futures import Future
 from ..base.errors import DeadlineExceeded, NotSendableError, WorkerLostError
 from ..rpc import agent as agents
 from ..rpc.calling.serving import Later
-from ..rpc.messages.serializer import Envelopes
+from ..rpc.messages.serializer import Serializer
 from ..rpc.references.references import References
 from ..rpc.references.rref import RRef, done_with, result_of
 from ..rpc.worker_info import WorkerInfo
@@ -39,7 +39,7 @@ class PlayedAgent:
     def __init__(self, agents_by_id: dict[int, "PlayedAgent"], id: int, incarnation: int) -> None:
         self.info = WorkerInfo(f"worker{id}", id)
         self.incarnation = incarnation
-        self.envelopes = Envelopes()
+        self.serializer = Serializer()
         self.on_lost: list[Callable[[WorkerInfo, int], None]] = []
         self.on_cut: list[Callable[[Any, int], None]] = []
         self.on_over: list[Callable[[Any, int], None]] = []
@@ -65,7 +65,7 @@ class PlayedAgent:
 
     def attach(self, references: References) -> None:
         self.references = references
-        self.envelopes.references = references
+        self.serializer.references = references
 
     def on(self, method: str, handler: Callable[..., Any]) -> None:
         self._handlers[method] = handler
@@ -73,7 +73,7 @@ class PlayedAgent:
     def waiting(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def tell(self, to: int, method: str, *args: object) -> "Future[Any]":
+    def request(self, to: int, method: str, *args: object) -> "Future[Any]":
         if to not in self._all or self._all[to].has_left:
             return failed_with(WorkerLostError(f"worker {to} is gone."))
         return done_with(self._all[to]._handlers[method](self.info, *pickle.loads(pickle.dumps(args))))
@@ -84,7 +84,7 @@ class PlayedAgent:
         if to.id not in self._all:
             return failed_with(WorkerLostError(f"worker {to.id} is gone."))
         try:
-            sealed = self.envelopes.seal((function, tuple(args), kwargs), to.id, call="call", remote=remote)
+            message = self.serializer.serialize((function, tuple(args), kwargs), to.id, call="call", remote=remote)
         except RuntimeError:
             raise
         except Exception as error:
@@ -92,20 +92,20 @@ class PlayedAgent:
         if self.creations is not None and remote is not None:
             return self.creations
         if self.late is not None and remote is not None:
-            self.late.append(lambda: self._all[to.id].serve(self, sealed))
+            self.late.append(lambda: self._all[to.id].serve(self, message))
             late = Late()
             late.set_exception(DeadlineExceeded("RPC ran for more than set timeout"))
             return late
-        return self._all[to.id].serve(self, sealed)
+        return self._all[to.id].serve(self, message)
 
     def call_sync(self, to: WorkerInfo, function: Any, args: Any, kwargs: Any, *, timeout_s: float) -> Any:
         return result_of(self.call(to, function, args, kwargs, timeout_s=timeout_s))
 
-    def serve(self, caller: "PlayedAgent", sealed: Any) -> "Future[Any]":
+    def serve(self, caller: "PlayedAgent", message: Any) -> "Future[Any]":
         before = agents.current()
         be(self)
         try:
-            opened = self.envelopes.open(sealed, caller.info.id)
+            opened = self.serializer.deserialize(message, caller.info.id)
             unconfirmed = self.references.confirmed()
             if unconfirmed is not None:
                 unconfirmed.wait()
@@ -117,12 +117,12 @@ class PlayedAgent:
 
             answer = run() if opened.remote is None else self.references.keep(caller.info, opened.remote, run)
             answer = answer.future.wait() if type(answer) is Later else answer
-            back = self.envelopes.seal(answer, caller.info.id)
+            back = self.serializer.serialize(answer, caller.info.id)
         except Exception as error:
             return failed_with(error.with_traceback(None))  # as it comes over a link
         finally:
             be(before)
-        return done_with(caller.envelopes.open(back, self.info.id).value)
+        return done_with(caller.serializer.deserialize(back, self.info.id).value)
 
 
 class Late(Future[Any]):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from ..rpc.references.orders import (
-    Answer,
+    Acknowledge,
     Batch,
     FailRefs,
     FailValue,
@@ -131,7 +131,7 @@ class PlayedWorker:
         fork = Fork(self.new_id(), self.new_id(), self.key, self.key)
         self.own.add(fork.rref_id)
         self.begun.add(fork.rref_id)
-        self.act(self.table.lent(fork, to))
+        self.act(self.table.shared(fork, to))
         self._send(fork, to, sent)
 
     def drop(self, fork_id: GlobalId) -> None:
@@ -186,7 +186,7 @@ class PlayedWorker:
             match order:
                 case Send(batch):
                     self.world.sim.send(self.key, batch.to, batch)
-                case Answer(to, up_to):
+                case Acknowledge(to, up_to):
                     self.world.sim.send(self.key, to, UpTo(up_to))
                 case FreeValue(rref_id) if rref_id in self.begun:
                     self.freed[rref_id] += 1

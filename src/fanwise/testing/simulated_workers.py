@@ -1,7 +1,7 @@
 """Simulated workers with distributed autograd: several in one process, each with threads of its own.
 
     Worker.call:   tensors --on_send--> header, copies --on_receive--> function on a thread of the other --> and back
-    agent.tell:    arguments made plain and copied as a link would, read in order by one thread of the other worker
+    agent.request: arguments made plain and copied as a link would, read in order by one thread of the other worker
 
 What a real group adds (links, processes, time-outs) is left out; `kill` makes a worker lost, and `refuses` loses some.
 """
@@ -53,7 +53,7 @@ class FakeAgent:
         assert threading.current_thread() is not self._reader, "a reading thread must not wait"
         return nullcontext()
 
-    def tell(self, to: int, method: str, *args: object) -> "Future[Any]":  # Any: what the handler returned
+    def request(self, to: int, method: str, *args: object) -> "Future[Any]":  # Any: what the handler returned
         self.told.append((to, method))
         future: Future[Any] = Future()
         peer = self._world.agents[to]
@@ -73,7 +73,7 @@ class FakeAgent:
         sender: WorkerInfo,
         method: str,
         args: tuple[Any, ...],  # Any: the handler's
-        told: "Future[Any]",  # Any: as tell
+        told: "Future[Any]",  # Any: as request
     ) -> None:
         if self.dead:
             told.set_exception(WorkerLostError(f"worker {self.info.id} is lost."))

@@ -72,7 +72,7 @@ def test_a_worker_that_is_through_tells_late_beginners_what_had_not_arrived(worl
     backward(world, context, world[0].call(1, torch.mul, t, t).sum())
     (arrived,) = world[1].autograd.contexts.get(context.id)._recv_functions()
     over = (0, 1)
-    told = world.agents[2].tell(1, "autograd.begin", context.id, over, ((arrived, 12345), ()), False)
+    told = world.agents[2].request(1, "autograd.begin", context.id, over, ((arrived, 12345), ()), False)
     assert told.wait() == Through((12345,))
 
 

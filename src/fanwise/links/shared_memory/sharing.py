@@ -101,7 +101,7 @@ class Sharing:
         elif self._pool is not None and len(frame.head) % _ONE.size == 0:
             self._pool.give_back([part for (part,) in _ONE.iter_unpack(frame.head)], self._number)
         else:
-            raise WireError(f"a return of {len(frame.head)} bytes came, for what was never lent.")
+            raise WireError(f"a return of {len(frame.head)} bytes came, for what was never shared.")
 
     # -- sending ---------------------------------------------------------------------------------------------------
 

@@ -1,18 +1,18 @@
-"""Whether a thread that waits for its answer glances at the socket before it sleeps. A quiet file.
+"""Whether a thread that waits for its answer spins, looking at the socket, before it sleeps. A quiet file.
 
 To be woken on an idle core costs 20 to 30 us, as much as all else that a short call costs there. So who waits looks
-for the answer itself first, for GLANCE_S at most, and gives way to every other thread that could run. When the answer
+for the answer itself first, for SPIN_S at most, and gives way to every other thread that could run. When the answer
 has not come in that time, the next waits sleep at once: 1, then 3, 7, ... up to WAITS_SKIPPED_MAX of them. So calls
-that take long, or a machine that is full, pay for one glance in 255 waits, and a worker that waits for work, which is
-not the answer to a call, never glances.
+that take long, or a machine that is full, pay for one spin in 255 waits, and a worker that waits for work, which is
+not the answer to a call, never spins.
 """
 
-GLANCE_S = 100e-6
+SPIN_S = 100e-6
 WAITS_SKIPPED_MAX = 255
 
 
-class Glances:
-    """The history of the glances at one socket. Used by one thread at a time."""
+class Spinning:
+    """The history of the spins at one socket. Used by one thread at a time."""
 
     __slots__ = ("_penalty", "_to_skip")
 
@@ -21,7 +21,7 @@ class Glances:
         self._to_skip = 0
 
     def is_due(self) -> bool:
-        """A wait begins: whether to glance first. If so, tell `ended` how it went."""
+        """A wait begins: whether to spin first. If so, tell `ended` how it went."""
         if self._to_skip:
             self._to_skip -= 1
             return False

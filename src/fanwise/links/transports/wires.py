@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from .spinning import GLANCE_S, Glances
+from .spinning import SPIN_S, Spinning
 
 Buffer = bytes | bytearray | memoryview
 _PARTS_A_CALL = 64  # well under IOV_MAX
@@ -73,7 +73,7 @@ class SocketWire:
         self._recvmsg_into = connection.recvmsg_into
         self._sendmsg = connection.sendmsg
         self._send = connection.send
-        self._glances = Glances()
+        self._spinning = Spinning()
         self._takes_descriptors = False
         self._descriptors: deque[int] = deque()
 
@@ -89,19 +89,19 @@ class SocketWire:
 
     def read_waiting(self, view: memoryview) -> int:
         # Not a blocking recv: a thread asleep in one is also woken when the peer takes what we sent, for nothing.
-        if not self._glance():
+        if not self._spin():
             self._read_poll.poll()
         return self.read_into(view)
 
-    def _glance(self) -> bool:
+    def _spin(self) -> bool:
         """Whether something came in the moment that it is worth to stay awake for."""
-        if not self._glances.is_due():
+        if not self._spinning.is_due():
             return False
         poll, give_way, now_s = self._read_poll.poll, os.sched_yield, time.perf_counter
-        until_s = now_s() + GLANCE_S
+        until_s = now_s() + SPIN_S
         while not (seen := bool(poll(0))) and now_s() < until_s:
             give_way()
-        self._glances.ended(seen=seen)
+        self._spinning.ended(seen=seen)
         return seen
 
     def write(self, parts: Sequence[Buffer]) -> int:
@@ -151,7 +151,7 @@ class SocketWire:
         return False
 
     def wait_readable(self, timeout_s: float | None) -> bool:
-        return self._glance() or bool(self._read_poll.poll(timeout_ms(timeout_s)))
+        return self._spin() or bool(self._read_poll.poll(timeout_ms(timeout_s)))
 
     def wait_writable(self, timeout_s: float | None) -> bool:
         return self._wait(select.POLLOUT, timeout_s)

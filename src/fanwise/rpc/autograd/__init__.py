@@ -28,11 +28,11 @@ def attach(agent: Agent) -> Service:
     """Distributed autograd for this agent, from now on that of this process. Called by `init_rpc`."""
     global _service
     service = Service(agent)
-    envelopes = getattr(agent, "envelopes", None)
-    if envelopes is not None:
-        envelopes.autograd = service
-        if envelopes.allowed is not None:
-            service.load_error = envelopes.allowed.loads_error
+    serializer = getattr(agent, "serializer", None)
+    if serializer is not None:
+        serializer.autograd = service
+        if serializer.allowed is not None:
+            service.load_error = serializer.allowed.loads_error
     _service = service
     return service
 

@@ -1,6 +1,6 @@
 """A backward pass at work on this worker: the decisions of `Pass`, carried out with a graph and an agent.
 
-    begun_by, gradients, zeros, below --inbox--> one job at a time, outside: Pass --orders--> graph, tell
+    begun_by, gradients, zeros, below --inbox--> one job at a time, outside: Pass --orders--> graph, requests
     fail  (an error here, an abort from elsewhere, a lost worker) --> all that know the context, and `future`
 
 Facts come on threads that read and must not wait; a job that is started for them takes one after another. `future` is
@@ -31,7 +31,7 @@ class Agent(Protocol):
 
     def worker(self, to: int) -> WorkerInfo: ...
 
-    def tell(self, to: int, method: str, *args: object) -> "Future[Any]": ...  # Any: what the handler returned
+    def request(self, to: int, method: str, *args: object) -> "Future[Any]": ...  # Any: what the handler returned
 
     def outside(self, job: Callable[[], None]) -> None: ...
 
@@ -220,7 +220,7 @@ class Running:
     # -- the others ------------------------------------------------------------------------------------------------
 
     def _tell(self, peer: int, method: str, *args: object) -> None:
-        told = self._agent.tell(peer, method, self._context.id, self._id, *args)
+        told = self._agent.request(peer, method, self._context.id, self._id, *args)
         told.add_done_callback(partial(self._told, peer))
 
     def _told(self, peer: int, told: "Future[Any]") -> None:  # Any: the handler returns nothing
@@ -235,7 +235,7 @@ class Running:
         if order.peer in self._context.lost:
             self._below(order.peer, self._lost_error(order.peer))
             return
-        begun = self._agent.tell(
+        begun = self._agent.request(
             order.peer,
             "autograd.begin",
             self._context.id,
@@ -303,7 +303,7 @@ class Running:
             self._tell_abort(peer, failure)
 
     def _tell_abort(self, peer: int, failure: Failure) -> None:
-        told = self._agent.tell(peer, "autograd.abort", self._context.id, self._id, failure)
+        told = self._agent.request(peer, "autograd.abort", self._context.id, self._id, failure)
         told.add_done_callback(partial(self._told_abort, peer, failure))
 
     def _told_abort(self, peer: int, failure: Failure, told: "Future[Any]") -> None:  # Any: the handler returns nothing

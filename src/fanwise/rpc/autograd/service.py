@@ -40,7 +40,7 @@ class Agent(Protocol):
 
     def worker(self, to: int) -> WorkerInfo: ...
 
-    def tell(self, to: int, method: str, *args: object) -> "Future[Any]": ...  # Any: what the handler returned
+    def request(self, to: int, method: str, *args: object) -> "Future[Any]": ...  # Any: what the handler returned
 
     def on(self, method: str, handler: Callable[..., Any]) -> None: ...  # Any: what is answered
 
@@ -246,7 +246,7 @@ class Service:
 
     def _tell_release(self, peers: list[int], id: int) -> None:
         for peer in peers:
-            self._agent.tell(peer, "autograd.release", id).add_done_callback(partial(self._released, peer, id))
+            self._agent.request(peer, "autograd.release", id).add_done_callback(partial(self._released, peer, id))
 
     def _released(self, peer: int, id: int, told: "Future[Any]") -> None:  # Any: the handler returns nothing
         try:

@@ -1,7 +1,7 @@
 """One call, on both sides: the futures of the caller, the server of the callee, and what came of it.
 
     call_future   a call that has left: whoever waits reads its own answer
-    queued_call   a call that waits for its link; queued_tell: the same for book-keeping
+    queued_call   a call that waits for its link; queued_request: the same for book-keeping
     serving       calls of others: opened, run and answered
     outcomes      errors that hold nothing alive, and waits that hear Ctrl-C
     early_errors  what torch's own futures do otherwise while this process is a worker

@@ -39,7 +39,7 @@ class CallFuture(Future[Any]):  # Any: what the function returns
         agent = self._agent
         if hasattr(self, "_unopened"):
             self._waited = True
-            lent = agent.begin_waiting()
+            released = agent.begin_waiting()
             try:
                 self._reply.wait()
             except BaseException:  # Ctrl-C: others may wait, or have callbacks
@@ -48,7 +48,7 @@ class CallFuture(Future[Any]):  # Any: what the function returns
                     agent.answer(self._open_outside)
                 raise
             finally:
-                if lent:
+                if released:
                     agent.end_waiting()
             opened = self._open()
             if opened is not None:  # by this thread: what it has at hand need not come out of torch's future
@@ -80,7 +80,7 @@ class CallFuture(Future[Any]):  # Any: what the function returns
             return None
         try:
             answer, link = self._reply.result(), self._reply.link
-            outcome = _Outcome(self._agent.envelopes.open(answer, self._to.id, link).value, None)
+            outcome = _Outcome(self._agent.serializer.deserialize(answer, self._to.id, link).value, None)
         except Exception as error:
             outcome = _Outcome(
                 None, failed(error, self._to, self._limit_s, closed=self._agent.is_closed).with_traceback(None)

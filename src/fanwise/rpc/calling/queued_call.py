@@ -17,7 +17,7 @@ from torch.futures import Future
 from ...base.errors import FanwiseError
 from ...links import Link, NeverSent
 from ...links.flow_control.credits import cost_of
-from ..messages.messages import Sealed
+from ..messages.messages import Message
 from ..references.proxy import hand_on
 from ..worker_info import WorkerInfo
 from .call_future import CallFuture, failed, not_sent
@@ -31,20 +31,20 @@ class QueuedCall(Future[Any]):  # Any: what the function returns
     """See the module. Made by `Agent.call`; `routes.Routes` sends it or lets it fail, once.
 
     Args:
-        sealed: the call.
+        message: the call.
         now_s: the hub's clock.
         limit_s: seconds that it may take, waiting for the link included; None: any.
     """
 
     def __init__(
-        self, agent: "Agent", sealed: Sealed, to: WorkerInfo, *, now_s: Callable[[], float], limit_s: float | None
+        self, agent: "Agent", message: Message, to: WorkerInfo, *, now_s: Callable[[], float], limit_s: float | None
     ) -> None:
         super().__init__()
         self.due_s = None if limit_s is None else now_s() + limit_s
         self._now_s = now_s
         self._agent = agent
-        self._sealed = sealed._replace(buffers=[memoryview(bytes(buffer)) for buffer in sealed.buffers])
-        self.num_bytes = cost_of(sealed.head, sealed.buffers)
+        self._sealed = message._replace(buffers=[memoryview(bytes(buffer)) for buffer in message.buffers])
+        self.num_bytes = cost_of(message.head, message.buffers)
         self._to = to
         self._limit_s = limit_s
         self._decided = threading.Event()
@@ -93,7 +93,7 @@ class QueuedCall(Future[Any]):  # Any: what the function returns
             return
         assert self._error is not None, "set before it was decided"
         try:
-            self._agent.envelopes.take_back(self._sealed, self._to.id)
+            self._agent.serializer.take_back(self._sealed, self._to.id)
         finally:
             self.set_exception(self._error)
 

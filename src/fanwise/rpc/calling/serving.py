@@ -1,6 +1,6 @@
 """Calls that others make of this worker: opened, run and answered outside the threads that read.
 
-    request --outside--> open, wait for references, run --+--> value            --> seal, answer
+    request --outside--> open, wait for references, run --+--> value            --> serialize, answer
                                                           +--> Future           --> when it is done   (async_execution)
                                                           +--> coroutine        --> on the loop of this worker, then so
                                                           +--> exception        --> answered as such
@@ -24,12 +24,12 @@ from torch.futures import Future
 
 from ...base.errors import ClosedError, FanwiseError, LinkLostError, NotSendableError, RemoteError, WorkerLostError
 from ...links import Link, Request
-from ...links.runner_threads import Drivers
+from ...links.runner_threads import RunnerThreads
 from ..faults import Faults
-from ..messages.messages import Sealed
+from ..messages.messages import Message
 from ..messages.metadata import Context, Created
 from ..messages.pickling import is_of_future, too_deep
-from ..messages.serializer import Envelopes, Opened
+from ..messages.serializer import Deserialized, Serializer
 from ..worker_info import WorkerInfo
 
 _log = logging.getLogger("fanwise.rpc")
@@ -42,8 +42,8 @@ class Server:
 
     def __init__(
         self,
-        envelopes: Envelopes,
-        drivers: Drivers,
+        serializer: Serializer,
+        runners: RunnerThreads,
         *,
         faults: Faults | None = None,
         later: Callable[[float, Callable[[], None]], object] | None = None,
@@ -53,13 +53,13 @@ class Server:
         # What runs a call whose value stays here: (caller, what it sent along, run) -> the answer. The references'.
         self.keep: Callable[[WorkerInfo, Created, Callable[[], Any], Link], Any] | None = None  # Any: the user's
         # Notes by which link the references and loans of an answer leave; False: that has ended.
-        self.is_leaving: Callable[[Sealed, Link], bool] = lambda sealed, link: True
+        self.is_leaving: Callable[[Message, Link], bool] = lambda message, link: True
         # References among the arguments must be confirmed before the function runs: a future, or None when they are.
         self.confirmed: Callable[[], Future[Any] | None] = lambda: None  # Any: nothing
         self._faults = faults
         self._later = later
-        self._envelopes = envelopes
-        self._drivers = drivers
+        self._serializer = serializer
+        self._runners = runners
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._looping: threading.Thread | None = None
@@ -73,9 +73,9 @@ class Server:
             self.num_begun += 1
             ticket = self.num_begun
         self._coming.add(ticket)
-        self._drivers.call(_Call(self, sender, request, ticket))
+        self._runners.call(_Call(self, sender, request, ticket))
 
-    def _run(self, call: "_Call", opened: Opened) -> None:
+    def _run(self, call: "_Call", opened: Deserialized) -> None:
         """Run a call that was opened, when all that it needs is there."""
         waits = self.confirmed() if opened.has_references else None
         if self._faults is not None and self._later is not None:
@@ -84,11 +84,11 @@ class Server:
         else:
             self._run_when(waits, call, opened)
 
-    def _run_when(self, waits: "Future[Any] | None", call: "_Call", opened: Opened) -> None:  # Any: nothing
+    def _run_when(self, waits: "Future[Any] | None", call: "_Call", opened: Deserialized) -> None:  # Any: nothing
         if waits is not None:
-            waits.add_done_callback(lambda _: self._drivers.call(partial(call.run, opened)))
+            waits.add_done_callback(lambda _: self._runners.call(partial(call.run, opened)))
         elif self._faults is not None:
-            self._drivers.call(partial(call.run, opened))
+            self._runners.call(partial(call.run, opened))
         else:
             call.run(opened)
 
@@ -192,7 +192,7 @@ class _Call:
         if self._request.when_answers_leave(self._again):
             return
         try:
-            opened = self._server._envelopes.open(self._request.method, self._sender.id, self._request.link)  # type: ignore[arg-type]  # Sealed
+            opened = self._server._serializer.deserialize(self._request.method, self._sender.id, self._request.link)  # type: ignore[arg-type]  # Message
         except AttributeError as error:
             self.fail(RuntimeError(f"{error}. {_NOT_FOUND}"))
         except BaseException as error:
@@ -204,9 +204,9 @@ class _Call:
                 self.run(opened)
 
     def _again(self) -> None:
-        self._server._drivers.call(self)
+        self._server._runners.call(self)
 
-    def run(self, opened: Opened) -> None:
+    def run(self, opened: Deserialized) -> None:
         """Run the function and answer, now or when its future is done."""
         function, args, kwargs = opened.value
         self._header = opened.autograd
@@ -241,7 +241,7 @@ class _Call:
                 if type(value) is CoroutineType or hasattr(function, "_wrapped_async_rpc_function"):
                     return self._outcome(function, value)
                 return value
-            with self._server._envelopes.entered(self._header):
+            with self._server._serializer.entered(self._header):
                 return self._outcome(function, function(*args, **kwargs))
         except BaseException as error:
             raise _harmless(error)  # noqa: B904  # the same one, or from it
@@ -270,20 +270,20 @@ class _Call:
         server = self._server
         try:
             if self._header is None:
-                sealed = server._envelopes.seal(value, self._sender.id)
+                message = server._serializer.serialize(value, self._sender.id)
             else:
-                with server._envelopes.entered(self._header):
-                    sealed = server._envelopes.seal(value, self._sender.id)
+                with server._serializer.entered(self._header):
+                    message = server._serializer.serialize(value, self._sender.id)
         except BaseException as error:
             self.fail(_about_result(error, value, self._name))
             return
         with server._lock:  # as `ended`
             server.num_open -= 1
         try:
-            if (sealed.carries or sealed.loans) and not server.is_leaving(sealed, self._request.link):
-                server._envelopes.take_back(sealed, self._sender.id)  # nobody will read it
+            if (message.carries or message.loans) and not server.is_leaving(message, self._request.link):
+                server._serializer.take_back(message, self._sender.id)  # nobody will read it
             else:
-                self._request.answer(sealed)
+                self._request.answer(message)
         except FanwiseError:
             pass  # the caller is gone
 

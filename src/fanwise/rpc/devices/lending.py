@@ -1,7 +1,7 @@
 """Tensors in a device's memory, between workers of one host: lent, not copied through main memory.
 
     sender                                                    receiver
-      seal: a copy there, kept; its handle in the message -->   opened where it is known, copied to where it shall be
+      a copy there, kept; its handle in the message       -->   opened where it is known, copied to where it shall be
       lets go of the copy                                 <--   RETURNED: the copies are made
       the bytes, through main memory, and remembers       <--   STAGED, please: that handle cannot be opened
 
@@ -137,7 +137,7 @@ class Lending:
             if key in self._sights or self._agent.connections.ready(key.id) is None:
                 return
             self._sights[key] = None
-        self._agent.tell(key.id, SIGHT).add_done_callback(partial(self._seen, key))
+        self._agent.request(key.id, SIGHT).add_done_callback(partial(self._seen, key))
 
     def _seen(self, key: WorkerKey, future: "Future[Any]") -> None:  # Any: a Sight
         error = error_of(future)
@@ -206,7 +206,7 @@ class Lending:
             elif isinstance(error, LinkLostError) and self._key_of(key.id) == key and not self._closed:
                 self._ask_held(key, loans)
 
-        self._agent.tell(key.id, HELD, tuple(loans)).add_done_callback(told)
+        self._agent.request(key.id, HELD, tuple(loans)).add_done_callback(told)
 
     def _not_held(self, key: WorkerKey, loans: Sequence[int]) -> None:
         with self._lock:
@@ -273,7 +273,7 @@ class Lending:
     def return_(self, key: WorkerKey, loans: tuple[int, ...], *, were_opened: bool) -> None:
         """Nothing here refers to these any more. Not `were_opened`: one of them at least was not."""
         if self._key_of(key.id) == key and not self._closed:
-            told = self._agent.tell(key.id, RETURNED, loans, were_opened)
+            told = self._agent.request(key.id, RETURNED, loans, were_opened)
 
             def again(future: "Future[Any]") -> None:  # Any: of nothing
                 if isinstance(error_of(future), LinkLostError):
@@ -284,7 +284,7 @@ class Lending:
     def staged(self, sender: WorkerInfo, loan: int, why: str) -> torch.Tensor:
         """The bytes of what could not be opened. Blocks."""
         with self._agent.waiting():
-            tensor: torch.Tensor = result_of(self._agent.tell(sender.id, STAGED, loan, why))
+            tensor: torch.Tensor = result_of(self._agent.request(sender.id, STAGED, loan, why))
         return tensor
 
     def check_alive(self, key: WorkerKey, sender: WorkerInfo) -> None:

@@ -1,12 +1,12 @@
 """What travels on the links of rpc: plain messages between agents, and calls and answers, which nobody opens here.
 
     plain     0, then what `records` makes of it, no pickle          book-keeping; its handler runs where it is read
-    sealed    1 a call or 2 an answer, counts, extra, table of tensors, rows, pickle; big tensors and arrays beside
+    message   1 a call or 2 an answer, counts, extra, table of tensors, rows, pickle; big tensors and arrays beside
               3 a call or 4 an answer, pickle; buffers of arrays beside: one without tensors, extra and rows
               5 a call or 6 an answer with loans: how many, their numbers, then as 1 and 2
                                                                     the user's; opened outside the reading thread
 
-    seal: (extra, tensors, pickle, buffers) --> Sealed --link--> Sealed --> unseal
+    compose: (metadata, tensors, pickle, buffers) --> Message --link--> Message --> parse
 
 Where there are many buffers they are packed together (`packing`), and the rows say where each lies.
 
@@ -54,7 +54,7 @@ _IN_TABLE_BYTES = 4096
 _known_errors = Allowed(()).loads_error
 
 
-class Sealed(NamedTuple):
+class Message(NamedTuple):
     """A call or an answer, closed: bytes, and what lies beside them. `name` is for messages to people.
 
     `loans`: what was lent to make it. `carries`: the references that go with it, and their forks. `claim`: what came of
@@ -72,8 +72,8 @@ class Sealed(NamedTuple):
         return self.name
 
 
-class Parts(NamedTuple):
-    """What was in a `Sealed`, nothing of it unpickled."""
+class Parsed(NamedTuple):
+    """What was in a `Message`, nothing of it unpickled."""
 
     extra: Buffer
     tensors: list[Any]  # Any: torch tensors
@@ -90,11 +90,11 @@ def speak(link: Link, load_error: Callable[[bytes], Any] | None = None) -> None:
 
 
 def dumps(value: object) -> tuple[bytes, list[memoryview]]:
-    """For a link: a `Sealed` answer, or a request whose method is one, as it is; all else as plain."""
-    if type(value) is tuple and type(value[0]) is Sealed:
+    """For a link: a `Message` answer, or a request whose method is one, as it is; all else as plain."""
+    if type(value) is tuple and type(value[0]) is Message:
         value = value[0]
-    if type(value) is Sealed:
-        return value.head, value.buffers  # type: ignore[return-value]  # what is sent was sealed here
+    if type(value) is Message:
+        return value.head, value.buffers  # type: ignore[return-value]  # what is sent was composed here
     head, buffers = book_keeping.dumps(value)
     return _KINDS[_PLAIN] + head, buffers
 
@@ -104,16 +104,16 @@ def loads(
     buffers: Sequence[memoryview] = (),
     arrived: "Callable[[tuple[int, ...]], Claim] | None" = None,
 ) -> Any:  # Any: what the peer sent
-    """For a link. A request that is `Sealed` comes as (Sealed, ()). `arrived` makes the claim of those with loans."""
+    """For a link. A request that is `Message` comes as (Message, ()). `arrived` makes the claim of those with loans."""
     kind = head[0] if head else -1
     if kind in _CALLS:
-        return Sealed(head, buffers, "a call"), ()
+        return Message(head, buffers, "a call"), ()
     if kind in _ANSWERS:
-        return Sealed(head, buffers, "an answer")
+        return Message(head, buffers, "an answer")
     if kind == _LENT_CALL:
-        return Sealed(head, buffers, "a call", claim=_claim(head, arrived)), ()
+        return Message(head, buffers, "a call", claim=_claim(head, arrived)), ()
     if kind == _LENT_ANSWER:
-        return Sealed(head, buffers, "an answer", claim=_claim(head, arrived))
+        return Message(head, buffers, "an answer", claim=_claim(head, arrived))
     if kind == _PLAIN:
         return book_keeping.loads(memoryview(head)[1:], buffers)
     raise WireError(f"a message of kind {kind}; both sides must run the same version.")
@@ -143,21 +143,21 @@ def _loans_of(view: memoryview) -> tuple[tuple[int, ...], int]:
     return struct.unpack_from(f"<{count}Q", view, at), at + count * _LOAN.size
 
 
-def seal(
+def compose(
     extra: bytes,
     tensors: Sequence[torch.Tensor],
     pickle: bytes,
     buffers: Sequence[memoryview],
     call: str | None,
     lender: "Lender | None" = None,
-) -> Sealed:
+) -> Message:
     """Close a message: a call, by its name, or an answer. Big tensors are not copied: do not change them meanwhile.
 
     `lender` decides which tensors are lent. When this raises, its loans are the caller's to take back.
     """
     name = "an answer" if call is None else call
     if not tensors and not extra and len(buffers) <= PACKED_FROM:
-        return Sealed(_KINDS[_BARE_ANSWER if call is None else _BARE_CALL] + pickle, buffers, name)
+        return Message(_KINDS[_BARE_ANSWER if call is None else _BARE_CALL] + pickle, buffers, name)
     table: list[Buffer] = []
     beside: list[memoryview] = []
     for number, tensor in enumerate(tensors):
@@ -171,20 +171,20 @@ def seal(
     loans = () if lender is None else tuple(lender.loans)
     if not loans:
         kind = _KINDS[_ANSWER if call is None else _CALL]
-        return Sealed(b"".join((kind, counts, extra, body, rows, pickle)), memory, name)
+        return Message(b"".join((kind, counts, extra, body, rows, pickle)), memory, name)
     kind = _KINDS[_LENT_ANSWER if call is None else _LENT_CALL]
     lent = _NUM_LOANS.pack(len(loans)) + struct.pack(f"<{len(loans)}Q", *loans)
-    return Sealed(b"".join((kind, lent, counts, extra, body, rows, pickle)), memory, name, loans)
+    return Message(b"".join((kind, lent, counts, extra, body, rows, pickle)), memory, name, loans)
 
 
-def is_answer(sealed: Sealed) -> bool:
+def is_answer(message: Message) -> bool:
     """Whether this is an answer; else it is a call."""
-    return sealed.head[0] in _ANSWERS or sealed.head[0] == _LENT_ANSWER
+    return message.head[0] in _ANSWERS or message.head[0] == _LENT_ANSWER
 
 
-def extra_of(sealed: Sealed) -> Buffer:
-    """What goes along with a message that was sealed here."""
-    view = memoryview(sealed.head)
+def metadata_of(message: Message) -> Buffer:
+    """What goes along with a message that was composed here."""
+    view = memoryview(message.head)
     if view[0] in _BARE:
         return b""
     at = _loans_of(view)[1]
@@ -193,14 +193,14 @@ def extra_of(sealed: Sealed) -> Buffer:
     return view[at : at + extra_size]
 
 
-def unseal(sealed: Sealed, borrow: Borrow | None = None) -> Parts:
+def parse(message: Message, borrow: Borrow | None = None) -> Parsed:
     """Open a message: the tensors are made, the pickle is left as it is. Raises `WireError` for what is cut short.
 
     `borrow` makes what was lent: (number of the tensor that it is, or is part of; what the message says) -> a copy.
     """
-    view = memoryview(sealed.head)
+    view = memoryview(message.head)
     if view[0] in _BARE:
-        return Parts(b"", [], view[1:], sealed.buffers)
+        return Parsed(b"", [], view[1:], message.buffers)
     try:
         at = _loans_of(view)[1]
         num_tensors, extra_size, table_size, num_beside, num_rows = _COUNTS.unpack_from(view, at)
@@ -208,17 +208,17 @@ def unseal(sealed: Sealed, borrow: Borrow | None = None) -> Parts:
         extra = view[at : at + extra_size]
         at += extra_size
         end = at + table_size
-        buffers, data = sealed.buffers, end
+        buffers, data = message.buffers, end
         if num_rows:
             data += size_of_rows(num_rows)
             buffers = unpack(view[end:data], buffers)
         if not num_tensors:
-            return Parts(extra, [], view[data:], buffers)
+            return Parsed(extra, [], view[data:], buffers)
         table = _Table(view[at:end], iter(buffers[:num_beside]), borrow)
         tensors = [table.take_next() for _ in range(num_tensors)]
     except (struct.error, StopIteration) as error:
         raise WireError(f"a call of {len(view)} bytes is cut short: {error}.") from error
-    return Parts(extra, tensors, view[data:], buffers[num_beside:])
+    return Parsed(extra, tensors, view[data:], buffers[num_beside:])
 
 
 # -- the table of tensors ------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ Created = tuple[GlobalId, GlobalId]  # a reference that is to be made, and the c
 Buffer = bytes | bytearray | memoryview
 
 
-class Along(NamedTuple):
+class Metadata(NamedTuple):
     """What goes along.
 
     Attributes:
@@ -45,10 +45,10 @@ class Along(NamedTuple):
     places: Sequence[str] | None = None
 
 
-NOTHING = Along()  # of a message that has no bytes of it
+NOTHING = Metadata()  # of a message that has no bytes of it
 
 
-def pack(along: Along) -> bytes:
+def pack(along: Metadata) -> bytes:
     """The bytes."""
     context, remote, forks, places = along
     flags = (context is not None) | (remote is not None) << 1 | (places is not None) << 2
@@ -63,7 +63,7 @@ def pack(along: Along) -> bytes:
     return b"".join(parts)
 
 
-def unpack(data: Buffer) -> Along:
+def unpack(data: Buffer) -> Metadata:
     """What `pack` was given; nothing of no bytes. Raises WireError for bytes that it does not make."""
     if not data:
         return NOTHING
@@ -73,7 +73,7 @@ def unpack(data: Buffer) -> Along:
         raise WireError(f"what goes along with a message, {len(data)} bytes, cannot be read: {error}.") from error
 
 
-def _unpack(view: memoryview) -> Along:
+def _unpack(view: memoryview) -> Metadata:
     flags, num_forks = _HEAD.unpack_from(view)
     at = _HEAD.size
     context: Context | None = None
@@ -89,7 +89,7 @@ def _unpack(view: memoryview) -> Along:
     is_whole = end <= len(view) if flags & _HAS_PLACES else end == len(view)
     if not is_whole or flags > _HAS_CONTEXT | _HAS_REMOTE | _HAS_PLACES:
         raise WireError(f"what goes along with a message has {len(view)} bytes, flags {flags} and {num_forks} forks.")
-    return Along(context, remote, forks, places)
+    return Metadata(context, remote, forks, places)
 
 
 def _forks(view: memoryview) -> Iterator[Fork]:

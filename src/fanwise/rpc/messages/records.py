@@ -14,8 +14,8 @@ from ..references.orders import (
     Batch,
     ChildAccepted,
     Cut,
-    Fence,
-    Fenced,
+    Drain,
+    Drained,
     Forget,
     ForkRequest,
     GlobalId,
@@ -27,7 +27,7 @@ from ..references.orders import (
 
 RECORDS = (
     *(Member, View, Hello),
-    *(WorkerKey, GlobalId, Batch, ForkRequest, ChildAccepted, Release, Forget, Unmade, Cut, NeverCame, Fence, Fenced),
+    *(WorkerKey, GlobalId, Batch, ForkRequest, ChildAccepted, Release, Forget, Unmade, Cut, NeverCame, Drain, Drained),
     *(Through, Absent, Failure, Coordinates),
     Sight,
 )  # fmt: skip

@@ -1,7 +1,7 @@
-"""Calls and answers closed and opened: pickling, the table of tensors, and what autograd and references send along.
+"""Values to messages and back: pickling, the table of tensors, and what autograd and references send metadata.
 
-    seal:  value --encode--> pickle, tensors --autograd.on_send--> header --> Sealed
-    open:  Sealed --> tensors --> to their devices --autograd.on_receive--> tensors with a history --decode--> value
+    serialize:    value --encode--> pickle, tensors --autograd.on_send--> metadata --> Message
+    deserialize:  Message --> tensors, on their devices --autograd.on_receive--> tensors with history --decode--> value
 
 Autograd and references register themselves; without them a call carries nothing of theirs.
 """
@@ -20,8 +20,8 @@ from ..devices.device_maps import DeviceMaps
 from ..references.orders import Fork
 from ..worker_info import WorkerInfo
 from . import pickling
-from .messages import BARE_ANSWER, BARE_CALL, Parts, Sealed, extra_of, is_answer, seal, unseal
-from .metadata import NOTHING, Along, Context, Created, pack, unpack
+from .messages import BARE_ANSWER, BARE_CALL, Message, Parsed, compose, is_answer, metadata_of, parse
+from .metadata import NOTHING, Context, Created, Metadata, pack, unpack
 
 if TYPE_CHECKING:
     from ..devices.lending import Lending
@@ -47,7 +47,7 @@ class References(Protocol):
     """What references add to a message: the forks that it carries."""
 
     def sealing(self, to: int) -> AbstractContextManager[list[Fork]]:
-        """Around the pickling: the forks to send along."""
+        """Around the pickling: the forks to send metadata."""
 
     def opening(self, forks: Sequence[Fork], link: Link | None) -> AbstractContextManager[None]:
         """Around the unpickling. Raises LinkLostError when the link that brought them was cut."""
@@ -56,8 +56,8 @@ class References(Protocol):
         """A message with these forks never left."""
 
 
-class Opened(NamedTuple):
-    """A message: its value, and what came along."""
+class Deserialized(NamedTuple):
+    """A message: its value, and what came metadata."""
 
     value: Any  # Any: the user's
     autograd: Context | None = None
@@ -65,7 +65,7 @@ class Opened(NamedTuple):
     has_references: bool = False
 
 
-class Envelopes:
+class Serializer:
     """See the module."""
 
     def __init__(self) -> None:
@@ -76,14 +76,14 @@ class Envelopes:
         self.devices = DeviceMaps({}, ())
         self.name_of: Callable[[int], str] = str
 
-    def seal(self, value: Any, to: int, *, call: str | None = None, remote: Created | None = None) -> Sealed:
+    def serialize(self, value: Any, to: int, *, call: str | None = None, remote: Created | None = None) -> Message:
         """Close a message for worker `to`: a call by its name, or an answer. Raises what pickling raises."""
         if self.references is None:
-            return self._seal(value, to, call, remote, [])
+            return self._serialize(value, to, call, remote, [])
         with self.references.sealing(to) as forks:
-            return self._seal(value, to, call, remote, forks)
+            return self._serialize(value, to, call, remote, forks)
 
-    def _seal(self, value: Any, to: int, call: str | None, remote: Created | None, forks: list[Fork]) -> Sealed:
+    def _serialize(self, value: Any, to: int, call: str | None, remote: Created | None, forks: list[Fork]) -> Message:
         data, tensors, buffers = pickling.encode(value, to) if call is None else pickling.encode_call(value, to)
         header = None if self.autograd is None else self.autograd.on_send(to, tensors)
         places = self._places(tensors, to, is_call=call is not None) if tensors else None
@@ -93,13 +93,13 @@ class Envelopes:
             lender = self.lending.lender(tensors, to, targets)
         extra = b""
         if forks or header is not None or remote is not None or places is not None:
-            extra = pack(Along(header, remote, forks, places))
+            extra = pack(Metadata(header, remote, forks, places))
         try:
-            sealed = seal(extra, tensors, data, buffers, call, lender)
+            message = compose(extra, tensors, data, buffers, call, lender)
             if forks or remote is not None:
                 carried = [(fork.rref_id, fork.fork_id) for fork in forks]
-                sealed = sealed._replace(carries=(*carried, *([] if remote is None else [remote])))
-            return sealed
+                message = message._replace(carries=(*carried, *([] if remote is None else [remote])))
+            return message
         except BaseException:
             if lender is not None:
                 lender.take_back()
@@ -114,22 +114,22 @@ class Envelopes:
             return None
         return [str(tensor.device) for tensor in tensors]
 
-    def _borrowed(self, sealed: Sealed, sender: int) -> tuple[Along, Parts]:
+    def _borrowed(self, message: Message, sender: int) -> tuple[Metadata, Parsed]:
         """What went along with a message with loans, and the rest of it: its tensors are copies of our own."""
-        assert self.lending is not None and sealed.claim is not None, "it made the claim"
-        along = unpack(extra_of(sealed))
-        place = self._place(along.places, sealed, sender)
-        with self.lending.borrowing(sealed.claim, WorkerInfo(self.name_of(sender), sender), place) as borrow:
-            parts = unseal(sealed, borrow)
-        return along, parts._replace(tensors=self._placed(parts.tensors, along.places, sealed, sender))
+        assert self.lending is not None and message.claim is not None, "it made the claim"
+        metadata = unpack(metadata_of(message))
+        place = self._place(metadata.places, message, sender)
+        with self.lending.borrowing(message.claim, WorkerInfo(self.name_of(sender), sender), place) as borrow:
+            parts = parse(message, borrow)
+        return metadata, parts._replace(tensors=self._placed(parts.tensors, metadata.places, message, sender))
 
-    def _placed(self, tensors: list[Any], places: Sequence[str] | None, sealed: Sealed, sender: int) -> list[Any]:
-        place = self._place(places, sealed, sender)
+    def _placed(self, tensors: list[Any], places: Sequence[str] | None, message: Message, sender: int) -> list[Any]:
+        place = self._place(places, message, sender)
         return [_on(tensor, place(number)) for number, tensor in enumerate(tensors)]
 
-    def _place(self, places: Sequence[str] | None, sealed: Sealed, sender: int) -> Callable[[int], torch.device]:
+    def _place(self, places: Sequence[str] | None, message: Message, sender: int) -> Callable[[int], torch.device]:
         """Where the tensors of a message shall be, by their numbers."""
-        name = self.name_of(sender) if is_answer(sealed) else None
+        name = self.name_of(sender) if is_answer(message) else None
 
         def place(number: int) -> torch.device:
             if places is not None and number >= len(places):
@@ -139,43 +139,43 @@ class Envelopes:
 
         return place
 
-    def open(self, sealed: Sealed, sender: int, link: Link | None = None) -> Opened:
+    def deserialize(self, message: Message, sender: int, link: Link | None = None) -> Deserialized:
         """Open a message of worker `sender`, which came over `link`. Runs what unpickling the user's values runs."""
-        kind = sealed.head[0]
+        kind = message.head[0]
         if kind == BARE_ANSWER:  # these two as below; most are so
-            return Opened(pickling.decode(memoryview(sealed.head)[1:], [], sealed.buffers, self.allowed))
+            return Deserialized(pickling.decode(memoryview(message.head)[1:], [], message.buffers, self.allowed))
         if kind == BARE_CALL:
-            return Opened(pickling.decode_call(memoryview(sealed.head)[1:], [], sealed.buffers, self.allowed))
-        if sealed.claim is None:
-            extra, tensors, data, buffers = unseal(sealed)
+            return Deserialized(pickling.decode_call(memoryview(message.head)[1:], [], message.buffers, self.allowed))
+        if message.claim is None:
+            extra, tensors, data, buffers = parse(message)
             header, remote, forks, places = unpack(extra) if extra else NOTHING
             if tensors and (places is not None or self.devices.maps):
-                tensors = self._placed(tensors, places, sealed, sender)
+                tensors = self._placed(tensors, places, message, sender)
         else:
-            (header, remote, forks, _), (_, tensors, data, buffers) = self._borrowed(sealed, sender)
+            (header, remote, forks, _), (_, tensors, data, buffers) = self._borrowed(message, sender)
         if header is not None and self.autograd is not None:
             tensors = self.autograd.on_receive(sender, header, tensors)
-        decode = pickling.decode if is_answer(sealed) else pickling.decode_call
+        decode = pickling.decode if is_answer(message) else pickling.decode_call
         try:
             if self.references is None or not forks:
-                return Opened(decode(data, tensors, buffers, self.allowed), header, remote)
+                return Deserialized(decode(data, tensors, buffers, self.allowed), header, remote)
             with self.references.opening(forks, link):
                 value = decode(data, tensors, buffers, self.allowed)
         except Exception as error:
             if remote is None:
                 raise
             # The reference is out already, and may have been handed on: its value is this error.
-            return Opened((partial(_fail, error), (), {}), header, remote, has_references=bool(forks))
-        return Opened(value, header, remote, has_references=True)
+            return Deserialized((partial(_fail, error), (), {}), header, remote, has_references=bool(forks))
+        return Deserialized(value, header, remote, has_references=True)
 
-    def take_back(self, sealed: Sealed, to: int) -> None:
+    def take_back(self, message: Message, to: int) -> None:
         """A message that was closed here never left: what it holds is given back. Not on a reading thread.
 
         `to`: the worker that it was for.
         """
-        if sealed.loans and self.lending is not None:
-            self.lending.take_back(sealed.loans, to)
-        header, _remote, forks, _places = unpack(extra_of(sealed))
+        if message.loans and self.lending is not None:
+            self.lending.take_back(message.loans, to)
+        header, _remote, forks, _places = unpack(metadata_of(message))
         if header is not None and self.autograd is not None:
             self.autograd.unsent(header)
         if forks and self.references is not None:

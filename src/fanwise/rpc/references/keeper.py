@@ -1,7 +1,7 @@
 """Keeps the reference table of this worker: one lock, one thread, the values and the users' states it decides about.
 
     facts: do (threads that may block), do_inline (a reading thread), let_go (any thread, in a garbage collection too)
-      -> RefTable -> orders: batches by `tell`, values let go of, states confirmed or failed
+      -> RefTable -> orders: batches by `request`, values let go of, states confirmed or failed
 
 What happens on a reading thread only posts; the thread sends, because sending may connect, and it repeats what was not
 answered. Values are let go of under the lock and die outside of it. Knows no RRef and no call.
@@ -21,7 +21,7 @@ from ...base.clocks import Clock, SystemClock
 from ...base.errors import ClosedError, DeadlineExceeded, LinkLostError, WorkerLostError
 from ..worker_info import WorkerInfo
 from .orders import (
-    Answer,
+    Acknowledge,
     Batch,
     Confirmed,
     FailRefs,
@@ -167,7 +167,7 @@ class Keeper:
                     self._fail(fork_id, lost)
                 case FailValue(rref_id, creator, why):
                     self._fail_value(rref_id, creator, why)
-                case FreeValue() | Answer():
+                case FreeValue() | Acknowledge():
                     pass
 
     def _confirm(self, fork_id: GlobalId) -> None:
@@ -205,7 +205,7 @@ class Keeper:
             value.settle(WorkerLostError(f"{name} could not send the call that was to make the value of {rref_id}."))
 
     def _send(self, batch: Batch) -> None:
-        self.agent.tell(batch.to.id, "refs", batch).add_done_callback(partial(self._answered, batch.to))
+        self.agent.request(batch.to.id, "refs", batch).add_done_callback(partial(self._answered, batch.to))
 
     def _answered(self, peer: WorkerKey, future: "Future[Any]") -> None:  # Any: a number or None
         error = error_of(future)
@@ -217,7 +217,7 @@ class Keeper:
 
     def _on_batch(self, sender: WorkerInfo, batch: Batch) -> int | None:
         orders = self.do_inline(self.table.on_batch, batch)
-        return next((order.up_to for order in orders if type(order) is Answer), None)
+        return next((order.up_to for order in orders if type(order) is Acknowledge), None)
 
     def _on_lost(self, worker: WorkerInfo, incarnation: int) -> None:
         key = WorkerKey(worker.id, incarnation)

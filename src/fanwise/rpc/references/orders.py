@@ -1,9 +1,9 @@
 """What the reference table of one worker is told and says: ids, messages between tables, orders to its own worker.
 
     ids       GlobalId for references and for forks; WorkerKey: one life of one worker
-    messages  ForkRequest, ChildAccepted, Release, Forget, Unmade, Cut, NeverCame, Fence, Fenced; they travel in
+    messages  ForkRequest, ChildAccepted, Release, Forget, Unmade, Cut, NeverCame, Drain, Drained; they travel in
               numbered batches
-    orders    Send, Answer, FreeValue, FailValue, Confirmed, FailRefs, Refused
+    orders    Send, Acknowledge, FreeValue, FailValue, Confirmed, FailRefs, Refused
 
 A reference (RRef) is a value at its owner; a fork is one worker's share in it. Plain values; knows nothing else.
 """
@@ -112,7 +112,7 @@ class NeverCame:
 
 
 @dataclass(frozen=True, slots=True)
-class Fence:
+class Drain:
     """To everybody: take nothing more from `lost` and those before, and say when all you had from them is confirmed.
 
     `lost_before`: who may not be known to be lost everywhere.
@@ -123,13 +123,13 @@ class Fence:
 
 
 @dataclass(frozen=True, slots=True)
-class Fenced:
-    """The answer to Fence."""
+class Drained:
+    """The answer to Drain."""
 
     lost: WorkerKey
 
 
-Message = ForkRequest | ChildAccepted | Release | Forget | Unmade | Cut | NeverCame | Fence | Fenced
+TableMessage = ForkRequest | ChildAccepted | Release | Forget | Unmade | Cut | NeverCame | Drain | Drained
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class Batch:
     sender: WorkerKey
     to: WorkerKey
     first: int
-    messages: tuple[Message, ...]
+    messages: tuple[TableMessage, ...]
 
 
 # -- orders ------------------------------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Acknowledge:
     """Tell the sender of the batch that all messages up to this number are here."""
 
     to: WorkerKey
@@ -199,4 +199,4 @@ class Refused:
     lost: WorkerKey
 
 
-Order = Send | Answer | FreeValue | FailValue | Confirmed | FailRefs | Refused
+Order = Send | Acknowledge | FreeValue | FailValue | Confirmed | FailRefs | Refused

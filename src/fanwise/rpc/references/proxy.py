@@ -154,7 +154,7 @@ def hand_on(result: "Future[Any]", future: "Future[Any]") -> None:  # Any: of an
 
 def method_of(value: Any, name: str) -> Callable[..., Any]:  # Any: of any type
     """A method of a value of this worker that another worker calls; WireError where the allow-list refuses it."""
-    allowed = _agent.current().envelopes.allowed if _agent.is_set() else None
+    allowed = _agent.current().serializer.allowed if _agent.is_set() else None
     method: Callable[..., Any] = getattr(value, name) if allowed is None else allowed.method_of(value, name)
     if not callable(method):
         kind = type(value).__qualname__

@@ -6,7 +6,7 @@ How the rest of rpc uses it:
 
 * `References(agent)` before the group is joined: from then on `agent.references`. `destroy` after the group is left;
   before that, when all have arrived, `delete_all_user_and_unforked_owner_rrefs`.
-* `Envelopes`: `with sealing(to) as forks` around pickling, and `forks` go with the message; `with opening(forks)`
+* `Serializer`: `with sealing(to) as forks` around pickling, and `forks` go with the message; `with opening(forks)`
   around unpickling, whether that succeeds or not, so that no fork is left on its way.
 * `Server`: `keep` runs a call whose value stays here; `confirmed`, right after `opening` on the same thread, is the
   future of all references that came, or None when none is unconfirmed: only then may the function run.
@@ -255,7 +255,7 @@ class References:
     def _lend(self, rref: RRef[Any], fork: Fork, to: WorkerKey) -> list[Order]:  # Any: of any type
         assert rref._value is not None, "an owner has a value"
         self._keeper.values[fork.rref_id] = rref._value
-        return self._keeper.table.lent(fork, to)
+        return self._keeper.table.shared(fork, to)
 
     def _came_home(self, rref: RRef[Any], fork: Fork) -> list[Order]:  # Any: of any type
         value = self._keeper.values.get(fork.rref_id)

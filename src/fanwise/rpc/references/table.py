@@ -2,7 +2,7 @@
 
     user of a reference                                     owner
       created, confirmed, gave_up, not_sent, dropped          begun, value_ready, expect
-      forked, leaving, unsent, received                       lent, leaving, unsent, received
+      forked, leaving, unsent, received                       shared, leaving, unsent, received
     everybody: lost, cut, over, tick, on_batch, on_answer
 
 What torch promises: the owner learns of the end of every fork; a fork outlives its children until their owner knows of
@@ -11,9 +11,9 @@ them. A user's fork is UNCONFIRMED -> confirmed (its owner has answered its Fork
 once and in order; each `tick` repeats what was unanswered at the tick before: who calls it chooses the time.
 
 Death. What a dead worker held may live on in a fork that it had sent and whose holder is not yet known to the owner. So
-its forks are not dropped at once: owner and parents ask all others (Fence) to take nothing more from the dead, all of
-them, and to answer (Fenced) when all they had from those is confirmed. Who dies before answering is asked about in
-turn. Then the forks go. A fork that arrives after the fence is Refused: its use is an error, and it holds nothing.
+its forks are not dropped at once: owner and parents ask all others (Drain) to take nothing more from the dead, all of
+them, and to answer (Drained) when all they had from those is confirmed. Who dies before answering is asked about in
+turn. Then the forks go. A fork that arrives after that is Refused: its use is an error, and it holds nothing.
 
 Cuts. What was on a link that was cut, between workers that live, came or did not. Each side knows by which link a fork
 left (`leaving`). When the other side has let go of that link (`cut` here, `over` there) it is asked again by its id:
@@ -31,26 +31,26 @@ from typing import final
 
 from .delivery import Inbox, Outbox
 from .orders import (
-    Answer,
+    Acknowledge,
     Batch,
     ChildAccepted,
     Confirmed,
     Cut,
+    Drain,
+    Drained,
     FailRefs,
     FailValue,
-    Fence,
-    Fenced,
     Forget,
     Fork,
     ForkRequest,
     FreeValue,
     GlobalId,
-    Message,
     NeverCame,
     Order,
     Refused,
     Release,
     Send,
+    TableMessage,
     Unmade,
     Why,
     WorkerKey,
@@ -103,9 +103,9 @@ class RefTable:
         self._inboxes: dict[WorkerKey, Inbox] = {}
         self._fenced: set[WorkerKey] = set()
         self._lost: set[WorkerKey] = set()
-        self._asked: dict[WorkerKey, set[WorkerKey]] = {}  # the lost -> who waits for our Fenced
-        self._inquiries: dict[WorkerKey, set[WorkerKey]] = {}  # the lost -> whose Fenced we wait for
-        # The lost of whom a Fence of ours may not have come to everybody: each Fence tells of all of them.
+        self._asked: dict[WorkerKey, set[WorkerKey]] = {}  # the lost -> who waits for our Drained
+        self._inquiries: dict[WorkerKey, set[WorkerKey]] = {}  # the lost -> whose Drained we wait for
+        # The lost of whom a Drain of ours may not have come to everybody: each Drain tells of all of them.
         self._untold: set[WorkerKey] = set()
         self._told_with: dict[WorkerKey, tuple[WorkerKey, ...]] = {}  # by inquiry
         self._orders: list[Order] = []
@@ -225,7 +225,7 @@ class RefTable:
 
     # -- facts of an owner -----------------------------------------------------------------------------------------
 
-    def lent(self, fork: Fork, child: WorkerKey) -> list[Order]:
+    def shared(self, fork: Fork, child: WorkerKey) -> list[Order]:
         """A value of this worker is being sent to `child` as a reference."""
         if child not in self._fenced:
             self.owned.setdefault(fork.rref_id, Owned(begun=True)).forks[fork.fork_id] = child
@@ -299,7 +299,7 @@ class RefTable:
         self._fail_values_from(worker)
         if self._holds_something(worker):
             self._inquire(worker, alive)
-        self._answer_fences()
+        self._answer_drains()
         return self._done()
 
     def tick(self) -> list[Order]:
@@ -317,7 +317,7 @@ class RefTable:
         inbox = self._inboxes.setdefault(batch.sender, Inbox())
         for message in inbox.take(batch.first, batch.messages):
             self._handle(batch.sender, message)
-        return [Answer(batch.sender, inbox.up_to), *self._done()]
+        return [Acknowledge(batch.sender, inbox.up_to), *self._done()]
 
     def left(self, worker: WorkerKey) -> list[Order]:
         """The shutdown of all is over, and `worker` has gone already: what it has not answered it needs no more."""
@@ -336,7 +336,7 @@ class RefTable:
 
     # -- streams ---------------------------------------------------------------------------------------------------
 
-    def _post(self, to: WorkerKey, message: Message) -> None:
+    def _post(self, to: WorkerKey, message: TableMessage) -> None:
         if to not in self._fenced:
             self._outboxes.setdefault(to, Outbox()).post(message)
             self._posted.add(to)
@@ -351,7 +351,7 @@ class RefTable:
         orders, self._orders = self._orders, []
         return orders
 
-    def _handle(self, sender: WorkerKey, message: Message) -> None:
+    def _handle(self, sender: WorkerKey, message: TableMessage) -> None:
         match message:
             case ForkRequest(rref_id, fork_id):
                 self._register(rref_id, fork_id, sender)
@@ -371,12 +371,12 @@ class RefTable:
                 for rref_id, fork_id in forks:
                     self._accepted(fork_id)
                     self._drop_fork(rref_id, fork_id)
-            case Fence(lost, lost_before):
+            case Drain(lost, lost_before):
                 self._fenced.update({lost, *lost_before} - {self.me})
                 self._asked.setdefault(lost, set()).add(sender)
-                self._answer_fences()
-            case Fenced(lost):
-                self._has_fenced(lost, sender)
+                self._answer_drains()
+            case Drained(lost):
+                self._has_drained(lost, sender)
 
     # -- forks that this worker holds ------------------------------------------------------------------------------
 
@@ -389,7 +389,7 @@ class RefTable:
         self._orders.append(Confirmed(fork_id))
         if held.parent is not None:
             self._post(held.parent, ChildAccepted(fork_id))
-        self._answer_fences()
+        self._answer_drains()
         self._settle(fork_id)
 
     def _accepted(self, fork_id: GlobalId) -> None:
@@ -506,10 +506,10 @@ class RefTable:
         self._inquiries[lost] = awaited
         self._told_with[lost] = untold = tuple(sorted(self._untold))
         for worker in sorted(awaited):
-            self._post(worker, Fence(lost, untold))
+            self._post(worker, Drain(lost, untold))
         self._end_inquiry(lost)
 
-    def _has_fenced(self, lost: WorkerKey, by: WorkerKey) -> None:
+    def _has_drained(self, lost: WorkerKey, by: WorkerKey) -> None:
         if lost in self._inquiries:
             self._inquiries[lost].discard(by)
             self._end_inquiry(lost)
@@ -526,13 +526,13 @@ class RefTable:
             for fork_id in [fork_id for fork_id, child in held.children.items() if child == lost]:
                 self._accepted(fork_id)
         for other in list(self._inquiries):
-            self._has_fenced(other, lost)
+            self._has_drained(other, lost)
 
-    def _answer_fences(self) -> None:
-        """Say Fenced when nothing that came from the fenced is unconfirmed any more."""
+    def _answer_drains(self) -> None:
+        """Say Drained when nothing that came from the fenced is unconfirmed any more."""
         if not self._asked or any(held.parent in self._fenced for held in self.held.values() if not held.confirmed):
             return
         for lost, askers in self._asked.items():
             for asker in sorted(askers):
-                self._post(asker, Fenced(lost))
+                self._post(asker, Drained(lost))
         self._asked.clear()

@@ -10,8 +10,8 @@ from ...base.errors import FanwiseError
 from ...links import Link, NeverSent, Reply
 
 
-class QueuedTell:
-    """Made by `Agent.tell`. `future`: done with what the other side's handler returns."""
+class QueuedRequest:
+    """Made by `Agent.request`. `future`: done with what the other side's handler returns."""
 
     due_s: float | None = None
     num_bytes = 0  # there is always room for it

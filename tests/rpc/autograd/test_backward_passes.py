@@ -1,8 +1,9 @@
 """Backward passes over simulated workers: each rule of the semantics by itself."""
 
 import threading
+import weakref
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 import torch
@@ -27,6 +28,28 @@ class Refuses(Function):
     @staticmethod
     def backward(_ctx: Any, *_grads: torch.Tensor) -> Any:  # Any: torch's own
         raise Refuses.error
+
+
+class Weighs(Function):
+    """Adds a weight; notes how many of the gradients that it gave to that are alive when it gives another."""
+
+    given: ClassVar[list["weakref.ref[torch.Tensor]"]]
+    alive: ClassVar[list[int]]
+
+    @staticmethod
+    def forward(_ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:  # Any: torch's own
+        return x + weight
+
+    @staticmethod
+    def backward(_ctx: Any, *grads: torch.Tensor) -> Any:  # Any: torch's own
+        given = grads[0].clone()
+        Weighs.alive.append(sum(each() is not None for each in Weighs.given))
+        Weighs.given.append(weakref.ref(given))
+        return None, given
+
+
+def weighed(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return cast(torch.Tensor, Weighs.apply(x, weight))  # type: ignore[no-untyped-call]  # torch's
 
 
 def refused(x: torch.Tensor) -> torch.Tensor:
@@ -106,6 +129,26 @@ def test_a_call_to_oneself_has_gradients(world: World, context: Context) -> None
     world[0].call(0, torch.mul, t, t)  # and one that is not used
     backward(world, context, result.sum())
     assert torch.equal(context.gradients()[t], torch.full((2, 2), 2.0))
+
+
+def test_of_many_micro_batches_a_weight_keeps_one_sum_and_not_all_gradients(world: World, context: Context) -> None:
+    Weighs.given, Weighs.alive = [], []
+    weight, micro_batches = ones(), [torch.full((2, 2), float(i)) for i in range(10)]
+    results = [world[0].call(1, torch.mul, weighed(each, weight), each) for each in micro_batches]
+    backward(world, context, torch.stack(results).sum())
+    assert torch.equal(context.gradients()[weight], torch.full((2, 2), 45.0))
+    assert len(Weighs.alive) == 10 and max(Weighs.alive) <= 2, Weighs.alive
+
+
+def test_what_a_hook_has_seen_is_not_added_to(world: World, context: Context) -> None:
+    leaf, seen, results = ones(), list[torch.Tensor](), []
+    for factor in (1.0, 2.0, 4.0):
+        part = leaf + 0  # its gradient goes on to the leaf in the same memory
+        watch(part, seen.append)
+        results.append(world[0].call(1, torch.mul, part, torch.full((2, 2), factor)))
+    backward(world, context, torch.stack(results).sum())
+    assert torch.equal(context.gradients()[leaf], torch.full((2, 2), 7.0))
+    assert sorted(float(each[0, 0]) for each in seen) == [1.0, 2.0, 4.0]
 
 
 def test_hooks_of_all_kinds_run_once_and_on_the_sum(world: World, context: Context) -> None:

@@ -59,6 +59,22 @@ class _Stop(BaseException):
     """Ends a call of the engine that has done what it was made for."""
 
 
+class _Kept:
+    """The sum of the gradients that have come for an output of a node."""
+
+    __slots__ = ("_is_ours", "grad", "number")
+
+    def __init__(self, number: int, grad: torch.Tensor) -> None:
+        self.number = number
+        self.grad = grad
+        self._is_ours = False  # the first one may lie in memory that others see
+
+    def add(self, grad: torch.Tensor) -> None:
+        with torch.no_grad():
+            self.grad = self.grad.add_(grad) if self._is_ours else self.grad + grad
+        self._is_ours = True
+
+
 class Graph:
     """What can be reached from the roots and from the sent messages, at the moment it is made.
 
@@ -78,7 +94,7 @@ class Graph:
         self._receives = {node: message for message, node in received.items()}
         self._children: dict[Node, list[Edge | None]] = {}
         # Gradients on their way to a node, by output.
-        self._kept: dict[Node, list[tuple[int, torch.Tensor]]] = {}
+        self._kept: dict[Node, list[_Kept]] = {}
         edges = [(cast(Node, root.grad_fn), root.output_nr) for root in roots]
         self._sent = sent
         self._class_of: dict[Node, int] = {}
@@ -137,7 +153,14 @@ class Graph:
         return children
 
     def _keep(self, node: Node, number: int, grad: torch.Tensor) -> None:
-        self._kept.setdefault(node, []).append((number, grad))
+        """Add to what is on its way there, in the order in which it comes, as the engine would: of a hundred
+        micro-batches a weight keeps one sum, and not a hundred gradients."""
+        kept = self._kept.setdefault(node, [])
+        for one in kept:
+            if one.number == number and _is_alike(one.grad, grad):
+                one.add(grad)
+                return
+        kept.append(_Kept(number, grad))
 
     # -- running ---------------------------------------------------------------------------------------------------
 
@@ -255,8 +278,8 @@ class Graph:
         ran.leaves.extend(taking.taken())
 
     def _take(self, nodes: Iterable[Node]) -> tuple[list[GradientEdge], list[torch.Tensor]]:
-        kept = [(node, *one) for node in nodes for one in self._kept.pop(node, ())]
-        return [GradientEdge(node, number) for node, number, _ in kept], [grad for _, _, grad in kept]
+        kept = [(node, one) for node in nodes for one in self._kept.pop(node, ())]
+        return [GradientEdge(node, one.number) for node, one in kept], [one.grad for _, one in kept]
 
 
 class _Taking:
@@ -343,6 +366,17 @@ def _variable(leaf: Node) -> torch.Tensor:
 
 def _shows(leaf: Node) -> bool:
     return bool(_variable(leaf)._post_accumulate_grad_hooks)
+
+
+def _is_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether the sum of the two is as the first: the engine knows best how to add others."""
+    return (
+        type(one) is type(other) is torch.Tensor
+        and one.layout is other.layout is torch.strided
+        and one.shape == other.shape
+        and one.dtype is other.dtype
+        and one.device == other.device
+    )
 
 
 def _where(grad: torch.Tensor) -> int:

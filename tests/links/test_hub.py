@@ -250,6 +250,27 @@ def test_watching_can_be_paused_and_changed(hub: Hub, pipe: tuple[int, int]) -> 
     assert log == ["writable"]
 
 
+def test_a_look_finds_what_a_turn_has_to_do_and_leaves_it_to_that(hub: Hub, pipe: tuple[int, int]) -> None:
+    log = Log()
+    hub.watch(pipe[0], lambda _: log.append(os.read(pipe[0], 9).decode()))
+    assert not hub.look(0.0)
+    os.write(pipe[1], b"bytes")
+    assert hub.look(10.0) and hub.look(0.0) and log == []
+    hub.turn()
+    assert log == ["bytes"] and not hub.look(0.0)
+    hub.call_soon(log.says("by another thread"))
+    assert hub.look(10.0)
+    hub.turn()
+
+    def hand_in() -> None:  # on the thread that drives nobody has to be woken, and so the poll shows nothing
+        hub.call_soon(log.says("by this one"))
+
+    hub.call_soon(hand_in)
+    hub.turn()
+    assert hub.look(10.0)
+    hub.forget(pipe[0])
+
+
 def test_an_alarm_rings_at_the_earliest_time_and_uses_one_timer(hub: Hub, clock: VirtualClock) -> None:
     log = Log()
     alarm = Alarm(hub, log.says("ring"))

@@ -18,6 +18,7 @@ import logging
 import os
 import select
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -151,6 +152,17 @@ class Hub:
             self._turn(timeout_s)
         finally:
             self._loop_thread_id = outer
+
+    def look(self, for_s: float) -> bool:
+        """Stay awake until a turn has something to do, for so long at most. Whether it has. By the thread that drives.
+
+        Gives way to every thread that could run. To be woken takes longer than most short calls do.
+        """
+        poll, give_way, now_s = self._poll.poll, os.sched_yield, time.perf_counter
+        until_s = now_s() + for_s
+        while not (seen := bool(self._soon or poll(0))) and now_s() < until_s:
+            give_way()
+        return seen
 
     def _turn(self, timeout_s: float | None) -> None:
         fresh = self._fresh

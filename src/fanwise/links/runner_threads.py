@@ -13,7 +13,9 @@ thread drives at once, and its place is free until the wait is over. Then the jo
 place is still free: it may hold a lock that the one in its place waits for. Until enough have ended, none begins.
 Jobs of one kind that wait for each other without saying so stop when all places are taken; nothing here can know.
 
-While nothing comes the watch sleeps; nobody spins. Knows no link and no call: a job is something to be called.
+Who has run a job looks for the next one for a moment before it sleeps, as long as that pays (`spinning`): a caller that
+makes one call after another so wakes nobody. While nothing comes all sleep. Knows no link and no call: a job is
+something to be called.
 """
 
 import logging
@@ -23,9 +25,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 from threading import get_ident
+from typing import Protocol
 
 from ..base.errors import ClosedError
 from .hub import Hub
+from .transports.spinning import SPIN_S, Spinning
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +42,13 @@ _IDLE_SPARES_MAX = 4
 _FAILED = "a job of %s failed; nobody else will hear of it"
 
 Job = Callable[[], None]
+
+
+class Looks(Protocol):
+    """Decides whether to look for more before sleeping; see `spinning`."""
+
+    def is_due(self) -> bool: ...
+    def ended(self, *, seen: bool) -> None: ...
 
 
 class _Kind:
@@ -62,9 +73,10 @@ class RunnerThreads:
         hub: to be driven; not started.
         name: of the threads.
         limit: calls that run at a time, not counting those that wait; and as many answers.
+        looks: whether who has run a job looks for the next one; None: as long as it pays.
     """
 
-    def __init__(self, hub: Hub, *, name: str = "driver", limit: int = 16) -> None:
+    def __init__(self, hub: Hub, *, name: str = "driver", limit: int = 16, looks: Looks | None = None) -> None:
         self._hub = hub
         self._name = name
         self.limit = limit
@@ -74,6 +86,7 @@ class RunnerThreads:
         self._driver = 0  # the thread that drives; 0: one is just taking over
         self._busy = False  # the driver is in a job
         self._begun = 0
+        self._looks = looks or Spinning()
         self._spares: list[_Spare] = []
         self._watch_sleeps = True
         self._closing = False  # calls are dropped; what answers runs to the end
@@ -231,11 +244,15 @@ class RunnerThreads:
 
     def _drive(self, me: int) -> None:
         """Until another thread drives, or all is over."""
-        hub, answers, calls = self._hub, self._answers, self._calls
+        hub, answers, calls, looks, looked_at = self._hub, self._answers, self._calls, self._looks, self._begun
         try:
             while not self._over:
                 try:
                     some = (answers.jobs or calls.jobs) and (answers.can_begin or calls.can_begin)
+                    if looked_at != self._begun and not some:  # it has run jobs since
+                        looked_at = self._begun
+                        if looks.is_due():
+                            looks.ended(seen=hub.look(SPIN_S))
                     hub.turn(0.0 if some else None)
                 except (SystemExit, KeyboardInterrupt):  # of a handler: it ends neither this thread nor the process
                     _log.exception("a callback of %s wanted to end the program; it goes on", self._name)

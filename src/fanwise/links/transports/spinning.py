@@ -1,10 +1,10 @@
-"""Whether a thread that waits for its answer spins, looking at the socket, before it sleeps. A quiet file.
+"""Whether a thread that is about to wait spins, looking at the socket, before it sleeps. A quiet file.
 
-To be woken on an idle core costs 20 to 30 us, as much as all else that a short call costs there. So who waits looks
-for the answer itself first, for SPIN_S at most, and gives way to every other thread that could run. When the answer
-has not come in that time, the next waits sleep at once: 1, then 3, 7, ... up to WAITS_SKIPPED_MAX of them. So calls
-that take long, or a machine that is full, pay for one spin in 255 waits, and a worker that waits for work, which is
-not the answer to a call, never spins.
+To be woken on an idle core costs 20 to 30 us, as much as all else that a short call costs there, and falling asleep and
+waking costs as much processor time as a spin. So who waits for an answer, and who has just served a call, looks for
+what comes itself first, for SPIN_S at most, and gives way to every other thread that could run. When nothing has
+come in that time, the next waits sleep at once: 1, then 3, 7, ... up to WAITS_SKIPPED_MAX of them. So calls that take
+long, or a machine that is full, pay for one spin in 255 waits, and a worker with nothing to do never spins.
 """
 
 SPIN_S = 100e-6
@@ -12,7 +12,7 @@ WAITS_SKIPPED_MAX = 255
 
 
 class Spinning:
-    """The history of the spins at one socket. Used by one thread at a time."""
+    """The history of the spins of one who waits. Used by one thread at a time."""
 
     __slots__ = ("_penalty", "_to_skip")
 
@@ -28,6 +28,6 @@ class Spinning:
         return True
 
     def ended(self, *, seen: bool) -> None:
-        """Whether the answer came while this thread looked."""
+        """Whether something came while this thread looked."""
         self._penalty = 0 if seen else min(2 * self._penalty + 1, WAITS_SKIPPED_MAX)
         self._to_skip = self._penalty

@@ -74,6 +74,8 @@ QUIET = [
     "pool/tree.py",
     "pool/deaths.py",
     "rpc/membership/failure_detector.py",
+    "rpc/actors/address.py",
+    "rpc/actors/turns.py",
     "rpc/allow_list/hints.py",
     "rpc/autograd/passes.py",
     "rpc/membership/members.py",

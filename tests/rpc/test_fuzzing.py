@@ -24,8 +24,9 @@ import fanwise.rpc as rpc
 from fanwise.links import frames
 from fanwise.links.security.handshake import NONCE_SIZE, DiallerHandshake
 from fanwise.rpc import agent
+from fanwise.rpc.actors.address import Address
 from fanwise.rpc.membership.members import Hello, Member, View
-from fanwise.rpc.messages.messages import compose, dumps
+from fanwise.rpc.messages.messages import addressed, compose, dumps
 from fanwise.rpc.messages.metadata import Metadata, pack
 from fanwise.rpc.references.orders import Batch, ChildAccepted, Drain, Fork, ForkRequest, GlobalId, Release, WorkerKey
 from fanwise.rpc.rendezvous.lock_files import host_key
@@ -121,7 +122,11 @@ def words(chance: random.Random, incarnation: int, *, with_pickles: bool, canary
     )
     extra = pack(metadata) if metadata != Metadata() else b""
     data = chance.choice(pickles(canary)) if with_pickles else b"N."
-    message = compose(extra, tensors, data, [memoryview(bytes(5000))] * chance.randrange(2), chance.choice(["f", None]))
+    what = chance.choice(["f", None])
+    message = compose(extra, tensors, data, [memoryview(bytes(5000))] * chance.randrange(2), what)
+    if what is not None and chance.random() < 0.3:
+        actor = GlobalId(0, incarnation, -chance.randrange(4))
+        message = addressed(message, Address(actor, chance.choice([0.0, 0.01, 60.0]), chance.choice([0, 0, 1, 3])))
     kinds = [frames.REQUEST, frames.NOTICE, frames.CALL, frames.REPLY]
     return [
         (chance.choice(kinds), chance.choice([*plain, *[(message, ())] * 6])) for _ in range(chance.randrange(1, 5))

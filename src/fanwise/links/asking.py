@@ -76,6 +76,9 @@ class Request:
         if call_id:
             self.link._send(frames.encode(frames.ERROR, call_id, packed))
 
+    def unanswered(self) -> None:
+        """Nobody will read its answer any more."""
+
 
 Handler = Callable[[Request], None]
 

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch.futures import Future
@@ -27,6 +27,8 @@ from ..links import Hub, Link, NeverSent, Request
 from ..links.asking import NotSent
 from ..links.flow_control.credit_calls import may_wait_for
 from ..links.runner_threads import RunnerThreads
+from .actors.address import Address
+from .actors.queues import Queues
 from .calling.call_future import CallFuture, failed, not_sent
 from .calling.queued_call import QueuedCall
 from .calling.queued_request import QueuedRequest
@@ -41,7 +43,7 @@ from .membership.group import Group
 from .membership.members import Member
 from .membership.worker_events import WorkerEvents
 from .messages import pickling
-from .messages.messages import Message
+from .messages.messages import Message, addressed
 from .messages.metadata import Created
 from .messages.serializer import Serializer
 from .options import TensorPipeRpcBackendOptions
@@ -52,6 +54,33 @@ if TYPE_CHECKING:
     from .references.references import References
 
 _log = logging.getLogger("fanwise.rpc")
+
+
+class Actors(Protocol):
+    """Makes objects that others call in turns, and calls them. `actors.calls` is it."""
+
+    def make(
+        self,
+        to: WorkerInfo,
+        kind: type,
+        args: Sequence[object],
+        kwargs: dict[str, object],
+        *,
+        timeout_s: float,
+        concurrency: int,
+    ) -> Any: ...  # Any: a reference
+
+    def call(
+        self,
+        rref: Any,  # Any: a reference
+        api: Any,  # Any: how a proxy calls
+        name: str,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        *,
+        timeout_s: float,
+    ) -> Any: ...  # Any: the user's
+
 
 Handler = Callable[..., Any]  # Any: what is answered; a Future: answered when that is done
 
@@ -81,6 +110,9 @@ class Agent:
         self.references: References
         self._faults = options.faults
         self.server = Server(self.serializer, runners, faults=options.faults, later=self._later)
+        self.queues = Queues(hub, runners)
+        self.server.take_turn = self.queues.take
+        self.actors: Actors
         self._switches = ShorterSwitches()
         self._switches.begin()
         self._gone: dict[str | int, WorkerInfo] = {}
@@ -234,28 +266,32 @@ class Agent:
         *,
         timeout_s: float,
         remote: Created | None = None,
+        address: Address | None = None,
     ) -> "Future[Any]":  # Any: what the function returns
         """Run `function` on `to`; the future is done with what it returns. `timeout_s`: 0 is for ever, -1 the default.
 
-        `remote`: what the references send along when the value stays on `to`.
+        `remote`: what the references send along when the value stays on `to`. `address`: of a call for an actor.
         """
         try:
             limit_s = self._begin(timeout_s)
         except DeadlineExceeded as error:
             return _failed_future(error)
+        if address is not None:
+            address = address._replace(left_s=limit_s or 0.0)
         link = self.connections.ready(to.id)
         if link is None:  # first: what is serialized must leave, or be taken back
             try:
                 link = self.connections.at_once(to.id)
             except FanwiseError as error:
                 return _failed_future(failed(error, to, limit_s, closed=self.is_closed))
-        message = self._serialize_call(to, function, args, kwargs, remote, "async" if remote is None else "remote")
+        mode = "async" if remote is None else "remote"
+        message = self._serialize_call(to, function, args, kwargs, remote, mode, address)
         while (
             link is not None and (message.carries or message.loans) and not self.is_leaving(message, link)
         ):  # it has just ended: by another one, then
             self.serializer.take_back(message, to.id)
             link = self.connections.ready(to.id)
-            message = self._serialize_call(to, function, args, kwargs, remote, "async" if remote is None else "remote")
+            message = self._serialize_call(to, function, args, kwargs, remote, mode, address)
         if self._faults is not None and self._faults.drops_call(to.id, function, is_remote=remote is not None):
             return _failed_future(DeadlineExceeded(f"the call of {message!r} on {to.name} was lost, on purpose"))
         if link is None:
@@ -269,7 +305,7 @@ class Agent:
             self.serializer.take_back(message, to.id)
             if remote is not None and not self.references.stays(remote):
                 return _failed_future(not_sent(to))
-            message = self._serialize_call(to, function, args, kwargs, remote, "async" if remote is None else "remote")
+            message = self._serialize_call(to, function, args, kwargs, remote, mode, address)
             return self._queued(message, to, limit_s)
         except FanwiseError as error:
             self.serializer.take_back(message, to.id)
@@ -303,17 +339,20 @@ class Agent:
         kwargs: dict[str, object],
         *,
         timeout_s: float,
+        address: Address | None = None,
     ) -> Any:  # Any: what the function returns
         """As `call`, and wait. The calling thread reads its own answer."""
         if self._faults is not None:
-            return self.call(to, function, args, kwargs, timeout_s=timeout_s).wait()
+            return self.call(to, function, args, kwargs, timeout_s=timeout_s, address=address).wait()
         limit_s = self._begin(timeout_s)
+        if address is not None:
+            address = address._replace(left_s=limit_s or 0.0)
         while True:
             try:
                 link = self.connections.to(to.id, within_s=limit_s)  # first, as in `call`
             except FanwiseError as error:
                 raise failed(error, to, limit_s, closed=self.is_closed) from None
-            message = self._serialize_call(to, function, args, kwargs, None, "sync")
+            message = self._serialize_call(to, function, args, kwargs, None, "sync", address)
             if (message.carries or message.loans) and not self.is_leaving(message, link):
                 self.serializer.take_back(message, to.id)
                 continue
@@ -371,14 +410,18 @@ class Agent:
         kwargs: dict[str, object],
         remote: Created | None,
         mode: str,
+        address: Address | None,
     ) -> Message:
         """Close the message of a call. A profiler sees that one began, under torch's name for it."""
         name = getattr(function, "__qualname__", None) or repr(function)
+        call = function, tuple(args), kwargs
         try:
             if torch._C._autograd._profiler_enabled():
                 with torch.autograd.profiler.record_function(f"rpc_{mode}#{name}({self.info.name} -> {to.name})"):
-                    return self.serializer.serialize((function, tuple(args), kwargs), to.id, call=name, remote=remote)
-            return self.serializer.serialize((function, tuple(args), kwargs), to.id, call=name, remote=remote)
+                    message = self.serializer.serialize(call, to.id, call=name, remote=remote)
+            else:
+                message = self.serializer.serialize(call, to.id, call=name, remote=remote)
+            return message if address is None else addressed(message, address)
         except Exception as error:
             raise pickling.explained(error, function, args, kwargs, name, to) from error
 

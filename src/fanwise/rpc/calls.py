@@ -16,6 +16,7 @@ from torch.futures import Future
 
 from ..base.errors import WorkerLostError
 from . import agent as _agent
+from .actors.address import UNLIMITED
 from .calling import early_errors
 from .constants import UNSET_RPC_TIMEOUT
 from .references.rref import RRef
@@ -104,10 +105,15 @@ def rpc_async(
     except WorkerLostError as error:
         future = Future()
         future.set_exception(error)
+    collect(future)
+    return future
+
+
+def collect(future: "Future[Any]") -> None:  # Any: the user's
+    """A call's future: `wait_all` of this thread waits for it."""
     collected = getattr(thread_local_var, "future_list", None)
     if collected is not None:
         collected.append(future)
-    return future
 
 
 def remote(
@@ -116,17 +122,46 @@ def remote(
     args: Args = None,
     kwargs: Kwargs = None,
     timeout: float = UNSET_RPC_TIMEOUT,
+    *,
+    serial: bool = False,
+    concurrency: int | None = None,
 ) -> RRef[Any]:  # Any: what func returns
     """Run `func` on `to` and leave the value there; return a reference to it at once.
 
     The value lives as long as anybody holds a reference. If `func` raises, or `timeout` passes, the next use of the
     reference raises that.
 
+    Args:
+        serial: `func` is a class, and its object an actor: calls of its methods by `rref.rpc_sync()`, `rpc_async()` and
+            `remote()` run one at a time, those of one caller in their order. One that waits takes no thread there, and
+            does not run when its time is over before its turn.
+        concurrency: as `serial`, so many at a time.
+
     >>> remote("worker1", torch.add, args=(torch.ones(2), 1)).to_here()
     tensor([2., 2.])
     """
     agent, info = _checked(to, func, args, kwargs)
+    if serial or concurrency is not None:
+        turns = _turns(func, serial, concurrency)
+        call_args = dict(kwargs) if kwargs else {}
+        made: RRef[Any] = agent.actors.make(info, func, args or (), call_args, timeout_s=timeout, concurrency=turns)  # type: ignore[arg-type]  # a class
+        return made
     return agent.references.remote(info, func, args or (), dict(kwargs) if kwargs else {}, timeout_s=timeout)
+
+
+def _turns(func: object, serial: bool, concurrency: int | None) -> int:
+    """How many calls of an actor run at a time. Raises TypeError, ValueError."""
+    if not isinstance(func, type):
+        raise TypeError(f"an actor is an object of a class: serial= and concurrency= need one, got {func!r}.")
+    if concurrency is None:
+        return 1
+    if isinstance(concurrency, bool) or not isinstance(concurrency, int):
+        raise TypeError(f"concurrency must be an int, got {concurrency!r}.")
+    if not 1 <= concurrency < UNLIMITED:
+        raise ValueError(f"concurrency must be at least 1, got {concurrency}.")
+    if serial and concurrency != 1:
+        raise ValueError(f"serial=True is concurrency=1, and concurrency={concurrency} was given too: leave one out.")
+    return concurrency
 
 
 @contextlib.contextmanager

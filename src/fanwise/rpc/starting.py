@@ -19,6 +19,7 @@ from ..links import Hub
 from ..links.runner_threads import RunnerThreads
 from . import agent as _agent
 from . import autograd, backend_registry, constants
+from .actors.calls import Actors
 from .calling import early_errors, serving
 from .devices.device_maps import check_here, check_there
 from .membership.group import Group
@@ -126,6 +127,7 @@ def start(
     try:
         _listener, address = meeting.listen(hub, agent.connections.accept)
         References(agent)
+        agent.actors = Actors(agent)
         autograd.attach(agent)
         runners.start()
         group = Group.join(

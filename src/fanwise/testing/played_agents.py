@@ -79,7 +79,7 @@ class PlayedAgent:
         return done_with(self._all[to]._handlers[method](self.info, *pickle.loads(pickle.dumps(args))))
 
     def call(
-        self, to: WorkerInfo, function: Any, args: Any, kwargs: Any, *, timeout_s: float, remote: Any = None
+        self, to: WorkerInfo, function: Any, args: Any, kwargs: Any, *, timeout_s: float, remote: Any = None, **_: Any
     ) -> "Future[Any]":
         if to.id not in self._all:
             return failed_with(WorkerLostError(f"worker {to.id} is gone."))

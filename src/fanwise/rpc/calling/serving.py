@@ -22,14 +22,24 @@ from typing import Any
 import torch
 from torch.futures import Future
 
-from ...base.errors import ClosedError, FanwiseError, LinkLostError, NotSendableError, RemoteError, WorkerLostError
+from ...base.errors import (
+    ClosedError,
+    FanwiseError,
+    LinkLostError,
+    NotSendableError,
+    RemoteError,
+    WireError,
+    WorkerLostError,
+)
 from ...links import Link, Request
 from ...links.runner_threads import RunnerThreads
+from ..actors.address import Address
 from ..faults import Faults
-from ..messages.messages import Message
+from ..messages.messages import Message, made_by
 from ..messages.metadata import Context, Created
 from ..messages.pickling import is_of_future, too_deep
 from ..messages.serializer import Deserialized, Serializer
+from ..references.orders import GlobalId
 from ..worker_info import WorkerInfo
 
 _log = logging.getLogger("fanwise.rpc")
@@ -63,17 +73,38 @@ class Server:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._looping: threading.Thread | None = None
+        # Where a call for an actor waits for its turn: (its address, what answers it, the call made of that).
+        self.take_turn: Callable[[Address, Request, Callable[[Any], _Call]], None] = _no_actors  # Any: as a request
         self._coming: set[int] = set()  # calls that are here and have not begun
+        self._making: dict[GlobalId, int] = {}  # by the references that they make: those that wait at an actor
         self._waiting: list[tuple[set[int], Future[None]]] = []
 
     def serve(self, sender: WorkerInfo, request: Request) -> None:
         """A call came in. On a reading thread."""
+        address: Address | None = request.method.address  # type: ignore[attr-defined]  # Message
+        if address is not None:
+            self._serve_actor(sender, request, address)
+            return
         with self._lock:
             self.num_open += 1
             self.num_begun += 1
             ticket = self.num_begun
         self._coming.add(ticket)
         self._runners.call(_Call(self, sender, request, ticket))
+
+    def _serve_actor(self, sender: WorkerInfo, request: Request, address: Address) -> None:
+        """It may wait for long, so whoever asks for a value waits for it only if it is what makes that value."""
+        made = made_by(request.method)  # type: ignore[arg-type]  # Message
+        if address.concurrency and made != address.actor:
+            raise WireError("a call that makes an actor makes another value.")
+        with self._lock:
+            self.num_open += 1
+            self.num_begun += 1
+            ticket = self.num_begun
+        if made is not None:
+            self._making[made] = ticket
+            self._coming.add(ticket)
+        self.take_turn(address, request, lambda answering: _Call(self, sender, answering, ticket))
 
     def _run(self, call: "_Call", opened: Deserialized) -> None:
         """Run a call that was opened, when all that it needs is there."""
@@ -98,12 +129,17 @@ class Server:
         if self._waiting:
             self._tell_who_waits()
 
-    def earlier_have_begun(self) -> "Future[None] | None":
+    def earlier_have_begun(self, making: GlobalId | None = None) -> "Future[None] | None":
         """Done when all calls that are here by now have begun; None: they have.
 
         Calls that came one after another run on several threads, so one that uses what another makes may overtake it.
+        Of those that wait for actors the one that makes the value `making` counts, and no other.
         """
         earlier = set(self._coming)
+        if self._making:
+            with self._lock:
+                self._making = {made: ticket for made, ticket in self._making.items() if ticket in self._coming}
+                earlier -= {ticket for made, ticket in self._making.items() if made != making}
         if not earlier:
             return None
         future: Future[None] = Future()
@@ -146,6 +182,10 @@ class Server:
             self._loop.call_soon_threadsafe(self._loop.stop)
             if looping is not threading.current_thread():
                 looping.join(_CANCEL_S)
+
+
+def _no_actors(address: Address, request: Request, make: Callable[[Any], Any]) -> None:
+    raise LookupError("this server has no actors")
 
 
 _NOT_FOUND = (
@@ -206,6 +246,21 @@ class _Call:
     def _again(self) -> None:
         self._server._runners.call(self)
 
+    def drop(self, error: Exception) -> None:
+        """It is not run: what came with it is given back; the error is its answer. Not on a reading thread."""
+        server, message, link = self._server, self._request.method, self._request.link
+        server.has_begun(self._ticket)
+        server.ended()
+        try:
+            made = server._serializer.discard(message, link)  # type: ignore[arg-type]  # Message
+            if made is not None and server.keep is not None:
+                server.keep(self._sender, made, partial(_fail, error), link)
+        except FanwiseError:
+            pass  # the link was cut: what came by it is given back so
+        finally:
+            with contextlib.suppress(FanwiseError):
+                self._request.fail(error)
+
     def run(self, opened: Deserialized) -> None:
         """Run the function and answer, now or when its future is done."""
         function, args, kwargs = opened.value
@@ -248,12 +303,7 @@ class _Call:
 
     def _outcome(self, function: Callable[..., Any], value: Any) -> Any:  # Any: the user's
         if hasattr(function, "_wrapped_async_rpc_function"):
-            if not isinstance(value, torch._C.Future):
-                raise RuntimeError(
-                    "Functions decorated with @rpc.async_function must return a torch.futures.Future object, "
-                    f"but {getattr(function, '__qualname__', function)} returned {type(value).__name__}."
-                )
-            return Later(value)
+            return answer_later(function, value)
         if type(value) is CoroutineType:
             return Later(self._server.on_loop(value))
         return value
@@ -263,6 +313,7 @@ class _Call:
             value = future.value()
         except Exception as error:
             self.fail(error)
+            error.with_traceback(None)  # it lies in the future, maybe in others too, and would hold these frames
             return
         self._answer(value)
 
@@ -282,6 +333,7 @@ class _Call:
         try:
             if (message.carries or message.loans) and not server.is_leaving(message, self._request.link):
                 server._serializer.take_back(message, self._sender.id)  # nobody will read it
+                self._request.unanswered()
             else:
                 self._request.answer(message)
         except FanwiseError:
@@ -305,6 +357,11 @@ class _Call:
 
 # Somebody else has ended: where that was noticed tells nothing.
 _ENDINGS = (WorkerLostError, LinkLostError, ClosedError, KeyboardInterrupt)
+
+
+def _fail(error: Exception) -> None:
+    """In the place of a function that is not run."""
+    raise error
 
 
 def _about_result(error: BaseException, value: object, name: str) -> BaseException:
@@ -392,6 +449,16 @@ def _instead_of(error: BaseException, broken: BaseException) -> RemoteError:
         f"the function raised {type(error).__name__}, which could not be sent: its text or its pickling raised "
         f"{type(broken).__name__}.\n{_traceback(error)}"
     )
+
+
+def answer_later(function: Callable[..., Any], value: object) -> "Later":  # Any: the user's
+    """What an `async_execution` function returned. RuntimeError when that is no future."""
+    if not isinstance(value, torch._C.Future):
+        raise RuntimeError(
+            "Functions decorated with @rpc.async_function must return a torch.futures.Future object, "
+            f"but {getattr(function, '__qualname__', function)} returned {type(value).__name__}."
+        )
+    return Later(value)
 
 
 class Later:

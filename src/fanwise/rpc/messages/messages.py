@@ -4,6 +4,7 @@
     message   1 a call or 2 an answer, counts, extra, table of tensors, rows, pickle; big tensors and arrays beside
               3 a call or 4 an answer, pickle; buffers of arrays beside: one without tensors, extra and rows
               5 a call or 6 an answer with loans: how many, their numbers, then as 1 and 2
+              7 a call for an actor: its address, then as 1, 3 or 5
                                                                     the user's; opened outside the reading thread
 
     compose: (metadata, tensors, pickle, buffers) --> Message --link--> Message --> parse
@@ -27,8 +28,10 @@ import torch
 from ...base.errors import FanwiseError, WireError
 from ...links import Link
 from ...tensor import from_wire, to_wire
+from ..actors.address import ADDRESS_BYTES, Address, pack_address, unpack_address
 from ..allow_list.allowing import Allowed
 from ..references.orders import GlobalId
+from .metadata import created_in
 from .packing import PACKED_FROM, pack, size_of_rows, unpack
 from .records import book_keeping
 
@@ -39,8 +42,8 @@ Buffer = bytes | bytearray | memoryview
 Lend = Callable[[torch.Tensor], bytes | None]
 Borrow = Callable[[int, memoryview], torch.Tensor]
 
-_PLAIN, _CALL, _ANSWER, _BARE_CALL, _BARE_ANSWER, _LENT_CALL, _LENT_ANSWER = range(7)
-_KINDS = [bytes([kind]) for kind in range(7)]
+_PLAIN, _CALL, _ANSWER, _BARE_CALL, _BARE_ANSWER, _LENT_CALL, _LENT_ANSWER, _TO_ACTOR = range(8)
+_KINDS = [bytes([kind]) for kind in range(8)]
 _CALLS, _ANSWERS = (_BARE_CALL, _CALL), (_BARE_ANSWER, _ANSWER)
 _BARE = (_BARE_CALL, _BARE_ANSWER)
 # The first byte of a call and of an answer that has nothing but its pickle after it.
@@ -58,7 +61,7 @@ class Message(NamedTuple):
     """A call or an answer, closed: bytes, and what lies beside them. `name` is for messages to people.
 
     `loans`: what was lent to make it. `carries`: the references that go with it, and their forks. `claim`: what came of
-    the loans here; the one who opens it closes that.
+    the loans here; the one who opens it closes that. `address`: of a call for an actor.
     """
 
     head: Buffer
@@ -67,6 +70,7 @@ class Message(NamedTuple):
     loans: tuple[int, ...] = ()
     carries: tuple[tuple[GlobalId, GlobalId], ...] = ()
     claim: "Claim | None" = None
+    address: Address | None = None
 
     def __repr__(self) -> str:
         return self.name
@@ -116,7 +120,24 @@ def loads(
         return Message(head, buffers, "an answer", claim=_claim(head, arrived))
     if kind == _PLAIN:
         return book_keeping.loads(memoryview(head)[1:], buffers)
+    if kind == _TO_ACTOR:
+        return _to_actor(memoryview(head)[1:], buffers, arrived)
     raise WireError(f"a message of kind {kind}; both sides must run the same version.")
+
+
+def _to_actor(
+    view: memoryview, buffers: Sequence[memoryview], arrived: "Callable[[tuple[int, ...]], Claim] | None"
+) -> tuple[Message, tuple[()]]:
+    address, head = unpack_address(view), view[ADDRESS_BYTES:]
+    if not head or (head[0] not in _CALLS and head[0] != _LENT_CALL):
+        raise WireError("a message for an actor is no call.")
+    claim = _claim(head, arrived) if head[0] == _LENT_CALL else None
+    return Message(head, buffers, "a call", claim=claim, address=address), ()
+
+
+def addressed(message: Message, address: Address) -> Message:
+    """A call that was closed here, for an actor."""
+    return message._replace(head=b"".join((_KINDS[_TO_ACTOR], pack_address(address), message.head)), address=address)
 
 
 def late(head: Buffer, buffers: Sequence[memoryview], arrived: "Callable[[tuple[int, ...]], Claim]") -> None:
@@ -183,14 +204,25 @@ def is_answer(message: Message) -> bool:
 
 
 def metadata_of(message: Message) -> Buffer:
-    """What goes along with a message that was composed here."""
+    """What goes along with a message that was message here."""
     view = memoryview(message.head)
+    if view[0] == _TO_ACTOR:
+        view = view[1 + ADDRESS_BYTES :]
     if view[0] in _BARE:
         return b""
     at = _loans_of(view)[1]
     _num_tensors, extra_size, *_ = _COUNTS.unpack_from(view, at)
     at += _COUNTS.size
     return view[at : at + extra_size]
+
+
+def made_by(message: Message) -> GlobalId | None:
+    """The reference whose value a call that came here is to make. Raises `WireError` for what is cut short."""
+    try:
+        created = created_in(metadata_of(message))
+    except struct.error as error:
+        raise WireError(f"a call of {len(message.head)} bytes is cut short: {error}.") from error
+    return None if created is None else created[0]
 
 
 def parse(message: Message, borrow: Borrow | None = None) -> Parsed:

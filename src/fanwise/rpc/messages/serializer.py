@@ -181,6 +181,17 @@ class Serializer:
         if forks and self.references is not None:
             self.references.unsent(forks)
 
+    def discard(self, message: Message, link: Link | None) -> Created | None:
+        """A call that came over `link` is not opened: what came with it is given back. Not on a reading thread.
+
+        Returns what it was to make. Raises LinkLostError when the link was cut: then that does so.
+        """
+        _header, remote, forks, _places = unpack(metadata_of(message))
+        if forks and self.references is not None:
+            with self.references.opening(forks, link):
+                pass
+        return remote
+
     def entered(self, header: Context | None) -> AbstractContextManager[object]:
         """While the user's function of a message with this header runs."""
         return nullcontext() if header is None or self.autograd is None else self.autograd.entered(header)

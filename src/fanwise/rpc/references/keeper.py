@@ -97,6 +97,11 @@ class Keeper:
         me = self.table.me
         return GlobalId(me.id, me.incarnation, next(self._numbers))
 
+    def new_actor_id(self) -> GlobalId:
+        """As `new_id`, of a value whose methods are called in turns (`actors.address`)."""
+        id = self.new_id()
+        return id._replace(local_id=-1 - id.local_id)
+
     def let_go(self, user: UserState) -> None:
         """The program has no reference to this fork any more. By any thread, at any time."""
         self._ended.put(user)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from torch.futures import Future
 
 from .. import agent as _agent
+from ..actors.address import is_actor
 from ..functions import async_execution
 
 if TYPE_CHECKING:
@@ -82,6 +83,9 @@ class RemoteMethod:
         self.__name__ = name
 
     def __call__(self, /, *args: object, **kwargs: object) -> Any:  # Any: what the method returns
+        if is_actor(self._rref._rref_id):
+            actors = _agent.current().actors
+            return actors.call(self._rref, self._api, self.__name__, args, kwargs, timeout_s=self._timeout)
         if self._api == "rpc_async":
             return self._call_later(args, kwargs)
         return self._call(self._rref._get_type(self._timeout), args, kwargs)

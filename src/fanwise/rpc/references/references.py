@@ -26,6 +26,7 @@ from torch.futures import Future
 from ...base.clocks import Clock
 from ...base.errors import ClosedError, DeadlineExceeded, LinkLostError, OwnerLostError, WorkerLostError
 from ...links import Link
+from ..actors.address import Address, is_actor
 from ..calling.outcomes import wait_for
 from ..calling.serving import Later
 from ..messages import pickling
@@ -33,7 +34,19 @@ from ..worker_info import WorkerInfo
 from .keeper import Keeper
 from .orders import Fork, GlobalId, Order, Refused, WorkerKey
 from .proxy import hand_on
-from .rref import NOT_IN_A_CALL, Creation, RRef, UserState, Value, afresh, error_of, gave_up, make, owner_lost
+from .rref import (
+    NOT_IN_A_CALL,
+    Creation,
+    RRef,
+    UserState,
+    Value,
+    afresh,
+    error_of,
+    gave_up,
+    make,
+    owner_lost,
+    result_of,
+)
 from .travel import Opening, Sealing, now
 
 if TYPE_CHECKING:
@@ -58,7 +71,7 @@ class References:
     def __init__(self, agent: "Agent", *, tick_s: float = _TICK_S, clock: Clock | None = None) -> None:
         self.agent = agent
         self._keeper = Keeper(agent, tick_s=tick_s, clock=clock)
-        self.new_id = self._keeper.new_id
+        self.new_id, self.new_actor_id = self._keeper.new_id, self._keeper.new_actor_id
         self.let_go = self._keeper.let_go
         agent.attach(self)
 
@@ -72,17 +85,23 @@ class References:
         kwargs: dict[str, object],
         *,
         timeout_s: float,
+        address: Address | None = None,
     ) -> RRef[Any]:  # Any: what the function returns
-        """Run `function` on `to` and keep the value there. Raises what sending a call raises."""
+        """Run `function` on `to` and keep the value there. Raises what sending a call raises.
+
+        `address`: the call is for an actor, or makes it.
+        """
+        rref_id = self.new_id() if address is None or not address.concurrency else address.actor
         if to.id == self._keeper.table.me.id:
-            return self._remote_here(to, function, args, kwargs, timeout_s)
-        fork = Fork(self.new_id(), self.new_id(), self._keeper.key_of(to.id), self._keeper.table.me)
+            return self._remote_here(to, function, args, kwargs, timeout_s, rref_id, address)
+        fork = Fork(rref_id, self.new_id(), self._keeper.key_of(to.id), self._keeper.table.me)
         user = UserState(fork)
         self._keeper.users[fork.fork_id] = user
         rref = make(self, fork.rref_id, None, user)
         self._keeper.do(self._keeper.table.created, fork.rref_id, fork.fork_id, fork.owner)
         try:
-            made = self.agent.call(to, function, args, kwargs, timeout_s=timeout_s, remote=(fork.rref_id, fork.fork_id))
+            ids = fork.rref_id, fork.fork_id
+            made = self.agent.call(to, function, args, kwargs, timeout_s=timeout_s, remote=ids, address=address)
         except BaseException:
             user.confirm()
             self._keeper.do(partial(self._keeper.table.not_sent, timed_out=False), fork.fork_id)
@@ -98,13 +117,15 @@ class References:
         args: Sequence[object],
         kwargs: dict[str, object],
         timeout_s: float,
+        rref_id: GlobalId,
+        address: Address | None,
     ) -> RRef[Any]:  # Any: what the function returns
-        rref_id = self.new_id()
         value = self._keeper.values[rref_id] = Value()
         rref = make(self, rref_id, value, None)
         self._keeper.do(self._keeper.table.begun, rref_id, rref_id, self._keeper.table.me)
         try:
-            made = self.agent.call(to, function, args, kwargs, timeout_s=timeout_s, remote=(rref_id, rref_id))
+            ids = rref_id, rref_id
+            made = self.agent.call(to, function, args, kwargs, timeout_s=timeout_s, remote=ids, address=address)
         except BaseException:
             self._keeper.do(self._keeper.table.value_ready, rref_id, rref_id)
             raise
@@ -296,6 +317,8 @@ class References:
             self._check_not_cut(link)
             value = self._keeper.values.setdefault(rref_id, Value())
             orders = self._keeper.told(self._keeper.table.begun, rref_id, fork_id, rref_id.creator)
+        if is_actor(rref_id):
+            self.agent.queues.is_kept(rref_id, value)
         self._keeper.carry_out(orders)
         return value
 
@@ -314,7 +337,7 @@ class References:
         value = self._value_now(rref_id)
         if value is not None:
             return value
-        earlier = self.agent.server.earlier_have_begun()
+        earlier = self.agent.server.earlier_have_begun(rref_id)
         later: Future[Any] = Future()
         if earlier is None:
             value = self._value_now(rref_id)  # it may have begun just now
@@ -331,6 +354,14 @@ class References:
 
         earlier.add_done_callback(look_again)
         return later
+
+    def value_here(self, rref_id: GlobalId) -> Any:  # Any: the user's
+        """As `value_of`, and wait for it."""
+        value = self.value_of(rref_id)
+        if not value.done():
+            with self.agent.waiting():
+                wait_for(value)
+        return result_of(value)
 
     def _value_now(self, rref_id: GlobalId) -> "Future[Any] | None":  # Any: the user's
         self._keeper.table  # noqa: B018

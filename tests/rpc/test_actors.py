@@ -1,0 +1,419 @@
+"""Actors between real workers: calls in turns, in the order of each caller, whatever the methods are."""
+
+import asyncio
+import gc
+import operator
+import re
+import threading
+from typing import Any
+
+import pytest
+import torch
+from torch.futures import Future
+
+import fanwise.rpc as rpc
+from fanwise.base.errors import DeadlineExceeded, OwnerLostError, WireError, WorkerLostError
+from fanwise.rpc import agent as agents
+from fanwise.rpc.functions import async_execution
+from fanwise.testing import within
+from fanwise.testing.rpc_workers import LIMIT_S, Worker, Workers, all_do, leave
+
+# Any throughout: what users' functions take and return.
+
+CALLERS, CALLS = 8, 125
+
+
+class Log:
+    """Writes down what was called, and how much of it at a time."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+        self.now = self.most = 0
+        self.lock = threading.Lock()
+        self.gate = threading.Event()
+        self.promised: Future[Any] = Future()
+
+    def _begin(self, what: Any) -> None:
+        with self.lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+        self.seen.append(what)
+
+    def _end(self) -> None:
+        with self.lock:
+            self.now -= 1
+
+    def add(self, what: Any) -> int:
+        self._begin(what)
+        self._end()
+        return len(self.seen)
+
+    def wait(self, what: Any) -> None:
+        self._begin(what)
+        with rpc.waiting():
+            assert self.gate.wait(LIMIT_S)
+        self._end()
+
+    async def sleep(self, what: Any) -> str:
+        self._begin(what)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        self._end()
+        return "slept"
+
+    @async_execution
+    def promise(self, what: Any) -> "Future[Any]":
+        self._begin(what)
+
+        def end(future: "Future[Any]") -> Any:
+            self._end()
+            return future.value()
+
+        return self.promised.then(end)
+
+    def fail(self) -> None:
+        raise ArithmeticError("on purpose")
+
+    def both(self) -> tuple[int, list[Any]]:
+        return self.most, self.seen
+
+    def call_itself(self, me: "rpc.RRef[Log]", how: str) -> Any:
+        if how == "rpc_async":
+            me.rpc_async().add("itself, later")
+            return None
+        return me.rpc_sync().add("itself")
+
+    async def call_itself_in_a_coroutine(self, me: "rpc.RRef[Log]") -> None:
+        me.rpc_sync().add("itself")
+
+    def other(self, me: "rpc.RRef[Log]") -> "rpc.RRef[Log]":
+        return me
+
+
+LOGS: list[Any] = []
+
+
+def make(to: str, **kwargs: Any) -> None:
+    LOGS.append(rpc.remote(to, Log, **kwargs))
+
+
+def hand_to(to: str) -> None:
+    rpc.rpc_sync(to, take, (LOGS[0],))
+
+
+def take(rref: Any) -> None:
+    LOGS.append(rref)
+
+
+def call(name: str, *args: object, **kwargs: Any) -> Any:
+    return getattr(LOGS[0].rpc_sync(**kwargs), name)(*args)
+
+
+def begin(name: str, *args: object, **kwargs: Any) -> None:
+    CALLS_BEGUN.append(getattr(LOGS[0].rpc_async(**kwargs), name)(*args))
+
+
+CALLS_BEGUN: list[Any] = []
+
+
+def outcomes() -> list[str]:
+    """What the calls that were begun came to."""
+    found = []
+    for future in CALLS_BEGUN:
+        try:
+            found.append(str(future.wait()))
+        except Exception as error:
+            found.append(type(error).__name__)
+    return found
+
+
+def value_of(rref: Any, name: str) -> Any:
+    found = getattr(rref.local_value(), name)
+    return list(found) if name == "seen" else found
+
+
+def look(name: str) -> Any:
+    """At the actor, past its queue."""
+    return rpc.rpc_sync(LOGS[0].owner(), value_of, (LOGS[0], name))
+
+
+def open_gate(rref: Any) -> None:
+    rref.local_value().gate.set()
+
+
+def open_the_gate() -> None:
+    rpc.rpc_sync(LOGS[0].owner(), open_gate, (LOGS[0],))
+
+
+def forget() -> None:
+    LOGS.clear()
+    CALLS_BEGUN.clear()
+    gc.collect()
+
+
+def queues() -> tuple[int, int]:
+    """At the owner: how many actors it knows, and how many threads it has."""
+    gc.collect()
+    return len(agents.current().queues._queues), threading.active_count()
+
+
+def num_waiting() -> int:
+    return sum(queue.turns.num_waiting for queue in list(agents.current().queues._queues.values()))
+
+
+def num_came() -> int:
+    return agents.current().server.num_begun
+
+
+def call_from_threads(me: int) -> None:
+    """Half of the callers, each a thread that calls without waiting."""
+
+    def caller(number: int) -> None:
+        calls = [LOGS[0].rpc_async().add((number, i)) for i in range(CALLS)]
+        for each in calls:
+            each.wait()
+
+    threads = [threading.Thread(target=caller, args=(me + 2 * k,)) for k in range(CALLERS // 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def end(workers: list[Worker]) -> None:
+    all_do(workers, forget)
+    all_do(workers, leave)
+
+
+def test_a_thousand_calls_of_eight_callers_arrive_one_at_a_time_and_in_the_order_of_each(real_workers: Workers) -> None:
+    one, two, three = workers = real_workers.group(3)
+    one.do(make, "w2", serial=True)
+    one.do(hand_to, "w1")
+    one.begin(call_from_threads, 0)
+    two.begin(call_from_threads, 1)
+    one.result(), two.result()
+    most, seen = one.do(call, "both")
+    assert most == 1 and len(seen) == CALLERS * CALLS
+    for number in range(CALLERS):
+        assert [i for who, i in seen if who == number] == list(range(CALLS))
+    all_do(workers, forget)
+    within(LIMIT_S, lambda: three.do(queues)[0] == 0, "nothing is kept of an actor that is used no more")
+    all_do(workers, leave)
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_so_many_run_at_a_time_and_those_that_wait_take_no_thread_and_no_place(
+    real_workers: Workers, concurrency: int
+) -> None:
+    workers = one, two = real_workers.group(2, num_worker_threads=4)
+    one.do(make, "w1", concurrency=concurrency)
+    one.do(call, "add", "first")
+    before = two.do(queues)[1]
+    for i in range(40):
+        one.do(begin, "wait", i)
+    within(LIMIT_S, lambda: two.do(num_waiting) == 40 - concurrency, "all have come")
+    assert one.do(look, "now") == concurrency, "and other functions run"
+    assert two.do(queues)[1] <= before + concurrency + 2
+    one.do(open_the_gate)
+    assert one.do(outcomes) == ["None"] * 40
+    most, seen = one.do(call, "both")
+    assert (most, seen) == (concurrency, ["first", *range(40)])
+    end(workers)
+
+
+def test_a_turn_lasts_until_the_call_is_answered_whatever_its_function_is(real_workers: Workers) -> None:
+    workers = one, _two = real_workers.group(2)
+    one.do(make, "w1", serial=True)
+    for name in ("sleep", "promise", "add"):
+        one.do(begin, name, name)
+    one.do(begin, "fail")
+    one.do(begin, "nothing_of_that_name")
+    one.do(begin, "add", "last")
+    within(LIMIT_S, lambda: one.do(look, "seen") == ["sleep", "promise"], "it is the turn of the one that is promised")
+    one.do(keep_the_promise)
+    assert one.do(outcomes) == ["slept", "kept", "3", "ArithmeticError", "AttributeError", "4"]
+    assert one.do(call, "both") == (1, ["sleep", "promise", "add", "last"])
+    end(workers)
+
+
+def keep_the_promise() -> None:
+    rpc.rpc_sync(LOGS[0].owner(), set_promise, (LOGS[0],))
+
+
+def set_promise(rref: Any) -> None:
+    rref.local_value().promised.set_result("kept")
+
+
+def test_a_call_that_is_over_before_its_turn_does_not_run_and_gives_back_what_came_with_it(
+    real_workers: Workers,
+) -> None:
+    workers = one, two = real_workers.group(2)
+    one.do(make, "w1", serial=True)
+    assert one.do(look, "now") == 0, "it is made"
+    before = two.do(num_came)
+    one.do(begin, "wait", "first", timeout=0)
+    one.do(begin, "add", "late", timeout=0.2)
+    one.do(begin_with_references, 0.2)
+    one.do(begin, "add", "last", timeout=0)
+    within(LIMIT_S, lambda: two.do(num_came) == before + 5, "all have come")
+    within(LIMIT_S, lambda: two.do(num_waiting) == 1, "those whose time is over have left")
+    one.do(open_the_gate)
+    assert one.do(outcomes)[1:] == ["DeadlineExceeded", "DeadlineExceeded", "2"]
+    with pytest.raises(DeadlineExceeded, match=r"did not run|timed out"):
+        one.do(kept_reference)
+    assert one.do(look, "seen") == ["first", "last"]
+    end(workers)
+
+
+MADE: list[Any] = []
+
+
+def begin_with_references(timeout: float) -> None:
+    CALLS_BEGUN.append(LOGS[0].rpc_async(timeout=timeout).add(rpc.RRef("mine")))
+    MADE.append(LOGS[0].remote(timeout=timeout).add("never"))
+
+
+def kept_reference() -> Any:
+    return MADE.pop().to_here()
+
+
+def test_an_actor_that_waits_for_itself_is_told_so_and_one_that_does_not_wait_is_called(
+    real_workers: Workers,
+) -> None:
+    workers = one, _two = real_workers.group(2)
+    one.do(make, "w1", serial=True)
+    with pytest.raises(RuntimeError, match="'add' was called with rpc_sync by a method of the same actor") as raised:
+        one.do(call_with_itself, "call_itself", "rpc_sync")
+    assert "right:  self.add(...)" in str(raised.value)
+    with pytest.raises(RuntimeError, match="by a method of the same actor"):
+        one.do(call_with_itself, "call_itself_in_a_coroutine")
+    one.do(call_with_itself, "call_itself", "rpc_async")
+    within(LIMIT_S, lambda: one.do(look, "seen") == ["itself, later"], "it called itself")
+    one.do(forget)
+    one.do(make, "w1", concurrency=2)
+    assert one.do(call_with_itself, "call_itself", "rpc_sync") == 1
+    end(workers)
+
+
+def call_with_itself(name: str, *args: object) -> Any:
+    return getattr(LOGS[0].rpc_sync(), name)(LOGS[0], *args)
+
+
+def test_methods_are_called_in_turn_through_every_way_to_call_them(real_workers: Workers) -> None:
+    workers = one, two = real_workers.group(2)
+    one.do(make, "w1", serial=True)
+    assert one.do(in_every_way) == [1, 2, 3, 4]
+    two.do(make, "w1", serial=True)
+    assert two.do(in_every_way) == [1, 2, 3, 4], "on its own worker too"
+    assert one.do(give_it_back), "a method may return a reference"
+    end(workers)
+
+
+def in_every_way() -> list[Any]:
+    log = LOGS[-1]
+    made = log.remote().add(3)
+    proxy = log.rpc_sync()
+    return [
+        log.rpc_sync().add(1) - 1,
+        log.rpc_async().add(torch.ones(3)).wait() - 1,
+        made.to_here() + 2,
+        rpc.rpc_sync(log.owner(), proxy.add, args=(4,)),
+    ]
+
+
+def give_it_back() -> bool:
+    again = LOGS[0].rpc_sync().other(LOGS[0])
+    return bool(again.rpc_sync().add("again") == 5)
+
+
+class Unmade:
+    def __init__(self) -> None:
+        raise LookupError("cannot be made")
+
+    def step(self) -> None: ...
+
+
+def test_of_an_actor_that_could_not_be_made_each_call_says_why(real_workers: Workers) -> None:
+    workers = one, two = real_workers.group(2)
+    for how in ("rpc_sync", "rpc_async", "remote"):
+        with pytest.raises(LookupError, match="cannot be made"):
+            one.do(call_unmade, how)
+    one.do(forget)  # the error, too, that it has kept
+    within(LIMIT_S, lambda: two.do(queues)[0] == 0, "nothing of it is left")
+    end(workers)
+
+
+def call_unmade(how: str) -> Any:
+    actor = rpc.remote("w1", Unmade, serial=True)
+    found = getattr(actor, how)().step()
+    return found.wait() if how == "rpc_async" else found.to_here() if how == "remote" else found
+
+
+def test_what_is_no_actor_is_refused(real_workers: Workers) -> None:
+    one, *_ = workers = real_workers.group(1)
+    for kwargs, error, text in (
+        ({"func": operator.add, "serial": True}, TypeError, "an actor is an object of a class"),
+        ({"func": Log, "concurrency": 0}, ValueError, "concurrency must be at least 1, got 0"),
+        ({"func": Log, "concurrency": True}, TypeError, "concurrency must be an int, got True"),
+        ({"func": Log, "serial": True, "concurrency": 2}, ValueError, "leave one out"),
+    ):
+        with pytest.raises(error, match=re.escape(text)):
+            one.do(rpc.remote, "w0", **kwargs)
+    end(workers)
+
+
+def test_with_an_allow_list_the_class_and_its_methods_must_be_allowed(real_workers: Workers) -> None:
+    open_one = real_workers.begin(0, 3)
+    strict, closed = real_workers.begin(1, 3, allow=[Log, value_of]), real_workers.begin(2, 3, allow=[value_of])
+    workers = [open_one, strict, closed]
+    for worker in workers:
+        worker.result()
+    open_one.do(make, "w1", serial=True)
+    assert open_one.do(call, "add", 1) == 1
+    with pytest.raises(WireError, match=r"_begin is not on the allow-list"):
+        open_one.do(call, "_begin", 1)
+    open_one.do(forget)
+    open_one.do(make, "w2", serial=True)
+    with pytest.raises(WireError, match=r"Log is not on the allow-list"):
+        open_one.do(call, "add", 1)
+    end(workers)
+
+
+def test_calls_of_a_caller_that_is_killed_before_their_turn_do_not_run_and_others_go_on(
+    real_workers: Workers,
+) -> None:
+    one, two, three = real_workers.group(3)
+    one.do(make, "w2", serial=True)
+    one.do(hand_to, "w1")
+    one.do(begin, "wait", "first")
+    within(LIMIT_S, lambda: one.do(look, "seen") == ["first"], "it is the turn of the first")
+    for i in range(20):
+        two.do(begin, "add", i)
+    one.do(begin, "add", "last")
+    within(LIMIT_S, lambda: three.do(num_waiting) == 21, "all have come")
+    two.kill()
+    within(LIMIT_S, lambda: len(three.do(workers_there)) == 2, "its death is known")
+    one.do(open_the_gate)
+    assert one.do(outcomes) == ["None", "2"]
+    assert one.do(call, "both") == (1, ["first", "last"])
+    end([one, three])
+
+
+def workers_there() -> list[str]:
+    return [worker.name for worker in agents.current().workers()]
+
+
+def test_who_waits_for_an_actor_whose_worker_is_killed_is_told_and_so_is_who_calls_it_later(
+    real_workers: Workers,
+) -> None:
+    one, two = real_workers.group(2)
+    one.do(make, "w1", serial=True)
+    one.do(begin, "wait", "first")
+    one.do(begin, "add", "second")
+    within(LIMIT_S, lambda: two.do(num_waiting) == 1, "both have come")
+    two.kill()
+    assert one.do(outcomes) == ["WorkerLostError"] * 2
+    with pytest.raises((OwnerLostError, WorkerLostError)):
+        one.do(call, "add", 1)
+    one.do(forget)
+    one.do(rpc.shutdown, graceful=False)

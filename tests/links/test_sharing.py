@@ -412,7 +412,7 @@ def test_what_is_no_memory_is_refused(liar: Liar, tmp_path: Path) -> None:
         (frames.SEGMENT, announced(1, MIB), "no descriptor came with it"),
         (frames.SEGMENT, b"short", "has 5 bytes, expected 16"),
         (frames.DROPPED, struct.pack("<Q", 5), "5 was dropped that is not known"),
-        (frames.RETURN, struct.pack("<Q", 5), "a return of 8 bytes came, for what was never lent"),
+        (frames.RETURN, struct.pack("<Q", 5), "a return of 8 bytes came, for what was never shared"),
         (frames.INVITE, b"", "nothing was offered"),
     ],
 )

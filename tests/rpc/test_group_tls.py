@@ -18,7 +18,8 @@ from fanwise.rpc.membership.group import Group
 from fanwise.rpc.membership.members import Member
 from fanwise.rpc.messages.messages import dumps, loads
 from fanwise.rpc.rendezvous.addresses import Rendezvous, parse
-from fanwise.rpc.rendezvous.entrance import LocalMeeting, meeting_at
+from fanwise.rpc.rendezvous.choosing import meeting_at
+from fanwise.rpc.rendezvous.entrance import LocalMeeting
 from fanwise.rpc.rendezvous.entrance_tls import TlsMeeting
 from fanwise.testing import within
 

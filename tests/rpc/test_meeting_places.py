@@ -12,7 +12,7 @@ from fanwise import rpc
 from fanwise.base.errors import DeadlineExceeded, SecretError
 from fanwise.links.shared_secret import new_secret
 from fanwise.rpc.rendezvous.addresses import Place, parse
-from fanwise.rpc.rendezvous.entrance import meeting_at
+from fanwise.rpc.rendezvous.choosing import meeting_at
 from fanwise.testing import within
 from fanwise.testing.networks import PlayedHost
 from fanwise.testing.rpc_workers import LIMIT_S, Worker, Workers, leave, names

@@ -248,10 +248,7 @@ def test_strides_of_a_huge_gap_take_no_memory() -> None:
 
 
 def serializer(**maps: dict[torch.device, torch.device]) -> Serializer:
-    made = Serializer()
-    made.name_of = lambda id: f"w{id}"
-    made.devices = DeviceMaps(maps, ())
-    return made
+    return Serializer(name_of=lambda id: f"w{id}", devices=DeviceMaps(maps, ()))
 
 
 def carried(message: Message, by: Serializer, sender: int) -> Any:  # Any: what was message

@@ -199,7 +199,7 @@ ATTACKS = {
     "a target is not called by a pickle": (
         named("fanwise.rpc.references.proxy", "_invoke") + A_COUNTER + text("add") + pickle.TUPLE2 + pickle.REDUCE
     ),
-    "settings": named("fanwise.rpc.agent", "set_current") + b"N" + pickle.TUPLE1 + pickle.REDUCE,
+    "settings": named("fanwise.rpc.current", "set_current") + b"N" + pickle.TUPLE1 + pickle.REDUCE,
     # attributes
     "getattr of a class": GETATTR + COUNTER + text("__subclasses__") + pickle.TUPLE2 + pickle.REDUCE,
     "getattr of an instance": GETATTR + A_COUNTER + text("__class__") + pickle.TUPLE2 + pickle.REDUCE,

@@ -28,7 +28,7 @@ from fanwise.rpc.membership import coordinator_server
 from fanwise.rpc.membership import group as groups
 from fanwise.rpc.optim import DistributedOptimizer
 from fanwise.rpc.rendezvous.addresses import parse
-from fanwise.rpc.rendezvous.entrance import meeting_at
+from fanwise.rpc.rendezvous.choosing import meeting_at
 from fanwise.testing import within
 from fanwise.testing.networks import PlayedHost
 from fanwise.testing.rpc_workers import Worker, Workers, all_do

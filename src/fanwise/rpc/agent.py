@@ -12,21 +12,21 @@ Knows no reference and no gradient: those register what they handle (`on`), and 
 
 import logging
 import math
-import os
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch.futures import Future
 
-from ..base.errors import ClosedError, DeadlineExceeded, FanwiseError, NotSendableError, WindowFullError
+from ..base.errors import DeadlineExceeded, FanwiseError, NotSendableError, WindowFullError
 from ..links import Hub, Link, NeverSent, Request
 from ..links.asking import NotSent
+from ..links.codec import load_error
 from ..links.flow_control.credit_calls import may_wait_for
 from ..links.runner_threads import RunnerThreads
+from . import current as process
 from .actors.address import Address
 from .actors.queues import Queues
 from .calling.call_future import CallFuture, failed, not_sent
@@ -47,11 +47,9 @@ from .messages.messages import Message, addressed
 from .messages.metadata import Created
 from .messages.serializer import Serializer
 from .options import TensorPipeRpcBackendOptions
+from .references.references import References
 from .waiting import on_hub
 from .worker_info import WorkerInfo
-
-if TYPE_CHECKING:
-    from .references.references import References
 
 _log = logging.getLogger("fanwise.rpc")
 
@@ -93,41 +91,58 @@ class Agent:
     ) -> None:
         self.info = info
         self.incarnation = 0
-        self._forks = _forks
         self.options = options
         self.timeout_s = options.rpc_timeout
         self.on_lost: list[Callable[[WorkerInfo, int], None]] = []
+        self.outside, self.answer = runners.outside, runners.answer
+        self.waiting, self.begin_waiting, self.end_waiting = runners.waiting, runners.begin_waiting, runners.end_waiting
+        self._num_forks = process.num_forks
         self._hub = hub
         self._runners = runners
+        self._faults = options.faults
         self._handlers: dict[str, Handler] = {}
-        self.connections = Connections(info, hub, handle=self._handle, waiting=runners.waiting, outside=runners.outside)
         self._lock = threading.Lock()
         self._group: Group | None = None
         self.worker_events: WorkerEvents
-        self._infos: dict[str | int, WorkerInfo] = {}
-        self._early: list[tuple[WorkerInfo, Request]] | None = []
-        self.serializer = Serializer()
-        self.references: References
-        self._faults = options.faults
-        self.server = Server(self.serializer, runners, faults=options.faults, later=self._later)
-        self.queues = Queues(hub, runners)
-        self.server.take_turn = self.queues.take
         self.actors: Actors
-        self._switches = ShorterSwitches()
-        self._switches.begin()
+        self._infos: dict[str | int, WorkerInfo] = {}
         self._gone: dict[str | int, WorkerInfo] = {}
-        self.devices = self.serializer.devices = DeviceMaps(options.device_maps, options.devices)
-        self.serializer.allowed = options.allowed
-        if options.allowed is not None:
-            self.connections.load_error = options.allowed.loads_error
-        self.serializer.name_of = self._name_of
+        self.lending: Lending
+        self._early: list[tuple[WorkerInfo, Request]] | None = []
+        self.connections = Connections(
+            info,
+            hub,
+            handle=self._handle,
+            waiting=runners.waiting,
+            outside=runners.outside,
+            load_error=load_error if options.allowed is None else options.allowed.loads_error,
+            arrived=lambda sender, loans: self.lending.arrived(sender, loans),
+        )
         self.on_cut, self.on_over = self.connections.on_cut, self.connections.on_over
-        self.lending = self.serializer.lending = Lending(self, hub, options.memory or CudaMemory())
-        self.connections.arrived = self.lending.arrived
+        self.references = References(self)
+        self.lending = Lending(self, hub, options.memory or CudaMemory())
+        self.devices = DeviceMaps(options.device_maps, options.devices)
+        self.serializer = Serializer(
+            references=self.references,
+            lending=self.lending,
+            allowed=options.allowed,
+            devices=self.devices,
+            name_of=self._name_of,
+        )
+        self.queues = Queues(hub, runners)
+        self.server = Server(
+            self.serializer,
+            runners,
+            take_turn=self.queues.take,
+            references=self.references,
+            is_leaving=self.is_leaving,
+            faults=options.faults,
+            later=self._later,
+        )
         self.on(OVER, self.connections.on_told_over)
         self.on("devices", lambda sender: about_here(self.devices))
-        self.outside, self.answer = runners.outside, runners.answer
-        self.waiting, self.begin_waiting, self.end_waiting = runners.waiting, runners.begin_waiting, runners.end_waiting
+        self._switches = ShorterSwitches()
+        self._switches.begin()
 
     # -- who is there ----------------------------------------------------------------------------------------------
 
@@ -183,14 +198,6 @@ class Agent:
     def workers(self) -> list[WorkerInfo]:
         """All that are alive, this one included, by id."""
         return [WorkerInfo(member.name, id) for id, member in sorted(self.group.members().items())]
-
-    def attach(self, references: "References") -> None:
-        """From now on calls may carry references, and leave values here."""
-        self.references = references
-        self.serializer.references = references
-        self.server.keep = references.keep
-        self.server.is_leaving = self.is_leaving
-        self.server.confirmed = references.confirmed
 
     # -- who goes --------------------------------------------------------------------------------------------------
 
@@ -391,8 +398,8 @@ class Agent:
 
     def _begin(self, timeout_s: float) -> float | None:
         """A call begins: its time in seconds. Not in a fork, where the locks of this object may be held for ever."""
-        if self._forks != _forks:
-            raise _is_a_fork(self.info)
+        if self._num_forks != process.num_forks:
+            raise process.is_a_fork(self.info)
         try:
             if not timeout_s >= 0:
                 if timeout_s != UNSET_RPC_TIMEOUT:
@@ -499,50 +506,5 @@ def _answer_with(request: Request, future: "Future[Any]") -> None:  # Any: what 
     request.answer(value)
 
 
-# The one process-wide fact of this layer, and whether it is that of a process which this one was forked from.
-_current: Agent | None = None
-_is_inherited = False
-# How often this process was forked since the first one. An agent is of use where it was made.
-_forks = 0
-
-
-def _after_fork_in_child() -> None:
-    global _forks, _is_inherited
-    _forks += 1
-    _is_inherited = _current is not None
-
-
-# To ask the system for the number of this process costs more than half of the rest that is done here for a call.
-os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
-def set_current(agent: Agent | None) -> None:
-    """This process is, or is no longer, a worker. Called by `init_rpc` and `shutdown`."""
-    global _current, _is_inherited
-    _current, _is_inherited = agent, False
-
-
-def waiting() -> AbstractContextManager[None]:
-    """Around a wait of this thread: where it runs a call, its place is free. Nothing in a process that is no worker."""
-    return _current.waiting() if _current is not None and not _is_inherited else nullcontext()
-
-
-def is_set() -> bool:
-    """Whether this process is a worker."""
-    return _current is not None and not _is_inherited
-
-
-def current() -> Agent:
-    """The agent of this process. RuntimeError when `init_rpc` was not called, after `shutdown`, and in a fork."""
-    if _current is None:
-        raise RuntimeError("RPC has not been initialized. Call fanwise.rpc.init_rpc first.")
-    if _is_inherited:
-        raise _is_a_fork(_current.info)
-    return _current
-
-
-def _is_a_fork(worker: WorkerInfo) -> ClosedError:
-    return ClosedError(
-        f"process {os.getpid()} was forked from worker {worker.name}, and is no worker itself: it cannot use rpc.\n"
-        f"Call from the worker, not from processes that it forks, as a DataLoader does; or call init_rpc here first."
-    )
+# The worker of this process, with its type.
+current: Callable[[], Agent] = process.current

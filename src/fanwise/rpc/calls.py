@@ -16,9 +16,11 @@ from torch.futures import Future
 
 from ..base.errors import WorkerLostError
 from . import agent as _agent
+from . import current as process
 from .actors.address import UNLIMITED
 from .calling import early_errors
 from .constants import UNSET_RPC_TIMEOUT
+from .references import proxy
 from .references.rref import RRef
 from .worker_info import WorkerInfo
 
@@ -164,6 +166,20 @@ def _turns(func: object, serial: bool, concurrency: int | None) -> int:
     return concurrency
 
 
+def _function_of(api: proxy.Api) -> Callable[..., Any]:  # Any: a result, its future, or a reference to it
+    """Looked up at each call: a program may have put another function in its place."""
+    match api:
+        case "rpc_sync":
+            return rpc_sync
+        case "rpc_async":
+            return rpc_async
+        case "remote":
+            return remote
+
+
+proxy.functions.by_name = _function_of
+
+
 @contextlib.contextmanager
 def wait_all() -> Iterator[None]:
     """Collect the futures that `rpc_async` returns on this thread, and wait for all of them at the end."""
@@ -189,7 +205,7 @@ def waiting() -> AbstractContextManager[None]:
     >>> with waiting():
     ...     done.wait()  # doctest: +SKIP
     """
-    return _agent.waiting()
+    return process.waiting()
 
 
 def get_worker_info(worker_name: "str | int | None" = None) -> WorkerInfo:

@@ -18,6 +18,7 @@ from torch.futures import Future
 from torch.nn.parameter import Parameter
 
 from . import agent as _agent
+from . import current as _process
 from .calls import remote, rpc_async, rpc_sync
 from .messages import pickling
 from .references.proxy import method_of
@@ -84,7 +85,7 @@ class _RemoteModule(torch.nn.Module):
         return self.forward(*args, **kwargs)  # there are no hooks here, and none of what nn.Module keeps for them
 
     def _prepare(self, remote_device: str) -> None:
-        if not _agent.is_set():
+        if not _process.is_set():
             raise AssertionError("RemoteModule only works in RPC: call init_rpc first.")
         where = _remote_device(remote_device)
         name = where.worker_name()

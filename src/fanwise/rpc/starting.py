@@ -19,14 +19,14 @@ from ..links import Hub
 from ..links.runner_threads import RunnerThreads
 from . import agent as _agent
 from . import autograd, backend_registry, constants
+from . import current as _process
 from .actors.calls import Actors
 from .calling import early_errors, serving
 from .devices.device_maps import check_here, check_there
 from .membership.group import Group
 from .options import RpcBackendOptions, TensorPipeRpcBackendOptions
-from .references.references import References
 from .rendezvous.addresses import parse
-from .rendezvous.entrance import meeting_at
+from .rendezvous.choosing import meeting_at
 from .worker_info import WorkerInfo
 
 # How long to wait for the others when calls may take for ever.
@@ -83,18 +83,18 @@ def init_rpc_backend(
     """Start a backend and make its agent the one of this process."""
     if not isinstance(rank, numbers.Integral) or not isinstance(world_size, (numbers.Integral, type(None))):
         raise RuntimeError(f"rank and world_size must be ints, got {rank!r} and {world_size!r}")
-    if _agent.is_set():
+    if _process.is_set():
         raise RuntimeError("RPC is already initialized")
     agent = backend_registry.init_backend(
         backend, store=store, name=name, rank=rank, world_size=world_size, rpc_backend_options=rpc_backend_options
     )
-    if not _agent.is_set():
+    if not _process.is_set():
         _become(agent)
 
 
 def _become(agent: _agent.Agent | None) -> None:
     """From now on this process is a worker, or none."""
-    _agent.set_current(agent)
+    _process.set_current(agent)
     if agent is None:
         early_errors.remove()
     else:
@@ -126,7 +126,6 @@ def start(
     agent = _agent.Agent(info, hub, runners, options=options)
     try:
         _listener, address = meeting.listen(hub, agent.connections.accept)
-        References(agent)
         agent.actors = Actors(agent)
         autograd.attach(agent)
         runners.start()

@@ -18,6 +18,7 @@ import torch
 
 from . import agent as _agent
 from . import autograd as _autograd
+from . import current as _process
 from .calls import get_rpc_timeout as get_rpc_timeout
 from .calls import get_worker_info as get_worker_info
 from .calls import remote as remote
@@ -150,11 +151,11 @@ def _get_current_rpc_agent() -> TensorPipeAgent:
 
 
 def _is_current_rpc_agent_set() -> bool:
-    return _agent.is_set()
+    return _process.is_set()
 
 
 def _set_and_start_rpc_agent(agent: _agent.Agent) -> None:
-    _agent.set_current(agent)
+    _process.set_current(agent)
 
 
 def _to_worker_info(to: "str | int | WorkerInfo") -> WorkerInfo:

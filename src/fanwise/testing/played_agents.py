@@ -19,6 +19,7 @@ from torch.futures import Future
 
 from ..base.errors import DeadlineExceeded, NotSendableError, WorkerLostError
 from ..rpc import agent as agents
+from ..rpc import current as process
 from ..rpc.calling.serving import Later
 from ..rpc.messages.serializer import Serializer
 from ..rpc.references.references import References
@@ -39,7 +40,6 @@ class PlayedAgent:
     def __init__(self, agents_by_id: dict[int, "PlayedAgent"], id: int, incarnation: int) -> None:
         self.info = WorkerInfo(f"worker{id}", id)
         self.incarnation = incarnation
-        self.serializer = Serializer()
         self.on_lost: list[Callable[[WorkerInfo, int], None]] = []
         self.on_cut: list[Callable[[Any, int], None]] = []
         self.on_over: list[Callable[[Any, int], None]] = []
@@ -50,6 +50,8 @@ class PlayedAgent:
         self._all = agents_by_id
         self._handlers: dict[str, Callable[..., Any]] = {}
         agents_by_id[id] = self
+        self.references = References(self, tick_s=0.05)  # type: ignore[arg-type]  # played
+        self.serializer = Serializer(references=self.references)
 
     def members(self) -> dict[int, Any]:
         return {
@@ -62,10 +64,6 @@ class PlayedAgent:
 
     def worker(self, to: Any) -> WorkerInfo:
         return to if isinstance(to, WorkerInfo) else next(i for i in self.workers() if to in (i.name, i.id))
-
-    def attach(self, references: References) -> None:
-        self.references = references
-        self.serializer.references = references
 
     def on(self, method: str, handler: Callable[..., Any]) -> None:
         self._handlers[method] = handler
@@ -140,7 +138,7 @@ def failed_with(error: Exception) -> "Future[Any]":
 
 def be(agent: Any) -> None:
     """This process is that worker from now on, or none."""
-    agents.set_current(agent)
+    process.set_current(agent)
 
 
 @contextlib.contextmanager
@@ -148,8 +146,6 @@ def played_workers(count: int) -> Iterator[list[PlayedAgent]]:
     """Workers 0, 1, ...; this process is worker 0."""
     everybody: dict[int, PlayedAgent] = {}
     played = [PlayedAgent(everybody, id, id + 100) for id in range(count)]
-    for agent in played:
-        References(agent, tick_s=0.05)  # type: ignore[arg-type]  # played
     be(played[0])
     try:
         yield played

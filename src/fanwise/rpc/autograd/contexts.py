@@ -10,15 +10,14 @@ context that was released is not made anew by a message that comes late. Knows n
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch.autograd.graph import Node
 
+from .failures import Failure
 from .functions import Sent
-
-if TYPE_CHECKING:
-    from .running import Running
+from .parts import Parts
 
 PassId = tuple[int, int]  # who called backward, and a number of its own
 
@@ -27,6 +26,17 @@ _LIFE_SHIFT = 32
 _LIFE_MASK = 0xFFFF
 # Late messages come soon or never.
 _RELEASED_KEPT = 4096
+
+
+class BackwardPass(Protocol):
+    """A pass that is under way here, as those who come through the context know it. By any thread; nothing waits."""
+
+    num_received: int
+
+    def gradients(self, message: int, parts: Parts) -> None: ...
+    def zeros(self, messages: Sequence[int]) -> None: ...
+    def fail(self, failure: Failure) -> None: ...
+    def lost(self, worker: int) -> None: ...
 
 
 class Context:
@@ -41,7 +51,7 @@ class Context:
         self.senders: dict[int, int] = {}  # of what was received
         self.known: set[int] = set()
         self.lost: dict[int, str] = {}
-        self.passes: dict[PassId, Running] = {}
+        self.passes: dict[PassId, BackwardPass] = {}
         self.over: dict[PassId, int] = {}  # how many messages had been received when the pass began here
         self.released = False
         self._place: dict[int, int] = {}  # of each received message in the order of arrival

@@ -21,7 +21,7 @@ from ...base.errors import DeadlineExceeded, LinkLostError
 from ...links.codec import load_error
 from ..calling.outcomes import wait_for
 from ..worker_info import WorkerInfo
-from .contexts import WORKER_SHIFT, Context, Contexts, PassId
+from .contexts import WORKER_SHIFT, BackwardPass, Context, Contexts, PassId
 from .failures import Failure
 from .functions import Sent, receive
 from .parts import Parts
@@ -225,7 +225,7 @@ class Service:
         if running is not None:
             running.fail(failure)
 
-    def _running(self, context_id: int, pass_id: PassId) -> Running | None:
+    def _running(self, context_id: int, pass_id: PassId) -> BackwardPass | None:
         context = self.contexts.find(context_id)
         return None if context is None else context.passes.get(pass_id)
 

@@ -4,17 +4,34 @@ The answer is opened - unpickled, which is the user's code - by whoever waits, o
 nobody does; once. Callbacks run where it was opened.
 """
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, Protocol
 
 from torch.futures import Future
 
 from ...base.errors import ClosedError, DeadlineExceeded, LinkLostError, OwnerLostError, RemoteError, WorkerLostError
 from ...links import Reply
+from ..messages.serializer import Serializer
 from ..worker_info import WorkerInfo
 from .outcomes import raise_afresh, wait_for
 
-if TYPE_CHECKING:
-    from ..agent import Agent
+
+class Agent(Protocol):
+    """What is asked of the agent."""
+
+    @property
+    def serializer(self) -> Serializer: ...
+    @property
+    def is_closed(self) -> bool: ...
+    @property
+    def answer(self) -> Callable[[Callable[[], None]], None]: ...
+    @property
+    def waiting(self) -> Callable[[], AbstractContextManager[None]]: ...
+    @property
+    def begin_waiting(self) -> Callable[[], bool]: ...
+    @property
+    def end_waiting(self) -> Callable[[], None]: ...
 
 
 class CallFuture(Future[Any]):  # Any: what the function returns
@@ -24,7 +41,7 @@ class CallFuture(Future[Any]):  # Any: what the function returns
     __slots__ = ("_agent", "_limit_s", "_reply", "_to", "_unopened", "_waited")
     has_left = True  # it was sent
 
-    def __init__(self, agent: "Agent", reply: Reply, to: WorkerInfo, limit_s: float | None) -> None:
+    def __init__(self, agent: Agent, reply: Reply, to: WorkerInfo, limit_s: float | None) -> None:
         super().__init__()
         self._agent = agent
         self._reply = reply

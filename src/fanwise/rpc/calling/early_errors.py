@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.futures import Future
 
-from .. import agent as _agent
+from ..current import waiting
 from .outcomes import error_of, raise_afresh, wait_for, wait_for_event
 
 _torchs = torch.futures.wait_all
@@ -51,7 +51,7 @@ def wait_all(futures: "Sequence[Future[Any]]") -> list[Any]:  # Any: the user's
     progress = _Progress(len(futures))
     for future in futures:
         future.add_done_callback(progress.tell)
-    with _agent.waiting():
+    with waiting():
         wait_for_event(progress.over)
     if progress.error is not None:
         raise_afresh(progress.error)
@@ -61,7 +61,7 @@ def wait_all(futures: "Sequence[Future[Any]]") -> list[Any]:  # Any: the user's
 def _wait(future: Any) -> Any:  # Any: a future of torch's, and what it is done with
     if future.done():
         return _torchs_wait(future)
-    with _agent.waiting():
+    with waiting():
         if threading.current_thread() is threading.main_thread():
             wait_for(future)
         return _torchs_wait(future)

@@ -50,6 +50,14 @@ def result_of(future: "Future[Any]") -> Any:  # Any: of any type
     raise_afresh(found)
 
 
+def hand_on(result: "Future[Any]", future: "Future[Any]") -> None:  # Any: of any type
+    """Finish `result` as `future` has. The error goes without its frames: they would hold the future that holds it."""
+    try:
+        result.set_result(future.value())
+    except Exception as error:
+        result.set_exception(error.with_traceback(None))
+
+
 def raise_afresh(error: Exception) -> NoReturn:
     """Raise a copy, which holds the frames from here on; not this one, which holds it."""
     try:

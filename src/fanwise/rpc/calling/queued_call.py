@@ -10,7 +10,7 @@ call has left, and then reads its own answer; user code runs there or outside th
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 from torch.futures import Future
 
@@ -18,13 +18,16 @@ from ...base.errors import FanwiseError
 from ...links import Link, NeverSent
 from ...links.flow_control.credits import cost_of
 from ..messages.messages import Message
-from ..references.proxy import hand_on
 from ..worker_info import WorkerInfo
+from . import call_future
 from .call_future import CallFuture, failed, not_sent
-from .outcomes import raise_afresh, wait_for_event
+from .outcomes import hand_on, raise_afresh, wait_for_event
 
-if TYPE_CHECKING:
-    from ..agent import Agent
+
+class Agent(call_future.Agent, Protocol):
+    """What is asked of the agent."""
+
+    def is_leaving(self, message: Message, link: Link) -> bool: ...
 
 
 class QueuedCall(Future[Any]):  # Any: what the function returns
@@ -37,13 +40,13 @@ class QueuedCall(Future[Any]):  # Any: what the function returns
     """
 
     def __init__(
-        self, agent: "Agent", message: Message, to: WorkerInfo, *, now_s: Callable[[], float], limit_s: float | None
+        self, agent: Agent, message: Message, to: WorkerInfo, *, now_s: Callable[[], float], limit_s: float | None
     ) -> None:
         super().__init__()
         self.due_s = None if limit_s is None else now_s() + limit_s
         self._now_s = now_s
         self._agent = agent
-        self._sealed = message._replace(buffers=[memoryview(bytes(buffer)) for buffer in message.buffers])
+        self._message = message._replace(buffers=[memoryview(bytes(buffer)) for buffer in message.buffers])
         self.num_bytes = cost_of(message.head, message.buffers)
         self._to = to
         self._limit_s = limit_s
@@ -61,10 +64,10 @@ class QueuedCall(Future[Any]):  # Any: what the function returns
         """The link is there: leave."""
         left_s = None if self.due_s is None else max(0.0, self.due_s - self._now_s())
         try:
-            if (self._sealed.carries or self._sealed.loans) and not self._agent.is_leaving(self._sealed, link):
+            if (self._message.carries or self._message.loans) and not self._agent.is_leaving(self._message, link):
                 raise NeverSent("the link has just ended")
             reply = link.on_credit.call(
-                cast(str, self._sealed), deadline_s=left_s, waiting=self._agent.waiting, overdraws=True
+                cast(str, self._message), deadline_s=left_s, waiting=self._agent.waiting, overdraws=True
             )  # `dumps` knows it
         except NeverSent:
             self.fail(not_sent(self._to))
@@ -93,7 +96,7 @@ class QueuedCall(Future[Any]):  # Any: what the function returns
             return
         assert self._error is not None, "set before it was decided"
         try:
-            self._agent.serializer.take_back(self._sealed, self._to.id)
+            self._agent.serializer.take_back(self._message, self._to.id)
         finally:
             self.set_exception(self._error)
 

@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable, Coroutine
 from functools import partial
 from types import CoroutineType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.futures import Future
@@ -47,25 +47,43 @@ _log = logging.getLogger("fanwise.rpc")
 _CANCEL_S = 1.0
 
 
+def _no_actors(address: Address, request: Request, make: Callable[[Any], Any]) -> None:
+    raise LookupError("this worker has no actors")
+
+
+class References(Protocol):
+    """What is asked of references."""
+
+    def keep(self, sender: WorkerInfo, remote: Created, run: Callable[[], Any], link: Link | None = None) -> Any:
+        """Run a call whose value stays here; what to answer. Any: the user's."""
+
+    def confirmed(self) -> "Future[Any] | None":  # Any: nothing
+        """Of those among the arguments that this thread has just read: done when the function may run; None: it may."""
+
+
 class Server:
-    """See the module."""
+    """See the module.
+
+    Args:
+        take_turn: where a call for an actor waits: (its address, what answers it, the call made of that).
+        is_leaving: notes by which link the references and loans of an answer leave. False: that has ended.
+    """
 
     def __init__(
         self,
         serializer: Serializer,
         runners: RunnerThreads,
         *,
+        references: References | None = None,
+        take_turn: Callable[[Address, Request, Callable[[Any], Any]], None] = _no_actors,  # Any: as a request; a call
+        is_leaving: Callable[[Message, Link], bool] = lambda message, link: True,
         faults: Faults | None = None,
         later: Callable[[float, Callable[[], None]], object] | None = None,
     ) -> None:
         self.num_open = 0
         self.num_begun = 0
-        # What runs a call whose value stays here: (caller, what it sent along, run) -> the answer. The references'.
-        self.keep: Callable[[WorkerInfo, Created, Callable[[], Any], Link], Any] | None = None  # Any: the user's
-        # Notes by which link the references and loans of an answer leave; False: that has ended.
-        self.is_leaving: Callable[[Message, Link], bool] = lambda message, link: True
-        # References among the arguments must be confirmed before the function runs: a future, or None when they are.
-        self.confirmed: Callable[[], Future[Any] | None] = lambda: None  # Any: nothing
+        self._references = references
+        self._is_leaving = is_leaving
         self._faults = faults
         self._later = later
         self._serializer = serializer
@@ -73,8 +91,7 @@ class Server:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._looping: threading.Thread | None = None
-        # Where a call for an actor waits for its turn: (its address, what answers it, the call made of that).
-        self.take_turn: Callable[[Address, Request, Callable[[Any], _Call]], None] = _no_actors  # Any: as a request
+        self._take_turn = take_turn
         self._coming: set[int] = set()  # calls that are here and have not begun
         self._making: dict[GlobalId, int] = {}  # by the references that they make: those that wait at an actor
         self._waiting: list[tuple[set[int], Future[None]]] = []
@@ -104,11 +121,11 @@ class Server:
         if made is not None:
             self._making[made] = ticket
             self._coming.add(ticket)
-        self.take_turn(address, request, lambda answering: _Call(self, sender, answering, ticket))
+        self._take_turn(address, request, lambda answering: _Call(self, sender, answering, ticket))
 
     def _run(self, call: "_Call", opened: Deserialized) -> None:
         """Run a call that was opened, when all that it needs is there."""
-        waits = self.confirmed() if opened.has_references else None
+        waits = self._references.confirmed() if opened.has_references and self._references is not None else None
         if self._faults is not None and self._later is not None:
             delay_s = self._faults.delay_s(opened.value[0], is_remote=opened.remote is not None)
             self._later(delay_s, lambda: self._run_when(waits, call, opened))
@@ -184,10 +201,6 @@ class Server:
                 looping.join(_CANCEL_S)
 
 
-def _no_actors(address: Address, request: Request, make: Callable[[Any], Any]) -> None:
-    raise LookupError("this server has no actors")
-
-
 _NOT_FOUND = (
     "Default RPC pickler does not serialize function code. Ensure that UDFs are defined on both caller and callee "
     "modules."
@@ -253,8 +266,8 @@ class _Call:
         server.ended()
         try:
             made = server._serializer.discard(message, link)  # type: ignore[arg-type]  # Message
-            if made is not None and server.keep is not None:
-                server.keep(self._sender, made, partial(_fail, error), link)
+            if made is not None and server._references is not None:
+                server._references.keep(self._sender, made, partial(_fail, error), link)
         except FanwiseError:
             pass  # the link was cut: what came by it is given back so
         finally:
@@ -270,9 +283,9 @@ class _Call:
             if opened.remote is None:
                 value = self._begin(function, args, kwargs)
             else:
-                keep = self._server.keep
-                assert keep is not None, "whoever sends this along has set it"
-                value = keep(
+                references = self._server._references
+                assert references is not None, "a call that makes one comes to an agent, which has some"
+                value = references.keep(
                     self._sender, opened.remote, partial(self._begin, function, args, kwargs), self._request.link
                 )
             if type(value) is Later:
@@ -331,7 +344,7 @@ class _Call:
         with server._lock:  # as `ended`
             server.num_open -= 1
         try:
-            if (message.carries or message.loans) and not server.is_leaving(message, self._request.link):
+            if (message.carries or message.loans) and not server._is_leaving(message, self._request.link):
                 server._serializer.take_back(message, self._sender.id)  # nobody will read it
                 self._request.unanswered()
             else:

@@ -71,6 +71,8 @@ class Connections:
         handle: what comes in, with its sender; on a reading thread.
         waiting: around what a thread waits for.
         outside: runs a job on a thread that may wait.
+        load_error: makes the errors that functions raised on other workers.
+        arrived: makes the claim of a message that came with loans.
     """
 
     def __init__(
@@ -81,16 +83,16 @@ class Connections:
         handle: Callable[[WorkerInfo, Request], None],
         waiting: Callable[[], AbstractContextManager[None]],
         outside: Callable[[Callable[[], None]], None],
+        load_error: Callable[[bytes], Any] = load_error,  # Any: an error
+        arrived: Callable[[WorkerInfo, tuple[int, ...]], Claim] | None = None,
     ) -> None:
         self._info = info
         self._hub = hub
         self._handle = handle
         self._waiting = waiting
         self._outside = outside
-        # Makes the claim of a message that came with loans; set by the agent.
-        self.arrived: Callable[[WorkerInfo, tuple[int, ...]], Claim] | None = None
-        # Makes the errors that functions raised on other workers; the agent may set one that refuses some.
-        self.load_error: Callable[[bytes], Any] = load_error  # Any: an error
+        self._load_error = load_error
+        self._arrived = arrived
         self._group: Group | None = None
         self._closing = threading.Event()
         self._routes = Routes(hub)
@@ -365,9 +367,9 @@ class Connections:
         self._settle_up_inline(link, member)
 
     def _serve_on(self, link: Link, peer: WorkerInfo) -> None:
-        speak(link, self.load_error)
-        if self.arrived is not None:
-            arrived = partial(self.arrived, peer)
+        speak(link, self._load_error)
+        if self._arrived is not None:
+            arrived = partial(self._arrived, peer)
             link.loads, link.on_late = partial(loads, arrived=arrived), partial(late, arrived=arrived)
         link.handler = partial(self._handle, peer)
         link.open()

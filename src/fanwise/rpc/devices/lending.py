@@ -19,15 +19,16 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch.futures import Future
 
 from ...base.errors import LinkLostError, WireError, WorkerLostError
-from ...links import Hub
+from ...links import Hub, Link
 from ...links.hub import Alarm
 from ...links.plain import Plain
 from ..calling.outcomes import error_of, result_of
@@ -36,9 +37,6 @@ from ..references.orders import WorkerKey
 from ..worker_info import WorkerInfo
 from .device_memory import DeviceMemory, Handle
 from .loans import NOT_KNOWN, Facts, Loans, Sight, why_staged
-
-if TYPE_CHECKING:
-    from ..agent import Agent
 
 _log = logging.getLogger("fanwise.rpc")
 
@@ -51,6 +49,41 @@ _plain = Plain()  # what a message says of a loan; the handle is made of plain v
 SIGHT, RETURNED, STAGED, HELD = "loans.sight", "loans.returned", "loans.staged", "loans.held"
 
 
+class Group(Protocol):
+    """What is asked of the group."""
+
+    @property
+    def me(self) -> Member: ...
+    def members(self) -> dict[int, Member]: ...
+
+
+class Links(Protocol):
+    """What is asked of the links to other workers."""
+
+    def ready(self, id: int) -> Link | None: ...
+
+
+class Agent(Protocol):
+    """What is asked of the agent."""
+
+    @property
+    def info(self) -> WorkerInfo: ...
+    @property
+    def group(self) -> Group: ...
+    @property
+    def connections(self) -> Links: ...
+    @property
+    def on_cut(self) -> list[Callable[[Member, int], None]]: ...
+    @property
+    def outside(self) -> Callable[[Callable[[], None]], None]: ...
+    @property
+    def answer(self) -> Callable[[Callable[[], None]], None]: ...
+    @property
+    def waiting(self) -> Callable[[], AbstractContextManager[None]]: ...
+    def on(self, method: str, handler: Callable[..., Any]) -> None: ...  # Any: what is answered
+    def request(self, to: int, method: str, *args: object) -> "Future[Any]": ...  # Any: what the handler returned
+
+
 class _Loan(NamedTuple):
     copy: torch.Tensor
     handle: Handle
@@ -60,7 +93,7 @@ class _Loan(NamedTuple):
 class Lending:
     """What one worker lends and borrows. `memory` may be replaced before the first message."""
 
-    def __init__(self, agent: "Agent", hub: Hub, memory: DeviceMemory) -> None:
+    def __init__(self, agent: Agent, hub: Hub, memory: DeviceMemory) -> None:
         self.memory = memory
         self._agent = agent
         self._hub = hub

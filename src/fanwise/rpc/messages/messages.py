@@ -21,7 +21,7 @@ Knows no agent, call or user's type.
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -30,13 +30,11 @@ from ...links import Link
 from ...tensor import from_wire, to_wire
 from ..actors.address import ADDRESS_BYTES, Address, pack_address, unpack_address
 from ..allow_list.allowing import Allowed
+from ..devices.lending import Claim, Lender
 from ..references.orders import GlobalId
 from .metadata import created_in
 from .packing import PACKED_FROM, pack, size_of_rows, unpack
 from .records import book_keeping
-
-if TYPE_CHECKING:
-    from ..devices.lending import Claim, Lender
 
 Buffer = bytes | bytearray | memoryview
 Lend = Callable[[torch.Tensor], bytes | None]
@@ -69,7 +67,7 @@ class Message(NamedTuple):
     name: str
     loans: tuple[int, ...] = ()
     carries: tuple[tuple[GlobalId, GlobalId], ...] = ()
-    claim: "Claim | None" = None
+    claim: Claim | None = None
     address: Address | None = None
 
     def __repr__(self) -> str:
@@ -106,7 +104,7 @@ def dumps(value: object) -> tuple[bytes, list[memoryview]]:
 def loads(
     head: Buffer,
     buffers: Sequence[memoryview] = (),
-    arrived: "Callable[[tuple[int, ...]], Claim] | None" = None,
+    arrived: Callable[[tuple[int, ...]], Claim] | None = None,
 ) -> Any:  # Any: what the peer sent
     """For a link. A request that is `Message` comes as (Message, ()). `arrived` makes the claim of those with loans."""
     kind = head[0] if head else -1
@@ -126,7 +124,7 @@ def loads(
 
 
 def _to_actor(
-    view: memoryview, buffers: Sequence[memoryview], arrived: "Callable[[tuple[int, ...]], Claim] | None"
+    view: memoryview, buffers: Sequence[memoryview], arrived: Callable[[tuple[int, ...]], Claim] | None
 ) -> tuple[Message, tuple[()]]:
     address, head = unpack_address(view), view[ADDRESS_BYTES:]
     if not head or (head[0] not in _CALLS and head[0] != _LENT_CALL):
@@ -140,13 +138,13 @@ def addressed(message: Message, address: Address) -> Message:
     return message._replace(head=b"".join((_KINDS[_TO_ACTOR], pack_address(address), message.head)), address=address)
 
 
-def late(head: Buffer, buffers: Sequence[memoryview], arrived: "Callable[[tuple[int, ...]], Claim]") -> None:
+def late(head: Buffer, buffers: Sequence[memoryview], arrived: Callable[[tuple[int, ...]], Claim]) -> None:
     """For a link: an answer that nobody waits for any more. Its loans are returned."""
     if head and head[0] == _LENT_ANSWER:
         _claim(head, arrived)
 
 
-def _claim(head: Buffer, arrived: "Callable[[tuple[int, ...]], Claim] | None") -> "Claim":
+def _claim(head: Buffer, arrived: Callable[[tuple[int, ...]], Claim] | None) -> Claim:
     if arrived is None:
         raise WireError("a message with loans came where none can be taken.")
     try:
@@ -170,7 +168,7 @@ def compose(
     pickle: bytes,
     buffers: Sequence[memoryview],
     call: str | None,
-    lender: "Lender | None" = None,
+    lender: Lender | None = None,
 ) -> Message:
     """Close a message: a call, by its name, or an answer. Big tensors are not copied: do not change them meanwhile.
 

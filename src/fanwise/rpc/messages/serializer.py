@@ -9,7 +9,7 @@ Autograd and references register themselves; without them a call carries nothing
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -17,14 +17,12 @@ from ...base.errors import WireError
 from ...links import Link
 from ..allow_list.allowing import Allowed
 from ..devices.device_maps import DeviceMaps
+from ..devices.lending import Lending
 from ..references.orders import Fork
 from ..worker_info import WorkerInfo
 from . import pickling
 from .messages import BARE_ANSWER, BARE_CALL, Message, Parsed, compose, is_answer, metadata_of, parse
 from .metadata import NOTHING, Context, Created, Metadata, pack, unpack
-
-if TYPE_CHECKING:
-    from ..devices.lending import Lending
 
 
 class Autograd(Protocol):
@@ -66,21 +64,37 @@ class Deserialized(NamedTuple):
 
 
 class Serializer:
-    """See the module."""
+    """See the module.
 
-    def __init__(self) -> None:
+    Args:
+        allowed: what values may name; None: anything.
+        name_of: of a worker, by its id.
+
+    Attributes:
+        autograd: set while distributed autograd is in use.
+    """
+
+    def __init__(
+        self,
+        *,
+        references: References | None = None,
+        lending: Lending | None = None,
+        allowed: Allowed | None = None,
+        devices: DeviceMaps | None = None,
+        name_of: Callable[[int], str] = str,
+    ) -> None:
         self.autograd: Autograd | None = None
-        self.references: References | None = None
-        self.lending: Lending | None = None
-        self.allowed: Allowed | None = None
-        self.devices = DeviceMaps({}, ())
-        self.name_of: Callable[[int], str] = str
+        self.allowed = allowed
+        self._references = references
+        self._lending = lending
+        self._devices = devices or DeviceMaps({}, ())
+        self._name_of = name_of
 
     def serialize(self, value: Any, to: int, *, call: str | None = None, remote: Created | None = None) -> Message:
         """Close a message for worker `to`: a call by its name, or an answer. Raises what pickling raises."""
-        if self.references is None:
+        if self._references is None:
             return self._serialize(value, to, call, remote, [])
-        with self.references.sealing(to) as forks:
+        with self._references.sealing(to) as forks:
             return self._serialize(value, to, call, remote, forks)
 
     def _serialize(self, value: Any, to: int, call: str | None, remote: Created | None, forks: list[Fork]) -> Message:
@@ -88,9 +102,9 @@ class Serializer:
         header = None if self.autograd is None else self.autograd.on_send(to, tensors)
         places = self._places(tensors, to, is_call=call is not None) if tensors else None
         lender = None
-        if tensors and self.lending is not None:
+        if tensors and self._lending is not None:
             targets = None if call is None else places or ["cpu"] * len(tensors)
-            lender = self.lending.lender(tensors, to, targets)
+            lender = self._lending.lender(tensors, to, targets)
         extra = b""
         if forks or header is not None or remote is not None or places is not None:
             extra = pack(Metadata(header, remote, forks, places))
@@ -107,19 +121,19 @@ class Serializer:
 
     def _places(self, tensors: Sequence[torch.Tensor], to: int, *, is_call: bool) -> list[str] | None:
         """Where tensors of a call shall be there; where those of an answer are here. None: all on the CPU."""
-        if is_call and self.devices.maps:
-            name = self.name_of(to)
-            return [str(self.devices.there(name, tensor.device)) for tensor in tensors]
+        if is_call and self._devices.maps:
+            name = self._name_of(to)
+            return [str(self._devices.there(name, tensor.device)) for tensor in tensors]
         if all(tensor.is_cpu for tensor in tensors):
             return None
         return [str(tensor.device) for tensor in tensors]
 
     def _borrowed(self, message: Message, sender: int) -> tuple[Metadata, Parsed]:
         """What went along with a message with loans, and the rest of it: its tensors are copies of our own."""
-        assert self.lending is not None and message.claim is not None, "it made the claim"
+        assert self._lending is not None and message.claim is not None, "it made the claim"
         metadata = unpack(metadata_of(message))
         place = self._place(metadata.places, message, sender)
-        with self.lending.borrowing(message.claim, WorkerInfo(self.name_of(sender), sender), place) as borrow:
+        with self._lending.borrowing(message.claim, WorkerInfo(self._name_of(sender), sender), place) as borrow:
             parts = parse(message, borrow)
         return metadata, parts._replace(tensors=self._placed(parts.tensors, metadata.places, message, sender))
 
@@ -129,13 +143,13 @@ class Serializer:
 
     def _place(self, places: Sequence[str] | None, message: Message, sender: int) -> Callable[[int], torch.device]:
         """Where the tensors of a message shall be, by their numbers."""
-        name = self.name_of(sender) if is_answer(message) else None
+        name = self._name_of(sender) if is_answer(message) else None
 
         def place(number: int) -> torch.device:
             if places is not None and number >= len(places):
                 raise WireError(f"a message says where {len(places)} of its tensors shall be, and has more.")
             device = torch.device("cpu" if places is None else places[number])
-            return device if name is None else self.devices.here(name, device)
+            return device if name is None else self._devices.here(name, device)
 
         return place
 
@@ -149,7 +163,7 @@ class Serializer:
         if message.claim is None:
             extra, tensors, data, buffers = parse(message)
             header, remote, forks, places = unpack(extra) if extra else NOTHING
-            if tensors and (places is not None or self.devices.maps):
+            if tensors and (places is not None or self._devices.maps):
                 tensors = self._placed(tensors, places, message, sender)
         else:
             (header, remote, forks, _), (_, tensors, data, buffers) = self._borrowed(message, sender)
@@ -157,9 +171,9 @@ class Serializer:
             tensors = self.autograd.on_receive(sender, header, tensors)
         decode = pickling.decode if is_answer(message) else pickling.decode_call
         try:
-            if self.references is None or not forks:
+            if self._references is None or not forks:
                 return Deserialized(decode(data, tensors, buffers, self.allowed), header, remote)
-            with self.references.opening(forks, link):
+            with self._references.opening(forks, link):
                 value = decode(data, tensors, buffers, self.allowed)
         except Exception as error:
             if remote is None:
@@ -173,13 +187,13 @@ class Serializer:
 
         `to`: the worker that it was for.
         """
-        if message.loans and self.lending is not None:
-            self.lending.take_back(message.loans, to)
+        if message.loans and self._lending is not None:
+            self._lending.take_back(message.loans, to)
         header, _remote, forks, _places = unpack(metadata_of(message))
         if header is not None and self.autograd is not None:
             self.autograd.unsent(header)
-        if forks and self.references is not None:
-            self.references.unsent(forks)
+        if forks and self._references is not None:
+            self._references.unsent(forks)
 
     def discard(self, message: Message, link: Link | None) -> Created | None:
         """A call that came over `link` is not opened: what came with it is given back. Not on a reading thread.
@@ -187,8 +201,8 @@ class Serializer:
         Returns what it was to make. Raises LinkLostError when the link was cut: then that does so.
         """
         _header, remote, forks, _places = unpack(metadata_of(message))
-        if forks and self.references is not None:
-            with self.references.opening(forks, link):
+        if forks and self._references is not None:
+            with self._references.opening(forks, link):
                 pass
         return remote
 

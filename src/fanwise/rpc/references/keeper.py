@@ -13,12 +13,14 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from torch.futures import Future
 
 from ...base.clocks import Clock, SystemClock
 from ...base.errors import ClosedError, DeadlineExceeded, LinkLostError, WorkerLostError
+from ..membership.members import Member
+from ..waiting import Mailbox
 from ..worker_info import WorkerInfo
 from .orders import (
     Acknowledge,
@@ -36,19 +38,46 @@ from .orders import (
 from .rref import TIMED_OUT, UserState, Value, error_of, owner_lost
 from .table import RefTable
 
-if TYPE_CHECKING:
-    from ..agent import Agent
-
 _log = logging.getLogger("fanwise.rpc")
 
 _ABSENT_TICKS = 3  # so long a peer may be no member before it counts as gone: the news of a newcomer may be late
 _STOP = object()
 
 
+class Group(Protocol):
+    """What is asked of the group."""
+
+    @property
+    def on_left(self) -> list[Callable[[Member], None]]: ...
+    @property
+    def ending(self) -> Mailbox: ...
+    def members(self) -> dict[int, Member]: ...
+
+
+class Agent(Protocol):
+    """What is asked of the agent."""
+
+    @property
+    def info(self) -> WorkerInfo: ...
+    @property
+    def incarnation(self) -> int: ...
+    @property
+    def group(self) -> Group: ...
+    @property
+    def on_lost(self) -> list[Callable[[WorkerInfo, int], None]]: ...
+    @property
+    def on_cut(self) -> list[Callable[[Member, int], None]]: ...
+    @property
+    def on_over(self) -> list[Callable[[Member, int], None]]: ...
+    def workers(self) -> list[WorkerInfo]: ...
+    def on(self, method: str, handler: Callable[..., Any]) -> None: ...  # Any: what is answered
+    def request(self, to: int, method: str, *args: object) -> "Future[Any]": ...  # Any: what the handler returned
+
+
 class Keeper:
     """See the module. `tick_s`: seconds after which what was not answered is sent again."""
 
-    def __init__(self, agent: "Agent", *, tick_s: float, clock: Clock | None = None) -> None:
+    def __init__(self, agent: Agent, *, tick_s: float, clock: Clock | None = None) -> None:
         self.agent = agent
         self.values: dict[GlobalId, Value] = {}
         self.users: dict[GlobalId, UserState] = {}
@@ -133,7 +162,7 @@ class Keeper:
         self.carry_out(self.told(fact, *args))
 
     def do_inline(self, fact: Callable[..., list[Order]], *args: object) -> list[Order]:
-        """As `_do`, on a reading thread: what is to be sent is left to our own."""
+        """As `do`, on a reading thread: what is to be sent is left to our own."""
         orders = self.told(fact, *args)
         for order in orders:
             if type(order) is Send:
@@ -229,18 +258,18 @@ class Keeper:
         self._infos[key] = worker
         self.do_inline(self.table.lost, key, self._alive())
 
-    def _on_cut(self, member: Any, link: int) -> None:  # Any: the group's Member
+    def _on_cut(self, member: Member, link: int) -> None:
         """Nothing that left by this link will come there any more; there is another one."""
         if self.is_used:
             key = WorkerKey(member.id, member.incarnation)
             self.do_inline(self.table.cut, key, link)
             self.do_inline(self.table.again, key)
 
-    def _on_over(self, member: Any, link: int) -> None:  # Any: as above
+    def _on_over(self, member: Member, link: int) -> None:
         if self.is_used:
             self.do_inline(self.table.over, WorkerKey(member.id, member.incarnation), link)
 
-    def _on_left(self, member: Any) -> None:  # Any: the group's Member
+    def _on_left(self, member: Member) -> None:
         self._on_lost(WorkerInfo(member.name, member.id), member.incarnation)
 
     # -- members ---------------------------------------------------------------------------------------------------

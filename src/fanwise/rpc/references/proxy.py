@@ -14,18 +14,37 @@ import operator
 from collections.abc import Callable
 from functools import partial
 from types import BuiltinFunctionType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, Protocol
 
 from torch.futures import Future
 
-from .. import agent as _agent
+from .. import current as process
 from ..actors.address import is_actor
+from ..calling.outcomes import hand_on
 from ..functions import async_execution
-
-if TYPE_CHECKING:
-    from .rref import RRef
+from ..worker_info import WorkerInfo
+from .orders import GlobalId
 
 Api = Literal["rpc_sync", "rpc_async", "remote"]
+
+
+class Reference(Protocol):
+    """What is asked of a reference."""
+
+    @property
+    def _rref_id(self) -> GlobalId: ...
+    def owner(self) -> WorkerInfo: ...
+    def local_value(self) -> Any: ...  # Any: of any type
+    def _get_type(self, timeout: float, blocking: bool = True) -> Any: ...  # Any: a type or its future
+
+
+class Functions:
+    """The functions that users call, which are above references: `calls` tells."""
+
+    by_name: Callable[[Api], Callable[..., Any]]  # Any: a result, its future, or a reference to it
+
+
+functions = Functions()
 
 # Python and its libraries look up many names between double underscores to learn what an object is (`copy`, `pickle`,
 # `inspect`, numpy). A proxy passes on only those that programs call as methods.
@@ -46,7 +65,7 @@ class RRefProxy:
 
     __slots__ = ("_made_of",)
 
-    def __init__(self, rref: "RRef[Any]", api: Api, timeout: float) -> None:  # Any: of any type
+    def __init__(self, rref: Reference, api: Api, timeout: float) -> None:
         self._made_of = (rref, api, timeout)
 
     def __getattr__(self, name: str) -> "RemoteMethod":
@@ -63,7 +82,7 @@ class RRefProxy:
             "function on its owner that does the work there."
         )
 
-    def __reduce__(self) -> "tuple[type[RRefProxy], tuple[RRef[Any], Api, float]]":  # Any: of any type
+    def __reduce__(self) -> "tuple[type[RRefProxy], tuple[Reference, Api, float]]":
         return RRefProxy, self._made_of
 
     def __repr__(self) -> str:
@@ -76,7 +95,7 @@ class RemoteMethod:
 
     __slots__ = ("__name__", "_api", "_rref", "_timeout")
 
-    def __init__(self, rref: "RRef[Any]", api: Api, timeout: float, name: str) -> None:  # Any: of any type
+    def __init__(self, rref: Reference, api: Api, timeout: float, name: str) -> None:
         self._rref = rref
         self._api = api
         self._timeout = timeout
@@ -84,7 +103,7 @@ class RemoteMethod:
 
     def __call__(self, /, *args: object, **kwargs: object) -> Any:  # Any: what the method returns
         if is_actor(self._rref._rref_id):
-            actors = _agent.current().actors
+            actors = process.current().actors
             return actors.call(self._rref, self._api, self.__name__, args, kwargs, timeout_s=self._timeout)
         if self._api == "rpc_async":
             return self._call_later(args, kwargs)
@@ -119,9 +138,9 @@ class RemoteMethod:
         answers_later = hasattr(getattr(kind, name), "_wrapped_async_rpc_function")
         invoke = _invoke_async if answers_later else _invoke
         call_args = (self._rref, name, args, kwargs)
-        return _function_of(self._api)(self._rref.owner(), invoke, args=call_args, timeout=self._timeout)
+        return functions.by_name(self._api)(self._rref.owner(), invoke, args=call_args, timeout=self._timeout)
 
-    def __reduce__(self) -> "tuple[type[RemoteMethod], tuple[RRef[Any], Api, float, str]]":  # Any: of any type
+    def __reduce__(self) -> "tuple[type[RemoteMethod], tuple[Reference, Api, float, str]]":
         return RemoteMethod, (self._rref, self._api, self._timeout, self.__name__)
 
     def __repr__(self) -> str:
@@ -136,29 +155,9 @@ def _how_to_read(name: str) -> str:
     )
 
 
-def _function_of(api: Api) -> Callable[..., Any]:  # Any: a result, its future, or a reference to it
-    from .. import calls
-
-    match api:
-        case "rpc_sync":
-            return calls.rpc_sync
-        case "rpc_async":
-            return calls.rpc_async
-        case "remote":
-            return calls.remote
-
-
-def hand_on(result: "Future[Any]", future: "Future[Any]") -> None:  # Any: of any type
-    """Finish `result` as `future` has. The error goes without its frames: they would hold the future that holds it."""
-    try:
-        result.set_result(future.value())
-    except Exception as error:
-        result.set_exception(error.with_traceback(None))
-
-
 def method_of(value: Any, name: str) -> Callable[..., Any]:  # Any: of any type
     """A method of a value of this worker that another worker calls; WireError where the allow-list refuses it."""
-    allowed = _agent.current().serializer.allowed if _agent.is_set() else None
+    allowed = process.current().serializer.allowed if process.is_set() else None
     method: Callable[..., Any] = getattr(value, name) if allowed is None else allowed.method_of(value, name)
     if not callable(method):
         kind = type(value).__qualname__
@@ -169,10 +168,10 @@ def method_of(value: Any, name: str) -> Callable[..., Any]:  # Any: of any type
     return method
 
 
-def _invoke(rref: "RRef[Any]", name: str, args: Any, kwargs: Any) -> Any:  # Any: of any type
+def _invoke(rref: Reference, name: str, args: Any, kwargs: Any) -> Any:  # Any: of any type
     return method_of(rref.local_value(), name)(*args, **kwargs)
 
 
 @async_execution
-def _invoke_async(rref: "RRef[Any]", name: str, args: Any, kwargs: Any) -> Any:  # Any: of any type
+def _invoke_async(rref: Reference, name: str, args: Any, kwargs: Any) -> Any:  # Any: of any type
     return method_of(rref.local_value(), name)(*args, **kwargs)

@@ -4,8 +4,8 @@
 
 How the rest of rpc uses it:
 
-* `References(agent)` before the group is joined: from then on `agent.references`. `destroy` after the group is left;
-  before that, when all have arrived, `delete_all_user_and_unforked_owner_rrefs`.
+* Made with its agent. `destroy` after the group is left; before that, when all have arrived,
+  `delete_all_user_and_unforked_owner_rrefs`.
 * `Serializer`: `with sealing(to) as forks` around pickling, and `forks` go with the message; `with opening(forks)`
   around unpickling, whether that succeeds or not, so that no fork is left on its way.
 * `Server`: `keep` runs a call whose value stays here; `confirmed`, right after `opening` on the same thread, is the
@@ -17,8 +17,9 @@ How the rest of rpc uses it:
 import logging
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch.futures import Future
@@ -27,13 +28,15 @@ from ...base.clocks import Clock
 from ...base.errors import ClosedError, DeadlineExceeded, LinkLostError, OwnerLostError, WorkerLostError
 from ...links import Link
 from ..actors.address import Address, is_actor
-from ..calling.outcomes import wait_for
-from ..calling.serving import Later
+from ..actors.queues import Queues
+from ..calling.outcomes import hand_on, wait_for
+from ..calling.serving import Later, Server
 from ..messages import pickling
+from ..messages.metadata import Created
 from ..worker_info import WorkerInfo
+from . import keeper
 from .keeper import Keeper
 from .orders import Fork, GlobalId, Order, Refused, WorkerKey
-from .proxy import hand_on
 from .rref import (
     NOT_IN_A_CALL,
     Creation,
@@ -49,14 +52,42 @@ from .rref import (
 )
 from .travel import Opening, Sealing, now
 
-if TYPE_CHECKING:
-    from ..agent import Agent
-
 _log = logging.getLogger("fanwise.rpc")
 
 _TICK_S = 1.0
 _DELETE_S = 10.0
 _LEAST_S = 0.001  # 0 would be for ever
+
+
+class Agent(keeper.Agent, Protocol):
+    """What is asked of the agent."""
+
+    @property
+    def server(self) -> Server: ...
+    @property
+    def queues(self) -> Queues: ...
+    @property
+    def waiting(self) -> Callable[[], AbstractContextManager[None]]: ...
+    def call(
+        self,
+        to: WorkerInfo,
+        function: Callable[..., Any],  # Any: the user's
+        args: Sequence[object],
+        kwargs: dict[str, object],
+        *,
+        timeout_s: float,
+        remote: Created | None = None,
+        address: Address | None = None,
+    ) -> "Future[Any]": ...  # Any: what the function returns
+    def call_sync(
+        self,
+        to: WorkerInfo,
+        function: Callable[..., Any],  # Any: the user's
+        args: Sequence[object],
+        kwargs: dict[str, object],
+        *,
+        timeout_s: float,
+    ) -> Any: ...  # Any: what the function returns
 
 
 class References:
@@ -68,12 +99,11 @@ class References:
         clock: for the deadlines and ticks.
     """
 
-    def __init__(self, agent: "Agent", *, tick_s: float = _TICK_S, clock: Clock | None = None) -> None:
+    def __init__(self, agent: Agent, *, tick_s: float = _TICK_S, clock: Clock | None = None) -> None:
         self.agent = agent
         self._keeper = Keeper(agent, tick_s=tick_s, clock=clock)
         self.new_id, self.new_actor_id = self._keeper.new_id, self._keeper.new_actor_id
         self.let_go = self._keeper.let_go
-        agent.attach(self)
 
     # -- made, sent, received, ended -------------------------------------------------------------------------------
 
@@ -252,6 +282,11 @@ class References:
             self._keeper.carry_out(orders)
         return [rref for rref, _ in came]
 
+    def unconfirmed(self, received: Sequence[RRef[Any]]) -> "Sequence[Future[None]]":  # Any: of any type
+        """What is done when the owners know of these references: of each that they do not know of yet."""
+        users = [rref._user for rref in received if rref._user is not None]
+        return [user.confirmed for user in users if not user.confirmed.done()]
+
     def _check_not_cut(self, link: Link | None) -> None:
         if link is not None and link.ending is not None and not link.ending.clean:
             raise LinkLostError(
@@ -364,7 +399,6 @@ class References:
         return result_of(value)
 
     def _value_now(self, rref_id: GlobalId) -> "Future[Any] | None":  # Any: the user's
-        self._keeper.table  # noqa: B018
         with self._keeper.changed:
             return self._keeper.awaited(rref_id)
 

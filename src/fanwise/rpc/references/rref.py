@@ -10,13 +10,13 @@ queue of `references.References`, which does all the work. It can be pickled in 
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
 from torch.futures import Future
 
 from ...base.errors import DeadlineExceeded, OwnerLostError
-from .. import agent as _agent
 from .. import autograd
+from .. import current as process
 from ..calling.outcomes import afresh as afresh
 from ..calling.outcomes import error_of as error_of
 from ..calling.outcomes import raise_afresh, wait_for
@@ -27,15 +27,22 @@ from ..messages import pickling
 from ..worker_info import WorkerInfo
 from .orders import Fork, GlobalId
 from .proxy import RRefProxy
-
-if TYPE_CHECKING:
-    from .references import References
+from .travel import received
 
 T = TypeVar("T")
 
 TIMED_OUT = (
     "RRef creation via rpc.remote() timed out, and it is possible that the RRef on the owner node does not exist."
 )
+
+
+class Agent(Protocol):
+    """What is asked of the agent of this worker."""
+
+    @property
+    def info(self) -> WorkerInfo: ...
+    @property
+    def waiting(self) -> Callable[[], AbstractContextManager[None]]: ...
 
 
 class UserState:
@@ -108,6 +115,29 @@ class Creation(Future[Any]):  # Any: nothing
             raise_afresh(error)
 
 
+class References(Protocol):
+    """What a reference asks of the references of its worker."""
+
+    @property
+    def agent(self) -> Agent: ...
+    @property
+    def let_go(self) -> Callable[[UserState], None]: ...
+    def owner_of(self, fork: Fork) -> WorkerInfo: ...
+    def share(self, rref: "RRef[Any]") -> tuple[int]: ...  # Any: of any type
+    def ask_owner(
+        self,
+        user: UserState,
+        function: Callable[..., Any],  # Any: one of those below
+        args: tuple[object, ...],
+        timeout_s: float,
+        *,
+        is_repeatable: bool,
+    ) -> Any: ...  # Any: what the function returns
+    def ask_later(
+        self, user: UserState, function: Callable[..., Any], args: tuple[object, ...], timeout_s: float
+    ) -> "Future[Any]": ...  # Any: as above
+
+
 class RRef(Generic[T]):
     """A reference to a value on some worker; of the value given when made directly.
 
@@ -136,14 +166,14 @@ class RRef(Generic[T]):
     )
 
     def __init__(self, value: T, type_hint: object = None) -> None:
-        if not _agent.is_set():
+        if not process.is_set():
             raise RuntimeError("Current RPC agent is not set! Did you initialize the RPC framework with init_rpc?")
-        references = _agent.current().references
+        references = process.current().references
         future = Value()
         future.settle(None, value)
         self._set_up(references, references.new_id(), future, None)
 
-    def _set_up(self, references: "References", rref_id: GlobalId, value: Value | None, user: UserState | None) -> None:
+    def _set_up(self, references: References, rref_id: GlobalId, value: Value | None, user: UserState | None) -> None:
         self._references = references
         self._rref_id = rref_id
         self._value = value
@@ -276,7 +306,8 @@ class RRef(Generic[T]):
     @classmethod
     def _deserialize(cls, data: tuple[int]) -> "RRef[Any]":  # Any: of any type
         """What came for `data` in the message that is being unpickled."""
-        return received(*data)
+        came: RRef[Any] = received(*data)  # Any: as above
+        return came
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise RuntimeError(NOT_IN_A_CALL)
@@ -306,7 +337,7 @@ NOT_IN_A_CALL = "Can not pickle rref in python pickler, rref can only be pickled
 
 
 def make(
-    references: "References", rref_id: GlobalId, value: Value | None, user: UserState | None
+    references: References, rref_id: GlobalId, value: Value | None, user: UserState | None
 ) -> RRef[Any]:  # Any: of any type
     """A reference that was made by `remote` or came in a call."""
     rref: RRef[Any] = RRef.__new__(RRef)
@@ -317,13 +348,6 @@ def make(
 def reduce(rref: RRef[Any]) -> tuple[Any, tuple[int]]:  # Any: of any type
     """How calls pickle a reference: as its place among those of the message."""
     return received, rref._references.share(rref)
-
-
-def received(place: int) -> RRef[Any]:  # Any: of any type
-    """The other way."""
-    from .travel import received_at
-
-    return received_at(place)
 
 
 pickling.register(RRef, reduce)
@@ -341,7 +365,8 @@ def done_with(value: Any) -> "Future[Any]":  # Any: of any type
 
 @async_execution
 def value_on_owner(rref_id: GlobalId) -> "Future[Any]":  # Any: the user's
-    return _agent.current().references.value_of(rref_id)
+    future: Future[Any] = process.current().references.value_of(rref_id)
+    return future
 
 
 @async_execution
@@ -355,13 +380,13 @@ def _rref_typeof_on_owner(rref_id: GlobalId) -> "Future[type]":
         else:
             kind.set_exception(error)  # type: ignore[arg-type]  # annotated wrongly in torch
 
-    _agent.current().references.value_of(rref_id).add_done_callback(settle)
+    process.current().references.value_of(rref_id).add_done_callback(settle)
     return kind
 
 
 def backward_on_owner(rref_id: GlobalId, context_id: int, retain_graph: bool) -> None:
     """Run the backward pass from a value of this worker."""
-    agent = _agent.current()
+    agent = process.current()
     value = agent.references.value_of(rref_id)
     with agent.waiting():
         root = value.wait()

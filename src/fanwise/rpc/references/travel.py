@@ -9,30 +9,34 @@ So the pickle holds numbers only, and no fork is lost when a pickle cannot be re
 import threading
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from torch.futures import Future
 
 from ...links import Link
 from .orders import Fork
-from .rref import RRef
 
-if TYPE_CHECKING:
-    from .references import References
+
+class References(Protocol):
+    """What is asked of the references of this worker."""
+
+    def unsent(self, forks: Sequence[Fork]) -> None: ...
+    def received(self, forks: Sequence[Fork], link: Link | None) -> Sequence[Any]: ...  # Any: the references
+    def unconfirmed(self, received: Sequence[Any]) -> "Sequence[Future[None]]": ...  # Any: as above
 
 
 class Now(threading.local):
     """What this thread seals or opens."""
 
     sealing: "Sealing | None" = None
-    opened: Sequence[RRef[Any]] = ()  # Any: of any type
+    opened: Sequence[Any] = ()  # Any: references
     unconfirmed: "Sequence[Future[None]]" = ()
 
 
 now = Now()
 
 
-def received_at(place: int) -> RRef[Any]:  # Any: of any type
+def received(place: int) -> Any:  # Any: a reference
     """The reference at this place of the message that this thread unpickles."""
     if not 0 <= place < len(now.opened):
         raise RuntimeError("Can not unpickle rref in python pickler, rref can only be unpickled when using RPC")
@@ -42,7 +46,7 @@ def received_at(place: int) -> RRef[Any]:  # Any: of any type
 class Sealing:
     """While a message is pickled: collects the forks it carries; takes them back when pickling fails."""
 
-    def __init__(self, references: "References", to: int) -> None:
+    def __init__(self, references: References, to: int) -> None:
         self.references = references
         self.to = to
         self.forks: list[Fork] = []
@@ -62,7 +66,7 @@ class Sealing:
 class Opening:
     """While a message is unpickled: its forks are references; those that nobody took end with it."""
 
-    def __init__(self, references: "References", forks: Sequence[Fork], link: Link | None) -> None:
+    def __init__(self, references: References, forks: Sequence[Fork], link: Link | None) -> None:
         self._references = references
         self._forks = forks
         self._link = link
@@ -74,6 +78,5 @@ class Opening:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        users = [rref._user for rref in now.opened if rref._user is not None]
-        now.unconfirmed = [user.confirmed for user in users if not user.confirmed.done()]
+        now.unconfirmed = self._references.unconfirmed(now.opened)
         now.opened = self._outer

@@ -16,7 +16,7 @@ import torch
 from torch.futures import Future
 
 from . import agent as _agent
-from . import autograd
+from . import autograd, uncompiled
 from .calls import rpc_async
 from .references.rref import RRef
 from .worker_info import WorkerInfo
@@ -87,12 +87,14 @@ class _LocalOptimizer:
 
     def __init__(self, optimizer_class: Any, params_rref: Sequence[RRef[Any]], *args: Any, **kwargs: Any) -> None:
         self._params: list[torch.Tensor] = [rref.local_value() for rref in params_rref]
-        self.optim = optimizer_class(self._params, *args, **kwargs)  # Any, above: of torch.optim, and its arguments
+        self.optim = uncompiled.make(
+            optimizer_class, self._params, *args, **kwargs
+        )  # Any, above: of torch.optim, and its arguments
 
     def step(self, context_id: int) -> None:
         grads = autograd.get_gradients(context_id)
         with _alone(), self._grads_set([grads.get(param) for param in self._params]):
-            self.optim.step()
+            uncompiled.step(self.optim)
 
     @contextmanager
     def _grads_set(self, grads: Sequence[torch.Tensor | None]) -> Iterator[None]:

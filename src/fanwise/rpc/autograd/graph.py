@@ -27,7 +27,7 @@ from functools import cache
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch.autograd.graph import GradientEdge, Node
+from torch.autograd.graph import GradientEdge, Node, _engine_run_backward
 
 from .functions import Grads, take_arrived
 
@@ -237,7 +237,7 @@ class Graph:
         wanted = [GradientEdge(*child) for child in children if child is not None]
         try:
             # It stops with an error, after which torch frees nothing: `retain_graph` would change nothing.
-            torch.autograd.grad(outputs, wanted, grads, retain_graph=True, allow_unused=True)
+            _run_engine(outputs, grads, wanted, retain_graph=True, into_leaves=False)
         except _Stop:
             pass
         finally:
@@ -253,7 +253,7 @@ class Graph:
             return
         ends = [GradientEdge(node, 0) for node in leaves]
         anchors = [_anchor(node) for node in receives]
-        found = torch.autograd.grad(outputs, [*ends, *anchors], grads, retain_graph=retain_graph, allow_unused=True)
+        found = _run_engine(outputs, grads, [*ends, *anchors], retain_graph=retain_graph, into_leaves=False)
         for node, grad in zip(leaves, found, strict=False):
             if grad is not None:
                 self._keep(node, 0, grad)
@@ -269,12 +269,7 @@ class Graph:
         anchors = [_anchor(node) for node in receives]
         with _Taking(leaves) as taking:
             if ends or anchors:
-                torch.autograd.backward(
-                    cast(Any, outputs),  # Any: torch's stub lacks edges here
-                    grads,
-                    retain_graph=retain_graph,
-                    inputs=cast(Any, [*ends, *anchors]),  # Any: as above
-                )
+                _run_engine(outputs, grads, [*ends, *anchors], retain_graph=retain_graph, into_leaves=True)
         ran.leaves.extend(taking.taken())
 
     def _take(self, nodes: Iterable[Node]) -> tuple[list[GradientEdge], list[torch.Tensor]]:
@@ -336,6 +331,26 @@ class _Taking:
             (_variable(leaf), grad if owners[_where(grad)] == 1 and _is_plain(grad) else _copied(grad))
             for leaf, grad in self._taken.items()
         ]
+
+
+def _run_engine(
+    outputs: Sequence[GradientEdge],
+    grads: Sequence[torch.Tensor],
+    inputs: Sequence[GradientEdge],
+    *,
+    retain_graph: bool,
+    into_leaves: bool,
+) -> tuple[torch.Tensor | None, ...]:
+    """torch's engine: as `torch.autograd.backward` calls it (`into_leaves`), or as `torch.autograd.grad` does.
+
+    Before that these two compare shapes by symbols of torch's compiler, which loads sympy: half a second of processor
+    time in each worker, and once each call. The engine compares them too.
+    """
+    run: Any = _engine_run_backward  # Any: annotated as if every input got a gradient
+    found: tuple[torch.Tensor | None, ...] = run(
+        tuple(outputs), tuple(grads), retain_graph, False, tuple(inputs), True, accumulate_grad=into_leaves
+    )
+    return found
 
 
 @cache

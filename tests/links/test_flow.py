@@ -389,6 +389,7 @@ def test_ctrl_c_before_a_call_has_left_returns_its_credit(
         _ = pair.call() if way == "call" else link.on_credit.ask("x" * SIZE)
     assert hit.times >= 1
     assert link._flow._spending.sent == before and link.num_open == 0 and pair.other._flow._granting.came == 0
+    assert link.counts().calls_made == 0
     pair.other.handler = lambda request: request.answer(1)
     assert pair.call().result(10.0) == 1
 

@@ -5,6 +5,7 @@
     codec, plain       objects to bytes and back: as pickles, and values of a fixed list
     hub                the loop of a process
     runner_threads     threads that take turns at driving a hub, and run the user's code that comes in
+    counts (quiet)     what a link has carried, as numbers
     link               calls both ways with one peer
     asking             one call: what the caller holds, what the peer answers
     sender             the writing half of a link
@@ -23,6 +24,7 @@ The layers above use what is named here, and `codec` for what travels inside oth
 
 from .asking import Reply as Reply
 from .asking import Request as Request
+from .counts import LinkCounts as LinkCounts
 from .frames import Limits as Limits
 from .hub import Hub as Hub
 from .hub import Timer as Timer

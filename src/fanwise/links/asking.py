@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..base.errors import DeadlineExceeded
+from ..base.errors import DeadlineExceeded, WireError
 from . import frames
 from .codec import pack_error
 
@@ -70,6 +70,7 @@ class Request:
     def fail(self, error: BaseException) -> None:
         """The call raises `error`."""
         packed = pack_error(error)  # first: when that raises, another error can still be sent
+        self.link._count_failed(is_refused=isinstance(error, WireError) and not hasattr(error, "__notes__"))
         if self._cost:
             self.taken_up()
         call_id, self._call_id = self._call_id, 0
@@ -93,13 +94,14 @@ class Reply:
 
     __slots__ = (
         *("_callback", "_done", "_due_s", "_error", "_judged", "_link", "_more", "_value"),
-        *("call_id", "cost", "method"),
+        *("began_s", "call_id", "cost", "method"),
     )
 
     def __init__(self, link: "Link", method: str) -> None:
         self._link = link
         self.method = method
         self.call_id = self.cost = 0  # the cost: of a call on credit, once that was taken
+        self.began_s: float | None = None  # of one that is timed
         self._due_s: float | None = None
         self._done = False
         self._judged = True

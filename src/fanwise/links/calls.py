@@ -32,6 +32,11 @@ class Calls(Generic[Waiter]):
             self._deadlines[self._last_id] = deadline_s
         return self._last_id
 
+    @property
+    def num_opened(self) -> int:
+        """How many were opened so far."""
+        return self._last_id
+
     def answered(self, call_id: int) -> Waiter | None:
         """Its answer came: who waits for it, or None when nobody does any more."""
         waiter = self._open.pop(call_id, None)

@@ -25,7 +25,7 @@ import contextlib
 import logging
 import os
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from threading import get_ident
@@ -36,6 +36,7 @@ from . import frames
 from .asking import BEHIND_BYTES, Expired, Handler, NotSent, Reply, Request, Waiters, refuse
 from .calls import Calls
 from .codec import dumps, load_error, loads, pack_error, unpack_error
+from .counts import Latencies, LinkCounts, weight_of
 from .flow_control.credit_calls import CreditCalls
 from .flow_control.credits import CALL_COST, cost_of
 from .frames import Frame, FrameReader, Limits
@@ -76,6 +77,9 @@ class Link:
         self.dumps, self.loads = dumps, loads
         self.load_error: Callable[[bytes], Any] = load_error  # of an error that the peer answers with; see `codec`
         self.on_late: Callable[[Buffer, Sequence[memoryview]], None] | None = None  # for answers nobody waits for
+        self.refused: Counter[str] = Counter()  # what was not done for the peer, or by it, by reason
+        self._latencies, self._num_read_bytes = Latencies(), 0
+        self._num_not_calls = self._num_timed_out = self._num_failed = 0
         self._hub, self._wire = hub, wire
         self._pid, self._fd = os.getpid(), wire.fileno()
         self._watch = PeerWatch(hub, peer, self._peer_ended)
@@ -206,6 +210,41 @@ class Link:
         """How many calls wait for their answers."""
         return len(self._calls)
 
+    @property
+    def num_waiting(self) -> int:
+        """How many calls wait here until the peer has room for them."""
+        return self._flow.num_waiting
+
+    @property
+    def num_queued_bytes(self) -> int:
+        """How much waits here until the peer's socket takes it."""
+        return self._sender.num_queued_bytes
+
+    @property
+    def num_bytes_not_begun(self) -> int:
+        """How much of the peer's calls waits here to be begun, with 1 KiB for each."""
+        return self._flow.bytes_not_begun
+
+    def counts(self) -> LinkCounts:
+        """What it has carried so far. By any thread."""
+        sharing, latencies = self._sharing, self._latencies
+        return LinkCounts(
+            calls_made=self._calls.num_opened - self._num_not_calls,
+            calls_received=self._flow.num_received,
+            calls_timed_out=self._num_timed_out,
+            calls_failed=self._num_failed,
+            bytes_sent=self._sender.num_sent_bytes + (sharing.num_sent_bytes if sharing is not None else 0),
+            bytes_received=self._num_read_bytes + (sharing.num_received_bytes if sharing is not None else 0),
+            refused=dict(+self.refused),
+            latencies=Latencies(latencies.buckets.copy(), latencies.sum_s),
+        )
+
+    def _count_failed(self, *, is_refused: bool) -> None:
+        """A request is answered with an error. `is_refused`: it names what it must not, or cannot be read."""
+        with self._lock:
+            self._num_failed += 1
+            self.refused["not_allowed"] += is_refused
+
     def close_fork(self) -> None:
         """In a forked child: the descriptors are copies; the parent's link goes on."""
         if self._fd >= 0:  # a wire in memory has none, but locks that a thread of the parent may hold
@@ -224,6 +263,7 @@ class Link:
             if self.ending is not None:
                 raise self._gone(method, "cannot be asked")
             reply.call_id = self._calls.open(reply, reply._due_s)
+            self._num_not_calls += 1
         if reply._due_s is not None:
             self._alarm.set(reply._due_s)
         return reply
@@ -375,12 +415,14 @@ class Link:
                     if size < 0:
                         self._end(self._death or Ending(False, "the other side ended without a goodbye", True))
                     return False
+                self._num_read_bytes += size
                 unhandled.extend(self._reader.filled(size))
             while unhandled and self.ending is None:
                 self._handle(unhandled.popleft())
             if self._sharing is not None and self._sharing.is_invited:
                 self._sharing.after_reading(between_frames=self._reader.is_between_frames)
         except WireError as error:
+            self.refused["malformed"] += 1
             self.on_malformed(error)
             self._end(Ending(False, error.message))
             return False
@@ -410,6 +452,8 @@ class Link:
             shared(self._sharing).handle(frame)
 
     def _resolve(self, reply: Reply, frame: Frame) -> None:
+        if reply.began_s is not None:
+            self._latencies.add(self._hub.clock.now_s() - reply.began_s, weight_of(reply.call_id))
         value, error, failure = None, None, None
         try:
             if frame.kind == frames.REPLY:
@@ -534,6 +578,7 @@ class Link:
             with self._lock:
                 waiter = self._calls.give_up(reply.call_id)
             if waiter is not None:
+                self._num_timed_out += 1
                 raise Expired(
                     f"{reply.method!r} was not answered by {self.peer} within {within_s} s.\n"
                     f"The other side may still be at work; the answer will be ignored."
@@ -544,6 +589,7 @@ class Link:
     def _expire(self) -> None:
         with self._lock:
             late = self._calls.expire(self._hub.clock.now_s())
+            self._num_timed_out += len(late)
             next_due_s = self._calls.next_deadline_s()
         for reply in late:
             reply._resolve(None, Expired(f"{reply.method!r} was not answered by {self.peer} before its deadline."))

@@ -94,6 +94,16 @@ class RunnerThreads:
         self._left = threading.Event()
         self._count = 0
 
+    @property
+    def num_running(self) -> int:
+        """How many calls run and do not wait."""
+        return len(self._calls.running)
+
+    @property
+    def num_waiting(self) -> tuple[int, int]:
+        """How many calls, and how many answers, have not begun."""
+        return len(self._calls.jobs), len(self._answers.jobs)
+
     def start(self) -> None:
         """Begin to drive the hub."""
         self._hub.check_usable()

@@ -42,7 +42,7 @@ class Sender:
         self._fd = wire.fileno()
         self._lock = threading.Lock()
         self._queue: deque[memoryview] = deque()
-        self.num_queued_bytes = 0
+        self.num_queued_bytes = self.num_sent_bytes = 0
         self._carriers: deque[_Carrier] = deque()
         self._polled = False
         self._num_waiting = 0
@@ -66,10 +66,11 @@ class Sender:
             parts.clear()
             try:
                 sent = 0 if self._queue else self._wire.write(mine)
-                if sent == len(mine[0]) and len(mine) == 1:
-                    return "written"
                 if sent < 0:
                     return "lost"
+                self.num_sent_bytes += sent
+                if sent == len(mine[0]) and len(mine) == 1:
+                    return "written"
                 self._enqueue(mine, sent, copied)
                 self._poll_for_events()
                 return "waits" if self._queue else "written"
@@ -230,6 +231,7 @@ class Sender:
 
     def _drop(self, sent: int) -> None:
         self.num_queued_bytes -= sent
+        self.num_sent_bytes += sent
         while self._queue and sent >= len(self._queue[0]):
             sent -= len(self._queue.popleft())
         if sent:

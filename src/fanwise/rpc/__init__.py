@@ -23,18 +23,20 @@ from .calls import remote as remote
 from .calls import rpc_async as rpc_async
 from .calls import rpc_sync as rpc_sync
 from .calls import waiting as waiting
+from .measuring import metrics as metrics
+from .measuring import metrics_text as metrics_text
 from .membership.worker_events import Subscription as Subscription
 from .options import RpcBackendOptions as RpcBackendOptions
 from .options import TensorPipeRpcBackendOptions as TensorPipeRpcBackendOptions
 from .references.rref import RRef as RRef
 from .starting import init_rpc as init_rpc
 from .starting import shutdown as shutdown
+from .watching import Worker as Worker
+from .watching import on_worker_joined as on_worker_joined
+from .watching import on_worker_left as on_worker_left
+from .watching import on_worker_lost as on_worker_lost
+from .watching import workers as workers
 from .worker_info import WorkerInfo as WorkerInfo
-from .workers import Worker as Worker
-from .workers import on_worker_joined as on_worker_joined
-from .workers import on_worker_left as on_worker_left
-from .workers import on_worker_lost as on_worker_lost
-from .workers import workers as workers
 
 
 def is_available() -> bool:

@@ -324,6 +324,7 @@ class Agent:
     ) -> "Future[Any]":  # Any: what the function returns
         """Too many calls wait for this link to let one more: this thread waits for it itself."""
         if not may_wait_for(self._hub):
+            self.connections.traffic.refused(to.name, "window_full")
             self.outside(partial(self.serializer.take_back, message, to.id))
             raise WindowFullError(
                 f"the call of {message!r} was not sent: as many calls as may wait for a link to worker {to.name} do, "
@@ -448,6 +449,16 @@ class Agent:
             "agent.server_active_calls": open_in,
             "agent.client_active_calls": self.open_calls()[0] - open_in,
             "agent.calls_begun": self.server.num_begun,
+        }
+
+    def num_jobs(self) -> dict[str, int]:
+        """What waits here, and runs, for others."""
+        calls, answers = self._runners.num_waiting
+        return {
+            "calls_running": self._runners.num_running,
+            "calls_waiting": calls,
+            "actor_calls_waiting": self.queues.num_waiting,
+            "answers_waiting": answers,
         }
 
     # -- the end ---------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ...base.errors import ClosedError, WindowFullError
 from .. import frames
 from ..asking import Reply
+from ..counts import TIMED_EVERY, TIMED_SINGLY
 from ..frames import Buffer, Frame
 from ..hub import Hub
 from .credits import CALL_COST, cost_of
@@ -57,6 +58,8 @@ class CreditCalls:
                 self._wait_and_open(reply, cost, within_s)
                 if within_s is not None:
                     within_s = max(0.0, within_s - (self._hub.clock.now_s() - began_s))
+            if reply.call_id <= TIMED_SINGLY or not reply.call_id % TIMED_EVERY:
+                reply.began_s = self._hub.clock.now_s()
             parts = (link._encode if buffers else frames.encode)(frames.CALL, reply.call_id, head, buffers)
             return link._ask(reply, parts, within_s)
         except BaseException:
@@ -90,6 +93,8 @@ class CreditCalls:
                 self._wait_and_open(reply, cost, deadline_s, waiting)
             if reply._due_s is not None:
                 link._alarm.set(reply._due_s)
+            if reply.call_id <= TIMED_SINGLY or not reply.call_id % TIMED_EVERY:
+                reply.began_s = self._hub.clock.now_s()
             parts = (link._encode if buffers else frames.encode)(frames.CALL, reply.call_id, head, buffers)
             link._send(parts)
             return reply
@@ -121,6 +126,7 @@ class CreditCalls:
         if self._open(reply, cost, not may_wait):
             return
         if not may_wait:
+            link.refused["window_full"] += 1
             raise WindowFullError(
                 f"{turn.method!r} was not sent: as many calls as {link.peer} has room for wait there to be begun, "
                 f"and this thread reads the answers, so it must not wait.\n"
@@ -157,6 +163,7 @@ class CreditCalls:
         link = self._link
         with link._lock:
             cost, reply.cost = reply.cost, 0
+            link._num_not_calls += 1
             link._calls.give_up(reply.call_id)
             turns, wanted = self.flow.refund(cost), self.flow.want()
         self._give_turns(turns, wanted)

@@ -140,6 +140,7 @@ class Granting:
 
     came: int = 0
     taken: int = 0
+    num_calls: int = 0
     told: Credit = field(default_factory=lambda: Credit(0, WINDOW_MIN))
     _due_at: int = WINDOW_MIN // 2
 
@@ -147,6 +148,7 @@ class Granting:
         """A call came. False: its caller has not kept to what was granted."""
         kept = self.came - self.taken <= WINDOW_MAX + OVERDRAFT
         self.came += cost
+        self.num_calls += 1
         return kept
 
     def taken_up(self, cost: int) -> bool:

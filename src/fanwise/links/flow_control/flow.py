@@ -48,6 +48,23 @@ class Flow:
         self.withdraw = self._spending.withdraw
         self.received, self.taken_up = self._granting.received, self._granting.taken_up
 
+    # -- numbers ---------------------------------------------------------------------------------------------------
+
+    @property
+    def num_waiting(self) -> int:
+        """How many calls wait here for room over there."""
+        return self._spending.num_waiting
+
+    @property
+    def num_received(self) -> int:
+        """How many calls have come."""
+        return self._granting.num_calls
+
+    @property
+    def bytes_not_begun(self) -> int:
+        """What the calls that came and have not begun cost: their bytes, and what is kept of each."""
+        return self._granting.came - self._granting.taken
+
     # -- the caller's side -----------------------------------------------------------------------------------------
 
     def wait(self, turn: Reply, cost: int) -> tuple[list[Reply], list[Buffer]]:

@@ -62,6 +62,7 @@ class Sharing:
         self._sender: Sender | None = None
         self._lock = threading.Lock()
         self._ended = False
+        self.num_sent_bytes = self.num_received_bytes = 0
         # What this side sends.
         self._number = next(_numbers)
         self._pool_bytes = pool_bytes(limits)
@@ -151,6 +152,7 @@ class Sharing:
                 self._pool.give_back([part.id], self._number)
                 return None
         segment.write(part.offset, buffer)
+        self.num_sent_bytes += part.size_bytes
         return part
 
     def _introduce(self, number: int, size_bytes: int) -> bool:
@@ -213,6 +215,7 @@ class Sharing:
         if fresh_from < end:
             segment.populate(fresh_from, end - fresh_from)
         array = segment.part(part.offset, part.size_bytes)
+        self.num_received_bytes += part.size_bytes
         self._watches[part.id] = _Watch(array, part.id, self._gone)
         return memoryview(array).cast("B")
 

@@ -81,6 +81,12 @@ class Queues:
         elif due_s is not None:
             self._alarm.set(due_s)
 
+    @property
+    def num_waiting(self) -> int:
+        """How many calls wait for their turn, of all actors."""
+        with self._lock:
+            return sum(queue.turns.num_waiting for queue in list(self._queues.values()))
+
     def concurrency_of(self, actor: GlobalId) -> int:
         """How many calls of an actor that lives here run at a time; 0: it is not known, or not made yet."""
         with self._lock:

@@ -43,6 +43,7 @@ from ..messages.messages import late, loads, speak
 from ..worker_info import WorkerInfo
 from .link_loss import LinkLosses
 from .routes import Routes, Waiting
+from .traffic import Traffic
 
 _log = logging.getLogger("fanwise.rpc")
 
@@ -102,6 +103,7 @@ class Connections:
         self._connecting: dict[int, threading.Lock] = {}
         self._awaited: dict[int, threading.Event] = {}
         self._lock = threading.Lock()
+        self.traffic = Traffic()
         self._gone: dict[int, str] = {}
         # Each link of another worker has a number that both sides know; and which of them that worker must be told of.
         self._numbers: weakref.WeakKeyDictionary[Link, int] = weakref.WeakKeyDictionary()
@@ -132,6 +134,12 @@ class Connections:
     def num_open(self) -> int:
         """How many calls of ours wait for their answers, or to leave."""
         return self._routes.num_open + self._losses.num_open
+
+    def calls_waiting_for_links(self) -> dict[str, int]:
+        """How many calls to each worker, by name, have not left as there is no link."""
+        members = self.group.members()
+        names = self._gone | {id: member.name for id, member in members.items()}
+        return {names[id]: number for id, number in self._routes.num_queued().items() if id in names}
 
     # -- dialling --------------------------------------------------------------------------------------------------
 
@@ -271,6 +279,8 @@ class Connections:
         self._serve_on(other, self._info)
         self._serve_on(link, self._info)
         self._kept[self.group.me.incarnation] = [link]
+        for end in (link, other):
+            self.traffic.keep(self._info.name, end)
         return self._routes.place(self._info.id, link)
 
     def _dial_patiently(self, member: Member, within_s: float | None) -> Link:
@@ -357,6 +367,7 @@ class Connections:
         member, incarnation, number, frame_bytes, knows = request.args
         refusal = self._group.refusal(member, incarnation, knows) if self._group is not None else None
         if refusal is not None:
+            self.traffic.refused(member.name, "not_welcome")
             request.fail(WorkerLostError(refusal))
             return
         self._serve_on(link, WorkerInfo(member.name, member.id))
@@ -378,6 +389,7 @@ class Connections:
         """It ends when the member does, also when no call of ours goes over it."""
         with self._lock:
             self._kept.setdefault(member.incarnation, []).append(link)
+        self.traffic.keep(member.name, link)
         link.judge = partial(self._judge, member)
         link.on_ended(partial(self._link_ended, member))
 

@@ -81,6 +81,11 @@ class Routes:
             links = [*self.links.values(), *(queue.link for queue in queues if queue.link is not None)]
         return num_queued + sum(link.num_open for link in links)
 
+    def num_queued(self) -> dict[int, int]:
+        """How many calls wait for their links, by worker."""
+        with self._lock:
+            return {id: len(queue.calls) for id, queue in self._queues.items()}
+
     def ready(self, id: int) -> Link | None:
         """The link for calls to worker `id`; None: one must be made first, or others wait for it."""
         link = self.links.get(id)

@@ -12,7 +12,7 @@ events come too. So nobody is missed and nobody comes twice.
 
 import logging
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -95,12 +95,17 @@ class Group(Protocol):
 
 
 class WorkerEvents:
-    """Who listens to the events of `group`. One for each worker, made when the group is there."""
+    """Who listens to the events of `group`. One for each worker, made when the group is there.
+
+    Attributes:
+        counts: of the events so far, by kind.
+    """
 
     def __init__(self, hub: Hub, group: Group) -> None:
         self._hub = hub
         self._group = group
         self._subscriptions: list[Subscription] = []
+        self.counts: Counter[type[Event]] = Counter()
         group.on_event.append(self._happened)
 
     def subscribe(self, callback: Callable[..., object], kind: type[Event]) -> Subscription:
@@ -131,5 +136,6 @@ class WorkerEvents:
                 subscription.hear(Joined(member))
 
     def _happened(self, event: Event) -> None:
+        self.counts[type(event)] += 1
         for subscription in self._subscriptions:
             subscription.hear(event)

@@ -1,0 +1,227 @@
+"""What links count: bytes and calls agree at both ends, times are those of the calls, and nothing is counted twice."""
+
+import socket
+import threading
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fanwise.base.clocks import VirtualClock
+from fanwise.base.errors import DeadlineExceeded, WindowFullError
+from fanwise.links import Hub, Link, LinkCounts, Request, UnixListener, dial, memory_links, new_key
+from fanwise.links.counts import LATENCY_BOUNDS_S, TIMED_EVERY, TIMED_SINGLY, Latencies, weight_of
+from fanwise.links.flow_control.credits import WINDOW_MAX
+from fanwise.links.transports.wires import SocketWire
+from fanwise.testing import within
+
+LIMIT_S = 10.0
+
+NUM_BUCKETS = len(LATENCY_BOUNDS_S) + 1
+counts = st.builds(
+    LinkCounts,
+    *[st.integers(0, 100)] * 6,
+    refused=st.dictionaries(st.sampled_from(["malformed", "window_full", "not_allowed"]), st.integers(1, 5)),
+    latencies=st.builds(
+        Latencies, st.lists(st.integers(0, 9), min_size=NUM_BUCKETS, max_size=NUM_BUCKETS), st.integers(0, 9)
+    ),
+)
+
+
+@given(counts, counts)
+def test_what_several_links_carried_is_the_sum_of_all_that_each_did(one: LinkCounts, other: LinkCounts) -> None:
+    both = one + other
+    for field in fields(LinkCounts):
+        if field.name == "refused":
+            assert all(both.refused[why] == one.refused.get(why, 0) + other.refused.get(why, 0) for why in both.refused)
+            assert sum(both.refused.values()) == sum(one.refused.values()) + sum(other.refused.values())
+        elif field.name == "latencies":
+            assert both.latencies.count == one.latencies.count + other.latencies.count
+            assert both.latencies.sum_s == one.latencies.sum_s + other.latencies.sum_s
+            for place, number in enumerate(both.latencies.buckets):
+                assert number == one.latencies.buckets[place] + other.latencies.buckets[place]
+        else:
+            assert getattr(both, field.name) == getattr(one, field.name) + getattr(other, field.name)
+    assert one + LinkCounts() == one
+
+
+@given(st.lists(st.floats(0.0, 100.0), max_size=30))
+def test_a_time_is_in_the_first_bucket_that_reaches_it(times_s: list[float]) -> None:
+    latencies = Latencies()
+    for time_s in times_s:
+        latencies.add(time_s, 1)
+    for place, bound_s in enumerate(LATENCY_BOUNDS_S):
+        assert sum(latencies.buckets[: place + 1]) == sum(time_s <= bound_s for time_s in times_s)
+    assert latencies.count == len(times_s)
+    assert latencies.sum_s == pytest.approx(sum(times_s))
+
+
+def test_calls_that_are_timed_stand_for_about_as_many_as_there_are() -> None:
+    timed = [number for number in range(1, 5000) if number <= TIMED_SINGLY or not number % TIMED_EVERY]
+    assert len(timed) < 500
+    assert abs(sum(map(weight_of, timed)) - 5000) <= TIMED_EVERY
+
+
+class Pair:
+    """Two ends, each with a hub of its own; calls to `far` wait in `came`, unless it answers."""
+
+    def __init__(self, near: Link, far: Link) -> None:
+        self.near, self.far = near, far
+        self.came: deque[Request] = deque()
+        self.far.handler = self.came.append
+
+    def answers(self) -> None:
+        self.far.handler = lambda request: request.answer(request.method)
+
+    def agree(self) -> None:
+        """All that one end has sent has come to the other."""
+        near, far = self.near, self.far
+        within(LIMIT_S, lambda: near.counts().bytes_sent == far.counts().bytes_received, "all came")
+        within(LIMIT_S, lambda: far.counts().bytes_sent == near.counts().bytes_received, "and all went back")
+        assert near.counts().calls_made == far.counts().calls_received
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    hubs = Hub(name="near"), Hub(name="far")
+    for hub in hubs:
+        hub.start()
+    came: list[Link] = []
+    key = new_key()
+    UnixListener(hubs[1], tmp_path / "hub", key, on_link=came.append)
+    near = dial(hubs[0], tmp_path / "hub", key)
+    within(LIMIT_S, lambda: came, "the link has come")
+    pair = Pair(near, came[0])
+    for link in (near, came[0]):
+        link.open()
+    yield pair
+    for hub in hubs:
+        hub.close()
+
+
+def test_calls_and_bytes_are_the_same_at_both_ends(pair: Pair) -> None:
+    pair.answers()
+    for number in range(100):
+        assert pair.near.on_credit.ask("x" * number) == "x" * number
+        pair.near.ask("book-keeping")
+        pair.near.notify("a notice")
+    assert [pair.near.on_credit.call("y").result(LIMIT_S) for _ in range(50)] == ["y"] * 50
+    pair.agree()
+    assert pair.near.counts().calls_made == 150 and pair.far.counts().calls_made == 0
+    assert 8_000 < pair.near.counts().bytes_sent < 30_000
+
+
+def test_what_goes_by_shared_memory_counts_as_what_goes_through_the_socket(pair: Pair) -> None:
+    pair.answers()
+    big = np.zeros(1 << 20, dtype=np.uint8)
+    for _ in range(5):  # the first only offers to share
+        pair.near.on_credit.ask(("array", big))  # type: ignore[arg-type]  # whatever can be dumped
+    pair.agree()
+    for link in (pair.near, pair.far):
+        assert 5 << 20 < link.counts().bytes_sent < 6 << 20
+
+
+def test_each_of_the_first_calls_is_timed_and_of_later_ones_one_that_stands_for_all(pair: Pair) -> None:
+    pair.answers()
+    for number in range(1, 40):
+        pair.near.on_credit.ask("x")
+        assert pair.near.counts().latencies.count == number
+    for _ in range(1000):
+        pair.near.on_credit.call("x").result(LIMIT_S)
+    assert abs(pair.near.counts().latencies.count - 1039) <= TIMED_EVERY
+    assert 0 < pair.near.counts().latencies.sum_s < LIMIT_S
+    assert pair.far.counts().latencies.count == 0
+
+
+@pytest.mark.parametrize("between", [1, 2, 3])
+def test_calls_are_timed_also_where_other_messages_come_between_them(pair: Pair, between: int) -> None:
+    pair.answers()
+    for _ in range(400):
+        pair.near.on_credit.ask("x")
+        for _ in range(between):
+            pair.near.ask("book-keeping")
+    assert abs(pair.near.counts().latencies.count - 400) <= 2 * TIMED_EVERY + TIMED_SINGLY
+    assert pair.near.counts().calls_made == 400
+
+
+def test_a_call_takes_from_when_it_is_sent_until_its_answer_is_read() -> None:
+    clock = VirtualClock()
+    hub, other = Hub(name="near", clock=clock), Hub(name="far")
+    for one in (hub, other):
+        one.start()
+    pair = Pair(*memory_links(hub, other))
+    for link in (pair.near, pair.far):
+        link.open()
+    reply = pair.near.on_credit.call("x")
+    within(LIMIT_S, lambda: pair.came, "it is there")
+    clock.advance(0.3)
+    pair.came.popleft().answer()
+    reply.result()
+    latencies = pair.near.counts().latencies
+    assert latencies.buckets[LATENCY_BOUNDS_S.index(0.5)] == latencies.count == 1
+    assert latencies.sum_s == pytest.approx(0.3)
+    for one in (hub, other):
+        one.close()
+
+
+def test_a_call_whose_time_is_over_is_counted_as_such_and_its_answer_is_not_timed(pair: Pair) -> None:
+    with pytest.raises(DeadlineExceeded):
+        pair.near.on_credit.ask("late", within_s=0.01)
+    late = pair.near.on_credit.call("late too", deadline_s=0.01)
+    with pytest.raises(DeadlineExceeded):
+        late.result(LIMIT_S)
+    within(LIMIT_S, lambda: len(pair.came) == 2, "both came")
+    for request in pair.came:
+        request.answer()
+    pair.agree()
+    assert pair.near.counts().calls_timed_out == 2
+    assert pair.near.counts().latencies.count == 0
+
+
+def test_a_call_that_does_not_leave_is_none(pair: Pair) -> None:
+    full: list[WindowFullError] = []
+    pair.near.on_credit.call("x" * WINDOW_MAX)
+
+    def call_on_the_hub() -> None:
+        try:
+            while True:
+                pair.near.on_credit.call("x" * 1000)
+        except WindowFullError as error:
+            full.append(error)
+
+    pair.near._hub.call_soon(call_on_the_hub)
+    within(LIMIT_S, lambda: full, "no more may wait")
+    with pytest.raises(DeadlineExceeded):
+        pair.near.on_credit.ask("x", within_s=0.01)
+    within(LIMIT_S, lambda: len(pair.came) == pair.near.counts().calls_made, "what was sent has come")
+    assert pair.near.counts().refused == {"window_full": 1}
+    assert pair.near.num_bytes_not_begun == 0 and pair.far.num_bytes_not_begun > WINDOW_MAX
+
+
+def test_a_call_that_waits_for_room_is_seen(pair: Pair) -> None:
+    pair.near.on_credit.call("x" * WINDOW_MAX)
+    waiting = threading.Thread(target=lambda: pair.near.on_credit.call("y"))
+    waiting.start()
+    within(LIMIT_S, lambda: pair.near.num_waiting == 1 and pair.came, "it waits")
+    assert pair.near.counts().calls_made == 1
+    pair.came.popleft().answer()
+    waiting.join()
+    assert pair.near.num_waiting == 0 and pair.near.counts().calls_made == 2
+
+
+def test_a_link_that_ends_for_bytes_that_nobody_sends_says_so() -> None:
+    hub = Hub(name="near")
+    hub.start()
+    mine, theirs = socket.socketpair()
+    link = Link(hub, SocketWire(mine))
+    link.open()
+    theirs.sendall(b"GET / HTTP/1.1\r\n\r\n" * 10)
+    within(LIMIT_S, lambda: link.ending is not None, "it ends")
+    assert link.counts().refused == {"malformed": 1}
+    theirs.close()
+    hub.close()

@@ -4,6 +4,8 @@ The tree itself, with what each means, is in base/errors.py; what to do about ea
 """
 
 from .base.errors import AuthenticationError as AuthenticationError
+from .base.errors import CallCancelled as CallCancelled
+from .base.errors import CancelledError as CancelledError
 from .base.errors import CheckpointError as CheckpointError
 from .base.errors import ClosedError as ClosedError
 from .base.errors import DataFileError as DataFileError

@@ -16,7 +16,7 @@ WRITTEN_BY_HAND = (".py", ".md", ".toml", ".txt", ".yaml", ".yml", ".cfg", "Make
 FOLDERS = ("src", "tests", "examples", "benchmarks", "docs", ".ci")
 # The terminal belongs to the command line and to the tuner's live table; everything else returns or logs.
 # They tell a job or a program to end, and are never shown as an error.
-ORDERS_TO_END = ("TrialStopped", "SearchInterrupted")
+ORDERS_TO_END = ("TrialStopped", "CallCancelled", "SearchInterrupted")
 MAY_PRINT = ("cli/", "tune/terminal/screen.py", "tune/terminal/with_ipython.py")
 # In pieces, so that this file does not break its own rule.
 LATER = "TO" + "DO"

@@ -164,7 +164,7 @@ def header(
         (header(buffers=2, head=5, total=20), "lengths contradict each other: head 5, total 20"),
         (header(buffers=1, head=0, total=20) + (2**60).to_bytes(8, "little"), f"buffers have {2**60} bytes"),
         (header(magic=0x1234), "not a frame: magic 0x1234, kind 1, flags 0"),
-        (header(kind=14), "not a frame: magic 0xfa57, kind 14"),
+        (header(kind=17), "not a frame: magic 0xfa57, kind 17"),
         (header(flags=2), "flags 2"),
         (header(flags=1, buffers=2048, total=2048 * 32), "2048 buffers was announced, some in shared memory"),
         (header(flags=1, buffers=1, head=5, total=36), "lengths contradict each other: head 5, total 36"),

@@ -348,7 +348,7 @@ def test_a_fork_holds_no_descriptor_of_ours(of_others: set[tuple[str, str]], ser
 def test_a_fork_while_other_threads_hold_the_locks_of_a_link_hangs_nowhere(server: Server, near: Link) -> None:
     far = server.link()
     reply = near.call("never")
-    locks: list[threading.Lock] = [
+    locks: list[contextlib.AbstractContextManager[object]] = [
         near._lock,
         near._reading,
         near._sender._lock,

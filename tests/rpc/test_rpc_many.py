@@ -42,7 +42,7 @@ def along(path: list[int], value: int) -> int:
 def call_all(size: int) -> int:
     """To each worker, from there to the next, and from there back here."""
     me = rpc.get_worker_info().id
-    calls = [rpc.rpc_async(other, along, ([(other + 1) % size, me], 0)) for other in range(size)]
+    calls: list[Future[int]] = [rpc.rpc_async(other, along, ([(other + 1) % size, me], 0)) for other in range(size)]
     return sum(torch.futures.wait_all(calls))
 
 
@@ -289,14 +289,14 @@ def wait_and_set(to: str, count: int) -> list[str]:
     """All wait before the first is set."""
     names = [str(number) for number in range(count)]
     waiting = [rpc.rpc_async(to, wait_for_event, (name,)) for name in names]
-    setting = [rpc.rpc_async(to, set_event, (name,)) for name in reversed(names)]
+    setting: list[Future[None]] = [rpc.rpc_async(to, set_event, (name,)) for name in reversed(names)]
     torch.futures.wait_all(setting)
     return [future.wait() for future in waiting]
 
 
 def wait_and_fill(to: str, count: int) -> int:
     waiting = [rpc.rpc_async(to, wait_for_future, (str(number),)) for number in range(count)]
-    setting = [rpc.rpc_async(to, set_future, (str(number), number)) for number in range(count)]
+    setting: list[Future[None]] = [rpc.rpc_async(to, set_future, (str(number), number)) for number in range(count)]
     torch.futures.wait_all(setting)
     return sum(future.wait() for future in waiting)
 
@@ -316,7 +316,7 @@ def promise(name: str) -> "Future[int]":
 
 def promise_and_fill(to: str, count: int) -> int:
     waiting = [rpc.rpc_async(to, promise, (str(number),)) for number in range(count)]
-    setting = [rpc.rpc_async(to, set_future, (str(number), number)) for number in range(count)]
+    setting: list[Future[None]] = [rpc.rpc_async(to, set_future, (str(number), number)) for number in range(count)]
     torch.futures.wait_all(setting)
     return sum(future.wait() for future in waiting)
 

@@ -112,7 +112,8 @@ class Steps:
         assert rpc.rpc_async(to, double, (4,), timeout=self.random.choice([0, -1, 20])).wait() == 8
 
     def wait_for_many(self, _to: int) -> None:
-        calls = [rpc.rpc_async(self.random.randrange(SIZE), double, (i,)) for i in range(self.random.randrange(1, 20))]
+        count = self.random.randrange(1, 20)
+        calls: list[Future[int]] = [rpc.rpc_async(self.random.randrange(SIZE), double, (i,)) for i in range(count)]
         assert torch.futures.wait_all(calls) == [2 * i for i in range(len(calls))]
 
     def nest(self, to: int) -> None:
@@ -121,7 +122,7 @@ class Steps:
 
     def be_promised(self, to: int) -> None:
         name = f"{self.name} {self.number}"
-        promised = [rpc.rpc_async(to, promise, (name,)) for _ in range(2)]
+        promised: list[Future[int]] = [rpc.rpc_async(to, promise, (name,)) for _ in range(2)]
         rpc.rpc_async(to, keep, (name, 5))
         assert torch.futures.wait_all(promised) == [5, 5]
 

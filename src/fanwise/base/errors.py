@@ -4,6 +4,7 @@
     +-- NotInstalled (ImportError)        an optional library is missing; names the extra to install
     +-- ClosedError (RuntimeError)        you closed it, or you are in a fork of the process that owns it
     +-- DeadlineExceeded (TimeoutError)   the time you gave ran out; the other side may go on
+    +-- CancelledError                    the call that you wait for was cancelled
     +-- WindowFullError (RuntimeError)    a worker has no room for another call, and this thread must not wait for it
     +-- WireError                         bytes that cannot be trusted: cut, oversized or malformed
     |   +-- AuthenticationError           the peer did not prove that it holds the key
@@ -22,6 +23,7 @@
     +-- SearchFailedError                 the first trials of a search, or all of them, failed
 
     TrialStopped (BaseException)          not an error: this job was told to end
+    CallCancelled (BaseException)         not an error: nobody waits for the call that runs this function
     SearchInterrupted (KeyboardInterrupt) Ctrl-C ended a search, cleanly; carries the experiment
 
 Wrong arguments are TypeError and ValueError. A message says what happened with values, where, and what to do
@@ -63,6 +65,12 @@ class DeadlineExceeded(FanwiseError, TimeoutError, RuntimeError):
     """The time that the caller gave ran out. The other side may still be at work."""
 
     anchor = "deadline-exceeded"
+
+
+class CancelledError(FanwiseError):
+    """The call that you wait for was cancelled. Its function may still run; nobody hears what it returns."""
+
+    anchor = "cancelled"
 
 
 class WindowFullError(FanwiseError, RuntimeError):
@@ -182,4 +190,12 @@ class TrialStopped(BaseException):
 
     Raised inside `report()`, or by SIGTERM anywhere else in the job. A BaseException, so that
     `except Exception` in an objective does not swallow it. Clean up and let it pass.
+    """
+
+
+class CallCancelled(BaseException):
+    """Nobody waits any more for the call that runs this function.
+
+    Raised once, in the function, by its next wait through fanwise. A BaseException, so that `except Exception` does not
+    swallow it. Clean up, which may wait and call, and let it pass.
     """

@@ -1,16 +1,24 @@
 """One call, from both of its ends: the `Reply` that the caller holds, the `Request` that the peer answers.
 
-A reply is resolved exactly once, by whichever thread reads the answer, misses the deadline or finds the link gone. Its
-callbacks run on that thread, after it is done; one that raises is logged and stops nothing. A request is answered
-once, from any thread. Knows of links only what it asks of its own.
+    caller                                                    peer
+      link.on_credit.call  -- CALL ------------------------>    handler(request)
+      reply.cancel         -- CANCEL ---------------------->    request.listener.cancelled()
+      reply.on_item        <- ITEM, ITEM, ... -------------   request.give(value)      of an answer in many parts
+      reply.take           -- TAKEN ----------------------->    request.listener.taken(...)
+                           <- REPLY or ERROR --------------   request.answer / request.fail
+
+A reply is resolved exactly once, by whichever thread reads the answer, misses the deadline, cancels or finds the link
+gone. Its callbacks run on that thread, after it is done; one that raises is logged and stops nothing. A request is
+answered once, from any thread. Knows of links only what it asks of its own.
 """
 
 import logging
+import struct
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ..base.errors import DeadlineExceeded, WireError
+from ..base.errors import CancelledError, DeadlineExceeded, WireError
 from . import frames
 from .codec import pack_error
 
@@ -31,10 +39,34 @@ class NotSent(Expired):
     """The same for a call that has not left: it waited for credit."""
 
 
+class Cancelled(CancelledError):
+    """This side does not wait any more. What the peer raises of that kind is a plain `CancelledError`."""
+
+
+class NotSentCancelled(Cancelled):
+    """The same for a call that has not left: it waited for credit."""
+
+
+class Listener(Protocol):
+    """What a call that was asked for hears of its caller. On a reading thread: it must not block."""
+
+    def cancelled(self) -> None:
+        """The caller does not wait any more."""
+
+    def taken(self, num_items: int, num_bytes: int) -> None:
+        """So much of what was given was taken, ever. ValueError: that cannot be."""
+
+    def lost(self) -> None:
+        """The link to the caller has ended."""
+
+
+TAKEN = struct.Struct("<QQ")
+
+
 class Request:
     """What a peer asked. Answer it once, from any thread; what comes later is ignored."""
 
-    __slots__ = ("_call_id", "_cost", "args", "link", "method")
+    __slots__ = ("_call_id", "_cost", "args", "link", "listener", "method")
 
     def __init__(self, link: "Link", call_id: int, cost: int = 0) -> None:
         self.link = link
@@ -42,6 +74,12 @@ class Request:
         self._cost = cost
         self.method = ""
         self.args: tuple[Any, ...] = ()  # Any: peer's values
+        self.listener: Listener | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is a call that the peer still waits for, and that was not answered."""
+        return self._call_id in self.link.asked
 
     def taken_up(self) -> None:
         """It waits here no more: its caller gets the credit back that it spent. When not told, its answer does so."""
@@ -59,11 +97,23 @@ class Request:
         """
         return self.link._sender.num_queued_bytes > BEHIND_BYTES and self.link._hold(again)
 
+    def give(self, value: object) -> None:
+        """One more item of an answer in many parts, to a caller that asked for such. Raises as `Link.notify` does."""
+        self.link._give(self._call_id, value)
+
+    def unanswered(self) -> None:
+        """Nobody waits for its answer any more: there will be none."""
+        if self._cost:
+            self.taken_up()
+        call_id, self._call_id = self._call_id, 0
+        self.link.asked.pop(call_id, None)
+
     def answer(self, value: object = None) -> None:
         """The call returns `value`."""
         if self._cost:
             self.taken_up()
         call_id, self._call_id = self._call_id, 0
+        self.link.asked.pop(call_id, None)
         if call_id:
             self.link._answer(call_id, value)
 
@@ -74,11 +124,9 @@ class Request:
         if self._cost:
             self.taken_up()
         call_id, self._call_id = self._call_id, 0
+        self.link.asked.pop(call_id, None)
         if call_id:
             self.link._send(frames.encode(frames.ERROR, call_id, packed))
-
-    def unanswered(self) -> None:
-        """Nobody will read its answer any more."""
 
 
 Handler = Callable[[Request], None]
@@ -94,7 +142,7 @@ class Reply:
 
     __slots__ = (
         *("_callback", "_done", "_due_s", "_error", "_judged", "_link", "_more", "_value"),
-        *("began_s", "call_id", "cost", "method"),
+        *("began_s", "call_id", "cost", "method", "on_item"),
     )
 
     def __init__(self, link: "Link", method: str) -> None:
@@ -110,6 +158,8 @@ class Reply:
         # Most have one, and thousands may be open: no list for it, which the garbage collector would look at too.
         self._callback: Callable[[Reply], None] | None = None
         self._more: tuple[Callable[[Reply], None], ...] = ()
+        # Takes each item of an answer in many parts, and what it cost, on the thread that reads. ValueError: too much.
+        self.on_item: Callable[[Any, int], None] | None = None  # Any: whatever the peer gave
 
     @property
     def link(self) -> "Link":
@@ -149,17 +199,31 @@ class Reply:
                 return
         callback(self)
 
+    def cancel(self) -> bool:
+        """Wait no more: it fails with `Cancelled`, and the peer is told. False: it was answered, or has failed."""
+        return self._link._cancel(self)
+
+    def stop(self) -> None:
+        """Let the peer know that nobody takes the rest of an answer in many parts. It still comes to an end."""
+        self._link._tell_of(frames.CANCEL, self.call_id)
+
+    def take(self, num_items: int, num_bytes: int) -> None:
+        """Let the peer know how much of an answer in many parts was taken, ever."""
+        self._link._tell_of(frames.TAKEN, self.call_id, TAKEN.pack(num_items, num_bytes))
+
     def _resolve(self, value: object, error: BaseException | None) -> None:
         with self._link._lock:  # as `_settle`
-            self._value, self._error = value, error
-            self._done = True
+            if not self._done:
+                self._value, self._error = value, error
+                self._done = True
         if self._callback is not None:
             self._tell()
 
     def _settle(self, value: object, error: BaseException | None) -> None:
         with self._link._lock:
-            self._value, self._error = value, error
-            self._done = True
+            if not self._done:  # else it was cancelled
+                self._value, self._error = value, error
+                self._done = True
 
     def _tell(self) -> None:
         first, self._callback = self._callback, None

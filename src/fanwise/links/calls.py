@@ -46,6 +46,10 @@ class Calls(Generic[Waiter]):
             self._deadlines.pop(call_id, None)
         return waiter
 
+    def waiting(self, call_id: int) -> Waiter | None:
+        """Who waits for its answer; the call stays open. None when nobody does any more."""
+        return self._open.get(call_id)
+
     def give_up(self, call_id: int) -> Waiter | None:
         """The caller no longer waits. None when it had ended already."""
         self._deadlines.pop(call_id, None)

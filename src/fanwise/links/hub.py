@@ -108,7 +108,8 @@ class Hub:
         self.driven = False
         self._pid = os.getpid()
         self._poll = select.epoll()
-        self._waking = threading.Lock()
+        # Of a kind that a garbage collection may take again, in the thread that has it: it ends things that tell a hub.
+        self._waking = threading.RLock()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._callbacks: dict[int, Callable[[int], None]] = {self._wake: self._woken}
         self._poll.register(self._wake, READ)

@@ -24,6 +24,7 @@ nobody uses a number that became another's.
 import contextlib
 import logging
 import os
+import struct
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -33,7 +34,7 @@ from typing import Any
 
 from ..base.errors import ClosedError, FanwiseError, WireError, WorkerLostError
 from . import frames
-from .asking import BEHIND_BYTES, Expired, Handler, NotSent, Reply, Request, Waiters, refuse
+from .asking import BEHIND_BYTES, TAKEN, Cancelled, Expired, Handler, NotSent, Reply, Request, Waiters, refuse
 from .calls import Calls
 from .codec import dumps, load_error, loads, pack_error, unpack_error
 from .counts import Latencies, LinkCounts, weight_of
@@ -88,6 +89,7 @@ class Link:
         self._endings: list[Callable[[Link, Ending], None]] = []
         self._lock, self._reading, self._reader_id = threading.Lock(), threading.Lock(), 0
         self._calls: Calls[Reply] = Calls()
+        self.asked: dict[int, Request] = {}  # calls of the peer that are not answered
         self._alarm = Alarm(hub, self._expire)
         self._limits = self._taken_there = limits = fitted(limits)
         self._reader, self._unhandled = FrameReader(limits), deque[Frame]()
@@ -143,16 +145,22 @@ class Link:
         finally:
             del reply  # else an error would keep this frame, and so what was sent, until the collector comes
 
-    def _ask(self, reply: Reply, parts: list[Buffer], within_s: float | None) -> Any:  # Any: the peer's answer
+    def _ask(
+        self, reply: Reply, parts: list[Buffer], within_s: float | None, watch: Callable[[Reply], None] | None = None
+    ) -> Any:  # Any: the peer's answer
         try:  # nothing is copied: the memory is ours until this returns
             if self._sender.put(parts, copied=False) == "lost":
                 self._find_end()
+            if watch is not None:
+                watch(reply)  # now: what cancels it must not come before it
             self._wait(reply, within_s)
         except BaseException:
             self._sender.keep_lent()
             raise
         try:
             if reply._error is not None:
+                if isinstance(reply._error, Cancelled):
+                    self._sender.keep_lent()
                 raise reply._error
             return reply._value
         finally:
@@ -448,6 +456,10 @@ class Link:
             self.on_credit.credited(frame)
         elif kind == frames.WANT:
             self.on_credit.wanted(frame)
+        elif kind == frames.ITEM:
+            self._take_item(frame)
+        elif kind == frames.TAKEN or kind == frames.CANCEL:
+            self._heard_of(frame)
         else:
             shared(self._sharing).handle(frame)
 
@@ -475,6 +487,8 @@ class Link:
             if not self._flow.received(cost):
                 raise WireError("the peer sent more calls than this side has room for, and than it was granted.")
         request = Request(self, frame.call_id, cost)
+        if cost:
+            self.asked[frame.call_id] = request
         try:
             request.method, request.args = self.loads(frame.head, frame.buffers)
         except WireError:
@@ -488,6 +502,38 @@ class Link:
             self._not_served(request, frame, error)
             if not isinstance(error, Exception):
                 raise
+
+    def _heard_of(self, frame: Frame) -> None:
+        """The caller of what is asked here has taken some of the answer, or does not wait any more."""
+        request = self.asked.get(frame.call_id)
+        listener = None if request is None else request.listener
+        if frame.kind == frames.CANCEL:
+            if listener is not None:
+                listener.cancelled()
+            else:
+                self.asked.pop(frame.call_id, None)
+            return
+        try:
+            num_items, num_bytes = TAKEN.unpack(frame.head)
+            if listener is not None:
+                listener.taken(num_items, num_bytes)
+        except (struct.error, ValueError) as error:
+            raise WireError(f"the peer has taken what it cannot have: {error}.") from error
+
+    def _take_item(self, frame: Frame) -> None:
+        """One more item of an answer."""
+        with self._lock:
+            reply = self._calls.waiting(frame.call_id)
+        if reply is None:
+            if self.on_late is not None:
+                self.on_late(frame.head, frame.buffers)
+        elif reply.on_item is None:
+            raise WireError("an answer came in parts, where one was asked for.")
+        else:
+            try:
+                reply.on_item(self.loads(frame.head, frame.buffers), cost_of(frame.head, frame.buffers))
+            except ValueError as error:
+                raise WireError(f"the peer gave more than was asked for: {error}.") from error
 
     def _not_served(self, request: Request, frame: Frame, error: BaseException) -> None:
         if frame.kind == frames.NOTICE:
@@ -544,10 +590,9 @@ class Link:
             if driven:
                 self._sender.borrow_reading()
             while not reply._done and self.ending is None:
-                if left_s is None and (driven or not self._sender.waits):
-                    self._read_once(self._wire.read_waiting)
-                    continue
-                if self._unhandled or (self._wire.wait_readable if self._hub.driven else self._wait_for_bytes)(left_s):
+                # Who cancels the call cannot end the wait for bytes, so that ends by itself now and then.
+                wait_s = _LOOK_AGAIN_S if left_s is None or left_s > _LOOK_AGAIN_S else left_s
+                if self._unhandled or (self._wire.wait_readable if self._hub.driven else self._wait_for_bytes)(wait_s):
                     self._read_once()
                 if left_s is not None:
                     break  # the caller looks at the clock again
@@ -566,6 +611,33 @@ class Link:
         ready = self._wire.wait_any(left_s)
         self._drain()
         return ready
+
+    # -- answers in parts, and those that nobody wants -----------------------------------------------------------------
+
+    def _give(self, call_id: int, value: object) -> None:
+        head, buffers = self._dumped(value)
+        self._hub.check_usable()
+        if self.ending is not None:
+            raise self._gone("an answer", "cannot be given")
+        self._send(self._encode(frames.ITEM, call_id, head, buffers))
+
+    def _tell_of(self, kind: int, call_id: int, head: bytes = b"") -> None:
+        """Tell the other side something about a call. Where the link has ended, it knows."""
+        if call_id and self.ending is None:
+            with contextlib.suppress(FanwiseError):
+                self._send(frames.encode(kind, call_id, head))
+
+    def _cancel(self, reply: Reply) -> bool:
+        with self._lock:
+            is_open = reply.call_id and self._calls.give_up(reply.call_id) is not None
+            # Not open, and not done: it waits for room, or to be told why the link was lost; or is just being answered.
+            if reply._done or (reply.call_id and not is_open and self.ending is None):
+                return False
+            reply._error, reply._done = Cancelled(f"{reply.method!r} was cancelled before it was answered."), True
+        self._tell_of(frames.CANCEL, reply.call_id)
+        self._waiters.wake(reply)
+        reply._tell()
+        return True
 
     # -- deadlines -------------------------------------------------------------------------------------------------
 
@@ -635,6 +707,9 @@ class Link:
         self._close_wire()
         for turn in turns:
             turn._settle(None, self._gone(turn.method, "was not sent"))
+        for request in list(self.asked.values()):
+            if request.listener is not None:
+                request.listener.lost()
         judged = [] if self.judge is None or self.ending.clean else [reply for reply in waiting if reply._judged]
         plain = [reply for reply in waiting if not reply._judged] if judged else waiting
         self._fail(plain, lambda method: self._gone(method, "was not answered", WorkerLostError))

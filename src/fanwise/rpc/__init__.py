@@ -17,6 +17,8 @@ from . import autograd as autograd
 from . import backend_registry as backend_registry
 from . import constants as constants
 from . import functions as functions
+from .calling.call import Call as Call
+from .calling.cancelling import cancelled as cancelled
 from .calls import get_rpc_timeout as get_rpc_timeout
 from .calls import get_worker_info as get_worker_info
 from .calls import remote as remote

@@ -10,8 +10,10 @@ worker that is lost fails all that waits for it.
 Knows no reference and no gradient: those register what they handle (`on`), and what they add to calls (`serializer`).
 """
 
+import contextlib
 import logging
 import math
+import struct
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -22,13 +24,15 @@ from torch.futures import Future
 
 from ..base.errors import DeadlineExceeded, FanwiseError, NotSendableError, WindowFullError
 from ..links import Hub, Link, NeverSent, Request
-from ..links.asking import NotSent
+from ..links.asking import NotSent, NotSentCancelled
 from ..links.codec import load_error
 from ..links.flow_control.credit_calls import may_wait_for
 from ..links.runner_threads import RunnerThreads
 from . import current as process
 from .actors.address import Address
 from .actors.queues import Queues
+from .calling import cancelling
+from .calling.call import Call, Following
 from .calling.call_future import CallFuture, failed, not_sent
 from .calling.queued_call import QueuedCall
 from .calling.queued_request import QueuedRequest
@@ -52,6 +56,8 @@ from .waiting import on_hub
 from .worker_info import WorkerInfo
 
 _log = logging.getLogger("fanwise.rpc")
+
+_NOT_SENT = (NotSent, NotSentCancelled, NotSendableError)
 
 
 class Actors(Protocol):
@@ -117,6 +123,7 @@ class Agent:
             outside=runners.outside,
             load_error=load_error if options.allowed is None else options.allowed.loads_error,
             arrived=lambda sender, loans: self.lending.arrived(sender, loans),
+            unwanted=self._unwanted,
         )
         self.on_cut, self.on_over = self.connections.on_cut, self.connections.on_over
         self.references = References(self)
@@ -164,7 +171,7 @@ class Agent:
             self._group = group
             early, self._early = self._early or [], None
         for sender, request in early:
-            self.server.serve(sender, request)
+            self.server.serve(sender, request, was_cancelled=not request.is_open)
 
     def worker(self, to: "str | int | WorkerInfo") -> WorkerInfo:
         """The worker of this name, rank or info. RuntimeError when there is none, with those that there are."""
@@ -274,7 +281,7 @@ class Agent:
         timeout_s: float,
         remote: Created | None = None,
         address: Address | None = None,
-    ) -> "Future[Any]":  # Any: what the function returns
+    ) -> Call[Any]:  # Any: what the function returns
         """Run `function` on `to`; the future is done with what it returns. `timeout_s`: 0 is for ever, -1 the default.
 
         `remote`: what the references send along when the value stays on `to`. `address`: of a call for an actor.
@@ -282,7 +289,7 @@ class Agent:
         try:
             limit_s = self._begin(timeout_s)
         except DeadlineExceeded as error:
-            return _failed_future(error)
+            return Following.failed(error)
         if address is not None:
             address = address._replace(left_s=limit_s or 0.0)
         link = self.connections.ready(to.id)
@@ -290,7 +297,7 @@ class Agent:
             try:
                 link = self.connections.at_once(to.id)
             except FanwiseError as error:
-                return _failed_future(failed(error, to, limit_s, closed=self.is_closed))
+                return Following.failed(failed(error, to, limit_s, closed=self.is_closed))
         mode = "async" if remote is None else "remote"
         message = self._serialize_call(to, function, args, kwargs, remote, mode, address)
         while (
@@ -300,30 +307,37 @@ class Agent:
             link = self.connections.ready(to.id)
             message = self._serialize_call(to, function, args, kwargs, remote, mode, address)
         if self._faults is not None and self._faults.drops_call(to.id, function, is_remote=remote is not None):
-            return _failed_future(DeadlineExceeded(f"the call of {message!r} on {to.name} was lost, on purpose"))
+            return Following.failed(DeadlineExceeded(f"the call of {message!r} on {to.name} was lost, on purpose"))
+        scope = cancelling.here()
+        nest_in = scope if remote is None else None  # a value that stays there belongs to its references
         if link is None:
-            return self._queued(message, to, limit_s)
+            return self._queued(message, to, limit_s, nest_in)
+        watch = None if scope is None else scope.nest
         try:
-            reply = link.on_credit.call(message, deadline_s=limit_s, waiting=self.waiting)  # type: ignore[arg-type]  # `dumps` knows it
+            reply = link.on_credit.call(message, deadline_s=limit_s, waiting=self.waiting, watch=watch)  # type: ignore[arg-type]  # `dumps` knows it
         except WindowFullError:
             self.outside(partial(self.serializer.take_back, message, to.id))
             raise
         except NeverSent:  # it has just ended
             self.serializer.take_back(message, to.id)
             if remote is not None and not self.references.stays(remote):
-                return _failed_future(not_sent(to))
+                return Following.failed(not_sent(to))
             message = self._serialize_call(to, function, args, kwargs, remote, mode, address)
-            return self._queued(message, to, limit_s)
+            return self._queued(message, to, limit_s, nest_in)
         except FanwiseError as error:
             self.serializer.take_back(message, to.id)
-            return _failed_future(failed(error, to, limit_s, closed=self.is_closed))
-        return CallFuture(self, reply, to, limit_s)
+            cancelling.check()
+            return Following.failed(failed(error, to, limit_s, closed=self.is_closed))
+        call = CallFuture(self, reply, to, limit_s)
+        if nest_in is not None:
+            nest_in.nest(reply)
+        return call
 
     def _wait_for_link(
         self, to: WorkerInfo, call: QueuedCall, message: Message, limit_s: float | None
-    ) -> "Future[Any]":  # Any: what the function returns
+    ) -> Call[Any]:  # Any: what the function returns
         """Too many calls wait for this link to let one more: this thread waits for it itself."""
-        if not may_wait_for(self._hub):
+        if not self.may_wait():
             self.connections.traffic.refused(to.name, "window_full")
             self.outside(partial(self.serializer.take_back, message, to.id))
             raise WindowFullError(
@@ -335,7 +349,7 @@ class Agent:
             link = self.connections.to(to.id, within_s=limit_s)
         except FanwiseError as error:
             self.serializer.take_back(message, to.id)
-            return _failed_future(failed(error, to, limit_s, closed=self.is_closed))
+            return Following.failed(failed(error, to, limit_s, closed=self.is_closed))
         call.send(link)
         return call
 
@@ -355,6 +369,11 @@ class Agent:
         limit_s = self._begin(timeout_s)
         if address is not None:
             address = address._replace(left_s=limit_s or 0.0)
+        scope = cancelling.here()
+        watch = None
+        if scope is not None:
+            scope.check()
+            watch = scope.nest
         while True:
             try:
                 link = self.connections.to(to.id, within_s=limit_s)  # first, as in `call`
@@ -366,13 +385,14 @@ class Agent:
                 continue
             released = self.begin_waiting()
             try:
-                answer = link.on_credit.ask(message, within_s=limit_s)  # type: ignore[arg-type]  # `dumps` knows it
+                answer = link.on_credit.ask(message, within_s=limit_s, watch=watch)  # type: ignore[arg-type]  # `dumps` knows it
             except NeverSent:  # it has just ended
                 self.serializer.take_back(message, to.id)
                 continue
             except FanwiseError as error:
-                if isinstance(error, (NotSent, NotSendableError)) and not hasattr(error, "__notes__"):
+                if isinstance(error, _NOT_SENT) and not hasattr(error, "__notes__"):
                     self.serializer.take_back(message, to.id)
+                cancelling.check()
                 raise failed(error, to, limit_s, closed=self.is_closed) from None
             finally:
                 if released:
@@ -391,10 +411,12 @@ class Agent:
         return True
 
     def _queued(
-        self, message: Message, to: WorkerInfo, limit_s: float | None
-    ) -> "Future[Any]":  # Any: what the function returns
+        self, message: Message, to: WorkerInfo, limit_s: float | None, scope: cancelling.Scope | None
+    ) -> Call[Any]:  # Any: what the function returns
         """It leaves when there is a link."""
         call = QueuedCall(self, message, to, now_s=self._hub.clock.now_s, limit_s=limit_s)
+        if scope is not None:
+            scope.nest(call)
         return call if self.connections.queue(to.id, call) else self._wait_for_link(to, call, message, limit_s)
 
     def _begin(self, timeout_s: float) -> float | None:
@@ -440,6 +462,19 @@ class Agent:
             self._hub.call_at(self._hub.clock.now_s() + delay_s, job)
 
         self._hub.call_soon(begin)
+
+    def may_wait(self) -> bool:
+        """Whether the calling thread may wait, and run the user's code: it reads no link."""
+        return may_wait_for(self._hub)
+
+    def _unwanted(self, answer: Message, link: Link) -> None:
+        """Nobody will open this. Its loans end with it."""
+
+        def discard() -> None:
+            with contextlib.suppress(FanwiseError, struct.error):  # the link was cut, or it is no message
+                self.serializer.discard(answer, link)
+
+        self.outside(discard)
 
     def numbers(self) -> dict[str, int]:
         """Counts for debugging, under torch's names."""
@@ -500,12 +535,6 @@ def _no_time(timeout_s: float) -> FanwiseError | ValueError:
 
 def _nothing() -> None:
     """To wait for what the hub does before it."""
-
-
-def _failed_future(error: Exception) -> "Future[Any]":  # Any: nothing
-    future: Future[Any] = Future()
-    future.set_exception(error)
-    return future
 
 
 def _answer_with(request: Request, future: "Future[Any]") -> None:  # Any: what the handler returned

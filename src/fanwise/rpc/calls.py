@@ -18,7 +18,8 @@ from ..base.errors import WorkerLostError
 from . import agent as _agent
 from . import current as process
 from .actors.address import UNLIMITED
-from .calling import early_errors
+from .calling import cancelling, early_errors
+from .calling.call import Call, Following
 from .constants import UNSET_RPC_TIMEOUT
 from .references import proxy
 from .references.rref import RRef
@@ -93,8 +94,8 @@ def rpc_async(
     args: Args = None,
     kwargs: Kwargs = None,
     timeout: float = UNSET_RPC_TIMEOUT,
-) -> "Future[Any]":  # Any: what func returns
-    """As `rpc_sync`, but returns a `torch.futures.Future` at once.
+) -> Call[Any]:  # Any: what func returns
+    """As `rpc_sync`, but returns at once: a `torch.futures.Future` that can be cancelled, and awaited in a coroutine.
 
     Arguments may be changed as soon as this returns. Do not wait for the future after `shutdown()`.
 
@@ -103,10 +104,9 @@ def rpc_async(
     """
     agent, info = _checked(to, func, args, kwargs)
     try:
-        future: Future[Any] = agent.call(info, func, args or (), dict(kwargs) if kwargs else {}, timeout_s=timeout)
+        future = agent.call(info, func, args or (), dict(kwargs) if kwargs else {}, timeout_s=timeout)
     except WorkerLostError as error:
-        future = Future()
-        future.set_exception(error)
+        future = Following.failed(error)
     collect(future)
     return future
 
@@ -199,12 +199,14 @@ def waiting() -> AbstractContextManager[None]:
     Of these functions `num_worker_threads` run at a time. One that waits for a call or a future gives up its place
     meanwhile; of other waits, as for a lock or a `threading.Event`, nothing can know. If as many wait so as there are
     places, and what they wait for is done by a call, that call never begins. Does nothing on other threads.
+    Raises `fanwise.errors.CallCancelled` where the call that runs the function was cancelled.
 
     >>> done = threading.Event()
     >>> rpc_async("worker0", done.set)  # doctest: +SKIP
     >>> with waiting():
     ...     done.wait()  # doctest: +SKIP
     """
+    cancelling.check()
     return process.waiting()
 
 

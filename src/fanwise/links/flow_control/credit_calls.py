@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...base.errors import ClosedError, WindowFullError
 from .. import frames
-from ..asking import Reply
+from ..asking import Cancelled, NotSentCancelled, Reply
 from ..counts import TIMED_EVERY, TIMED_SINGLY
 from ..frames import Buffer, Frame
 from ..hub import Hub
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from ..link import Link
 
 Waiting = Callable[[], contextlib.AbstractContextManager[None]]
+# Is told of each reply that this thread is about to wait for, so that another one can cancel it.
+Watch = Callable[[Reply], None]
 
 
 class CreditCalls:
@@ -41,8 +43,13 @@ class CreditCalls:
         self.flow = Flow(hub)
         _all.add(self)
 
-    def ask(self, method: str, *, within_s: float | None = None) -> Any:  # Any: the peer's answer
-        """As `Link.ask`, when the peer has room for it. Waiting for that counts; then `NotSent` is raised."""
+    def ask(
+        self, method: str, *, within_s: float | None = None, watch: Watch | None = None
+    ) -> Any:  # Any: the peer's answer
+        """As `Link.ask`, when the peer has room for it. Waiting for that counts; then `NotSent` is raised.
+
+        Raises `Cancelled` when the reply that it waits for was cancelled; `NotSentCancelled` if nothing has left.
+        """
         link, parts = self._link, None
         link._check_may_wait(method)
         head, buffers = link._dumped((method, ()))
@@ -55,13 +62,13 @@ class CreditCalls:
                     reply.call_id = link._calls.open(reply)
             if not (reply.cost or self._open(reply, cost)):
                 began_s = self._hub.clock.now_s()
-                self._wait_and_open(reply, cost, within_s)
+                self._wait_and_open(reply, cost, within_s, watch=watch)
                 if within_s is not None:
                     within_s = max(0.0, within_s - (self._hub.clock.now_s() - began_s))
             if reply.call_id <= TIMED_SINGLY or not reply.call_id % TIMED_EVERY:
                 reply.began_s = self._hub.clock.now_s()
             parts = (link._encode if buffers else frames.encode)(frames.CALL, reply.call_id, head, buffers)
-            return link._ask(reply, parts, within_s)
+            return link._ask(reply, parts, within_s, watch)
         except BaseException:
             if reply.cost and (parts is None or parts):
                 self._not_sent(reply)
@@ -76,21 +83,26 @@ class CreditCalls:
         deadline_s: float | None = None,
         waiting: Waiting = contextlib.nullcontext,
         overdraws: bool = False,
+        watch: Watch | None = None,
+        on_item: Callable[[Any, int], None] | None = None,  # Any: what the peer gives
     ) -> Reply:
         """As `Link.call`, when the peer has room for it; until then it waits here, within `waiting()`.
 
         Nobody waits on a thread that reads, nor with `overdraws`, as long as the window is not overdrawn too far.
-        Raises `NotSent` at the deadline; `WindowFullError` on a thread that must not wait.
+        Raises `NotSent` at the deadline; `WindowFullError` on a thread that must not wait; as `ask` when cancelled.
+
+        `on_item`: asks for an answer in many parts, and takes them; see `Reply`.
         """
         link, parts = self._link, None
         head, buffers = link._dumped((method, ()))
         cost = cost_of(head, buffers) if buffers else CALL_COST + len(head)
         reply = Reply(link, str(method))
+        reply.on_item = on_item
         if deadline_s is not None:
             reply._due_s = self._hub.clock.now_s() + deadline_s
         try:
             if not self._open(reply, cost, overdraws):
-                self._wait_and_open(reply, cost, deadline_s, waiting)
+                self._wait_and_open(reply, cost, deadline_s, waiting, watch)
             if reply._due_s is not None:
                 link._alarm.set(reply._due_s)
             if reply.call_id <= TIMED_SINGLY or not reply.call_id % TIMED_EVERY:
@@ -119,7 +131,12 @@ class CreditCalls:
         return False
 
     def _wait_and_open(
-        self, reply: Reply, cost: int, within_s: float | None, waiting: Waiting = contextlib.nullcontext
+        self,
+        reply: Reply,
+        cost: int,
+        within_s: float | None,
+        waiting: Waiting = contextlib.nullcontext,
+        watch: Watch | None = None,
     ) -> None:
         """Block until a call may begin, and begin it. Where nobody may block, spend more than there is."""
         link, may_wait, turn = self._link, may_wait_for(self._hub), Reply(self._link, str(reply.method))
@@ -139,8 +156,12 @@ class CreditCalls:
                 turns, wanted = self.flow.wait(turn, cost)
                 turn.cost = cost
             self._give_turns(turns, wanted)
+            if watch is not None:
+                watch(turn)
             with waiting():
                 link._wait(turn, within_s)
+            if isinstance(turn._error, Cancelled):
+                raise NotSentCancelled(turn._error.message)
             if turn._error is not None:
                 raise turn._error
             with link._lock:
@@ -173,6 +194,7 @@ class CreditCalls:
         for turn in turns:
             turn._settle(None, None)
             link._waiters.wake(turn)
+            turn._tell()
         if wanted and link.ending is None:
             link._send(wanted)
 

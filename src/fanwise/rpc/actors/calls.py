@@ -13,11 +13,10 @@ from functools import partial
 from types import CoroutineType
 from typing import Any
 
-from torch.futures import Future
-
 from ...base.errors import WorkerLostError
 from .. import agent as _agent
 from ..agent import Agent
+from ..calling.call import Following
 from ..calling.serving import answer_later
 from ..calls import collect
 from ..references.orders import GlobalId
@@ -71,10 +70,9 @@ class Actors:
         if api == "remote":
             return agent.references.remote(to, invoke, message, {}, timeout_s=timeout_s, address=address)
         try:
-            future: Future[Any] = agent.call(to, invoke, message, {}, timeout_s=timeout_s, address=address)
+            future = agent.call(to, invoke, message, {}, timeout_s=timeout_s, address=address)
         except WorkerLostError as error:
-            future = Future()
-            future.set_exception(error)
+            future = Following.failed(error)
         if is_held:
             future.add_done_callback(partial(_until_answered, rref))
         collect(future)

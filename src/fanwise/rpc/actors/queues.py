@@ -230,7 +230,10 @@ class _Turn:
             self._ended(self)
 
     def unanswered(self) -> None:
-        self._ended(self)
+        try:
+            self.request.unanswered()
+        finally:
+            self._ended(self)
 
 
 def _late(turn: _Turn) -> DeadlineExceeded:

@@ -8,12 +8,20 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
-from torch.futures import Future
-
-from ...base.errors import ClosedError, DeadlineExceeded, LinkLostError, OwnerLostError, RemoteError, WorkerLostError
+from ...base.errors import (
+    CancelledError,
+    ClosedError,
+    DeadlineExceeded,
+    LinkLostError,
+    OwnerLostError,
+    RemoteError,
+    WorkerLostError,
+)
 from ...links import Reply
 from ..messages.serializer import Serializer
 from ..worker_info import WorkerInfo
+from .call import Call
+from .cancelling import here
 from .outcomes import raise_afresh, wait_for
 
 
@@ -34,7 +42,7 @@ class Agent(Protocol):
     def end_waiting(self) -> Callable[[], None]: ...
 
 
-class CallFuture(Future[Any]):  # Any: what the function returns
+class CallFuture(Call[Any]):  # Any: what the function returns
     """See the module. Made by `Agent.call`."""
 
     # Thousands may be open: the fewer objects each is, the less the garbage collector has to look at.
@@ -52,9 +60,16 @@ class CallFuture(Future[Any]):  # Any: what the function returns
         reply.add_done_callback(self._answered)
 
     def wait(self) -> Any:  # Any: what the function returned
-        """Block until the call is answered. Raises what the function raised; `WorkerLostError`, `DeadlineExceeded`."""
+        """Block until the call is answered.
+
+        Raises what the function raised; `WorkerLostError`, `DeadlineExceeded`; `CancelledError` after `cancel()`.
+        """
         agent = self._agent
-        if hasattr(self, "_unopened"):
+        scope = here()
+        if scope is not None:
+            scope.check()
+        # A call that the one which waits has not made itself goes on when that is cancelled, and its wait must not.
+        if hasattr(self, "_unopened") and (scope is None or scope.has(self._reply)):
             self._waited = True
             released = agent.begin_waiting()
             try:
@@ -80,6 +95,16 @@ class CallFuture(Future[Any]):  # Any: what the function returns
         except Exception as error:
             found = error.with_traceback(None)
         raise_afresh(found)
+
+    def cancel(self) -> bool:
+        waited, self._waited = self._waited, True  # so that it is this thread which opens it, at once
+        if self._reply.cancel():
+            self._open()
+            return True
+        self._waited = waited
+        if not waited and self._reply.done():  # answered meanwhile
+            self._agent.answer(self._open_outside)
+        return False
 
     def _answered(self, _reply: Reply) -> None:
         """On a reading thread."""
@@ -129,6 +154,11 @@ def failed(error: Exception, to: WorkerInfo, limit_s: float | None, *, closed: b
         return DeadlineExceeded(
             f"RPC ran for more than set timeout ({limit_ms} ms) and will now be marked with an error: "
             f"worker {to.name} has not answered. Its function may still run."
+        )
+    if isinstance(error, CancelledError):
+        return CancelledError(
+            f"the call on worker {to.name} was cancelled here before it was answered. "
+            f"If its function has begun, it hears of that at its next wait."
         )
     if isinstance(error, ClosedError):
         if closed:

@@ -3,7 +3,8 @@
 * `torch.futures.wait_all` leaves at the first error, as it does with torch's own calls. To torch's C++ code an error
   that Python sets on a future is a value: its `wait_all` waits for all futures before it looks. The one here looks as
   each future is done. For futures without errors the two are the same.
-* Ctrl-C ends the wait for any future, also for what `then` and `collect_all` made. Torch's own `wait` sleeps in C++
+* Ctrl-C ends the wait for any future, also for what `then` and `collect_all` made; so does the end of the call that
+  waits. Torch's own `wait` sleeps in C++
   until the future is done, whatever signals come; so the main thread, which alone hears them, sleeps in Python.
 * Whoever waits for any future inside a called function gives its place to another call: also for what `then` and
   `collect_all` made, which are objects of C++, and for a future that the program made itself. So `wait` of the class
@@ -17,7 +18,9 @@ from typing import Any
 import torch
 from torch.futures import Future
 
+from ...base.errors import CancelledError
 from ..current import waiting
+from .cancelling import check, here
 from .outcomes import error_of, raise_afresh, wait_for, wait_for_event
 
 _torchs = torch.futures.wait_all
@@ -59,12 +62,17 @@ def wait_all(futures: "Sequence[Future[Any]]") -> list[Any]:  # Any: the user's
 
 
 def _wait(future: Any) -> Any:  # Any: a future of torch's, and what it is done with
-    if future.done():
+    if not future.done():
+        with waiting():
+            if threading.current_thread() is threading.main_thread() or here() is not None:
+                wait_for(future)
+            else:
+                return _torchs_wait(future)
+    try:
         return _torchs_wait(future)
-    with waiting():
-        if threading.current_thread() is threading.main_thread():
-            wait_for(future)
-        return _torchs_wait(future)
+    except CancelledError:
+        check()  # as `raise_afresh`
+        raise
 
 
 def install() -> None:

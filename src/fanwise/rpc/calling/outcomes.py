@@ -11,6 +11,9 @@ from typing import Any, NoReturn
 
 from torch.futures import Future
 
+from ...base.errors import CancelledError
+from .cancelling import check, here
+
 # A signal that comes between Python's last look at signals and the sleep wakes nobody; so the sleep ends now and then.
 _HEAR_S = 1.0
 
@@ -34,7 +37,19 @@ def wait_for(future: "Future[Any]") -> None:  # Any: of any type
 
 
 def wait_for_event(event: threading.Event) -> None:
-    """Block until it is set. Ctrl-C ends it, also one that came just before this thread fell asleep."""
+    """Block until it is set. Ctrl-C ends it, also one that came just before this thread fell asleep.
+
+    So does `cancel()` of the call that runs this function: `CallCancelled`.
+    """
+    scope = here()
+    if scope is None:
+        _wait_for_event(event)
+        return
+    with scope.waking(event.set):
+        _wait_for_event(event)
+
+
+def _wait_for_event(event: threading.Event) -> None:
     while not event.wait(_HEAR_S):
         pass
 
@@ -60,6 +75,8 @@ def hand_on(result: "Future[Any]", future: "Future[Any]") -> None:  # Any: of an
 
 def raise_afresh(error: Exception) -> NoReturn:
     """Raise a copy, which holds the frames from here on; not this one, which holds it."""
+    if isinstance(error, CancelledError):
+        check()  # cancelled with the call that waits for it: that is what this learns
     try:
         raise afresh(error)
     finally:

@@ -14,23 +14,34 @@ from typing import Any, Protocol, cast
 
 from torch.futures import Future
 
-from ...base.errors import FanwiseError
+from ...base.errors import CancelledError, FanwiseError
 from ...links import Link, NeverSent
 from ...links.flow_control.credits import cost_of
 from ..messages.messages import Message
 from ..worker_info import WorkerInfo
 from . import call_future
+from .call import Call
 from .call_future import CallFuture, failed, not_sent
 from .outcomes import hand_on, raise_afresh, wait_for_event
+
+
+class Queues(Protocol):
+    """What is asked of the connections."""
+
+    @property
+    def withdraw(self) -> Callable[[int, Any], bool]: ...  # Any: a call that waits
 
 
 class Agent(call_future.Agent, Protocol):
     """What is asked of the agent."""
 
+    @property
+    def connections(self) -> "Queues": ...
+    def may_wait(self) -> bool: ...
     def is_leaving(self, message: Message, link: Link) -> bool: ...
 
 
-class QueuedCall(Future[Any]):  # Any: what the function returns
+class QueuedCall(Call[Any]):  # Any: what the function returns
     """See the module. Made by `Agent.call`; `routes.Routes` sends it or lets it fail, once.
 
     Args:
@@ -84,6 +95,15 @@ class QueuedCall(Future[Any]):  # Any: what the function returns
         self._error = failed(error, self._to, self._limit_s, closed=self._agent.is_closed).with_traceback(None)
         self._decided.set()
         self._agent.answer(self._finish)
+
+    def cancel(self) -> bool:
+        if self._agent.connections.withdraw(self._to.id, self):
+            self.fail(CancelledError("it waited for its link"))
+            if self._agent.may_wait():
+                self._finish()  # at once
+            return True
+        wait_for_event(self._decided)  # for a moment: it is just leaving, or has left
+        return self._inner is not None and self._inner.cancel()
 
     def _finish(self, inner: "Future[Any] | None" = None) -> None:  # Any: as this
         """Become as the call that left, or fail."""

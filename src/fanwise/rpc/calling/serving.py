@@ -41,6 +41,7 @@ from ..messages.pickling import is_of_future, too_deep
 from ..messages.serializer import Deserialized, Serializer
 from ..references.orders import GlobalId
 from ..worker_info import WorkerInfo
+from .cancelling import Scope, here, running
 
 _log = logging.getLogger("fanwise.rpc")
 
@@ -96,20 +97,23 @@ class Server:
         self._making: dict[GlobalId, int] = {}  # by the references that they make: those that wait at an actor
         self._waiting: list[tuple[set[int], Future[None]]] = []
 
-    def serve(self, sender: WorkerInfo, request: Request) -> None:
-        """A call came in. On a reading thread."""
+    def serve(self, sender: WorkerInfo, request: Request, *, was_cancelled: bool = False) -> None:
+        """A call came in. On a reading thread. `was_cancelled`: since it came."""
         address: Address | None = request.method.address  # type: ignore[attr-defined]  # Message
         if address is not None:
-            self._serve_actor(sender, request, address)
+            self._serve_actor(sender, request, address, was_cancelled)
             return
         with self._lock:
             self.num_open += 1
             self.num_begun += 1
             ticket = self.num_begun
         self._coming.add(ticket)
-        self._runners.call(_Call(self, sender, request, ticket))
+        call = request.listener = _Call(self, sender, request, ticket)
+        if was_cancelled:
+            call.cancelled()
+        self._runners.call(call)
 
-    def _serve_actor(self, sender: WorkerInfo, request: Request, address: Address) -> None:
+    def _serve_actor(self, sender: WorkerInfo, request: Request, address: Address, was_cancelled: bool) -> None:
         """It may wait for long, so whoever asks for a value waits for it only if it is what makes that value."""
         made = made_by(request.method)  # type: ignore[arg-type]  # Message
         if address.concurrency and made != address.actor:
@@ -121,7 +125,14 @@ class Server:
         if made is not None:
             self._making[made] = ticket
             self._coming.add(ticket)
-        self._take_turn(address, request, lambda answering: _Call(self, sender, answering, ticket))
+
+        def make(answering: Any) -> "_Call":  # Any: as a request
+            call = request.listener = _Call(self, sender, answering, ticket)
+            if was_cancelled:
+                call.cancelled()
+            return call
+
+        self._take_turn(address, request, make)
 
     def _run(self, call: "_Call", opened: Deserialized) -> None:
         """Run a call that was opened, when all that it needs is there."""
@@ -180,7 +191,7 @@ class Server:
             self.num_open -= 1
 
     def on_loop(self, coroutine: Coroutine[Any, Any, Any]) -> "Future[Any]":  # Any: the user's
-        """Run a coroutine on the loop of this worker."""
+        """Run a coroutine on the loop of this worker. It is cancelled with the call that runs here, if one does."""
         future: Future[Any] = Future()
         with self._lock:
             if self._loop is None:
@@ -189,7 +200,12 @@ class Server:
                     target=_run_loop, args=(self._loop,), name="fanwise-asyncio", daemon=True
                 )
                 self._looping.start()
-        asyncio.run_coroutine_threadsafe(_into(future, coroutine), self._loop)
+        task = _Task(self._loop, coroutine, future)
+        self._loop.call_soon_threadsafe(task.begin)
+        scope = here()
+        if scope is not None:
+            scope.add(task)
+            scope.told()  # by asyncio.CancelledError
         return future
 
     def close(self) -> None:
@@ -220,17 +236,47 @@ async def _end(tasks: set[asyncio.Task[Any]]) -> None:  # Any: the user's
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _into(future: "Future[Any]", coroutine: Coroutine[Any, Any, Any]) -> None:  # Any: the user's
-    try:
-        future.set_result(await coroutine)
-    except BaseException as error:  # cancelled too; whatever it is, the loop goes on
-        future.set_exception(_harmless(error))
+class _Task:
+    """A coroutine on the loop, from other threads."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], future: "Future[Any]"
+    ) -> None:  # Any: the user's
+        self._loop = loop
+        self._coroutine = coroutine
+        self._future = future
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """On the loop's thread."""
+        self._task = self._loop.create_task(self._run())
+        self._task.add_done_callback(self._ended)
+
+    def cancel(self) -> None:
+        """By any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and has cancelled it
+            self._loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        try:
+            self._future.set_result(await self._coroutine)
+        except BaseException as error:  # cancelled too; whatever it is, the loop goes on
+            self._future.set_exception(_harmless(error))
+
+    def _ended(self, _task: object) -> None:
+        if not self._future.done():  # cancelled before it began
+            self._coroutine.close()
+            self._future.set_exception(_harmless(asyncio.CancelledError()))
 
 
 class _Call:
     """One call on its way from request to answer."""
 
-    __slots__ = ("_header", "_name", "_request", "_sender", "_server", "_ticket")
+    __slots__ = ("_header", "_name", "_request", "_scope", "_sender", "_server", "_ticket")
 
     def __init__(self, server: Server, sender: WorkerInfo, request: Request, ticket: int) -> None:
         self._server = server
@@ -239,6 +285,33 @@ class _Call:
         self._request = request
         self._header: Context | None = None
         self._name = ""
+        self._scope: Scope | None = None
+
+    # -- what its caller says --------------------------------------------------------------------------------------
+
+    def scope(self) -> Scope:
+        """What ends when the caller does not wait any more."""
+        with self._server._lock:
+            if self._scope is None:
+                self._scope = Scope()
+            return self._scope
+
+    def is_cancelled(self) -> bool:
+        """Whether the caller does not wait any more."""
+        return self._scope is not None and self._scope.is_cancelled
+
+    def cancelled(self) -> None:
+        """The caller does not wait any more. On a reading thread."""
+        self.scope().cancel()
+
+    def taken(self, num_items: int, num_bytes: int) -> None:
+        """This gives no items."""
+        raise ValueError(f"{num_items} items of an answer that has none")
+
+    def lost(self) -> None:
+        """The link to the caller has ended. The function goes on: it may be one that the caller never waited for."""
+
+    # -- running ---------------------------------------------------------------------------------------------------
 
     def __call__(self) -> None:
         """Open it, and run it. The job that a driver is given."""
@@ -303,7 +376,10 @@ class _Call:
         if server._waiting:
             server._tell_who_waits()
         self._request.taken_up()
+        token = running.set(self)
         try:
+            if self._scope is not None:
+                self._scope.check()  # cancelled before it began: it never begins
             if self._header is None:
                 value = function(*args, **kwargs)
                 if type(value) is CoroutineType or hasattr(function, "_wrapped_async_rpc_function"):
@@ -313,6 +389,8 @@ class _Call:
                 return self._outcome(function, function(*args, **kwargs))
         except BaseException as error:
             raise _harmless(error)  # noqa: B904  # the same one, or from it
+        finally:
+            running.reset(token)
 
     def _outcome(self, function: Callable[..., Any], value: Any) -> Any:  # Any: the user's
         if hasattr(function, "_wrapped_async_rpc_function"):
@@ -332,6 +410,9 @@ class _Call:
 
     def _answer(self, value: object) -> None:
         server = self._server
+        if self._scope is not None and self._scope.is_cancelled:
+            self._end_unheard()
+            return
         try:
             if self._header is None:
                 message = server._serializer.serialize(value, self._sender.id)
@@ -355,6 +436,9 @@ class _Call:
     def fail(self, error: BaseException) -> None:
         """The call raises `error` at its caller."""
         self._server.has_begun(self._ticket)
+        if self.is_cancelled():
+            self._end_unheard()
+            return
         self._server.ended()
         # As text: a record that somebody keeps would keep the function's frames, and the references in them.
         told = f"{type(error).__name__}: {error}" if isinstance(error, _ENDINGS) else _traceback(error)
@@ -366,6 +450,11 @@ class _Call:
         except BaseException as broken:  # by the error's own type; the caller would wait for ever
             with contextlib.suppress(FanwiseError):
                 self._request.fail(_instead_of(error, broken))
+
+    def _end_unheard(self) -> None:
+        """Nobody waits for what came of it."""
+        self._server.ended()
+        self._request.unanswered()
 
 
 # Somebody else has ended: where that was noticed tells nothing.

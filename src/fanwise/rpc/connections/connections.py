@@ -36,10 +36,11 @@ from ...base.errors import ClosedError, DeadlineExceeded, FanwiseError, LinkLost
 from ...links import Fail, Hub, Link, Reply, Request, memory_links
 from ...links.codec import load_error
 from ...links.process_state import has_ended
+from ...links.transports.wires import Buffer
 from ..devices.lending import Claim
 from ..membership.group import Group
 from ..membership.members import Member
-from ..messages.messages import late, loads, speak
+from ..messages.messages import Message, loads, speak
 from ..worker_info import WorkerInfo
 from .link_loss import LinkLosses
 from .routes import Routes, Waiting
@@ -74,6 +75,7 @@ class Connections:
         outside: runs a job on a thread that may wait.
         load_error: makes the errors that functions raised on other workers.
         arrived: makes the claim of a message that came with loans.
+        unwanted: gives back what came with an answer that nobody waits for any more; on a reading thread.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class Connections:
         outside: Callable[[Callable[[], None]], None],
         load_error: Callable[[bytes], Any] = load_error,  # Any: an error
         arrived: Callable[[WorkerInfo, tuple[int, ...]], Claim] | None = None,
+        unwanted: Callable[[Message, Link], None] = lambda answer, link: None,
     ) -> None:
         self._info = info
         self._hub = hub
@@ -94,11 +97,13 @@ class Connections:
         self._outside = outside
         self._load_error = load_error
         self._arrived = arrived
+        self._unwanted = unwanted
         self._group: Group | None = None
         self._closing = threading.Event()
         self._routes = Routes(hub)
         self._links = self._routes.links  # by id: over which calls go
         self.ready = self._routes.ready
+        self.withdraw = self._routes.withdraw
         self._kept: dict[int, list[Link]] = {}  # by incarnation: all
         self._connecting: dict[int, threading.Lock] = {}
         self._awaited: dict[int, threading.Event] = {}
@@ -380,10 +385,18 @@ class Connections:
     def _serve_on(self, link: Link, peer: WorkerInfo) -> None:
         speak(link, self._load_error)
         if self._arrived is not None:
-            arrived = partial(self._arrived, peer)
-            link.loads, link.on_late = partial(loads, arrived=arrived), partial(late, arrived=arrived)
+            link.loads = partial(loads, arrived=partial(self._arrived, peer))
         link.handler = partial(self._handle, peer)
+        link.on_late = partial(self._came_late, weakref.ref(link))
         link.open()
+
+    def _came_late(self, of: "weakref.ref[Link]", head: Buffer, buffers: Sequence[memoryview]) -> None:
+        """An answer that nobody waits for any more. On a reading thread."""
+        link = of()
+        assert link is not None, "it is being read"
+        answer = link.loads(head, buffers)
+        if type(answer) is Message:
+            self._unwanted(answer, link)
 
     def _keep(self, link: Link, member: Member) -> None:
         """It ends when the member does, also when no call of ours goes over it."""

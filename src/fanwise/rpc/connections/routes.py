@@ -146,6 +146,15 @@ class Routes:
             self._alarm.set(call.due_s + _SLACK_S)
         return "first" if is_first else "queued"
 
+    def withdraw(self, id: int, call: Waiting) -> bool:
+        """`call` does not wait any more. False: it did not; it is leaving, has left or has failed."""
+        with self._lock:
+            queue = self._queues.get(id)
+            if queue is None or call not in queue.calls:
+                return False
+            queue.calls.remove(call)
+            return True
+
     def is_awaited(self, id: int) -> bool:
         """Whether the link to worker `id` is kept back, or to be made, for calls that wait."""
         return id in self._queues

@@ -138,12 +138,6 @@ def addressed(message: Message, address: Address) -> Message:
     return message._replace(head=b"".join((_KINDS[_TO_ACTOR], pack_address(address), message.head)), address=address)
 
 
-def late(head: Buffer, buffers: Sequence[memoryview], arrived: Callable[[tuple[int, ...]], Claim]) -> None:
-    """For a link: an answer that nobody waits for any more. Its loans are returned."""
-    if head and head[0] == _LENT_ANSWER:
-        _claim(head, arrived)
-
-
 def _claim(head: Buffer, arrived: Callable[[tuple[int, ...]], Claim] | None) -> Claim:
     if arrived is None:
         raise WireError("a message with loans came where none can be taken.")

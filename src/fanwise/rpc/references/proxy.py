@@ -12,7 +12,6 @@ The type of the object is asked for once and kept by the reference: it says whet
 
 import operator
 from collections.abc import Callable
-from functools import partial
 from types import BuiltinFunctionType
 from typing import Any, Literal, NoReturn, Protocol
 
@@ -20,7 +19,7 @@ from torch.futures import Future
 
 from .. import current as process
 from ..actors.address import is_actor
-from ..calling.outcomes import hand_on
+from ..calling.call import Call, Following
 from ..functions import async_execution
 from ..worker_info import WorkerInfo
 from .orders import GlobalId
@@ -109,21 +108,22 @@ class RemoteMethod:
             return self._call_later(args, kwargs)
         return self._call(self._rref._get_type(self._timeout), args, kwargs)
 
-    def _call_later(self, args: tuple[object, ...], kwargs: dict[str, object]) -> "Future[Any]":  # Any: as above
-        result: Future[Any] = Future()
+    def _call_later(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Call[Any]:  # Any: as above
+        result = Following()
         kind = self._rref._get_type(self._timeout, blocking=False)
         if kind.done():
             try:
                 return self._call(kind.value(), args, kwargs)  # type: ignore[no-any-return]  # rpc_async's future
             except Exception as error:
-                result.set_exception(error.with_traceback(None))
+                result.fail(error)
                 return result
 
         def call(known: "Future[Any]") -> None:
             try:
-                self._call(known.value(), args, kwargs).add_done_callback(partial(hand_on, result))
+                if not result.done():
+                    result.follow(self._call(known.value(), args, kwargs))
             except Exception as error:
-                result.set_exception(error.with_traceback(None))
+                result.fail(error)
 
         kind.add_done_callback(call)
         return result

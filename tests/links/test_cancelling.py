@@ -1,0 +1,242 @@
+"""What becomes of a call that is cancelled, in every order of the cancelling, the answer and the end of the link.
+
+Both ends are in this thread and turn when the test says so; nothing is left to the scheduler.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from fanwise.base.errors import ClosedError, LinkLostError, WireError, WorkerLostError
+from fanwise.links import Hub, Link, Reply, Request, frames, memory_links
+from fanwise.links.asking import TAKEN, Cancelled
+from fanwise.links.flow_control.credits import WINDOW_MIN
+
+# Any throughout: what is asked and answered.
+
+
+class Heard:
+    """What a call hears of its caller."""
+
+    def __init__(self) -> None:
+        self.said: list[object] = []
+
+    def cancelled(self) -> None:
+        self.said.append("cancelled")
+
+    def taken(self, num_items: int, num_bytes: int) -> None:
+        if num_items > 100:
+            raise ValueError("so many were not given")
+        self.said.append((num_items, num_bytes))
+
+    def lost(self) -> None:
+        self.said.append("lost")
+
+
+class Two:
+    """A link in memory, whose ends turn by hand."""
+
+    def __init__(self) -> None:
+        self.hubs = Hub(name="near"), Hub(name="far")
+        self.near, self.far = memory_links(*self.hubs)
+        self.requests: list[Request] = []
+        self.heard: list[Heard] = []
+        self.late: list[object] = []
+        self.near.on_late = lambda head, buffers: self.late.append(self.near.loads(head, buffers))
+        self.far.handler = self.asked
+        for link in (self.near, self.far):
+            link.open()
+
+    def asked(self, request: Request) -> None:
+        self.requests.append(request)
+        self.heard.append(Heard())
+        request.listener = self.heard[-1]
+
+    def call(self, on_item: Callable[[Any, int], None] | None = None) -> Reply:
+        return self.near.on_credit.call("do it", on_item=on_item)
+
+    def turn(self, *which: int) -> None:
+        for each in which or (1, 0, 1, 0):
+            self.hubs[each].turn(0.0)
+
+
+@pytest.fixture
+def two() -> Iterator[Two]:
+    two = Two()
+    yield two
+    for hub in two.hubs:
+        hub.close()
+
+
+def is_clean(two: Two) -> bool:
+    return two.near.num_open == 0 and two.far.asked == {}
+
+
+def test_a_cancelled_call_fails_at_once_and_is_heard_of_once(two: Two) -> None:
+    reply = two.call()
+    ended: list[Reply] = []
+    reply.add_done_callback(ended.append)
+    two.turn()
+    assert reply.cancel() and not reply.cancel()
+    assert reply.done() and ended == [reply]
+    with pytest.raises(Cancelled, match="'do it' was cancelled before it was answered"):
+        reply.result()
+    two.turn()
+    assert two.heard[0].said == ["cancelled"]
+    two.requests[0].unanswered()
+    two.requests[0].answer("nobody hears this")
+    two.turn()
+    assert is_clean(two) and two.late == []
+
+
+def test_what_was_answered_cannot_be_cancelled(two: Two) -> None:
+    reply = two.call()
+    two.turn(1)
+    two.requests[0].answer(5)
+    two.turn()
+    assert not reply.cancel() and reply.result() == 5
+    two.turn()
+    assert two.heard[0].said == [] and is_clean(two)
+
+
+def test_an_answer_that_crosses_the_cancelling_comes_late(two: Two) -> None:
+    reply = two.call()
+    two.turn(1)
+    two.requests[0].answer(5)
+    assert reply.cancel()
+    two.turn()
+    with pytest.raises(Cancelled):
+        reply.result()
+    assert two.late == [5] and two.heard[0].said == [] and is_clean(two)
+
+
+def test_a_call_whose_link_has_ended_cannot_be_cancelled(two: Two) -> None:
+    reply = two.call()
+    two.near.lose("its process has ended")
+    assert not reply.cancel()
+    with pytest.raises(WorkerLostError):
+        reply.result()
+
+
+def test_a_call_that_waits_for_a_verdict_on_its_link_is_cancelled_and_the_verdict_changes_nothing(two: Two) -> None:
+    verdicts: list[Any] = []
+    two.near.judge = lambda link, fail: verdicts.append(fail)
+    reply, other = two.call(), two.call()
+    two.near.lose("cut")
+    assert not reply.done() and reply.cancel()
+    verdicts[0](lambda method: LinkLostError(f"{method} was cut off"))
+    with pytest.raises(Cancelled):
+        reply.result()
+    with pytest.raises(LinkLostError):
+        other.result()
+
+
+def test_a_link_that_ends_is_heard_of_by_what_was_asked_and_is_not_answered(two: Two) -> None:
+    two.call()
+    two.call()
+    two.turn()
+    two.requests[0].answer(1)
+    two.near.close()
+    two.turn()
+    assert [heard.said for heard in two.heard] == [[], ["lost"]]
+    with pytest.raises(ClosedError):
+        two.requests[1].give("an item")
+
+
+def test_a_call_that_waits_for_room_is_cancelled_before_it_leaves(two: Two) -> None:
+    big = "x" * WINDOW_MIN
+    two.near.on_credit.call(big)
+    waits: list[Reply] = []
+
+    def watch(turn: Reply) -> None:
+        waits.append(turn)
+        assert turn.cancel()
+
+    with pytest.raises(Cancelled) as raised:
+        two.near.on_credit.call(big, watch=watch)
+    assert type(raised.value).__name__ == "NotSentCancelled" and len(waits) == 1
+    two.turn()
+    assert len(two.requests) == 1
+    two.requests[0].answer()
+    two.turn()
+    assert two.call().cancel(), "and the credit is there again"
+
+
+# -- answers in many parts -------------------------------------------------------------------------------------------
+
+
+def test_items_come_in_order_before_the_answer_and_what_was_taken_is_told(two: Two) -> None:
+    items: list[tuple[object, int]] = []
+    reply = two.call(lambda item, cost: items.append((item, cost)))
+    two.turn()
+    for item in ("a", "b" * 5000, "c"):
+        two.requests[0].give(item)
+    two.requests[0].answer("over")
+    two.turn(0)
+    assert [item for item, _ in items] == ["a", "b" * 5000, "c"] and reply.result() == "over"
+    assert items[1][1] - items[0][1] >= 4999, "it costs its bytes"
+    reply.take(3, 7)
+    two.turn()
+    assert two.heard[0].said == [], "it is answered"
+
+
+def test_what_was_taken_and_that_no_more_is_wanted_is_heard_of(two: Two) -> None:
+    reply = two.call(lambda item, cost: None)
+    two.turn()
+    reply.take(1, 2)
+    reply.stop()
+    two.turn()
+    assert two.heard[0].said == [(1, 2), "cancelled"] and not reply.done()
+    two.requests[0].answer()
+    two.turn()
+    assert reply.done() and is_clean(two)
+
+
+def items_that_nobody_asked_for(two: Two) -> Link:
+    two.call()
+    two.turn()
+    two.requests[0].give("an item")
+    return two.near
+
+
+def more_items_than_there_is_room_for(two: Two) -> Link:
+    def refuse(item: object, cost: int) -> None:
+        raise ValueError("too many")
+
+    two.call(refuse)
+    two.turn()
+    two.requests[0].give("an item")
+    return two.near
+
+
+def more_taken_than_was_given(two: Two) -> Link:
+    two.call(lambda item, cost: None).take(101, 0)
+    return two.far
+
+
+def no_number(two: Two) -> Link:
+    reply = two.call(lambda item, cost: None)
+    two.near._tell_of(frames.TAKEN, reply.call_id, b"none")
+    return two.far
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [items_that_nobody_asked_for, more_items_than_there_is_room_for, more_taken_than_was_given, no_number],
+)
+def test_nonsense_ends_the_link(two: Two, nonsense: Callable[[Two], Link]) -> None:
+    said: list[WireError] = []
+    two.near.on_malformed = two.far.on_malformed = said.append
+    link = nonsense(two)
+    two.turn()
+    assert link.ending is not None and not link.ending.clean
+    assert (len(said) == 1 and str(said[0]).startswith("the peer")) or "in parts" in str(said[0])
+
+
+def test_words_about_calls_that_are_not_open_are_nothing(two: Two) -> None:
+    two.near._tell_of(frames.CANCEL, 99)
+    two.near._tell_of(frames.TAKEN, 99, TAKEN.pack(1, 1))
+    two.far._give(99, "an item of nothing")
+    two.turn()
+    assert two.near.ending is None and two.far.ending is None and two.late == ["an item of nothing"]

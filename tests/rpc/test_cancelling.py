@@ -1,0 +1,329 @@
+"""Calls that their caller does not wait for any more, between real workers."""
+
+import asyncio
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+from torch.futures import Future
+
+import fanwise.rpc as rpc
+from fanwise.base.errors import CallCancelled, CancelledError, WorkerLostError
+from fanwise.rpc.functions import async_execution
+from fanwise.testing import within
+from fanwise.testing.rpc_workers import LIMIT_S, Workers, leave, num_owned
+
+SEEN_S = 0.1  # so soon what waits has heard of it
+
+said: list[str] = []
+unset: "Future[int]" = Future()
+released = threading.Event()
+
+
+def told() -> list[str]:
+    return said
+
+
+def say(text: str) -> None:
+    said.append(text)
+
+
+def release() -> None:
+    released.set()
+
+
+def wait_until_released() -> None:
+    released.wait(LIMIT_S)
+
+
+def hears(wait: Callable[[], object]) -> None:
+    """Wait, and say how that ended."""
+    say("waits")
+    try:
+        wait()
+    except CallCancelled:
+        say("heard")
+        raise
+    finally:
+        rpc.rpc_sync(rpc.get_worker_info(), say, ("cleaned up",))  # a wait of what cleans up is not ended
+
+
+def by_rpc_sync(to: str) -> None:
+    hears(lambda: rpc.rpc_sync(to, wait_until_released))
+
+
+def by_rpc_sync_without_limit(to: str) -> None:
+    hears(lambda: rpc.rpc_sync(to, wait_until_released, timeout=0))
+
+
+def by_future(to: str) -> None:
+    call = rpc.rpc_async(to, wait_until_released, timeout=0)
+    hears(call.wait)
+
+
+def by_future_of_a_chain(to: str) -> None:
+    hears(rpc.rpc_async(to, wait_until_released).then(lambda done: done.wait()).wait)
+
+
+def by_own_future(_to: str) -> None:
+    hears(unset.wait)
+
+
+def by_reference(to: str) -> None:
+    hears(rpc.remote(to, wait_until_released).to_here)
+
+
+def by_waiting(_to: str) -> None:
+    def wait() -> None:
+        while True:
+            with rpc.waiting():
+                released.wait(0.01)
+
+    hears(wait)
+
+
+def by_asking(_to: str) -> None:
+    say("waits")
+    while not rpc.cancelled():
+        released.wait(0.001)
+    say("heard")
+    say("cleaned up")
+
+
+async def by_await(to: str) -> None:
+    say("waits")
+    try:
+        await rpc.rpc_async(to, wait_until_released)
+    except asyncio.CancelledError:
+        say("heard")
+        await rpc.rpc_async(rpc.get_worker_info(), say, ("cleaned up",))
+        raise
+
+
+def cancel_when_it_waits(to: str, other: str, function: Callable[[str], object]) -> tuple[float, str]:
+    """How long after `cancel` the function has heard of it, and what its caller is told."""
+    call = rpc.rpc_async(to, function, (other,), timeout=0)
+    within(LIMIT_S, lambda: rpc.rpc_sync(to, told) == ["waits"], "it waits")
+    time_s = time.perf_counter()
+    assert call.cancel() and not call.cancel()
+    assert call.done()
+    within(LIMIT_S, lambda: "heard" in rpc.rpc_sync(to, told), "it has heard")
+    took_s = time.perf_counter() - time_s
+    within(LIMIT_S, lambda: rpc.rpc_sync(to, told) == ["waits", "heard", "cleaned up"], "it has cleaned up")
+    with pytest.raises(CancelledError) as raised:
+        call.wait()
+    return took_s, str(raised.value)
+
+
+WAYS = [
+    *(by_rpc_sync, by_rpc_sync_without_limit, by_future, by_future_of_a_chain, by_own_future, by_reference),
+    *(by_waiting, by_asking, by_await),
+]
+
+
+def forget() -> None:
+    said.clear()
+
+
+def test_a_function_hears_at_its_next_wait_that_nobody_waits_for_its_call(real_workers: Workers) -> None:
+    one, two, three = real_workers.group(3)
+    for way in WAYS:
+        took_s, text = one.do(cancel_when_it_waits, "w1", "w2", way)
+        assert took_s < 10 * SEEN_S, way  # a busy machine; the bound itself is that of a look, see the simulated tests
+        assert "the call on worker w1 was cancelled here before it was answered" in text
+        two.do(forget)
+    three.do(release)
+    for worker in (one, two, three):
+        worker.begin(leave)
+    for worker in (one, two, three):
+        worker.result()
+    assert "Leaking" not in one.printed + two.printed + three.printed
+    assert "Traceback" not in two.printed, "it is no error"
+
+
+def wait_for_one_that_waits(to: str) -> None:
+    hears(lambda: rpc.rpc_sync(to, by_own_future, (to,)))
+
+
+def cancel_nested(to: str, other: str) -> None:
+    call = rpc.rpc_async(to, wait_for_one_that_waits, (other,), timeout=0)
+    within(LIMIT_S, lambda: rpc.rpc_sync(other, told) == ["waits"], "the last waits")
+    call.cancel()
+    ended = ["waits", "heard", "cleaned up"]
+    within(LIMIT_S, lambda: [rpc.rpc_sync(each, told) for each in (to, other)] == [ended, ended], "both have heard")
+
+
+def say_then(text: str, rref: "rpc.RRef[int]") -> None:
+    say(text)
+
+
+def cancel_one_that_has_not_begun(to: str) -> list[bool]:
+    """Of three that wait for a place the second."""
+    mine = rpc.RRef(1)
+    first = rpc.rpc_async(to, wait_until_released)
+    queued = [rpc.rpc_async(to, say_then, (text, mine)) for text in ("a", "b", "c")]
+    assert queued[1].cancel()
+    return [not call.done() for call in (first, *queued)]
+
+
+def results(to: str) -> list[str]:
+    return list(rpc.rpc_sync(to, told))
+
+
+def answered_cannot_be_cancelled(to: str) -> None:
+    call = rpc.rpc_async(to, max, (1, 2))
+    assert call.wait() == 2 and not call.cancel() and call.wait() == 2
+    failed = rpc.rpc_async(to, max, ())
+    with pytest.raises(TypeError):
+        failed.wait()
+    assert not failed.cancel()
+    never = rpc.rpc_async(to, max, (1, 2), timeout=-2.0)
+    assert not never.cancel()
+
+
+class Thing:
+    def wait(self) -> None:
+        hears(unset.wait)
+
+    @async_execution
+    def later(self) -> "Future[None]":
+        say("waits")
+        return rpc.rpc_async("w2", wait_until_released).then(lambda done: say("heard"))
+
+
+def cancel_a_method(to: str, name: str) -> None:
+    thing = rpc.remote(to, Thing)
+    call = getattr(thing.rpc_async(timeout=0), name)()
+    within(LIMIT_S, lambda: rpc.rpc_sync(to, told) == ["waits"], "it waits")
+    assert call.cancel()
+    within(LIMIT_S, lambda: "heard" in rpc.rpc_sync(to, told), "it has heard")
+    with pytest.raises(CancelledError):
+        call.wait()
+
+
+def cancel_in_asyncio(to: str) -> str:
+    async def work() -> str:
+        assert await rpc.rpc_async(to, max, (1, 2)) == 2
+        both = await asyncio.gather(rpc.rpc_async(to, max, (3, 2)), rpc.rpc_async(to, min, (3, 2)))
+        assert list(both) == [3, 2]
+        with pytest.raises(TypeError):
+            await rpc.rpc_async(to, max, ())
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(rpc.rpc_async(to, by_own_future, (to,), timeout=0), 0.2)
+        call = rpc.rpc_async(to, wait_until_released)
+        asyncio.get_running_loop().call_later(0.01, call.cancel)
+        with pytest.raises(CancelledError):
+            await call
+        return "done"
+
+    said_there = asyncio.run(work())
+    within(LIMIT_S, lambda: rpc.rpc_sync(to, told) == ["waits", "heard", "cleaned up"], "the task's call has heard")
+    return said_there
+
+
+def test_what_a_cancelled_call_has_asked_of_others_is_cancelled_with_it(real_workers: Workers) -> None:
+    one, two, three = real_workers.group(3)
+    one.do(cancel_nested, "w1", "w2")
+    one.do(answered_cannot_be_cancelled, "w1")
+    for name in ("wait", "later"):
+        two.do(forget)
+        one.do(cancel_a_method, "w1", name)
+    two.do(forget)
+    assert one.do(cancel_in_asyncio, "w1") == "done"
+    three.do(release)
+    two.do(release)
+    for worker in (one, two, three):
+        worker.begin(leave)
+    for worker in (one, two, three):
+        worker.result()
+
+
+def test_a_call_that_has_not_begun_never_begins_and_its_references_come_back(real_workers: Workers) -> None:
+    one, two = real_workers.group(2, num_worker_threads=1)
+    assert one.do(cancel_one_that_has_not_begun, "w1") == [True, True, False, True]
+    two.do(release)
+    within(LIMIT_S, lambda: one.do(results, "w1") == ["a", "c"], "the others have run")
+    within(LIMIT_S, lambda: one.do(num_owned) == 0, "what went with the calls is nobody's")
+    one.begin(leave)
+    two.do(leave)
+    one.result()
+
+
+def answer_with_a_reference() -> "rpc.RRef[int]":
+    wait_until_released()
+    return rpc.RRef(3)
+
+
+def give_up_waiting(to: str) -> None:
+    with pytest.raises(TimeoutError):
+        rpc.rpc_sync(to, answer_with_a_reference, timeout=0.05)
+
+
+def test_a_reference_in_an_answer_that_comes_too_late_is_given_back(real_workers: Workers) -> None:
+    one, two = real_workers.group(2)
+    one.do(give_up_waiting, "w1")
+    two.do(release)
+    one.do(rpc.rpc_sync, "w1", told)
+    within(LIMIT_S, lambda: two.do(num_owned) == 0, "the value is let go of")
+
+
+def cancel_at_one_that_is_stopped(to: str, stopped: str) -> float:
+    """The one in the middle waits for one that does not move, so nothing but the cancelling can wake it."""
+    call = rpc.rpc_async(to, by_rpc_sync_without_limit, (stopped,), timeout=0)
+    direct = rpc.rpc_async(stopped, wait_until_released, timeout=0)
+    within(LIMIT_S, lambda: rpc.rpc_sync(to, told) == ["waits"], "it waits")
+    print("ready", flush=True)
+    within(LIMIT_S, released.is_set, "the last is stopped")
+    time_s = time.perf_counter()
+    assert direct.cancel() and call.cancel()
+    with pytest.raises(CancelledError):
+        direct.wait()
+    within(LIMIT_S, lambda: "heard" in rpc.rpc_sync(to, told), "it has heard")
+    return time.perf_counter() - time_s
+
+
+def cancel_at_one_that_is_lost(to: str) -> bool:
+    call = rpc.rpc_async(to, wait_until_released, timeout=0)
+    print("asked", flush=True)
+    with pytest.raises(WorkerLostError):
+        call.wait()
+    return call.cancel()
+
+
+def test_a_call_is_cancelled_whatever_has_become_of_its_worker(real_workers: Workers) -> None:
+    one, two, three = real_workers.group(3)
+    one.begin(cancel_at_one_that_is_stopped, "w1", "w2")
+    within(LIMIT_S, lambda: "ready" in one.printed, "both wait")
+    three.send(signal.SIGSTOP)
+    two.do(rpc.rpc_sync, "w0", release)
+    assert one.result() < 10 * SEEN_S
+    three.send(signal.SIGCONT)
+    two.begin(cancel_at_one_that_is_lost, "w2")
+    within(LIMIT_S, lambda: "asked" in two.printed, "it waits")
+    three.kill()
+    assert two.result() is False
+
+
+class Actor:
+    def note(self, text: str) -> None:
+        say(text)
+
+    def wait(self) -> None:
+        hears(unset.wait)
+
+
+def cancel_in_the_queue_of_an_actor(to: str) -> None:
+    actor = rpc.remote(to, Actor, serial=True)
+    first = actor.rpc_async(timeout=0).wait()
+    queued = [actor.rpc_async(timeout=0).note(text) for text in ("a", "b", "c")]
+    within(LIMIT_S, lambda: rpc.rpc_sync(to, told) == ["waits"], "the first waits")
+    assert queued[1].cancel() and first.cancel()
+    queued[2].wait()
+    assert rpc.rpc_sync(to, told) == ["waits", "heard", "cleaned up", "a", "c"]
+
+
+def test_a_call_in_the_queue_of_an_actor_never_begins_and_one_that_runs_makes_room(real_workers: Workers) -> None:
+    one, _two = real_workers.group(2)
+    one.do(cancel_in_the_queue_of_an_actor, "w1")

@@ -21,7 +21,7 @@ import sys
 import threading
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ import torch
 from ...base.errors import NotSendableError
 from ...tensor.wire import array_reducers, kept_view, numpy_reducers
 from ..allow_list.allowing import Allowed
+from ..references.orders import Fork
 from ..worker_info import WorkerInfo
 
 Buffer = bytes | bytearray | memoryview
@@ -38,16 +39,30 @@ Reducer = Callable[[Any], Any]  # Any: reducers of any type, as copyreg has them
 _OUT_OF_BAND_BYTES = 4096
 
 
+class Sending:
+    """What a thread pickles: for whom, and what goes beside the pickle. `forks`: None where it is only tried."""
+
+    __slots__ = ("forks", "tensors", "to")
+
+    def __init__(self, to: int, forks: list[Fork] | None) -> None:
+        self.to = to
+        self.forks = forks
+        self.tensors: list[torch.Tensor] = []
+
+
 class _Encoder:
     """A pickler and what it fills, kept by a thread: to make one costs as much as most calls need to be pickled."""
 
+    __slots__ = ("buffers", "is_busy", "pickler", "table", "written")
+
     def __init__(self) -> None:
-        self.tensors: list[torch.Tensor] = []
         self.buffers: list[memoryview] = []
         self.is_busy = False
         self.table = _dispatch_table()
-        self.stream = io.BytesIO()
-        self.pickler = pickle.Pickler(self.stream, protocol=5, buffer_callback=self._keep_in_band)
+        # A list is quicker than a file: most values are one piece of bytes, which is not copied again.
+        self.written: list[Buffer] = []
+        file = SimpleNamespace(write=self.written.append)
+        self.pickler = pickle.Pickler(file, protocol=5, buffer_callback=self._keep_in_band)
         self.pickler.dispatch_table = self.table
 
     def _keep_in_band(self, buffer: pickle.PickleBuffer) -> bool:
@@ -57,27 +72,11 @@ class _Encoder:
         self.buffers.append(view)
         return False
 
-    def encode(self, value: object) -> tuple[bytes, list[torch.Tensor], list[memoryview]]:
-        self.is_busy = True
-        try:
-            self.pickler.dump(value)
-            return self.stream.getvalue(), self.tensors, self.buffers
-        finally:
-            self.pickler.clear_memo()
-            self.stream.seek(0)
-            self.stream.truncate()
-            if self.tensors:
-                self.tensors = []
-            if self.buffers:
-                self.buffers = []
-            self.is_busy = False
-
 
 class _Now(threading.local):
     """What this thread is encoding or decoding, and the encoder that it keeps."""
 
-    sent: "list[torch.Tensor] | None" = None
-    to: int = -1
+    sending: Sending | None = None
     received: "Sequence[torch.Tensor] | None" = None
     encoder: _Encoder | None = None
 
@@ -98,15 +97,18 @@ def register(kind: type, reducer: Reducer) -> None:
     _table_made_of = -1
 
 
-def sending_to() -> int | None:
-    """The id of the worker that this thread encodes for; None: it encodes nothing."""
-    return None if _now.sent is None else _now.to
+def sending() -> Sending | None:
+    """What this thread pickles at the moment, by `encode` or `encode_call`."""
+    return _now.sending
 
 
-def encode(value: object, to: int) -> tuple[bytes, list[torch.Tensor], list[memoryview]]:
+def encode(
+    value: object, to: int, forks: list[Fork] | None = None
+) -> tuple[bytes, list[torch.Tensor], list[memoryview]]:
     """The pickle of `value` for worker `to`, its tensors, and buffers that share the value's memory.
 
-    Raises what pickling raises.
+    `forks`: those of references in `value` are added to it; None: it is only tried whether this can be pickled. Raises
+    what pickling raises; then what was added has to be taken back.
     """
     encoder = _now.encoder
     if _table_made_of != len(copyreg.dispatch_table) or _modules_seen != len(sys.modules):
@@ -115,33 +117,41 @@ def encode(value: object, to: int) -> tuple[bytes, list[torch.Tensor], list[memo
         encoder = _Encoder()
         if _now.encoder is None or not _now.encoder.is_busy:
             _now.encoder = encoder
-    outer = _now.sent, _now.to
-    _now.sent, _now.to = encoder.tensors, to
+    written, buffers, mine = encoder.written, encoder.buffers, Sending(to, forks)
+    outer, _now.sending = _now.sending, mine
+    encoder.is_busy = True
     try:
-        return encoder.encode(value)
+        encoder.pickler.dump(value)
+        data = bytes(written[0]) if len(written) == 1 else b"".join(written)
+        return data, mine.tensors, buffers.copy() if buffers else []
     finally:
-        _now.sent, _now.to = outer
+        _now.sending = outer
+        encoder.pickler.clear_memo()
+        written.clear()
+        buffers.clear()
+        encoder.is_busy = False
 
 
 def encode_call(
     call: tuple[Callable[..., Any], tuple[object, ...], dict[str, object]],  # Any: the user's function
     to: int,
+    forks: list[Fork] | None = None,
 ) -> tuple[bytes, list[torch.Tensor], list[memoryview]]:
     """As `encode`, for a function and its arguments: a function that has no name goes by value."""
     if instead is not None:
-        with _sending(to):
+        with _sending(to, forks):
             return *instead.serialize(call), []
     function = call[0]
     if type(function) is FunctionType and _is_found(function):
-        return encode((f"{function.__module__}:{function.__qualname__}", *call[1:]), to)
+        return encode((f"{function.__module__}:{function.__qualname__}", *call[1:]), to, forks)
     try:
-        return encode(call, to)
+        return encode(call, to, forks)
     except RuntimeError:
         raise
     except Exception:
         if _travels(call[0], to):
             raise
-    return encode((ByValue(call[0]), *call[1:]), to)
+    return encode((ByValue(call[0]), *call[1:]), to, forks)
 
 
 def _travels(function: object, to: int) -> bool:
@@ -154,7 +164,8 @@ def _travels(function: object, to: int) -> bool:
 
 def encode_alone(value: object, reducers: Mapping[type, Reducer]) -> tuple[bytes, list[torch.Tensor]]:
     """The pickle of a part of a message, by reducers of its own too, and its tensors."""
-    with _sending(_now.to) as tensors:
+    outer = _now.sending
+    with _sending(*((-1, None) if outer is None else (outer.to, outer.forks))) as tensors:
         stream = io.BytesIO()
         pickler = pickle.Pickler(stream, protocol=5)
         pickler.dispatch_table = ChainMap({**reducers}, _dispatch_table())
@@ -163,14 +174,12 @@ def encode_alone(value: object, reducers: Mapping[type, Reducer]) -> tuple[bytes
 
 
 @contextlib.contextmanager
-def _sending(to: int) -> "Iterator[list[torch.Tensor]]":
-    outer = _now.sent, _now.to
-    tensors: list[torch.Tensor] = []
-    _now.sent, _now.to = tensors, to
+def _sending(to: int, forks: list[Fork] | None) -> "Iterator[list[torch.Tensor]]":
+    outer, _now.sending = _now.sending, (mine := Sending(to, forks))
     try:
-        yield tensors
+        yield mine.tensors
     finally:
-        _now.sent, _now.to = outer
+        _now.sending = outer
 
 
 def decode(
@@ -314,9 +323,10 @@ def _dispatch_table() -> dict[type, Reducer]:
 
 
 def _reduce_tensor(tensor: torch.Tensor) -> tuple[Callable[[int], torch.Tensor], tuple[int]]:
-    assert _now.sent is not None, "only encode uses this table"
-    _now.sent.append(tensor)
-    return _tensor, (len(_now.sent) - 1,)
+    assert _now.sending is not None, "only encode uses this table"
+    tensors = _now.sending.tensors
+    tensors.append(tensor)
+    return _tensor, (len(tensors) - 1,)
 
 
 def _tensor(index: int) -> torch.Tensor:

@@ -44,9 +44,6 @@ class Autograd(Protocol):
 class References(Protocol):
     """What references add to a message: the forks that it carries."""
 
-    def sealing(self, to: int) -> AbstractContextManager[list[Fork]]:
-        """Around the pickling: the forks to send metadata."""
-
     def opening(self, forks: Sequence[Fork], link: Link | None) -> AbstractContextManager[None]:
         """Around the unpickling. Raises LinkLostError when the link that brought them was cut."""
 
@@ -92,13 +89,17 @@ class Serializer:
 
     def serialize(self, value: Any, to: int, *, call: str | None = None, remote: Created | None = None) -> Message:
         """Close a message for worker `to`: a call by its name, or an answer. Raises what pickling raises."""
-        if self._references is None:
-            return self._serialize(value, to, call, remote, [])
-        with self._references.sealing(to) as forks:
+        forks: list[Fork] = []
+        try:
             return self._serialize(value, to, call, remote, forks)
+        except BaseException:
+            if forks and self._references is not None:
+                self._references.unsent(forks)
+            raise
 
     def _serialize(self, value: Any, to: int, call: str | None, remote: Created | None, forks: list[Fork]) -> Message:
-        data, tensors, buffers = pickling.encode(value, to) if call is None else pickling.encode_call(value, to)
+        encode = pickling.encode if call is None else pickling.encode_call
+        data, tensors, buffers = encode(value, to, forks)
         header = None if self.autograd is None else self.autograd.on_send(to, tensors)
         places = self._places(tensors, to, is_call=call is not None) if tensors else None
         lender = None

@@ -6,8 +6,8 @@ How the rest of rpc uses it:
 
 * Made with its agent. `destroy` after the group is left; before that, when all have arrived,
   `delete_all_user_and_unforked_owner_rrefs`.
-* `Serializer`: `with sealing(to) as forks` around pickling, and `forks` go with the message; `with opening(forks)`
-  around unpickling, whether that succeeds or not, so that no fork is left on its way.
+* `Serializer`: pickling adds to the forks of a message, which are `unsent` when it fails; `with opening(forks)` around
+  unpickling, whether that succeeds or not, so that no fork is left on its way.
 * `Server`: `keep` runs a call whose value stays here; `confirmed`, right after `opening` on the same thread, is the
   future of all references that came, or None when none is unconfirmed: only then may the function run.
 
@@ -50,7 +50,7 @@ from .rref import (
     owner_lost,
     result_of,
 )
-from .travel import Opening, Sealing, now
+from .travel import Opening, now
 
 _log = logging.getLogger("fanwise.rpc")
 
@@ -207,10 +207,6 @@ class References:
         elif not (is_lost and may_come):  # else it came there or not, and the table hears of the loss
             self._keeper.do(partial(table.not_sent, timed_out=is_late), fork_id)
 
-    def sealing(self, to: int) -> Sealing:
-        """Around the pickling of a message for worker `to`: the forks to send with it."""
-        return Sealing(self, to)
-
     def opening(self, forks: Sequence[Fork], link: Link | None = None) -> Opening:
         """Around the unpickling of a message that came with these forks over `link`."""
         return Opening(self, forks, link)
@@ -244,13 +240,13 @@ class References:
             rref._user.check("call fork an UserRRef")
         if rref._error is not None:
             raise rref._error()
-        sealing = now.sealing
-        if sealing is None:
-            if pickling.sending_to() is None:
-                raise RuntimeError(NOT_IN_A_CALL)
+        sending = pickling.sending()
+        if sending is None:
+            raise RuntimeError(NOT_IN_A_CALL)
+        if sending.forks is None:
             return (-1,)  # only tried, to find out what cannot be pickled
         table = self._keeper.table
-        to = self._keeper.key_of(sealing.to)
+        to = self._keeper.key_of(sending.to)
         owner = table.me if rref._user is None else rref._user.fork.owner
         fork = Fork(rref._rref_id, self.new_id(), owner, table.me)
         if table.is_lost(to):
@@ -259,8 +255,8 @@ class References:
             self._keeper.do(self._lend, rref, fork, to)
         else:
             self._fork_for(rref._user, fork, to)
-        sealing.forks.append(fork)
-        return (len(sealing.forks) - 1,)
+        sending.forks.append(fork)
+        return (len(sending.forks) - 1,)
 
     def _fork_for(self, user: UserState, fork: Fork, to: WorkerKey) -> None:
         self._keeper.do(self._keeper.table.forked, user.fork.fork_id, fork, to)

@@ -1,7 +1,7 @@
-"""References in messages: which forks go with what this thread pickles, and which came with what it unpickles.
+"""References in messages: which forks came with what this thread unpickles.
 
-    with Sealing(to) as forks: pickle     each reference is a place in `forks`; pickling fails: they are taken back
-    with Opening(forks): unpickle         all forks are references before; those nobody took end with it
+    pickle                         each reference is a place in the forks of the message (`References.share`)
+    with Opening(forks): unpickle  all forks are references before; those nobody took end with it
 
 So the pickle holds numbers only, and no fork is lost when a pickle cannot be read. Nests, since unpickling may call.
 """
@@ -26,9 +26,8 @@ class References(Protocol):
 
 
 class Now(threading.local):
-    """What this thread seals or opens."""
+    """What this thread opens."""
 
-    sealing: "Sealing | None" = None
     opened: Sequence[Any] = ()  # Any: references
     unconfirmed: "Sequence[Future[None]]" = ()
 
@@ -41,26 +40,6 @@ def received(place: int) -> Any:  # Any: a reference
     if not 0 <= place < len(now.opened):
         raise RuntimeError("Can not unpickle rref in python pickler, rref can only be unpickled when using RPC")
     return now.opened[place]
-
-
-class Sealing:
-    """While a message is pickled: collects the forks it carries; takes them back when pickling fails."""
-
-    def __init__(self, references: References, to: int) -> None:
-        self.references = references
-        self.to = to
-        self.forks: list[Fork] = []
-
-    def __enter__(self) -> list[Fork]:
-        self._outer, now.sealing = now.sealing, self
-        return self.forks
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        now.sealing = self._outer
-        if kind is not None:
-            self.references.unsent(self.forks)
 
 
 class Opening:

@@ -1,6 +1,7 @@
 """Messages: what is composed comes out as it was, tensors with their layout, strides and flags."""
 
 import math
+import operator
 import pickle
 import struct
 import sys
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from fanwise.base.errors import WireError
 from fanwise.rpc.devices.device_maps import DeviceMaps
-from fanwise.rpc.messages import messages
+from fanwise.rpc.messages import messages, pickling
 from fanwise.rpc.messages.messages import Message, compose, dumps, is_answer, loads, parse
 from fanwise.rpc.messages.serializer import Serializer
 from fanwise.tensor import to_wire
@@ -271,3 +272,17 @@ def test_without_maps_a_message_says_nothing_of_devices() -> None:
     one, two = serializer(), serializer()
     assert carried(one.serialize(torch.ones(2), 1), two, 0).tolist() == [1.0, 1.0]
     assert not parse(one.serialize(torch.ones(2), 1)).extra
+
+
+@pytest.mark.parametrize(
+    ("function", "text"), [(torch.add, b"torch:add"), (operator.neg, b"_operator:neg"), (min, b"builtins:min")]
+)
+def test_a_builtin_function_of_a_module_goes_as_text(function: Callable[..., object], text: bytes) -> None:
+    data, _, _ = pickling.encode_call((function, (1, 2), {}), 0)
+    assert text in data and pickling.decode_call(data, [], []) == (function, (1, 2), {})
+
+
+@pytest.mark.parametrize("function", [dict.fromkeys, torch.Tensor.add, torch.nn.Linear])
+def test_what_no_module_has_under_its_name_goes_as_pickle_does_it(function: Callable[..., object]) -> None:
+    data, _, _ = pickling.encode_call((function, (), {}), 0)
+    assert data == pickle.dumps((function, (), {}), 5) and pickling.decode_call(data, [], [])[0] == function

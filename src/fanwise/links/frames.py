@@ -150,10 +150,19 @@ class FrameReader:
                 frames.append(self._big.frame())
                 self._big = None
             return frames
-        self._end += size
-        if self._start == 0 and (whole := self._whole()) is not None:
-            self._end = 0
-            return [whole]
+        end = self._end = self._end + size
+        if self._start == 0 and end >= _HEADER_SIZE:  # just one small one, as most calls and answers are; else `_cut`
+            magic, kind, flags, n_buffers, call_id, head_size, total = HEADER.unpack_from(self._staging)
+            if (
+                end == _HEADER_SIZE + total
+                and head_size == total
+                and not (n_buffers or flags)
+                and magic == MAGIC
+                and kind in _KINDS
+                and total <= self._limits.frame_bytes
+            ):
+                self._end = 0
+                return [Frame(kind, call_id, self._staging[_HEADER_SIZE:end], ())]
         while self._start < self._end and self._big is None and self._cut(frames):
             pass
         if self._start == self._end:
@@ -161,17 +170,6 @@ class FrameReader:
         elif self._start and self._end == _STAGING_SIZE:
             self._compact()
         return frames
-
-    def _whole(self) -> Frame | None:
-        """The frame, when just one small one has come: what most calls and answers are. Else `_cut` finds out."""
-        if self._end < _HEADER_SIZE:
-            return None
-        magic, kind, flags, n_buffers, call_id, head_size, total = HEADER.unpack_from(self._staging)
-        if self._end != _HEADER_SIZE + total or head_size != total or n_buffers or flags or magic != MAGIC:
-            return None
-        if kind not in _KINDS or total > self._limits.frame_bytes:
-            return None
-        return Frame(kind, call_id, self._staging[_HEADER_SIZE : self._end], ())
 
     def _cut(self, frames: list[Frame]) -> bool:
         """Take one frame, or the beginning of a big one, from the staging area. False: more bytes are needed."""

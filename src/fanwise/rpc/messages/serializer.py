@@ -125,9 +125,10 @@ class Serializer:
         if is_call and self._devices.maps:
             name = self._name_of(to)
             return [str(self._devices.there(name, tensor.device)) for tensor in tensors]
-        if all(tensor.is_cpu for tensor in tensors):
-            return None
-        return [str(tensor.device) for tensor in tensors]
+        for tensor in tensors:
+            if not tensor.is_cpu:
+                return [str(tensor.device) for tensor in tensors]
+        return None
 
     def _borrowed(self, message: Message, sender: int) -> tuple[Metadata, Parsed]:
         """What went along with a message with loans, and the rest of it: its tensors are copies of our own."""

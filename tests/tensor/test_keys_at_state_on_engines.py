@@ -1,15 +1,13 @@
-"""Keys, `at`, `State`, `pack` and devices on all engines: the same bits, and the same meaning as a model in NumPy.
+"""Keys, `at`, `State` and devices on all engines: the same bits, and the same meaning as a model in NumPy.
 
 One file for all, because TensorFlow takes long to load. What needs no TensorFlow is in files of its own.
 """
 
 import copy
-import math
 import pickle
 from collections.abc import Callable
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -31,11 +29,9 @@ from fanwise.tensor import (
     jit,
     namespace,
     normal,
-    pack,
     permutation,
     to_device,
     uniform,
-    unpack,
     use,
     value_and_grad,
 )
@@ -559,107 +555,7 @@ def test_a_function_with_a_state_of_its_own_has_gradients(engine: str) -> None:
         assert (float(value), np.asarray(gradient).tolist()) == (7.0, [5.0, 1.0, 1.0])
 
 
-# --- pack and devices ----------------------------------------------------------------------------------------------
-
-LEAVES = st.one_of(
-    hnp.arrays(
-        np.float32, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4), elements=st.integers(-9, 9)
-    ),
-    st.none(),
-    st.integers(-9, 9),
-    st.floats(-9, 9, width=16),
-    st.booleans(),
-)
-TREES = st.recursive(
-    LEAVES,
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3),
-        st.tuples(inner, inner),
-        st.dictionaries(st.text("abc", max_size=2), inner, max_size=3),
-    ),
-    max_leaves=6,
-)
-
-
-def mapped(f: Callable[[Any], Any], tree: Any) -> Any:
-    """`tree` with f of its arrays."""
-    if isinstance(tree, dict):
-        return {name: mapped(f, part) for name, part in tree.items()}
-    if isinstance(tree, (list, tuple)):
-        return type(tree)(mapped(f, part) for part in tree)
-    return f(tree) if isinstance(tree, np.ndarray) else tree
-
-
-def same(found: Any, expected: Any) -> bool:
-    if isinstance(expected, dict):
-        return set(found) == set(expected) and all(same(found[name], part) for name, part in expected.items())
-    if isinstance(expected, (list, tuple)):
-        return type(found) is type(expected) and all(map(same, found, expected))
-    if isinstance(expected, np.ndarray):
-        return np.asarray(found).shape == expected.shape and np.array_equal(np.asarray(found), expected)
-    return type(found) is type(expected) and bool(found == expected)
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_what_is_packed_is_unpacked(engine: str) -> None:
-    @settings(max_examples=max(EXAMPLES[engine], 10))
-    @given(TREES, st.integers(1, 20))
-    def holds(tree: Any, align_elements: int) -> None:
-        with use(engine):
-            buffer, spec = pack(mapped(MAKE[engine], tree), "float32", align_elements=align_elements)
-        assert engine_of(buffer) == engine and tuple(buffer.shape) == (spec.size,)
-        spec = pickle.loads(pickle.dumps(spec))
-        assert same(unpack(spec, buffer), tree)
-        # Another engine's array of those numbers does as well.
-        numbers = np.asarray(buffer)
-        assert same(unpack(spec, numbers), tree)
-        assert spec.size % align_elements == 0 and all(leaf.offset % align_elements == 0 for leaf in spec.leaves)
-        inside = {place for leaf in spec.leaves for place in range(leaf.offset, leaf.offset + leaf.size)}
-        assert len(inside) == sum(math.prod(leaf.shape) for leaf in spec.leaves)
-        assert not any(numbers[place] for place in range(spec.size) if place not in inside)
-
-    holds()
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_mixed_dtypes_are_converted_and_back_when_asked(engine: str) -> None:
-    make = MAKE[engine]
-    half = np.ones(2, ml_dtypes.bfloat16) if engine in ("jax", "tensorflow") else np.ones(2, np.float16)
-    tree = {"a": make(np.arange(3, dtype=np.int32)), "b": make(half), "c": make(np.array([True, False]))}
-    with pytest.raises(
-        TypeError, match=r"tree\['a'\] is int32 and tree\['b'\] is .*float16.*as pack\(tree, 'b?float16'\)"
-    ):
-        pack(tree)
-    buffer, spec = pack(tree, "float32", align_elements=4)
-    assert np.asarray(buffer).tolist() == [0, 1, 2, 0, 1, 1, 0, 0, 1, 0, 0, 0]
-    found = unpack(spec, buffer)
-    assert {name: found[name].dtype for name in tree} == {name: tree[name].dtype for name in tree}
-    with pytest.raises(TypeError, match=r"tree\['b'\] is .*float16, and a buffer of int32 does not hold that"):
-        pack(tree, "int32")
-    with pytest.raises(TypeError, match=r"^the buffer must be of float32, got int32"):
-        unpack(spec, make(np.zeros(12, np.int32)))
-    with pytest.raises(ValueError, match=r"must have the shape \(12,\), got \(8,\)"):
-        unpack(spec, make(np.zeros(8, np.float32)))
-
-
-def test_trees_are_packed_while_engines_trace_or_record() -> None:
-    tree, spec = {"w": jnp.ones((2, 2)), "n": 3}, pack({"w": np.ones((2, 2), np.float32), "n": 3})[1]
-    slopes = jax.jit(jax.grad(lambda tree: (pack(tree)[0] ** 2).sum()))({"w": tree["w"]})
-    assert slopes["w"].tolist() == [[2.0, 2.0], [2.0, 2.0]]
-    assert float(jax.jit(lambda buffer: unpack(spec, buffer)["n"])(pack(tree)[0])) == 3.0
-    both = tf.function(lambda w: unpack(spec, pack({"w": w, "n": 3})[0])["w"], autograph=False)
-    assert np.array_equal(both(tf.ones((2, 2))), np.ones((2, 2)))
-    w = torch.ones(2, 2, requires_grad=True)
-    (unpack(spec, pack({"w": w, "n": 3})[0])["w"] ** 2).sum().backward()
-    assert w.grad is not None and w.grad.tolist() == [[2.0, 2.0], [2.0, 2.0]]
-
-
-def test_a_buffer_is_written_to_where_engines_can() -> None:
-    variable = tf.Variable(tf.ones(16))
-    assert pack([tf.zeros(3)], out=variable)[0] is variable and variable.numpy().sum() == 0
-    for make in (MAKE["jax"], MAKE["tensorflow"]):
-        with pytest.raises(ValueError, match="cannot be written to"):
-            pack([make(np.zeros(3, np.float32))], out=make(np.ones(16, np.float32)))
+# --- devices --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("engine", ENGINES)

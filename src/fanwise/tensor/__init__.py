@@ -36,9 +36,6 @@ from .namespaces import Namespace as Namespace
 from .namespaces import namespace as namespace
 from .namespaces.module import NAMES as _NAMES
 from .namespaces.module import attribute as _attribute
-from .packing import PackSpec as PackSpec
-from .packing import pack as pack
-from .packing import unpack as unpack
 from .placement import device_of as device_of
 from .placement import devices as devices
 from .placement import to_device as to_device

@@ -80,6 +80,7 @@ QUIET = [
     "rpc/prometheus.py",
     "rpc/allow_list/hints.py",
     "rpc/autograd/passes.py",
+    "rpc/services/directory.py",
     "rpc/membership/members.py",
     "rpc/membership/coordinator.py",
     "rpc/membership/quorum.py",

@@ -102,6 +102,10 @@ def words(chance: random.Random, incarnation: int, *, with_pickles: bool, canary
         ("loans.staged", (1, "why")),
         ("loans.sight", ()),
         ("devices", ()),
+        ("services.reserve", (chance.choice(["x", "y", 3]),)),
+        ("services.find", ("x", chance.choice([0.0, 0.01, -1.0, "soon"]))),
+        ("services.drop", ("x",)),
+        ("services.names", ()),
         ("who", ()),
         ("view", (View((9, 9), (member,), ()),)),
     ]

@@ -31,6 +31,9 @@ from .membership.worker_events import Subscription as Subscription
 from .options import RpcBackendOptions as RpcBackendOptions
 from .options import TensorPipeRpcBackendOptions as TensorPipeRpcBackendOptions
 from .references.rref import RRef as RRef
+from .services.registry import lookup as lookup
+from .services.registry import register as register
+from .services.registry import unregister as unregister
 from .starting import init_rpc as init_rpc
 from .starting import shutdown as shutdown
 from .watching import Worker as Worker

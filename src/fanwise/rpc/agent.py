@@ -111,6 +111,7 @@ class Agent:
         self._group: Group | None = None
         self.worker_events: WorkerEvents
         self.actors: Actors
+        self.services: Any  # Any: of `services.registry`, which knows this
         self._infos: dict[str | int, WorkerInfo] = {}
         self._gone: dict[str | int, WorkerInfo] = {}
         self.lending: Lending
@@ -144,7 +145,7 @@ class Agent:
             references=self.references,
             is_leaving=self.is_leaving,
             faults=options.faults,
-            later=self._later,
+            later=self.later,
         )
         self.on(OVER, self.connections.on_told_over)
         self.on("devices", lambda sender: about_here(self.devices))
@@ -444,8 +445,8 @@ class Agent:
     ) -> Message:
         """Close the message of a call. A profiler sees that one began, under torch's name for it."""
         name = getattr(function, "__qualname__", None) or repr(function)
-        call = function, tuple(args), kwargs
         try:
+            call = function, tuple(args), kwargs
             if torch._C._autograd._profiler_enabled():
                 with torch.autograd.profiler.record_function(f"rpc_{mode}#{name}({self.info.name} -> {to.name})"):
                     message = self.serializer.serialize(call, to.id, call=name, remote=remote)
@@ -455,7 +456,7 @@ class Agent:
         except Exception as error:
             raise pickling.explained(error, function, args, kwargs, name, to) from error
 
-    def _later(self, delay_s: float, job: Callable[[], None]) -> None:
+    def later(self, delay_s: float, job: Callable[[], None]) -> None:
         """Run `job` on the hub's thread, in a while."""
 
         def begin() -> None:

@@ -27,6 +27,7 @@ from .membership.group import Group
 from .options import RpcBackendOptions, TensorPipeRpcBackendOptions
 from .rendezvous.addresses import parse
 from .rendezvous.choosing import meeting_at
+from .services.registry import Services
 from .worker_info import WorkerInfo
 
 # How long to wait for the others when calls may take for ever.
@@ -127,6 +128,7 @@ def start(
     try:
         _listener, address = meeting.listen(hub, agent.connections.accept)
         agent.actors = Actors(agent)
+        agent.services = Services(agent)
         autograd.attach(agent)
         runners.start()
         group = Group.join(
@@ -141,6 +143,7 @@ def start(
         )
         _become(agent)  # before the calls that came early are run: their functions may make calls of their own
         agent.joined(group)
+        agent.services.joined()
         _check_devices(agent)
     except BaseException:
         _leave(agent)
@@ -168,6 +171,7 @@ def _leave(agent: _agent.Agent) -> None:
     autograd.detach()
     if agent.has_joined:
         agent.group.shutdown(graceful=False, within_s=None)
+        agent.services.close()
         agent.references.destroy()
     agent.close()
 
@@ -209,6 +213,7 @@ def _shut_down(agent: _agent.Agent, graceful: bool, timeout: float) -> None:
         )
     finally:
         try:
+            agent.services.close()
             agent.references.destroy(ignore_leak=steps.ignores_leaks())
         finally:
             autograd.detach()

@@ -44,6 +44,7 @@ Allow = str | type | Callable[..., Any]  # Any: the user's
 # itself to it that it does nothing that the list does not allow.
 _TARGETS = frozenset((
     "fanwise.rpc.actors.calls.invoke",
+    *(f"fanwise.rpc.services.registry.{name}" for name in ("hold", "hand_out", "release")),
     *(f"fanwise.rpc.references.proxy.{name}" for name in ("_invoke", "_invoke_async")),
     *("fanwise.rpc.references.rref.value_on_owner", "fanwise.rpc.references.rref._rref_typeof_on_owner"),
     "fanwise.rpc.references.rref.backward_on_owner",

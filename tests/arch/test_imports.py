@@ -31,7 +31,7 @@ MAY_IMPORT[""] = {
 }  # the package root: names that load on first use, and the errors
 
 # Layers in which files still import each other in circles.
-HAVE_CIRCLES = {"links", "tensor"}
+HAVE_CIRCLES = {"tensor"}
 
 # Import name of an optional library, and the file that alone may import it.
 OPTIONAL = {

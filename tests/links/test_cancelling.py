@@ -10,8 +10,8 @@ import pytest
 
 from fanwise.base.errors import ClosedError, LinkLostError, WireError, WorkerLostError
 from fanwise.links import Hub, Link, Reply, Request, frames, memory_links
-from fanwise.links.asking import TAKEN, Cancelled
 from fanwise.links.flow_control.credits import WINDOW_MIN
+from fanwise.links.link import TAKEN, Cancelled
 
 # Any throughout: what is asked and answered.
 
@@ -54,7 +54,7 @@ class Two:
         request.listener = self.heard[-1]
 
     def call(self, on_item: Callable[[Any, int], None] | None = None) -> Reply:
-        return self.near.on_credit.call("do it", on_item=on_item)
+        return self.near.call_on_credit("do it", on_item=on_item)
 
     def turn(self, *which: int) -> None:
         for each in which or (1, 0, 1, 0):
@@ -146,7 +146,7 @@ def test_a_link_that_ends_is_heard_of_by_what_was_asked_and_is_not_answered(two:
 
 def test_a_call_that_waits_for_room_is_cancelled_before_it_leaves(two: Two) -> None:
     big = "x" * WINDOW_MIN
-    two.near.on_credit.call(big)
+    two.near.call_on_credit(big)
     waits: list[Reply] = []
 
     def watch(turn: Reply) -> None:
@@ -154,7 +154,7 @@ def test_a_call_that_waits_for_room_is_cancelled_before_it_leaves(two: Two) -> N
         assert turn.cancel()
 
     with pytest.raises(Cancelled) as raised:
-        two.near.on_credit.call(big, watch=watch)
+        two.near.call_on_credit(big, watch=watch)
     assert type(raised.value).__name__ == "NotSentCancelled" and len(waits) == 1
     two.turn()
     assert len(two.requests) == 1

@@ -107,10 +107,10 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 def test_calls_and_bytes_are_the_same_at_both_ends(pair: Pair) -> None:
     pair.answers()
     for number in range(100):
-        assert pair.near.on_credit.ask("x" * number) == "x" * number
+        assert pair.near.ask_on_credit("x" * number) == "x" * number
         pair.near.ask("book-keeping")
         pair.near.notify("a notice")
-    assert [pair.near.on_credit.call("y").result(LIMIT_S) for _ in range(50)] == ["y"] * 50
+    assert [pair.near.call_on_credit("y").result(LIMIT_S) for _ in range(50)] == ["y"] * 50
     pair.agree()
     assert pair.near.counts().calls_made == 150 and pair.far.counts().calls_made == 0
     assert 8_000 < pair.near.counts().bytes_sent < 30_000
@@ -120,7 +120,7 @@ def test_what_goes_by_shared_memory_counts_as_what_goes_through_the_socket(pair:
     pair.answers()
     big = np.zeros(1 << 20, dtype=np.uint8)
     for _ in range(5):  # the first only offers to share
-        pair.near.on_credit.ask(("array", big))  # type: ignore[arg-type]  # whatever can be dumped
+        pair.near.ask_on_credit(("array", big))  # type: ignore[arg-type]  # whatever can be dumped
     pair.agree()
     for link in (pair.near, pair.far):
         assert 5 << 20 < link.counts().bytes_sent < 6 << 20
@@ -129,10 +129,10 @@ def test_what_goes_by_shared_memory_counts_as_what_goes_through_the_socket(pair:
 def test_each_of_the_first_calls_is_timed_and_of_later_ones_one_that_stands_for_all(pair: Pair) -> None:
     pair.answers()
     for number in range(1, 40):
-        pair.near.on_credit.ask("x")
+        pair.near.ask_on_credit("x")
         assert pair.near.counts().latencies.count == number
     for _ in range(1000):
-        pair.near.on_credit.call("x").result(LIMIT_S)
+        pair.near.call_on_credit("x").result(LIMIT_S)
     assert abs(pair.near.counts().latencies.count - 1039) <= TIMED_EVERY
     assert 0 < pair.near.counts().latencies.sum_s < LIMIT_S
     assert pair.far.counts().latencies.count == 0
@@ -142,7 +142,7 @@ def test_each_of_the_first_calls_is_timed_and_of_later_ones_one_that_stands_for_
 def test_calls_are_timed_also_where_other_messages_come_between_them(pair: Pair, between: int) -> None:
     pair.answers()
     for _ in range(400):
-        pair.near.on_credit.ask("x")
+        pair.near.ask_on_credit("x")
         for _ in range(between):
             pair.near.ask("book-keeping")
     assert abs(pair.near.counts().latencies.count - 400) <= 2 * TIMED_EVERY + TIMED_SINGLY
@@ -157,7 +157,7 @@ def test_a_call_takes_from_when_it_is_sent_until_its_answer_is_read() -> None:
     pair = Pair(*memory_links(hub, other))
     for link in (pair.near, pair.far):
         link.open()
-    reply = pair.near.on_credit.call("x")
+    reply = pair.near.call_on_credit("x")
     within(LIMIT_S, lambda: pair.came, "it is there")
     clock.advance(0.3)
     pair.came.popleft().answer()
@@ -171,8 +171,8 @@ def test_a_call_takes_from_when_it_is_sent_until_its_answer_is_read() -> None:
 
 def test_a_call_whose_time_is_over_is_counted_as_such_and_its_answer_is_not_timed(pair: Pair) -> None:
     with pytest.raises(DeadlineExceeded):
-        pair.near.on_credit.ask("late", within_s=0.01)
-    late = pair.near.on_credit.call("late too", deadline_s=0.01)
+        pair.near.ask_on_credit("late", within_s=0.01)
+    late = pair.near.call_on_credit("late too", deadline_s=0.01)
     with pytest.raises(DeadlineExceeded):
         late.result(LIMIT_S)
     within(LIMIT_S, lambda: len(pair.came) == 2, "both came")
@@ -185,27 +185,27 @@ def test_a_call_whose_time_is_over_is_counted_as_such_and_its_answer_is_not_time
 
 def test_a_call_that_does_not_leave_is_none(pair: Pair) -> None:
     full: list[WindowFullError] = []
-    pair.near.on_credit.call("x" * WINDOW_MAX)
+    pair.near.call_on_credit("x" * WINDOW_MAX)
 
     def call_on_the_hub() -> None:
         try:
             while True:
-                pair.near.on_credit.call("x" * 1000)
+                pair.near.call_on_credit("x" * 1000)
         except WindowFullError as error:
             full.append(error)
 
     pair.near._hub.call_soon(call_on_the_hub)
     within(LIMIT_S, lambda: full, "no more may wait")
     with pytest.raises(DeadlineExceeded):
-        pair.near.on_credit.ask("x", within_s=0.01)
+        pair.near.ask_on_credit("x", within_s=0.01)
     within(LIMIT_S, lambda: len(pair.came) == pair.near.counts().calls_made, "what was sent has come")
     assert pair.near.counts().refused == {"window_full": 1}
     assert pair.near.num_bytes_not_begun == 0 and pair.far.num_bytes_not_begun > WINDOW_MAX
 
 
 def test_a_call_that_waits_for_room_is_seen(pair: Pair) -> None:
-    pair.near.on_credit.call("x" * WINDOW_MAX)
-    waiting = threading.Thread(target=lambda: pair.near.on_credit.call("y"))
+    pair.near.call_on_credit("x" * WINDOW_MAX)
+    waiting = threading.Thread(target=lambda: pair.near.call_on_credit("y"))
     waiting.start()
     within(LIMIT_S, lambda: pair.near.num_waiting == 1 and pair.came, "it waits")
     assert pair.near.counts().calls_made == 1

@@ -16,9 +16,9 @@ import pytest
 
 from fanwise.base.errors import ClosedError, WindowFullError, WorkerLostError
 from fanwise.links import Hub, Link, Reply, Request, frames
-from fanwise.links.asking import NotSent
 from fanwise.links.codec import dumps
 from fanwise.links.flow_control.credits import OVERDRAFT, WINDOW_MAX, WINDOW_MIN, cost_of
+from fanwise.links.link import NotSent
 from fanwise.links.transports.wires import SocketWire
 from fanwise.testing import within
 
@@ -43,7 +43,7 @@ class Pair:
         return self
 
     def call(self, size: int = SIZE, **settings: float) -> Reply:
-        return self.link.on_credit.call("x" * size, **settings)  # type: ignore[arg-type]  # seconds
+        return self.link.call_on_credit("x" * size, **settings)  # type: ignore[arg-type]  # seconds
 
     def fill(self) -> Reply:
         """The largest window is full."""
@@ -141,7 +141,7 @@ def test_a_call_that_waits_too_long_has_not_left_and_costs_nothing(pair: Pair, w
     before = pair.link._flow._spending.sent
     ways: dict[str, Callable[[], object]] = {
         "call": lambda: pair.call(deadline_s=0.05),
-        "ask": lambda: pair.link.on_credit.ask("x" * SIZE, within_s=0.05),
+        "ask": lambda: pair.link.ask_on_credit("x" * SIZE, within_s=0.05),
     }
     with pytest.raises(NotSent, match=r"was not sent within 0\.05 s: .* had no room for it"):
         ways[way]()
@@ -200,7 +200,7 @@ def test_who_waits_gives_way_meanwhile(pair: Pair, threads: ThreadPoolExecutor) 
             came_back.set()
 
     pair.fill()
-    late = threads.submit(lambda: pair.link.on_credit.call("x" * SIZE, waiting=Waiting))
+    late = threads.submit(lambda: pair.link.call_on_credit("x" * SIZE, waiting=Waiting))
     assert gave_way.wait(10.0) and not came_back.is_set()
     pair.answer_all()
     late.result(10.0)
@@ -291,7 +291,7 @@ def test_calls_of_many_threads_all_come_and_never_more_than_were_granted(seed: i
 
     def call(sizes: list[int]) -> list[int]:
         replies = [pair.call(size, deadline_s=30.0) for size in sizes[:-1]]
-        return [*(reply.result(10.0) for reply in replies), pair.link.on_credit.ask("x" * sizes[-1], within_s=30.0)]
+        return [*(reply.result(10.0) for reply in replies), pair.link.ask_on_credit("x" * sizes[-1], within_s=30.0)]
 
     taker = threading.Thread(target=take_up)
     taker.start()
@@ -381,12 +381,12 @@ def test_ctrl_c_before_a_call_has_left_returns_its_credit(
     link, before = pair.link, pair.link._flow._spending.sent
     if where == "it is encoded":
         hit = Interrupted(frames.encode)
-        monkeypatch.setattr("fanwise.links.flow_control.credit_calls.frames.encode", hit)
+        monkeypatch.setattr("fanwise.links.link.frames.encode", hit)
     else:
         hit = Interrupted(link._sender._lock)
         link._sender._lock = hit  # type: ignore[assignment]  # of a kind
     with pytest.raises(KeyboardInterrupt):
-        _ = pair.call() if way == "call" else link.on_credit.ask("x" * SIZE)
+        _ = pair.call() if way == "call" else link.ask_on_credit("x" * SIZE)
     assert hit.times >= 1
     assert link._flow._spending.sent == before and link.num_open == 0 and pair.other._flow._granting.came == 0
     assert link.counts().calls_made == 0
@@ -407,7 +407,7 @@ def test_ctrl_c_while_a_call_waits_for_credit_lets_the_next_have_its_turn(
 
     sent = pair.link._flow._spending.sent
     with pytest.raises(KeyboardInterrupt):
-        pair.link.on_credit.call("x" * WINDOW_MAX, waiting=Struck)
+        pair.link.call_on_credit("x" * WINDOW_MAX, waiting=Struck)
     assert pair.link._flow._spending.sent == sent and not is_waiting(pair)
     late = threads.submit(pair.call)
     pair.answer_all()
@@ -448,7 +448,7 @@ def test_ctrl_c_at_any_moment_of_many_calls_leaves_the_link_whole_and_its_credit
             try:
                 armed.append(1)
                 signal.setitimer(signal.ITIMER_REAL, delay_s)
-                link.on_credit.call("x")
+                link.call_on_credit("x")
                 armed.clear()
             except KeyboardInterrupt:
                 hits += 1
@@ -457,6 +457,6 @@ def test_ctrl_c_at_any_moment_of_many_calls_leaves_the_link_whole_and_its_credit
         signal.signal(signal.SIGALRM, before)
         gc.enable()
     assert hits > 50
-    assert link.ending is None and link.on_credit.ask("y", within_s=10.0) == 1
+    assert link.ending is None and link.ask_on_credit("y", within_s=10.0) == 1
     lost = link._flow._spending.sent - pair.other._flow._granting.came
     assert 0 <= lost <= hits * cost_of(b"x" * 100, ()) // 20, "but where Ctrl-C came in the very moment of writing"

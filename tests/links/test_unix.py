@@ -557,3 +557,37 @@ def test_a_call_that_failed_keeps_nothing_of_what_was_sent(serve: Callable[..., 
     finally:
         gc.enable()
         hub.close()
+
+
+class CannotBeRead(ValueError):
+    """Raised where its message is read."""
+
+
+def _refuse() -> None:
+    raise CannotBeRead("it does not come back")
+
+
+class Unreadable:
+    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
+        return _refuse, ()
+
+
+def test_the_error_of_an_answer_that_cannot_be_read_ends_with_its_last_user(serve: Callable[..., Server]) -> None:
+    """It must not lie in a ring with the frames that read the answer, which hold all the bytes that came."""
+    server = serve()
+    hub = Hub(name="near")
+    near = dial(hub, server.path, server.key)
+    near.ask("echo", 1, within_s=10.0)
+    server.links[0].handler = lambda request: request.answer(Unreadable())
+    gc.collect()
+    gc.disable()
+    try:
+        seen: list[weakref.ref[CannotBeRead]] = []
+        try:
+            near.ask("read", within_s=10.0)
+        except CannotBeRead as error:
+            seen.append(weakref.ref(error))
+        assert [ref() for ref in seen] == [None]
+    finally:
+        gc.enable()
+        hub.close()

@@ -6,8 +6,8 @@
     hub                the loop of a process
     runner_threads     threads that take turns at driving a hub, and run the user's code that comes in
     counts (quiet)     what a link has carried, as numbers
-    link               calls both ways with one peer
-    asking             one call: what the caller holds, what the peer answers
+    link               calls both ways with one peer: what the caller holds, what the peer answers
+    waiters            threads that wait for answers while another reads
     sender             the writing half of a link
     peers              who is at the other end, and its death; process_state: whether a process lives, or is stopped
     message_limits     how large a message may be here
@@ -22,8 +22,6 @@ The layers above use what is named here, and `codec` for what travels inside oth
 `transports.tcp`, imported where a link is made: it loads `ssl` and `cryptography`.
 """
 
-from .asking import Reply as Reply
-from .asking import Request as Request
 from .counts import LinkCounts as LinkCounts
 from .frames import Limits as Limits
 from .hub import Hub as Hub
@@ -31,6 +29,8 @@ from .hub import Timer as Timer
 from .link import Fail as Fail
 from .link import Link as Link
 from .link import NeverSent as NeverSent
+from .link import Reply as Reply
+from .link import Request as Request
 from .peers import Ending as Ending
 from .peers import Peer as Peer
 from .transports.unix import UnixListener as UnixListener

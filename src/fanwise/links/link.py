@@ -3,6 +3,10 @@
     caller                                                 peer
       ask(method, *args)  -- REQUEST -------------------->  handler(request)
                           <- REPLY or ERROR --------------  request.answer(value) / request.fail(error), now or later
+      call_on_credit      -- CALL ---------------------->   the same, when the peer has room for it
+      reply.cancel        -- CANCEL -------------------->   request.listener.cancelled()
+      reply.on_item       <- ITEM, ITEM, ... -----------    request.give(value)      of an answer in many parts
+      reply.take          -- TAKEN --------------------->   request.listener.taken(...)
       notify(method, *args) -- NOTICE ------------------->  handler(request), nothing goes back
 
 A caller that waits reads its own answer: it takes the link out of the hub's poll, reads, and puts it back, so that no
@@ -10,8 +14,16 @@ thread is woken for another. Whoever reads handles all that comes: answers for o
 and must not block; they may answer later and from any thread. Who waits also writes where no hub does, and who must
 wait to write reads meanwhile: two sides that send each other more than their sockets hold never wait for each other.
 
-A request made on credit (`on_credit.call`, `on_credit.ask`) waits until the peer has room for it; see `credit_calls`.
-Answers and other messages never do. Of a peer that does not take its answers, no more requests are begun (`_hold`).
+A request made on credit (`call_on_credit`, `ask_on_credit`) waits until the peer has room for it; `flow` says when.
+Answers and other messages never do. Credit that was taken and whose call has not left is returned, whatever was in the
+way: the end of the link, values that cannot be copied, Ctrl-C. A call counts as having left when the sender begins to
+write it, which empties the list of its parts. CPython lets an interrupt in where a function begins or one of C's has
+returned: so none comes between credit that is taken, or a call that is opened, and the note of that in the next
+statement. Of a peer that does not take its answers, no more requests are begun (`_hold`).
+
+A reply is resolved exactly once, by whichever thread reads the answer, misses the deadline, cancels or finds the link
+gone. Its callbacks run on that thread, after it is done; one that raises is logged and stops nothing. A request is
+answered once, from any thread.
 
 A link ends by `close` on either side (`clean`), or is lost: end of file, the peer's death, bytes that are not ours.
 Then every open call fails at once. Nothing is sent twice.
@@ -26,20 +38,28 @@ import logging
 import os
 import struct
 import threading
+import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from threading import get_ident
-from typing import Any
+from typing import Any, Protocol
 
-from ..base.errors import ClosedError, FanwiseError, WireError, WorkerLostError
+from ..base.errors import (
+    CancelledError,
+    ClosedError,
+    DeadlineExceeded,
+    FanwiseError,
+    WindowFullError,
+    WireError,
+    WorkerLostError,
+)
 from . import frames
-from .asking import BEHIND_BYTES, TAKEN, Cancelled, Expired, Handler, NotSent, Reply, Request, Waiters, refuse
 from .calls import Calls
 from .codec import dumps, load_error, loads, pack_error, unpack_error
-from .counts import Latencies, LinkCounts, weight_of
-from .flow_control.credit_calls import CreditCalls
+from .counts import TIMED_EVERY, TIMED_SINGLY, Latencies, LinkCounts, weight_of
 from .flow_control.credits import CALL_COST, cost_of
+from .flow_control.flow import Flow
 from .frames import Frame, FrameReader, Limits
 from .hub import WRITE, Alarm, Hub
 from .message_limits import fitted
@@ -47,6 +67,7 @@ from .peers import Ending, Peer, PeerWatch
 from .sender import Sender
 from .shared_memory.sharing import Sharing, shared
 from .transports.wires import Buffer, Wire
+from .waiters import Waiters
 
 _log = logging.getLogger(__name__)
 
@@ -54,12 +75,226 @@ _log = logging.getLogger(__name__)
 _LOOK_AGAIN_S = 0.05
 
 
+# With more bytes of answers waiting for a peer, no more of its requests are begun.
+BEHIND_BYTES = 4 << 20
+
+Waiting = Callable[[], contextlib.AbstractContextManager[None]]
+
+
 class NeverSent(WorkerLostError):
     """The link had ended before this was sent: nothing of it has left."""
 
 
+class Expired(DeadlineExceeded):
+    """A call's own time ran out, here. What the peer raises of that kind is a plain `DeadlineExceeded`."""
+
+
+class NotSent(Expired):
+    """The same for a call that has not left: it waited for credit."""
+
+
+class Cancelled(CancelledError):
+    """This side does not wait any more. What the peer raises of that kind is a plain `CancelledError`."""
+
+
+class NotSentCancelled(Cancelled):
+    """The same for a call that has not left: it waited for credit."""
+
+
+class Listener(Protocol):
+    """What a call that was asked for hears of its caller. On a reading thread: it must not block."""
+
+    def cancelled(self) -> None:
+        """The caller does not wait any more."""
+
+    def taken(self, num_items: int, num_bytes: int) -> None:
+        """So much of what was given was taken, ever. ValueError: that cannot be."""
+
+    def lost(self) -> None:
+        """The link to the caller has ended."""
+
+
+TAKEN = struct.Struct("<QQ")
+
+
 # Tells open calls what became of them: given how to make the error of each from its method.
 Fail = Callable[[Callable[[str], FanwiseError]], None]
+# Is told of each reply that this thread is about to wait for, so that another one can cancel it.
+Watch = Callable[["Reply"], None]
+
+
+class Request:
+    """What a peer asked. Answer it once, from any thread; what comes later is ignored."""
+
+    __slots__ = ("_call_id", "_cost", "args", "link", "listener", "method")
+
+    def __init__(self, link: "Link", call_id: int, cost: int = 0) -> None:
+        self.link = link
+        self._call_id = call_id
+        self._cost = cost
+        self.method = ""
+        self.args: tuple[Any, ...] = ()  # Any: peer's values
+        self.listener: Listener | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is a call that the peer still waits for, and that was not answered."""
+        return self._call_id in self.link.asked
+
+    def taken_up(self) -> None:
+        """It waits here no more: its caller gets the credit back that it spent. When not told, its answer does so."""
+        cost, self._cost, link = self._cost, 0, self.link
+        if cost:
+            with link._lock:
+                is_due = link._flow.taken_up(cost)
+            if is_due:
+                link._tell_credit()
+
+    def when_answers_leave(self, again: Callable[[], None]) -> bool:
+        """Whether so many bytes of answers wait for this peer that it should not be given more now.
+
+        If so, `again` is called when they have left, or when the link ends. On a thread that must not block.
+        """
+        return self.link._sender.num_queued_bytes > BEHIND_BYTES and self.link._hold(again)
+
+    def give(self, value: object) -> None:
+        """One more item of an answer in many parts, to a caller that asked for such. Raises as `Link.notify` does."""
+        self.link._give(self._call_id, value)
+
+    def unanswered(self) -> None:
+        """Nobody waits for its answer any more: there will be none."""
+        if self._cost:
+            self.taken_up()
+        call_id, self._call_id = self._call_id, 0
+        self.link.asked.pop(call_id, None)
+
+    def answer(self, value: object = None) -> None:
+        """The call returns `value`."""
+        if self._cost:
+            self.taken_up()
+        call_id, self._call_id = self._call_id, 0
+        self.link.asked.pop(call_id, None)
+        if call_id:
+            self.link._answer(call_id, value)
+
+    def fail(self, error: BaseException) -> None:
+        """The call raises `error`."""
+        packed = pack_error(error)  # first: when that raises, another error can still be sent
+        self.link._count_failed(is_refused=isinstance(error, WireError) and not hasattr(error, "__notes__"))
+        if self._cost:
+            self.taken_up()
+        call_id, self._call_id = self._call_id, 0
+        self.link.asked.pop(call_id, None)
+        if call_id:
+            self.link._send(frames.encode(frames.ERROR, call_id, packed))
+
+
+Handler = Callable[[Request], None]
+
+
+def refuse(request: Request) -> None:
+    """What a link without a handler does."""
+    request.fail(LookupError(f"nobody here answers {request.method!r}"))
+
+
+class Reply:
+    """The answer to come of one call."""
+
+    __slots__ = (
+        *("_callback", "_done", "_due_s", "_error", "_judged", "_link", "_more", "_value"),
+        *("began_s", "call_id", "cost", "method", "on_item"),
+    )
+
+    def __init__(self, link: "Link", method: str) -> None:
+        self._link = link
+        self.method = method
+        self.call_id = self.cost = 0  # the cost: of a call on credit, once that was taken
+        self.began_s: float | None = None  # of one that is timed
+        self._due_s: float | None = None
+        self._done = False
+        self._judged = True
+        self._value: Any = None  # Any: whatever the peer answered
+        self._error: BaseException | None = None
+        # Most have one, and thousands may be open: no list for it, which the garbage collector would look at too.
+        self._callback: Callable[[Reply], None] | None = None
+        self._more: tuple[Callable[[Reply], None], ...] = ()
+        # Takes each item of an answer in many parts, and what it cost, on the thread that reads. ValueError: too much.
+        self.on_item: Callable[[Any, int], None] | None = None  # Any: whatever the peer gave
+
+    @property
+    def link(self) -> "Link":
+        """By which it was asked."""
+        return self._link
+
+    def done(self) -> bool:
+        return self._done
+
+    def result(self, within_s: float | None = None) -> Any:  # Any: whatever the peer answered
+        """Block until the answer is here, at most `within_s` seconds, then raise `DeadlineExceeded`.
+
+        Raises what the peer raised; `WorkerLostError` or `ClosedError` when the link ends first.
+        """
+        self.wait(within_s)
+        if self._error is not None:
+            try:
+                raise self._error
+            finally:
+                del self  # else the error would keep this frame, and this frame the error
+        return self._value
+
+    def wait(self, within_s: float | None = None) -> None:
+        """Block until it is done, and return nothing. `DeadlineExceeded` as `result`."""
+        if not self._done:
+            self._link._check_may_wait(self.method)
+            self._link._wait(self, within_s)
+
+    def add_done_callback(self, callback: "Callable[[Reply], None]") -> None:
+        """Call `callback(self)` when the answer is here; at once when it is. On the thread that reads."""
+        with self._link._lock:
+            if not self._done:
+                if self._callback is None:
+                    self._callback = callback
+                else:
+                    self._more = (*self._more, callback)
+                return
+        callback(self)
+
+    def cancel(self) -> bool:
+        """Wait no more: it fails with `Cancelled`, and the peer is told. False: it was answered, or has failed."""
+        return self._link._cancel(self)
+
+    def stop(self) -> None:
+        """Let the peer know that nobody takes the rest of an answer in many parts. It still comes to an end."""
+        self._link._tell_of(frames.CANCEL, self.call_id)
+
+    def take(self, num_items: int, num_bytes: int) -> None:
+        """Let the peer know how much of an answer in many parts was taken, ever."""
+        self._link._tell_of(frames.TAKEN, self.call_id, TAKEN.pack(num_items, num_bytes))
+
+    def _resolve(self, value: object, error: BaseException | None) -> None:
+        with self._link._lock:  # as `_settle`
+            if not self._done:
+                self._value, self._error = value, error
+                self._done = True
+        if self._callback is not None:
+            self._tell()
+
+    def _settle(self, value: object, error: BaseException | None) -> None:
+        with self._link._lock:
+            if not self._done:  # else it was cancelled
+                self._value, self._error = value, error
+                self._done = True
+
+    def _tell(self) -> None:
+        first, self._callback = self._callback, None
+        if first is None:
+            return
+        more, self._more = self._more, ()
+        for callback in (first, *more):
+            try:
+                callback(self)
+            except Exception:
+                _log.exception("a callback of the answer to %r failed", self.method)
 
 
 class Link:
@@ -94,13 +329,14 @@ class Link:
         self._limits = self._taken_there = limits = fitted(limits)
         self._reader, self._unhandled = FrameReader(limits), deque[Frame]()
         self._sender = Sender(hub, wire)
-        self.on_credit = CreditCalls(self, hub)
-        self._flow, self._held = self.on_credit.flow, deque[Callable[[], None]]()
+        self._flow: Flow[Reply] = Flow(hub)
+        self._held = deque[Callable[[], None]]()
         self._sharing = sharing
         if sharing is not None:
             sharing.attach(self._sender)
         self._waiters = Waiters()
         hub.close_in_fork(self)
+        _all.add(self)
 
     def open(self) -> None:
         """Begin to read. Set `handler` first. Does nothing when the link has ended already."""
@@ -155,16 +391,19 @@ class Link:
                 watch(reply)  # now: what cancels it must not come before it
             self._wait(reply, within_s)
         except BaseException:
-            self._sender.keep_lent()
+            self._sender.copy_unsent()
             raise
-        try:
-            if reply._error is not None:
-                if isinstance(reply._error, Cancelled):
-                    self._sender.keep_lent()
-                raise reply._error
+        error = reply._error
+        if error is None:
             return reply._value
+        if isinstance(error, Cancelled):
+            self._sender.copy_unsent()
+        # The frames that read the answer hold the reply, and the error may hold them.
+        reply._error = None
+        try:
+            raise error
         finally:
-            del reply  # as in `ask`
+            del error, reply  # as in `ask`
 
     def notify(self, method: str, *args: object) -> None:
         """Tell; there is no answer. Raises `ClosedError` or `WorkerLostError` when the link has ended."""
@@ -275,6 +514,183 @@ class Link:
         if reply._due_s is not None:
             self._alarm.set(reply._due_s)
         return reply
+
+    # -- calls on credit -------------------------------------------------------------------------------------------
+
+    def ask_on_credit(
+        self, method: str, *, within_s: float | None = None, watch: Watch | None = None
+    ) -> Any:  # Any: the peer's answer
+        """As `Link.ask`, when the peer has room for it. Waiting for that counts; then `NotSent` is raised.
+
+        Raises `Cancelled` when the reply that it waits for was cancelled; `NotSentCancelled` if nothing has left.
+        """
+        parts = None
+        self._check_may_wait(method)
+        head, buffers = self._dumped((method, ()))
+        cost = cost_of(head, buffers) if buffers else CALL_COST + len(head)
+        reply = Reply(self, method)
+        try:
+            with self._lock:  # as most: there is room
+                if self.ending is None and self._flow.spend(cost):
+                    reply.cost = cost
+                    reply.call_id = self._calls.open(reply)
+            if not (reply.cost or self._open_on_credit(reply, cost)):
+                began_s = self._hub.clock.now_s()
+                self._wait_and_open(reply, cost, within_s, watch=watch)
+                if within_s is not None:
+                    within_s = max(0.0, within_s - (self._hub.clock.now_s() - began_s))
+            if reply.call_id <= TIMED_SINGLY or not reply.call_id % TIMED_EVERY:
+                reply.began_s = self._hub.clock.now_s()
+            parts = (self._encode if buffers else frames.encode)(frames.CALL, reply.call_id, head, buffers)
+            return self._ask(reply, parts, within_s, watch)
+        except BaseException:
+            if reply.cost and (parts is None or parts):
+                self._not_sent(reply)
+            raise
+        finally:
+            del reply  # else an error would keep this frame, and so what was sent, until the collector comes
+
+    def call_on_credit(
+        self,
+        method: str,
+        *,
+        deadline_s: float | None = None,
+        waiting: Waiting = contextlib.nullcontext,
+        overdraws: bool = False,
+        watch: Watch | None = None,
+        on_item: Callable[[Any, int], None] | None = None,  # Any: what the peer gives
+    ) -> Reply:
+        """As `Link.call`, when the peer has room for it; until then it waits here, within `waiting()`.
+
+        Nobody waits on a thread that reads, nor with `overdraws`, as long as the window is not overdrawn too far.
+        Raises `NotSent` at the deadline; `WindowFullError` on a thread that must not wait; as `ask` when cancelled.
+
+        `on_item`: asks for an answer in many parts, and takes them; see `Reply`.
+        """
+        parts = None
+        head, buffers = self._dumped((method, ()))
+        cost = cost_of(head, buffers) if buffers else CALL_COST + len(head)
+        reply = Reply(self, str(method))
+        reply.on_item = on_item
+        if deadline_s is not None:
+            reply._due_s = self._hub.clock.now_s() + deadline_s
+        try:
+            if not self._open_on_credit(reply, cost, overdraws):
+                self._wait_and_open(reply, cost, deadline_s, waiting, watch)
+            if reply._due_s is not None:
+                self._alarm.set(reply._due_s)
+            if reply.call_id <= TIMED_SINGLY or not reply.call_id % TIMED_EVERY:
+                reply.began_s = self._hub.clock.now_s()
+            parts = (self._encode if buffers else frames.encode)(frames.CALL, reply.call_id, head, buffers)
+            self._send(parts)
+            return reply
+        except BaseException:
+            if reply.cost and (parts is None or parts):
+                self._not_sent(reply)
+            raise
+
+    # -- waiting for room ------------------------------------------------------------------------------------------
+
+    def _open_on_credit(self, reply: Reply, cost: int, overdraws: bool = False) -> bool:
+        """A call begins, if it may now."""
+        self._hub.check_usable()
+        with self._lock:
+            if self.ending is not None:
+                raise self._gone(reply.method, "cannot be asked")
+            if self._flow.spend(cost) or (overdraws and self._flow.overdraw(cost)):
+                reply.cost = cost
+                reply.call_id = self._calls.open(reply, reply._due_s)
+                return True
+        return False
+
+    def _wait_and_open(
+        self,
+        reply: Reply,
+        cost: int,
+        within_s: float | None,
+        waiting: Waiting = contextlib.nullcontext,
+        watch: Watch | None = None,
+    ) -> None:
+        """Block until a call may begin, and begin it. Where nobody may block, spend more than there is."""
+        may_wait, turn = may_wait_for(self._hub), Reply(self, str(reply.method))
+        if self._open_on_credit(reply, cost, not may_wait):
+            return
+        if not may_wait:
+            self.refused["window_full"] += 1
+            raise WindowFullError(
+                f"{turn.method!r} was not sent: as many calls as {self.peer} has room for wait there to be begun, "
+                f"and this thread reads the answers, so it must not wait.\n"
+                f"Call from a thread of your own, or from a callback of a call's future (`then`), which may wait."
+            )
+        try:
+            with self._lock:
+                if self.ending is not None:
+                    raise self._gone(turn.method, "cannot be asked")
+                turns, wanted = self._flow.wait(turn, cost)
+                turn.cost = cost
+            self._give_turns(turns, wanted)
+            if watch is not None:
+                watch(turn)
+            with waiting():
+                self._wait(turn, within_s)
+            if isinstance(turn._error, Cancelled):
+                raise NotSentCancelled(turn._error.message)
+            if turn._error is not None:
+                raise turn._error
+            with self._lock:
+                if self.ending is not None:
+                    raise self._gone(turn.method, "was not sent")
+                reply.call_id = self._calls.open(reply, reply._due_s)
+                reply.cost = cost
+        except BaseException:
+            if not reply.cost:
+                with self._lock:
+                    turns = self._flow.give_up(turn, cost) if turn.cost else self._flow.withdraw(turn, cost)
+                    wanted = self._flow.want()
+                self._give_turns(turns, wanted)
+            raise
+        finally:
+            del turn  # as in `ask`
+
+    def _not_sent(self, reply: Reply) -> None:
+        """A call that had begun was not written."""
+        with self._lock:
+            cost, reply.cost = reply.cost, 0
+            self._num_not_calls += 1
+            self._calls.give_up(reply.call_id)
+            turns, wanted = self._flow.refund(cost), self._flow.want()
+        self._give_turns(turns, wanted)
+
+    def _give_turns(self, turns: Sequence[Reply], wanted: list[Buffer]) -> None:
+        for turn in turns:
+            turn._settle(None, None)
+            self._waiters.wake(turn)
+            turn._tell()
+        if wanted and self.ending is None:
+            self._send(wanted)
+
+    # -- frames about credit ---------------------------------------------------------------------------------------
+
+    def _credited(self, frame: Frame) -> None:
+        """CREDIT came. Raises `WireError`."""
+        with self._lock:
+            turns, wanted = self._flow.credited(frame.head), self._flow.want()
+        self._give_turns(turns, wanted)
+
+    def _wanted(self, frame: Frame) -> None:
+        """WANT came. Raises `WireError`."""
+        with self._lock:
+            credit = self._flow.wanted(frame.head)
+        if credit:
+            self._send(credit)
+
+    def _tell_credit(self) -> None:
+        """Tell the other side how much of its calls was taken up here."""
+        with self._lock:
+            credit = self._flow.tell()
+        if self.ending is None:
+            with contextlib.suppress(ClosedError):  # there is no hub any more
+                self._send(credit)
 
     # -- what is not begun ---------------------------------------------------------------------------------------------
 
@@ -453,9 +869,9 @@ class Link:
         elif kind == frames.GOODBYE:
             self._end(Ending(True, bytes(frame.head).decode(errors="replace")))
         elif kind == frames.CREDIT:
-            self.on_credit.credited(frame)
+            self._credited(frame)
         elif kind == frames.WANT:
-            self.on_credit.wanted(frame)
+            self._wanted(frame)
         elif kind == frames.ITEM:
             self._take_item(frame)
         elif kind == frames.TAKEN or kind == frames.CANCEL:
@@ -477,8 +893,11 @@ class Link:
         reply._resolve(value, failure or error)
         if self._waiters.asleep:
             self._waiters.wake(reply)
-        if failure is not None and (isinstance(failure, WireError) or not isinstance(failure, Exception)):
-            raise failure
+        try:
+            if failure is not None and (isinstance(failure, WireError) or not isinstance(failure, Exception)):
+                raise failure
+        finally:
+            del failure, error  # else they would keep this frame, and so the bytes that came
 
     def _serve(self, frame: Frame) -> None:
         cost = 0
@@ -738,3 +1157,20 @@ class Link:
                 self._sender.close()
             finally:
                 self._reading.release()
+
+
+_all: "weakref.WeakSet[Link]" = weakref.WeakSet()
+
+
+def may_wait_for(hub: Hub) -> bool:
+    """Whether this thread may wait for what comes in: it is in no turn of the hub, nor called by what reads a link.
+
+    Looks at all links, as nobody has to tell anything then who reads: it is asked only when there is no credit.
+    """
+    if hub.is_loop_thread:
+        return False
+    while True:
+        try:
+            return all(link._reader_id != get_ident() for link in list(_all))
+        except RuntimeError:  # another thread has just made a link
+            continue

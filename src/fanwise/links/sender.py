@@ -4,8 +4,8 @@ Also keeps what the hub polls for on this wire: room to write while something wa
 that waits for its own answer has borrowed the reading. Both change with `_lock` held, together with the queue. Only
 `wait_for_room` blocks.
 
-Memory: what the caller owns and may change again is copied before it waits. Lent memory is not; it is given back, by
-copying what still waits, with `keep_lent`. Knows bytes only: no frames, calls or peers.
+Memory: what the caller owns and may change again is copied before it waits. Borrowed memory is not; it is given back,
+by copying what still waits, with `copy_unsent`. Knows bytes only: no frames, calls or peers.
 """
 
 import itertools
@@ -125,8 +125,8 @@ class Sender:
         with self._lock:
             self._write_queue()
 
-    def keep_lent(self) -> None:
-        """Lent memory goes back to its owner before all of it was written."""
+    def copy_unsent(self) -> None:
+        """Borrowed memory goes back to its owner before all of it was written."""
         with self._lock:
             kept = {id(carrier.view) for carrier in self._carriers}
             self._queue = deque(part if id(part) in kept else memoryview(bytes(part)) for part in self._queue)

@@ -24,9 +24,8 @@ from torch.futures import Future
 
 from ..base.errors import DeadlineExceeded, FanwiseError, NotSendableError, WindowFullError
 from ..links import Hub, Link, NeverSent, Request
-from ..links.asking import NotSent, NotSentCancelled
 from ..links.codec import load_error
-from ..links.flow_control.credit_calls import may_wait_for
+from ..links.link import NotSent, NotSentCancelled, may_wait_for
 from ..links.runner_threads import RunnerThreads
 from . import current as process
 from .actors.address import Address
@@ -315,7 +314,7 @@ class Agent:
             return self._queued(message, to, limit_s, nest_in)
         watch = None if scope is None else scope.nest
         try:
-            reply = link.on_credit.call(message, deadline_s=limit_s, waiting=self.waiting, watch=watch)  # type: ignore[arg-type]  # `dumps` knows it
+            reply = link.call_on_credit(message, deadline_s=limit_s, waiting=self.waiting, watch=watch)  # type: ignore[arg-type]  # `dumps` knows it
         except WindowFullError:
             self.outside(partial(self.serializer.take_back, message, to.id))
             raise
@@ -386,7 +385,7 @@ class Agent:
                 continue
             released = self.begin_waiting()
             try:
-                answer = link.on_credit.ask(message, within_s=limit_s, watch=watch)  # type: ignore[arg-type]  # `dumps` knows it
+                answer = link.ask_on_credit(message, within_s=limit_s, watch=watch)  # type: ignore[arg-type]  # `dumps` knows it
             except NeverSent:  # it has just ended
                 self.serializer.take_back(message, to.id)
                 continue

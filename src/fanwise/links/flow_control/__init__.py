@@ -2,7 +2,6 @@
 
     credits (quiet)  what may be sent, and what is granted
     flow             the credit of one link, both ways, as frames say it
-    credit_calls     calls on credit: they wait, leave, and give back what was not used
 
-Answers and book-keeping cost nothing and are unknown here.
+Answers and book-keeping cost nothing and are unknown here. Who waits for credit, and sends, is the link.
 """

@@ -9,13 +9,13 @@ All is called with the link's lock held; what is to be sent is returned, and sen
 import struct
 import threading
 import weakref
+from typing import Generic
 
 from ...base.errors import WireError
 from .. import frames
-from ..asking import Reply
 from ..frames import Buffer
 from ..hub import Hub
-from .credits import WINDOW_MIN, Granting, Spending, share
+from .credits import WINDOW_MIN, Granting, Spending, Turn, share
 
 _CREDIT, _WANT = struct.Struct("<QQ"), struct.Struct("<Q")
 
@@ -35,14 +35,14 @@ class Budget:
             self.window = share(self._num_links)
 
 
-class Flow:
-    """See the module. A turn is a `Reply` that somebody waits for."""
+class Flow(Generic[Turn]):
+    """See the module. A turn is a reply that somebody waits for; opaque here."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self._budget: Budget | None = None  # joined when the peer wants more than each link has
         self._granting = Granting()
-        self._spending: Spending[Reply] = Spending()
+        self._spending: Spending[Turn] = Spending()
         self.spend, self.overdraw = self._spending.spend, self._spending.overdraw
         self.give_up, self.refund = self._spending.give_up, self._spending.refund
         self.withdraw = self._spending.withdraw
@@ -67,7 +67,7 @@ class Flow:
 
     # -- the caller's side -----------------------------------------------------------------------------------------
 
-    def wait(self, turn: Reply, cost: int) -> tuple[list[Reply], list[Buffer]]:
+    def wait(self, turn: Turn, cost: int) -> tuple[list[Turn], list[Buffer]]:
         """It waits for its turn. Whose turns these are now, maybe this one already; what to send."""
         turns = self._spending.wait(turn, cost)
         return turns, self.want() if self._spending.num_waiting == 1 else []
@@ -77,7 +77,7 @@ class Flow:
         position = self._spending.wanted()
         return [] if position is None else frames.encode(frames.WANT, 0, _WANT.pack(position))
 
-    def credited(self, head: Buffer) -> list[Reply]:
+    def credited(self, head: Buffer) -> list[Turn]:
         """CREDIT came. Whose turns these are now. Raises `WireError` when it cannot be true."""
         try:
             return self._spending.credit(*_CREDIT.unpack(head))
@@ -104,7 +104,7 @@ class Flow:
         (position,) = _WANT.unpack(head)
         return self.tell() if self._granting.wanted(position, self._window) else []
 
-    def close(self) -> list[Reply]:
+    def close(self) -> list[Turn]:
         """The link has ended: all who wait."""
         budget, self._budget = self._budget, None
         if budget is not None:

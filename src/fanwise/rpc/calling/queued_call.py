@@ -77,7 +77,7 @@ class QueuedCall(Call[Any]):  # Any: what the function returns
         try:
             if (self._message.carries or self._message.loans) and not self._agent.is_leaving(self._message, link):
                 raise NeverSent("the link has just ended")
-            reply = link.on_credit.call(
+            reply = link.call_on_credit(
                 cast(str, self._message), deadline_s=left_s, waiting=self._agent.waiting, overdraws=True
             )  # `dumps` knows it
         except NeverSent:

@@ -42,6 +42,7 @@ OF_TENSORFLOW = (
     "tests/parallel/data/test_arrays.py",
     "tests/rpc/autograd/test_mixed_engines.py",
     "tests/sources/test_arrays.py",
+    "tests/tensor/test_adapters.py",
     "tests/tensor/test_gradients.py",
     "tests/tensor/test_gradients_complex.py",
     "tests/tensor/test_gradients_jax.py",

@@ -33,7 +33,7 @@ MAY_IMPORT[""] = {
 # Layers in which files still import each other in circles.
 HAVE_CIRCLES = {"tensor"}
 
-# Import name of an optional library, and the file that alone may import it.
+# Import name of an optional library, and the file that alone may import it; or all files of a folder of that name.
 OPTIONAL = {
     **{name: f"with_{name}.py" for name in ("jax", "tensorflow", "mxnet", "ray", "botorch", "optuna", "plotly")},
     **{name: f"with_{name}.py" for name in ("starlette", "uvicorn", "gymnasium", "syne_tune", "tensorboard")},
@@ -232,7 +232,8 @@ def wrong_optional_imports(sources: Sources) -> list[str]:
         f"{path}:{found.line} imports {found.module}, which only {OPTIONAL[library]} may"
         for path, text in sources.items()
         for found in imports_of(path, text)
-        if (library := found.module.split(".")[0]) in OPTIONAL and PurePosixPath(path).name != OPTIONAL[library]
+        if (library := found.module.split(".")[0]) in OPTIONAL
+        and OPTIONAL[library] not in (PurePosixPath(path).name, f"{PurePosixPath(path).parent.name}.py")
     ]
 
 
@@ -332,7 +333,9 @@ def test_optional_libraries_stay_in_files_of_their_name(library: dict[str, str])
 def test_an_optional_library_elsewhere_is_seen() -> None:
     assert len(wrong_optional_imports({"tensor/a.py": "def f():\n    import jax.numpy as jnp"})) == 1
     assert len(wrong_optional_imports({"tensor/with_torch.py": "from jaxlib import xla"})) == 1
+    assert len(wrong_optional_imports({"tensor/with_torch/wire.py": "import jax"})) == 1
     assert wrong_optional_imports({"tensor/with_jax.py": "import jax, jaxlib", "tune/a.py": "import json"}) == []
+    assert wrong_optional_imports({"tensor/with_jax/wire.py": "import jax, jaxlib"}) == []
 
 
 def test_quiet_files_hear_and_say_nothing(library: dict[str, str]) -> None:

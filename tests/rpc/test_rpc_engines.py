@@ -91,16 +91,16 @@ COPIES: list[int] = []
 
 
 def watch_copies() -> None:
-    from fanwise.tensor.exchange import with_jax, with_numpy
-    from fanwise.tensor.wire import with_numpy as wire_with_numpy
+    from fanwise.tensor.with_jax import exchange as of_jax
+    from fanwise.tensor.with_numpy import exchange, wire
 
-    real = with_numpy.aligned_copy
+    real = exchange.aligned_copy
 
     def counted(array: Any, *args: Any) -> Any:
         COPIES.append(array.nbytes)
         return real(array, *args)
 
-    for module in (with_jax, with_numpy, wire_with_numpy):
+    for module in (of_jax, exchange, wire):
         module.aligned_copy = counted  # type: ignore[attr-defined]  # imported by name there
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fanwise.tensor import State, at
-from fanwise.tensor.indexing.with_torch import check_in_range
+from fanwise.tensor.with_torch.writing import check_in_range
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fanwise.base.errors import NotInstalled
 from fanwise.tensor import Key, bernoulli, grad, jit, normal, stop_gradient, value_and_grad, vjp
-from fanwise.tensor.gradients.with_torch import compiled_function
+from fanwise.tensor.with_torch.gradients import compiled_function
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -17,7 +17,7 @@ from fanwise.tensor.namespaces.standard import CONSTANTS, DTYPES, EXTRA_DTYPES, 
 
 Parameter = inspect.Parameter
 ENGINES = ["numpy", "torch", "jax"]
-if find_spec("fanwise.tensor.namespaces.with_tensorflow"):
+if find_spec("tensorflow"):
     ENGINES.append("tensorflow")
 NAMES = [f"{part}.{name}" if part else name for part, names in PARTS.items() for name in names]
 # TensorFlow lacks these, and says so; see its namespace.

@@ -31,7 +31,7 @@ Case = Callable[[Draw, Sequence[str]], Arguments]
 # How many inputs are drawn for a function; jax64 is JAX with 64 bits on. JAX compiles for every shape, 30 ms each, so
 # it gets few, and only for the functions that we mend: the others are its own.
 ENGINES = {"numpy": 24, "torch": 24, "jax": 1, "jax64": 1}
-if find_spec("fanwise.tensor.namespaces.with_tensorflow"):
+if find_spec("tensorflow"):
     ENGINES["tensorflow"] = 2
 EXAMPLES = int(os.environ.get("FANWISE_EXAMPLES", "0"))
 

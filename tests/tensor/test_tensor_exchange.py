@@ -525,9 +525,9 @@ def test_a_tensor_inside_of_torch_func_is_refused(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_public_way_into_jax_does_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fanwise.tensor.exchange import with_jax  # loads JAX
+    from fanwise.tensor.with_jax import exchange  # loads JAX
 
-    monkeypatch.setattr(with_jax, "_put", with_jax._put_by_public_way)
+    monkeypatch.setattr(exchange, "_put", exchange._put_by_public_way)
     x = base("float32")
     assert same_memory(convert(x, "jax", copy=False), x)
     assert not same_memory(convert(x, "jax"), x)

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...tensor import engine_of
 from ...tensor.engines import is_array_type
-from ...tensor.placement.naming import find_device
+from ...tensor.placement import find_device
 from .engines import Array, Engine, engine_file
 
 _NO_GRADIENT = "is None: the .grad of a parameter that no loss used; leave such parameters out"

@@ -21,7 +21,7 @@ from ...links.codec import pack_error
 from ...pool.contract import Reply
 from ...pool.current import CurrentJob, current, enter
 from ...pool.seeds import seed_everything
-from ...tensor.random import with_torch  # noqa: F401  # once, before the fork; each rank's first batch would load it
+from ...tensor.with_torch import random  # noqa: F401  # once, before the fork; each rank's first batch would load it
 from ..checks.outside import Outside
 from ..data.order import Progress
 from ..hangs.stacks import told_on_request

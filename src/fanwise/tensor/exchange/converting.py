@@ -1,6 +1,6 @@
 """`convert` and its short forms: which way an array goes, and when memory is shared.
 
-    x --with_<its engine>.handed_out--> numpy array over the memory --with_<engine>.taken_in--> y
+    x --export_memory of its engine--> numpy array over the memory --import_memory of the other--> y
 
 With copy=None memory is shared when nobody can notice, or where both sides expect it:
 
@@ -14,21 +14,20 @@ With copy=None memory is shared when nobody can notice, or where both sides expe
 copy=False shares in all of these, or raises with the reason: then who writes to one side changes the other, also a
 JAX array, which JAX takes for constant. Only read-only numpy memory is never made writable. copy=True always copies,
 and the copy can be written to where its engine can write. All copies are aligned to 64 bytes.
-Knows no engine; each `with_<engine>` file knows its own.
+Knows no engine: what serves each is in `adapters`.
 """
 
 from typing import TYPE_CHECKING, Any
 
+from ..adapters import exchanges
 from ..engines import check_engine, current_engine, engine_of
 from ..placement import to_device
-from .holds import Exchanger, cannot_share
+from .refusals import cannot_share
 
 if TYPE_CHECKING:
     import numpy
 
     Array = numpy.ndarray[Any, Any]  # Any: shape and element type are known only when it runs
-
-_exchangers: dict[str, Exchanger] = {}
 
 
 def convert(
@@ -66,12 +65,11 @@ def convert(
     array([7., 0., 0.])
     """
     source = engine_of(x)
-    taker = _exchangers.get(engine) or _load(engine)
+    taker = exchanges.get(engine) or exchanges[check_engine(engine)]
     if source == engine:
         y = taker.copied(x) if copy else x
     else:
-        giver = _exchangers.get(source) or _load(source)
-        y = taker.taken_in(giver.handed_out(x, copy), copy)
+        y = taker.import_memory(exchanges[source].export_memory(x, copy), copy)
     return y if device is None else _on(y, device, copy)
 
 
@@ -105,40 +103,8 @@ def from_numpy(x: "Array", engine: str | None = None, copy: bool | None = None) 
     return convert(x, current_engine() if engine is None else engine, copy)
 
 
-def exchanger_of(engine: str) -> Exchanger:
-    """What serves an engine.
-
-    Raises:
-        ValueError, NotInstalled: as `check_engine`.
-    """
-    return _exchangers.get(engine) or _load(engine)
-
-
 def _on(y: Any, device: object, copy: bool | None) -> Any:  # Any: as in `convert`
     moved = to_device(y, device)
     if copy is False and moved is not y:
         raise cannot_share(f"This array of {engine_of(y)}", f"it has to be moved to {device}")
     return moved
-
-
-def _load(engine: str) -> Exchanger:
-    check_engine(engine)
-    exchanger: Exchanger
-    if engine == "torch":
-        from . import with_torch
-
-        exchanger = with_torch
-    elif engine == "jax":
-        from . import with_jax
-
-        exchanger = with_jax
-    elif engine == "tensorflow":
-        from . import with_tensorflow
-
-        exchanger = with_tensorflow
-    else:
-        from . import with_numpy
-
-        exchanger = with_numpy
-    _exchangers[engine] = exchanger
-    return exchanger

@@ -6,10 +6,9 @@ Knows no engine, and loads numpy only when it is called: each engine's file tell
 import math
 from typing import TYPE_CHECKING, Any
 
+from ..adapters import Layout, exchanges
 from ..buffers import aligned_buffer
 from ..engines import engine_of
-from .converting import exchanger_of
-from .holds import Place
 
 if TYPE_CHECKING:
     import numpy
@@ -41,7 +40,7 @@ def empty_aligned(shape: int | tuple[int, ...], dtype: Any = "float32") -> "Arra
     """
     import numpy as np
 
-    from .with_numpy import dtype_named
+    from ..with_numpy.exchange import dtype_named
 
     kind = dtype_named(dtype)
     if kind.hasobject:
@@ -82,7 +81,7 @@ def same_memory(x: Any, y: Any) -> bool:  # Any: arrays of any engines
 def _stand_in(x: Any) -> "Array":  # Any: an array of any engine
     import numpy as np
 
-    place = exchanger_of(engine_of(x)).place_of(x)
+    place = exchanges[engine_of(x)].layout_of(x)
     if not place.address or not math.prod(place.shape):
         return np.empty(0, np.uint8)
     return np.asarray(_StandIn(place))
@@ -91,7 +90,7 @@ def _stand_in(x: Any) -> "Array":  # Any: an array of any engine
 class _StandIn:
     """Tells numpy of memory as of an array there, which nobody reads: it may be on another device."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Layout) -> None:
         self.__array_interface__ = {
             "version": 3,
             "data": (place.address, True),

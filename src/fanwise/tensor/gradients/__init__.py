@@ -5,8 +5,8 @@
 
 One rule: gradients are returned, nothing accumulates. functions.py is what users call and loads nothing;
 derivatives.py and pullbacks.py do it, by calls.py, which knows the arguments of a call, compiling.py, which
-decides what is compiled, and one with_<engine>.py an engine, which knows its engine and nothing of trees.
-as_torch.py puts a part in another engine into torch's own backward pass.
+decides what is compiled, and the engine's file with_<engine>/gradients.py, which knows nothing of trees.
+with_torch/as_torch.py puts a part in another engine into torch's own backward pass.
 """
 
 from .functions import as_torch_function as as_torch_function

@@ -10,90 +10,30 @@ an engine's own idea of trees never matters. Raises TypeError and ValueError for
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
+from ..adapters import Differentiator, differentiators
 from ..engines import ENGINES, engine_of, is_array_type
 from ..random.keys import Key, key_of_words, traced_arrays
 from ..trees import Leaf, TreeSpec, caller, flatten, numbered, path_of, rebuilder
 
-# What f gave beside its value, in pieces an engine can pass through: arrays, and all else unseen.
-Call = Callable[[list[Leaf]], tuple[Leaf, list[Leaf], Any]]  # Any: passed through
-Run = Callable[[list[Leaf]], tuple[Any, Any]]  # Any: nested tuples and lists of arrays; passed through
-Pull = Callable[[list[Leaf | None]], list[Leaf]]
 
-
-class NoGradient(Exception):
-    """An engine was given a leaf that has no gradient. Whoever knows the leaf's name says which."""
-
-
-class GradientEngine(Protocol):
-    """What a with_<engine>.py offers."""
-
-    def is_differentiable(self, x: Leaf) -> bool: ...
-
-    def is_complex(self, x: Leaf) -> bool: ...
-
-    def is_scalar(self, x: Leaf) -> bool: ...
-
-    # All three in one, for it is asked in every call: no axes, real, floating-point.
-    def is_real_scalar(self, x: Leaf) -> bool: ...
-
-    # With the first two given it is a Run: ((value, gradients, arrays beside the value), passed through).
-    def value_and_grad(self, call: Call, wanted: Sequence[int], leaves: list[Leaf]) -> tuple[Any, Any]: ...
-
-    def vjp(self, call: Call, leaves: list[Leaf], wanted: Sequence[int]) -> tuple[list[Leaf], Any, Pull]: ...
-
-    def vjp_runner(
-        self, compiled: Callable[[Run], Run], apply: Run, wanted: Sequence[int]
-    ) -> Callable[[list[Leaf]], tuple[list[Leaf], Any, Pull]]: ...
-
-    def filled_like(self, x: Leaf, number: complex) -> Leaf: ...
-
-    def stop_gradient(self, x: Leaf) -> Leaf: ...
-
-    def is_traced(self, x: Leaf) -> bool: ...
-
-    def compiled(self, run: Run) -> Run: ...
-
-    def is_not_concrete(self, error: Exception) -> bool: ...
-
-    def words_of_key(self, key: Key) -> Leaf: ...
-
-
-_loaded: dict[str, GradientEngine] = {}
-
-
-def load(engine: str) -> GradientEngine:
-    """The file of an engine that has gradients.
+def load(engine: str) -> Differentiator:
+    """What serves an engine that has gradients.
 
     Raises:
         TypeError: it has none; the message says which do.
     """
-    return _loaded.get(engine) or _load(engine)
-
-
-def _load(engine: str) -> GradientEngine:
-    found: GradientEngine
-    if engine == "torch":
-        from . import with_torch
-
-        found = with_torch
-    elif engine == "jax":
-        from . import with_jax
-
-        found = with_jax
-    elif engine == "tensorflow":
-        from . import with_tensorflow
-
-        found = with_tensorflow
-    else:
-        able = ", ".join(name for name, facts in ENGINES.items() if facts.autodiff)
+    found = differentiators.get(engine)
+    if found is not None:
+        return found
+    able = [name for name, facts in ENGINES.items() if facts.autodiff]
+    if engine not in able:
         raise TypeError(
-            f"{engine} has no gradients; {able} have. Convert the arguments first, "
+            f"{engine} has no gradients; {', '.join(able)} have. Convert the arguments first, "
             f'for example with fanwise.tensor.convert(x, "torch").'
         )
-    _loaded[engine] = found
-    return found
+    return differentiators[engine]
 
 
 @dataclass(frozen=True, slots=True)

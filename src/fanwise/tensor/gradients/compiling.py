@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..adapters import Differentiator, Run
 from ..random.keys import Key, key_of_words
 from ..trees import Leaf
-from .calls import GradientEngine, Run
 
 MAX_VERSIONS = 64
 
@@ -32,7 +32,7 @@ class Compiler:
     max_versions: int = MAX_VERSIONS
     num_versions: int = 0
 
-    def runner(self, engine: GradientEngine, leaves: Sequence[Leaf], run: Run) -> Run:
+    def runner(self, engine: Differentiator, leaves: Sequence[Leaf], run: Run) -> Run:
         """`run`, compiled for leaves of these types."""
         keys = [place for place, leaf in enumerate(leaves) if type(leaf) is Key]
         moving = [place for place, leaf in enumerate(leaves) if type(leaf) is Key or engine.is_traced(leaf)]

@@ -10,21 +10,9 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..adapters import Call, Differentiator, NoGradient, Run
 from ..trees import Leaf, flatten, walk, walk_each
-from .calls import (
-    Arguments,
-    Call,
-    GradientEngine,
-    NoGradient,
-    Run,
-    Static,
-    check_differentiable,
-    check_value,
-    load,
-    put_together,
-    split_pair,
-    taken_apart,
-)
+from .calls import Arguments, Static, check_differentiable, check_value, load, put_together, split_pair, taken_apart
 from .compiling import Compiler
 
 MAX_RUNNERS = 256
@@ -136,14 +124,14 @@ def check_no_repetition(wanted: Sequence[int], argnums: object) -> None:
 
 
 def _compiled_in_torch(f: Callable[..., Any], kept: list[Callable[..., Any]]) -> Callable[..., Any]:
-    from .with_torch import compiled_function
+    from ..with_torch.gradients import compiled_function
 
     if not kept:
         kept.append(compiled_function(f))
     return kept[0]
 
 
-def _called(f: Callable[..., Any], engine: GradientEngine, arguments: Arguments, has_aux: bool) -> Call:
+def _called(f: Callable[..., Any], engine: Differentiator, arguments: Arguments, has_aux: bool) -> Call:
     """f as the engine differentiates it. Traced when it is compiled."""
     apply, name = arguments.apply, arguments.engine
     checked: type | None = None

@@ -211,6 +211,6 @@ def as_torch_function(f: Callable[..., Any], engine: str, *, jit: bool = False) 
 
     check_engine(engine)
     _check_options(f, 0)
-    from .as_torch import crossing
+    from ..with_torch.as_torch import crossing
 
     return crossing(f, engine, jit)

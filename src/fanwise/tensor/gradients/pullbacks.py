@@ -8,18 +8,9 @@ Knows trees; the engine sees flat lists. Nothing is remembered here: what is nee
 from collections.abc import Callable
 from typing import Any
 
+from ..adapters import Differentiator, Pull
 from ..trees import Leaf, TreeSpec, flatten, path_of
-from .calls import (
-    Arguments,
-    GradientEngine,
-    Pull,
-    Static,
-    array_engine,
-    check_differentiable,
-    load,
-    put_together,
-    taken_apart,
-)
+from .calls import Arguments, Static, array_engine, check_differentiable, load, put_together, taken_apart
 
 # Any throughout: the user's functions, what they take and return.
 
@@ -47,7 +38,7 @@ class _WayBack:
 
     def __init__(
         self,
-        engine: GradientEngine,
+        engine: Differentiator,
         engine_name: str,
         spec_of_args: TreeSpec,
         outputs: list[Leaf],

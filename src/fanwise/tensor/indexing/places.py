@@ -6,28 +6,17 @@
 
 The index is what NumPy takes: integers, slices with any step, None, `...`, boolean masks, lists and arrays of
 integers, and tuples of these. Knows the rules that hold on all engines: what may be written into what, and that
-engines are not mixed. `with_<engine>.changed` does the writing. Invariant: what is out of range raises on every
+engines are not mixed. The engine's file does the writing. Invariant: what is out of range raises on every
 engine; only an index that is itself traced, and so not known yet, is left to the engine (JAX skips the write).
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from ..adapters import How, writers
 from ..dtype_names import BOOL, COMPLEX, FLOAT, INTEGER, dtype_name, dtype_rank, limits
 from ..engines import engine_of, is_array_type
 
 _Array = Any  # An array of whichever engine x is of; they have no type in common.
-How = Literal["set", "add", "subtract", "multiply", "divide", "min", "max"]
-
-
-class _Engine(Protocol):
-    """What a `with_<engine>` file offers. `value` is a number or an array of the same engine, of a kind x holds."""
-
-    def changed(self, x: _Array, index: Any, value: Any, how: How) -> _Array: ...  # Any: see `at`
-
-    def write(self, x: _Array, index: Any, value: Any, how: How) -> None: ...
-
-    def read(self, x: _Array, index: Any) -> _Array: ...
 
 
 class At:
@@ -71,8 +60,7 @@ class Place:
 
     def get(self) -> _Array:
         """The elements there, `x[index]`: every index of NumPy on every engine, and out of range raises in JAX too."""
-        engine = engine_of(self._x)
-        return (_files.get(engine) or load(engine)).read(self._x, self._index)
+        return writers[engine_of(self._x)].read(self._x, self._index)
 
     def set(self, value: Any, copy: bool | None = None) -> _Array:  # Any, here and below: see the class
         """The array with `value` there. Which one stays where an index names a place twice is not said."""
@@ -146,12 +134,11 @@ def check_value(x: _Array, value: Any, how: How) -> None:  # Any: what a caller 
 
 
 def _changed(x: _Array, index: Any, value: Any, how: How, copy: bool | None) -> _Array:
-    engine = engine_of(x)
+    writer = writers[engine_of(x)]
     check_value(x, value, how)
-    file = _files.get(engine) or load(engine)
     if copy is not False:
-        return file.changed(x, index, value, how)
-    file.write(x, index, value, how)
+        return writer.changed(x, index, value, how)
+    writer.write(x, index, value, how)
     return x
 
 
@@ -188,12 +175,3 @@ def _described(value: Any) -> str:
     return (
         f"an array of {dtype_name(value.dtype)}" if hasattr(value, "dtype") else f"the {type(value).__name__} {value!r}"
     )
-
-
-_files: dict[str, _Engine] = {}
-
-
-def load(engine: str) -> _Engine:
-    """The file that writes into arrays of that engine."""
-    file = cast(_Engine, importlib.import_module(f".with_{engine}", __package__))
-    return _files.setdefault(engine, file)

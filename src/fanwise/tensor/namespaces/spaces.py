@@ -1,16 +1,16 @@
 """`namespace("torch")`: the standard's functions of one engine, as an object that can be pickled.
 
-    namespace(x or name)  ->  Namespace  --first use-->  with_<engine>.names(part)
+    namespace(x or name)  ->  Namespace  --first use-->  names(part) of with_<engine>/namespace.py
 
-A `with_<engine>` file has one function, `names(part)`: for "", "linalg" and "fft" a dict from each name of the
+`names` gives for "", "linalg" and "fft" a dict from each name of the
 standard that the engine has to what it means there, `__array_namespace_info__` and dtypes included. Whatever it
 does not list does not exist in the namespace, so that portable code cannot use it by mistake.
 Knows nothing of dispatch. Invariant: one object for an engine, and making it loads no engine.
 """
 
-import importlib
 from typing import Any
 
+from ..adapters import standards
 from ..engines import check_engine, engine_of
 from .other_names import OTHER_NAMES
 from .standard import PARTS, VERSION
@@ -78,8 +78,7 @@ class Namespace:
 
     def _loaded(self) -> dict[str, Any]:
         if self._names is None:
-            file = importlib.import_module(f".with_{self.engine}", __package__)
-            names: dict[str, Any] = file.names(self._part)
+            names = standards[self.engine].names(self._part)
             if not self._part:
                 names |= {part: part_of(self.engine, part) for part in PARTS if part}
             self.__dict__.update(names)

@@ -13,16 +13,15 @@ From a key that the function closes over, numbers are drawn when it is traced, a
 Nothing here can be differentiated with respect to low, mean and so on.
 """
 
-import importlib
 import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, cast
+from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
+from ..adapters import CompilingGenerator, Draw, Generator, generators
 from ..dtype_names import dtype_name
 from ..engines import check_engine, current_engine, engine_of, is_array_type
-from ..placement.naming import find_device
+from ..placement import find_device
 from .keys import Key, traced_arrays, words_of_32_bits, words_with
 
 if TYPE_CHECKING:
@@ -36,57 +35,8 @@ _RANGES = {f"int{bits}": (-(1 << bits - 1), 1 << bits - 1) for bits in (8, 16, 3
 _RANGES |= {f"uint{bits}": (0, 1 << bits) for bits in (8, 16, 32, 64)}
 
 
-@dataclass(frozen=True, slots=True)
-class Draw:
-    """An order for numbers, checked.
-
-    Args:
-        key: for native numbers it is one of what is drawn, too.
-        engine: which makes the array.
-        shape, dtype: of the array.
-        device: a name that exists; None for the engine's own choice.
-    """
-
-    key: Key
-    engine: str
-    shape: tuple[int, ...]
-    dtype: str
-    device: str | None
-
-
 # What makes a numpy array on the host. Any: numpy's arrays; numpy is not loaded here.
 _Make = Callable[[Sequence[Any]], Any]
-
-
-class _Engine(Protocol):
-    """What a `with_<engine>` file offers. `device` is a name that exists, or None for the engine's own choice."""
-
-    def default_integer(self) -> str: ...
-
-    def check_dtype(self, name: str) -> None: ...
-
-    def adopt(self, made: Any, device: str | None) -> _Array: ...  # Any: numpy's array; numpy is not loaded here
-
-    def reordered(self, x: _Array, order: Any) -> _Array: ...
-
-    def native_uniform(self, draw: Draw, low: float, high: float) -> _Array: ...
-
-    def native_normal(self, draw: Draw, mean: float, std: float) -> _Array: ...
-
-    def native_integers(self, draw: Draw, low: int, high: int) -> _Array: ...
-
-    def native_bernoulli(self, draw: Draw, p: float) -> _Array: ...
-
-    def native_permutation(self, draw: Draw, n: int) -> _Array: ...
-
-
-class _Compiling(Protocol):
-    """What that of an engine that puts something in an array's place while it traces offers, too."""
-
-    # make(numbers of the arrays) by the host, whenever compiled code runs; its array has this shape and dtype.
-    def called(self, make: _Make, arrays: list[_Array], shape: tuple[int, ...], dtype: str) -> _Array: ...
-
-    def placed(self, x: _Array, device: str | None) -> _Array: ...
 
 
 def uniform(
@@ -275,7 +225,7 @@ def permutation(key: Key, x: Any, *, engine: str | None = None, device: object =
 
 def _reordered(key: Key, x: _Array, n: int) -> _Array:
     engine = engine_of(x)
-    maker = _file(engine)
+    maker = generators[engine]
     if not traced_arrays(key):
         return maker.reordered(x, _exact().permutation(key.words, n))
     dtype = maker.default_integer()
@@ -284,11 +234,11 @@ def _reordered(key: Key, x: _Array, n: int) -> _Array:
     )
 
 
-def _made(maker: _Engine, draw: Draw, make: Callable[[tuple[int, int]], Any]) -> _Array:
+def _made(maker: Generator, draw: Draw, make: Callable[[tuple[int, int]], Any]) -> _Array:
     """What `make` makes of the key's words: now, or each time when compiled code runs."""
     if traced_arrays(draw.key):
         numbers = _called(draw.engine, draw.key, make, draw.shape, draw.dtype)
-        return cast(_Compiling, maker).placed(numbers, draw.device)
+        return cast(CompilingGenerator, maker).placed(numbers, draw.device)
     return maker.adopt(make(draw.key.words), draw.device)
 
 
@@ -302,7 +252,7 @@ def _called(
                 f"numbers of {engine} are asked for, from a key that depends on an array of {tracing} that is traced. "
                 f"Say engine={tracing!r}, or enter fanwise.tensor.use({tracing!r})."
             )
-    compiling = cast(_Compiling, _file(engine))
+    compiling = cast(CompilingGenerator, generators[engine])
     return compiling.called(lambda numbers: make(words_with(key, numbers)), traced_arrays(key), shape, dtype)
 
 
@@ -314,16 +264,18 @@ def words_array(key: Key, engine: str) -> _Array:
         return np.array(words_of_32_bits(words), np.uint32)
 
     return (
-        _called(engine, key, make, (4,), "uint32") if traced_arrays(key) else _file(engine).adopt(make(key.words), None)
+        _called(engine, key, make, (4,), "uint32")
+        if traced_arrays(key)
+        else generators[engine].adopt(make(key.words), None)
     )
 
 
 def _draw(
     key: Key, shape: _Shape, dtype: str | None, *, what: str, engine: str | None, device: object
-) -> tuple[_Engine, Draw]:
+) -> tuple[Generator, Draw]:
     """Who draws, and the checked order. `what` names native numbers, and is empty for exact ones."""
     engine = current_engine() if engine is None else check_engine(engine)
-    maker = _file(engine)
+    maker = generators[engine]
     if dtype is None:
         dtype = maker.default_integer()
     else:
@@ -365,15 +317,6 @@ def _integer(dtype: object) -> str | None:
     if name is not None and name not in _RANGES:
         raise ValueError(f"dtype must be one of {', '.join(_RANGES)}, got {name!r}")
     return name
-
-
-_files: dict[str, _Engine] = {}
-
-
-def _file(engine: str) -> _Engine:
-    if engine not in _files:
-        _files[engine] = cast(_Engine, importlib.import_module(f".with_{engine}", __package__))
-    return _files[engine]
 
 
 def _exact() -> "ModuleType":

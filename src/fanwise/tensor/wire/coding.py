@@ -3,7 +3,7 @@
     x --to_wire--> header (bytes)   --link-->  header  --from_wire--> y
                    [view of memory]           [buffer]                (adopts the buffer)
 
-Knows which file serves which engine; each `with_<engine>` file knows its engine. Both ways there is exactly one
+Knows no engine: what serves each is in `adapters`. Both ways there is exactly one
 buffer, of zero bytes for an array of zero elements. What arrives is C-contiguous, native-endian and writable;
 strides, a read-only flag, a graph of gradients and `.grad` do not travel.
 
@@ -11,30 +11,18 @@ Invariants: `from_wire` has checked header and length before it looks at the buf
 The contents are not looked at.
 """
 
-import importlib
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any
 
 from ...base.errors import NotInstalled, NotSendableError, WireError
+from ..adapters import Wire, wires
 from ..engines import ENGINES, check_engine
 from .header import WireHeader, read_header
 from .sendable import engine_of_type
 
 if TYPE_CHECKING:
     import torch
-
-
-class _Codec(Protocol):
-    """What a `with_<engine>` file offers."""
-
-    def encode(self, x: Any) -> tuple[bytes, memoryview]: ...  # Any: the engine's own array type
-
-    def decode(self, header: WireHeader, buffer: memoryview, device: Any) -> Any: ...  # Any: the same
-
-
-_FILES = {"numpy": ".with_numpy", "torch": ".with_torch", "jax": ".with_jax", "tensorflow": ".with_tensorflow"}
-_codecs: dict[str, _Codec] = {}
 
 
 def to_wire(x: object) -> tuple[bytes, list[memoryview]]:
@@ -64,7 +52,7 @@ def to_wire(x: object) -> tuple[bytes, list[memoryview]]:
     engine = engine_of_type(type(x))
     if engine is None:
         raise _refused(x)
-    header, buffer = (_codecs.get(engine) or _load(engine)).encode(x)
+    header, buffer = (wires.get(engine) or _load(engine)).encode(x)
     return header, [buffer]
 
 
@@ -106,7 +94,7 @@ def from_wire(
         )
     if engine is not None and engine != head.engine:
         head = _for_engine(head, engine)
-    return (_codecs.get(head.engine) or _load(head.engine)).decode(head, buffer, device)
+    return (wires.get(head.engine) or _load(head.engine)).decode(head, buffer, device)
 
 
 def check_loaded(header: bytes | bytearray | memoryview) -> None:
@@ -139,7 +127,7 @@ def _as_bytes(buffer: memoryview | bytearray | bytes) -> memoryview:
 
 def _for_engine(head: WireHeader, engine: str) -> WireHeader:
     """The header as if the array came from `engine`."""
-    if engine not in _FILES:
+    if engine not in ENGINES:
         check_engine(engine)
     if engine not in head.dtype.engines:
         raise TypeError(
@@ -148,18 +136,15 @@ def _for_engine(head: WireHeader, engine: str) -> WireHeader:
     return head._replace(engine=engine, requires_grad=False, is_parameter=False, device="")
 
 
-def _load(engine: str) -> _Codec:
+def _load(engine: str) -> Wire:
     try:
-        check_engine(engine)
-        codec = cast(_Codec, importlib.import_module(_FILES[engine], __package__))
+        return wires[check_engine(engine)]
     except (ImportError, ValueError) as error:  # ValueError: it was taken out of sys.modules on purpose
         raise NotInstalled(
             f"An array of {engine} came, and the library {engine} is not installed in this process. "
             f"Install it: pip install 'fanwise[{ENGINES[engine].extra or engine}]'. Or let the sender send "
             f"fanwise.tensor.to_numpy(x), or read it with from_wire(header, buffers, engine='numpy')"
         ) from error
-    _codecs[engine] = codec
-    return codec
 
 
 def _refused(x: object) -> NotSendableError:

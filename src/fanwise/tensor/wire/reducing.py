@@ -27,9 +27,9 @@ def numpy_reducers() -> dict[type, Reducer]:
     """The same for numpy's arrays and scalars: for readers that may have another numpy."""
     if "numpy" not in sys.modules:
         return {}
-    from . import with_numpy
+    from ..with_numpy.wire import SCALARS
 
-    return dict.fromkeys(loaded_types("numpy"), _reduce) | dict.fromkeys(with_numpy.SCALARS, _reduce_scalar)
+    return dict.fromkeys(loaded_types("numpy"), _reduce) | dict.fromkeys(SCALARS, _reduce_scalar)
 
 
 def rebuild_array(header: bytes, buffer: bytes | bytearray | memoryview) -> object:
@@ -58,7 +58,7 @@ def _reduce(x: Any) -> Any:  # Any: an array; what its own pickling returns
             return x.__reduce_ex__(5)
         except Exception:  # any: it is the library's; a deleted array of JAX has none either
             raise refusal from None
-    from ..exchange.with_numpy import shown_writable
+    from ..with_numpy.exchange import shown_writable
 
     # A read-only buffer would arrive read-only, and so be copied: but what arrives is the receiver's own memory.
     return rebuild_array, (header, pickle.PickleBuffer(shown_writable(buffer).data))

@@ -1,0 +1,243 @@
+"""What an engine provides to this layer: seven files in the folder with_<engine>, each of which meets a protocol here.
+
+    exchanges["jax"]  --first use-->  with_jax/exchange.py      memory in and out
+    placements                        with_jax/devices.py       devices by name
+    writers                           with_jax/writing.py       `at`, and the variables of `State`
+    generators                        with_jax/random.py        random numbers
+    wires                             with_jax/wire.py          bytes and back
+    differentiators                   with_jax/gradients.py     gradients, compiling; not numpy
+    standards                         with_jax/namespace.py     the array API's functions
+
+A new engine is such a folder, and its line in `engines.py`. Nothing is loaded before it is asked for, part by part: who
+sends an array does not load the standard's functions. Here stand the protocols, and what is said in them. Knows no
+engine. `array_api_strict`, with which `check_portable` compares, has the parts that it needs.
+"""
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, TypeVar, cast
+
+if TYPE_CHECKING:
+    import numpy
+
+    from .random.keys import Key
+    from .wire.header import WireHeader
+
+    NumpyArray = numpy.ndarray[Any, Any]  # Any: shape and element type are known only when it runs
+
+Array = Any  # Any: an array of the engine; those of different engines have no type in common
+
+# -- memory in and out -------------------------------------------------------------------------------------------------
+
+# mutable: the giver's memory, and somebody may write to it. immutable: the giver's, and nobody ever will.
+# private: made for this conversion, nobody else has it.
+Kind = Literal["mutable", "immutable", "private"]
+
+# A numpy array over an array's elements, and what may happen to its memory. Whether who imports it may share depends on
+# that, so each engine tells what it knows and none knows another. A bare pair: a NamedTuple takes 0.2 us to make.
+Exported = tuple["NumpyArray", Kind]
+
+
+class Layout(NamedTuple):
+    """Where the elements of an array lie."""
+
+    address: int
+    shape: tuple[int, ...]
+    strides_bytes: tuple[int, ...]
+    size_bytes: int  # of one element
+
+
+class Exchange(Protocol):
+    """`copy` is as in `convert`."""
+
+    def export_memory(self, x: Array, copy: bool | None) -> Exported: ...
+
+    def import_memory(self, exported: Exported, copy: bool | None) -> Array: ...
+
+    def copied(self, x: Array) -> Array: ...
+
+    def layout_of(self, x: Array) -> Layout: ...
+
+
+# -- devices -----------------------------------------------------------------------------------------------------------
+
+
+class Placement(Protocol):
+    """Devices by the names of `placement.py`."""
+
+    def names(self) -> list[str]: ...
+
+    def device_of(self, x: Array) -> str: ...
+
+    def move(self, x: Array, device: str) -> Array: ...
+
+
+# -- `at` and `State` --------------------------------------------------------------------------------------------------
+
+How = Literal["set", "add", "subtract", "multiply", "divide", "min", "max"]
+
+
+class Writer(Protocol):
+    """`value` is a number or an array of the same engine, of a kind that x holds; an index is as `at` lists them.
+
+    A variable is whatever the engine keeps for a `State`; `assign` returns the one to keep from now on.
+    """
+
+    def changed(self, x: Array, index: Any, value: Any, how: How) -> Array: ...
+
+    def write(self, x: Array, index: Any, value: Any, how: How) -> None: ...
+
+    def read(self, x: Array, index: Any) -> Array: ...
+
+    def new_variable(self, x: Array, copy: bool) -> Any: ...
+
+    def value_of(self, variable: Any) -> Array: ...
+
+    def assign(self, variable: Any, index: Any, value: Any, how: How) -> Any: ...
+
+
+# -- random numbers ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """An order for numbers, checked.
+
+    Args:
+        key: for native numbers it is one of what is drawn, too.
+        engine: which makes the array.
+        shape, dtype: of the array.
+        device: a name that exists; None for the engine's own choice.
+    """
+
+    key: "Key"
+    engine: str
+    shape: tuple[int, ...]
+    dtype: str
+    device: str | None
+
+
+class Generator(Protocol):
+    """`device` is a name that exists, or None for the engine's choice. `native_*` use the engine's own generator."""
+
+    def default_integer(self) -> str: ...
+
+    def check_dtype(self, name: str) -> None: ...
+
+    def adopt(self, made: "NumpyArray", device: str | None) -> Array: ...
+
+    def reordered(self, x: Array, order: Any) -> Array: ...
+
+    def native_uniform(self, draw: Draw, low: float, high: float) -> Array: ...
+
+    def native_normal(self, draw: Draw, mean: float, std: float) -> Array: ...
+
+    def native_integers(self, draw: Draw, low: int, high: int) -> Array: ...
+
+    def native_bernoulli(self, draw: Draw, p: float) -> Array: ...
+
+    def native_permutation(self, draw: Draw, n: int) -> Array: ...
+
+
+class CompilingGenerator(Protocol):
+    """What that of an engine that puts something in an array's place while it traces offers, too."""
+
+    # make(numbers of the arrays) by the host, whenever compiled code runs; its array has this shape and dtype.
+    def called(
+        self, make: Callable[[Sequence[Any]], Any], arrays: list[Array], shape: tuple[int, ...], dtype: str
+    ) -> Array: ...
+
+    def placed(self, x: Array, device: str | None) -> Array: ...
+
+
+# -- the wire ----------------------------------------------------------------------------------------------------------
+
+
+class Wire(Protocol):
+    """A header and one buffer, and the array that they describe."""
+
+    def encode(self, x: Array) -> tuple[bytes, memoryview]: ...
+
+    def decode(self, header: "WireHeader", buffer: memoryview, device: Any) -> Array: ...  # Any: a name, torch.device
+
+
+# -- gradients ---------------------------------------------------------------------------------------------------------
+
+# What f gave beside its value, in pieces an engine can pass through: arrays, and all else unseen.
+Call = Callable[[list[Array]], tuple[Array, list[Array], Any]]  # Any: static, passed through
+Run = Callable[[list[Array]], tuple[Any, Any]]  # Any: nested tuples and lists of arrays; static
+Pull = Callable[[list[Array | None]], list[Array]]
+
+
+class NoGradient(Exception):
+    """An engine was given a leaf that has no gradient. Whoever knows the leaf's name says which."""
+
+
+class Differentiator(Protocol):
+    """Functions here take flat lists of arrays: the engine's own idea of trees never matters."""
+
+    def is_differentiable(self, x: Array) -> bool: ...
+
+    def is_complex(self, x: Array) -> bool: ...
+
+    def is_scalar(self, x: Array) -> bool: ...
+
+    # All three in one, for it is asked in every call: 0-d, real, floating-point.
+    def is_real_scalar(self, x: Array) -> bool: ...
+
+    # With the first two given it is a Run: ((value, gradients, arrays beside the value), static).
+    def value_and_grad(self, call: Call, wanted: Sequence[int], leaves: list[Array]) -> tuple[Any, Any]: ...
+
+    def vjp(self, call: Call, leaves: list[Array], wanted: Sequence[int]) -> tuple[list[Array], Any, Pull]: ...
+
+    def vjp_runner(
+        self, compiled: Callable[[Run], Run], apply: Run, wanted: Sequence[int]
+    ) -> Callable[[list[Array]], tuple[list[Array], Any, Pull]]: ...
+
+    def filled_like(self, x: Array, number: complex) -> Array: ...
+
+    def stop_gradient(self, x: Array) -> Array: ...
+
+    def is_traced(self, x: Array) -> bool: ...
+
+    def compiled(self, run: Run) -> Run: ...
+
+    def is_not_concrete(self, error: Exception) -> bool: ...
+
+    def words_of_key(self, key: "Key") -> Array: ...
+
+
+# -- the array API standard --------------------------------------------------------------------------------------------
+
+
+class Standard(Protocol):
+    """For "", "linalg" and "fft" what each name of the standard that the engine has means there."""
+
+    def names(self, part: str) -> dict[str, Any]: ...  # Any: functions, numbers and dtypes
+
+
+# -- where they stand --------------------------------------------------------------------------------------------------
+
+_Part = TypeVar("_Part")
+
+
+class _Parts(dict[str, _Part], Generic[_Part]):
+    """By the name of the engine, which must be installed. `get` tells what is loaded: the quickest way to it."""
+
+    def __init__(self, file: str) -> None:
+        super().__init__()
+        self._file = file
+
+    def __missing__(self, engine: str) -> _Part:
+        found = cast(_Part, importlib.import_module(f".with_{engine}.{self._file}", __package__))
+        return self.setdefault(engine, found)
+
+
+exchanges = _Parts[Exchange]("exchange")
+placements = _Parts[Placement]("devices")
+writers = _Parts[Writer]("writing")
+generators = _Parts[Generator]("random")
+wires = _Parts[Wire]("wire")
+differentiators = _Parts[Differentiator]("gradients")
+standards = _Parts[Standard]("namespace")

@@ -1,0 +1,190 @@
+"""Gradients by JAX. What it traces are functions of flat lists of arrays.
+
+Trees, strings and other things that are no arrays pass through a trace inside `_Passed`, a node without leaves, so
+each trace of one function keeps its own. Invariant: nothing here is remembered beyond the functions it returns.
+
+JAX's cotangents of complex numbers are the conjugates of torch's and TensorFlow's (JAX's autodiff cookbook, "Complex
+numbers and differentiation"; torch's notes, "Autograd mechanics", "Complex autograd"). Invariant: every cotangent that
+comes in here and every gradient that goes out is in torch's convention, so they are conjugated on both ways.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..adapters import Call, NoGradient, Pull, Run
+from ..random.drawing import words_array
+from ..random.keys import Key
+from ..trees import Leaf
+
+_NOT_CONCRETE = (
+    jax.errors.ConcretizationTypeError,  # with its kin for bool
+    jax.errors.TracerBoolConversionError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+    jax.errors.NonConcreteBooleanIndexError,
+)
+
+
+class _Passed:
+    """Anything, as a tree of no arrays. Compared by identity: what is inside may have no hash."""
+
+    __slots__ = ("inside",)
+
+    def __init__(self, inside: Any) -> None:  # Any: passed through
+        self.inside = inside
+
+
+jax.tree_util.register_pytree_node(_Passed, lambda passed: ((), passed), lambda passed, _: passed)
+
+
+def is_differentiable(x: jax.Array) -> bool:
+    """Whether there is a gradient by x."""
+    return bool(jnp.issubdtype(x.dtype, jnp.inexact))
+
+
+def is_complex(x: jax.Array) -> bool:
+    """Whether x has complex elements."""
+    return bool(jnp.iscomplexobj(x))
+
+
+def is_scalar(x: jax.Array) -> bool:
+    """Whether x has no axes."""
+    return x.ndim == 0
+
+
+def is_real_scalar(x: jax.Array) -> bool:
+    """Whether there is a gradient of x."""
+    return is_scalar(x) and is_differentiable(x) and not is_complex(x)
+
+
+def filled_like(x: jax.Array, number: complex) -> jax.Array:
+    """An array like x, of one number."""
+    return jnp.full_like(x, number)
+
+
+def stop_gradient(x: jax.Array) -> jax.Array:
+    """x, as a constant."""
+    return jax.lax.stop_gradient(x)
+
+
+def value_and_grad(call: Call, wanted: Sequence[int], leaves: list[Leaf]) -> tuple[Any, Any]:
+    """(value, gradients, arrays beside the value), and what `call` passed through."""
+
+    def of(inputs: list[Leaf]) -> tuple[Leaf, tuple[list[Leaf], _Passed]]:
+        value, aux, passed = call(_with(leaves, wanted, inputs))
+        return value, (aux, _Passed(passed))
+
+    _check(leaves, wanted)
+    differentiated = jax.value_and_grad(of, has_aux=True)
+    (value, (aux, passed)), grads = differentiated([leaves[place] for place in wanted])
+    return (value, _conjugates(grads), aux), passed.inside
+
+
+def vjp(call: Call, leaves: list[Leaf], wanted: Sequence[int]) -> tuple[list[Leaf], Any, Pull]:
+    """The arrays f returned, what `call` passed through, and the way back."""
+    outputs, passed, pull_back = _vjp(lambda leaves: call(leaves)[1:], leaves, wanted)
+    return outputs, passed, _among(outputs, pull_back)
+
+
+def vjp_runner(
+    compiled: Callable[[Run], Run], apply: Run, wanted: Sequence[int]
+) -> Callable[[list[Leaf]], tuple[list[Leaf], Any, Pull]]:
+    """`vjp` of one function again and again: both ways are compiled, once a shape.
+
+    JAX's own pullback is a tree of the arrays it needs, so compiled code can return it.
+    """
+
+    def there(leaves: list[Leaf]) -> tuple[Any, Any]:  # Any: lists of arrays; passed through
+        outputs, passed, pull_back = _vjp(apply, leaves, wanted)
+        needed, tree = jax.tree_util.tree_flatten(pull_back)
+        back = jax.jit(lambda needed, cotangents: jax.tree_util.tree_unflatten(tree, needed)(cotangents))
+        return (outputs, needed), (passed, back)
+
+    run = compiled(there)
+
+    def prepared(leaves: list[Leaf]) -> tuple[list[Leaf], Any, Pull]:
+        (outputs, needed), (passed, back) = run(leaves)
+        return outputs, passed, _among(outputs, functools.partial(back, needed))
+
+    return prepared
+
+
+def _vjp(apply: Run, leaves: list[Leaf], wanted: Sequence[int]) -> tuple[list[Leaf], Any, Callable[..., Any]]:
+    """All arrays f returned, what passed through, and JAX's way back from those that have gradients."""
+
+    def of(inputs: list[Leaf]) -> tuple[list[Leaf], tuple[list[Leaf], _Passed]]:
+        outputs, passed = apply(_with(leaves, wanted, inputs))
+        smooth = [y for y in outputs if is_differentiable(y)]
+        return smooth, ([None if is_differentiable(y) else y for y in outputs], _Passed(passed))
+
+    _check(leaves, wanted)
+    smooth, pull_back, (others, passed) = jax.vjp(of, [leaves[place] for place in wanted], has_aux=True)
+    each = iter(smooth)
+    return [next(each) if y is None else y for y in others], passed.inside, pull_back
+
+
+def _among(outputs: list[Leaf], pull_back: Callable[..., Any]) -> Pull:
+    """The way back from cotangents of all outputs. Keeps no output alive that it does not need."""
+    zeros = [(y.shape, y.dtype) if is_differentiable(y) else None for y in outputs]
+
+    def pull(cotangents: list[Leaf | None]) -> list[Leaf]:
+        whole = [
+            jnp.zeros(*like) if ct is None else ct
+            for ct, like in zip(cotangents, zeros, strict=True)
+            if like is not None
+        ]
+        return _conjugates(pull_back(_conjugates(whole))[0])
+
+    return pull
+
+
+def _conjugates(arrays: Sequence[Leaf]) -> list[Leaf]:
+    """Real arrays as they are: most are, and a call of JAX costs microseconds."""
+    return [jnp.conj(x) if x.dtype.kind == "c" else x for x in arrays]
+
+
+def _check(leaves: list[Leaf], wanted: Sequence[int]) -> None:
+    if not all(is_differentiable(leaves[place]) for place in wanted):
+        raise NoGradient
+
+
+def _with(leaves: list[Leaf], wanted: Sequence[int], inputs: Sequence[Leaf]) -> list[Leaf]:
+    changed = list(leaves)
+    for place, x in zip(wanted, inputs, strict=True):
+        changed[place] = x
+    return changed
+
+
+def is_traced(x: Leaf) -> bool:
+    """Whether compiled code takes x as an argument. Python's floats are: a learning rate may change each step."""
+    return isinstance(x, (jax.Array, float, complex))
+
+
+def compiled(run: Run) -> Run:
+    """`run` by jax.jit."""
+
+    def traced(arrays: list[Leaf]) -> tuple[Any, _Passed | None]:  # Any: nested tuples and lists of arrays
+        result, passed = run(arrays)
+        return result, None if passed is None else _Passed(passed)
+
+    fast = jax.jit(traced)
+
+    def call(arrays: list[Leaf]) -> tuple[Any, Any]:  # Any: as above; passed through
+        result, passed = fast(arrays)
+        return result, None if passed is None else passed.inside
+
+    return call
+
+
+def is_not_concrete(error: Exception) -> bool:
+    """Whether Python needed the value of an array while JAX traced."""
+    return isinstance(error, _NOT_CONCRETE)
+
+
+def words_of_key(key: Key) -> Leaf:
+    """A key as compiled code takes it."""
+    return words_array(key, "jax")

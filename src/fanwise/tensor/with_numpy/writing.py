@@ -1,0 +1,55 @@
+"""Writing into arrays of numpy, which has all of it: `ufunc.at` where an index may name a place twice."""
+
+from typing import Any
+
+import numpy as np
+
+from ..adapters import How
+from ..indexing.host import Index, is_basic
+
+_Array = np.ndarray[Any, Any]  # Any: shape and element type are known only when it runs
+_UFUNCS: dict[str, np.ufunc] = {
+    "add": np.add,
+    "subtract": np.subtract,
+    "multiply": np.multiply,
+    "divide": np.divide,
+    "min": np.minimum,
+    "max": np.maximum,
+}
+
+
+def changed(x: _Array, index: Index, value: Any, how: How) -> _Array:  # Any, here and below: a number or an array
+    y = x.copy()
+    write(y, index, value, how)
+    return y
+
+
+def write(x: _Array, index: Index, value: Any, how: How) -> None:
+    if how == "set":
+        x[index] = value
+        return
+    value = np.asarray(value, dtype=x.dtype)
+    if is_basic(index):
+        x[index] = _UFUNCS[how](x[index], value)
+    else:
+        _UFUNCS[how].at(x, index, value)
+
+
+def read(x: _Array, index: Index) -> Any:
+    return x[index]
+
+
+def new_variable(x: _Array, copy: bool) -> _Array:
+    return np.array(x) if copy else np.asarray(x)
+
+
+def value_of(variable: _Array) -> _Array:
+    return variable
+
+
+def assign(variable: _Array, index: Index, value: Any, how: How) -> _Array:
+    if index is ... and how != "set":
+        _UFUNCS[how](variable, np.asarray(value, dtype=variable.dtype), out=variable)
+    else:
+        write(variable, index, value, how)
+    return variable

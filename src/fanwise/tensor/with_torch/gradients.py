@@ -1,0 +1,270 @@
+"""Gradients by torch, without a trace in the caller's tensors.
+
+    x --detach, requires_grad--> input --f--> value --autograd.grad--> gradients
+
+A tensor that requires gradients and is a leaf (a Parameter) is its own input: its hooks run, once, and what f uses
+of it by another way (a module's own attribute) counts. `autograd.grad` returns gradients and leaves `.grad` alone.
+Whether one differentiation runs inside another is kept per thread: inside, inputs stay connected to the outer one
+and gradients get a history; outside they have none. Inside a transform of torch.func, which forbids all that,
+`torch.func.vjp` does the work.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ...base.errors import NotInstalled
+from .. import random
+from ..adapters import Call, NoGradient, Pull, Run
+from ..random.keys import Key
+from ..trees import Leaf
+
+_Tensor = torch.Tensor
+
+
+class _Nesting(threading.local):
+    depth = 0
+
+
+_nesting = _Nesting()
+
+
+def is_differentiable(x: _Tensor) -> bool:
+    """Whether there is a gradient by x."""
+    return x.is_floating_point() or x.is_complex()
+
+
+def is_complex(x: _Tensor) -> bool:
+    """Whether x has complex elements."""
+    return x.is_complex()
+
+
+def is_scalar(x: _Tensor) -> bool:
+    """Whether x has no axes."""
+    return x.ndim == 0
+
+
+def is_real_scalar(x: _Tensor) -> bool:
+    """Whether there is a gradient of x."""
+    return x.ndim == 0 and x.is_floating_point()
+
+
+def filled_like(x: _Tensor, number: complex) -> _Tensor:
+    """An array like x, of one number."""
+    return torch.full_like(x, number, requires_grad=False)
+
+
+def stop_gradient(x: _Tensor) -> _Tensor:
+    """x, as a constant."""
+    return x.detach()
+
+
+def value_and_grad(
+    call: Call, wanted: Sequence[int], leaves: list[Leaf], connected: bool | None = None
+) -> tuple[Any, Any]:
+    """(value, gradients, arrays beside the value), and what `call` passed through. Takes `leaves` over.
+
+    connected: to an outer differentiation; None: found out here.
+    """
+    depth = _nesting.depth
+    if connected is None:
+        if not torch.is_grad_enabled():
+            with torch.inference_mode(False), torch.enable_grad():
+                return value_and_grad(call, wanted, leaves, connected=False)
+        connected = depth > 0
+    inputs = _inputs(leaves, wanted, connected)
+    if inputs is None:
+        return _value_and_grad_in_func(call, wanted, leaves)
+    _nesting.depth = depth + 1  # as in `_nested`, without a call of it
+    try:
+        value, aux, passed = call(leaves)
+    finally:
+        _nesting.depth = depth
+    grads: Sequence[Leaf | None] = (None,) * len(inputs)
+    if value.requires_grad:
+        # Not materialize_grads: it costs 3 us, used or not.
+        grads = torch.autograd.grad(value, inputs, create_graph=connected, allow_unused=True)
+    for grad in grads:
+        if grad is None:
+            grads = [torch.zeros_like(x) if grad is None else grad for x, grad in zip(inputs, grads, strict=True)]
+            break
+    if connected:
+        return (value, grads, aux), passed
+    return (value.detach(), grads, [x.detach() for x in aux] if aux else aux), passed
+
+
+def vjp(call: Call, leaves: list[Leaf], wanted: Sequence[int]) -> tuple[list[Leaf], Any, Pull]:
+    """The arrays f returned, what `call` passed through, and the way back. The graph lives as long as that."""
+    if torch.is_grad_enabled():
+        return _vjp(call, leaves, wanted, _nesting.depth > 0)
+    with torch.inference_mode(False), torch.enable_grad():
+        return _vjp(call, leaves, wanted, False)
+
+
+def _vjp(call: Call, leaves: list[Leaf], wanted: Sequence[int], connected: bool) -> tuple[list[Leaf], Any, Pull]:
+    inputs = _inputs(leaves, wanted, connected)
+    if inputs is None:
+        return _vjp_in_func(call, leaves, wanted)
+    _, outputs, passed = _nested(call, leaves)
+
+    def pull(cotangents: list[Leaf | None]) -> list[Leaf]:
+        pairs = [(y, ct) for y, ct in zip(outputs, cotangents, strict=True) if ct is not None and y.requires_grad]
+        if not pairs:
+            return [torch.zeros_like(x) for x in inputs]
+        inside = _nesting.depth > 0 and torch.is_grad_enabled()
+        ys, cts = zip(*pairs, strict=True)
+        return list(
+            torch.autograd.grad(ys, inputs, cts, retain_graph=True, create_graph=inside, materialize_grads=True)
+        )
+
+    return (outputs if connected else [y.detach() for y in outputs]), passed, pull
+
+
+def _inputs(leaves: list[Leaf], wanted: Sequence[int], connected: bool) -> list[_Tensor] | None:
+    """What f gets in place of the wanted leaves, put there too. None inside a transform of torch.func."""
+    inputs: list[_Tensor] = []
+    num_own = 0
+    for place in wanted:
+        x: _Tensor = leaves[place]
+        try:
+            if not x.requires_grad:
+                x = x.detach().requires_grad_()
+            elif connected:
+                x = x.view_as(x)
+            elif x.is_leaf:
+                x.requires_grad_()  # it does; torch.func would refuse
+                num_own += 1
+            else:
+                x = x.detach().requires_grad_()
+        except RuntimeError:
+            if not is_differentiable(x):
+                raise NoGradient from None
+            if not x.is_inference():
+                return None
+            x = x.clone().requires_grad_()
+        leaves[place] = x
+        inputs.append(x)
+    if num_own > 1 and len(set(map(id, inputs))) < len(inputs):  # the same Parameter twice is two arguments
+        inputs = [x.detach().requires_grad_() for x in inputs]
+        for place, x in zip(wanted, inputs, strict=True):
+            leaves[place] = x
+    return inputs
+
+
+def _nested(call: Call, leaves: list[Leaf]) -> tuple[Leaf, list[Leaf], Any]:  # Any: passed through
+    depth = _nesting.depth
+    _nesting.depth = depth + 1
+    try:
+        return call(leaves)
+    finally:
+        _nesting.depth = depth
+
+
+# -- inside a transform of torch.func ----------------------------------------------------------------------------------
+
+
+def _value_and_grad_in_func(call: Call, wanted: Sequence[int], leaves: list[Leaf]) -> tuple[Any, Any]:
+    def of(*inputs: _Tensor) -> tuple[_Tensor, list[_Tensor]]:
+        value, aux, passed = call(_with(leaves, wanted, inputs))
+        kept.append(passed)
+        return value, aux
+
+    kept: list[Any] = []  # Any: passed through
+    value, pull, *aux = torch.func.vjp(of, *[leaves[place] for place in wanted], has_aux=True)
+    return (value, list(pull(torch.ones_like(value))), aux[0]), kept[-1]
+
+
+def _vjp_in_func(call: Call, leaves: list[Leaf], wanted: Sequence[int]) -> tuple[list[Leaf], Any, Pull]:
+    def of(*inputs: _Tensor) -> tuple[tuple[_Tensor, ...], list[_Tensor]]:
+        _, outputs, passed = call(_with(leaves, wanted, inputs))
+        kept.append(passed)
+        smooth.extend(is_differentiable(y) for y in outputs)
+        others = [y for y in outputs if not is_differentiable(y)]
+        return tuple(y for y in outputs if is_differentiable(y)), others
+
+    kept: list[Any] = []  # Any: passed through
+    smooth: list[bool] = []
+    values, pull_back, *others = torch.func.vjp(of, *[leaves[place] for place in wanted], has_aux=True)
+
+    def pull(cotangents: list[Leaf | None]) -> list[Leaf]:
+        cts = [ct for ct, is_smooth in zip(cotangents, smooth, strict=True) if is_smooth]
+        whole = tuple(torch.zeros_like(y) if ct is None else ct for y, ct in zip(values, cts, strict=True))
+        return list(pull_back(whole))
+
+    each, rest = iter(values), iter(others[0])
+    return [next(each) if is_smooth else next(rest) for is_smooth in smooth], kept[-1], pull
+
+
+def _with(leaves: list[Leaf], wanted: Sequence[int], inputs: Sequence[_Tensor]) -> list[Leaf]:
+    changed = list(leaves)
+    for place, x in zip(wanted, inputs, strict=True):
+        changed[place] = x
+    return changed
+
+
+def vjp_runner(
+    compiled: Callable[[Run], Run], apply: Run, wanted: Sequence[int]
+) -> Callable[[list[Leaf]], tuple[list[Leaf], Any, Pull]]:
+    """`vjp` of one function again and again: for torch nothing is prepared."""
+    return lambda leaves: vjp(lambda leaves: (None, *apply(leaves)), leaves, wanted)
+
+
+# -- compiling ---------------------------------------------------------------------------------------------------------
+
+
+def is_traced(x: Leaf) -> bool:
+    """Whether compiled code takes x as an argument, and does not have it built in."""
+    return isinstance(x, _Tensor)
+
+
+def compiled(run: Run) -> Run:
+    """torch traces Python itself, so it is f that is compiled: see `compiled_function`."""
+    return run
+
+
+def is_not_concrete(error: Exception) -> bool:
+    """torch.compile goes on without compiling by itself."""
+    return False
+
+
+def words_of_key(key: Key) -> Leaf:
+    """torch.compile takes keys as they are."""
+    raise AssertionError("torch compiles functions, and no flat lists of arrays")
+
+
+def compiled_function(f: Callable[..., Any]) -> Callable[..., Any]:  # Any: the user's
+    """f by torch.compile; as it is inside another differentiation, for compiled code has no second derivative.
+
+    Raises, when called:
+        NotInstalled: there is no C++ compiler.
+    """
+    # torch.compile follows Python, so it would go from a key into hashes and compile for every key. This has it call
+    # the functions that draw, between two pieces of compiled code. Without it the numbers are the same, and slow.
+    torch._dynamo.trace_rules.add(random.__name__)
+    fast = torch.compile(f)
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        if _nesting.depth > 1:
+            return f(*args, **kwargs)
+        try:
+            return fast(*args, **kwargs)
+        except Exception as error:
+            if not _lacks_compiler(error):
+                raise
+            raise NotInstalled(
+                "jit=True uses torch.compile, and torch.compile found no C++ compiler on this machine. "
+                "Install one (g++ or clang), or leave jit out: on torch f then runs as it is."
+            ) from error
+
+    return function
+
+
+def _lacks_compiler(error: BaseException | None) -> bool:
+    """By the name of torch's own error, which is private; it may be wrapped in others."""
+    while error is not None:
+        if type(error).__name__ == "InvalidCxxCompiler" or "InvalidCxxCompiler" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

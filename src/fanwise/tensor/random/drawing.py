@@ -1,14 +1,14 @@
 """Drawing numbers from a key: what is checked, and who makes them.
 
     uniform, normal, integers, bernoulli, permutation
-        exact  (default)  exact.py makes a numpy array, with_<engine>.adopt hands it to the engine
-        native=True       with_<engine>.native_... , the engine's own generator, seeded from the key
+        exact  (default)  exact.py makes a numpy array, `adopt` of with_<engine>/random.py hands it to the engine
+        native=True       its `native_...`, the engine's own generator, seeded from the key
 
 Exact numbers have the same bits on every engine, device and machine. Native ones come faster where the engine
 makes them on an accelerator; their bits depend on engine, device and version.
 
 Compiled code draws anew each time it runs, from a key that is an argument or has a traced step folded in: it calls
-back to exact.py on the host, with the numbers that the key depends on, so the bits are the same (with_<engine>.called).
+back to exact.py on the host, with the numbers that the key depends on, so the bits are the same (`called`).
 From a key that the function closes over, numbers are drawn when it is traced, and are constants of what was compiled.
 Nothing here can be differentiated with respect to low, mean and so on.
 """

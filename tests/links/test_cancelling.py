@@ -3,6 +3,8 @@
 Both ends are in this thread and turn when the test says so; nothing is left to the scheduler.
 """
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -88,6 +90,27 @@ def test_a_cancelled_call_fails_at_once_and_is_heard_of_once(two: Two) -> None:
     two.requests[0].answer("nobody hears this")
     two.turn()
     assert is_clean(two) and two.late == []
+
+
+@pytest.mark.parametrize("end", [Request.answer, Request.unanswered, lambda request: request.fail(ValueError("no"))])
+def test_who_listens_to_a_call_and_what_came_with_it_end_with_the_answer(
+    two: Two, end: Callable[[Request], None]
+) -> None:
+    def asked(request: Request) -> None:
+        request.listener = heard = Heard()
+        heard.said.append(request)
+        listening.append(weakref.ref(heard))
+        end(request)
+
+    listening: list[weakref.ref[Heard]] = []
+    two.far.handler = asked
+    gc.disable()
+    try:
+        two.call()
+        two.turn(1)
+        assert len(listening) == 1 and listening[0]() is None
+    finally:
+        gc.enable()
 
 
 def test_what_was_answered_cannot_be_cancelled(two: Two) -> None:

@@ -163,17 +163,11 @@ class Request:
 
     def unanswered(self) -> None:
         """Nobody waits for its answer any more: there will be none."""
-        if self._cost:
-            self.taken_up()
-        call_id, self._call_id = self._call_id, 0
-        self.link.asked.pop(call_id, None)
+        self._is_over()
 
     def answer(self, value: object = None) -> None:
         """The call returns `value`."""
-        if self._cost:
-            self.taken_up()
-        call_id, self._call_id = self._call_id, 0
-        self.link.asked.pop(call_id, None)
+        call_id = self._is_over()
         if call_id:
             self.link._answer(call_id, value)
 
@@ -181,12 +175,20 @@ class Request:
         """The call raises `error`."""
         packed = pack_error(error)  # first: when that raises, another error can still be sent
         self.link._count_failed(is_refused=isinstance(error, WireError) and not hasattr(error, "__notes__"))
+        call_id = self._is_over()
+        if call_id:
+            self.link._send(frames.encode(frames.ERROR, call_id, packed))
+
+    def _is_over(self) -> int:
+        """It is about to be answered; its id, 0 when it was before."""
         if self._cost:
             self.taken_up()
         call_id, self._call_id = self._call_id, 0
+        # Who listens has this request too: in a ring of the two, what came with a call, as a big tensor in shared
+        # memory, would be in use until the garbage collector comes.
+        self.listener = None
         self.link.asked.pop(call_id, None)
-        if call_id:
-            self.link._send(frames.encode(frames.ERROR, call_id, packed))
+        return call_id
 
 
 Handler = Callable[[Request], None]

@@ -205,7 +205,7 @@ def test_nothing_is_missing_while_torch_is_being_imported(monkeypatch: pytest.Mo
     if has_tensor:
         half.Tensor = torch.Tensor  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch", half)
-    codec._table_made_of = -1  # as before the first tensor
+    codec._pickler.forget()  # as before the first tensor
     assert sent({"loss": 0.5}) == {"loss": 0.5}
     monkeypatch.undo()
     assert len(dumps(torch.ones(10_000))[1]) == 1

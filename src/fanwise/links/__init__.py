@@ -3,6 +3,7 @@
     frames (quiet)     messages cut out of bytes, lengths checked before memory is asked for
     calls (quiet)      which calls are open
     codec, plain       objects to bytes and back: as pickles, and values of a fixed list
+    pickler            one way to pickle, for links and for the calls of rpc
     hub                the loop of a process
     runner_threads     threads that take turns at driving a hub, and run the user's code that comes in
     counts (quiet)     what a link has carried, as numbers

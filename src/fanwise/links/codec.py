@@ -8,23 +8,19 @@ receiver gets the original type with the remote traceback as a note, or a `Remot
 cannot be rebuilt. Who reads the text alone unpickles nothing.
 """
 
-import copyreg
-import io
 import os
 import pickle
 import sys
 import traceback
-from collections import ChainMap
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
 from ..base.errors import RemoteError, WireError
 from ..tensor import from_wire, to_wire
-from ..tensor.wire import array_reducers, kept_view
+from ..tensor.wire import array_reducers
+from .pickler import Pickler, Reducer
 from .plain import Plain
 
-# A buffer smaller than this costs less inside the pickle than as a part of its own.
-_OUT_OF_BAND_BYTES = 4096
 # Well below what a peer takes; the rest goes inside the pickle.
 _OUT_OF_BAND_COUNT = 1024
 
@@ -32,65 +28,22 @@ _OUT_OF_BAND_COUNT = 1024
 _TRACE_CHARS = 100_000
 
 Buffer = bytes | bytearray | memoryview
-_Table = dict[type, Callable[[Any], Any]]  # Any: reducers of any type, as copyreg has them
-
 _PLAIN = frozenset((str, int, float, bool, type(None)))  # most answers
 
 _plain = Plain()
 _PARTS_OF_ERROR = [str, str, str, str, int, bytes]
-
-_table: _Table = {}
-_table_made_of = -1  # how many reducers others had registered
-_modules_seen = -1  # how many modules were loaded when engines were looked for; cheaper than to ask for each engine
-_has_engines = False
 
 
 def dumps(value: object) -> tuple[bytes, list[memoryview]]:
     """The pickle of `value` and its out-of-band buffers, which share the value's memory: send before changing it."""
     if type(value) in _PLAIN:
         return pickle.dumps(value, protocol=5), []
-    buffers: list[memoryview] = []
-
-    def keep_in_band(buffer: pickle.PickleBuffer) -> bool:
-        view = kept_view(buffer)
-        if view.nbytes < _OUT_OF_BAND_BYTES or len(buffers) == _OUT_OF_BAND_COUNT:
-            return True
-        buffers.append(view)
-        return False
-
-    if _modules_seen != len(sys.modules):
-        _look_for_engines()
-    if not _has_engines:
-        return pickle.dumps(value, protocol=5, buffer_callback=keep_in_band), buffers
-    stream = io.BytesIO()
-    pickler = pickle.Pickler(stream, protocol=5, buffer_callback=keep_in_band)
-    pickler.dispatch_table = _dispatch_table()
-    pickler.dump(value)
-    return stream.getvalue(), buffers
+    return _pickler.dumps(value)
 
 
 def dumps_by_value(value: object) -> tuple[bytes, list[memoryview]]:
     """As `dumps`, and classes and functions that the receiver cannot import travel with the value (cloudpickle)."""
-    import cloudpickle
-
-    buffers: list[memoryview] = []
-
-    def keep_in_band(buffer: pickle.PickleBuffer) -> bool:
-        view = kept_view(buffer)
-        if view.nbytes < _OUT_OF_BAND_BYTES or len(buffers) == _OUT_OF_BAND_COUNT:
-            return True
-        buffers.append(view)
-        return False
-
-    kind = cloudpickle.Pickler
-    if _modules_seen != len(sys.modules):
-        _look_for_engines()
-    if _has_engines:
-        # A class of its own: the pickler reads its table when it is made, and an attribute set later changes nothing.
-        kind = type("Pickler", (kind,), {"dispatch_table": ChainMap(_dispatch_table(), kind.dispatch_table)})
-    stream = io.BytesIO()
-    kind(stream, protocol=5, buffer_callback=keep_in_band).dump(value)
-    return stream.getvalue(), buffers
+    return _pickler.dumps_by_value(value)
 
 
 class Beside:
@@ -117,29 +70,19 @@ def loads(head: Buffer, buffers: Sequence[memoryview] = ()) -> Any:  # Any: what
         raise WireError(f"a message of {len(head)} bytes cannot be read: {error}.") from error
 
 
-def _look_for_engines() -> None:
-    global _table_made_of, _modules_seen, _has_engines
-    seen = len(sys.modules)
-    _has_engines = "torch" in sys.modules or bool(array_reducers())
-    _table_made_of = -1
-    _modules_seen = seen
+def _reducers() -> tuple[dict[type, Reducer], bool]:
+    reducers: dict[type, Reducer] = {**array_reducers()}
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return reducers, True
+    # Not so while another thread imports torch: at first nothing is there, then Tensor, Parameter after it.
+    if not hasattr(getattr(torch, "nn", None), "Parameter"):
+        return reducers, False
+    reducers[torch.Tensor] = reducers[torch.nn.Parameter] = _reduce_tensor
+    return reducers, True
 
 
-def _dispatch_table() -> _Table:
-    global _table, _table_made_of
-    if _table_made_of != len(copyreg.dispatch_table):
-        made_of = len(copyreg.dispatch_table)
-        table = dict(cast(_Table, copyreg.dispatch_table)) | array_reducers()
-        torch = sys.modules.get("torch")
-        # Not so while another thread imports torch: at first nothing is there, then Tensor, Parameter after it.
-        if hasattr(getattr(torch, "nn", None), "Parameter"):
-            assert torch is not None
-            table[torch.Tensor] = _reduce_tensor
-            table[torch.nn.Parameter] = _reduce_tensor
-        _table = table
-        if torch is None or getattr(torch, "Tensor", None) in table:
-            _table_made_of = made_of
-    return _table
+_pickler = Pickler(_reducers, max_buffers=_OUT_OF_BAND_COUNT)
 
 
 def _reduce_tensor(tensor: object) -> tuple[Callable[..., object], tuple[object, ...]]:

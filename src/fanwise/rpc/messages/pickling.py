@@ -13,7 +13,6 @@ Knows no link and no agent.
 """
 
 import contextlib
-import copyreg
 import io
 import pickle
 import struct
@@ -21,22 +20,19 @@ import sys
 import threading
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import BuiltinFunctionType, FunctionType, SimpleNamespace
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
 
 from ...base.errors import NotSendableError
-from ...tensor.wire import array_reducers, kept_view, numpy_reducers
+from ...links.pickler import Pickler, Reducer
+from ...tensor.wire import array_reducers, numpy_reducers
 from ..allow_list.allowing import Allowed
 from ..references.orders import Fork
 from ..worker_info import WorkerInfo
 
 Buffer = bytes | bytearray | memoryview
-Reducer = Callable[[Any], Any]  # Any: reducers of any type, as copyreg has them
-
-# A buffer smaller than this costs less inside the pickle than beside it.
-_OUT_OF_BAND_BYTES = 4096
 
 
 class Sending:
@@ -50,51 +46,23 @@ class Sending:
         self.tensors: list[torch.Tensor] = []
 
 
-class _Encoder:
-    """A pickler and what it fills, kept by a thread: to make one costs as much as most calls need to be pickled."""
-
-    __slots__ = ("buffers", "is_busy", "pickler", "table", "written")
-
-    def __init__(self) -> None:
-        self.buffers: list[memoryview] = []
-        self.is_busy = False
-        self.table = _dispatch_table()
-        # A list is quicker than a file: most values are one piece of bytes, which is not copied again.
-        self.written: list[Buffer] = []
-        file = SimpleNamespace(write=self.written.append)
-        self.pickler = pickle.Pickler(file, protocol=5, buffer_callback=self._keep_in_band)
-        self.pickler.dispatch_table = self.table
-
-    def _keep_in_band(self, buffer: pickle.PickleBuffer) -> bool:
-        view = kept_view(buffer)
-        if view.nbytes < _OUT_OF_BAND_BYTES:
-            return True
-        self.buffers.append(view)
-        return False
-
-
 class _Now(threading.local):
-    """What this thread is encoding or decoding, and the encoder that it keeps."""
+    """What this thread is encoding or decoding."""
 
     sending: Sending | None = None
     received: "Sequence[torch.Tensor] | None" = None
-    encoder: _Encoder | None = None
 
 
 _now = _Now()
 # A pickler of the user's own, for calls made by this process; torch's programs set it.
 instead: Any = None  # Any: has serialize(object) -> (bytes, tensors)
 _reducers: dict[type, Reducer] = {}
-_table: dict[type, Reducer] = {}
-_table_made_of = -1
-_modules_seen = -1  # as many modules were loaded when it was made; a new one may be that of an engine
 
 
 def register(kind: type, reducer: Reducer) -> None:
     """Pickle objects of exactly this type by `reducer(object)`, in calls only. The first registration stays."""
-    global _table_made_of
     _reducers.setdefault(kind, reducer)
-    _table_made_of = -1
+    _pickler.forget()
 
 
 def sending() -> Sending | None:
@@ -110,26 +78,13 @@ def encode(
     `forks`: those of references in `value` are added to it; None: it is only tried whether this can be pickled. Raises
     what pickling raises; then what was added has to be taken back.
     """
-    encoder = _now.encoder
-    if _table_made_of != len(copyreg.dispatch_table) or _modules_seen != len(sys.modules):
-        _dispatch_table()
-    if encoder is None or encoder.is_busy or encoder.table is not _table:
-        encoder = _Encoder()
-        if _now.encoder is None or not _now.encoder.is_busy:
-            _now.encoder = encoder
-    written, buffers, mine = encoder.written, encoder.buffers, Sending(to, forks)
+    mine = Sending(to, forks)
     outer, _now.sending = _now.sending, mine
-    encoder.is_busy = True
     try:
-        encoder.pickler.dump(value)
-        data = bytes(written[0]) if len(written) == 1 else b"".join(written)
-        return data, mine.tensors, buffers.copy() if buffers else []
+        data, buffers = _pickler.dumps(value)
+        return data, mine.tensors, buffers
     finally:
         _now.sending = outer
-        encoder.pickler.clear_memo()
-        written.clear()
-        buffers.clear()
-        encoder.is_busy = False
 
 
 def encode_call(
@@ -168,7 +123,7 @@ def encode_alone(value: object, reducers: Mapping[type, Reducer]) -> tuple[bytes
     with _sending(*((-1, None) if outer is None else (outer.to, outer.forks))) as tensors:
         stream = io.BytesIO()
         pickler = pickle.Pickler(stream, protocol=5)
-        pickler.dispatch_table = ChainMap({**reducers}, _dispatch_table())
+        pickler.dispatch_table = ChainMap({**reducers}, _pickler.table)
         pickler.dump(value)
     return stream.getvalue(), tensors
 
@@ -256,13 +211,8 @@ class ByValue:
         self._function = function
 
     def __reduce__(self) -> tuple[Callable[[bytes], object], tuple[bytes]]:
-        import cloudpickle
-
-        # A class of its own: the pickler reads its table when it is made, and an attribute set later changes nothing.
-        table = ChainMap(_dispatch_table(), cloudpickle.Pickler.dispatch_table)
-        kind = type("Pickler", (cloudpickle.Pickler,), {"dispatch_table": table})
         stream = io.BytesIO()
-        kind(stream, protocol=5).dump(self._function)  # its tensors go to the table of the message
+        _pickler.by_value(stream, protocol=5).dump(self._function)  # its tensors go to the table of the message
         return pickle.loads, (stream.getvalue(),)
 
 
@@ -322,17 +272,6 @@ def is_of_future(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and str(error) == "Can not pickle torch.futures.Future"
 
 
-def _dispatch_table() -> dict[type, Reducer]:
-    global _table, _table_made_of, _modules_seen
-    if _table_made_of != len(copyreg.dispatch_table) or _modules_seen != len(sys.modules):
-        made_of, seen = len(copyreg.dispatch_table), len(sys.modules)
-        arrays = {torch.Tensor: _reduce_tensor, **numpy_reducers(), **array_reducers()}
-        table = {**copyreg.dispatch_table, **arrays, **_SCRIPTED, **_reducers}
-        _table = _table if table == _table else table
-        _table_made_of, _modules_seen = made_of, seen
-    return _table
-
-
 def _reduce_tensor(tensor: torch.Tensor) -> tuple[Callable[[int], torch.Tensor], tuple[int]]:
     assert _now.sending is not None, "only encode uses this table"
     tensors = _now.sending.tensors
@@ -358,3 +297,11 @@ def _script_function(name: str) -> Any:  # Any: a function in TorchScript
 
 
 _SCRIPTED: dict[type, Reducer] = {torch.jit.ScriptFunction: _reduce_script_function}
+
+
+def _all_reducers() -> tuple[dict[type, Reducer], bool]:
+    arrays = {torch.Tensor: _reduce_tensor, **numpy_reducers(), **array_reducers()}
+    return {**arrays, **_SCRIPTED, **_reducers}, True
+
+
+_pickler = Pickler(_all_reducers)

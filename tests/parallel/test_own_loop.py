@@ -239,3 +239,15 @@ def test_the_norm_that_a_step_tells_is_that_of_the_gradients_before_they_are_cli
     assert torch.equal(step.grad_norm, expected)
     moved = torch.cat([(model.weight - weight).flatten(), model.bias - bias]).norm()
     assert torch.allclose(moved, min(expected, torch.tensor(clip_norm)), rtol=1e-4)
+
+
+def test_a_step_that_is_used_as_the_other_kind_says_how_each_is_made() -> None:
+    model = nn.Linear(4, 3)
+    optimizer, run = torch.optim.SGD(model.parameters(), 0.1), fanwise.here()
+    own, step = run.step(model, optimizer), run.step(model, optimizer, lambda m, x: m(x).mean(1))
+    with pytest.raises(TypeError, match=r"right:  step = run.step\(model, optimizer, loss_fn\); step\(batch\)"):
+        own((X, Y))
+    with pytest.raises(TypeError, match=r"right:  step = run.step\(model, optimizer\); for x, y in step.shards"):
+        step.shards((X, Y))
+    with pytest.raises(TypeError, match="run.step got several models and a loss function"):
+        run.step([model, nn.Linear(3, 3)], optimizer, lambda m, x: x)

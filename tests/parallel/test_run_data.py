@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 import fanwise
-from fanwise.parallel import Batch
+from fanwise.parallel import Batch, Run
 
 NUMBERS = torch.arange(11)
 
@@ -109,7 +109,7 @@ def test_each_shard_is_collated_by_itself() -> None:
         return torch.tensor([first for first, _ in samples])
 
     assert sorted(order(fanwise.here(shards=3).batches(Squares(), 7, collate_fn=collate))) != []
-    assert seen == [3, 2, 2, 2, 1, 1]
+    assert seen == [3, 3, 2, 2, 2, 1, 1], "the first one is read twice"
 
 
 def test_augmentation_depends_on_epoch_and_index_and_not_on_shards_or_batches() -> None:
@@ -204,3 +204,58 @@ def test_a_batch_that_cannot_be_cut_is_refused(batch: Any, error: type[Exception
     step = fanwise.here(shards=2).step(model, torch.optim.SGD(model.parameters(), 0.1), lambda m, *parts: m.weight)
     with pytest.raises(error, match=said):
         step(batch)
+
+
+class Counting(Squares):
+    """Sample i also depends on how many were read before it."""
+
+    count = 0
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        self.count += 1
+        return index, self.count
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("devices", [1, 2])
+def test_samples_that_depend_on_who_reads_them_are_refused(workers: int, devices: int) -> None:
+    def train(run: Run) -> None:
+        next(run.batches(Counting(), 8, num_workers=workers)).shard(run.rank)
+
+    said = "samples of the data set were read twice, and are not the same: they depend on something besides their index"
+    with pytest.raises(ValueError, match=said) as caught:
+        fanwise.run(train, devices=["cpu"] * devices, processes=1)
+    assert any(note.startswith("the shard[1] was int64 (2,) with checksum") for note in caught.value.__notes__)
+
+
+def test_only_the_first_shard_of_a_data_set_is_read_twice() -> None:
+    data = Reads()
+    run = fanwise.here()
+    for _ in range(2):
+        for batch in run.batches(data, 4, shuffle=False):
+            batch.whole()
+    assert data.read == [0, *range(11), *range(11)]
+
+
+class Reads(Squares):
+    """Notes which samples were read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: list[int] = []
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        self.read.append(index)
+        return super().__getitem__(index)
+
+
+def test_tensors_by_name_are_no_data_set() -> None:
+    said = r"got a dict, which is indexed by its names.\n  wrong: .*\n  right:  run.batches\(\(images, labels\), 32\)"
+    with pytest.raises(TypeError, match=said):
+        fanwise.here().batches({"image": NUMBERS}, 4)  # type: ignore[arg-type]  # wrong
+
+
+@pytest.mark.parametrize("data", [Squares(), Stream()], ids=["indexed", "stream"])
+def test_a_collate_fn_that_returns_nothing_is_named(data: Any) -> None:
+    with pytest.raises(TypeError, match="collate_fn returned None for 1 samples"):
+        next(fanwise.here().batches(data, 4, collate_fn=lambda samples: None)).whole()

@@ -7,12 +7,14 @@ When a process is lost meanwhile, all give what they have once more, without it;
 that, so it can divide the work among those that are left, as `run.mean` does.
 """
 
+import pickle
 from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from ..base.errors import NotSendableError
 from .checks.checking import check_name
 from .shards import Node, total
 from .teams.team import Team
@@ -27,8 +29,21 @@ _OPERATORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def gather(team: Team, what: str, value: Any) -> list[Any]:  # Any: what can be pickled, or a function that returns it
-    """What all have given, by rank. `what`: this process does."""
-    return team.together(lambda: team.gather(what, value() if callable(value) else value))
+    """What all have given, by rank, also to itself, as copies. `what`: this process does."""
+    # A model, and a class, can be called as well, and mean themselves.
+    called = callable(value) and not isinstance(value, nn.Module | type)
+    return [pickle.loads(each) for each in team.together(lambda: team.gather(what, _packed(value() if called else value)))]
+
+
+def _packed(value: Any) -> bytes:  # Any: as given
+    """One process needs no pickle, but what several cannot be given is refused in one as well."""
+    try:
+        return pickle.dumps(value, protocol=5)
+    except Exception as error:
+        raise NotSendableError(
+            f"a {type(value).__name__} that was given to the other processes cannot be pickled: {error}.\n"
+            f"Give what it holds, as numbers, tensors, lists and dicts."
+        ) from error
 
 
 def all_reduce(team: Team, tensor: Tensor | Callable[[], Tensor], op: Op) -> Tensor:
@@ -62,5 +77,5 @@ def all_reduce(team: Team, tensor: Tensor | Callable[[], Tensor], op: Op) -> Ten
             f"Every process gives one of the same type and shape; run.gather takes any."
         )
     nodes = [Node(rank, rank + 1, one) for rank, one in enumerate(each)]
-    result: Tensor = total(nodes, len(each), _OPERATORS[op]) if len(each) > 1 else each[0].clone()
+    result: Tensor = total(nodes, len(each), _OPERATORS[op])
     return (result / len(each) if op == "mean" else result).to(home)

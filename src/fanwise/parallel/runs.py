@@ -284,6 +284,13 @@ class Run:
                 without `loss_fn` what only a step with one can do.
         """
         self._loop.check("run.step")
+        if loss_fn is not None and isinstance(model, list | tuple) and any(isinstance(m, nn.Module) for m in model):
+            raise TypeError(
+                "run.step got several models and a loss function, which is called with one model.\n"
+                "  wrong:  run.step([encoder, head], [sgd, adam], loss_fn)\n"
+                "  right:  run.step([encoder, head], [sgd, adam])          # and a loop over step.shards(batch)\n"
+                "  right:  run.step(nn.ModuleList([encoder, head]), optimizer, loss_fn)"
+            )
         if loss_fn is not None and not isinstance(model, nn.Module):
             options = (clip_norm, accumulate, autocast, loss_scale, batch_norm, mean_buffers, also)
             check_no_options(_given(options))
@@ -451,7 +458,7 @@ class Run:
         size = whole_number("batch_size", batch_size, least=1)
         if isinstance(data, IterableDataset):
             return self._reaching(self._stream(data, size, shuffle, drop_last, loading))
-        reader = reader_of(data, loading.collate_fn)
+        reader = self._loaders.tried(reader_of(data, loading.collate_fn), data)
         length = len(reader)
         begun = self._plan.progress.begin_pass(length)
         self._line.begin_pass(length, length if begun.finished else begun.done)

@@ -79,7 +79,7 @@ class LeasedWorkers:
             )
             self._worker_set.signal(worker.id, worker.link, signal.SIGKILL)
 
-        if worker.timer is None:
+        if worker.timer is None and not worker.gone:  # what it said last may be read after its end
             worker.set_timer(self._hub.call_at(self._hub.now_s() + LEAVE_S, kill))
 
     def close(self) -> None:

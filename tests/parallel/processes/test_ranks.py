@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import fanwise
+from fanwise.base.errors import NotSendableError
 from fanwise.parallel import Run
 from fanwise.pool import Pool
 
@@ -121,6 +122,24 @@ def test_tensors_of_other_shapes_are_refused_with_all_of_them(pool: Pool) -> Non
     said = r"by rank: float32 \(1,\), float32 \(2,\)\.\nEvery process gives one"
     with pytest.raises(ValueError, match=said):
         fanwise.run(lambda run: run.all_reduce(torch.ones(run.rank + 1)), devices=2, pool=pool)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_what_can_be_called_and_is_no_function_is_gathered_as_it_is(devices: int, pool: Pool) -> None:
+    def train(run: Run) -> list[Any]:  # Any: as given
+        model = torch.nn.Linear(2, 1)
+        model.weight.data.fill_(run.rank)
+        return [[each.weight[0, 0].item() for each in run.gather(model)], run.gather(dict)]
+
+    found = fanwise.run(train, devices=devices, pool=pool if devices > 1 else None)
+    assert found == [[float(rank) for rank in range(devices)], [dict] * devices]
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_what_cannot_be_sent_is_refused_on_one_device_too(devices: int, pool: Pool) -> None:
+    said = "a generator that was given to the other processes cannot be pickled: "
+    with pytest.raises(NotSendableError, match=said):
+        fanwise.run(lambda run: run.gather(each for each in "ab"), devices=devices, pool=pool if devices > 1 else None)
 
 
 def gathers(function: Callable[[Run], object], run: Run) -> None:

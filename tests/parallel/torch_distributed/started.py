@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import os
 import pickle
+import signal
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,6 +23,7 @@ ENVIRONMENT = os.environ
 OUT = Path(ENVIRONMENT["GUEST_OUT"])
 SIZE = int(ENVIRONMENT["GUEST_SIZE"])
 IS_JOINED = "GUEST_JOINED" in ENVIRONMENT
+ONE_HANGS = ENVIRONMENT["GUEST_PROGRAMS"] == "hang_of_the_last"
 
 
 def main() -> None:
@@ -35,7 +37,11 @@ def main() -> None:
         if store is not None:
             told |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
         everyone.append(start(str(rank), told, "GUEST_PROGRAMS"))
-    for pid in everyone:
+    first, *others = everyone
+    wait(first)
+    for pid in others:
+        if ONE_HANGS:  # as a launcher does, when the first one has ended
+            os.kill(pid, signal.SIGKILL)
         wait(pid)
 
 

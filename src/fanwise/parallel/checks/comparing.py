@@ -84,7 +84,8 @@ def _other_batches(different: Difference, number: int, batch_number: int) -> str
     return (
         f"the processes gave other batches to step {number}, first in batch {batch_number}: {different.name} is "
         f"{different.said()}.\nEvery process calls the step with the whole batch and executes its own shards of it. A "
-        f"DistributedSampler, or a loader that gives each process samples of its own, leaves samples out here.\n"
+        f"DistributedSampler, or a loader that gives each process samples of its own, leaves samples out here; a data "
+        f"set or stream that gives others each time it is read, as with a generator of its own, is none to share.\n"
         f"  wrong:  for batch in DataLoader(data, 32, sampler=DistributedSampler(data)): step(batch)\n"
         f"  right:  for batch in run.batches(data, 32): step(batch)"
     )

@@ -15,7 +15,7 @@ from torch.utils.data import IterableDataset, default_collate
 from ...tensor.random.keys import Key
 from .batches import ByWorkers, Cut, Fetch, InStep
 from .loading import Loading, workers_within
-from .reading import PassReader, Reader, TensorReader
+from .reading import PassReader, Reader, SampleReader, TensorReader
 from .streams import StreamByWorkers, StreamFetch, StreamInStep, StreamSource, WhereOf
 from .transfer import Transfer
 from .workers import LoaderWorkers
@@ -33,6 +33,7 @@ class Loaders:
         self._spare_cpus = spare_cpus
         self._kept: dict[tuple[object, ...], LoaderWorkers] = {}
         self._open: weakref.WeakSet[ByWorkers | StreamByWorkers] = weakref.WeakSet()
+        self._tried: set[tuple[type, int]] = set()
 
     def fetch(
         self,
@@ -68,6 +69,14 @@ class Loaders:
         made = ByWorkers(source, transfer, workers, cut_of, own, ahead=loading.ahead, let_go=let_go)
         self._open.add(made)
         return made
+
+    def tried(self, reader: Reader, data: object) -> Reader:
+        """The reader of a data set, of which the first shard of the first pass is read twice, and compared."""
+        name = type(data), len(reader)  # not its id: others, made for each pass, may come to lie there or not
+        if isinstance(reader, SampleReader):
+            reader.is_tried = name not in self._tried
+        self._tried.add(name)
+        return reader
 
     def _keep(self, name: tuple[object, ...], workers: LoaderWorkers) -> None:
         """For the next loop over the same data set, which their reader keeps, so that its id is nobody else's."""

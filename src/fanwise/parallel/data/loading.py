@@ -139,7 +139,8 @@ def _shuffles(loader: "DataLoader[Any]") -> bool | None:
 def _refuse(**values: object) -> None:
     for name, value in values.items():
         if value is not None:
-            raise _refused(name, f"a DataLoader with {name}={value!r}")
+            shown = repr(value) if isinstance(value, bool | str) else ""  # not where an object lies, in each process
+            raise _refused(name, f"a DataLoader with {name}={shown}")
 
 
 def _refused(name: str, what: str) -> ValueError:

@@ -2,10 +2,10 @@
 
 A tuple of tensors, and torch's TensorDataset, are read by one indexing a shard; any other map-style data set sample by
 sample, each with random streams of its own, from (seed, epoch, index), so that augmentation does not depend on who
-reads it, nor when.
+reads it, nor when. What draws from elsewhere does: so the first shard of a data set is read twice, and compared.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -16,6 +16,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from ...tensor.random import permutation
 from ...tensor.random.keys import Key
+from ..checks.agreement import first_difference
+from ..checks.checksums import marks_of_batch
 from ..rng import sample_streams
 from .arrays import as_data, given_out, is_array
 from .splitting import Content, samples_in
@@ -68,17 +70,26 @@ class SampleReader:
 
     Attributes:
         watch: told the index of each sample before it is read.
+        is_tried: whether the next shard is read twice, to see whether it depends on who reads it, and how often.
     """
 
     def __init__(self, data: Any, collate: Collate) -> None:  # Any: a Dataset, or anything with its two methods
         self._data = data
         self._collate = collate
         self.watch: Callable[[int], None] = _nobody
+        self.is_tried = False
 
     def __len__(self) -> int:
         return len(self._data)
 
     def read(self, indices: Tensor, key: Key) -> Content:
+        content = self._read(indices, key)
+        if self.is_tried:
+            self.is_tried = False
+            _check_same(content, self._read(indices, key))
+        return content
+
+    def _read(self, indices: Tensor, key: Key) -> Content:
         samples = []
         with sample_streams() as begin, one_thread():
             for index in indices.tolist():
@@ -87,14 +98,42 @@ class SampleReader:
                 with noted(index):
                     samples.append(self._data[index])
             begin(key.fold_in("collate").fold_in(int(indices[0])))
-            return self._collate(samples)
+            return collated(self._collate, samples)
 
     def order(self, indices: Tensor) -> Tensor:
         return indices
 
 
+def collated(collate: Collate, samples: list[Any]) -> Content:  # Any: samples
+    """Raises TypeError if nothing was returned."""
+    content = collate(samples)
+    if content is None:
+        raise TypeError(
+            f"collate_fn returned None for {len(samples)} samples: a shard of a batch is made of what it returns, as a "
+            f"tensor, or a tuple or dict of tensors"
+        )
+    return content
+
+
 def _nobody(index: int) -> None:
     """Watches nothing."""
+
+
+def _check_same(content: Content, again: Content) -> None:
+    """Raises ValueError if a shard that was read twice is not the same."""
+    difference = first_difference([marks_of_batch(each, "the shard") for each in (content, again)])
+    if difference is None:
+        return
+    refusal = ValueError(
+        "samples of the data set were read twice, and are not the same: they depend on something besides their index "
+        "and the random numbers of torch, numpy and Python, such as a generator or a counter of the data set's own, or "
+        "the time. Who reads which sample, and when, depends on the devices and workers, and so would the samples.\n"
+        "  wrong:  self.rng = np.random.default_rng(0)       # in __init__; then, in __getitem__: self.rng.normal()\n"
+        "  right:  np.random.normal(), torch.randn(1)        # in __getitem__ and collate_fn: from (seed, epoch, index)"
+    )
+    first, second = difference.values
+    refusal.add_note(f"{difference.name} was {first}, and then {second}")
+    raise refusal
 
 
 @contextmanager
@@ -154,6 +193,13 @@ def reader_of(data: Data, collate_fn: Collate | None) -> Reader:
             f"the data must be a map-style data set, with len(data) and data[index], or a tuple of tensors; got "
             f"{type(data).__name__}.\nThe order is made here, so give the data set itself. run.batches takes a stream, "
             f"an IterableDataset, too; run.mean and run.sum take what is indexed."
+        )
+    if isinstance(data, Mapping):
+        raise TypeError(
+            "the data must be a map-style data set, with len(data) and data[index], or a tuple of tensors; got a "
+            f"{type(data).__name__}, which is indexed by its names.\n"
+            "  wrong:  run.batches({'image': images, 'label': labels}, 32)\n"
+            "  right:  run.batches((images, labels), 32)            # or a data set whose data[index] is a dict"
         )
     reader = _reader_of(data, collate_fn)
     if len(reader) == 0:

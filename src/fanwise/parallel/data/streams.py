@@ -26,7 +26,7 @@ from ..shards import cut
 from .ahead import Shard
 from .batches import Batch
 from .order import Pass
-from .reading import Collate, noted, one_thread
+from .reading import Collate, collated, noted, one_thread
 from .splitting import Content
 from .transfer import Transfer
 from .workers import LoaderWorkers
@@ -89,7 +89,7 @@ class StreamSource:
             for index in where.wanted:
                 if ranges[index]:
                     begin(self._key.fold_in("collate").fold_in(where.start + ranges[index].start))
-                    shards[index] = self._collate(samples[ranges[index].start : ranges[index].stop])
+                    shards[index] = collated(self._collate, samples[ranges[index].start : ranges[index].stop])
         return Part(len(samples), last, state, shards)
 
     def _next_batch(self, where: Where, begin: Callable[[Key], None]) -> tuple[list[Any], bool, Any]:  # Any: samples

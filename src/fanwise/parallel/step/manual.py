@@ -20,7 +20,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from torch import Tensor
 
@@ -102,6 +102,16 @@ class ManualStep:
     @property
     def _has_gradients(self) -> bool:
         return any(param.grad is not None for param in self._replica.params)
+
+    def __call__(self, *batch: object) -> NoReturn:
+        """Raises TypeError: this step has no loss function to call."""
+        raise TypeError(
+            "run.step(model, optimizer) got no loss function, so its step is not called with a batch.\n"
+            "  wrong:  step = run.step(model, optimizer); step(batch)\n"
+            "  right:  step = run.step(model, optimizer, loss_fn); step(batch)\n"
+            "  right:  for x, y in step.shards(batch): step.backward(...)    # a loop of your own\n"
+            "          step.update()"
+        )
 
     # -- a loop ----------------------------------------------------------------------------------------------------
 

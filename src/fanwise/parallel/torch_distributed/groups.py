@@ -11,6 +11,7 @@ undone in the end. What the back end says when a process is gone, or does not co
 minutes for Gloo and 10 for NCCL), becomes a `WorkerLostError`.
 """
 
+import ctypes
 import datetime
 import pickle
 import socket
@@ -78,7 +79,11 @@ class Groups:
     def close(self) -> None:
         """Others that still wait for this process learn at once that it is gone."""
         if self._is_telling:
-            return  # it would block until all have come
+            # It would block until all have come, and so would the end of the program, which gives back all references
+            # but these: a launcher ends those that hang when one process has ended, and not before.
+            for group in (self._data, self._control):
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
+            return
         is_shared = self._data is self._control
         distributed.destroy_process_group(self._data)
         if not is_shared:

@@ -249,5 +249,5 @@ def test_a_step_that_is_used_as_the_other_kind_says_how_each_is_made() -> None:
         own((X, Y))
     with pytest.raises(TypeError, match=r"right:  step = run.step\(model, optimizer\); for x, y in step.shards"):
         step.shards((X, Y))
-    with pytest.raises(TypeError, match="run.step got several models and a loss function"):
-        run.step([model, nn.Linear(3, 3)], optimizer, lambda m, x: x)
+    with pytest.raises(TypeError, match=r"run\.step got several models and a loss function"):
+        run.step([model, nn.Linear(3, 3)], optimizer, lambda m, x: x)  # type: ignore[call-overload]  # wrong

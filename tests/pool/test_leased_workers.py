@@ -5,10 +5,11 @@ from typing import cast
 import pytest
 
 from fanwise.links import Hub
+from fanwise.pool import Machine
 from fanwise.pool.gpu_return import HeldGpus
 from fanwise.pool.jobs import Worker
 from fanwise.pool.leased_workers import LeasedWorkers
-from fanwise.pool.leases import Ledger, Lease, Resources
+from fanwise.pool.leases import Lease, Ledger, Resources
 from fanwise.pool.worker_set import WorkerSet
 
 
@@ -17,7 +18,7 @@ def test_nobody_waits_for_the_end_of_a_process_that_has_ended(gone: bool) -> Non
     hub = Hub(name="test")
     try:
         lease = Lease(1, (), 0)
-        worker = Worker(1, Resources(), lease, None, Ledger(lease), HeldGpus(lease), gone=gone)
+        worker = Worker(1, Resources(), lease, None, Ledger(Machine(1, 0)), HeldGpus(lease), gone=gone)
         # What it said last may be read after its end: it is told to leave when it has.
         LeasedWorkers(hub, cast(WorkerSet, None)).kill_later(worker)
         assert (worker.timer is None) is gone

@@ -31,8 +31,9 @@ _OPERATORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 def gather(team: Team, what: str, value: Any) -> list[Any]:  # Any: what can be pickled, or a function that returns it
     """What all have given, by rank, also to itself, as copies. `what`: this process does."""
     # A model, and a class, can be called as well, and mean themselves.
-    called = callable(value) and not isinstance(value, nn.Module | type)
-    return [pickle.loads(each) for each in team.together(lambda: team.gather(what, _packed(value() if called else value)))]
+    is_called = callable(value) and not isinstance(value, nn.Module | type)
+    each = team.together(lambda: team.gather(what, _packed(value() if is_called else value)))
+    return [pickle.loads(packed) for packed in each]
 
 
 def _packed(value: Any) -> bytes:  # Any: as given

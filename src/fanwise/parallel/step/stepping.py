@@ -9,7 +9,7 @@ What a shard raises leaves parameters, buffers and random streams as they were b
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
@@ -126,14 +126,6 @@ class Step:
         loss = execution.closed(made, done)
         execution.team.step_ends()
         return loss
-
-    def shards(self, batch: object) -> NoReturn:
-        """Raises TypeError: the loop over the shards is this step's."""
-        raise TypeError(
-            "run.step(model, optimizer, loss_fn) makes the loop over the shards of a batch itself.\n"
-            "  wrong:  step = run.step(model, optimizer, loss_fn); for x, y in step.shards(batch): ...\n"
-            "  right:  step = run.step(model, optimizer); for x, y in step.shards(batch): step.backward(...)"
-        )
 
     def _execute(self, batch: Batch, *, mean: bool) -> Partial:
         with self._execution.begun():

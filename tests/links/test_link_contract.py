@@ -120,10 +120,6 @@ class BrokenWire:
         size = self._wire.read_into(view)
         return size if self._ends else max(0, size)
 
-    def read_waiting(self, view: memoryview) -> int:
-        self.wait_readable(None)
-        return self.read_into(view)
-
     def on_readable(self, tell: Callable[[], None]) -> None:
         if self._tells:
             self._wire.on_readable(tell)

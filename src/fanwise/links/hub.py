@@ -120,9 +120,9 @@ class Hub:
         self._fresh: set[int] = set()
         self._inherited: weakref.WeakSet[ClosedInFork] = weakref.WeakSet()
         self._thread: threading.Thread | None = None
-        self._loop_thread_id: int | None = None
+        self.loop_thread_id: int | None = None
         self._closing = False
-        self._closed = False
+        self.is_closed = False
         _hubs.add(self)
 
     # -- driving ---------------------------------------------------------------------------------------------------
@@ -137,22 +137,22 @@ class Hub:
     def run(self, until: Callable[[], bool]) -> None:
         """Drive this hub on this thread until `until()` holds at the end of a turn."""
         self.check_usable()
-        self._loop_thread_id = threading.get_ident()
+        self.loop_thread_id = threading.get_ident()
         self.driven = True
         try:
-            while not until() and not self._closed:
+            while not until() and not self.is_closed:
                 self._turn(None)
         finally:
             self.driven = False
-            self._loop_thread_id = None
+            self.loop_thread_id = None
 
     def turn(self, timeout_s: float | None = 0.0) -> None:
         """One turn; waits at most `timeout_s` for something to do (None: as long as it takes)."""
-        outer, self._loop_thread_id = self._loop_thread_id, threading.get_ident()
+        outer, self.loop_thread_id = self.loop_thread_id, threading.get_ident()
         try:
             self._turn(timeout_s)
         finally:
-            self._loop_thread_id = outer
+            self.loop_thread_id = outer
 
     def look(self, for_s: float) -> bool:
         """Stay awake until a turn has something to do, for so long at most. Whether it has. By the thread that drives.
@@ -172,7 +172,11 @@ class Hub:
             # A number that a callback of this turn closed may be in use again; the event was for the old one.
             callback = None if fd in fresh else self._callbacks.get(fd)
             if callback is not None:
-                self._guard(callback, events)
+                try:  # as `_guard`; all that comes passes here
+                    callback(events)
+                except BaseException as error:
+                    if not self._is_logged(error):
+                        raise
         if self._timers:
             now_s = self.clock.now_s()
             if self._timers[0][0] <= now_s:
@@ -187,13 +191,13 @@ class Hub:
     @property
     def is_loop_thread(self) -> bool:
         """Whether the caller is on the thread that drives this hub, or in a turn, and so must not wait for it."""
-        return self._loop_thread_id == threading.get_ident()
+        return self.loop_thread_id == threading.get_ident()
 
     def _drive(self) -> None:
-        self._loop_thread_id = threading.get_ident()
+        self.loop_thread_id = threading.get_ident()
         while not self._closing:
             self._turn(None)
-        if not self._closed:
+        if not self.is_closed:
             self._turn(0.0)  # what was handed in just before `close`
 
     def _timeout_s(self, timeout_s: float | None) -> float:
@@ -211,26 +215,31 @@ class Hub:
             if call is not None:
                 self._guard(call)
 
-    def _guard(self, callback: Callable[..., None], *args: int) -> None:
+    def _guard(self, callback: Callable[[], None]) -> None:
         """One broken callback must not stop the loop that all others live on."""
         try:
-            callback(*args)
+            callback()
         except BaseException as error:
-            # On a thread of the user's, Ctrl-C and the like are his; on ours nobody would ever see them.
-            if not isinstance(error, Exception) and threading.current_thread() is not self._thread:
+            if not self._is_logged(error):
                 raise
-            _log.exception("%s: a callback failed; the hub goes on. Please report this with the traceback.", self.name)
+
+    def _is_logged(self, error: BaseException) -> bool:
+        """Log what a callback raised. Not Ctrl-C and the like on a thread of the user's: there they are his."""
+        if not isinstance(error, Exception) and threading.current_thread() is not self._thread:
+            return False
+        _log.exception("%s: a callback failed; the hub goes on. Please report this with the traceback.", self.name)
+        return True
 
     # -- what may be asked of it -----------------------------------------------------------------------------------
 
     def call_soon(self, call: Callable[[], None]) -> None:
         """Run `call` in this or the next turn. May be called by any thread; after `close` nothing happens."""
-        if self._closed:
+        if self.is_closed:
             return
         self._soon.append(call)
-        if self._loop_thread_id != threading.get_ident():
+        if self.loop_thread_id != threading.get_ident():
             with self._waking:  # or the number may have been closed, and belong to somebody else
-                if not self._closed:
+                if not self.is_closed:
                     with contextlib.suppress(BlockingIOError):
                         os.eventfd_write(self._wake, 1)
 
@@ -275,7 +284,7 @@ class Hub:
 
     def check_usable(self) -> None:
         """Raises `ClosedError` in a fork of the process this hub belongs to, and after `close`."""
-        if not self._closed:  # as it is in every fork
+        if not self.is_closed:  # as it is in every fork
             return
         if self._pid != os.getpid():
             raise ClosedError(
@@ -302,7 +311,7 @@ class Hub:
         for thing in list(self._inherited):
             self._guard(thing.close)
         with self._waking:
-            self._closed = True
+            self.is_closed = True
             self.driven = False
             self._poll.close()
             os.close(self._wake)
@@ -319,8 +328,8 @@ class Hub:
         self.driven = False
         for thing in list(self._inherited):
             thing.close_fork()
-        if not self._closed:
-            self._closed = True
+        if not self.is_closed:
+            self.is_closed = True
             self._poll.close()
             os.close(self._wake)
 

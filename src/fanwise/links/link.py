@@ -528,7 +528,9 @@ class Link:
         """
         parts = None
         self._check_may_wait(method)
-        head, buffers = self._dumped((method, ()))
+        head, buffers = self.dumps((method, ()))  # as `_dumped`
+        if buffers or len(head) > self._taken_there.frame_bytes:
+            frames.check_may_be_sent(self._taken_there, head, buffers)
         cost = cost_of(head, buffers) if buffers else CALL_COST + len(head)
         reply = Reply(self, method)
         try:
@@ -570,7 +572,9 @@ class Link:
         `on_item`: asks for an answer in many parts, and takes them; see `Reply`.
         """
         parts = None
-        head, buffers = self._dumped((method, ()))
+        head, buffers = self.dumps((method, ()))  # as `_dumped`
+        if buffers or len(head) > self._taken_there.frame_bytes:
+            frames.check_may_be_sent(self._taken_there, head, buffers)
         cost = cost_of(head, buffers) if buffers else CALL_COST + len(head)
         reply = Reply(self, str(method))
         reply.on_item = on_item
@@ -750,7 +754,8 @@ class Link:
     def _send(self, parts: list[Buffer]) -> None:
         """Send; the memory of `parts` may be changed afterwards. Blocks until it is written where nobody else will."""
         hub = self._hub
-        hub.check_usable()
+        if hub.is_closed:
+            hub.check_usable()
         put = self._sender.put(parts, copied=hub.driven or not self._may_block)
         if put == "waits" and self._may_block:
             self._flush()
@@ -828,15 +833,15 @@ class Link:
         self._reading.release()
         if self._over:
             self._close_wire()
-        elif self._unhandled or self._wire.holds_bytes():  # left by an interrupt; or not shown by polling
+        elif self._unhandled or self._wire.holds_bytes:  # left by an interrupt; or not shown by polling
             self._tell()
 
-    def _read_once(self, read: Callable[[memoryview], int] | None = None) -> bool:
+    def _read_once(self) -> bool:
         """Read what is there and handle it. False: nothing was there, or the link ended."""
         unhandled = self._unhandled
         try:
             if not unhandled:
-                size = (read or self._wire.read_into)(self._reader.space())
+                size = self._wire.read_into(self._reader.space())
                 if size <= 0:
                     if size < 0:
                         self._end(self._death or Ending(False, "the other side ended without a goodbye", True))
@@ -965,8 +970,10 @@ class Link:
     # -- waiting ---------------------------------------------------------------------------------------------------
 
     def _check_may_wait(self, method: str) -> None:
-        self._hub.check_usable()
-        if self._reader_id == get_ident() or (self._hub.driven and self._hub.is_loop_thread):
+        hub, me = self._hub, get_ident()
+        if hub.is_closed:
+            hub.check_usable()
+        if self._reader_id == me or (hub.driven and hub.loop_thread_id == me):
             raise RuntimeError(
                 f"waiting for {method!r} here would never end: this is the thread that reads its answer.\n"
                 f"In a handler or callback use call(...).add_done_callback(...)."

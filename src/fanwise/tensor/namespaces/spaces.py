@@ -87,7 +87,7 @@ class Namespace:
 
     def _missing(self, name: str) -> str:
         if name in PARTS[self._part]:
-            return f"{self!r} has no {name!r}: {self.engine} offers nothing like it"
+            return f"{self!r} has no {name!r}: use what {self.engine} itself has for it, or another engine"
         where = f"{self._part!r} of the array API standard {VERSION}" if self._part else f"the standard {VERSION}"
         standard = OTHER_NAMES.get(name, "")
         if not self._part and standard.partition("(")[0] in PARTS[""]:

@@ -13,7 +13,7 @@ What is mended, and why:
 * pow: a Python number as base takes the dtype of the exponent;
 * take, take_along_axis: IndexError where an index is seen to be out of range: on a CPU, and not while tracing;
 * functions of two arrays: a Python integer that the other's type does not hold is an OverflowError;
-* special values: see special_values/with_jax.py.
+* sign, floor_divide, remainder, acosh: see special_values.py.
 """
 
 import functools

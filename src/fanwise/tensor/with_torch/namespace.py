@@ -11,7 +11,6 @@ What is mended, and why:
 * unique_*: compat has no unique_all, and torch.unique miscounts NaN and knows no complex numbers;
 * std, var: a correction that is no integer, and axis=();
 * sign: torch's makes NaN 0, and compat's way around it writes in place, which vmap refuses;
-* log1p: complex infinities;
 * remainder: a zero has the sign of the divisor;
 * clip: the result has the dtype of x, whatever the bounds are, and numbers as bounds cost less;
 * broadcast_shapes: ValueError, not RuntimeError;
@@ -146,14 +145,6 @@ def sign(x: torch.Tensor, /) -> torch.Tensor:
         return torch.sgn(x)
     signs = torch.sign(x)
     return torch.where(torch.isnan(x), x, signs) if x.dtype.is_floating_point else signs
-
-
-def log1p(x: torch.Tensor, /) -> torch.Tensor:
-    found = torch.log1p(x)
-    if not x.dtype.is_complex:
-        return found
-    infinite = torch.isinf(x.real) | torch.isinf(x.imag)
-    return torch.complex(torch.where(infinite, torch.inf, found.real), found.imag)
 
 
 def remainder(x1: Any, x2: Any, /) -> torch.Tensor:
@@ -360,7 +351,6 @@ _MENDED: tuple[_Function, ...] = (
         finfo,
         from_dlpack,
         iinfo,
-        log1p,
         matmul,
         mean,
         remainder,

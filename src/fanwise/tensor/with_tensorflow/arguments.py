@@ -8,16 +8,16 @@ import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ...engines import is_array_type
-from .. import tf
-from .dtypes import DType, Tensor, cast, constant, name_of_kind, promoted, promoted_with_scalar
+from ..engines import is_array_type
+from . import tf
+from .dtypes import NAMES_OF_KINDS, NUMBERS, DType, Tensor, cast, constant, promoted, promoted_with_number
 
 Array = Any  # Any: a tf.Tensor or tf.Variable; TensorFlow ships no types
 Operand = Any  # Any: the same, or a Python number
 Size = Any  # Any: an int, or a 0-d int32 tensor while tf.function traces
+Axis = int | tuple[int, ...] | None
 
 _Tensor = tf.Tensor
-_NUMBERS = (bool, int, float, complex)
 
 
 def as_tensor(x: Array) -> Tensor:
@@ -39,7 +39,7 @@ def as_tensor(x: Array) -> Tensor:
     raise TypeError(f"expected a tf.Tensor or tf.Variable, got {kind}; make a tensor: fanwise.tensor.asarray(x)")
 
 
-def one(name: str, x: Array, allowed: frozenset[DType]) -> Tensor:
+def checked(name: str, x: Array, allowed: frozenset[DType]) -> Tensor:
     """x as a tensor of a kind that the function `name` is defined for.
 
     Raises:
@@ -48,13 +48,13 @@ def one(name: str, x: Array, allowed: frozenset[DType]) -> Tensor:
     x = as_tensor(x)
     if x.dtype not in allowed:
         raise TypeError(
-            f"{name} takes {name_of_kind(allowed)} types, got an array of {x.dtype.name}; "
+            f"{name} takes {NAMES_OF_KINDS[allowed]} types, got an array of {x.dtype.name}; "
             f"convert it: fanwise.tensor.astype(x, dtype)"
         )
     return x
 
 
-def two(name: str, x1: Operand, x2: Operand, allowed: frozenset[DType]) -> tuple[Tensor, Tensor]:
+def mixed(name: str, x1: Operand, x2: Operand, allowed: frozenset[DType]) -> tuple[Tensor, Tensor]:
     """Both as tensors of the type that they mix to.
 
     Raises:
@@ -63,34 +63,28 @@ def two(name: str, x1: Operand, x2: Operand, allowed: frozenset[DType]) -> tuple
     """
     if isinstance(x1, _Tensor) and isinstance(x2, _Tensor) and (dtype := x1.dtype) == x2.dtype and dtype in allowed:
         return x1, x2
-    if isinstance(x2, _NUMBERS):
-        if isinstance(x1, _NUMBERS):
+    if isinstance(x2, NUMBERS):
+        if isinstance(x1, NUMBERS):
             raise TypeError(f"{name} needs an array, got the Python numbers {x1!r} and {x2!r}")
-        return _with_scalar(name, x1, x2, allowed)
-    if isinstance(x1, _NUMBERS):
-        x2, x1 = _with_scalar(name, x2, x1, allowed)
+        return _with_number(name, x1, x2, allowed)
+    if isinstance(x1, NUMBERS):
+        x2, x1 = _with_number(name, x2, x1, allowed)
         return x1, x2
-    x1, x2 = one(name, x1, allowed), one(name, x2, allowed)
-    dtype = promoted(x1.dtype, x2.dtype)
-    return cast(x1, dtype), cast(x2, dtype)
+    x1, x2 = mixed_all(name, (x1, x2), allowed)
+    return x1, x2
 
 
-def _with_scalar(name: str, x: Array, scalar: complex, allowed: frozenset[DType]) -> tuple[Tensor, Tensor]:
-    x = one(name, x, allowed)
-    dtype = promoted_with_scalar(x.dtype, scalar)
+def _with_number(name: str, x: Array, number: complex, allowed: frozenset[DType]) -> tuple[Tensor, Tensor]:
+    x = checked(name, x, allowed)
+    dtype = promoted_with_number(x.dtype, number)
     if dtype not in allowed:
-        raise TypeError(f"{name} takes {name_of_kind(allowed)} types, got the Python number {scalar!r}")
-    return cast(x, dtype), constant(scalar, dtype)
+        raise TypeError(f"{name} takes {NAMES_OF_KINDS[allowed]} types, got the Python number {number!r}")
+    return cast(x, dtype), constant(number, dtype)
 
 
-def several(name: str, arrays: Iterable[Array], allowed: frozenset[DType]) -> list[Tensor]:
-    """All as tensors of the type that they mix to.
-
-    Raises:
-        ValueError: there are none.
-        TypeError: as for `two`.
-    """
-    tensors = [one(name, x, allowed) for x in arrays]
+def mixed_all(name: str, arrays: Iterable[Array], allowed: frozenset[DType]) -> list[Tensor]:
+    """All as tensors of the type that they mix to. Raises TypeError as `mixed`; ValueError: there are none."""
+    tensors = [checked(name, x, allowed) for x in arrays]
     if not tensors:
         raise ValueError(f"{name} needs at least one array")
     dtype = tensors[0].dtype
@@ -126,21 +120,22 @@ def axis_of(axis: int, ndim: int) -> int:
     return axis + ndim if axis < 0 else axis
 
 
-def axes_of(axis: int | Sequence[int] | None, ndim: int) -> list[int]:
-    """The axes counted from the front; all for None.
-
-    Raises:
-        IndexError: there is no such axis.
-        ValueError: an axis is named twice.
-    """
+def axes_of(axis: Axis, ndim: int) -> list[int]:
+    """The axes counted from the front; all for None. Raises IndexError as `axis_of`; ValueError: one is named twice."""
     if axis is None:
         return list(range(ndim))
     if not isinstance(axis, (tuple, list)):
-        return [axis_of(axis, ndim)]  # type: ignore[arg-type]
-    axes = [axis_of(one, ndim) for one in axis]
+        return [axis_of(axis, ndim)]
+    axes = [axis_of(each, ndim) for each in axis]
     if len(set(axes)) < len(axes):
         raise ValueError(f"an axis is named twice in {tuple(axis)}")
     return axes
+
+
+def reduced_axes(x: Tensor, axis: Axis) -> Any:  # Any: an int or a tensor, as TensorFlow takes them fastest
+    """The axes that a reduction goes over."""
+    axes = axes_of(axis, ndim_of(x))
+    return axes[0] if len(axes) == 1 else ints(axes)
 
 
 def sizes_of(x: Tensor) -> list[Size]:
@@ -160,29 +155,13 @@ def ints(numbers: Sequence[Size]) -> Any:  # Any: a tensor, or a list that holds
     return tf.constant(numbers, tf.int64 if max(numbers, default=0) >= 2**31 else tf.int32)
 
 
-def shape_from(shape: Any) -> Any:  # Any: sizes, a tf.TensorShape or a tensor; a list or a tensor of one axis
-    """A shape argument as a list; one int means one axis. What `tf.shape` returns stays as it is."""
+def as_shape(shape: Any) -> Any:  # Any: sizes, a tf.TensorShape, an int for one axis; or what `tf.shape` returns
+    """A shape argument as TensorFlow takes it fastest."""
     if isinstance(shape, _Tensor) and shape.shape.rank == 1:
         return shape
-    return list(shape) if isinstance(shape, (tuple, list, tf.TensorShape)) else [shape]
-
-
-def as_shape(shape: Any) -> Any:  # Any: as for shape_from
-    """A shape argument as TensorFlow takes it fastest."""
-    shape = shape_from(shape)
-    return ints(shape) if isinstance(shape, list) else shape
+    return ints(list(shape) if isinstance(shape, (tuple, list, tf.TensorShape)) else [shape])
 
 
 def flat(x: Tensor) -> Tensor:
     """All elements along one axis."""
     return tf.reshape(x, ints((-1,)))
-
-
-def check_not_empty(name: str, x: Tensor, axes: Sequence[int]) -> None:
-    """Refuse to reduce over no elements, as far as sizes are known.
-
-    Raises:
-        ValueError: one of the axes has length 0.
-    """
-    if any(x.shape[axis] == 0 for axis in axes):
-        raise ValueError(f"{name} of no elements has no value: the array has shape {tuple(x.shape)}")

@@ -1,13 +1,13 @@
-"""Functions of complex numbers that TensorFlow gets wrong for special values, put together from real ones.
+"""Functions of complex numbers that TensorFlow computes with an overflow, without its last digits or not at all.
 
-Each is named as in the standard and takes tensors known to be complex; what is missing here TensorFlow does right.
-A selection by `tf.where` hands nan down to gradients from the side that was not taken, so such sides get
-harmless numbers first.
+Each is named as in the standard and takes tensors known to be complex; what is missing here TensorFlow does right, but
+for special values (nan and infinities in one part), of which nothing is promised. A selection by `tf.where` hands nan
+down to gradients from the side that was not taken, so such sides get harmless numbers first.
 """
 
 from collections.abc import Callable
 
-from .. import tf
+from . import tf
 from .dtypes import Tensor
 
 
@@ -15,41 +15,18 @@ def _parts(z: Tensor) -> tuple[Tensor, Tensor]:
     return tf.math.real(z), tf.math.imag(z)
 
 
-def _is_negative(x: Tensor) -> Tensor:
-    """Where a real number has a minus sign, -0.0 included."""
-    return tf.bitcast(x, tf.int32 if x.dtype == tf.float32 else tf.int64) < 0
-
-
-@tf.custom_gradient  # type: ignore[untyped-decorator]
-def _with_sign_of(x: Tensor, like: Tensor) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, None]]]:
-    """x with the sign of `like`, which differs from its own for zeros only: the gradient is that of x."""
-    magnitude = tf.abs(x)
-    return tf.where(_is_negative(like), -magnitude, magnitude), lambda upstream: (upstream, None)
-
-
 def sign(z: Tensor) -> Tensor:
     """z / abs(z), and 0 for 0."""
     length = tf.abs(z)
     is_zero = tf.equal(length, tf.zeros_like(length))
     divisor = tf.where(is_zero, tf.ones_like(length), length)
-    parts = (tf.where(is_zero, tf.zeros_like(part), part / divisor) for part in _parts(z))
-    return tf.complex(*parts)
-
-
-def sqrt(z: Tensor) -> Tensor:
-    """The square root with real part >= 0; TensorFlow loses the sign of an imaginary part 0."""
-    real, imag = _parts(tf.sqrt(z))
-    return tf.complex(real, _with_sign_of(imag, tf.math.imag(z)))
+    return tf.complex(*(tf.where(is_zero, tf.zeros_like(part), part / divisor) for part in _parts(z)))
 
 
 def expm1(z: Tensor) -> Tensor:
     """exp(z) - 1, from real functions that are exact near 0."""
-    real, imag = _parts(z)
-    finite = tf.logical_and(tf.math.is_finite(real), tf.math.is_finite(imag))
-    a, b = (tf.where(finite, part, tf.zeros_like(part)) for part in (real, imag))
-    near = tf.complex(tf.math.expm1(a) * tf.cos(b) - 2 * tf.square(tf.sin(b / 2)), tf.exp(a) * tf.sin(b))
-    far_real, far_imag = _parts(tf.exp(tf.where(finite, tf.zeros_like(z), z)))
-    return tf.where(finite, near, tf.complex(far_real - 1, far_imag))
+    a, b = _parts(z)
+    return tf.complex(tf.math.expm1(a) * tf.cos(b) - 2 * tf.square(tf.sin(b / 2)), tf.exp(a) * tf.sin(b))
 
 
 @tf.custom_gradient  # type: ignore[untyped-decorator]
@@ -72,15 +49,12 @@ def _log(z: Tensor) -> Tensor:
 @tf.custom_gradient  # type: ignore[untyped-decorator]
 def log1p(z: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     """log(1 + z): near 0 from real functions that are exact there, elsewhere as it stands."""
-    return _log1p(z), lambda upstream: divide(upstream, tf.math.conj(1 + z))
-
-
-def _log1p(z: Tensor) -> Tensor:
     real, imag = _parts(z)
     near = tf.logical_and(tf.abs(real) < 0.5, tf.abs(imag) < 0.5)
     a, b = (tf.where(near, part, tf.zeros_like(part)) for part in (real, imag))
     close = tf.complex(tf.math.log1p(a * (2 + a) + b * b) / 2, tf.atan2(b, 1 + a))
-    return tf.where(near, close, _log(tf.complex(1 + real, imag)))
+    found = tf.where(near, close, _log(tf.complex(1 + real, imag)))
+    return found, lambda upstream: divide(upstream, tf.math.conj(1 + z))
 
 
 def divide(z1: Tensor, z2: Tensor) -> Tensor:
@@ -99,8 +73,7 @@ def divide(z1: Tensor, z2: Tensor) -> Tensor:
 def pow(z1: Tensor, z2: Tensor) -> Tensor:
     """z1 to the power z2; TensorFlow takes the logarithm of z1, which 0 has not."""
     from_zero = tf.equal(z1, tf.zeros_like(z1))
-    to_zero = tf.equal(z2, tf.zeros_like(z2))
     power = tf.pow(tf.where(from_zero, tf.ones_like(z1), z1), z2)
     nothing = tf.where(tf.math.real(z2) > 0, tf.zeros_like(z2), tf.constant(complex("nan+nanj"), z2.dtype))
     power = tf.where(from_zero, nothing, power)
-    return tf.where(to_zero, tf.ones_like(power), power)
+    return tf.where(tf.equal(z2, tf.zeros_like(z2)), tf.ones_like(power), power)

@@ -89,6 +89,7 @@ QUIET = [
     "rpc/references/orders.py",
     "rpc/references/delivery.py",
     "rpc/references/table.py",
+    "rpc/streams/window.py",
     "tune/chance.py",
     "tune/choosing.py",
     "tune/constraints.py",

@@ -123,6 +123,7 @@ def words(chance: random.Random, incarnation: int, *, with_pickles: bool, canary
         (g, g) if chance.random() < 0.3 else None,
         [fork] * chance.randrange(2),
         ["cpu"] * len(tensors) if chance.random() < 0.3 else None,
+        (chance.randrange(3), chance.randrange(1 << 20)) if chance.random() < 0.3 else None,
     )
     extra = pack(metadata) if metadata != Metadata() else b""
     data = chance.choice(pickles(canary)) if with_pickles else b"N."
@@ -131,7 +132,8 @@ def words(chance: random.Random, incarnation: int, *, with_pickles: bool, canary
     if what is not None and chance.random() < 0.3:
         actor = GlobalId(0, incarnation, -chance.randrange(4))
         message = addressed(message, Address(actor, chance.choice([0.0, 0.01, 60.0]), chance.choice([0, 0, 1, 3])))
-    kinds = [frames.REQUEST, frames.NOTICE, frames.CALL, frames.REPLY]
+    kinds = [frames.REQUEST, frames.NOTICE, frames.CALL, frames.CALL, frames.REPLY]
+    kinds += [frames.ITEM, frames.TAKEN, frames.CANCEL]
     return [
         (chance.choice(kinds), chance.choice([*plain, *[(message, ())] * 6])) for _ in range(chance.randrange(1, 5))
     ]

@@ -20,6 +20,7 @@ alongs = st.builds(
     st.none() | st.tuples(ids, ids),
     st.lists(st.builds(Fork, ids, ids, keys, keys), max_size=3),
     st.none() | st.lists(st.sampled_from(["cpu", "cuda:1", "meta"]), min_size=1, max_size=3),
+    st.none() | contexts,
 )
 
 
@@ -46,7 +47,9 @@ def test_what_is_cut_or_changed_is_a_wire_error_or_something_else_of_that_form(
     assert all(type(fork) is Fork for fork in found.forks)
 
 
-@pytest.mark.parametrize("data", [b"\0", b"\x08\0\0\0\0", b"\0\xff\xff\xff\xff", b"\0\0\0\0\0x", b"\4\0\0\0\0\xff"])
+@pytest.mark.parametrize(
+    "data", [b"\0", b"\x08\0\0\0\0", b"\x10\0\0\0\0", b"\0\xff\xff\xff\xff", b"\0\0\0\0\0x", b"\4\0\0\0\0\xff"]
+)
 def test_impossible_bytes_are_a_wire_error(data: bytes) -> None:
     with pytest.raises(WireError):
         unpack(data)

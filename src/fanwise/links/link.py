@@ -578,7 +578,7 @@ class Link:
         cost = cost_of(head, buffers) if buffers else CALL_COST + len(head)
         reply = Reply(self, str(method))
         reply.on_item = on_item
-        if deadline_s is not None:
+        if deadline_s is not None and on_item is None:  # else it is for each item
             reply._due_s = self._hub.clock.now_s() + deadline_s
         try:
             if not self._open_on_credit(reply, cost, overdraws):

@@ -24,6 +24,7 @@ from .calls import get_worker_info as get_worker_info
 from .calls import remote as remote
 from .calls import rpc_async as rpc_async
 from .calls import rpc_sync as rpc_sync
+from .calls import stream as stream
 from .calls import waiting as waiting
 from .measuring import metrics as metrics
 from .measuring import metrics_text as metrics_text
@@ -36,6 +37,7 @@ from .services.registry import register as register
 from .services.registry import unregister as unregister
 from .starting import init_rpc as init_rpc
 from .starting import shutdown as shutdown
+from .streams.reading import Stream as Stream
 from .watching import Worker as Worker
 from .watching import on_worker_joined as on_worker_joined
 from .watching import on_worker_left as on_worker_left

@@ -15,6 +15,7 @@ import logging
 import math
 import struct
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -22,8 +23,8 @@ from typing import Any, Protocol
 import torch
 from torch.futures import Future
 
-from ..base.errors import DeadlineExceeded, FanwiseError, NotSendableError, WindowFullError
-from ..links import Hub, Link, NeverSent, Request
+from ..base.errors import ClosedError, DeadlineExceeded, FanwiseError, NotSendableError, WindowFullError
+from ..links import Hub, Link, NeverSent, Reply, Request
 from ..links.codec import load_error
 from ..links.link import NotSent, NotSentCancelled, may_wait_for
 from ..links.runner_threads import RunnerThreads
@@ -51,6 +52,8 @@ from .messages.metadata import Created
 from .messages.serializer import Serializer
 from .options import TensorPipeRpcBackendOptions
 from .references.references import References
+from .streams.reading import Incoming, Stream, open_stream
+from .streams.window import Window
 from .waiting import on_hub
 from .worker_info import WorkerInfo
 
@@ -101,6 +104,8 @@ class Agent:
         self.on_lost: list[Callable[[WorkerInfo, int], None]] = []
         self.outside, self.answer = runners.outside, runners.answer
         self.waiting, self.begin_waiting, self.end_waiting = runners.waiting, runners.begin_waiting, runners.end_waiting
+        self.now_s = hub.clock.now_s
+        self._streams: weakref.WeakSet[Incoming] = weakref.WeakSet()
         self._num_forks = process.num_forks
         self._hub = hub
         self._runners = runners
@@ -123,7 +128,7 @@ class Agent:
             outside=runners.outside,
             load_error=load_error if options.allowed is None else options.allowed.loads_error,
             arrived=lambda sender, loans: self.lending.arrived(sender, loans),
-            unwanted=self._unwanted,
+            unwanted=self.discard,
         )
         self.on_cut, self.on_over = self.connections.on_cut, self.connections.on_over
         self.references = References(self)
@@ -399,6 +404,77 @@ class Agent:
                     self.end_waiting()
             return self.serializer.deserialize(answer, to.id, link).value
 
+    def stream(
+        self,
+        to: WorkerInfo,
+        function: Callable[..., Any],  # Any: the user's function
+        args: Sequence[object],
+        kwargs: dict[str, object],
+        *,
+        timeout_s: float,
+        window: Window,
+    ) -> Stream[Any]:  # Any: what the function yields
+        """Run `function` on `to`, and go through what it yields. `timeout_s`: for each item, as in `call`."""
+        limit_s = self._begin(timeout_s)
+        stream, incoming = open_stream(
+            self, to, function, args, kwargs, timeout_s=timeout_s, limit_s=limit_s, window=window
+        )
+        if cancelling.here() is None:
+            self._streams.add(incoming)
+        return stream
+
+    def call_for_items(
+        self,
+        to: WorkerInfo,
+        function: Callable[..., Any],  # Any: the user's function
+        args: Sequence[object],
+        kwargs: dict[str, object],
+        *,
+        timeout_s: float,
+        window: Window,
+        on_item: Callable[[Message, int], None],
+    ) -> Reply:
+        """As `call`, of a function whose answer comes in many parts. Blocks until the call has left."""
+        limit_s = self._begin(timeout_s)
+        scope = cancelling.here()
+        cancelling.check()
+        watch = None if scope is None else scope.nest
+        while True:
+            try:
+                link = self.connections.to(to.id, within_s=limit_s)  # first, as in `call`
+            except FanwiseError as error:
+                raise failed(error, to, limit_s, closed=self.is_closed) from None
+            message = self._serialize_call(to, function, args, kwargs, None, "stream", None, window)
+            if (message.carries or message.loans) and not self.is_leaving(message, link):
+                self.serializer.take_back(message, to.id)
+                continue
+            try:
+                reply = link.call_on_credit(  # `dumps` knows it
+                    message,  # type: ignore[arg-type]
+                    deadline_s=limit_s,
+                    waiting=self.waiting,
+                    watch=watch,
+                    on_item=on_item,
+                )
+            except NeverSent:  # it has just ended
+                self.serializer.take_back(message, to.id)
+                continue
+            except WindowFullError:
+                self.outside(partial(self.serializer.take_back, message, to.id))
+                raise
+            except FanwiseError as error:
+                self.serializer.take_back(message, to.id)
+                cancelling.check()
+                raise failed(error, to, limit_s, closed=self.is_closed) from None
+            if scope is not None:
+                scope.nest(reply)
+            return reply
+
+    def close_streams(self) -> None:
+        """Those which the program itself reads end: it reads on no more. Those of called functions end with these."""
+        for incoming in list(self._streams):
+            incoming.close(ClosedError("RPC was shut down in this process while it read this stream."))
+
     def is_leaving(self, message: Message, link: Link) -> bool:
         """Note by which link the references and loans of a message leave. False: that has ended; nothing was noted.
 
@@ -441,6 +517,7 @@ class Agent:
         remote: Created | None,
         mode: str,
         address: Address | None,
+        window: Window | None = None,
     ) -> Message:
         """Close the message of a call. A profiler sees that one began, under torch's name for it."""
         name = getattr(function, "__qualname__", None) or repr(function)
@@ -448,9 +525,9 @@ class Agent:
             call = function, tuple(args), kwargs
             if torch._C._autograd._profiler_enabled():
                 with torch.autograd.profiler.record_function(f"rpc_{mode}#{name}({self.info.name} -> {to.name})"):
-                    message = self.serializer.serialize(call, to.id, call=name, remote=remote)
+                    message = self.serializer.serialize(call, to.id, call=name, remote=remote, window=window)
             else:
-                message = self.serializer.serialize(call, to.id, call=name, remote=remote)
+                message = self.serializer.serialize(call, to.id, call=name, remote=remote, window=window)
             return message if address is None else addressed(message, address)
         except Exception as error:
             raise pickling.explained(error, function, args, kwargs, name, to) from error
@@ -467,8 +544,8 @@ class Agent:
         """Whether the calling thread may wait, and run the user's code: it reads no link."""
         return may_wait_for(self._hub)
 
-    def _unwanted(self, answer: Message, link: Link) -> None:
-        """Nobody will open this. Its loans end with it."""
+    def discard(self, answer: Message, link: Link) -> None:
+        """Nobody will open this: what came with it is given back. By any thread."""
 
         def discard() -> None:
             with contextlib.suppress(FanwiseError, struct.error):  # the link was cut, or it is no message

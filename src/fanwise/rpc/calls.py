@@ -23,6 +23,8 @@ from .calling.call import Call, Following
 from .constants import UNSET_RPC_TIMEOUT
 from .references import proxy
 from .references.rref import RRef
+from .streams.reading import Stream
+from .streams.window import Window
 from .worker_info import WorkerInfo
 
 To = str | int | WorkerInfo
@@ -175,9 +177,51 @@ def _function_of(api: proxy.Api) -> Callable[..., Any]:  # Any: a result, its fu
             return rpc_async
         case "remote":
             return remote
+        case "rpc_stream":
+            return stream
 
 
 proxy.functions.by_name = _function_of
+
+
+def stream(
+    to: To,
+    func: Callable[..., Any],  # Any: the user's
+    args: Args = None,
+    kwargs: Kwargs = None,
+    timeout: float = UNSET_RPC_TIMEOUT,
+    *,
+    window_items: int = 64,
+    window_bytes: int = 32 << 20,
+) -> Stream[Any]:  # Any: what func yields
+    """Run `func` on `to` and go through what it yields, item by item, while it goes on.
+
+    Args:
+        to, args, kwargs: as in `rpc_sync`.
+        func: a generator function, an asynchronous one, or one that returns anything that can be gone through.
+        timeout: seconds for each item, from when it is asked for; -1 the default, 0 without a limit.
+        window_items, window_bytes: so far the function may be ahead of who reads, and one item, however large that is;
+            then it waits where it yields. What is ahead lies in the memory of the reader.
+
+    Returns:
+        An iterator, for `async for` too, and a context manager. Leaving the loop early ends the function: its generator
+        gets `GeneratorExit` where it waits, and runs its `finally`.
+
+    Raises:
+        As `rpc_sync`, where the call does not leave. What the function raises later is raised in the place of the item.
+        Blocks where a link must be made first, or where `to` has no room for a call.
+
+    A function that yields has a thread of its own on `to`, and takes no place of the `num_worker_threads` there.
+
+    >>> list(stream("worker1", range, args=(3,)))
+    [0, 1, 2]
+    """
+    agent, info = _checked(to, func, args, kwargs)
+    for name, value in (("window_items", window_items), ("window_bytes", window_bytes)):
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 1 << 63:
+            raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+    window = Window(window_items, window_bytes)
+    return agent.stream(info, func, args or (), dict(kwargs) if kwargs else {}, timeout_s=timeout, window=window)
 
 
 @contextlib.contextmanager

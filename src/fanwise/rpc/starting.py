@@ -203,6 +203,7 @@ def shutdown(graceful: bool = True, timeout: float = constants.DEFAULT_SHUTDOWN_
 
 def _shut_down(agent: _agent.Agent, graceful: bool, timeout: float) -> None:
     try:
+        agent.close_streams()
         if graceful:
             steps.wait_for_all(timeout)
         agent.group.shutdown(

@@ -61,6 +61,12 @@ class Actors:
         timeout_s: float,
     ) -> Any:  # Any: a result, its future, or a reference to it
         """Call a method in its turn. Raises as `rpc_sync`, `rpc_async` and `remote` do."""
+        if api == "rpc_stream":
+            raise TypeError(
+                f"{name!r} is a method of an actor, and no stream of its items can be had: its turn, and so all calls "
+                f"behind it, would last until the last item was taken.\n"
+                f"Make the object with rpc.remote(to, cls), without serial= and concurrency=, or fetch items by calls."
+            )
         agent, to, address = self._agent, rref.owner(), Address(rref._rref_id, 0.0)
         is_held = api != "remote" and _is_known_to_owner(rref)
         message = (tuple(rref._rref_id) if is_held else rref, name, args, kwargs)

@@ -32,6 +32,7 @@ from ...base.errors import (
     WorkerLostError,
 )
 from ...links import Link, Request
+from ...links.flow_control.credits import cost_of
 from ...links.runner_threads import RunnerThreads
 from ..actors.address import Address
 from ..faults import Faults
@@ -40,6 +41,8 @@ from ..messages.metadata import Context, Created
 from ..messages.pickling import is_of_future, too_deep
 from ..messages.serializer import Deserialized, Serializer
 from ..references.orders import GlobalId
+from ..streams.producing import Producer
+from ..streams.window import Window
 from ..worker_info import WorkerInfo
 from .cancelling import Scope, here, running
 
@@ -276,7 +279,7 @@ class _Task:
 class _Call:
     """One call on its way from request to answer."""
 
-    __slots__ = ("_header", "_name", "_request", "_scope", "_sender", "_server", "_ticket")
+    __slots__ = ("_header", "_name", "_producer", "_request", "_scope", "_sender", "_server", "_ticket")
 
     def __init__(self, server: Server, sender: WorkerInfo, request: Request, ticket: int) -> None:
         self._server = server
@@ -286,6 +289,7 @@ class _Call:
         self._header: Context | None = None
         self._name = ""
         self._scope: Scope | None = None
+        self._producer: Producer | None = None
 
     # -- what its caller says --------------------------------------------------------------------------------------
 
@@ -303,13 +307,19 @@ class _Call:
     def cancelled(self) -> None:
         """The caller does not wait any more. On a reading thread."""
         self.scope().cancel()
+        if self._producer is not None:
+            self._producer.cancelled()
 
     def taken(self, num_items: int, num_bytes: int) -> None:
-        """This gives no items."""
-        raise ValueError(f"{num_items} items of an answer that has none")
+        """The caller of a stream has taken so much of it. ValueError: it cannot have."""
+        if self._producer is None:
+            raise ValueError(f"{num_items} items of an answer that has none")
+        self._producer.taken(num_items, num_bytes)
 
     def lost(self) -> None:
-        """The link to the caller has ended. The function goes on: it may be one that the caller never waited for."""
+        """The link to the caller has ended. A function that gives no items goes on: it may change something."""
+        if self._producer is not None:
+            self.cancelled()
 
     # -- running ---------------------------------------------------------------------------------------------------
 
@@ -352,6 +362,8 @@ class _Call:
         function, args, kwargs = opened.value
         self._header = opened.autograd
         self._name = getattr(function, "__qualname__", "") or getattr(function, "__name__", type(function).__qualname__)
+        if opened.window is not None:
+            function = partial(self._produce, Window(*opened.window), function)
         try:
             if opened.remote is None:
                 value = self._begin(function, args, kwargs)
@@ -391,6 +403,16 @@ class _Call:
             raise _harmless(error)  # noqa: B904  # the same one, or from it
         finally:
             running.reset(token)
+
+    def _produce(self, window: Window, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # the user's
+        """In the place of a function that is called as a stream."""
+        if hasattr(function, "_wrapped_async_rpc_function"):
+            raise TypeError(f"{self._name} answers later (async_execution), with one value: it was called as a stream.")
+        waiting = self._server._runners.waiting
+        self._producer = producer = Producer(window, _Outlet(self), self.scope(), without_place=waiting)
+        if self.is_cancelled() or self._request.link.ending is not None:
+            self.cancelled()  # it may have been before there was a producer to hear of it
+        return producer.run(function(*args, **kwargs), self._name)
 
     def _outcome(self, function: Callable[..., Any], value: Any) -> Any:  # Any: the user's
         if hasattr(function, "_wrapped_async_rpc_function"):
@@ -455,6 +477,44 @@ class _Call:
         """Nobody waits for what came of it."""
         self._server.ended()
         self._request.unanswered()
+
+
+class _Outlet:
+    """What takes the items of a stream to the caller of its call."""
+
+    def __init__(self, call: _Call) -> None:
+        self._call = call
+
+    def close_item(self, item: Any) -> Message:  # Any: the user's
+        call = self._call
+        serializer = call._server._serializer
+        try:
+            with serializer.entered(call._header):
+                return serializer.serialize(item, call._sender.id)
+        except BaseException as error:
+            about = _about_result(error, item, call._name)
+        raise about
+
+    def cost_of(self, closed: Message) -> int:
+        return cost_of(closed.head, closed.buffers)
+
+    def give(self, closed: Message) -> bool:
+        call = self._call
+        server, request = call._server, call._request
+        if (closed.carries or closed.loans) and not server._is_leaving(closed, request.link):
+            server._serializer.take_back(closed, call._sender.id)
+            return False
+        try:
+            request.give(closed)
+        except NotSendableError:
+            server._serializer.take_back(closed, call._sender.id)
+            raise
+        except FanwiseError:
+            return False
+        return True
+
+    def when_it_takes_more(self, again: Callable[[], None]) -> bool:
+        return self._call._request.when_answers_leave(again)
 
 
 # Somebody else has ended: where that was noticed tells nothing.

@@ -58,6 +58,7 @@ class Deserialized(NamedTuple):
     autograd: Context | None = None
     remote: Created | None = None
     has_references: bool = False
+    window: tuple[int, int] | None = None  # of a call for items one by one
 
 
 class Serializer:
@@ -87,17 +88,36 @@ class Serializer:
         self._devices = devices or DeviceMaps({}, ())
         self._name_of = name_of
 
-    def serialize(self, value: Any, to: int, *, call: str | None = None, remote: Created | None = None) -> Message:
-        """Close a message for worker `to`: a call by its name, or an answer. Raises what pickling raises."""
+    def serialize(
+        self,
+        value: Any,
+        to: int,
+        *,
+        call: str | None = None,
+        remote: Created | None = None,
+        window: tuple[int, int] | None = None,
+    ) -> Message:
+        """Close a message for worker `to`: a call by its name, or an answer. Raises what pickling raises.
+
+        `window`: of a call for items one by one.
+        """
         forks: list[Fork] = []
         try:
-            return self._serialize(value, to, call, remote, forks)
+            return self._serialize(value, to, call, remote, forks, window)
         except BaseException:
             if forks and self._references is not None:
                 self._references.unsent(forks)
             raise
 
-    def _serialize(self, value: Any, to: int, call: str | None, remote: Created | None, forks: list[Fork]) -> Message:
+    def _serialize(
+        self,
+        value: Any,
+        to: int,
+        call: str | None,
+        remote: Created | None,
+        forks: list[Fork],
+        window: tuple[int, int] | None,
+    ) -> Message:
         encode = pickling.encode if call is None else pickling.encode_call
         data, tensors, buffers = encode(value, to, forks)
         header = None if self.autograd is None else self.autograd.on_send(to, tensors)
@@ -107,8 +127,8 @@ class Serializer:
             targets = None if call is None else places or ["cpu"] * len(tensors)
             lender = self._lending.lender(tensors, to, targets)
         extra = b""
-        if forks or header is not None or remote is not None or places is not None:
-            extra = pack(Metadata(header, remote, forks, places))
+        if forks or header is not None or remote is not None or places is not None or window is not None:
+            extra = pack(Metadata(header, remote, forks, places, window))
         try:
             message = compose(extra, tensors, data, buffers, call, lender)
             if forks or remote is not None:
@@ -164,17 +184,17 @@ class Serializer:
             return Deserialized(pickling.decode_call(memoryview(message.head)[1:], [], message.buffers, self.allowed))
         if message.claim is None:
             extra, tensors, data, buffers = parse(message)
-            header, remote, forks, places = unpack(extra) if extra else NOTHING
+            header, remote, forks, places, window = unpack(extra) if extra else NOTHING
             if tensors and (places is not None or self._devices.maps):
                 tensors = self._placed(tensors, places, message, sender)
         else:
-            (header, remote, forks, _), (_, tensors, data, buffers) = self._borrowed(message, sender)
+            (header, remote, forks, _, window), (_, tensors, data, buffers) = self._borrowed(message, sender)
         if header is not None and self.autograd is not None:
             tensors = self.autograd.on_receive(sender, header, tensors)
         decode = pickling.decode if is_answer(message) else pickling.decode_call
         try:
             if self._references is None or not forks:
-                return Deserialized(decode(data, tensors, buffers, self.allowed), header, remote)
+                return Deserialized(decode(data, tensors, buffers, self.allowed), header, remote, window=window)
             with self._references.opening(forks, link):
                 value = decode(data, tensors, buffers, self.allowed)
         except Exception as error:
@@ -182,7 +202,7 @@ class Serializer:
                 raise
             # The reference is out already, and may have been handed on: its value is this error.
             return Deserialized((partial(_fail, error), (), {}), header, remote, has_references=bool(forks))
-        return Deserialized(value, header, remote, has_references=True)
+        return Deserialized(value, header, remote, has_references=True, window=window)
 
     def take_back(self, message: Message, to: int) -> None:
         """A message that was closed here never left: what it holds is given back. Not on a reading thread.
@@ -191,7 +211,7 @@ class Serializer:
         """
         if message.loans and self._lending is not None:
             self._lending.take_back(message.loans, to)
-        header, _remote, forks, _places = unpack(metadata_of(message))
+        header, _remote, forks, *_ = unpack(metadata_of(message))
         if header is not None and self.autograd is not None:
             self.autograd.unsent(header)
         if forks and self._references is not None:
@@ -202,7 +222,7 @@ class Serializer:
 
         Returns what it was to make. Raises LinkLostError when the link was cut: then that does so.
         """
-        _header, remote, forks, _places = unpack(metadata_of(message))
+        _header, remote, forks, *_ = unpack(metadata_of(message))
         if forks and self._references is not None:
             with self._references.opening(forks, link):
                 pass

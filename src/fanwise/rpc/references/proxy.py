@@ -24,7 +24,7 @@ from ..functions import async_execution
 from ..worker_info import WorkerInfo
 from .orders import GlobalId
 
-Api = Literal["rpc_sync", "rpc_async", "remote"]
+Api = Literal["rpc_sync", "rpc_async", "remote", "rpc_stream"]
 
 
 class Reference(Protocol):

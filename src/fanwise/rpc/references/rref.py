@@ -250,6 +250,10 @@ class RRef(Generic[T]):
         """A proxy whose methods return futures."""
         return RRefProxy(self, "rpc_async", timeout)
 
+    def rpc_stream(self, timeout: float = UNSET_RPC_TIMEOUT) -> Any:  # Any: has the methods of the remote object
+        """A proxy whose methods return streams: `for item in rref.rpc_stream().items()`. `timeout`: for each item."""
+        return RRefProxy(self, "rpc_stream", timeout)
+
     def remote(self, timeout: float = UNSET_RPC_TIMEOUT) -> Any:  # Any: has the methods of the remote object
         """A proxy whose methods return references to their results, which stay on the owner."""
         return RRefProxy(self, "remote", timeout)

@@ -1,0 +1,474 @@
+"""Streams between real workers: order, ends from both sides, what is ahead, and what is left."""
+
+import asyncio
+import gc
+import signal
+import threading
+from collections.abc import AsyncIterator, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fanwise.rpc as rpc
+from fanwise.base.errors import (
+    CallCancelled,
+    CancelledError,
+    DeadlineExceeded,
+    NotSendableError,
+    WireError,
+)
+from fanwise.rpc import agent as agents
+from fanwise.testing import within
+from fanwise.testing.rpc_workers import LIMIT_S, Worker, Workers, leave, num_owned
+
+# Any throughout: what users' functions take and return.
+
+said: list[Any] = []
+free = threading.Event()
+
+
+def told() -> list[Any]:
+    return list(said)
+
+
+def say(what: Any) -> None:
+    said.append(what)
+
+
+def forget() -> None:
+    said.clear()
+    free.clear()
+
+
+def wait_until_free() -> None:
+    free.wait(LIMIT_S)
+
+
+def set_free() -> None:
+    free.set()
+
+
+def hears(at: str, *what: Any) -> None:
+    """Soon this was said there, and nothing else."""
+    within(LIMIT_S, lambda: rpc.rpc_sync(at, told) == list(what), f"{what} was said; it was {rpc.rpc_sync(at, told)}")
+
+
+def count(up_to: int) -> Iterator[int]:
+    try:
+        yield from range(up_to)
+    except GeneratorExit:
+        said.append("closed")
+        rpc.rpc_sync(rpc.get_worker_info(), say, ("cleaned up",))
+        raise
+    finally:
+        said.append("over")
+
+
+async def count_async(up_to: int) -> AsyncIterator[int]:
+    try:
+        for number in range(up_to):
+            await asyncio.sleep(0)
+            yield number
+    finally:
+        await rpc.rpc_async(rpc.get_worker_info(), say, ("over",))
+
+
+def fail_after(many: int) -> Iterator[int]:
+    yield from range(many)
+    raise LookupError("on purpose")
+
+
+def slow() -> Iterator[int]:
+    yield 1
+    free.wait(LIMIT_S)
+    yield 2
+
+
+def with_references(many: int) -> "Iterator[rpc.RRef[int]]":
+    for number in range(many):
+        yield rpc.RRef(number)
+
+
+def tensors(many: int, size: int) -> Iterator[torch.Tensor]:
+    for number in range(many):
+        yield torch.full((size,), float(number))
+
+
+def lock_after_one() -> Iterator[Any]:
+    yield 1
+    try:
+        yield threading.Lock()
+    finally:
+        said.append("over")
+
+
+def no_iterator() -> int:
+    return 3
+
+
+async def no_async_iterator() -> int:
+    return 3
+
+
+def until_it_fails(stream: Iterable[Any]) -> tuple[list[Any], Exception]:
+    """The items before the error, and that."""
+    got: list[Any] = []
+    try:
+        got.extend(stream)
+    except Exception as error:
+        return got, error
+    raise AssertionError(f"{stream} has not failed, but given {got}")
+
+
+# -- what comes --------------------------------------------------------------------------------------------------------
+
+
+class Data:
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def items(self) -> Iterable[int]:
+        return range(self.size)
+
+
+def read(to: str) -> None:
+    assert list(rpc.stream(to, count, args=(1000,))) == list(range(1000))
+    hears(to, "over")
+    rpc.rpc_sync(to, forget)
+    assert list(rpc.stream(to, count_async, (100,), window_items=3)) == list(range(100))
+    hears(to, "over")
+    rpc.rpc_sync(to, forget)
+    assert list(rpc.stream(to, range, (3,))) == [0, 1, 2]
+    assert list(rpc.stream(to, count, kwargs={"up_to": 0})) == []
+    assert list(rpc.stream(to, count, (5,), window_items=1, window_bytes=1)) == [0, 1, 2, 3, 4]
+    stream = rpc.stream(to, range, (2,))
+    assert [next(stream), next(stream)] == [0, 1]
+    for _ in range(2):
+        with pytest.raises(StopIteration):
+            next(stream)
+    data = rpc.remote(to, Data, (4,))
+    assert list(data.rpc_stream().items()) == [0, 1, 2, 3]
+    with pytest.raises(ValueError, match="window_items must be a whole number of at least 1, got 0"):
+        rpc.stream(to, range, (2,), window_items=0)
+    with pytest.raises(ValueError, match="window_bytes must be a whole number of at least 1, got True"):
+        rpc.stream(to, range, (2,), window_bytes=True)
+
+
+def read_tensors(to: str) -> None:
+    sums = [float(x.sum()) for x in rpc.stream(to, tensors, (20, 1 << 17))]  # through shared memory
+    assert sums == [float(number << 17) for number in range(20)]
+    small = list(rpc.stream(to, tensors, (50, 10)))
+    assert [float(x[0]) for x in small] == list(range(50))
+    small[0].add_(1)
+    large = list(rpc.stream(to, tensors, (3, 1 << 20), window_bytes=1000))  # each is larger than the window
+    assert [float(x[-1]) for x in large] == [0.0, 1.0, 2.0]
+
+
+def read_references(to: str) -> None:
+    assert [rref.to_here() for rref in rpc.stream(to, with_references, (5,))] == list(range(5))
+    with rpc.stream(to, with_references, (100,)) as stream:
+        next(stream)  # those that nobody takes are given back too
+    del stream
+    gc.collect()
+    within(LIMIT_S, lambda: rpc.rpc_sync(to, num_owned) == 0, "no reference is left")
+
+
+def read_failures(to: str) -> None:
+    got, error = until_it_fails(rpc.stream(to, fail_after, (70,)))
+    assert got == list(range(70)) and type(error) is LookupError
+    assert "in fail_after" in "".join(error.__notes__)
+    stream = rpc.stream(to, lock_after_one)
+    assert next(stream) == 1
+    for _ in range(2):
+        with pytest.raises(NotSendableError, match="what lock_after_one returned"):
+            next(stream)
+    hears(to, "over")
+    rpc.rpc_sync(to, forget)
+    for function in (no_iterator, no_async_iterator):
+        with pytest.raises(TypeError, match=f"{function.__name__} was called as a stream"):
+            next(rpc.stream(to, function))
+    with pytest.raises(TypeError, match="missing 1 required"):
+        next(rpc.stream(to, fail_after))
+    with pytest.raises(RuntimeError, match="nobody"):
+        rpc.stream("nobody", count, (1,))
+
+
+def in_asyncio(to: str) -> None:
+    async def work() -> list[list[int]]:
+        async def read(function: Any) -> list[int]:
+            return [item async for item in rpc.stream(to, function, (200,))]
+
+        both = await asyncio.gather(read(count), read(count_async))
+        async with rpc.stream(to, count_async, (10**9,)) as stream:
+            assert await anext(stream) == 0
+        with pytest.raises(LookupError):
+            async for _ in rpc.stream(to, fail_after, (2,)):
+                pass
+        waits = rpc.stream(to, slow, timeout=0)
+        assert await anext(waits) == 1
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(waits), 0.05)
+        await rpc.rpc_async(to, set_free)
+        assert await anext(waits) == 2, "who stopped waiting has lost no item"
+        with pytest.raises(StopAsyncIteration):
+            await anext(waits)
+        return list(both)
+
+    assert asyncio.run(work()) == [list(range(200))] * 2
+    within(LIMIT_S, lambda: rpc.rpc_sync(to, told).count("over") == 3, "all generators have ended")
+    rpc.rpc_sync(to, forget)
+
+
+def test_items_come_in_order_whatever_they_are_and_errors_after_them(real_workers: Workers) -> None:
+    one, two = real_workers.group(2)
+    for work in (read, read_tensors, read_references, read_failures, in_asyncio):
+        one.do(work, "w1")
+        two.do(forget)
+    two.do(read, "w1")  # of itself
+    two.begin(leave)
+    one.do(leave)
+    two.result()
+    assert "Leaking" not in one.printed + two.printed
+
+
+# -- ends --------------------------------------------------------------------------------------------------------------
+
+
+def leave_loops_early(to: str) -> None:
+    ended = ("closed", "cleaned up", "over")
+    for item in rpc.stream(to, count, (10**9,)):
+        if item == 5:
+            break
+    hears(to, *ended)
+    with rpc.stream(to, count, (10**9,)) as stream:
+        assert next(stream) == 0
+    hears(to, *ended, *ended)
+    with pytest.raises(StopIteration):
+        next(stream)
+    stream = rpc.stream(to, count, (10**9,))
+    next(stream)
+    del stream
+    hears(to, *ended * 3)
+    ring: list[Any] = [rpc.stream(to, count, (10**9,))]
+    ring.append(ring)
+    next(ring[0])
+    del ring
+    gc.collect()
+    within(LIMIT_S, lambda: rpc.rpc_sync(to, told).count("over") == 4, "a ring that was collected has ended its stream")
+    rpc.rpc_sync(to, forget)
+
+
+def wait_too_long(to: str) -> None:
+    stream = rpc.stream(to, slow, timeout=0.1)
+    assert next(stream) == 1
+    with pytest.raises(DeadlineExceeded, match="no item of slow came from worker w1 within 0"):
+        next(stream)
+    with pytest.raises(StopIteration):
+        next(stream)
+    rpc.rpc_sync(to, set_free)
+
+
+def wait_and_yield(to: str) -> Iterator[int]:
+    yield 1
+    said.append("waits")
+    try:
+        rpc.rpc_sync(to, wait_until_free, timeout=0)
+    except CallCancelled:
+        said.append("heard")
+        raise
+    yield 2
+
+
+def end_one_that_waits(to: str, other: str) -> None:
+    stream = rpc.stream(to, wait_and_yield, (other,))
+    assert next(stream) == 1
+    hears(to, "waits")
+    stream.close()
+    hears(to, "waits", "heard")
+    rpc.rpc_sync(to, forget)
+
+
+def read_for_another(to: str) -> int:
+    return sum(rpc.stream(to, slow, timeout=0))
+
+
+def cancel_one_that_reads(to: str, other: str) -> None:
+    """A stream is a wait, and it ends with the call that reads it."""
+    call = rpc.rpc_async(to, read_for_another, (other,), timeout=0)
+    within(LIMIT_S, lambda: rpc.rpc_sync(other, num_calls) > 1, "it reads")
+    assert call.cancel()
+    rpc.rpc_sync(other, set_free)
+    within(LIMIT_S, lambda: rpc.rpc_sync(other, num_calls) == 1, "the stream has ended")
+    with pytest.raises(CancelledError):
+        call.wait()
+
+
+def num_calls() -> int:
+    """That run here, this one too."""
+    return agents.current().server.num_open
+
+
+def test_who_reads_no_further_ends_the_function(real_workers: Workers) -> None:
+    one, two, three = real_workers.group(3, num_worker_threads=1)
+    one.do(leave_loops_early, "w1")
+    one.do(wait_too_long, "w1")
+    two.do(forget)
+    one.do(end_one_that_waits, "w1", "w2")
+    three.do(set_free)
+    three.do(forget)
+    one.do(cancel_one_that_reads, "w1", "w2")
+    for worker in (one, two, three):
+        worker.begin(leave)
+    for worker in (one, two, three):
+        worker.result()
+    assert "Traceback" not in two.printed
+
+
+def begin_to_read(to: str) -> None:
+    said.append(rpc.stream(to, count, (10**9,), window_items=10))
+    assert next(said[0]) == 0
+
+
+def read_to_the_end() -> tuple[int, str]:
+    got, error = until_it_fails(said.pop())
+    return len(got), type(error).__name__
+
+
+def test_a_lost_producer_is_an_error_after_what_came_and_a_lost_reader_ends_the_function(real_workers: Workers) -> None:
+    one, two, three = real_workers.group(3)
+    one.do(begin_to_read, "w1")
+    three.do(begin_to_read, "w1")
+    three.kill()
+    within(LIMIT_S, lambda: two.do(told) == ["closed", "cleaned up", "over"], "the generator has ended")
+    two.kill()
+    many, error = one.do(read_to_the_end)
+    assert many <= 10 and error == "WorkerLostError"
+    one.do(leave)
+
+
+def cut_in_the_middle(to: str) -> str:
+    stream = rpc.stream(to, count, (10**9,), window_items=10)
+    assert next(stream) == 0
+    link = agents.current().connections.ready(agents.current().worker(to).id)
+    assert link is not None
+    link._wire.hang_up()
+    got, error = until_it_fails(stream)
+    assert got == list(range(1, len(got) + 1))
+    hears(to, "closed", "cleaned up", "over")
+    return type(error).__name__
+
+
+def test_a_cut_link_ends_the_stream_on_both_sides_and_the_next_has_a_new_link(real_workers: Workers) -> None:
+    one, two = real_workers.group(2)
+    assert one.do(cut_in_the_middle, "w1") == "LinkLostError"
+    two.do(forget)
+    one.do(read, "w1")
+
+
+def test_a_graceful_shutdown_ends_the_streams_of_the_program_and_their_functions(real_workers: Workers) -> None:
+    one, two = real_workers.group(2)
+    one.do(begin_to_read, "w1")
+    two.begin(leave)
+    one.do(leave)
+    two.result()
+    assert two.do(told)[:1] == ["closed"] and two.do(told)[-1] == "over"
+    assert one.do(read_to_the_end) == (0, "ClosedError")
+
+
+def test_a_stopped_producer_is_waited_for_and_goes_on(real_workers: Workers) -> None:
+    one, two = real_workers.group(2)
+    one.do(begin_to_read, "w1")
+    two.send(signal.SIGSTOP)
+    one.begin(take, 1000)
+    two.send(signal.SIGCONT)
+    assert one.result() == 1000
+    one.do(said_is_empty)
+
+
+def take(many: int) -> Any:
+    return [next(said[0]) for _ in range(many)][-1]
+
+
+def said_is_empty() -> None:
+    said.clear()
+
+
+# -- memory and fairness -----------------------------------------------------------------------------------------------
+
+
+def memory_mb(what: str = "VmHWM") -> float:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{what}:"):
+            return int(line.split()[1]) / 1024
+    raise LookupError(what)
+
+
+def many_small(many: int) -> Iterator[bytes]:
+    for number in range(many):
+        said[:] = [number]
+        yield bytes(1000)
+
+
+def read_slowly(to: str, many: int, ahead: int) -> int:
+    """The producer is never ahead by more than the window, as it says itself."""
+    most = 0
+    stream = rpc.stream(to, many_small, (many,), window_items=ahead)
+    for taken, _item in enumerate(stream):
+        if taken % (many // 20) == 0:
+            most = max(most, rpc.rpc_sync(to, told)[0] - taken)
+    return most
+
+
+def begin_peak() -> float:
+    Path("/proc/self/clear_refs").write_text("5")
+    return memory_mb("VmRSS")
+
+
+@pytest.mark.parametrize("many", [2_000, pytest.param(100_000, marks=pytest.mark.soak)])
+def test_a_slow_reader_makes_the_producer_wait(real_workers: Workers, many: int) -> None:
+    workers = real_workers.group(2)
+    before = [worker.do(begin_peak) for worker in workers]
+    assert workers[0].do(read_slowly, "w1", many, 100) <= 100
+    after = [worker.do(memory_mb) for worker in workers]
+    assert max(peak - base for base, peak in zip(before, after, strict=True)) < 16.0
+
+
+def call_beside_streams(to: str, many: int) -> Any:
+    """Calls go on while more streams are open than there are places."""
+    streams = [rpc.stream(to, count, (10**9,)) for _ in range(many)]
+    first = [next(stream) for stream in streams]
+    answers = [rpc.rpc_sync(to, max, (1, 2)) for _ in range(20)]
+    return sum(first) + sum(answers)
+
+
+def test_streams_do_not_keep_calls_from_their_places(real_workers: Workers) -> None:
+    one, two = real_workers.group(2, num_worker_threads=2)
+    assert one.do(call_beside_streams, "w1", 5) == 40
+    within(LIMIT_S, lambda: two.do(told).count("over") == 5, "all have ended")
+
+
+# -- the allow-list ----------------------------------------------------------------------------------------------------
+
+
+def read_what_is_listed(to: str) -> list[str]:
+    assert list(rpc.stream(to, range_of, (3,))) == [0, 1, 2]
+    with pytest.raises(WireError) as raised:
+        next(rpc.stream(to, count, (3,)))
+    with pytest.raises(WireError):
+        next(rpc.stream(to, bytearray, (3,)))
+    return [str(raised.value)]
+
+
+def range_of(many: int) -> Iterator[int]:
+    yield from range(many)
+
+
+def test_an_allow_list_holds_for_streams(real_workers: Workers) -> None:
+    one: Worker = real_workers.begin(0, 2)
+    two = real_workers.begin(1, 2, allow=[range_of])
+    one.result()
+    two.result()
+    (text,) = one.do(read_what_is_listed, "w1")
+    assert f"{__name__}.count is not on the allow-list" in text

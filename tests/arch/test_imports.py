@@ -76,6 +76,7 @@ QUIET = [
     "pool/deaths.py",
     "rpc/membership/failure_detector.py",
     "rpc/actors/address.py",
+    "rpc/actors/restarts.py",
     "rpc/actors/turns.py",
     "rpc/prometheus.py",
     "rpc/allow_list/hints.py",

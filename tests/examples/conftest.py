@@ -13,6 +13,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 # One row an example: its constants made small. A test sees that no example is without a row.
 SHRUNK: dict[str, dict[str, object]] = {
+    "actor_replay_buffer": {"STEPS": 400},
     "allreduce_ways": {"SIZE": 1000, "ROUNDS": 2},
     "asha": {"SECONDS": 3.0, "MAX_EPOCHS": 4, "GRACE_PERIOD, REDUCTION_FACTOR": (1, 2)},
     "async_random_search": {"SECONDS": 2.0, "MAX_EPOCHS": 2, "PRINT_INTERVAL_S": 0.5},

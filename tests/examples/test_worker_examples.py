@@ -55,6 +55,14 @@ def test_a_model_on_two_workers_learns_the_digits(run_example: Callable[[str], s
     assert epoch and float(epoch[1]) < 0.7, output  # chance is 0.9
 
 
+def test_a_learner_goes_on_when_the_worker_of_its_replay_buffer_is_killed_and_started_again(
+    run_example: Callable[[str], str],
+) -> None:
+    output = run_example("actor_replay_buffer")
+    learnt = re.search(r"^learnt: (\[.*\])$", output, re.M)
+    assert learnt and ast.literal_eval(learnt[1]) == [0, 1, 2, 3] * 3, output
+
+
 def test_an_interrupted_group_ends_with_all_its_processes(torch_loaded: LoadedInterpreter, tmp_path: Path) -> None:
     script = EXAMPLES / "rl_cartpole.py"
     done = torch_loaded.run(script, folder=tmp_path, interrupt_after="Episode 10", forks=True)

@@ -74,6 +74,7 @@ class Actors(Protocol):
         *,
         timeout_s: float,
         concurrency: int,
+        restart: int,
     ) -> Any: ...  # Any: a reference
 
     def call(
@@ -86,6 +87,9 @@ class Actors(Protocol):
         *,
         timeout_s: float,
     ) -> Any: ...  # Any: the user's
+
+    def supervised(self, rref: Any) -> Any: ...  # Any: a reference; our own to the same actor, or None
+    def wait_until_there(self, rref: Any) -> None: ...  # Any: a reference
 
 
 Handler = Callable[..., Any]  # Any: what is answered; a Future: answered when that is done

@@ -129,6 +129,7 @@ def remote(
     *,
     serial: bool = False,
     concurrency: int | None = None,
+    restart: int = 0,
 ) -> RRef[Any]:  # Any: what func returns
     """Run `func` on `to` and leave the value there; return a reference to it at once.
 
@@ -140,25 +141,40 @@ def remote(
             `remote()` run one at a time, those of one caller in their order. One that waits takes no thread there, and
             does not run when its time is over before its turn.
         concurrency: as `serial`, so many at a time.
+        restart: the object, of a class, is made again from `args` and `kwargs` when its worker dies or leaves, on the
+            next worker of the same name, so many times at most, and while this worker has the reference. Calls that
+            were under way fail and are not made again; later ones, of all who have a reference, wait for it.
 
     >>> remote("worker1", torch.add, args=(torch.ones(2), 1)).to_here()
     tensor([2., 2.])
     """
     agent, info = _checked(to, func, args, kwargs)
-    if serial or concurrency is not None:
-        turns = _turns(func, serial, concurrency)
-        call_args = dict(kwargs) if kwargs else {}
-        made: RRef[Any] = agent.actors.make(info, func, args or (), call_args, timeout_s=timeout, concurrency=turns)  # type: ignore[arg-type]  # a class
+    if serial or concurrency is not None or restart:
+        turns = _turns(func, serial, concurrency, restart)
+        assert isinstance(func, type), "it is checked there"
+        made: RRef[Any] = agent.actors.make(
+            info,
+            func,
+            args or (),
+            dict(kwargs) if kwargs else {},
+            timeout_s=timeout,
+            concurrency=turns,
+            restart=restart,
+        )
         return made
     return agent.references.remote(info, func, args or (), dict(kwargs) if kwargs else {}, timeout_s=timeout)
 
 
-def _turns(func: object, serial: bool, concurrency: int | None) -> int:
+def _turns(func: object, serial: bool, concurrency: int | None, restart: int) -> int:
     """How many calls of an actor run at a time. Raises TypeError, ValueError."""
     if not isinstance(func, type):
-        raise TypeError(f"an actor is an object of a class: serial= and concurrency= need one, got {func!r}.")
+        raise TypeError(f"an actor is an object of a class: serial=, concurrency= and restart= need one, got {func!r}.")
+    if isinstance(restart, bool) or not isinstance(restart, int):
+        raise TypeError(f"restart must be an int, got {restart!r}.")
+    if restart < 0:
+        raise ValueError(f"restart must be at least 0, got {restart}.")
     if concurrency is None:
-        return 1
+        return 1 if serial else UNLIMITED
     if isinstance(concurrency, bool) or not isinstance(concurrency, int):
         raise TypeError(f"concurrency must be an int, got {concurrency!r}.")
     if not 1 <= concurrency < UNLIMITED:

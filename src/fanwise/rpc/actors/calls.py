@@ -13,17 +13,22 @@ from functools import partial
 from types import CoroutineType
 from typing import Any
 
+from ...base.clocks import Clock, SystemClock
 from ...base.errors import WorkerLostError
 from .. import agent as _agent
 from ..agent import Agent
-from ..calling.call import Following
+from ..calling.call import Call, Following
 from ..calling.serving import answer_later
 from ..calls import collect
+from ..constants import UNSET_RPC_TIMEOUT
 from ..references.orders import GlobalId
 from ..references.proxy import Api, method_of
-from ..references.rref import RRef
+from ..references.rref import RRef, UserState
 from ..worker_info import WorkerInfo
 from .address import Address
+from .supervision import Recipe, Supervision
+
+_LEAST_S = 0.001  # 0 would be for ever
 
 # The actor whose method this thread, or this coroutine, runs.
 _running: ContextVar[GlobalId | None] = ContextVar("fanwise_actor", default=None)
@@ -32,8 +37,10 @@ _running: ContextVar[GlobalId | None] = ContextVar("fanwise_actor", default=None
 class Actors:
     """See the module. One for each worker."""
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: Agent, clock: Clock | None = None) -> None:
         self._agent = agent
+        self._now_s = (clock or SystemClock()).now_s
+        self.supervision = Supervision(agent)
 
     def make(
         self,
@@ -44,11 +51,22 @@ class Actors:
         *,
         timeout_s: float,
         concurrency: int,
+        restart: int,
     ) -> RRef[Any]:  # Any: the user's
-        """An object of class `kind` on worker `to`, of which at most `concurrency` calls run at a time."""
-        references = self._agent.references
-        address = Address(references.new_actor_id(), 0.0, concurrency)
-        return references.remote(to, kind, args, kwargs, timeout_s=timeout_s, address=address)
+        """An object of class `kind` on worker `to`, of which at most `concurrency` calls run at a time.
+
+        `restart`: how often it is made again when its worker is lost. ValueError: this one, which would be lost too.
+        """
+        recipe = Recipe(kind, args, kwargs, timeout_s, concurrency)
+        if restart and to.id == self._agent.info.id:
+            raise ValueError(
+                f"restart={restart}: worker {to.name} would make the actor again when it is lost, and has the actor "
+                f"itself. Make it on another worker, or leave restart= out."
+            )
+        rref = recipe.make(self._agent, to)
+        if restart:
+            self.supervision.supervise(rref, recipe, restart)
+        return rref
 
     def call(
         self,
@@ -67,22 +85,77 @@ class Actors:
                 f"behind it, would last until the last item was taken.\n"
                 f"Make the object with rpc.remote(to, cls), without serial= and concurrency=, or fetch items by calls."
             )
-        agent, to, address = self._agent, rref.owner(), Address(rref._rref_id, 0.0)
-        is_held = api != "remote" and _is_known_to_owner(rref)
-        message = (tuple(rref._rref_id) if is_held else rref, name, args, kwargs)
-        if api == "rpc_sync":
-            self._check_is_not_its_own(rref, name)
-            return agent.call_sync(to, invoke, message, {}, timeout_s=timeout_s, address=address)
+        agent, user = self._agent, rref._user
+        if api == "rpc_async":
+            call = self._begin(rref, name, args, kwargs, timeout_s)
+            collect(call)
+            return call
+        if user is not None and self.supervision.is_lost(rref, user):
+            if api == "rpc_sync":
+                return self._begin(rref, name, args, kwargs, timeout_s).wait()
+            self.supervision.wait_until_there(rref, self._limit(timeout_s))
+            user = rref._user
+        to, address = rref.owner(), Address(_id_of(rref, user), 0.0)
         if api == "remote":
-            return agent.references.remote(to, invoke, message, {}, timeout_s=timeout_s, address=address)
+            by_reference = (rref, name, args, kwargs)
+            return agent.references.remote(to, invoke, by_reference, {}, timeout_s=timeout_s, address=address)
+        self._check_is_not_its_own(rref, name)
+        message = (tuple(address.actor) if _is_known_to_owner(user) else rref, name, args, kwargs)
+        return agent.call_sync(to, invoke, message, {}, timeout_s=timeout_s, address=address)
+
+    def supervised(self, rref: RRef[Any]) -> RRef[Any] | None:  # Any: of any type
+        """The reference by which this worker makes the same actor again when it is lost; None: it does not."""
+        return self.supervision.supervised(rref._rref_id)
+
+    def wait_until_there(self, rref: RRef[Any]) -> None:  # Any: of any type
+        """Block while the actor's worker is gone. Raises OwnerLostError, DeadlineExceeded."""
+        if rref._user is not None and self.supervision.is_lost(rref, rref._user):
+            self.supervision.wait_until_there(rref, self._limit(UNSET_RPC_TIMEOUT))
+
+    def _begin(
+        self,
+        rref: RRef[Any],  # Any: of any type
+        name: str,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        timeout_s: float,
+    ) -> Call[Any]:  # Any: the user's
+        """Call a method, now or when the actor is there again, and do not wait."""
+        user = rref._user
+        if user is not None and self.supervision.is_lost(rref, user):
+            limit_s = self._limit(timeout_s)
+            due_s = None if limit_s is None else self._now_s() + limit_s
+
+            def begin() -> Call[Any]:
+                left_s = 0.0 if due_s is None else max(_LEAST_S, due_s - self._now_s())
+                return self._begin_now(rref, name, args, kwargs, left_s)
+
+            return self.supervision.call_later(rref, begin, limit_s)
+        return self._begin_now(rref, name, args, kwargs, timeout_s)
+
+    def _begin_now(
+        self,
+        rref: RRef[Any],  # Any: of any type
+        name: str,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        timeout_s: float,
+    ) -> Call[Any]:  # Any: the user's
+        user = rref._user
+        to, address = rref.owner(), Address(_id_of(rref, user), 0.0)
+        is_held = _is_known_to_owner(user)
+        message = (tuple(address.actor) if is_held else rref, name, args, kwargs)
         try:
-            future = agent.call(to, invoke, message, {}, timeout_s=timeout_s, address=address)
+            call = self._agent.call(to, invoke, message, {}, timeout_s=timeout_s, address=address)
         except WorkerLostError as error:
-            future = Following.failed(error)
+            return Following.failed(error)
         if is_held:
-            future.add_done_callback(partial(_until_answered, rref))
-        collect(future)
-        return future
+            call.add_done_callback(partial(_until_answered, rref))
+        return call
+
+    def _limit(self, timeout_s: float) -> float | None:
+        limit_s = self._agent.timeout_s if timeout_s == UNSET_RPC_TIMEOUT else max(_LEAST_S, timeout_s)
+        return None if timeout_s == 0 or limit_s == 0 else limit_s
 
     def _check_is_not_its_own(self, rref: RRef[Any], name: str) -> None:  # Any: of any type
         if _running.get() == rref._rref_id and self._agent.queues.concurrency_of(rref._rref_id) == 1:
@@ -94,9 +167,12 @@ class Actors:
             )
 
 
-def _is_known_to_owner(rref: RRef[Any]) -> bool:  # Any: of any type
-    """Whether the value lives as long as `rref` does, which need not travel then: that costs as much as a call."""
-    user = rref._user
+def _id_of(rref: RRef[Any], user: UserState | None) -> GlobalId:  # Any: of any type
+    return rref._rref_id if user is None else user.fork.rref_id
+
+
+def _is_known_to_owner(user: UserState | None) -> bool:
+    """Whether the value lives as long as the reference does, which need not travel then: that costs as a call does."""
     return user is not None and user.error is None and user.confirmed.done() and not user.deleted
 
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from torch.futures import Future
 
 from ...base.errors import CancelledError
+from .outcomes import raise_afresh
 
 T = TypeVar("T")
 
@@ -75,6 +76,14 @@ class Following(Call[Any]):  # Any: of any type
         call = cls()
         call.fail(error)
         return call
+
+    def wait(self) -> Any:  # Any: of any type
+        """Block until it is done. Raises a copy of its error, which would hold the caller's frames."""
+        try:
+            return super().wait()
+        except Exception as error:
+            found = error.with_traceback(None)
+        raise_afresh(found)
 
     def follow(self, call: "Call[Any]") -> None:  # Any: as above
         """It ends as `call` does."""

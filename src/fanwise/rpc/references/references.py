@@ -236,8 +236,9 @@ class References:
         Raises:
             RuntimeError: no message is pickled; the reference was deleted. What its creation failed with.
         """
-        if rref._user is not None:
-            rref._user.check("call fork an UserRRef")
+        user = rref._user  # looked at once: that of an actor may change
+        if user is not None:
+            user.check("call fork an UserRRef")
         if rref._error is not None:
             raise rref._error()
         sending = pickling.sending()
@@ -247,14 +248,14 @@ class References:
             return (-1,)  # only tried, to find out what cannot be pickled
         table = self._keeper.table
         to = self._keeper.key_of(sending.to)
-        owner = table.me if rref._user is None else rref._user.fork.owner
-        fork = Fork(rref._rref_id, self.new_id(), owner, table.me)
+        owner, rref_id = (table.me, rref._rref_id) if user is None else (user.fork.owner, user.fork.rref_id)
+        fork = Fork(rref_id, self.new_id(), owner, table.me)
         if table.is_lost(to):
             raise self._keeper.no_member(to.id)
-        if rref._user is None:
+        if user is None:
             self._keeper.do(self._lend, rref, fork, to)
         else:
-            self._fork_for(rref._user, fork, to)
+            self._fork_for(user, fork, to)
         sending.forks.append(fork)
         return (len(sending.forks) - 1,)
 

@@ -18,6 +18,7 @@ from torch.futures import Future
 from ...base.clocks import Clock, SystemClock
 from ...base.errors import ClosedError, DeadlineExceeded, LinkLostError, WorkerLostError
 from .. import agent as _agent
+from ..actors.address import is_actor
 from ..agent import Agent
 from ..calling.outcomes import error_of
 from ..constants import UNSET_RPC_TIMEOUT
@@ -57,7 +58,7 @@ def register(name: str, value: object, *, timeout: float = UNSET_RPC_TIMEOUT) ->
     rref = value if isinstance(value, RRef) else RRef(value)
     if rref.is_owner():
         services.hold(name, rref, services.until(timeout))
-    else:
+    elif not (is_actor(rref._rref_id) and services.hold_supervised(name, rref, timeout)):
         services.ask(rref.owner(), hold, (name, rref, timeout), timeout)
 
 
@@ -142,12 +143,27 @@ class Services:
                     self._held[name] = rref
                     return
 
+    def hold_supervised(self, name: str, rref: "RRef[Any]", timeout_s: float) -> bool:  # Any: of any type
+        """As `hold`, by the worker that makes an actor again when it is lost. False: none does."""
+        own = self._agent.actors.supervised(rref)
+        if own is not None:
+            self.hold(name, own, self.until(timeout_s))
+            return True
+        creator = rref._rref_id.creator
+        member = self._agent.group.members().get(creator.id)
+        if creator == self._me or member is None or member.incarnation != creator.incarnation:
+            return False
+        to = WorkerInfo(member.name, member.id)
+        return bool(self.ask(to, hold_supervised, (name, rref, timeout_s), timeout_s))
+
     def hand_out(self, name: str) -> "RRef[Any] | None":  # Any: of any type
         """The reference of a name that this worker has; None: it has not, any more."""
         with self._changed:
             rref = self._held.get(name)
         if rref is None:
             self._forget(name)
+        elif is_actor(rref._rref_id):
+            self._agent.actors.wait_until_there(rref)
         return rref
 
     def release(self, name: str) -> bool:
@@ -405,6 +421,16 @@ def hold(name: str, rref: "RRef[Any]", timeout_s: float) -> None:  # Any: of any
     services = _agent.current().services
     _check(name)
     services.hold(name, rref, services.until(timeout_s))
+
+
+def hold_supervised(name: str, rref: "RRef[Any]", timeout_s: float) -> bool:  # Any: of any type
+    """Give an actor a name, if this worker makes it again when it is lost."""
+    services = _agent.current().services
+    _check(name)
+    own = _agent.current().actors.supervised(rref)
+    if own is not None:
+        services.hold(name, own, services.until(timeout_s))
+    return own is not None
 
 
 def hand_out(name: str) -> "RRef[Any] | None":  # Any: of any type

@@ -51,6 +51,7 @@ QUIET = [
     "links/security/handshake.py",
     "links/security/hello.py",
     "links/calls.py",
+    "links/outstanding.py",
     "links/counts.py",
     "links/flow_control/credits.py",
     "links/transports/spinning.py",

@@ -135,7 +135,7 @@ class Machine(RuleBasedStateMachine):
     def the_whole_state_is_the_models(self) -> None:
         if not hasattr(self, "table"):
             return
-        assert self.table._held == self.parts
+        assert self.table._parts._by_id == self.parts
         assert self.table.unknown_returns == self.unknown
         assert self.table.total_bytes == sum(len(pages.owners) * PAGE_BYTES for pages in self.segments.values())
         assert list(self.table._segments) == list(self.segments)
@@ -164,13 +164,13 @@ def trusts_any_return(self: Any, part_ids: list[int], holder: Hashable) -> list[
     return [
         number
         for part_id in part_ids
-        for number in SegmentTable.give_back(self, [part_id], self._held.get(part_id, (holder,))[0])
+        for number in SegmentTable.give_back(self, [part_id], self._parts._by_id.get(part_id, (holder,))[0])
     ]
 
 
 def uses_what_was_lost_again(self: Any, holder: Hashable) -> list[int]:
     """What an ended link held is free, though somebody may still read it."""
-    return SegmentTable.give_back(self, [i for i, (owner, _) in self._held.items() if owner == holder], holder)
+    return SegmentTable.give_back(self, [i for i, (owner, _) in self._parts._by_id.items() if owner == holder], holder)
 
 
 def forgets_to_join_gaps(self: Any, part: Part) -> None:

@@ -73,7 +73,7 @@ class Pair:
 
     def held(self) -> int:
         """How many parts the near end believes to be in use at the far end."""
-        return len(self.table._held)
+        return len(self.table._parts)
 
     def returned(self) -> None:
         """Wait until all has been returned."""
@@ -100,7 +100,7 @@ def pair(hubs: tuple[Hub, Hub], tmp_path: Path) -> Iterator[Pair]:
 
 def same_memory(array: Any, pair: Pair) -> bool:  # Any: an array of either engine
     """Whether it lies in a segment of the near end: what is written there is seen here."""
-    ((_, part),) = pair.table._held.values()
+    ((_, part),) = pair.table._parts._by_id.values()
     assert pair.pool is not None
     segment, _fd = pair.pool._segments[part.segment]
     segment._map.view[part.offset] = 201
@@ -161,7 +161,7 @@ def test_answers_are_shared_too(pair: Pair) -> None:
     assert pair.far._sharing is not None and pair.far._sharing._pool is not None
     table = pair.far._sharing._pool._table
     gc.collect()
-    within(5.0, lambda: len(table._held) == 1, "the first is returned")
+    within(5.0, lambda: len(table._parts) == 1, "the first is returned")
     back[:] = 5.0
 
 
@@ -452,7 +452,7 @@ def test_a_buffer_outside_of_what_is_mapped_ends_the_link(liar: Liar, part: Part
 
 def test_returns_of_what_is_not_theirs_are_counted(pair: Pair) -> None:
     pair.near.ask("keep", np.zeros(MIB, np.uint8))
-    (part_id,) = pair.table._held
+    (part_id,) = pair.table._parts._by_id
     assert pair.far._sharing is not None
     pair.far._sharing._put(frames.RETURN, struct.pack("<QQQ", 999, part_id, part_id))
     within(5.0, lambda: pair.table.unknown_returns == 2, "they are counted")

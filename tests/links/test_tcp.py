@@ -21,7 +21,6 @@ from fanwise.base.errors import (
     AuthenticationError,
     ClosedError,
     DeadlineExceeded,
-    SecretError,
     WireError,
     WorkerLostError,
 )
@@ -34,7 +33,7 @@ from fanwise.links.security.certificates import Identity
 from fanwise.links.security.hello import HELLO_SIZE, PROTOCOL, hello
 from fanwise.links.shared_secret import new_secret
 from fanwise.links.transports import acceptor
-from fanwise.links.transports.tcp import TcpListener, dial_tcp, identity_for
+from fanwise.links.transports.tcp import TcpListener, dial_tcp
 from fanwise.testing import within
 
 HOST = "127.0.0.1"
@@ -706,30 +705,6 @@ def test_idle_peers_are_asked_for_signs_of_life_and_full_ones_have_no_limit(serv
 
     assert options_of(link) == [1, 0, 1, 8]
     assert options_of(server.links[0]) == [1, 0, 1, 6]
-
-
-# -- the secret of a place ---------------------------------------------------------------------------------------------
-
-
-def test_another_host_without_a_secret_is_refused_with_what_to_do() -> None:
-    with pytest.raises(
-        SecretError, match=r"'192\.0\.2\.7' is more than .*\nMake one with `fanwise secret --file PATH`"
-    ):
-        identity_for("192.0.2.7", {})
-    with pytest.raises(SecretError, match="no secret to know our own processes by"):
-        identity_for("0.0.0.0", {})
-
-
-def test_loopback_without_a_secret_needs_no_identity() -> None:
-    assert identity_for("127.0.0.1", {}) is None
-    assert identity_for("127.9.9.9", {}) is None
-
-
-def test_the_secret_of_the_environment_makes_an_identity_that_others_accept(serve: Serve) -> None:
-    server = serve()
-    identity = identity_for("192.0.2.7", {"FANWISE_SECRET": SECRET})
-    assert identity is not None
-    assert server.serves(identity)
 
 
 # -- the listener's own life -------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from fanwise.links.outstanding import Outstanding
 from fanwise.rpc.devices.loans import LENT_BYTES_MAX, LENT_FROM_BYTES, NOT_KNOWN, Facts, Loans, Sight, why_staged
 
 SIGHT = Sight({"cuda:0": "A", "cuda:1": "B", "cuda:2": "C"}, frozenset({("B", "A")}))
@@ -97,10 +98,11 @@ class LoansMachine(RuleBasedStateMachine):
 
     @invariant()
     def it_is_as_the_model_has_it(self) -> None:
-        lent: dict[int, tuple[Hashable, str, int]] = {
-            loan: (holder, f"thing {loan}", size) for loan, holder, size in self.model
+        lent: dict[int, tuple[Hashable, tuple[str, int]]] = {
+            loan: (holder, (f"thing {loan}", size)) for loan, holder, size in self.model
         }
-        assert self.loans == Loans(sum(size for *_, size in self.model), self.unknown, lent, self.ids)
+        total_bytes = sum(size for *_, size in self.model)
+        assert self.loans == Loans(total_bytes, Outstanding(self.unknown, lent, self.ids))
 
 
 TestLoans = LoansMachine.TestCase

@@ -43,7 +43,7 @@ def num_lent() -> int:
 
 def all_lent() -> int:
     """Since the beginning."""
-    return agents.current().lending._loans._last_id
+    return agents.current().lending._loans._lent._last_id
 
 
 def knows_what_it_sees(other: str) -> bool:

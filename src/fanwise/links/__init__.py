@@ -2,6 +2,7 @@
 
     frames (quiet)     messages cut out of bytes, lengths checked before memory is asked for
     calls (quiet)      which calls are open
+    outstanding (quiet)  what is out with others, by id
     codec, plain       objects to bytes and back: as pickles, and values of a fixed list
     pickler            one way to pickle, for links and for the calls of rpc
     hub                the loop of a process

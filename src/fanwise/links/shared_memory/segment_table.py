@@ -5,9 +5,9 @@
                tick -> the ranges that nobody has used for a whole period: their memory goes back to the system
     receiver   Received: what the peer has shared, against which every place it names is checked
 
-A part belongs to its holder (one link) until that returns it by its id, which is never used again; so a return that
-comes twice, late, or for another's part changes nothing but a counter. When a link ends while it holds parts, nobody
-knows whether somebody still reads them: their segment takes nothing new and is dropped when all others have returned.
+A part belongs to its holder (one link) until that returns it by its id (`outstanding`). When a link ends while it holds
+parts, nobody knows whether somebody still reads them: their segment takes nothing new and is dropped when all others
+have returned.
 
 Invariants: parts and gaps of a segment do not overlap and together are the whole of it; no two gaps touch; bytes at
 and above `touched` have no memory of their own.
@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ...base.errors import WireError
+from ..outstanding import Outstanding
 
 # Whole pages, so that two parts never share one. All engines adopt memory that is aligned like this.
 PAGE_BYTES = 4096
@@ -67,10 +68,13 @@ class SegmentTable:
 
     segment_bytes: int
     _segments: dict[int, _Segment] = field(default_factory=dict)
-    _held: dict[int, tuple[Hashable, Part]] = field(default_factory=dict)
+    _parts: Outstanding[Part] = field(default_factory=Outstanding)
     _last_segment: int = 0
-    _last_part: int = 0
-    unknown_returns: int = 0
+
+    @property
+    def unknown_returns(self) -> int:
+        """Of parts that the other did not have."""
+        return self._parts.unknown_returns
 
     @property
     def total_bytes(self) -> int:
@@ -109,30 +113,25 @@ class SegmentTable:
         fresh = max(0, part_end - max(start, segment.touched))
         segment.touched = max(segment.touched, part_end)
         segment.peak = max(segment.peak, part_end)
-        self._last_part += 1
         segment.num_parts += 1
-        part = Part(self._last_part, number, start, size_bytes, fresh)
-        self._held[part.id] = holder, part
+        part = Part(self._parts.next_id, number, start, size_bytes, fresh)
+        self._parts.give(part, holder)
         return part
 
     def give_back(self, part_ids: Iterable[int], holder: Hashable) -> list[int]:
         """`holder` uses these parts no more. Returns the segments to drop."""
         dropped = []
         for part_id in part_ids:
-            held_by, part = self._held.get(part_id, (None, None))
-            if part is None or held_by != holder:
-                self.unknown_returns += 1
-                continue
-            del self._held[part_id]
-            self._free(part)
-            dropped += self._drop_if_done(part.segment)
+            part = self._parts.take_back(part_id, holder)
+            if part is not None:
+                self._free(part)
+                dropped += self._drop_if_done(part.segment)
         return dropped
 
     def lose(self, holder: Hashable) -> list[int]:
         """The link of `holder` has ended; what it held may be read for ever. Returns the segments to drop."""
-        lost = [part for held_by, part in self._held.values() if held_by == holder]
+        lost = self._parts.lose(holder).values()
         for part in lost:
-            del self._held[part.id]
             segment = self._segments[part.segment]
             segment.condemned = True
             segment.num_parts -= 1

@@ -16,17 +16,16 @@ import contextlib
 import errno
 import ipaddress
 import logging
-import os
 import select
 import socket
 import ssl
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from ...base.errors import AuthenticationError, DeadlineExceeded, SecretError, WireError, WorkerLostError
+from ...base.errors import AuthenticationError, DeadlineExceeded, WireError, WorkerLostError
 from ...base.version import VERSION
 from ..frames import Limits
 from ..hub import READ, WRITE, Hub
@@ -34,9 +33,8 @@ from ..link import Link
 from ..peers import Peer
 from ..security.certificates import Identity, Side, is_server
 from ..security.hello import HELLO_SIZE, OtherProtocol, check_hello, hello
-from ..shared_secret import read_secret
 from .acceptor import Acceptor, Refusal, Refused
-from .tcp_sockets import address_of, is_loopback, open_listener, ports_of, set_options, text_of
+from .tcp_sockets import address_of, open_listener, ports_of, set_options, text_of
 from .tcp_watch import TcpWatch
 from .tls import TlsStream, TlsWire
 from .wires import timeout_ms
@@ -52,26 +50,6 @@ _LEFTOVERS_BYTES = 1 << 16
 _REFUSED = "a connection of %s was refused as %s: %s. Do both sides hold the same secret, and one version of fanwise?"
 _CLOCK_FAULTS = {9: "is not valid yet", 10: "is no longer valid"}  # of X509_V_ERR_...
 _OTHER_CLOCK = ("ALERT_CERTIFICATE_EXPIRED", "ALERT_BAD_CERTIFICATE")  # what a listener says of those
-
-
-def identity_for(host: str, environ: Mapping[str, str] = os.environ) -> Identity | None:
-    """What to prove this process with at, or towards, `host`. None: no secret is set, and `host` is this host's own
-    loopback, where a Unix socket does without one.
-
-    Raises `SecretError` when there is none and `host` is another, or when it is too weak or readable by others. Blocks
-    while the system looks the name up.
-    """
-    secret = read_secret(environ)
-    if secret is not None:
-        return Identity(secret)
-    if is_loopback(host):
-        return None
-    raise SecretError(
-        f"{host!r} is more than this host's loopback, where others can connect, and there is no secret to know our own "
-        f"processes by.\n"
-        f"Make one with `fanwise secret --file PATH`, copy the file to every host (scp -p), and set\n"
-        f"FANWISE_SECRET_FILE=PATH for every process of the cluster."
-    )
 
 
 class TcpListener:

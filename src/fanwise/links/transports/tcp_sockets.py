@@ -14,15 +14,6 @@ _PROBE_EVERY_S = 1
 Address = tuple[str, int]
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only processes of this host can reach `host`."""
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError:
-        return False
-    return all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found)
-
-
 def ports_of(spec: int | str) -> range:
     """The ports that `29600`, `"29600"`, `"29600-29700"` (both ends included) or `0` (any free one) stand for."""
     first, dash, last = str(spec).partition("-")

@@ -3,13 +3,15 @@
     why_staged   facts --> None: its memory is lent, and a handle travels; else why its bytes go through main memory
     Loans        lend --> id    give_back, take, lose --> what may be let go of
 
-A loan belongs to its holder, one life of one worker, until that returns it by its id, which is never used again; so a
-return that comes twice, late, or for another's loan changes nothing but a counter. Who is lost holds nothing.
+A loan belongs to its holder, one life of one worker, until that returns it by its id (`links.outstanding`). Who is lost
+holds nothing.
 """
 
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
+
+from ...links.outstanding import Outstanding
 
 # What is smaller goes with the message: to open a handle takes longer than such a copy. Not measured on a GPU yet.
 LENT_FROM_BYTES = 192 << 10
@@ -89,20 +91,20 @@ class Loans(Generic[Thing]):
     """What one worker has lent: to whom, and how much. The things are opaque."""
 
     total_bytes: int = 0
-    unknown_returns: int = 0
-    _lent: dict[int, tuple[Hashable, Thing, int]] = field(default_factory=dict)
-    _last_id: int = 0
+    _lent: Outstanding[tuple[Thing, int]] = field(default_factory=Outstanding)
     _left_by: dict[int, int] = field(default_factory=dict)  # the number of a link
 
     def __len__(self) -> int:
         return len(self._lent)
 
+    @property
+    def unknown_returns(self) -> int:
+        return self._lent.unknown_returns
+
     def lend(self, thing: Thing, holder: Hashable, size_bytes: int) -> int:
         """A new loan; its id."""
-        self._last_id += 1
-        self._lent[self._last_id] = holder, thing, size_bytes
         self.total_bytes += size_bytes
-        return self._last_id
+        return self._lent.give((thing, size_bytes), holder)
 
     def leaving(self, loans: Iterable[int], link: int) -> None:
         """A message with these leaves by this link."""
@@ -118,23 +120,20 @@ class Loans(Generic[Thing]):
 
     def take(self, loan: int, holder: Hashable) -> Thing | None:
         """As `give_back`, one. None: it is not lent to `holder`."""
-        lent_to, thing, size_bytes = self._lent.get(loan, (None, None, 0))
-        if thing is None or lent_to != holder:
-            self.unknown_returns += 1
-            return None
-        del self._lent[loan]
-        self._left_by.pop(loan, None)
-        self.total_bytes -= size_bytes
-        return thing
+        lent = self._lent.take_back(loan, holder)
+        return None if lent is None else self._ended(loan, *lent)
 
     def lose(self, holder: Hashable) -> list[Thing]:
         """`holder` is gone: what it let go of or not."""
-        return self.give_back([loan for loan, (lent_to, *_) in self._lent.items() if lent_to == holder], holder)
+        return [self._ended(loan, *lent) for loan, lent in self._lent.lose(holder).items()]
 
     def end(self) -> list[Thing]:
         """All that is lent, to anybody."""
-        things = [thing for _, thing, _ in self._lent.values()]
-        self._lent.clear()
         self._left_by.clear()
         self.total_bytes = 0
-        return things
+        return [thing for thing, _ in self._lent.end()]
+
+    def _ended(self, loan: int, thing: Thing, size_bytes: int) -> Thing:
+        self._left_by.pop(loan, None)
+        self.total_bytes -= size_bytes
+        return thing

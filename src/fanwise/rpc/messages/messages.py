@@ -346,28 +346,28 @@ class _Table:
         return self.take()
 
     def take(self) -> torch.Tensor:
-        header_size, size = _ENTRY.unpack_from(self._view, self._at)
-        header = self._bytes(_ENTRY.size, header_size)
-        if size == _PARTS:
-            return self._take_parts(header)
-        if size == _HANDLE:
-            if self._borrow is None:
-                raise WireError("a handle of memory came in a message without loans.")
-            return self._borrow(self._number, header)
+        view, at = self._view, self._at
+        header_size, size = _ENTRY.unpack_from(view, at)
+        at += _ENTRY.size
+        self._at = at = at + header_size
+        header = view[at - header_size : at]
+        if size < _HANDLE:
+            self._at = at + size
+            # A copy of its own: the bytes of a frame are shared by all that lies in it, and not aligned.
+            return _dense(header, bytearray(view[at : at + size]))
         if size == _BESIDE:
             return _dense(header, next(self._beside))
-        # A copy of its own: the bytes of a frame are shared by all that lies in it, and not aligned.
-        return _dense(header, bytearray(self._bytes(0, size)))
+        if size == _PARTS:
+            return self._take_parts(header)
+        if self._borrow is None:
+            raise WireError("a handle of memory came in a message without loans.")
+        return self._borrow(self._number, header)
 
     def _take_part(self) -> torch.Tensor:
         # One that is itself in parts could claim to be of any size, and so keep for hours whoever checks it.
         if _ENTRY.unpack_from(self._view, self._at)[1] == _PARTS:
             raise WireError("a part of a tensor came in parts itself.")
         return self.take()
-
-    def _bytes(self, skip: int, size: int) -> memoryview:
-        self._at += skip + size
-        return self._view[self._at - size : self._at]
 
     def _take_parts(self, about: memoryview) -> torch.Tensor:
         code, flags, ndim = _ABOUT.unpack_from(about)

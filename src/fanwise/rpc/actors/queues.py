@@ -122,7 +122,7 @@ class Queues:
             self._runners.call(partial(self._run, turn))
 
     def _run(self, turn: "_Turn") -> None:
-        """It is its turn. On a driver."""
+        """It is its turn. On a runner thread."""
         call, queue = turn.call, turn.queue
         assert call is not None and queue is not None, "it is a turn in a queue, and has not ended"
         ending = turn.link.ending

@@ -324,7 +324,7 @@ class _Call:
     # -- running ---------------------------------------------------------------------------------------------------
 
     def __call__(self) -> None:
-        """Open it, and run it. The job that a driver is given."""
+        """Open it, and run it. The job that a runner thread is given."""
         if self._request.when_answers_leave(self._again):
             return
         try:

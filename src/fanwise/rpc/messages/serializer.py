@@ -44,7 +44,7 @@ class Autograd(Protocol):
 class References(Protocol):
     """What references add to a message: the forks that it carries."""
 
-    def opening(self, forks: Sequence[Fork], link: Link | None) -> AbstractContextManager[None]:
+    def receiving(self, forks: Sequence[Fork], link: Link | None) -> AbstractContextManager[None]:
         """Around the unpickling. Raises LinkLostError when the link that brought them was cut."""
 
     def unsent(self, forks: Sequence[Fork]) -> None:
@@ -195,7 +195,7 @@ class Serializer:
         try:
             if self._references is None or not forks:
                 return Deserialized(decode(data, tensors, buffers, self.allowed), header, remote, window=window)
-            with self._references.opening(forks, link):
+            with self._references.receiving(forks, link):
                 value = decode(data, tensors, buffers, self.allowed)
         except Exception as error:
             if remote is None:
@@ -224,7 +224,7 @@ class Serializer:
         """
         _header, remote, forks, *_ = unpack(metadata_of(message))
         if forks and self._references is not None:
-            with self._references.opening(forks, link):
+            with self._references.receiving(forks, link):
                 pass
         return remote
 

@@ -6,9 +6,9 @@ How the rest of rpc uses it:
 
 * Made with its agent. `destroy` after the group is left; before that, when all have arrived,
   `delete_all_user_and_unforked_owner_rrefs`.
-* `Serializer`: pickling adds to the forks of a message, which are `unsent` when it fails; `with opening(forks)` around
-  unpickling, whether that succeeds or not, so that no fork is left on its way.
-* `Server`: `keep` runs a call whose value stays here; `confirmed`, right after `opening` on the same thread, is the
+* `Serializer`: pickling adds to the forks of a message, which are `unsent` when it fails; `with receiving(forks)`
+  around unpickling, whether that succeeds or not, so that no fork is left on its way.
+* `Server`: `keep` runs a call whose value stays here; `confirmed`, right after `receiving` on the same thread, is the
   future of all references that came, or None when none is unconfirmed: only then may the function run.
 
 * `rref` makes its references through this; `let_go` is all that the end of one does.
@@ -50,7 +50,7 @@ from .rref import (
     owner_lost,
     result_of,
 )
-from .travel import Opening, now
+from .travel import Receiving, now
 
 _log = logging.getLogger("fanwise.rpc")
 
@@ -207,9 +207,9 @@ class References:
         elif not (is_lost and may_come):  # else it came there or not, and the table hears of the loss
             self._keeper.do(partial(table.not_sent, timed_out=is_late), fork_id)
 
-    def opening(self, forks: Sequence[Fork], link: Link | None = None) -> Opening:
+    def receiving(self, forks: Sequence[Fork], link: Link | None = None) -> Receiving:
         """Around the unpickling of a message that came with these forks over `link`."""
-        return Opening(self, forks, link)
+        return Receiving(self, forks, link)
 
     def leave(self, forks: Sequence[tuple[GlobalId, GlobalId]], link: Link, number: int) -> bool:
         """A message with these, (reference, fork), leaves by `link`. False: that has ended, and nothing was noted."""

@@ -56,6 +56,50 @@ def test_an_open_call_is_three_objects_for_the_garbage_collector(real_workers: W
     assert sum(found.values()) < 330, found
 
 
+def fails(_: object) -> None:
+    raise ValueError("on purpose")
+
+
+def calls_back(to: str) -> object:
+    return rpc.rpc_sync(to, where), rpc.rpc_async(to, where).wait()
+
+
+def begin_to_count() -> None:
+    gc.collect()
+    gc.disable()
+
+
+def end_of_count() -> int:
+    gc.enable()
+    return gc.collect()
+
+
+def make_calls_of_all_kinds(to: str) -> tuple[int, int]:
+    """How many objects of both sides only the garbage collector would have found afterwards."""
+
+    def make() -> None:
+        x = torch.ones(3)
+        rpc.rpc_sync(to, where, args=(x,))
+        rpc.rpc_async(to, where, args=(x,)).then(lambda done: done.value()).wait()
+        rpc.rpc_sync(to, calls_back, args=(rpc.get_worker_info().name,))
+        rpc.remote(to, where, args=(x,)).to_here()
+        with pytest.raises(ValueError, match="on purpose"):
+            rpc.rpc_sync(to, fails, args=(x,))
+
+    make()  # what is made once
+    rpc.rpc_sync(to, begin_to_count)
+    begin_to_count()
+    for _ in range(10):
+        make()
+    return end_of_count(), rpc.rpc_sync(to, end_of_count)
+
+
+def test_what_a_call_leaves_ends_without_the_garbage_collector(real_workers: Workers) -> None:
+    # Else a tensor in shared memory is in use until that comes, and the next one is written into fresh memory.
+    one, _two = real_workers.group(2)
+    assert one.do(make_calls_of_all_kinds, "w1") == (0, 0)
+
+
 # -- functions by value -----------------------------------------------------------------------------------------------
 
 

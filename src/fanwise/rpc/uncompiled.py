@@ -63,9 +63,12 @@ def _plain_groups() -> Iterator[None]:
 
 def _plain_step(optimizer: Any) -> Callable[[Any], object] | None:  # Any: of torch.optim
     """The step below what torch has wrapped it in; None: torch's way."""
+    kind: Any = type(optimizer)  # Any: as above
+    if not issubclass(kind, torchs.Optimizer):  # one of the user's, like those of torch
+        return None
     if _COMPILER in sys.modules or "step" in vars(optimizer) or _has_hooks(optimizer):
         return None
-    hooked = type(optimizer).step
+    hooked = kind.step
     wrapped = hooked.__wrapped__ if getattr(hooked, "hooked", False) else hooked
     wrap = getattr(torchs, "_use_grad_for_differentiable", None)
     if wrap is None or getattr(wrapped, "__code__", None) is not wrap(_plain_step).__code__:
@@ -74,7 +77,7 @@ def _plain_step(optimizer: Any) -> Callable[[Any], object] | None:  # Any: of to
     return plain
 
 
-def _has_hooks(optimizer: Any) -> bool:  # Any: of torch.optim
+def _has_hooks(optimizer: torchs.Optimizer) -> bool:
     return bool(
         torchs._global_optimizer_pre_hooks
         or torchs._global_optimizer_post_hooks

@@ -63,6 +63,20 @@ def test_a_learner_goes_on_when_the_worker_of_its_replay_buffer_is_killed_and_st
     assert learnt and ast.literal_eval(learnt[1]) == [0, 1, 2, 3] * 3, output
 
 
+def test_trainers_stream_the_batches_of_a_data_server(run_example: Callable[[str], str]) -> None:
+    output = run_example("stream_batches")
+    trainers = re.findall(r"^Trainer (\d): 719 digits in \S+ s, test error (\S+)$", output, re.M)
+    assert sorted(number for number, _ in trainers) == ["0", "1"], output
+    assert all(float(error) < 0.85 for _, error in trainers), output  # chance is 0.9
+
+
+def test_the_first_answer_counts_and_the_other_calls_are_cancelled(run_example: Callable[[str], str]) -> None:
+    output = run_example("async_calls")
+    assert re.search(r"^Found 0\.99\d+ after \d+ tries$", output, re.M), output
+    stopped = re.findall(r"^(worker\d) stopped after \d+ tries$", output, re.M)
+    assert len(stopped) == len(set(stopped)) == 2, output
+
+
 def test_an_interrupted_group_ends_with_all_its_processes(torch_loaded: LoadedInterpreter, tmp_path: Path) -> None:
     script = EXAMPLES / "rl_cartpole.py"
     done = torch_loaded.run(script, folder=tmp_path, interrupt_after="Episode 10", forks=True)

@@ -35,7 +35,7 @@ from .orders import (
     Send,
     WorkerKey,
 )
-from .rref import TIMED_OUT, UserState, Value, error_of, owner_lost
+from .rref import TIMED_OUT, Pending, UserState, error_of, owner_lost
 from .table import RefTable
 
 _log = logging.getLogger("fanwise.rpc")
@@ -79,7 +79,7 @@ class Keeper:
 
     def __init__(self, agent: Agent, *, tick_s: float, clock: Clock | None = None) -> None:
         self.agent = agent
-        self.values: dict[GlobalId, Value] = {}
+        self.values: dict[GlobalId, Pending] = {}
         self.users: dict[GlobalId, UserState] = {}
         self.changed = threading.Condition()  # a thread may hold it more than once
         self._tick_s = tick_s
@@ -181,11 +181,11 @@ class Keeper:
             self.changed.notify_all()
         return orders
 
-    def awaited(self, rref_id: GlobalId) -> Value | None:
+    def awaited(self, rref_id: GlobalId) -> Pending | None:
         """With the lock: the value, which may be yet to come; None: it is not ours any more, or never was."""
         if rref_id not in self.table.owned:
             return self.values.get(rref_id)
-        return self.values.setdefault(rref_id, Value())
+        return self.values.setdefault(rref_id, Pending())
 
     def carry_out(self, orders: Sequence[Order]) -> None:
         for order in orders:

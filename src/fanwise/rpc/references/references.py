@@ -39,10 +39,9 @@ from .keeper import Keeper
 from .orders import Fork, GlobalId, Order, Refused, WorkerKey
 from .rref import (
     NOT_IN_A_CALL,
-    Creation,
+    Pending,
     RRef,
     UserState,
-    Value,
     afresh,
     error_of,
     gave_up,
@@ -136,7 +135,7 @@ class References:
             user.confirm()
             self._keeper.do(partial(self._keeper.table.not_sent, timed_out=False), fork.fork_id)
             raise
-        rref._creation = creation = Creation(self.agent.waiting)
+        rref._creation = creation = Pending()
         made.add_done_callback(partial(self._created, user, creation))
         return rref
 
@@ -150,7 +149,7 @@ class References:
         rref_id: GlobalId,
         address: Address | None,
     ) -> RRef[Any]:  # Any: what the function returns
-        value = self._keeper.values[rref_id] = Value()
+        value = self._keeper.values[rref_id] = Pending()
         rref = make(self, rref_id, value, None)
         self._keeper.do(self._keeper.table.begun, rref_id, rref_id, self._keeper.table.me)
         try:
@@ -159,7 +158,7 @@ class References:
         except BaseException:
             self._keeper.do(self._keeper.table.value_ready, rref_id, rref_id)
             raise
-        rref._creation = creation = Creation(self.agent.waiting)
+        rref._creation = creation = Pending()
 
         def created(future: "Future[Any]") -> None:  # Any: of nothing
             error = error_of(future)
@@ -169,25 +168,25 @@ class References:
                 if not (isinstance(error, DeadlineExceeded) and _has_left(future)):
                     value.settle(rref._error())
                     self._keeper.do(self._keeper.table.value_ready, rref_id, rref_id)
-            _conclude(creation, error)
+            creation.settle(error)
 
         made.add_done_callback(created)
         return rref
 
-    def _created(self, user: UserState, creation: Creation, future: "Future[Any]") -> None:  # Any: of nothing
+    def _created(self, user: UserState, creation: Pending, future: "Future[Any]") -> None:  # Any: of nothing
         """The call that creates was answered, or not."""
         error, may_come = error_of(future), _has_left(future)
         if isinstance(error, LinkLostError) and may_come:  # it came or not: the table asks the owner
 
             def known(_: object) -> None:
-                _conclude(creation, None if user.error is None else user.error())
+                creation.settle(None if user.error is None else user.error())
 
             user.confirmed.add_done_callback(known)
             return
         try:
             self._note_created(user, error, may_come=may_come)
         finally:
-            _conclude(creation, error)
+            creation.settle(error)
 
     def _note_created(self, user: UserState, error: Exception | None, *, may_come: bool) -> None:
         """`may_come`: the call has left this worker."""
@@ -313,7 +312,7 @@ class References:
     def _came_home(self, rref: RRef[Any], fork: Fork) -> list[Order]:  # Any: of any type
         value = self._keeper.values.get(fork.rref_id)
         orders = self._keeper.table.received(fork)
-        rref._value = value if value is not None else self._keeper.awaited(fork.rref_id) or Value()
+        rref._value = value if value is not None else self._keeper.awaited(fork.rref_id) or Pending()
         return orders
 
     # -- for the server of calls -----------------------------------------------------------------------------------
@@ -344,17 +343,17 @@ class References:
         result.future.add_done_callback(settle)
         return Later(answer)
 
-    def _begin(self, rref_id: GlobalId, fork_id: GlobalId, link: Link | None) -> Value:
+    def _begin(self, rref_id: GlobalId, fork_id: GlobalId, link: Link | None) -> Pending:
         with self._keeper.changed:
             self._check_not_cut(link)
-            value = self._keeper.values.setdefault(rref_id, Value())
+            value = self._keeper.values.setdefault(rref_id, Pending())
             orders = self._keeper.told(self._keeper.table.begun, rref_id, fork_id, rref_id.creator)
         if is_actor(rref_id):
             self.agent.queues.is_kept(rref_id, value)
         self._keeper.carry_out(orders)
         return value
 
-    def _settle(self, rref_id: GlobalId, value: Value, error: Exception | None, result: object) -> None:
+    def _settle(self, rref_id: GlobalId, value: Pending, error: Exception | None, result: object) -> None:
         value.settle(error, result)
         if rref_id.creator == self._keeper.table.me:
             self._keeper.do(self._keeper.table.value_ready, rref_id, rref_id)
@@ -542,14 +541,6 @@ class References:
             if not ignore_leak:
                 raise RuntimeError(text)
             _log.warning("%s", text)
-
-
-def _conclude(creation: Creation, error: Exception | None) -> None:
-    """Last, when the reference knows: who waits for this uses it next."""
-    if error is None:
-        creation.set_result(None)
-    else:
-        creation.set_exception(error)
 
 
 def _has_left(future: "Future[Any]") -> bool:  # Any: of any type

@@ -79,8 +79,11 @@ class UserState:
         return f"UserRRef(rref_id={self.fork.rref_id}, fork_id={self.fork.fork_id})"
 
 
-class Value(Future[Any]):  # Any: the user's
-    """The value of a reference, on its owner; perhaps yet to be made. What comes first counts."""
+class Pending(Future[Any]):  # Any: the user's
+    """What is yet to come, for all who wait: a value, on its owner; or whether the call that makes one was answered.
+
+    What comes first counts.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,22 +100,15 @@ class Value(Future[Any]):  # Any: the user's
         else:
             self.set_result(result)
 
-
-class Creation(Future[Any]):  # Any: nothing
-    """Done when the call that makes a value was answered or has failed, and the reference knows of it."""
-
-    def __init__(self, waiting: Callable[[], AbstractContextManager[None]]) -> None:
-        super().__init__()
-        self._waiting = waiting
-
-    def wait(self) -> None:
-        """Block until it is done. Raises what the call failed with; what the function raised is the value's."""
+    def wait(self) -> Any:  # Any: as above
+        """Block until it is settled. Raises the error as a copy, so that this does not hold the caller's frames."""
         if not self.done():
-            with self._waiting():
+            with process.waiting():
                 wait_for(self)
         error = error_of(self)
         if error is not None:
             raise_afresh(error)
+        return self.value()
 
 
 class References(Protocol):
@@ -169,17 +165,17 @@ class RRef(Generic[T]):
         if not process.is_set():
             raise RuntimeError("Current RPC agent is not set! Did you initialize the RPC framework with init_rpc?")
         references = process.current().references
-        future = Value()
+        future = Pending()
         future.settle(None, value)
         self._set_up(references, references.new_id(), future, None)
 
-    def _set_up(self, references: References, rref_id: GlobalId, value: Value | None, user: UserState | None) -> None:
+    def _set_up(self, references: References, rref_id: GlobalId, value: Pending | None, user: UserState | None) -> None:
         self._references = references
         self._rref_id = rref_id
         self._value = value
         self._user = user
         self._error: Callable[[], Exception] | None = None
-        self._creation: Creation | None = None
+        self._creation: Pending | None = None
         self._kind: Future[type] | None = None
         self._profiled: Future[Any] | None = None
 
@@ -237,10 +233,7 @@ class RRef(Generic[T]):
             )
         if self._error is not None:
             raise self._error()
-        if self._value.done():
-            return result_of(self._value)  # type: ignore[no-any-return]  # what it was made with
-        with self._references.agent.waiting():
-            return result_of(self._value)  # type: ignore[no-any-return]  # as above
+        return self._value.wait()  # type: ignore[no-any-return]  # what it was made with
 
     def rpc_sync(self, timeout: float = UNSET_RPC_TIMEOUT) -> Any:  # Any: has the methods of the remote object
         """A proxy: `rref.rpc_sync().size()` calls `size` on the owner and waits for the result, `timeout` seconds."""
@@ -341,7 +334,7 @@ NOT_IN_A_CALL = "Can not pickle rref in python pickler, rref can only be pickled
 
 
 def make(
-    references: References, rref_id: GlobalId, value: Value | None, user: UserState | None
+    references: References, rref_id: GlobalId, value: Pending | None, user: UserState | None
 ) -> RRef[Any]:  # Any: of any type
     """A reference that was made by `remote` or came in a call."""
     rref: RRef[Any] = RRef.__new__(RRef)

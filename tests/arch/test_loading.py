@@ -38,6 +38,26 @@ def test_only_links_between_hosts_load_tls() -> None:
     assert loaded_by("import fanwise.links.transports.tcp") >= {"ssl", "cryptography"}
 
 
+def test_importing_rpc_loads_no_more_than_is_needed_to_spawn_workers_and_walks_over_torch_not_once(
+    torch_loaded: LoadedInterpreter, tmp_path: Path
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import gc, sys, torch\n"
+        "gc.enable(); [gc.collect(1) for _ in range(11)]; before = gc.get_stats()[2]['collections']\n"
+        "import fanwise.rpc as rpc\n"
+        "names = dict(vars(rpc))\n"
+        "rpc.RRef, rpc.rpc_sync, rpc.functions, rpc.autograd, rpc.TensorPipeRpcBackendOptions\n"
+        "print(gc.get_stats()[2]['collections'] - before, gc.get_freeze_count(), 'fanwise.rpc.agent' in sys.modules)\n"
+        "print(rpc.BackendType.TENSORPIPE, 'init_rpc' in dir(rpc), rpc.init_rpc.__module__, 'init_rpc' in vars(rpc))\n"
+        "import importlib, pkgutil\n"
+        "for found in pkgutil.iter_modules(rpc.__path__): importlib.import_module(f'fanwise.rpc.{found.name}')\n"
+        "print([name for name, value in names.items() if vars(rpc)[name] is not value])\n"
+    )
+    done = torch_loaded.run(script, folder=tmp_path)
+    assert done.out == "0 0 False\nBackendType.TENSORPIPE True fanwise.rpc.starting True\n[]\n", done.said
+
+
 def test_a_library_that_is_loaded_is_seen() -> None:
     assert loaded_by("import fanwise, numpy") & HEAVY == {"numpy"}
 

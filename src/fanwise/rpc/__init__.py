@@ -10,13 +10,26 @@ docs/guides/from-torch-rpc.md. `fanwise.rpc.autograd`, `.optim` and `.nn` stand 
 `distributed.optim` and `distributed.nn`. What is private in torch and used all the same is in `torch_compat`.
 """
 
+# ruff: noqa: E402  # torch is loaded first
+import gc
 import importlib
-from typing import Any
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+import torch as _torch  # noqa: F401
+
+# Whoever allocates a little after torch was loaded pays for the garbage collector's walk over all of it, 70 ms, more
+# than this package takes. What is there is put among what is old: the next walk comes when there is much more of it.
+gc.collect(1)
+gc.freeze()
+gc.unfreeze()
 
 from . import autograd as autograd
 from . import backend_registry as backend_registry
 from . import constants as constants
+from . import default_backend as _default_backend
 from . import functions as functions
+from . import waiting as _waiting  # noqa: F401  # now, as it would take the name of a function below
 from .calling.call import Call as Call
 from .calling.cancelling import cancelled as cancelled
 from .calls import get_rpc_timeout as get_rpc_timeout
@@ -26,24 +39,45 @@ from .calls import rpc_async as rpc_async
 from .calls import rpc_sync as rpc_sync
 from .calls import stream as stream
 from .calls import waiting as waiting
-from .measuring import metrics as metrics
-from .measuring import metrics_text as metrics_text
-from .membership.worker_events import Subscription as Subscription
 from .options import RpcBackendOptions as RpcBackendOptions
 from .options import TensorPipeRpcBackendOptions as TensorPipeRpcBackendOptions
 from .references.rref import RRef as RRef
-from .services.registry import lookup as lookup
-from .services.registry import register as register
-from .services.registry import unregister as unregister
-from .starting import init_rpc as init_rpc
-from .starting import shutdown as shutdown
-from .streams.reading import Stream as Stream
-from .watching import Worker as Worker
-from .watching import on_worker_joined as on_worker_joined
-from .watching import on_worker_left as on_worker_left
-from .watching import on_worker_lost as on_worker_lost
-from .watching import workers as workers
 from .worker_info import WorkerInfo as WorkerInfo
+
+if TYPE_CHECKING:
+    from .measuring import metrics as metrics
+    from .measuring import metrics_text as metrics_text
+    from .membership.worker_events import Subscription as Subscription
+    from .services.registry import lookup as lookup
+    from .services.registry import register as register
+    from .services.registry import unregister as unregister
+    from .starting import init_rpc as init_rpc
+    from .starting import shutdown as shutdown
+    from .streams.reading import Stream as Stream
+    from .watching import Worker as Worker
+    from .watching import on_worker_joined as on_worker_joined
+    from .watching import on_worker_left as on_worker_left
+    from .watching import on_worker_lost as on_worker_lost
+    from .watching import workers as workers
+
+# What only workers use, with what a worker is made of, is loaded when it is first asked for: most of what there is.
+_HOME_OF = {
+    "metrics": ".measuring",
+    "metrics_text": ".measuring",
+    "Subscription": ".membership.worker_events",
+    "lookup": ".services.registry",
+    "register": ".services.registry",
+    "unregister": ".services.registry",
+    "init_rpc": ".starting",
+    "shutdown": ".starting",
+    "Stream": ".streams.reading",
+    "Worker": ".watching",
+    "on_worker_joined": ".watching",
+    "on_worker_left": ".watching",
+    "on_worker_lost": ".watching",
+    "workers": ".watching",
+}
+_default_backend.register()
 
 
 def is_available() -> bool:
@@ -53,15 +87,22 @@ def is_available() -> bool:
 
 def __getattr__(name: str) -> Any:  # Any: of any type
     """`BackendType` changes when a backend is registered; torch's private names are in `torch_compat`."""
+    if name in _HOME_OF:
+        found = globals()[name] = getattr(importlib.import_module(_HOME_OF[name], __name__), name)
+        return found
     if name == "BackendType":
         return backend_registry.BackendType
-    if name in ("optim", "nn", "torch_compat"):
-        return importlib.import_module(f".{name}", __name__)
     if not name.startswith("__"):
+        if importlib.util.find_spec(f"{__name__}.{name}") is not None:
+            return importlib.import_module(f".{name}", __name__)
         compat = importlib.import_module(".torch_compat", __name__)
         if hasattr(compat, name):
             return getattr(compat, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME_OF, "BackendType"})
 
 
 __torch_rpc_aliases__ = {

@@ -10,12 +10,11 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.futures import Future
 
 from ..base.errors import WorkerLostError
-from . import agent as _agent
 from . import current as process
 from .actors.address import UNLIMITED
 from .calling import cancelling, early_errors
@@ -26,6 +25,9 @@ from .references.rref import RRef
 from .streams.reading import Stream
 from .streams.window import Window
 from .worker_info import WorkerInfo
+
+if TYPE_CHECKING:
+    from .agent import Agent  # loaded when this process becomes a worker
 
 To = str | int | WorkerInfo
 Args = Sequence[Any] | None  # Any: the user's
@@ -41,8 +43,8 @@ class _ThisThread(threading.local):
 thread_local_var = _ThisThread()
 
 
-def _checked(to: To, function: object, args: Args, kwargs: Kwargs) -> tuple[_agent.Agent, WorkerInfo]:
-    agent = _agent.current()
+def _checked(to: To, function: object, args: Args, kwargs: Kwargs) -> "tuple[Agent, WorkerInfo]":
+    agent: Agent = process.current()
     if not callable(function):
         raise TypeError(f"function should be callable, got {function!r} of type {type(function).__name__}.")
     if args is not None and type(args) is not tuple:
@@ -272,17 +274,18 @@ def waiting() -> AbstractContextManager[None]:
 
 def get_worker_info(worker_name: "str | int | None" = None) -> WorkerInfo:
     """This worker, or the one of this name. RuntimeError for an unknown name, with the known ones."""
-    agent = _agent.current()
+    agent: Agent = process.current()
     return agent.info if worker_name is None else agent.worker(worker_name)
 
 
 def get_rpc_timeout() -> float:
     """Seconds that a call may take when it says nothing else; 0: without a limit."""
-    return _agent.current().timeout_s
+    agent: Agent = process.current()
+    return agent.timeout_s
 
 
 def set_rpc_timeout(rpc_timeout: float) -> None:
     """Set the default for calls that begin from now on; in seconds, 0 for no limit."""
     if not rpc_timeout >= 0:
         raise ValueError(f"the timeout must be at least 0 seconds, got {rpc_timeout!r}")
-    _agent.current().timeout_s = float(rpc_timeout)
+    process.current().timeout_s = float(rpc_timeout)

@@ -102,10 +102,6 @@ def _become(agent: _agent.Agent | None) -> None:
         early_errors.install()
 
 
-def _options(rpc_timeout: float, init_method: str, **kwargs: Any) -> TensorPipeRpcBackendOptions:  # Any: options
-    return TensorPipeRpcBackendOptions(rpc_timeout=rpc_timeout, init_method=init_method, **kwargs)
-
-
 def start(
     store: Any,  # Any: torch's; not used
     name: str,
@@ -252,5 +248,3 @@ class Steps:
 
 
 steps = Steps()
-
-backend_registry.register_backend("TENSORPIPE", _options, start)

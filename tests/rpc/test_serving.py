@@ -10,9 +10,11 @@ import pytest
 from fanwise.base.errors import NotSendableError, RemoteError
 from fanwise.links import Request
 from fanwise.links.runner_threads import RunnerThreads
+from fanwise.rpc.actors.address import Address
 from fanwise.rpc.calling.serving import Server
 from fanwise.rpc.messages.messages import Message
 from fanwise.rpc.messages.serializer import Serializer
+from fanwise.rpc.references.orders import GlobalId
 from fanwise.rpc.worker_info import WorkerInfo
 
 ME = WorkerInfo("me", 0)
@@ -129,3 +131,22 @@ def test_a_result_that_cannot_be_sent_is_named_with_its_function() -> None:
     assert isinstance(error, NotSendableError) and isinstance(error, TypeError)
     assert "what make_lock returned (a _thread.lock) cannot be sent: TypeError: cannot pickle" in str(error)
     assert "leave it where it is, with rpc.remote" in str(error)
+
+
+def test_a_call_that_waits_at_an_actor_holds_up_only_who_waits_for_the_value_that_it_makes() -> None:
+    server, jobs, _asked = served()
+    made, other = GlobalId(0, 1, 5), GlobalId(0, 1, 6)
+    turns: list[Callable[[], None]] = []
+    server._take_turn = lambda address, request, make: turns.append(make(request))
+    for remote in (None, (made, made)):
+        message = server._serializer.serialize((str, (3,), {}), 0, call="f", remote=remote)
+        address = Address(GlobalId(0, 1, -1), 0.0)
+        server.serve(ME, cast(Request, Asked(message._replace(address=address))))
+    assert server.earlier_have_begun(other) is None
+    waits = server.earlier_have_begun(made)
+    assert waits is not None and not waits.done()
+    turns[0]()
+    assert not waits.done()
+    turns[1]()
+    assert waits.done() and server.earlier_have_begun(made) is None
+    assert jobs.begun == []

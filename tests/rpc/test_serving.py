@@ -11,6 +11,7 @@ from fanwise.base.errors import NotSendableError, RemoteError
 from fanwise.links import Request
 from fanwise.links.runner_threads import RunnerThreads
 from fanwise.rpc.actors.address import Address
+from fanwise.rpc.calling.cancelling import Scope, running
 from fanwise.rpc.calling.serving import Server
 from fanwise.rpc.messages.messages import Message
 from fanwise.rpc.messages.serializer import Serializer
@@ -49,6 +50,9 @@ class Asked:
 
     def fail(self, error: BaseException) -> None:
         self.answers.append(error)
+
+    def unanswered(self) -> None:
+        self.answers.append("unanswered")
 
 
 def served(*functions: Callable[..., Any]) -> tuple[Server, Jobs, list[Asked]]:  # Any: what they return
@@ -118,6 +122,52 @@ def test_a_loop_whose_coroutines_have_all_ended_is_closed_without_a_word() -> No
     finally:
         threading.excepthook = before
     assert server._loop is not None and server._loop.is_closed() and said == []
+
+
+def test_a_coroutine_that_is_cancelled_before_its_loop_has_begun_it_ends_all_the_same() -> None:
+    server, _jobs, _asked = served()
+    scope = Scope()
+
+    class Called:
+        def scope(self) -> Scope:
+            return scope
+
+        def is_cancelled(self) -> bool:
+            return scope.is_cancelled
+
+    begun = threading.Event()
+
+    async def never() -> None:
+        begun.set()
+
+    async def hold() -> None:
+        held.set()
+        released.wait(10.0)  # the loop: all that comes now, comes at once
+
+    held, released = threading.Event(), threading.Event()
+    holding = server.on_loop(hold())
+    assert held.wait(10.0)
+    token = running.set(Called())
+    try:
+        future = server.on_loop(never())
+    finally:
+        running.reset(token)
+    scope.cancel()
+    released.set()
+    holding.wait()
+    with pytest.raises(RemoteError, match="CancelledError"):
+        future.wait()
+    assert not begun.is_set()
+    server.close()
+
+
+def test_a_call_that_was_cancelled_while_the_group_was_not_complete_never_begins() -> None:
+    server, jobs, _asked = served()
+    begun: list[int] = []
+    asked = Asked(Serializer().serialize((begun.append, (3,), {}), 0, call="f"))
+    server.serve(ME, cast(Request, asked), was_cancelled=True)
+    jobs.begun[0]()
+    assert (begun, asked.answers, server.num_open) == ([], ["unanswered"], 0)
 
 
 def make_lock(_: int) -> object:

@@ -483,7 +483,8 @@ def comes(machine: Coordinator, rank: int) -> list[Order]:
 
 
 def ranks_shown(orders: list[Order]) -> list[list[int]]:
-    return [[m.id for m in order.view.members] for order in orders if isinstance(order, Show)]
+    views = [order.view for order in orders if isinstance(order, Show)]
+    return [[m.id for m in view.members] for view in views if isinstance(view, View)]
 
 
 def test_who_takes_over_decides_nothing_before_most_have_come() -> None:

@@ -25,7 +25,7 @@ from fanwise.links import frames
 from fanwise.links.security.handshake import NONCE_SIZE, DiallerHandshake
 from fanwise.rpc import agent
 from fanwise.rpc.actors.address import Address
-from fanwise.rpc.membership.members import Hello, Member, View
+from fanwise.rpc.membership.members import Change, Hello, Member, View
 from fanwise.rpc.messages.messages import addressed, compose, dumps
 from fanwise.rpc.messages.metadata import Metadata, pack
 from fanwise.rpc.references.orders import Batch, ChildAccepted, Drain, Fork, ForkRequest, GlobalId, Release, WorkerKey
@@ -108,6 +108,7 @@ def words(chance: random.Random, incarnation: int, *, with_pickles: bool, canary
         ("services.names", ()),
         ("who", ()),
         ("view", (View((9, 9), (member,), ()),)),
+        ("view", (Change((9, 10), 9, (1,), (member,), ((3, "lost"),), (5,)),)),
     ]
     tensors = [
         torch.ones(5, 3).t(),

@@ -15,7 +15,7 @@ from fanwise.links import Hub, Link, dial
 from fanwise.links.process_state import this_host
 from fanwise.links.shared_secret import new_secret
 from fanwise.rpc.membership.group import Group
-from fanwise.rpc.membership.members import Member
+from fanwise.rpc.membership.members import Change, Member
 from fanwise.rpc.messages.messages import dumps, loads
 from fanwise.rpc.rendezvous.addresses import Rendezvous, parse
 from fanwise.rpc.rendezvous.choosing import meeting_at
@@ -97,6 +97,23 @@ def test_a_stranger_with_another_secret_is_kept_out(hubs: list[Hub], where: Rend
     second.shutdown(graceful=False, within_s=LIMIT_S)
     within(LIMIT_S, lambda: len(first.members()) == 1, "one has left")
     first.close()
+
+
+def test_a_change_of_a_view_that_is_not_known_ends_the_link_and_over_the_next_all_is_told_anew(
+    hubs: list[Hub], where: Rendezvous
+) -> None:
+    first, second = (group for group in join_all(hubs, where, [new_secret()] * 2, 2) if isinstance(group, Group))
+    server, before, lost = first._coordinator, second._link, list[Member]()
+    assert server is not None
+    first.on_lost.append(lost.append)
+    link = server._links[second.me.incarnation]
+    hubs[0].call_soon(lambda: link.notify("view", Change((1, 99), 98, (0,), (), (), ())))
+    within(LIMIT_S, lambda: second._link not in (None, before), "it has made another link")
+    within(LIMIT_S, lambda: second.knows == server.machine.view.version, "it knows what there is")
+    assert [member.name for member in second.members().values()] == ["w0", "w1"]
+    assert lost == []
+    for group in (second, first):
+        group.close()
 
 
 @contextlib.contextmanager

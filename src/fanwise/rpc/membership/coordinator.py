@@ -26,7 +26,7 @@ this coordinator has taken over from another.
 from dataclasses import dataclass, field
 from typing import Literal
 
-from .members import FORGOTTEN, REASONS_KEPT, Hello, Member, Version, View, wrong_name
+from .members import FORGOTTEN, REASONS_KEPT, Change, Hello, Member, Version, View, wrong_name
 from .quorum import Quorum
 
 RefusalKind = Literal["refused", "again", "fenced"]
@@ -37,7 +37,7 @@ class Show:
     """Order: tell `to` who is in the group; it answers with `seen`."""
 
     to: int
-    view: View
+    view: View | Change
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +195,10 @@ class Coordinator:
         self._quorum = Quorum()
         self._returned: dict[int, int] = {}  # with a view of this group; 0: with one of ours
         self._unshown = False
+        self._told: dict[int, int] = {}  # by member: the number of the view that it was told last, by this link
+        self._views: dict[int, View] = {}  # by number: the newest, and those that members were told last
+        self._changes: dict[int, Change] = {}  # by number: what makes that view the newest
+        self._seen_by_all = 0
         if known is not None:
             self._quorum.shown(1, known.members)
 
@@ -247,6 +251,7 @@ class Coordinator:
         self.barrier.asked.discard(to)  # it may not have heard, if it comes again because its link was cut
         self.barrier.told.discard(to)
         self.seen_number[to] = 0
+        self._told.pop(to, None)
         self._change()
         self.joining[to] = self.number
         if hello.view is not None:
@@ -258,8 +263,13 @@ class Coordinator:
 
     def seen(self, member: int, version: Version) -> list[Order]:
         """A member has taken a view."""
-        if member in self.seen_number and version[0] == self.term:
-            self.seen_number[member] = max(self.seen_number[member], version[1])
+        before = self.seen_number.get(member)
+        if before is None or version[0] != self.term or version[1] <= before:
+            return []
+        self.seen_number[member] = version[1]
+        # Most of what is seen is seen by others later: then all that follows is that this one is told what came since.
+        if before > self._seen_by_all or min(self.seen_number.values()) == self._seen_by_all:
+            return self._show(member)
         return self._settle()
 
     def leave(self, member: int) -> list[Order]:
@@ -399,6 +409,7 @@ class Coordinator:
                 self.lost.setdefault(member.incarnation, FORGOTTEN)
         self.members = {m.id: m for m in view.members if m.incarnation not in self.lost} | kept
         self.forming = self.forming and not view.members
+        self._views, self._told = {}, {}
         if view.version[0] >= self.term:
             self.term, self.number = view.version[0] + 1, 0
             self.seen_number = dict.fromkeys(self.seen_number, 0)
@@ -416,8 +427,7 @@ class Coordinator:
         """It did not wait to be let in, and may be with another coordinator now: it is neither here nor gone."""
         if incarnation in self._returned:
             self._returned.pop(incarnation)
-            self.seen_number.pop(incarnation, None)
-            self.joining.pop(incarnation, None)
+            self._absent(incarnation)
         else:
             self._remove(incarnation)
         return self._settle()
@@ -427,8 +437,11 @@ class Coordinator:
             if member.incarnation == incarnation:
                 del self.members[rank]
                 self._change()
-        self.seen_number.pop(incarnation, None)
-        self.joining.pop(incarnation, None)
+        self._absent(incarnation)
+
+    def _absent(self, incarnation: int) -> None:
+        for known in (self.seen_number, self.joining, self._told):
+            known.pop(incarnation, None)
 
     def _change(self) -> None:
         self.number += 1
@@ -455,13 +468,35 @@ class Coordinator:
             self._forget_the_lost()
             if not self._exclusive:
                 self._quorum.shown(self.number, self.members.values())
-            orders += [Show(to, self.view) for to in sorted(self.present)]
-        known = min(self.seen_number.values(), default=self.number)
+            self._views[self.number], self._changes = self.view, {}
+        for to in sorted(self.present):
+            orders += self._show(to)
+        if len(self._views) > 1:
+            told = {*self._told.values(), self.number}
+            self._views = {number: view for number, view in self._views.items() if number in told}
+        self._seen_by_all = known = min(self.seen_number.values(), default=self.number)
         orders += [Admit(to) for to in self._take(self.joining, known)]
         # Who has not come back yet knows an old view, and might be the next who starts from it.
         if self.alive <= self.present:
             orders += [Dismiss(to) for to in self._take(self.leaving, known)]
         return orders + self.barrier.step(self.alive, self.present)
+
+    def _show(self, to: int) -> list[Order]:
+        """Tell `to` the newest view, unless it was told, or has not answered yet: then its answer leads here again.
+
+        So whoever is slow, or stopped, is told once what happened meanwhile, and many changes at once are one for all.
+        """
+        view, told = self._views.get(self.number), self._told.get(to)
+        if view is None or told == self.number:
+            return []
+        if told is not None and self.seen_number[to] < told:
+            return []
+        self._told[to] = self.number
+        if told is None or to == self.me:  # in this process, where a view is no longer than a change
+            return [Show(to, view)]
+        if told not in self._changes:
+            self._changes[told] = Change.between(self._views[told], view)
+        return [Show(to, self._changes[told])]
 
     def _overruled(self) -> list[Order]:
         """This side of a cut has too few: all of it end, this coordinator last."""

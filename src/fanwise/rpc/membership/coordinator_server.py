@@ -29,7 +29,7 @@ from .members import Hello, Member
 
 _log = logging.getLogger("fanwise.rpc")
 
-PROTOCOL = 3
+PROTOCOL = 4
 _REST_S = 0.01
 # How often to look whether somebody lives whose link was reset, for the first second.
 _LOOK_AWAY_S, _LOOK_LATER_S = 0.005, 0.05
@@ -109,7 +109,7 @@ class CoordinatorServer:
             self._hub.call_at(when_s, lambda: self.carry_out(self.machine.next_round(order.round)))
         elif order.to == self._me.incarnation:
             if isinstance(order, Show) and self._entrance is not None:
-                self._entrance.note(order.view.members)
+                self._entrance.note(self.machine.view.members)
             self._here(order)
         else:
             with contextlib.suppress(FanwiseError):  # its link has just ended: we are about to hear of that

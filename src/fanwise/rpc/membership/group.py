@@ -29,7 +29,7 @@ from .coordinator_server import PROTOCOL, CoordinatorServer
 from .coordinator_watch import CoordinatorWatch
 from .failure_detector import HEARTBEAT_S
 from .leaving import GOODBYE_S, Leaving
-from .members import Event, Joined, Left, Lost, Member, MemberState, Version, View, wrong_name
+from .members import Change, Event, Joined, Left, Lost, Member, MemberState, Version, View, wrong_name
 from .seeking import FormerCoordinator, Seeker, answer_of, fenced_text, text_of
 
 _log = logging.getLogger("fanwise.rpc")
@@ -298,7 +298,10 @@ class Group:
             return
         method, args = request.method, request.args
         if method == "view":
-            self._shown(args[0])
+            try:
+                self._shown(args[0])
+            except ValueError as error:  # something was lost on the way: over another link all is told anew
+                request.link.lose(str(error))
         elif method == "count":
             self._count(*args)
         elif method == "over":
@@ -329,12 +332,12 @@ class Group:
         else:
             assert not isinstance(order, Rest), "the server keeps that to itself"
 
-    def _shown(self, view: View) -> None:
-        events = self._state.shown(view)
+    def _shown(self, told: View | Change) -> None:
+        events = self._state.shown(told)
         if self._coordinator is None:
-            self._tell("seen", view.version)
+            self._tell("seen", told.version)
         else:
-            self._coordinator.carry_out(self._coordinator.machine.seen(self.me.incarnation, view.version))
+            self._coordinator.carry_out(self._coordinator.machine.seen(self.me.incarnation, told.version))
         for event in events:
             if event.member != self.me:
                 self._happened(event)

@@ -2,23 +2,29 @@
 
     Member       one life of a worker; `incarnation` is unique for each life, `id` is the rank
     View         who is alive, and who was declared lost, under a version that only grows
+    Change       what a view has that an older one of the same coordinator had not
     Hello        how somebody asks to be let in, or comes back after the coordinator has changed
     MemberState  what one member knows: the newest view, and how far its shutdown is
 
 The coordinator (`coordinator.py`) makes views; everybody else takes the newest and forgets the others, so a late or
-repeated announcement changes nothing. What happened is the difference of two views: joined, left, lost.
+repeated announcement changes nothing. What happened is the difference of two views: joined, left, lost. Who comes is
+told the whole view, and from then on what has changed since the last one that it was told.
 
 A member that was declared lost is fenced: its incarnation is refused for good, however late it wakes. Nobody has to
 remember it for that: it says which view it knows, and who is missing from a view that is not older is no member any
 more. The reason is kept until all have read it, and of the newest REASONS_KEPT for whoever asks later.
 """
 
+import operator
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 REASONS_KEPT = 64
 NAME_SIZE_MAX = 128  # shorter than this, as torch has it
 _NAME = re.compile(r"[A-Za-z0-9_:-]+")
+
+_ID = operator.attrgetter("id")
 
 Version = tuple[int, int]  # (term of the coordinator, number within the term)
 FORGOTTEN = "the group has gone on without it since it was last heard of"
@@ -72,6 +78,57 @@ class View:
         if why is None and knows <= self.version and self.member(incarnation) is None:
             return FORGOTTEN
         return why
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What makes the view of number `since` the one of `version`, both of one term of one coordinator.
+
+    Attributes:
+        gone: the ranks whose members are no more in it; another life of theirs may have come.
+        came: who is in the second only.
+        lost: what `View.lost` has more. forgotten: what it has no more, by incarnation.
+    """
+
+    version: Version
+    since: int
+    gone: tuple[int, ...]
+    came: tuple[Member, ...]
+    lost: tuple[tuple[int, str], ...]
+    forgotten: tuple[int, ...]
+
+    @classmethod
+    def between(cls, before: View, after: View) -> "Change":
+        """What has changed; of two views of one term and group."""
+        lost_before, lost_after = dict(before.lost), dict(after.lost)
+        known = {member.incarnation for member in before.members}
+        stayed = {member.incarnation for member in after.members}
+        return cls(
+            after.version,
+            before.version[1],
+            tuple(member.id for member in before.members if member.incarnation not in stayed),
+            tuple(member for member in after.members if member.incarnation not in known),
+            tuple((incarnation, why) for incarnation, why in after.lost if incarnation not in lost_before),
+            tuple(incarnation for incarnation in lost_before if incarnation not in lost_after),
+        )
+
+    def fits(self, before: View, members: Mapping[int, Member]) -> bool:
+        """Whether `before`, which has these members by id, is the view that it is for."""
+        return before.version == (self.version[0], self.since) and all(rank in members for rank in self.gone)
+
+    def of(self, before: View, members: Mapping[int, Member]) -> View:
+        """The view after `before`, which has these members by id, where it `fits`."""
+        after, forgotten = dict(members), set(self.forgotten)
+        for rank in self.gone:
+            del after[rank]
+        after.update((member.id, member) for member in self.came)
+        return View(
+            self.version,
+            tuple(map(after.__getitem__, sorted(after))),
+            (*(known for known in before.lost if known[0] not in forgotten), *self.lost),
+            before.coordinator,
+            before.group,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,28 +204,33 @@ class MemberState:
         """How to ask the coordinator, the first or another one, to be let in."""
         return Hello(self.me, self.world_size, self.view, self.arrived, self.prepared, self.leaving)
 
-    def shown(self, view: View) -> list[Event]:
-        """A view has come. An older one than the newest known changes nothing."""
-        if self.fenced is not None or (self.view is not None and view.version <= self.view.version):
+    def shown(self, told: View | Change) -> list[Event]:
+        """A view has come, whole or as a change. An older one than the newest known changes nothing.
+
+        ValueError when it changes a view that is not known here.
+        """
+        before = self.view
+        if self.fenced is not None or (before is not None and told.version <= before.version):
             return []
-        before, self.view = self.view, view
-        self.fenced = dict(view.lost).get(self.me.incarnation)
-        self.members = {member.id: member for member in view.members}
-        return [] if before is None else _differences(before, view)
+        known, gone, came = self.members, [], []
+        if isinstance(told, View):
+            self.view = told
+            if before is not None:
+                were, are = ({member.incarnation for member in view.members} for view in (before, told))
+                gone = [member for member in before.members if member.incarnation not in are]
+                came = [member for member in told.members if member.incarnation not in were]
+        elif before is not None and told.fits(before, known):
+            self.view = told.of(before, known)
+            gone, came = [known[rank] for rank in told.gone], list(told.came)
+        else:
+            newest = None if before is None else before.version
+            raise ValueError(f"a change of view {told.since} to {told.version} came, and the newest known is {newest}")
+        self.members = dict(zip(map(_ID, self.view.members), self.view.members, strict=True))
+        lost = dict(self.view.lost)
+        self.fenced = lost.get(self.me.incarnation)
+        left = [Left(one) if (why := lost.get(one.incarnation)) is None else Lost(one, why) for one in gone]
+        return [*left, *map(Joined, came)]
 
     def successors(self, without: int) -> list[Member]:
         """Who may be the coordinator after the one of incarnation `without`, the first choice first."""
         return [] if self.view is None else [m for m in self.view.members if m.incarnation != without]
-
-
-def _differences(before: View, after: View) -> list[Event]:
-    lost = dict(after.lost)
-    stayed = {member.incarnation for member in after.members}
-    known = {member.incarnation for member in before.members}
-    events: list[Event] = []
-    for member in before.members:
-        if member.incarnation not in stayed:
-            why = lost.get(member.incarnation)
-            events.append(Left(member) if why is None else Lost(member, why))
-    events += [Joined(member) for member in after.members if member.incarnation not in known]
-    return events

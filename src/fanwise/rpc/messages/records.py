@@ -9,7 +9,7 @@ from ..autograd.failures import Failure
 from ..autograd.parts import Coordinates
 from ..autograd.running import Absent, Through
 from ..devices.loans import Sight
-from ..membership.members import Hello, Member, View
+from ..membership.members import Change, Hello, Member, View
 from ..references.orders import (
     Batch,
     ChildAccepted,
@@ -26,7 +26,7 @@ from ..references.orders import (
 )
 
 RECORDS = (
-    *(Member, View, Hello),
+    *(Member, View, Change, Hello),
     *(WorkerKey, GlobalId, Batch, ForkRequest, ChildAccepted, Release, Forget, Unmade, Cut, NeverCame, Drain, Drained),
     *(Through, Absent, Failure, Coordinates),
     Sight,

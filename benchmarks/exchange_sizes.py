@@ -21,12 +21,12 @@ from torch.nn.functional import cross_entropy
 
 import fanwise
 from fanwise.parallel import Run, running
-from fanwise.parallel.shared_memory.memory import Exchange
-from fanwise.parallel.supervisor.supervisor import Settings
+from fanwise.parallel.shared_memory.memory import AllReduceKind
+from fanwise.parallel.supervisor.settings import Settings
 
 WIDTHS = (64, 256, 512, 768)
 OPTIMIZERS = ("SGD", "Adam")
-HOW: tuple[Exchange, ...] = ("whole", "slices")
+HOW: tuple[AllReduceKind, ...] = ("one-shot", "two-shot")
 WARM_UP, STEPS = 10, 100
 
 
@@ -63,7 +63,7 @@ def main() -> None:
         for width in WIDTHS:
             for optimizer in OPTIMIZERS:
                 for how in HOW if number % 2 else HOW[::-1]:
-                    with patch.object(running, "Settings", partial(Settings, exchange=how)):
+                    with patch.object(running, "Settings", partial(Settings, all_reduce=how)):
                         ms = fanwise.run(partial(step_ms, width, optimizer), devices=2, shards=2, progress=False)
                     found.setdefault((width, optimizer, how), []).append(ms)
     rows = []

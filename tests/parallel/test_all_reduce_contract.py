@@ -8,23 +8,33 @@ import torch
 from torch import Tensor, nn
 
 from fanwise.parallel.all_reduce.contract import AllReduce, Met
-from fanwise.parallel.shared_memory.memory import Exchange
-from fanwise.testing.all_reduce_contract import CHECKS, Case, Check, Peer, check_sum, hand_in, met, params_of
+from fanwise.parallel.shared_memory.memory import AllReduceKind
+from fanwise.testing.all_reduce_contract import (
+    CHECKS,
+    Case,
+    Check,
+    Peer,
+    check_sum,
+    hand_in,
+    large_parameters_are_summed_too,
+    met,
+    params_of,
+)
 from fanwise.testing.memory_teams import play
 
-EXCHANGES: tuple[Exchange, ...] = ("whole", "slices", "staged")
+KINDS: tuple[AllReduceKind, ...] = ("one-shot", "two-shot", "staged")
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("exchange", EXCHANGES)
-def test_shared_memory_keeps_the_contract(exchange: Exchange, check: Check) -> None:
+@pytest.mark.parametrize("all_reduce", KINDS)
+def test_shared_memory_keeps_the_contract(all_reduce: AllReduceKind, check: Check) -> None:
     for size in (1, 3) if "gone" not in check.__name__ else (2, 4):
-        play(size, exchange, check)
+        play(size, all_reduce, check)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_one_operand_a_process_keeps_the_contract(check: Check) -> None:
-    play(3, "slices", check, reduce="fast")
+    play(3, "two-shot", check, reduce="fast")
 
 
 def test_who_is_late_adds_what_was_handed_in_when_another_is_at_the_next_sum() -> None:
@@ -54,7 +64,7 @@ def test_who_is_late_adds_what_was_handed_in_when_another_is_at_the_next_sum() -
         peer.team.together(second)
         check_sum(peer, sums, case)
 
-    play(2, "whole", check)
+    play(2, "one-shot", check)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -186,12 +196,14 @@ def test_what_is_broken_fails_a_check(breaks: Callable[[Broken], None]) -> None:
 
     failed = []
     for check in CHECKS:
+        if check is large_parameters_are_summed_too:
+            continue  # finds what others find, and takes longest
 
         def checked(peer: Peer, check: Check = check) -> None:
             check(Peer(peer.team, make_for(peer), peer.is_exact, peer.leave, peer.lost, peer.goes_on))
 
         try:
-            play(2, "slices", checked)
+            play(2, "two-shot", checked)
         except (AssertionError, KeyError):
             failed.append(check.__name__)
     assert failed and len(failed) < len(CHECKS)

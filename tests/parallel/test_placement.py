@@ -20,7 +20,7 @@ def params() -> list[nn.Parameter]:
 @pytest.fixture
 def memory(params: list[nn.Parameter]) -> Iterator[SliceMemory]:
     """Of one process, whose slice is all."""
-    run = MemoryRun(1, "slices", "exact")
+    run = MemoryRun(1, "two-shot", "exact")
     made = run.teams[0].all_reduce(params)[1]
     assert made is not None
     yield made

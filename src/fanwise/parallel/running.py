@@ -32,7 +32,8 @@ from .progress.line import name_of, screen_for
 from .runs import Run, StrPath
 from .shards import cut
 from .supervisor.gpus import places_for
-from .supervisor.supervisor import Settings, Supervisor
+from .supervisor.settings import Settings
+from .supervisor.supervisor import Supervisor
 from .teams.team import Alone
 from .torch_distributed.launcher import check_fits, device_of, launched
 from .torch_distributed.team import entered

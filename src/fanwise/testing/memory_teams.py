@@ -1,6 +1,6 @@
 """Teams over real shared memory whose processes are threads of this one: for contracts, quick and without a fork.
 
-    play(3, "slices", check)
+    play(3, "two-shot", check)
 
 Each thread has a `SharedMemoryTeam` of its own, and its own mappings. The supervisor is a lock around `Membership`:
 what a member says is heard at once.
@@ -17,7 +17,7 @@ from torch import nn
 
 from ..parallel.all_reduce.contract import AllReduce
 from ..parallel.shared_memory.control_block import FAILED, ControlBlock
-from ..parallel.shared_memory.memory import Exchange, SharedMemory
+from ..parallel.shared_memory.memory import AllReduceKind, SharedMemory
 from ..parallel.shared_memory.team import Again, Over, SharedMemoryTeam
 from ..parallel.supervisor.membership import Membership, Order, Pause
 from .all_reduce_contract import Check, Peer
@@ -26,9 +26,9 @@ from .all_reduce_contract import Check, Peer
 class MemoryRun:
     """A run of so many processes, and its supervisor."""
 
-    def __init__(self, size: int, exchange: Exchange, reduce: str) -> None:
+    def __init__(self, size: int, all_reduce: AllReduceKind, reduce: str) -> None:
         self.memory = SharedMemory.create()
-        self.memory.exchange = exchange
+        self.memory.all_reduce = all_reduce
         self._control = ControlBlock(self.memory)
         self._views = Membership(tuple(range(size)), self._control.arrived)
         self._lock = threading.Lock()
@@ -81,10 +81,10 @@ class _Speaker:
 
 @contextmanager
 def memory_peers(
-    size: int, exchange: Exchange, reduce: str, device: Callable[[int], torch.device]
+    size: int, all_reduce: AllReduceKind, reduce: str, device: Callable[[int], torch.device]
 ) -> Iterator[tuple[MemoryRun, list[Peer]]]:
     """A run, and each of its processes as a contract sees it."""
-    run = MemoryRun(size, exchange, reduce)
+    run = MemoryRun(size, all_reduce, reduce)
 
     def peer(team: SharedMemoryTeam) -> Peer:
         def make(params: Sequence[nn.Parameter]) -> AllReduce:
@@ -105,7 +105,7 @@ def on_cpu(rank: int) -> torch.device:
 
 def play(
     size: int,
-    exchange: Exchange,
+    all_reduce: AllReduceKind,
     check: Check,
     reduce: str = "exact",
     *,
@@ -118,7 +118,7 @@ def play(
     """
     errors: list[BaseException] = []
 
-    with memory_peers(size, exchange, reduce, device) as (run, peers):
+    with memory_peers(size, all_reduce, reduce, device) as (run, peers):
 
         def live(peer: Peer) -> None:
             try:

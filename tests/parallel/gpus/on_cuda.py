@@ -29,7 +29,8 @@ from fanwise.parallel.devices import gpus_here
 from fanwise.parallel.shared_memory.memory import SharedMemory, bytes_of
 from fanwise.parallel.shared_memory.staging import _register, _unregister
 from fanwise.parallel.supervisor.pools import own_pool
-from fanwise.parallel.supervisor.supervisor import Settings, Supervisor
+from fanwise.parallel.supervisor.settings import Settings
+from fanwise.parallel.supervisor.supervisor import Supervisor
 from fanwise.testing.all_reduce_contract import CHECKS
 from fanwise.testing.memory_teams import play
 
@@ -122,7 +123,7 @@ def in_ranks(device: str, training: Callable[[Run], Any], count: int, on_loss: s
         gpus=0 if not gpus else 1 / count if is_shared else 1,
         shards=SHARDS,
         on_loss=on_loss,
-        exchange="staged",
+        all_reduce="staged",
     )
     return Supervisor(own_pool(gpus[:1] if is_shared else gpus), training, settings).run()
 

@@ -33,7 +33,8 @@ from fanwise.parallel.data.reading import Data
 from fanwise.parallel.plans import Plan
 from fanwise.parallel.process_settings.applied import surroundings
 from fanwise.parallel.supervisor.pools import own_pool
-from fanwise.parallel.supervisor.supervisor import Settings, Supervisor
+from fanwise.parallel.supervisor.settings import Settings
+from fanwise.parallel.supervisor.supervisor import Supervisor
 from fanwise.parallel.torch_distributed.team import TorchDistributedTeam
 
 _ATEN = torch.ops.aten
@@ -377,8 +378,8 @@ class Case:
 
 CASES = {
     "batch norm": Case(network, {}, (2,), (("continue", 2),)),
-    "by hand": Case(network, {"by_hand": True}, (2,), (("continue", 2),)),
-    "clipped, accumulated": Case(network, {"clip_norm": 0.1, "accumulate": 2}, (3,), (("respawn", 0),)),
+    "by hand": Case(network, {"by_hand": True}, (), (("continue", 2),)),
+    "clipped, accumulated": Case(network, {"clip_norm": 0.1, "accumulate": 2}, (), (("respawn", 0),)),
     "global batch norm": Case(network, {"batch_norm": "global"}, (2,)),
     "plain": Case(plain, {}),
 }
@@ -401,7 +402,8 @@ def main() -> None:
         local = in_this_process(training)
         equal[f"{name}, here"], each[name] = same(local, expected), local["each"]
         equal[f"{name}, guest"] = same(as_guest(training, "exact"), expected)
-        as_guest(training, "fast")
+        if name == "batch norm":
+            as_guest(training, "fast")
         for count in case.ranks:
             equal[f"{name}, {count} ranks"] = same(in_ranks(training, count), expected)
         for on_loss, victim in case.killed:

@@ -8,8 +8,8 @@ import pytest
 
 import fanwise
 from fanwise.parallel import running
-from fanwise.parallel.shared_memory.memory import Exchange
-from fanwise.parallel.supervisor.supervisor import Settings
+from fanwise.parallel.shared_memory.memory import AllReduceKind
+from fanwise.parallel.supervisor.settings import Settings
 from fanwise.pool import Pool
 
 
@@ -22,9 +22,9 @@ def pool(forked_pools: None) -> Iterator[Pool]:
         yield pool
 
 
-@pytest.fixture(params=["whole", "slices"])
-def exchange(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Exchange:
-    """How runs of this test exchange gradients, as if their models were of the size for it."""
-    how: Exchange = request.param
-    monkeypatch.setattr(running, "Settings", functools.partial(Settings, exchange=how))
+@pytest.fixture(params=["one-shot", "two-shot"])
+def all_reduce(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AllReduceKind:
+    """How runs of this test add gradients, as if their models were of the size for it."""
+    how: AllReduceKind = request.param
+    monkeypatch.setattr(running, "Settings", functools.partial(Settings, all_reduce=how))
     return how

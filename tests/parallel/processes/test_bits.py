@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 import fanwise
 from fanwise.parallel import Run
-from fanwise.parallel.shared_memory.memory import Exchange
+from fanwise.parallel.shared_memory.memory import AllReduceKind
 from fanwise.pool import Pool
 
 # N: samples, B: samples of a global batch
@@ -102,7 +102,7 @@ CASES: dict[str, tuple[Callable[[Net], torch.optim.Optimizer], torch.memory_form
 }
 
 
-@pytest.mark.usefixtures("exchange")
+@pytest.mark.usefixtures("all_reduce")
 @pytest.mark.parametrize(
     "several",
     [[(8, 3)], pytest.param([(2, 2), (3, 3), (8, 5), (5, 2)], marks=pytest.mark.soak)],
@@ -161,7 +161,7 @@ def uninterrupted() -> dict[str, Tensor]:
     return fanwise.run(functools.partial(interrupted, Path(os.devnull), None), shards=SHARDS)
 
 
-@pytest.mark.usefixtures("exchange")
+@pytest.mark.usefixtures("all_reduce")
 @pytest.mark.parametrize(
     ("first", "second"), [(1, 3), (3, 2), *(pytest.param(*pair, marks=pytest.mark.soak) for pair in ((2, 1), (2, 5)))]
 )
@@ -240,11 +240,11 @@ def branches(run: Run) -> list[Tensor]:
     return [*model.state_dict().values(), *seen]
 
 
-def test_bits_of_parameters_that_some_shards_reach(exchange: Exchange, pool: Pool) -> None:
+def test_bits_of_parameters_that_some_shards_reach(all_reduce: AllReduceKind, pool: Pool) -> None:
     one = fanwise.run(branches, devices=1, shards=5)
     for devices in (2, 3, 5):
         found = fanwise.run(branches, devices=devices, shards=5, pool=pool)
-        assert all(map(torch.equal, one, found)), f"{devices} devices, {exchange}"
+        assert all(map(torch.equal, one, found)), f"{devices} devices, {all_reduce}"
 
 
 class Sparse(nn.Module):
@@ -263,7 +263,7 @@ class Sparse(nn.Module):
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # of torch, for what its Adagrad makes
 @pytest.mark.parametrize("optimizer", ["SGD", "Adagrad", "SparseAdam"])
 @pytest.mark.parametrize("accumulate", [pytest.param(1, marks=pytest.mark.soak), 2])
-def test_bits_of_sparse_gradients(optimizer: str, accumulate: int, exchange: Exchange, pool: Pool) -> None:
+def test_bits_of_sparse_gradients(optimizer: str, accumulate: int, all_reduce: AllReduceKind, pool: Pool) -> None:
     def train(run: Run) -> list[Tensor]:
         model = Sparse()
         params = model.table.parameters() if optimizer == "SparseAdam" else model.parameters()

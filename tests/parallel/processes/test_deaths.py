@@ -205,7 +205,7 @@ def killed_run(
     return size
 
 
-@pytest.mark.usefixtures("exchange")
+@pytest.mark.usefixtures("all_reduce")
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.soak)])
 def test_shrinking_under_kills_keeps_the_bits_and_shows_each_sample_once(seed: int, pool: Pool, tmp_path: Path) -> None:
     size = killed_run(tmp_path / "run", pool, seed, 2, 6, devices=4)
@@ -215,11 +215,11 @@ def test_shrinking_under_kills_keeps_the_bits_and_shows_each_sample_once(seed: i
 
 # Where gradients are exchanged whole, so is the state, clipped or not.
 @pytest.mark.parametrize(
-    ("exchange", "clip_norm"),
-    [("slices", None), ("slices", 0.1), ("whole", None), pytest.param("whole", 0.1, marks=pytest.mark.soak)],
-    indirect=["exchange"],
+    ("all_reduce", "clip_norm"),
+    [("two-shot", None), ("two-shot", 0.1), ("one-shot", None), pytest.param("one-shot", 0.1, marks=pytest.mark.soak)],
+    indirect=["all_reduce"],
 )
-@pytest.mark.usefixtures("exchange")
+@pytest.mark.usefixtures("all_reduce")
 def test_a_run_grows_again(clip_norm: float | None, pool: Pool, tmp_path: Path) -> None:
     # Many steps, which wait a little, as a new process takes its time to start.
     size = killed_run(tmp_path / "run", pool, 1, 2, 24, clip_norm, devices=4, on_loss="respawn")
@@ -227,7 +227,7 @@ def test_a_run_grows_again(clip_norm: float | None, pool: Pool, tmp_path: Path) 
     assert len({pid for pid, *_ in lines(tmp_path / "run" / "steps")}) == 6
 
 
-@pytest.mark.usefixtures("exchange")
+@pytest.mark.usefixtures("all_reduce")
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.soak)])
 def test_a_loop_of_ones_own_under_kills_keeps_the_bits(seed: int, pool: Pool, tmp_path: Path) -> None:
     size = killed_run(tmp_path / "run", pool, seed, 2, 4, 0.1, train_by_hand, devices=4)
@@ -245,7 +245,7 @@ def test_a_run_with_a_loop_of_ones_own_grows_again(
 
 
 @pytest.mark.soak
-@pytest.mark.usefixtures("exchange")
+@pytest.mark.usefixtures("all_reduce")
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("on_loss", ["continue", "respawn"])
 @pytest.mark.parametrize("trains", [train, train_by_hand])
@@ -306,7 +306,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Tensor], fl
     return fanwise.run(functools.partial(dies_at, "", (), tmp_path_factory.mktemp("alone")), shards=SHARDS)
 
 
-@pytest.mark.usefixtures("exchange")
+@pytest.mark.usefixtures("all_reduce")
 @pytest.mark.parametrize("place", PLACES)
 def test_a_death_at_any_place_changes_no_result(
     place: str, pool: Pool, expected: tuple[list[Tensor], float, list[Any]], tmp_path: Path
@@ -318,6 +318,36 @@ def test_a_death_at_any_place_changes_no_result(
         assert sum((folder / f"{victim}").exists() for victim in victims) >= 1
         assert all(map(torch.equal, expected[0], found[0]))
         assert found[1:] == expected[1:]
+
+
+def halves_its_samples(batches: str, folder: Path, run: Run) -> list[Tensor]:
+    """In place, and one process is killed by its loss, when others may have executed their shards."""
+
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        if run.rank and step.batches == 1 and once(folder / "killed"):
+            kill()
+        found: Tensor = model(x.mul_(0.5)).sum(1)
+        return found
+
+    model = nn.Linear(5, 4)
+    step = run.step(model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), loss)
+    for batch in run.batches(X, B) if batches == "of the run" else torch.split(X.clone(), B):
+        step(batch)
+    return list(model.state_dict().values())
+
+
+def test_samples_that_a_loss_has_changed_in_place_are_read_again_after_a_death_or_not_used(
+    pool: Pool, tmp_path: Path
+) -> None:
+    (tmp_path / "alone").mkdir()
+    halves = functools.partial(halves_its_samples, "of the run")
+    alone = fanwise.run(functools.partial(halves, tmp_path / "alone"), shards=SHARDS)
+    found = fanwise.run(functools.partial(halves, tmp_path), devices=2, shards=SHARDS, pool=pool)
+    assert (tmp_path / "killed").exists() and all(map(torch.equal, alone, found))
+    (tmp_path / "killed").unlink()
+    train = functools.partial(halves_its_samples, "of the program", tmp_path)
+    with pytest.raises(ValueError, match="the loss has changed samples of the batch in place, which was made by the"):
+        fanwise.run(train, devices=2, shards=SHARDS, pool=pool)
 
 
 def dies_in_a_loop(place: str, victims: tuple[int, ...], folder: Path, run: Run) -> list[Tensor]:
@@ -351,8 +381,8 @@ LOOP_PLACES += ["before update", "after update"]
 
 
 @pytest.mark.parametrize("place", LOOP_PLACES)
-@pytest.mark.parametrize("exchange", ["whole", pytest.param("slices", marks=pytest.mark.soak)], indirect=True)
-@pytest.mark.usefixtures("exchange")
+@pytest.mark.parametrize("all_reduce", ["one-shot", pytest.param("two-shot", marks=pytest.mark.soak)], indirect=True)
+@pytest.mark.usefixtures("all_reduce")
 def test_a_death_at_any_place_of_a_loop_of_ones_own_changes_no_result(place: str, pool: Pool, tmp_path: Path) -> None:
     expected = fanwise.run(functools.partial(dies_in_a_loop, "", (), tmp_path), shards=SHARDS)
     for victims in [(0,), (1, 2)]:

@@ -139,18 +139,28 @@ def run_in_job(pool: Pool, train: Callable[[Run], Any], devices: int, workers: i
     return job.result(within_s=100.0)
 
 
+@pytest.mark.parametrize(
+    "several",
+    [[(1, 2), (3, 1)], pytest.param([(2, 0), (2, 1), (2, 2)], marks=pytest.mark.soak)],
+    ids=["one and three devices", "two"],
+)
 @pytest.mark.parametrize("program", [images, sequences, loader, tape])
 def test_bits_are_the_same_for_any_number_of_devices_and_workers(
-    pool: Pool, program: Callable[..., list[Tensor]]
+    pool: Pool, program: Callable[..., list[Tensor]], several: list[tuple[int, int]]
 ) -> None:
     expected = fanwise.run(partial(program, workers=0), devices="cpu")
-    for devices, workers in ((1, 2), (2, 0), (2, 1), (2, 2), (3, 1)):
+    for devices, workers in several:
         found = run_in_job(pool, partial(program, workers=workers), devices, workers)
         assert all(map(torch.equal, found, expected)), (devices, workers)
 
 
 @pytest.mark.parametrize(
-    ("devices", "workers", "program"), [(1, 2, images), (3, 1, images), (3, 1, tape), (1, 0, tape)]
+    ("devices", "workers", "program"),
+    [
+        (3, 1, images),
+        (1, 0, tape),
+        *(pytest.param(*each, marks=pytest.mark.soak) for each in ((1, 2, images), (3, 1, tape))),
+    ],
 )
 def test_a_run_with_workers_goes_on_in_the_middle_of_an_epoch(
     pool: Pool, tmp_path: Path, devices: int, workers: int, program: Callable[..., list[Tensor]]

@@ -16,7 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import fanwise
 from fanwise.parallel import Run
-from fanwise.parallel.shared_memory.memory import Exchange
+from fanwise.parallel.shared_memory.memory import AllReduceKind
 from fanwise.pool import Pool
 
 X = torch.randn(24, 4, generator=torch.Generator().manual_seed(1))
@@ -107,7 +107,7 @@ def a_layer_more(run: Run) -> list[Tensor]:
 
 @pytest.mark.parametrize("train", [two_steps, by_turns, a_clipped_step_too, a_step_of_a_part, a_layer_more])
 def test_an_optimizer_has_one_state_however_many_steps_use_it(
-    train: Callable[[Run], list[Tensor]], exchange: Exchange, pool: Pool
+    train: Callable[[Run], list[Tensor]], all_reduce: AllReduceKind, pool: Pool
 ) -> None:
     one, two = on_both(train, pool)
     assert equal(one, two)
@@ -155,13 +155,13 @@ def load(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
 
 @pytest.mark.parametrize("what", [add_group, add_hooks, add_hook_to_all, load])
-def test_what_is_added_to_an_optimizer_later_counts(what: Between, exchange: Exchange, pool: Pool) -> None:
+def test_what_is_added_to_an_optimizer_later_counts(what: Between, all_reduce: AllReduceKind, pool: Pool) -> None:
     one, two = on_both(later(what), pool)
     assert equal(one, two)
     assert not equal(one, fanwise.run(later(lambda *_: None), devices=1, shards=4))
 
 
-def test_a_hook_in_one_process_alone_takes_the_state_home_in_all(exchange: Exchange, pool: Pool) -> None:
+def test_a_hook_in_one_process_alone_takes_the_state_home_in_all(all_reduce: AllReduceKind, pool: Pool) -> None:
     def train(run: Run) -> list[Tensor]:
         def watch(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
             if run.rank == 0:
@@ -205,7 +205,9 @@ LOOKS = ["read", "read in one", "walked", "copied", "changed", "cleared", "repla
 
 
 @pytest.mark.parametrize("where", LOOKS)
-def test_the_state_of_an_optimizer_can_be_looked_into_and_changed(where: str, exchange: Exchange, pool: Pool) -> None:
+def test_the_state_of_an_optimizer_can_be_looked_into_and_changed(
+    where: str, all_reduce: AllReduceKind, pool: Pool
+) -> None:
     one, two = on_both(functools.partial(looks_into_the_state, where=where), pool)
     assert equal(one, two)
     unseen = fanwise.run(functools.partial(looks_into_the_state, where=""), devices=1, shards=4)

@@ -660,7 +660,7 @@ def by_hand(run: Run) -> Result:
 
 
 @pytest.mark.parametrize("devices", [1, 2])
-@pytest.mark.usefixtures("exchange")
+@pytest.mark.usefixtures("all_reduce")
 def test_a_loop_that_does_what_a_step_does_has_its_bits(devices: int, pool: Pool) -> None:
     one, other = (on(number, train, pool) for number, train in ((1, whole), (devices, by_hand)))
     assert len(one) == len(other)

@@ -18,7 +18,8 @@ import fanwise
 from fanwise.parallel import Run
 from fanwise.parallel.shared_memory.rank_groups import RankGroups
 from fanwise.parallel.shared_memory.team import Again
-from fanwise.parallel.supervisor.supervisor import Settings, Supervisor, exchange_of
+from fanwise.parallel.supervisor.settings import Settings, all_reduce_of
+from fanwise.parallel.supervisor.supervisor import Supervisor
 from fanwise.pool import Pool
 from fanwise.testing.kills import kill_some, works_here
 
@@ -50,7 +51,7 @@ def nothing(run: Run, turn: int) -> None:
 
 
 def by_back_end(training: Callable[[Run], Any], pool: Pool, processes: int, on_loss: str = "continue") -> Any:
-    settings = Settings((("cpu",),) * processes, SHARDS, reduce="fast", exchange="back end", on_loss=on_loss)
+    settings = Settings((("cpu",),) * processes, SHARDS, reduce="fast", all_reduce="back end", on_loss=on_loss)
     return Supervisor(pool, training, settings).run()
 
 
@@ -139,14 +140,14 @@ def test_a_whole_gpu_each_and_no_order_is_what_the_back_end_is_taken_for(monkeyp
     def changed(**values: Any) -> Settings:  # Any: settings
         return Settings(**{name: getattr(gpus, name) for name in gpus.__slots__} | values)
 
-    assert exchange_of(gpus) == "back end"
+    assert all_reduce_of(gpus) == "back end"
     others = [
         changed(reduce="exact"),
         changed(gpus=0.5),
         changed(called=(("MIG-1", "cuda:0"),)),
         changed(devices=(("cpu",),)),
     ]
-    assert [exchange_of(each) for each in others] == ["auto"] * 4
-    assert exchange_of(changed(exchange="staged")) == "staged"
+    assert [all_reduce_of(each) for each in others] == ["auto"] * 4
+    assert all_reduce_of(changed(all_reduce="staged")) == "staged"
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: False)
-    assert exchange_of(gpus) == "auto"
+    assert all_reduce_of(gpus) == "auto"

@@ -14,7 +14,8 @@ from torch.nn.functional import cross_entropy
 
 import fanwise
 from fanwise.parallel import Run
-from fanwise.parallel.supervisor.supervisor import Settings, Supervisor
+from fanwise.parallel.supervisor.settings import Settings
+from fanwise.parallel.supervisor.supervisor import Supervisor
 from fanwise.pool import Pool
 from fanwise.testing.kills import kill_some, works_here
 
@@ -68,7 +69,7 @@ def nothing(run: Run, turn: int) -> None:
 
 
 def staged(train: Callable[[Run], Any], pool: Pool, processes: int, **settings: Any) -> Any:  # Any: its result
-    return Supervisor(pool, train, Settings((("cpu",),) * processes, SHARDS, exchange="staged", **settings)).run()
+    return Supervisor(pool, train, Settings((("cpu",),) * processes, SHARDS, all_reduce="staged", **settings)).run()
 
 
 def same(some: dict[str, Tensor], others: dict[str, Tensor]) -> bool:

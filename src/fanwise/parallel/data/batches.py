@@ -16,7 +16,7 @@ from ..shards import cut
 from .ahead import Shard
 from .order import Pass
 from .reading import PassReader
-from .splitting import Content, arguments, joined, moved, part_of, samples_in
+from .splitting import Content, arguments, joined, moved, part_of, samples_in, tensors_in
 from .transfer import Transfer
 from .workers import LoaderWorkers
 
@@ -31,13 +31,17 @@ class Batch:
         last: whether no other batch comes in this pass.
     """
 
-    __slots__ = ("_contents", "_read", "last", "sizes")
+    __slots__ = ("_contents", "_given", "_read", "_versions", "last", "sizes")
 
-    def __init__(self, sizes: tuple[int, ...], read: Callable[[int], Content], last: bool = False) -> None:
+    def __init__(
+        self, sizes: tuple[int, ...], read: Callable[[int], Content], last: bool = False, given: Content = ()
+    ) -> None:
         self.sizes = sizes
         self.last = last
         self._read = read
         self._contents: dict[int, Content] = {}
+        self._given = given  # what the program has made, of which shards are views
+        self._versions = _versions(given)
 
     def shard(self, index: int) -> Content | None:
         """The content of a shard; None if it has no samples."""
@@ -46,6 +50,21 @@ class Batch:
         if index not in self._contents:
             self._contents[index] = self._read(index)
         return self._contents[index]
+
+    def read_again(self) -> None:
+        """A step is made again, and its loss may have changed samples in place: they are read anew.
+
+        Raises:
+            ValueError: they are the program's own, and changed.
+        """
+        self._contents.clear()
+        if _versions(self._given) != self._versions:
+            raise ValueError(
+                "a process was lost, and its step cannot be made again by those that are left: the loss has changed "
+                "samples of the batch in place, which was made by the program.\n"
+                "  wrong:  x.div_(255)\n"
+                "  right:  x = x / 255"
+            )
 
     def whole(self) -> Content:
         """The content of all shards as one."""
@@ -59,6 +78,11 @@ class Batch:
         return iter(arguments(self.whole()))
 
 
+def _versions(content: Content) -> list[int]:
+    """How often each tensor was changed in place, as torch counts it; inference tensors are not counted."""
+    return [0 if tensor.is_inference() else tensor._version for tensor in tensors_in(content)]
+
+
 def batch_of(content: Content, shards: int, device: torch.device) -> Batch:
     """A batch that the user made, cut into shards. Raises as `samples_in`, and ValueError if it has no samples."""
     if isinstance(content, Batch):
@@ -67,9 +91,9 @@ def batch_of(content: Content, shards: int, device: torch.device) -> Batch:
     if size == 0:
         raise ValueError("the batch has no samples")
     if shards == 1:
-        return Batch((size,), lambda index: moved(content, device))
+        return Batch((size,), lambda index: moved(content, device), given=content)
     ranges = cut(size, shards)
-    return Batch(tuple(map(len, ranges)), lambda index: moved(part_of(content, ranges[index]), device))
+    return Batch(tuple(map(len, ranges)), lambda index: moved(part_of(content, ranges[index]), device), given=content)
 
 
 Cut = Callable[[int], tuple[range, ...] | None]  # the places of each shard of a batch; None: there is no such batch

@@ -83,6 +83,18 @@ def joined(parts: Sequence[Content]) -> Content:
     return tuple(joined([part[place] for part in parts]) for place in range(len(first)))
 
 
+def tensors_in(content: Content) -> Iterator[Tensor]:
+    """All tensors of a batch, however nested."""
+    if isinstance(content, Tensor):
+        yield content
+    elif isinstance(content, Mapping):
+        for value in content.values():
+            yield from tensors_in(value)
+    elif isinstance(content, list | tuple):
+        for value in content:
+            yield from tensors_in(value)
+
+
 def arguments(content: Content) -> tuple[Content, ...]:
     """What a function of the user's is called with: the members of a list or tuple; anything else as one."""
     is_members = isinstance(content, list | tuple) and not is_column(content)

@@ -6,13 +6,12 @@
 For a CPU device the content is where it has to be, and nothing is done.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from .splitting import Content, moved
+from .splitting import Content, moved, tensors_in
 
 
 class Transfer:
@@ -50,19 +49,8 @@ class Transfer:
         def arrived() -> Content:
             current = self._module.current_stream(self._device)
             current.wait_event(done)
-            for tensor in _tensors(there):
+            for tensor in tensors_in(there):
                 tensor.record_stream(current)  # else its memory could be given away while a kernel reads it
             return there
 
         return arrived
-
-
-def _tensors(content: Content) -> Iterator[Tensor]:
-    if isinstance(content, Tensor):
-        yield content
-    elif isinstance(content, Mapping):
-        for value in content.values():
-            yield from _tensors(value)
-    elif isinstance(content, list | tuple):
-        for value in content:
-            yield from _tensors(value)

@@ -20,21 +20,21 @@ from ...base.huge_pages import HUGE_PAGE_BYTES, FileMap
 
 _SIZE_BYTES = 1 << 44
 
-# In slices or whole, whichever is quicker for the model (auto); by copies to the device and back, as a GPU needs them;
-# not through it, but by a back end of torch.distributed, which is for reduce="fast".
-Exchange = Literal["auto", "slices", "whole", "staged", "back end"]
+# Each process adds all, or its slice, whichever is quicker for the model (auto); slices by copies to the device and
+# back, as a GPU needs them; not through this memory, but by a back end of torch.distributed, for reduce="fast".
+AllReduceKind = Literal["auto", "one-shot", "two-shot", "staged", "back end"]
 
 
 class SharedMemory:
     """See the module. `create` in the process that starts the others, `open` in these.
 
     Attributes:
-        exchange: how gradients go through it.
+        all_reduce: how gradients go through it.
     """
 
-    def __init__(self, fd: int, path: str, exchange: Exchange = "auto") -> None:
+    def __init__(self, fd: int, path: str, all_reduce: AllReduceKind = "auto") -> None:
         self.path = path
-        self.exchange = exchange
+        self.all_reduce = all_reduce
         self._fd = fd
 
     @classmethod
@@ -44,9 +44,9 @@ class SharedMemory:
         return cls(fd, f"/proc/{os.getpid()}/fd/{fd}")
 
     @classmethod
-    def open(cls, path: str, exchange: Exchange = "auto") -> "SharedMemory":
+    def open(cls, path: str, all_reduce: AllReduceKind = "auto") -> "SharedMemory":
         """Raises OSError when the process that made it is gone."""
-        return cls(os.open(path, os.O_RDWR | os.O_CLOEXEC), path, exchange)
+        return cls(os.open(path, os.O_RDWR | os.O_CLOEXEC), path, all_reduce)
 
     def read(self, offset: int, size: int) -> bytes:
         return os.pread(self._fd, size, offset)

@@ -47,7 +47,7 @@ _LOOKS = 40
 _CPUS = os.cpu_count() or 1
 # Up to so many bytes of gradients, in all processes together, each adds the whole instead of a slice: about where two
 # processes were as quick one way as the other.
-_WHOLE_BYTES = 1 << 21
+_ONE_SHOT_BYTES = 1 << 21
 
 
 class Again(BaseException):
@@ -249,18 +249,18 @@ class SharedMemoryTeam:
 
     def all_reduce(self, params: Sequence[nn.Parameter]) -> tuple[AllReduce, SliceMemory | None]:
         """What adds their gradients; where each process adds a slice in memory of all, it may update it there."""
-        layout, how = Layout(params), self.memory.exchange
+        layout, how = Layout(params), self.memory.all_reduce
         on_cpu = all(param.device.type == "cpu" for param in params)
         if how == "auto":
-            how = "whole" if on_cpu and self.ranks * layout.size_bytes <= _WHOLE_BYTES else "slices"
+            how = "one-shot" if on_cpu and self.ranks * layout.size_bytes <= _ONE_SHOT_BYTES else "two-shot"
         if how == "back end":
             assert self._reduce == "fast", "each process brings one node"
             return BackendAllReduce(RankGroups(self, params[0].device), params, params[0].device), None
-        areas = Areas(self, layout, self._bytes_asked, versions=2 if how == "whole" else 1)
+        areas = Areas(self, layout, self._bytes_asked, versions=2 if how == "one-shot" else 1)
         self._bytes_asked += areas.size_bytes
-        if how == "whole":
+        if how == "one-shot":
             return OneShot(areas), None
-        if on_cpu and how == "slices":
+        if on_cpu and how == "two-shot":
             return TwoShot(Direct(areas)), areas
         return TwoShot(Staged(areas, params[0].device)), None
 

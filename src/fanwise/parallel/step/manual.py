@@ -145,6 +145,7 @@ class ManualStep:
                     done = yield from self._executed(made, root)
                 if not attempt.is_void:
                     break
+                made.read_again()
             divide(done.grads, done.count)
             execution.executed(made, done)
             if execution.loss_scale is not None:

@@ -113,7 +113,12 @@ class Step:
             if traces is not None:
                 traces.put_back()
         closes = self._window is None and (self._accumulate == 1 or made.last)
-        done = execution.team.together(lambda: self._execute(made, mean=closes))
+        while True:
+            with execution.team.attempt() as attempt:
+                done = self._execute(made, mean=closes)
+            if not attempt.is_void:
+                break
+            made.read_again()
         if traces is not None and execution.team.place == 0 and traces.are_left():
             self._check_traces(made, traces)
         execution.executed(made, done)

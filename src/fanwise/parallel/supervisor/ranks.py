@@ -33,9 +33,10 @@ from ..progress.pace import RunSnapshot
 from ..runs import Run
 from ..shared_memory.control_block import ControlBlock
 from ..shared_memory.joining import read_state
-from ..shared_memory.memory import Exchange, SharedMemory
+from ..shared_memory.memory import SharedMemory
 from ..shared_memory.pipes import Speaker
 from ..shared_memory.team import Over, SharedMemoryTeam
+from .settings import Settings, all_reduce_of
 
 # A part of torch's profiler is loaded by the first step of any optimizer: once, before the fork, and not by each rank.
 with torch.autograd.profiler.record_function("load"):
@@ -47,39 +48,24 @@ class Orders:
     """What a rank is told when it starts.
 
     Attributes:
-        memory, pipe, stacks: what it opens. rank, ranks: its number, and how many numbers there are.
+        settings: of the run. memory, pipe, stacks: what it opens. rank: its number.
         since: the view of the run when it was started. joins: the run goes on already.
-        shards, threads, seed, fixed: the plan, and which of these the user asked for by name.
-        devices: names, of this process. names: of the devices of each rank, as the user calls them.
-        resume: a checkpoint, or None.
-        reduce: "exact" or "fast".
-        exchange: how gradients go through the shared memory; other than "auto" for tests.
-        switches: what the program has set for its own process. verify: see `fanwise.run`.
-        spare_cpus: that are leased for workers that read data; None: there is no lease.
+        devices: names, of this process.
+        switches: what the program has set for its own process.
         drawn: seconds until the progress is first shown, and between two times. name: of the training function.
     """
 
+    settings: Settings
     memory: str
     pipe: str
     stacks: str
     rank: int
-    ranks: int
     since: int
     joins: bool
-    shards: int
-    threads: int
-    seed: int
-    fixed: frozenset[str]
     devices: tuple[str, ...]
-    names: tuple[tuple[str, ...], ...]
-    resume: str | None
-    reduce: str
     drawn: tuple[float, float]
     name: str
-    exchange: Exchange
     switches: Values
-    verify: int
-    spare_cpus: int | None
 
 
 def main(train: Callable[[Run], Any], orders: Orders) -> Any:  # Any: what the user's function returns
@@ -88,8 +74,8 @@ def main(train: Callable[[Run], Any], orders: Orders) -> Any:  # Any: what the u
     told_on_request(orders.stacks)  # before anybody knows where to send the signal, which would end the process
     speaker.say("here", os.getpid(), current().gpus)
     try:
-        device, exact = torch.device(orders.devices[0]), orders.reduce == "exact"
-        with surroundings(orders.threads, device, exact=exact, switches=orders.switches):
+        device, exact = torch.device(orders.devices[0]), orders.settings.reduce == "exact"
+        with surroundings(orders.settings.threads, device, exact=exact, switches=orders.switches):
             return _train(train, orders, speaker)
     except Over:
         return None
@@ -102,34 +88,35 @@ def main(train: Callable[[Run], Any], orders: Orders) -> Any:  # Any: what the u
 
 
 def _train(train: Callable[[Run], Any], orders: Orders, speaker: Speaker) -> Any:  # Any: as the function returns
-    memory = SharedMemory.open(orders.memory, orders.exchange)
-    seed_everything(orders.seed)
+    settings = orders.settings
+    memory = SharedMemory.open(orders.memory, all_reduce_of(settings))
+    seed_everything(settings.seed)
     control = ControlBlock(memory)
     member = SharedMemoryTeam(
         memory,
         control,
         orders.rank,
-        orders.ranks,
+        len(settings.devices),
         speaker,
         since=orders.since,
         joins=orders.joins,
-        reduce=orders.reduce,
+        reduce=settings.reduce,
     )
-    plan = Plan(orders.shards, orders.threads, Progress(orders.seed))
+    plan = Plan(settings.shards, settings.threads, Progress(settings.seed))
     run = Run(
         plan,
         tuple(map(torch.device, orders.devices)),
         team=member,
-        fixed=orders.fixed,
-        names=lambda: [name for rank in member.members for name in orders.names[rank]],
+        fixed=settings.fixed,
+        names=lambda: [name for rank in member.members for name in settings.devices[rank]],
         outside=Outside(train),
-        verify=orders.verify,
-        spare_cpus=orders.spare_cpus,
+        verify=settings.verify,
+        spare_cpus=settings.spare_cpus,
     )
     if orders.joins:
         run.restore_state(read_state(memory), "the run that it joins")
-    elif orders.resume is not None:
-        run.restore(orders.resume)
+    elif settings.resume is not None:
+        run.restore(settings.resume)
     enter(_ReportingJob(current(), member))
     sys.stdout, sys.stderr = (
         _Forwarding(sys.stdout, "out", member, speaker),

@@ -20,8 +20,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from torch import distributed
-
 from ...base.errors import LeaseError, TrialStopped, WorkerLostError
 from ...links.codec import unpack_error
 from ...pool import Pool
@@ -34,12 +32,13 @@ from ..process_settings import switches
 from ..progress.line import name_of, screen_for
 from ..runs import Run
 from ..shared_memory.control_block import FAILED, STOPPED, SUPERVISOR, ControlBlock
-from ..shared_memory.memory import Exchange, SharedMemory
+from ..shared_memory.memory import SharedMemory
 from ..shared_memory.pipes import Ear
 from ..shared_memory.team import pack
 from .jobs import Ended, RankJob
 from .membership import Membership, Order, Pause
 from .ranks import Orders, main
+from .settings import Settings
 
 _log = logging.getLogger(__name__)
 
@@ -63,45 +62,6 @@ _PERHAPS_QUEUED_S = 20.0
 # their processes, and waited for the places of the other, would wait for ever. As it is, whoever waits waits for a run
 # that has all of its places, or for jobs before it, and these end.
 _starting = threading.Lock()
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """A run in processes.
-
-    `devices`: names, for each process; a GPU is cuda:0 in its process. `on_loss`: "continue", "respawn" or "stop".
-    `gpus`: that each process leases. `called`: names of GPUs, by what CUDA_VISIBLE_DEVICES calls them.
-    `step_timeout_s`: how long the others wait for a process. None: without a limit.
-    `notice`: what is said on the screen, once.
-    `exchange`: how gradients go through the shared memory; other than "auto" for tests.
-    `spare_cpus`: that are leased for workers of each process that read data; None: there is no lease.
-    """
-
-    devices: tuple[tuple[str, ...], ...]
-    shards: int
-    threads: int = 1
-    seed: int = 0
-    fixed: frozenset[str] = frozenset()
-    resume: str | None = None
-    on_loss: str = "continue"
-    step_timeout_s: float | None = None
-    reduce: str = "exact"
-    progress: bool = False
-    verify: int = 0
-    notice: str = ""
-    gpus: int | float = 0
-    called: tuple[tuple[str, str], ...] = ()
-    exchange: Exchange = "auto"
-    spare_cpus: int | None = None
-
-
-def exchange_of(settings: Settings) -> Exchange:
-    """By a back end where sums need no order and each process has a whole GPU, which is what NCCL asks for."""
-    is_part = any(visible.startswith("MIG") for visible, _ in settings.called)
-    on_gpus = settings.devices[0][0].startswith("cuda") and settings.gpus == 1 and not is_part
-    if settings.exchange == "auto" and settings.reduce == "fast" and on_gpus and distributed.is_nccl_available():
-        return "back end"
-    return settings.exchange
 
 
 @dataclass(slots=True, eq=False)
@@ -224,27 +184,17 @@ class Supervisor:
     def _start(self, number: int, *, joins: bool) -> None:
         settings, ear, stacks = self._settings, Ear(), Stacks.create()
         orders = Orders(
+            settings=settings,
             memory=self._memory.path,
             pipe=ear.path,
             stacks=stacks.path,
             rank=number,
-            ranks=self._count,
             since=self._views.view,
             joins=joins,
-            shards=settings.shards,
-            threads=settings.threads,
-            seed=settings.seed,
-            fixed=settings.fixed,
             devices=("cuda:0",) if settings.devices[number][0].startswith("cuda") else settings.devices[number],
-            names=settings.devices,
-            resume=None if joins else settings.resume,
-            reduce=settings.reduce,
             drawn=(self._screen.first_s, self._screen.every_s),
             name=name_of(self._train),
-            exchange=exchange_of(settings),
             switches=self._switches,
-            verify=settings.verify,
-            spare_cpus=settings.spare_cpus,
         )
         try:
             needs = self._pool.needs(cpus=settings.threads, gpus=settings.gpus)

@@ -51,21 +51,6 @@ class Batch:
             self._contents[index] = self._read(index)
         return self._contents[index]
 
-    def read_again(self) -> None:
-        """A step is made again, and its loss may have changed samples in place: they are read anew.
-
-        Raises:
-            ValueError: they are the program's own, and changed.
-        """
-        self._contents.clear()
-        if _versions(self._given) != self._versions:
-            raise ValueError(
-                "a process was lost, and its step cannot be made again by those that are left: the loss has changed "
-                "samples of the batch in place, which was made by the program.\n"
-                "  wrong:  x.div_(255)\n"
-                "  right:  x = x / 255"
-            )
-
     def whole(self) -> Content:
         """The content of all shards as one."""
         return joined([self.shard(index) for index, size in enumerate(self.sizes) if size])
@@ -81,6 +66,22 @@ class Batch:
 def _versions(content: Content) -> list[int]:
     """How often each tensor was changed in place, as torch counts it; inference tensors are not counted."""
     return [0 if tensor.is_inference() else tensor._version for tensor in tensors_in(content)]
+
+
+def read_again(batch: Batch) -> None:
+    """Its step is made again, and the loss may have changed samples in place: they are read anew.
+
+    Raises:
+        ValueError: they are the program's own, and changed.
+    """
+    batch._contents.clear()
+    if _versions(batch._given) != batch._versions:
+        raise ValueError(
+            "a process was lost, and its step cannot be made again by those that are left: the loss has changed "
+            "samples of the batch in place, which was made by the program.\n"
+            "  wrong:  x.div_(255)\n"
+            "  right:  x = x / 255"
+        )
 
 
 def batch_of(content: Content, shards: int, device: torch.device) -> Batch:

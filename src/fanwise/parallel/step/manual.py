@@ -26,7 +26,7 @@ from torch import Tensor
 
 from ..checks.habits import updating
 from ..checks.untouched import Untouched
-from ..data.batches import Batch
+from ..data.batches import Batch, read_again
 from ..optimizers.placement import Placement
 from ..replica.gradients import Partial, add, add_grads, check_apart
 from ..replica.reach import Reach, reach_of
@@ -145,7 +145,7 @@ class ManualStep:
                     done = yield from self._executed(made, root)
                 if not attempt.is_void:
                     break
-                made.read_again()
+                read_again(made)
             divide(done.grads, done.count)
             execution.executed(made, done)
             if execution.loss_scale is not None:

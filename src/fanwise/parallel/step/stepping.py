@@ -17,7 +17,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from ..checks.checking import check_no_gradients
 from ..checks.habits import updating
 from ..checks.traces import Traces
-from ..data.batches import Batch
+from ..data.batches import Batch, read_again
 from ..optimizers.placement import Placement
 from ..replica.gradients import Partial, add, add_grads, check_apart
 from ..replica.replicas import Device, LossFn, noted
@@ -118,7 +118,7 @@ class Step:
                 done = self._execute(made, mean=closes)
             if not attempt.is_void:
                 break
-            made.read_again()
+            read_again(made)
         if traces is not None and execution.team.place == 0 and traces.are_left():
             self._check_traces(made, traces)
         execution.executed(made, done)

@@ -204,16 +204,19 @@ def test_items_come_in_order_before_the_answer_and_what_was_taken_is_told(two: T
     assert two.heard[0].said == [], "it is answered"
 
 
-def test_what_was_taken_and_that_no_more_is_wanted_is_heard_of(two: Two) -> None:
-    reply = two.call(lambda item, cost: None)
+def test_what_was_taken_is_heard_of_and_items_that_cross_the_cancelling_come_late(two: Two) -> None:
+    items: list[object] = []
+    reply = two.call(lambda item, cost: items.append(item))
     two.turn()
     reply.take(1, 2)
-    reply.stop()
     two.turn()
-    assert two.heard[0].said == [(1, 2), "cancelled"] and not reply.done()
-    two.requests[0].answer()
+    two.requests[0].give("crosses")
+    assert reply.cancel()
     two.turn()
-    assert reply.done() and is_clean(two)
+    assert two.heard[0].said == [(1, 2), "cancelled"]
+    assert items == [] and two.late == ["crosses"]
+    two.requests[0].unanswered()
+    assert is_clean(two)
 
 
 def items_that_nobody_asked_for(two: Two) -> Link:

@@ -77,6 +77,7 @@ class Asked:
         self.link = link
         self.method = Message(b"\3", [], "a call")
         self.answers: list[object] = []
+        self.listener: Any = None
 
     def taken_up(self) -> None: ...
 
@@ -103,6 +104,7 @@ class Played:
         self.queues = Queues(cast(Hub, self.hub), cast(RunnerThreads, self.runners))
         self.begun: list[str] = []
         self.dropped: list[str] = []
+        self.cancelled: list[str] = []
         self.running: dict[str, Any] = {}
         self.asked: dict[str, Asked] = {}
         self.value = type("Value", (), {})()
@@ -117,6 +119,13 @@ class Played:
 
             def __call__(self) -> None:
                 played.begun.append(name)
+
+            def cancelled(self) -> None:
+                played.cancelled.append(name)
+
+            def taken(self, num_items: int, num_bytes: int) -> None: ...
+
+            def lost(self) -> None: ...
 
             def drop(self, error: Exception) -> None:
                 played.dropped.append(name)
@@ -196,6 +205,21 @@ def test_a_call_whose_time_is_over_leaves_the_queue_at_once_and_never_runs(playe
     assert played.begun == ["make", "long", "later"]
 
 
+def test_a_call_that_is_cancelled_while_it_waits_leaves_the_queue_at_once_and_never_runs(played: Played) -> None:
+    link = PlayedLink()
+    played.make(1, link)
+    for name in ("runs", "waits", "last"):
+        played.come(name, link)
+    for name in ("runs", "waits"):
+        played.asked[name].listener.cancelled()
+    played.runners.do_all()
+    assert played.cancelled == ["runs", "waits"], "the one that runs hears of it"
+    assert played.dropped == ["waits"] and played.begun == ["make", "runs"]
+    played.answer("runs")
+    played.asked["runs"].listener.cancelled()
+    assert played.begun == ["make", "runs", "last"] and len(played.cancelled) == 2
+
+
 def test_a_call_whose_time_runs_out_between_its_turn_and_a_thread_for_it_does_not_run(played: Played) -> None:
     link = PlayedLink()
     played.make(1, link)
@@ -214,8 +238,15 @@ def test_calls_of_a_link_that_was_cut_do_not_run_and_those_of_one_that_was_close
     for name, link in (("long", other), ("lost", cut), ("said goodbye", closed), ("other", other)):
         played.come(name, link)
     cut.ending, closed.ending = Ending(False, "cut"), Ending(True, "left")
+    for name in ("lost", "said goodbye"):
+        played.asked[name].listener.lost()
+    played.runners.do_all()
+    assert played.dropped == ["lost"] and played.begun == ["make", "long"]
+    other.ending = Ending(False, "cut too")
     played.answer("long")
-    assert played.dropped == ["lost"] and played.begun == ["make", "long", "said goodbye"]
+    assert played.begun == ["make", "long", "said goodbye"]
+    played.answer("said goodbye")
+    assert played.dropped == ["lost", "other"], "of a link that was cut just before its turn"
     assert isinstance(played.asked["lost"].answers[0], LinkLostError)
 
 

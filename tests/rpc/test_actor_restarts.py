@@ -3,6 +3,7 @@
 import gc
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,10 @@ import fanwise.rpc as rpc
 from fanwise.base.errors import DeadlineExceeded, OwnerLostError, WorkerLostError
 from fanwise.rpc import agent as agents
 from fanwise.rpc.actors.restarts import Restarts
-from fanwise.rpc.references.orders import GlobalId, WorkerKey
+from fanwise.rpc.actors.supervision import Recipe, Supervision
+from fanwise.rpc.membership.members import Lost, Member
+from fanwise.rpc.references.orders import Fork, GlobalId, WorkerKey
+from fanwise.rpc.worker_info import WorkerInfo
 from fanwise.testing import within
 from fanwise.testing.rpc_workers import LIMIT_S, Worker, Workers, all_do, leave
 
@@ -218,3 +222,80 @@ def test_an_actor_is_made_again_once_for_each_loss_and_only_where_it_was() -> No
     assert one.knows(GlobalId(0, 0, -2)) and not one.knows(GlobalId(0, 0, -1))
     assert one.gone(life[1]) and one.there("w2", life[2])
     assert one.gone(life[2]) and one.state == "over" and not one.there("w2", life[3])
+
+
+def call_for_ever(number: int, path: Path) -> int:
+    """Calls, each with a number of its own, one after another until the actor is lost for good. How many failed."""
+    failed = 0
+    for i in range(1_000_000):
+        try:
+            answer = HELD[0].rpc_sync(timeout=LIMIT_S).add(f"{number}/{i}")
+        except OwnerLostError:
+            return failed
+        except WorkerLostError:
+            failed += 1
+        else:
+            with path.open("a") as file:
+                file.write(f"{number}/{i} {answer}\n")
+    raise AssertionError("it never ends")
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(60, marks=pytest.mark.soak)])
+def test_no_call_runs_or_is_answered_twice_however_often_the_actor_is_killed_under_load(
+    real_workers: Workers, tmp_path: Path, kills: int
+) -> None:
+    ran, answered = tmp_path / "ran", tmp_path / "answered"
+    one, two, three = real_workers.group(3)
+    one.do(make, "w2", ran, kills - 1, serial=True)
+    one.do(hand_to, "w1")
+    for number, worker in enumerate((one, two)):
+        worker.begin(call_for_ever, number, answered)
+    for kill in range(kills):
+        lines = size(answered)
+        within(LIMIT_S, lambda lines=lines: size(answered) > lines + 20, "both go on")  # type: ignore[misc]
+        three.kill()
+        if kill < kills - 1:
+            three = real_workers.join(2, 3, "w2")
+    failed = one.result() + two.result()
+    calls, answers = ran.read_text().splitlines(), [line.split()[0] for line in answered.read_text().splitlines()]
+    assert len(calls) == len(set(calls)) and len(answers) == len(set(answers))
+    assert set(answers) <= set(calls) and len(calls) - len(answers) <= failed
+    for caller in ("0/", "1/"):
+        mine = [int(call.removeprefix(caller)) for call in calls if call.startswith(caller)]
+        assert mine == sorted(mine)
+    all_do([one, two], forget)
+    all_do([one, two], rpc.shutdown, False)
+
+
+def size(path: Path) -> int:
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+class PlayedReference:
+    """Of an actor on worker 2."""
+
+    def __init__(self, number: int, life: int) -> None:
+        self._rref_id = GlobalId(0, 100, number)
+        self._user: Any = SimpleNamespace(
+            fork=Fork(self._rref_id, self._rref_id, WorkerKey(2, life), WorkerKey(0, 100))
+        )
+        self._creation = self._error = self._kind = self._value = None
+
+
+def test_who_hears_of_a_loss_before_the_supervisor_waits_for_the_next_life() -> None:
+    there = {2: Member("w2", 2, 1, "", "", 1)}
+    made: Any = [PlayedReference(-1, 1), PlayedReference(-2, 2)]
+    references = SimpleNamespace(
+        owner_of=lambda fork: WorkerInfo("w2", 2), new_actor_id=lambda: None, remote=lambda *_, **__: made[1]
+    )
+    group = SimpleNamespace(members=lambda: there, on_event=[])
+    agent: Any = SimpleNamespace(references=references, group=group, outside=lambda job: job())
+    supervision = Supervision(agent)
+    supervision.supervise(made[0], Recipe(Counter, (), {}, -1.0, 1), 1)
+    early = supervision.where(GlobalId(0, 100, -1))
+    assert not early.done()
+    old, there[2] = there[2], Member("w2", 2, 2, "", "", 1)
+    group.on_event[0](Lost(old, "killed"))
+    assert early.done() and early.value() is made[0] and made[0]._rref_id == GlobalId(0, 100, -2)
+    assert supervision.where(GlobalId(0, 100, -1)).done(), "who knows the life before is told at once"
+    assert not supervision.where(GlobalId(0, 100, -2)).done()

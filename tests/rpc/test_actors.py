@@ -16,7 +16,7 @@ from fanwise.base.errors import DeadlineExceeded, OwnerLostError, WireError, Wor
 from fanwise.rpc import agent as agents
 from fanwise.rpc.functions import async_execution
 from fanwise.testing import within
-from fanwise.testing.rpc_workers import LIMIT_S, Worker, Workers, all_do, leave
+from fanwise.testing.rpc_workers import LIMIT_S, Worker, Workers, all_do, leave, num_owned
 
 # Any throughout: what users' functions take and return.
 
@@ -60,6 +60,13 @@ class Log:
         await asyncio.sleep(0)
         self._end()
         return "slept"
+
+    async def sleep_long(self, what: Any) -> None:
+        self._begin(what)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self._end()
 
     @async_execution
     def promise(self, what: Any) -> "Future[Any]":
@@ -265,6 +272,27 @@ def test_a_call_that_is_over_before_its_turn_does_not_run_and_gives_back_what_ca
     end(workers)
 
 
+def test_a_call_that_is_cancelled_before_its_turn_does_not_run_and_one_that_runs_ends_its_turn(
+    real_workers: Workers,
+) -> None:
+    workers = one, two = real_workers.group(2)
+    one.do(make, "w1", serial=True)
+    for name, what in (("wait", "first"), ("add", "second"), ("sleep_long", "third"), ("add", "last")):
+        one.do(begin, name, what)
+    within(LIMIT_S, lambda: two.do(num_waiting) == 3, "all have come")
+    assert one.do(cancel, 1)
+    within(LIMIT_S, lambda: two.do(num_waiting) == 2, "it has left")
+    one.do(open_the_gate)
+    within(LIMIT_S, lambda: one.do(look, "seen") == ["first", "third"], "the third runs")
+    assert one.do(cancel, 2)
+    assert one.do(outcomes) == ["None", "CancelledError", "CancelledError", "3"]
+    end(workers)
+
+
+def cancel(number: int) -> bool:
+    return bool(CALLS_BEGUN[number].cancel())
+
+
 MADE: list[Any] = []
 
 
@@ -324,6 +352,43 @@ def in_every_way() -> list[Any]:
 def give_it_back() -> bool:
     again = LOGS[0].rpc_sync().other(LOGS[0])
     return bool(again.rpc_sync().add("again") == 5)
+
+
+released = threading.Event()
+
+
+class Slow:
+    def wait(self) -> None:
+        with rpc.waiting():
+            assert released.wait(LIMIT_S)
+
+    def four(self) -> int:
+        return 4
+
+
+def test_an_actor_lives_until_its_calls_are_answered_though_nobody_has_a_reference(real_workers: Workers) -> None:
+    workers = one, two = real_workers.group(2)
+    one.do(call_and_let_go)
+    within(LIMIT_S, lambda: two.do(num_owned) == 1, "what was let go of later is gone")
+    two.do(release)
+    assert one.do(outcomes) == ["None", "4"]
+    one.do(forget)
+    within(LIMIT_S, lambda: two.do(num_owned) == 0, "now it is gone")
+    end(workers)
+
+
+def release() -> None:
+    released.set()
+
+
+def call_and_let_go() -> None:
+    slow = rpc.remote("w1", Slow, serial=True)
+    assert slow.rpc_sync().four() == 4
+    CALLS_BEGUN.extend([slow.rpc_async().wait(), slow.rpc_async().four()])
+    later = rpc.remote("w1", Slow)
+    assert later.rpc_sync().four() == 4
+    del slow
+    gc.collect()
 
 
 class Unmade:

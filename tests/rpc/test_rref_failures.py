@@ -1,7 +1,9 @@
 """References whose values never come, and the end of a worker: nobody waits for ever, and nothing is left."""
 
+import gc
 import re
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -38,6 +40,31 @@ def keep(rref: RRef[Any]) -> None:
 def three() -> Iterator[list[PlayedAgent]]:
     with played_workers(3) as played:
         yield played
+
+
+def fails() -> None:
+    raise ValueError("it has failed")
+
+
+@pytest.mark.parametrize("way", ["the value", "its creation"])
+def test_an_error_that_was_raised_holds_nothing_of_whoever_asked(three: list[PlayedAgent], way: str) -> None:
+    """It lies in a future of C++, through which no collector sees: what it held would stay as long as that."""
+    rref = remote(0, fails)
+    if way == "its creation":
+        three[0].creations = Future()
+        rref = remote(1, make, 1)
+        three[0].creations.set_exception(ValueError("it has failed"))
+    seen: list[weakref.ref[threading.Event]] = []
+
+    def asks() -> None:
+        mine = threading.Event()
+        seen.append(weakref.ref(mine))
+        rref.local_value() if way == "the value" else rref._get_future().wait()
+
+    with pytest.raises(ValueError, match="it has failed"):
+        asks()
+    gc.collect()
+    assert [ref() for ref in seen] == [None]
 
 
 @pytest.mark.parametrize("owner", [0, 1])

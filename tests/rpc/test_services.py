@@ -1,13 +1,22 @@
 """Services by name between real workers: found from everywhere, while the worker that keeps the value lives."""
 
 import gc
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from torch.futures import Future
 
 import fanwise.rpc as rpc
 from fanwise.base.errors import DeadlineExceeded
 from fanwise.rpc import agent as agents
+from fanwise.rpc.membership.members import Member
+from fanwise.rpc.references.orders import GlobalId, WorkerKey
+from fanwise.rpc.services.registry import Services
+from fanwise.rpc.worker_info import WorkerInfo
 from fanwise.testing import within
 from fanwise.testing.rpc_workers import LIMIT_S, Worker, Workers, all_do, leave
 
@@ -156,3 +165,53 @@ def test_with_an_allow_list_names_lead_to_what_is_allowed(real_workers: Workers)
     assert open_one.do(put, "store", 1) == strict.do(put, "store", 2) - 1 == 1
     strict.do(rpc.unregister, "store")
     end([open_one, strict])
+
+
+class PlayedAgent:
+    """One worker, the coordinator of itself; its requests are answered by the test."""
+
+    def __init__(self) -> None:
+        self.info, self.incarnation, self.timeout_s, self.is_closed, self.has_joined = ME, 100, 30.0, False, True
+        member = Member("w0", 0, 100, "", "", 1)
+        self.group = SimpleNamespace(members=lambda: {0: member}, coordinator=100, has_left=False, on_event=[])
+        self.is_elsewhere = False
+        self.asked: list[tuple[str, Future[Any]]] = []
+
+    def on(self, method: str, handler: Callable[..., Any]) -> None: ...
+
+    def waiting(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def request(self, to: int, method: str, *args: object) -> "Future[Any]":
+        self.asked.append((method, Future()))
+        if self.is_elsewhere:
+            self.asked[-1][1].set_result(("elsewhere", ()))
+        return self.asked[-1][1]
+
+
+ME = WorkerInfo("w0", 0)
+GRANTED = ("taken", WorkerKey(0, 100))
+
+
+def test_a_name_that_was_granted_before_another_coordinator_asked_for_names_is_reserved_again() -> None:
+    agent: Any = PlayedAgent()
+    services = Services(agent)
+    value: Any = SimpleNamespace(_rref_id=GlobalId(0, 100, 1))
+    register = threading.Thread(target=services.hold, args=("x", value, None))
+    register.start()
+    within(LIMIT_S, lambda: len(agent.asked) == 1, "it has asked")
+    assert services._on_names(ME) == [], "it is not its own yet"
+    agent.asked[0][1].set_result(GRANTED)
+    within(LIMIT_S, lambda: len(agent.asked) == 2, "it asks the other one")
+    agent.asked[1][1].set_result(GRANTED)
+    register.join(LIMIT_S)
+    assert services._on_names(ME) == ["x"] and services.hand_out("x") is value
+    assert [method for method, _ in agent.asked] == ["services.reserve"] * 2
+
+
+def test_a_name_that_was_not_granted_in_time_is_given_back() -> None:
+    agent: Any = PlayedAgent()
+    agent.is_elsewhere, services, value = True, Services(agent), SimpleNamespace()
+    with pytest.raises(DeadlineExceeded, match=r"has not answered in time about the service 'x'"):
+        services.hold("x", value, services._now_s())  # type: ignore[arg-type]  # a reference
+    assert [method for method, _ in agent.asked] == ["services.reserve", "services.drop"]

@@ -10,9 +10,12 @@ import pytest
 from fanwise.base.errors import NotSendableError, RemoteError
 from fanwise.links import Request
 from fanwise.links.runner_threads import RunnerThreads
+from fanwise.rpc.actors.address import Address
+from fanwise.rpc.calling.cancelling import Scope, running
 from fanwise.rpc.calling.serving import Server
 from fanwise.rpc.messages.messages import Message
 from fanwise.rpc.messages.serializer import Serializer
+from fanwise.rpc.references.orders import GlobalId
 from fanwise.rpc.worker_info import WorkerInfo
 
 ME = WorkerInfo("me", 0)
@@ -47,6 +50,9 @@ class Asked:
 
     def fail(self, error: BaseException) -> None:
         self.answers.append(error)
+
+    def unanswered(self) -> None:
+        self.answers.append("unanswered")
 
 
 def served(*functions: Callable[..., Any]) -> tuple[Server, Jobs, list[Asked]]:  # Any: what they return
@@ -118,6 +124,52 @@ def test_a_loop_whose_coroutines_have_all_ended_is_closed_without_a_word() -> No
     assert server._loop is not None and server._loop.is_closed() and said == []
 
 
+def test_a_coroutine_that_is_cancelled_before_its_loop_has_begun_it_ends_all_the_same() -> None:
+    server, _jobs, _asked = served()
+    scope = Scope()
+
+    class Called:
+        def scope(self) -> Scope:
+            return scope
+
+        def is_cancelled(self) -> bool:
+            return scope.is_cancelled
+
+    begun = threading.Event()
+
+    async def never() -> None:
+        begun.set()
+
+    async def hold() -> None:
+        held.set()
+        released.wait(10.0)  # the loop: all that comes now, comes at once
+
+    held, released = threading.Event(), threading.Event()
+    holding = server.on_loop(hold())
+    assert held.wait(10.0)
+    token = running.set(Called())
+    try:
+        future = server.on_loop(never())
+    finally:
+        running.reset(token)
+    scope.cancel()
+    released.set()
+    holding.wait()
+    with pytest.raises(RemoteError, match="CancelledError"):
+        future.wait()
+    assert not begun.is_set()
+    server.close()
+
+
+def test_a_call_that_was_cancelled_while_the_group_was_not_complete_never_begins() -> None:
+    server, jobs, _asked = served()
+    begun: list[int] = []
+    asked = Asked(Serializer().serialize((begun.append, (3,), {}), 0, call="f"))
+    server.serve(ME, cast(Request, asked), was_cancelled=True)
+    jobs.begun[0]()
+    assert (begun, asked.answers, server.num_open) == ([], ["unanswered"], 0)
+
+
 def make_lock(_: int) -> object:
     return threading.Lock()
 
@@ -129,3 +181,22 @@ def test_a_result_that_cannot_be_sent_is_named_with_its_function() -> None:
     assert isinstance(error, NotSendableError) and isinstance(error, TypeError)
     assert "what make_lock returned (a _thread.lock) cannot be sent: TypeError: cannot pickle" in str(error)
     assert "leave it where it is, with rpc.remote" in str(error)
+
+
+def test_a_call_that_waits_at_an_actor_holds_up_only_who_waits_for_the_value_that_it_makes() -> None:
+    server, jobs, _asked = served()
+    made, other = GlobalId(0, 1, 5), GlobalId(0, 1, 6)
+    turns: list[Callable[[], None]] = []
+    server._take_turn = lambda address, request, make: turns.append(make(request))
+    for remote in (None, (made, made)):
+        message = server._serializer.serialize((str, (3,), {}), 0, call="f", remote=remote)
+        address = Address(GlobalId(0, 1, -1), 0.0)
+        server.serve(ME, cast(Request, Asked(message._replace(address=address))))
+    assert server.earlier_have_begun(other) is None
+    waits = server.earlier_have_begun(made)
+    assert waits is not None and not waits.done()
+    turns[0]()
+    assert not waits.done()
+    turns[1]()
+    assert waits.done() and server.earlier_have_begun(made) is None
+    assert jobs.begun == []

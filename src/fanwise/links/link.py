@@ -265,10 +265,6 @@ class Reply:
         """Wait no more: it fails with `Cancelled`, and the peer is told. False: it was answered, or has failed."""
         return self._link._cancel(self)
 
-    def stop(self) -> None:
-        """Let the peer know that nobody takes the rest of an answer in many parts. It still comes to an end."""
-        self._link._tell_of(frames.CANCEL, self.call_id)
-
     def take(self, num_items: int, num_bytes: int) -> None:
         """Let the peer know how much of an answer in many parts was taken, ever."""
         self._link._tell_of(frames.TAKEN, self.call_id, TAKEN.pack(num_items, num_bytes))

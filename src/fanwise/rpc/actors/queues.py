@@ -7,8 +7,8 @@ What waits is bounded by its callers' credit, which they get back when it begins
 answered: for a coroutine, or a function that answers later, until its future is done. While the actor is made nothing
 begins; when that fails, each call gets its turn, and the error.
 
-A call whose caller has given up before it began does not run: one whose time is over leaves the queue at once, one
-whose link was cut fails when it is opened. What came with it is given back.
+A call whose caller has given up before it began does not run: one that was cancelled, whose time is over, or whose link
+was cut, leaves the queue at once. What came with it is given back.
 """
 
 import threading
@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from ...base.errors import DeadlineExceeded, LinkLostError
+from ...base.errors import CancelledError, DeadlineExceeded, LinkLostError
 from ...links import Link, Request
 from ...links.hub import Alarm, Hub
 from ...links.runner_threads import RunnerThreads
@@ -30,6 +30,9 @@ class Call(Protocol):
     """A call that others make of this worker: opened, run and answered as a job."""
 
     def __call__(self) -> None: ...
+    def cancelled(self) -> None: ...
+    def taken(self, num_items: int, num_bytes: int) -> None: ...
+    def lost(self) -> None: ...
 
     def drop(self, error: Exception) -> None:
         """It is not run: give back what came with it, and answer with the error."""
@@ -71,8 +74,9 @@ class Queues:
                 job: Call | None = make(_Turn(request, partial(self._made, queue, address.concurrency)))
                 begin: Sequence[_Turn] = ()
             else:
-                job, turn = None, _Turn(request, self._answered, queue, due_s)
+                job, turn = None, _Turn(request, self._answered, queue, due_s, self._withdraw)
                 turn.call = make(turn)
+                request.listener = turn
                 begin = queue.turns.came(turn, request.link, due_s)
         if job is not None:
             self._runners.call(job)
@@ -127,7 +131,7 @@ class Queues:
         assert call is not None and queue is not None, "it is a turn in a queue, and has not ended"
         ending = turn.link.ending
         if ending is not None and not ending.clean:
-            call.drop(LinkLostError("the link of the caller was cut before the call began; it did not run."))
+            call.drop(_cut())
         elif turn.due_s is not None and self._now_s() >= turn.due_s:
             call.drop(_late(turn))
         elif turn.request.when_answers_leave(partial(self._released, hold := _Hold(), queue, turn.link)):
@@ -152,6 +156,16 @@ class Queues:
             begin = queue.turns.ended(turn)
             self._drop_if_idle(queue)
         self._begin(begin)
+
+    def _withdraw(self, turn: "_Turn", error: Exception) -> None:
+        """Its caller does not wait any more. By any thread that must not block."""
+        call, queue = turn.call, turn.queue
+        if call is None or queue is None:
+            return  # it was answered
+        with self._lock:
+            is_withdrawn = queue.turns.withdrawn(turn)
+        if is_withdrawn:
+            self._runners.outside(partial(call.drop, error))
 
     def _ring(self) -> None:
         """The time of some calls is over. On the hub's thread."""
@@ -187,7 +201,7 @@ class _Hold:
 class _Turn:
     """A request that is answered at the end of a turn; else as its own. `ended`: called with this, at least once."""
 
-    __slots__ = ("_ended", "call", "due_s", "queue", "request")
+    __slots__ = ("_ended", "_withdraw", "call", "due_s", "queue", "request")
 
     def __init__(
         self,
@@ -195,7 +209,9 @@ class _Turn:
         ended: "Callable[[_Turn], None]",
         queue: _Queue | None = None,
         due_s: float | None = None,
+        withdraw: "Callable[[_Turn, Exception], None] | None" = None,
     ) -> None:
+        self._withdraw = withdraw
         self.request = request
         self.queue = queue
         self.due_s = due_s
@@ -229,11 +245,32 @@ class _Turn:
         finally:
             self._ended(self)
 
+    # -- what the link tells of a call that waits, or runs
+
+    def cancelled(self) -> None:
+        if self.call is not None and self._withdraw is not None:
+            self.call.cancelled()
+            self._withdraw(self, CancelledError("the call was cancelled before its turn at the actor: it did not run."))
+
+    def taken(self, num_items: int, num_bytes: int) -> None:
+        if self.call is not None:
+            self.call.taken(num_items, num_bytes)
+
+    def lost(self) -> None:
+        if self.call is not None and self._withdraw is not None:
+            self.call.lost()
+            if self.link.ending is not None and not self.link.ending.clean:
+                self._withdraw(self, _cut())
+
     def unanswered(self) -> None:
         try:
             self.request.unanswered()
         finally:
             self._ended(self)
+
+
+def _cut() -> LinkLostError:
+    return LinkLostError("the link of the caller was cut before the call began: it did not run.")
 
 
 def _late(turn: _Turn) -> DeadlineExceeded:

@@ -233,6 +233,29 @@ def test_items_come_in_order_whatever_they_are_and_errors_after_them(real_worker
     assert "Leaking" not in one.printed + two.printed
 
 
+def scaled(weight: torch.Tensor, many: int) -> Iterator[torch.Tensor]:
+    for number in range(many):
+        yield weight * (number + 1)
+
+
+def read_with_gradients(to: str) -> list[float]:
+    """Of all items, and of those that were taken."""
+    weight = torch.tensor([2.0], requires_grad=True)
+    found = []
+    for many in (5, 3):
+        with rpc.autograd.context() as context_id:
+            with rpc.stream(to, scaled, (weight, 5)) as stream:
+                items = [next(stream) for _ in range(many)]
+            rpc.autograd.backward(context_id, [sum(items, torch.zeros(1)).sum()])
+            found.append(rpc.autograd.get_gradients(context_id)[weight].item())
+    return found
+
+
+def test_gradients_go_through_the_items_that_were_taken(real_workers: Workers) -> None:
+    one, _two = real_workers.group(2)
+    assert one.do(read_with_gradients, "w1") == [15.0, 6.0]
+
+
 # -- ends --------------------------------------------------------------------------------------------------------------
 
 
@@ -305,6 +328,26 @@ def cancel_one_that_reads(to: str, other: str) -> None:
         call.wait()
 
 
+def open_and_wait(to: str) -> None:
+    said.append(rpc.stream(to, count, (10**9,)))
+    assert next(said[0]) == 0
+    with rpc.waiting():
+        free.wait(LIMIT_S)
+
+
+def cancel_one_that_has_a_stream(to: str, other: str) -> None:
+    """Which somebody keeps: it ends with the call that opened it all the same."""
+    call = rpc.rpc_async(to, open_and_wait, (other,), timeout=0)
+    within(LIMIT_S, lambda: rpc.rpc_sync(other, num_calls) > 1, "it has a stream")
+    within(LIMIT_S, lambda: rpc.rpc_sync(to, has_said), "it waits")
+    assert call.cancel()
+    within(LIMIT_S, lambda: rpc.rpc_sync(other, told)[-1:] == ["over"], "the generator has ended")
+
+
+def has_said() -> bool:
+    return bool(said)
+
+
 def num_calls() -> int:
     """That run here, this one too."""
     return agents.current().server.num_open
@@ -319,6 +362,11 @@ def test_who_reads_no_further_ends_the_function(real_workers: Workers) -> None:
     three.do(set_free)
     three.do(forget)
     one.do(cancel_one_that_reads, "w1", "w2")
+    one.do(cancel_one_that_has_a_stream, "w1", "w2")
+    assert two.do(read_to_the_end)[1] == "CancelledError"
+    for worker in (two, three):
+        worker.do(set_free)
+        worker.do(forget)
     for worker in (one, two, three):
         worker.begin(leave)
     for worker in (one, two, three):

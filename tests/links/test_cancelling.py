@@ -143,12 +143,12 @@ def test_a_call_whose_link_has_ended_cannot_be_cancelled(two: Two) -> None:
 
 
 def test_a_call_that_waits_for_a_verdict_on_its_link_is_cancelled_and_the_verdict_changes_nothing(two: Two) -> None:
-    verdicts: list[Any] = []
-    two.near.judge = lambda link, fail: verdicts.append(fail)
+    judged: list[Any] = []
+    two.near.judge = lambda link, fail: judged.append(fail)
     reply, other = two.call(), two.call()
     two.near.lose("cut")
     assert not reply.done() and reply.cancel()
-    verdicts[0](lambda method: LinkLostError(f"{method} was cut off"))
+    judged[0](lambda method: LinkLostError(f"{method} was cut off"))
     with pytest.raises(Cancelled):
         reply.result()
     with pytest.raises(LinkLostError):

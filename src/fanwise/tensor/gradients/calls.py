@@ -7,7 +7,6 @@ Knows trees and messages; knows no engine. A function that an engine traces sees
 an engine's own idea of trees never matters. Raises TypeError and ValueError for what the caller did wrong.
 """
 
-import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 from ..adapters import Differentiator, differentiators
 from ..engines import ENGINES, engine_of, is_array_type
 from ..random.keys import Key, key_of_words, traced_arrays
-from ..trees import Leaf, TreeSpec, caller, flatten, numbered, path_of, rebuilder
+from ..trees import Leaf, TreeSpec, flatten, path_of
 
 
 def load(engine: str) -> Differentiator:
@@ -43,42 +42,24 @@ class Arguments:
     Args:
         spec: of (args, kwargs).
         engine: of the arrays; empty when there is none.
-        apply: calls a function with the arguments that leaves make.
-        rank: where in the order of `spec` each leaf is.
-        plain: args as a plain tree of numbers; None if they are not plain, and the leaves are in the order of `spec`.
     """
 
     spec: TreeSpec
     engine: str
-    apply: Callable[[Callable[..., Any], list[Leaf]], Any]  # Any: the user's
-    rank: Sequence[int]
-    plain: tuple[Any, ...] | None  # Any: a tree
 
     @classmethod
     def of(cls, leaves: Sequence[Leaf], spec: TreeSpec) -> "Arguments":
-        """Of a call that optree took apart.
+        """Of a call that was taken apart.
 
         Raises:
             TypeError: there are arrays of two engines. A single number of numpy goes with all of them.
         """
+        return cls(spec, _engine(leaves, spec))
 
-        def apply(f: Callable[..., Any], leaves: list[Leaf]) -> Any:
-            args, kwargs = spec.unflatten(leaves)
-            return f(*args, **kwargs)
-
-        rank = range(len(leaves))
-        return cls(spec, _engine(leaves, spec, rank), apply, rank, None)
-
-    @classmethod
-    def of_walk(cls, args: tuple[Any, ...], kwargs: dict[str, Any], walked: Sequence[Leaf]) -> "Arguments | None":
-        """Of a call whose leaves `walk` found; None if it is not plain, so that there are others. Raises as `of`."""
-        tree = numbered((args, kwargs), itertools.count())
-        order, _ = flatten(tree)
-        leaves, spec = flatten((args, kwargs))
-        if len(leaves) != len(walked) or any(x is not walked[place] for x, place in zip(leaves, order, strict=True)):
-            return None
-        rank = sorted(range(len(order)), key=order.__getitem__)
-        return cls(spec, _engine(walked, spec, rank), caller(*tree), rank, tree[0])
+    def apply(self, f: Callable[..., Any], leaves: list[Leaf]) -> Any:  # Any: the user's
+        """Call f with the arguments that these leaves make."""
+        args, kwargs = self.spec.unflatten(leaves)
+        return f(*args, **kwargs)
 
     def places(self, argnum: int) -> range:
         """Where the leaves of one positional argument are.
@@ -98,23 +79,22 @@ class Arguments:
 
     def shaped(self, argnum: int) -> Callable[[list[Leaf]], Any]:  # Any: a tree
         """What makes a tree like one positional argument, of its leaves."""
-        if self.plain is None:
-            return self.spec.child(0).child(argnum).unflatten
-        return rebuilder(numbered(self.plain[argnum], itertools.count()))
+        shaped: Callable[[list[Leaf]], Any] = self.spec.child(0).child(argnum).unflatten
+        return shaped
 
     def name(self, place: int) -> str:
         """How to write one leaf: `args[0]['w']`, `kwargs['mask']`."""
-        return _name(self.spec, self.rank[place])
+        return _name(self.spec, place)
 
 
-def _engine(leaves: Sequence[Leaf], spec: TreeSpec, rank: Sequence[int]) -> str:
+def _engine(leaves: Sequence[Leaf], spec: TreeSpec) -> str:
     engine, first = "", 0
     for place, leaf in enumerate(leaves):
         other = array_engine(leaf)
         if other and not engine:
             engine, first = other, place
         elif other and other != engine:
-            raise _mixed(spec, (rank[first], engine), (rank[place], other))
+            raise _mixed(spec, (first, engine), (place, other))
     return engine
 
 

@@ -2,9 +2,10 @@
 
     exp(x) --type(x)--> {Tensor: torch's exp, ndarray: numpy's exp, ...} --not yet in it--> choose: engine_of, namespace
 
-One small function is made for each name when it is first used, from its signature in `standard.py`, so that a call
-costs one look into a dict and the arguments go on as they came. Functions that take no array use the current
-engine. Arrays of two engines in one call are an error: nothing is converted in silence.
+One small closure is made for each name when it is first used. A call costs one look into a dict, and arguments and
+keywords go on as they came, once the names of the keywords are known to be the standard's: engines have others, which
+would make code that runs on one engine alone. Functions that take no array use the current engine. Arrays of two
+engines in one call are an error: nothing is converted in silence.
 Knows no engine. Invariant: only types that engines define are remembered, so classes of user code are not kept alive.
 """
 
@@ -16,51 +17,20 @@ from typing import Any
 from ..engines import ENGINES, current_engine, engine_of, is_array_type, is_remembered
 from .shapes import broadcast_shapes
 from .spaces import part_of
-from .standard import ABOUT_DTYPES, CREATION, PARTS, VERSION
+from .standard import ABOUT_DTYPES, CREATION, PARTS, VERSION, signature_of
 
 Function = Callable[..., Any]  # Any, here and below: arrays of any engine
 
+
+class _Absent:
+    """What stands for an argument that was not given: to gather arguments as `*args` takes 0.2 us."""
+
+
+_ABSENT = _Absent()
 # What may stand beside an array without being one.
 _NUMBERS = frozenset({bool, int, float, complex, type(None)})
-_ARRAYS = ("x", "x1", "x2", "condition", "indices", "repeats", "min", "max", "prepend", "append", "sorter")
-
-_BY_ARRAY = """
-def {name}{signature}:
-    kind = type({first})
-    function = functions.get(kind)
-    if function is None{doubt}:
-        function = choose({arrays})
-    {call}
-"""
-_DOUBT = """ or (
-        type({other}) is not kind
-        and type({other}) not in numbers
-        and functions.get(type({other})) is not function
-    )"""
-_BY_ARRAYS = """
-def {name}{signature}:
-    kind = type({first}[0]) if {first} else None
-    function = functions.get(kind)
-    if len({first}) == 2:  # mostly; a loop costs as much as all the rest
-        if type({first}[1]) is not kind:
-            function = None
-    else:
-        for each in {first}:
-            if type(each) is not kind:
-                function = None
-    if function is None:
-        function = choose(*{first})
-    {call}
-"""
-_BY_CURRENT = """
-def {name}{signature}:
-    function = functions[current_engine()]
-    {call}
-"""
-# Engines take up to 0.9 us to read keywords, also those that say what they would do anyway.
-_CALL_WITH_KEYWORDS = """if {usual}:
-        return function({positional})
-    return function({positional}, {keywords})"""
+_PLAIN = _NUMBERS | {_Absent}
+_ARRAYS = frozenset(("x1", "x2", "indices", "repeats", "min", "max", "prepend", "append", "sorter"))
 
 
 def dispatcher(name: str, part: str = "") -> Function:
@@ -69,70 +39,221 @@ def dispatcher(name: str, part: str = "") -> Function:
         return broadcast_shapes
     if name == "asarray":
         return _asarray
-    if name in ABOUT_DTYPES and not part:
-        return _named(_about_dtypes(name), name, part)
-    template = _BY_CURRENT if name in CREATION[part] else _BY_ARRAY
-    return _named(_made(template, name, part), name, part)
-
-
-def _made(template: str, name: str, part: str) -> Function:
-    signature = PARTS[part][name]
-    parameters = list(_signature_of(signature).parameters.values())
-    first = parameters[0].name
-    others = [each.name for each in parameters[1:] if each.name in _ARRAYS]
-    if first == "arrays":
-        template = _BY_ARRAYS
-    source = template.format(
-        name=name,
-        signature=signature,
-        first=first,
-        doubt="".join(_DOUBT.format(other=other) for other in others),
-        arrays=", ".join([first, *others]),
-        call=_call(parameters),
-    )
+    signature = signature_of(PARTS[part][name])
     functions = _ByEngine(name, part)
-    around: dict[str, Any] = {
-        "functions": functions,
-        "choose": functions.choose,
-        "numbers": _NUMBERS,
-        "current_engine": current_engine,
-    }
-    exec(source, around)
-    made: Function = around[name]
-    return made
+    if name in ABOUT_DTYPES and not part:
+        made = _about_dtypes(name, functions)
+    elif name in CREATION[part]:
+        made = _by_current_engine(functions, _Keywords(name, signature))
+    else:
+        made = _by_arrays(name, signature, functions)
+    return _named(made, name, part, signature)
 
 
-def _signature_of(text: str) -> inspect.Signature:
-    around: dict[str, Any] = {}
-    exec(f"def function{text}: pass", around)
-    return inspect.signature(around["function"])
+def _by_arrays(name: str, signature: inspect.Signature, functions: "_ByEngine") -> Function:
+    """The closure for how the name takes its arrays. Those without keywords are what programs call most."""
+    parameters = list(signature.parameters.values())
+    keywords = _Keywords(name, signature)
+    first = parameters[0]
+    if first.kind is first.VAR_POSITIONAL:
+        return _of_many(functions, keywords)
+    if first.name == "arrays":
+        return _of_sequence(functions, keywords)
+    if len(parameters) == 1:
+        return _of_one(functions)
+    if [each.name for each in parameters] == ["x1", "x2"]:
+        return _of_two(functions)
+    others = [each.name in _ARRAYS for each in parameters[1:] if each.kind is not each.KEYWORD_ONLY]
+    if others == [False]:
+        return _of_one_and_another(functions, keywords)
+    if others and all(others):
+        return _of_up_to_three(functions, keywords)
+    return _of_some(functions, keywords) if others or keywords.arrays else _of_one_and_keywords(functions, keywords)
 
 
-def _call(parameters: list[inspect.Parameter]) -> str:
-    """The lines that call `function` with what came."""
-    keywords = [each for each in parameters if each.kind is each.KEYWORD_ONLY]
-    starred = (f"{'*' if each.kind is each.VAR_POSITIONAL else ''}{each.name}" for each in parameters)
-    positional = ", ".join(list(starred)[: len(parameters) - len(keywords)])
-    if not keywords:
-        return f"return function({positional})"
-    return _CALL_WITH_KEYWORDS.format(
-        usual=" and ".join(map(_is_default, keywords)),
-        positional=positional,
-        keywords=", ".join(f"{each.name}={each.name}" for each in keywords),
-    )
+def _of_one(functions: "_ByEngine") -> Function:
+    get, choose = functions.get, functions.choose
+
+    def function(x: Any, /) -> Any:
+        found = get(type(x))
+        if found is None:
+            found = choose(x)
+        return found(x)
+
+    return function
 
 
-def _is_default(parameter: inspect.Parameter) -> str:
-    default = parameter.default
-    same = "is" if default is None or isinstance(default, bool) else "=="
-    return f"{parameter.name} {same} {default!r}"
+def _of_two(functions: "_ByEngine") -> Function:
+    get, choose, numbers = functions.get, functions.choose, _NUMBERS
+
+    def function(x1: Any, x2: Any, /) -> Any:
+        kind, other = type(x1), type(x2)
+        found = get(kind)
+        if found is None or (other is not kind and other not in numbers and get(other) is not found):
+            found = choose(x1, x2)
+        return found(x1, x2)
+
+    return function
 
 
-def _named(function: Function, name: str, part: str) -> Function:
-    """With the name that pickle looks for, and a docstring."""
+def _of_one_and_keywords(functions: "_ByEngine", allowed: "_Keywords") -> Function:
+    get, choose, known = functions.get, functions.choose, allowed.names
+
+    def function(x: Any, /, **keywords: Any) -> Any:
+        found = get(type(x))
+        if found is None:
+            found = choose(x)
+        if not keywords:
+            return found(x)
+        if not known.issuperset(keywords):
+            raise allowed.refused(keywords)
+        return found(x, **keywords)
+
+    return function
+
+
+def _of_one_and_another(functions: "_ByEngine", allowed: "_Keywords") -> Function:
+    """Of one array, and an argument that is none: a shape, axes, a dtype. It may come by keyword."""
+    get, choose, known = functions.get, functions.choose, allowed.names
+
+    def function(x: Any, another: Any = _ABSENT, /, **keywords: Any) -> Any:
+        found = get(type(x))
+        if found is None:
+            found = choose(x)
+        if not keywords and another is not _ABSENT:
+            return found(x, another)
+        if not known.issuperset(keywords):
+            raise allowed.refused(keywords)
+        return found(x, **keywords) if another is _ABSENT else found(x, another, **keywords)
+
+    return function
+
+
+def _of_up_to_three(functions: "_ByEngine", allowed: "_Keywords") -> Function:
+    """Of arrays, Python numbers among them: two or three by position, and some by keyword."""
+    get, choose, plain, known = functions.get, functions.choose, _PLAIN, allowed.names
+    by_keyword, has_third = allowed.arrays, allowed.num_positional > 2
+
+    def function(x: Any, second: Any = _ABSENT, third: Any = _ABSENT, /, **keywords: Any) -> Any:
+        kind, other, another = type(x), type(second), type(third)
+        found = get(kind)
+        if (
+            found is None
+            or (other is not kind and other not in plain and get(other) is not found)
+            or (another is not kind and another not in plain and get(another) is not found)
+        ):
+            found = choose(x, second, third)
+        if not keywords and another is _Absent:
+            return found(x) if other is _Absent else found(x, second)
+        if not keywords and has_third:
+            return found(x, second, third)
+        given = [each for each in (second, third) if each is not _ABSENT]
+        if 1 + len(given) > allowed.num_positional or not known.issuperset(keywords):
+            raise allowed.refused(keywords, 1 + len(given))
+        if not by_keyword.isdisjoint(keywords):
+            found = choose(x, *given, *(keywords[name] for name in by_keyword if name in keywords))
+        return found(x, *given, **keywords)
+
+    return function
+
+
+def _of_some(functions: "_ByEngine", allowed: "_Keywords") -> Function:
+    """Of an array, others that may come by keyword, and positional arguments that are none."""
+
+    def function(x: Any, /, *others: Any, **keywords: Any) -> Any:
+        found = functions.choose(x, *(keywords[name] for name in allowed.arrays if name in keywords))
+        if 1 + len(others) > allowed.num_positional or not allowed.names.issuperset(keywords):
+            raise allowed.refused(keywords, 1 + len(others))
+        return found(x, *others, **keywords)
+
+    return function
+
+
+def _of_sequence(functions: "_ByEngine", allowed: "_Keywords") -> Function:
+    get, choose, known = functions.get, functions.choose, allowed.names
+
+    def function(arrays: Any, /, **keywords: Any) -> Any:
+        kind = type(arrays[0]) if arrays else None
+        found = get(kind)
+        if len(arrays) == 2:  # mostly; a loop costs as much as all the rest
+            if type(arrays[1]) is not kind:
+                found = None
+        else:
+            for each in arrays:
+                if type(each) is not kind:
+                    found = None
+        if found is None:
+            found = choose(*arrays)
+        if not keywords:
+            return found(arrays)
+        if not known.issuperset(keywords):
+            raise allowed.refused(keywords)
+        return found(arrays, **keywords)
+
+    return function
+
+
+def _of_many(functions: "_ByEngine", allowed: "_Keywords") -> Function:
+    def function(*arrays: Any, **keywords: Any) -> Any:
+        if not allowed.names.issuperset(keywords):
+            raise allowed.refused(keywords)
+        return functions.choose(*arrays)(*arrays, **keywords)
+
+    return function
+
+
+def _by_current_engine(functions: "_ByEngine", allowed: "_Keywords") -> Function:
+    known, most = allowed.names, allowed.num_positional
+
+    def function(first: Any = _ABSENT, /, *others: Any, **keywords: Any) -> Any:
+        found = functions[current_engine()]
+        if first is _ABSENT:
+            others = ()
+        elif not others and not keywords:
+            return found(first)
+        else:
+            others = (first, *others)
+        if len(others) > most or not known.issuperset(keywords):
+            raise allowed.refused(keywords, len(others))
+        return found(*others, **keywords)
+
+    return function
+
+
+def _about_dtypes(name: str, functions: "_ByEngine") -> Function:
+    def function(*arguments: Any, **keywords: Any) -> Any:
+        return functions[_engine_of_dtypes(arguments or tuple(keywords.values()), name)](*arguments, **keywords)
+
+    return function
+
+
+class _Keywords:
+    """The arguments that a name of the standard takes by keyword."""
+
+    def __init__(self, name: str, signature: inspect.Signature) -> None:
+        self._name = name
+        self._signature = signature
+        parameters = signature.parameters.values()
+        by_name = [each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+        self.names = frozenset(by_name)
+        self.arrays = self.names & _ARRAYS
+        self.num_positional = sum(
+            each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD) for each in parameters
+        )
+
+    def refused(self, keywords: Iterable[str], num_positional: int = 0) -> TypeError:
+        """What Python says of the arguments that the standard does not have."""
+        unknown = sorted(set(keywords) - self.names)
+        what = f"no keyword {unknown[0]!r}" if unknown else f"fewer than {num_positional} positional arguments"
+        return TypeError(f"{self._name} takes {what}: it is {self._name}{self._signature}")
+
+
+def _named(function: Function, name: str, part: str, signature: inspect.Signature) -> Function:
+    """With the name that pickle looks for, a signature and a docstring."""
     function.__module__ = "fanwise.tensor"
     function.__name__ = name
     function.__qualname__ = f"{part}.{name}" if part else name
+    function.__signature__ = signature  # type: ignore[attr-defined]
     page = f"https://data-apis.org/array-api/{VERSION}/"
     where = "by the current engine" if name in CREATION[part] else "by the engine of its arrays"
     function.__doc__ = f"`{name}` of the array API standard {VERSION}, computed {where}. See {page}"
@@ -165,12 +286,12 @@ def engine_of_all(arrays: Iterable[object], name: str) -> str:
     Raises:
         TypeError: there is no array among them, or arrays of two engines; the message says how to convert.
     """
-    engines = {engine_of(each) for each in arrays if type(each) not in _NUMBERS}
+    engines = {engine_of(each) for each in arrays if type(each) not in _PLAIN}
     if len(engines) == 1:
         return engines.pop()
     if not engines:
         raise TypeError(f"{name} takes arrays, and got none; make one with fanwise.tensor.asarray")
-    first = next(engine_of(each) for each in arrays if type(each) not in _NUMBERS)
+    first = next(engine_of(each) for each in arrays if type(each) not in _PLAIN)
     raise TypeError(
         f"{name} got arrays of {' and '.join(sorted(engines))}, and takes those of one engine. "
         f"Convert the others first, for example with fanwise.tensor.convert(x, {first!r})"
@@ -195,16 +316,6 @@ def _asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool |
 
 _asarray.__name__ = _asarray.__qualname__ = "asarray"
 _asarray.__module__ = "fanwise.tensor"
-
-
-def _about_dtypes(name: str) -> Function:
-    functions = _ByEngine(name, "")
-
-    def function(*arguments: Any, **keywords: Any) -> Any:
-        return functions[_engine_of_dtypes(arguments or tuple(keywords.values()), name)](*arguments, **keywords)
-
-    function.__signature__ = _signature_of(PARTS[""][name])  # type: ignore[attr-defined]
-    return function
 
 
 def _engine_of_dtypes(arguments: tuple[Any, ...], name: str) -> str:

@@ -6,6 +6,8 @@ under "linalg" and "fft". What is no function stands in `DTYPES` and `CONSTANTS`
 The signatures are those of https://data-apis.org/array-api/2025.12/ in Python's own spelling.
 """
 
+import ast
+import inspect
 import math
 
 VERSION = "2025.12"
@@ -156,6 +158,31 @@ PARTS: dict[str, dict[str, str]] = {
     "linalg": _by_name(_LINALG),
     "fft": _by_name(_FFT),
 }
+
+
+def signature_of(text: str) -> inspect.Signature:
+    """What one of the texts in `PARTS` says, as Python has signatures."""
+    function = ast.parse(f"def function{text}: pass").body[0]
+    assert isinstance(function, ast.FunctionDef), text
+    said, kinds = function.args, inspect.Parameter
+    plain = [*said.posonlyargs, *said.args]
+    defaults = [None] * (len(plain) - len(said.defaults)) + list(said.defaults)
+    found = [
+        kinds(each.arg, kinds.POSITIONAL_OR_KEYWORD, default=_default(value))
+        for each, value in zip(plain, defaults, strict=True)
+    ]
+    for place in range(len(said.posonlyargs)):
+        found[place] = found[place].replace(kind=kinds.POSITIONAL_ONLY)
+    if said.vararg is not None:
+        found.append(kinds(said.vararg.arg, kinds.VAR_POSITIONAL))
+    by_keyword = zip(said.kwonlyargs, said.kw_defaults, strict=True)
+    found += [kinds(each.arg, kinds.KEYWORD_ONLY, default=_default(value)) for each, value in by_keyword]
+    return inspect.Signature(found)
+
+
+def _default(value: ast.expr | None) -> object:
+    return inspect.Parameter.empty if value is None else ast.literal_eval(value)
+
 
 # Those that make an array of no array: they take the current engine.
 CREATION = {

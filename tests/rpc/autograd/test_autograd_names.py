@@ -13,7 +13,7 @@ from fanwise.testing.simulated_workers import World
 @pytest.fixture
 def attached(world: World) -> Iterator[World]:
     """This process is worker 0."""
-    world[0].autograd = autograd.attach(world.agents[0])
+    world[0].autograd = autograd.attach(world.agents[0])  # type: ignore[arg-type]  # played
     try:
         yield world
     finally:

@@ -14,9 +14,10 @@ from types import TracebackType
 
 import torch
 
+from ..agent_protocol import Agent
 from .contexts import WORKER_SHIFT
 from .contexts import Context as DistAutogradContext
-from .service import Agent, Service
+from .service import Service
 
 __all__ = ["DistAutogradContext", "backward", "context", "get_gradients", "is_available"]
 

@@ -9,33 +9,21 @@ done once this worker and all below it are through, or the pass has failed; it h
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch.futures import Future
 
 from ...base.errors import LinkLostError, WorkerLostError
-from ..worker_info import WorkerInfo
+from ..agent_protocol import Agent
 from .contexts import Context, PassId
 from .failures import Failure
 from .functions import Grads
 from .graph import Graph, Ran
 from .parts import Parts, from_parts, to_parts
 from .passes import Begin, ClassOfNodes, Finish, Order, Pass, Run, Zero
-
-
-class Agent(Protocol):
-    """What a pass needs of the agent."""
-
-    def worker(self, to: int) -> WorkerInfo: ...
-
-    def request(self, to: int, method: str, *args: object) -> "Future[Any]": ...  # Any: what the handler returned
-
-    def outside(self, job: Callable[[], None]) -> None: ...
-
-    def waiting(self) -> AbstractContextManager[None]: ...
 
 
 class Through(NamedTuple):

@@ -10,15 +10,16 @@ Outside of a context a message costs one look at a thread-local. Handlers of mes
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.futures import Future
 
 from ...base.errors import DeadlineExceeded, LinkLostError
 from ...links.codec import load_error
+from ..agent_protocol import Agent
 from ..calling.outcomes import wait_for
 from ..worker_info import WorkerInfo
 from .contexts import WORKER_SHIFT, BackwardPass, Context, Contexts, PassId
@@ -29,24 +30,6 @@ from .running import Absent, Answer, Running, Through
 
 Header = tuple[int, int]  # context, message
 Exchanged = tuple[tuple[int, ...], tuple[int, ...]]  # messages that came from the teller, that it received
-
-
-class Agent(Protocol):
-    """What autograd needs of the agent of its worker."""
-
-    info: WorkerInfo
-    incarnation: int
-    on_lost: list[Callable[[WorkerInfo, int], None]]
-
-    def worker(self, to: int) -> WorkerInfo: ...
-
-    def request(self, to: int, method: str, *args: object) -> "Future[Any]": ...  # Any: what the handler returned
-
-    def on(self, method: str, handler: Callable[..., Any]) -> None: ...  # Any: what is answered
-
-    def outside(self, job: Callable[[], None]) -> None: ...
-
-    def waiting(self) -> AbstractContextManager[None]: ...
 
 
 class _Here(threading.local):

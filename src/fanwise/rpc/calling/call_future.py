@@ -4,8 +4,6 @@ The answer is opened - unpickled, which is the user's code - by whoever waits, o
 nobody does; once. Callbacks run where it was opened.
 """
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
 from ...base.errors import (
@@ -18,6 +16,7 @@ from ...base.errors import (
     WorkerLostError,
 )
 from ...links import Reply
+from .. import agent_protocol
 from ..messages.serializer import Serializer
 from ..worker_info import WorkerInfo
 from .call import Call
@@ -25,21 +24,11 @@ from .cancelling import here
 from .outcomes import raise_afresh, wait_for
 
 
-class Agent(Protocol):
+class Agent(agent_protocol.Agent, Protocol):
     """What is asked of the agent."""
 
     @property
     def serializer(self) -> Serializer: ...
-    @property
-    def is_closed(self) -> bool: ...
-    @property
-    def answer(self) -> Callable[[Callable[[], None]], None]: ...
-    @property
-    def waiting(self) -> Callable[[], AbstractContextManager[None]]: ...
-    @property
-    def begin_waiting(self) -> Callable[[], bool]: ...
-    @property
-    def end_waiting(self) -> Callable[[], None]: ...
 
 
 class CallFuture(Call[Any]):  # Any: what the function returns

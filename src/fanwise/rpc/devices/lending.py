@@ -19,7 +19,6 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol
@@ -31,6 +30,7 @@ from ...base.errors import LinkLostError, WireError, WorkerLostError
 from ...links import Hub, Link
 from ...links.hub import Alarm
 from ...links.plain import Plain
+from .. import agent_protocol
 from ..calling.outcomes import error_of, result_of
 from ..membership.members import Member
 from ..references.orders import WorkerKey
@@ -49,39 +49,17 @@ _plain = Plain()  # what a message says of a loan; the handle is made of plain v
 SIGHT, RETURNED, STAGED, HELD = "loans.sight", "loans.returned", "loans.staged", "loans.held"
 
 
-class Group(Protocol):
-    """What is asked of the group."""
-
-    @property
-    def me(self) -> Member: ...
-    def members(self) -> dict[int, Member]: ...
-
-
 class Links(Protocol):
     """What is asked of the links to other workers."""
 
     def ready(self, id: int) -> Link | None: ...
 
 
-class Agent(Protocol):
+class Agent(agent_protocol.Agent, Protocol):
     """What is asked of the agent."""
 
     @property
-    def info(self) -> WorkerInfo: ...
-    @property
-    def group(self) -> Group: ...
-    @property
     def connections(self) -> Links: ...
-    @property
-    def on_cut(self) -> list[Callable[[Member, int], None]]: ...
-    @property
-    def outside(self) -> Callable[[Callable[[], None]], None]: ...
-    @property
-    def answer(self) -> Callable[[Callable[[], None]], None]: ...
-    @property
-    def waiting(self) -> Callable[[], AbstractContextManager[None]]: ...
-    def on(self, method: str, handler: Callable[..., Any]) -> None: ...  # Any: what is answered
-    def request(self, to: int, method: str, *args: object) -> "Future[Any]": ...  # Any: what the handler returned
 
 
 class _Loan(NamedTuple):

@@ -13,14 +13,14 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from torch.futures import Future
 
 from ...base.clocks import Clock, SystemClock
 from ...base.errors import ClosedError, DeadlineExceeded, LinkLostError, WorkerLostError
+from ..agent_protocol import Agent
 from ..membership.members import Member
-from ..waiting import Mailbox
 from ..worker_info import WorkerInfo
 from .orders import (
     Acknowledge,
@@ -42,36 +42,6 @@ _log = logging.getLogger("fanwise.rpc")
 
 _ABSENT_TICKS = 3  # so long a peer may be no member before it counts as gone: the news of a newcomer may be late
 _STOP = object()
-
-
-class Group(Protocol):
-    """What is asked of the group."""
-
-    @property
-    def on_left(self) -> list[Callable[[Member], None]]: ...
-    @property
-    def ending(self) -> Mailbox: ...
-    def members(self) -> dict[int, Member]: ...
-
-
-class Agent(Protocol):
-    """What is asked of the agent."""
-
-    @property
-    def info(self) -> WorkerInfo: ...
-    @property
-    def incarnation(self) -> int: ...
-    @property
-    def group(self) -> Group: ...
-    @property
-    def on_lost(self) -> list[Callable[[WorkerInfo, int], None]]: ...
-    @property
-    def on_cut(self) -> list[Callable[[Member, int], None]]: ...
-    @property
-    def on_over(self) -> list[Callable[[Member, int], None]]: ...
-    def workers(self) -> list[WorkerInfo]: ...
-    def on(self, method: str, handler: Callable[..., Any]) -> None: ...  # Any: what is answered
-    def request(self, to: int, method: str, *args: object) -> "Future[Any]": ...  # Any: what the handler returned
 
 
 class Keeper:

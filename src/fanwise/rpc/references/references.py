@@ -17,7 +17,6 @@ How the rest of rpc uses it:
 import logging
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Protocol
 
@@ -27,6 +26,7 @@ from torch.futures import Future
 from ...base.clocks import Clock
 from ...base.errors import ClosedError, DeadlineExceeded, LinkLostError, OwnerLostError, WorkerLostError
 from ...links import Link
+from .. import agent_protocol
 from ..actors.address import Address, is_actor
 from ..actors.queues import Queues
 from ..calling.outcomes import hand_on, wait_for
@@ -34,7 +34,6 @@ from ..calling.serving import Later, Server
 from ..messages import pickling
 from ..messages.metadata import Created
 from ..worker_info import WorkerInfo
-from . import keeper
 from .keeper import Keeper
 from .orders import Fork, GlobalId, Order, Refused, WorkerKey
 from .rref import (
@@ -58,15 +57,13 @@ _DELETE_S = 10.0
 _LEAST_S = 0.001  # 0 would be for ever
 
 
-class Agent(keeper.Agent, Protocol):
+class Agent(agent_protocol.Agent, Protocol):
     """What is asked of the agent."""
 
     @property
     def server(self) -> Server: ...
     @property
     def queues(self) -> Queues: ...
-    @property
-    def waiting(self) -> Callable[[], AbstractContextManager[None]]: ...
     def call(
         self,
         to: WorkerInfo,

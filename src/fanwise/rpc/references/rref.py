@@ -9,7 +9,6 @@ queue of `references.References`, which does all the work. It can be pickled in 
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
 from torch.futures import Future
@@ -17,6 +16,7 @@ from torch.futures import Future
 from ...base.errors import DeadlineExceeded, OwnerLostError
 from .. import autograd
 from .. import current as process
+from ..agent_protocol import Agent
 from ..calling.outcomes import afresh as afresh
 from ..calling.outcomes import error_of as error_of
 from ..calling.outcomes import raise_afresh, wait_for
@@ -34,15 +34,6 @@ T = TypeVar("T")
 TIMED_OUT = (
     "RRef creation via rpc.remote() timed out, and it is possible that the RRef on the owner node does not exist."
 )
-
-
-class Agent(Protocol):
-    """What is asked of the agent of this worker."""
-
-    @property
-    def info(self) -> WorkerInfo: ...
-    @property
-    def waiting(self) -> Callable[[], AbstractContextManager[None]]: ...
 
 
 class UserState:

@@ -12,12 +12,12 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
 from ...base.errors import DeadlineExceeded
 from ...links import Link, Reply
+from .. import agent_protocol
 from ..calling.call_future import failed
 from ..calling.cancelling import Scope, here
 from ..calling.outcomes import raise_afresh
@@ -32,22 +32,11 @@ T = TypeVar("T")
 _HEAR_S = 1.0
 
 
-class Agent(Protocol):
+class Agent(agent_protocol.Agent, Protocol):
     """What is asked of the agent."""
 
     @property
-    def info(self) -> WorkerInfo: ...
-    @property
     def serializer(self) -> Serializer: ...
-    @property
-    def is_closed(self) -> bool: ...
-    @property
-    def now_s(self) -> Callable[[], float]: ...
-    @property
-    def outside(self) -> Callable[[Callable[[], None]], None]: ...
-    @property
-    def waiting(self) -> Callable[[], AbstractContextManager[None]]: ...
-    def may_wait(self) -> bool: ...
     def discard(self, message: Message, link: Link) -> None: ...
     def call_for_items(
         self,

@@ -18,7 +18,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.futures import Future
@@ -52,7 +52,7 @@ from .messages.metadata import Created
 from .messages.serializer import Serializer
 from .options import TensorPipeRpcBackendOptions
 from .references.references import References
-from .streams.reading import Incoming, Stream, open_stream
+from .streams.reading import Incoming, Stream
 from .streams.window import Window
 from .waiting import on_hub
 from .worker_info import WorkerInfo
@@ -60,36 +60,6 @@ from .worker_info import WorkerInfo
 _log = logging.getLogger("fanwise.rpc")
 
 _NOT_SENT = (NotSent, NotSentCancelled, NotSendableError)
-
-
-class Actors(Protocol):
-    """Makes objects that others call in turns, and calls them. `actors.calls` is it."""
-
-    def make(
-        self,
-        to: WorkerInfo,
-        kind: type,
-        args: Sequence[object],
-        kwargs: dict[str, object],
-        *,
-        timeout_s: float,
-        concurrency: int,
-        restart: int,
-    ) -> Any: ...  # Any: a reference
-
-    def call(
-        self,
-        rref: Any,  # Any: a reference
-        api: Any,  # Any: how a proxy calls
-        name: str,
-        args: tuple[object, ...],
-        kwargs: dict[str, object],
-        *,
-        timeout_s: float,
-    ) -> Any: ...  # Any: the user's
-
-    def supervised(self, rref: Any) -> Any: ...  # Any: a reference; our own to the same actor, or None
-    def wait_until_there(self, rref: Any) -> None: ...  # Any: a reference
 
 
 Handler = Callable[..., Any]  # Any: what is answered; a Future: answered when that is done
@@ -118,8 +88,8 @@ class Agent:
         self._lock = threading.Lock()
         self._group: Group | None = None
         self.worker_events: WorkerEvents
-        self.actors: Actors
-        self.services: Any  # Any: of `services.registry`, which knows this
+        self.actors: Any  # Any, here and below: of `actors.calls` and `services.registry`, which know this
+        self.services: Any
         self._infos: dict[str | int, WorkerInfo] = {}
         self._gone: dict[str | int, WorkerInfo] = {}
         self.lending: Lending
@@ -418,28 +388,27 @@ class Agent:
         timeout_s: float,
         window: Window,
     ) -> Stream[Any]:  # Any: what the function yields
-        """Run `function` on `to`, and go through what it yields. `timeout_s`: for each item, as in `call`."""
+        """Run `function` on `to`, and go through what it yields. `timeout_s`: for each item, as in `call`.
+
+        Blocks until the call has left.
+        """
         limit_s = self._begin(timeout_s)
-        stream, incoming = open_stream(
-            self, to, function, args, kwargs, timeout_s=timeout_s, limit_s=limit_s, window=window
-        )
+        incoming = Incoming(self, to, window)
+        incoming.began(self._call_for_items(to, function, args, kwargs, limit_s, window, incoming.arrived))
         if cancelling.here() is None:
             self._streams.add(incoming)
-        return stream
+        return Stream(self, incoming, _name_of(function), limit_s)
 
-    def call_for_items(
+    def _call_for_items(
         self,
         to: WorkerInfo,
         function: Callable[..., Any],  # Any: the user's function
         args: Sequence[object],
         kwargs: dict[str, object],
-        *,
-        timeout_s: float,
+        limit_s: float | None,
         window: Window,
         on_item: Callable[[Message, int], None],
     ) -> Reply:
-        """As `call`, of a function whose answer comes in many parts. Blocks until the call has left."""
-        limit_s = self._begin(timeout_s)
         scope = cancelling.here()
         cancelling.check()
         watch = None if scope is None else scope.nest
@@ -524,7 +493,7 @@ class Agent:
         window: Window | None = None,
     ) -> Message:
         """Close the message of a call. A profiler sees that one began, under torch's name for it."""
-        name = getattr(function, "__qualname__", None) or repr(function)
+        name = _name_of(function)
         try:
             call = function, tuple(args), kwargs
             if torch._C._autograd._profiler_enabled():
@@ -602,6 +571,10 @@ class Agent:
         self._runners.close()
         self.server.close()
         self._hub.close()  # closes all links
+
+
+def _name_of(function: Callable[..., Any]) -> str:  # Any: the user's function
+    return getattr(function, "__qualname__", None) or repr(function)
 
 
 def _no_time(timeout_s: float) -> FanwiseError | ValueError:

@@ -11,9 +11,9 @@ stream. That may happen in a garbage collection, on any thread, so it is done el
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from ...base.errors import DeadlineExceeded
 from ...links import Link, Reply
@@ -38,17 +38,6 @@ class Agent(agent_protocol.Agent, Protocol):
     @property
     def serializer(self) -> Serializer: ...
     def discard(self, message: Message, link: Link) -> None: ...
-    def call_for_items(
-        self,
-        to: WorkerInfo,
-        function: Callable[..., Any],  # Any: the user's
-        args: Sequence[object],
-        kwargs: dict[str, object],
-        *,
-        timeout_s: float,
-        window: Window,
-        on_item: Callable[[Message, int], None],
-    ) -> Reply: ...
 
 
 class Incoming:
@@ -287,23 +276,3 @@ class Stream(Generic[T]):
 
     def __repr__(self) -> str:
         return f"<stream of {self._name} on worker {self._incoming.to.name}>"
-
-
-def open_stream(
-    agent: Agent,
-    to: WorkerInfo,
-    function: Callable[..., Any],  # Any: the user's
-    args: Sequence[object],
-    kwargs: dict[str, object],
-    *,
-    timeout_s: float,
-    limit_s: float | None,
-    window: Window,
-) -> tuple[Stream[Any], Incoming]:  # Any: the user's
-    """Call `function` on `to` for its items. Blocks until the call has left. `limit_s`: for each item."""
-    incoming = Incoming(agent, to, window)
-    incoming.began(
-        agent.call_for_items(to, function, args, kwargs, timeout_s=timeout_s, window=window, on_item=incoming.arrived)
-    )
-    name = getattr(function, "__qualname__", None) or repr(function)
-    return Stream(agent, incoming, name, limit_s), incoming

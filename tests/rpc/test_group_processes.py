@@ -244,7 +244,7 @@ def test_who_waits_in_vain_is_told_who_is_missing(workers: Workers, rank: int) -
         (2, None, "w1", "RPC worker name 'w1' is not unique"),
         (1, None, "other", "rank 1, which 'other'"),
         (2, 3, "w2", "RPC group mixes statically and dynamically initialized members which is not supported."),
-        (2, None, "no blanks", "letters, digits"),
+        (2, None, "no blanks", "name must match"),
     ],
 )
 def test_a_newcomer_that_does_not_fit_is_refused_and_the_group_goes_on(

@@ -16,7 +16,8 @@ from fanwise.rpc.membership.coordinator import (
     Rest,
     Show,
 )
-from fanwise.rpc.membership.members import Hello, Joined, Left, Lost, Member, MemberState, View, wrong_name
+from fanwise.rpc.membership.members import Hello, Joined, Left, Lost, Member, MemberState, View
+from fanwise.rpc.worker_info import wrong_name
 
 
 def member(rank: int, *, name: str = "", life: int = 0) -> Member:
@@ -99,7 +100,7 @@ def test_who_dies_is_not_waited_for_by_a_newcomer() -> None:
         ),
         (None, hello(-1), "out of range"),
         (None, hello(2, 3), "RPC group mixes statically and dynamically initialized members which is not supported."),
-        (None, hello(2, name="a b"), "letters, digits"),
+        (None, hello(2, name="a b"), "name must match"),
         (2, hello(2, 2), "rank 2 of 'w2' is out of range: world_size=2"),
         (2, hello(1, 3), "world_size=3, but the group has world_size=2"),
         (2, hello(1), "RPC group mixes statically and dynamically initialized members which is not supported."),

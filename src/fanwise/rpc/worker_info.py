@@ -6,17 +6,15 @@ _NAME_CHARS_MAX = 128
 _NAME = re.compile(r"[A-Za-z0-9_:\-]+")
 
 
-def check_name(name: str) -> str:
-    """The name, or RuntimeError with the text that users of torch know."""
-    if not isinstance(name, str):
-        raise TypeError(f"a worker's name must be a str, got {name!r} of type {type(name).__name__}")
+def wrong_name(name: str) -> str | None:
+    """What is wrong with a worker's name, in the words that users of torch know; None: nothing."""
     if not name:
-        raise RuntimeError("Worker name must be non-empty.")
+        return "Worker name must be non-empty"
     if len(name) >= _NAME_CHARS_MAX:
-        raise RuntimeError(f"Worker name must be shorter than {_NAME_CHARS_MAX} characters, got {len(name)}.")
+        return f"Worker name must be shorter than {_NAME_CHARS_MAX} characters, got {len(name)}"
     if _NAME.fullmatch(name) is None:
-        raise RuntimeError(f"Worker name must match ^[A-Za-z0-9_-:]*$, but got {name!r}.")
-    return name
+        return f"Worker name must match ^[A-Za-z0-9_-:]*$, but got {name!r}"
+    return None
 
 
 class WorkerInfo:
@@ -30,7 +28,12 @@ class WorkerInfo:
     __slots__ = ("id", "name")
 
     def __init__(self, name: str, id: int) -> None:
-        self.name = check_name(name)
+        if not isinstance(name, str):
+            raise TypeError(f"a worker's name must be a str, got {name!r} of type {type(name).__name__}")
+        wrong = wrong_name(name)
+        if wrong is not None:
+            raise RuntimeError(f"{wrong}.")
+        self.name = name
         self.id = int(id)
 
     def __eq__(self, other: object) -> bool:

@@ -26,7 +26,8 @@ this coordinator has taken over from another.
 from dataclasses import dataclass, field
 from typing import Literal
 
-from .members import FORGOTTEN, REASONS_KEPT, Change, Hello, Member, Version, View, wrong_name
+from ..worker_info import wrong_name
+from .members import FORGOTTEN, REASONS_KEPT, Change, Hello, Member, Version, View
 from .quorum import Quorum
 
 RefusalKind = Literal["refused", "again", "fenced"]
@@ -351,8 +352,9 @@ class Coordinator:
 
     def _wrong(self, hello: Hello) -> str | None:
         member = hello.member
-        if wrong_name(member.name) is not None:
-            return wrong_name(member.name)
+        wrong = wrong_name(member.name)
+        if wrong is not None:
+            return wrong
         if (hello.world_size is None) != (self.world_size is None):
             return (
                 "RPC group mixes statically and dynamically initialized members which is not supported.\n"

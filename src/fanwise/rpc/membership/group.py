@@ -24,12 +24,13 @@ from ...links.process_state import look_at, this_host
 from ..messages.messages import speak
 from ..rendezvous.entrance import Meeting
 from ..waiting import Mailbox, on_hub
+from ..worker_info import wrong_name
 from .coordinator import Admit, Coordinator, Count, Dismiss, Fence, Order, Over, Refuse, Rest, Show
 from .coordinator_server import PROTOCOL, CoordinatorServer
 from .coordinator_watch import CoordinatorWatch
 from .failure_detector import HEARTBEAT_S
 from .leaving import GOODBYE_S, Leaving
-from .members import Change, Event, Joined, Left, Lost, Member, MemberState, Version, View, wrong_name
+from .members import Change, Event, Joined, Left, Lost, Member, MemberState, Version, View
 from .seeking import FormerCoordinator, Seeker, answer_of, fenced_text, text_of
 
 _log = logging.getLogger("fanwise.rpc")

@@ -16,13 +16,10 @@ more. The reason is kept until all have read it, and of the newest REASONS_KEPT 
 """
 
 import operator
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 REASONS_KEPT = 64
-NAME_SIZE_MAX = 128  # shorter than this, as torch has it
-_NAME = re.compile(r"[A-Za-z0-9_:-]+")
 
 _ID = operator.attrgetter("id")
 
@@ -169,15 +166,6 @@ class Lost:
 
 
 Event = Joined | Left | Lost
-
-
-def wrong_name(name: str) -> str | None:
-    """What is wrong with a worker's name, or None."""
-    if len(name) >= NAME_SIZE_MAX:
-        return f"a worker's name must be shorter than {NAME_SIZE_MAX} characters; this one has {len(name)}"
-    if not _NAME.fullmatch(name):
-        return f"a worker's name must have letters, digits, '_', ':' and '-' only, and at least one; got {name!r}"
-    return None
 
 
 @dataclass(slots=True)

@@ -18,9 +18,9 @@ import logging
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
-from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -60,6 +60,9 @@ class Agent(agent_protocol.Agent, Protocol):
 
     @property
     def connections(self) -> Links: ...
+
+
+Borrow = Callable[[int, memoryview], torch.Tensor]
 
 
 class _Loan(NamedTuple):
@@ -277,28 +280,56 @@ class Lending:
         self._alarm.set(self._hub.clock.now_s() + _LOOK_S)
         return claim
 
-    def borrowing(self, claim: "Claim", sender: WorkerInfo, place: Callable[[int], torch.device]) -> "Borrowing":
-        """Around the opening of a message, once. `place`: where its tensors shall be, by their numbers."""
-        return Borrowing(self, claim, sender, place)
+    @contextmanager
+    def borrowing(self, claim: "Claim", sender: WorkerInfo, place: Callable[[int], torch.device]) -> "Iterator[Borrow]":
+        """Around the opening of a message, once: what was lent for it is copied to where it shall be.
 
-    def return_(self, key: WorkerKey, loans: tuple[int, ...], *, were_opened: bool) -> None:
+        `place`: where its tensors shall be, by their numbers. What is entered makes our own copy of what the message
+        says of a tensor, given its number, or of a part of it.
+        """
+        copies: list[torch.Tensor] = []
+
+        def take(number: int, about: memoryview) -> torch.Tensor:
+            loan, uuid, handle, (dtype, shape, requires_grad, is_parameter) = _about(about)
+            try:
+                view = self.memory.borrow(uuid, handle, (dtype, shape))
+            except _CANNOT as error:
+                self._check_alive(claim.key, sender)
+                view = self._staged(sender, loan, f"{type(error).__name__}: {error}")
+            copy = view.to(place(number), copy=True)
+            copies.append(copy)
+            if is_parameter:
+                return torch.nn.Parameter(copy, requires_grad=requires_grad)
+            return copy.requires_grad_(requires_grad)
+
+        were_opened = False
+        try:
+            yield take
+            were_opened = True
+            self.memory.settle(copies)
+            self._check_alive(claim.key, sender)
+        finally:
+            if claim.close():
+                self._return(claim.key, claim.loans, were_opened=were_opened)
+
+    def _return(self, key: WorkerKey, loans: tuple[int, ...], *, were_opened: bool) -> None:
         """Nothing here refers to these any more. Not `were_opened`: one of them at least was not."""
         if self._key_of(key.id) == key and not self._closed:
             told = self._agent.request(key.id, RETURNED, loans, were_opened)
 
             def again(future: "Future[Any]") -> None:  # Any: of nothing
                 if isinstance(error_of(future), LinkLostError):
-                    self.return_(key, loans, were_opened=were_opened)
+                    self._return(key, loans, were_opened=were_opened)
 
             told.add_done_callback(again)
 
-    def staged(self, sender: WorkerInfo, loan: int, why: str) -> torch.Tensor:
+    def _staged(self, sender: WorkerInfo, loan: int, why: str) -> torch.Tensor:
         """The bytes of what could not be opened. Blocks."""
         with self._agent.waiting():
             tensor: torch.Tensor = result_of(self._agent.request(sender.id, STAGED, loan, why))
         return tensor
 
-    def check_alive(self, key: WorkerKey, sender: WorkerInfo) -> None:
+    def _check_alive(self, key: WorkerKey, sender: WorkerInfo) -> None:
         """Raises WorkerLostError when that life of the worker has ended: its memory may have, before it was copied."""
         if self._key_of(key.id) != key:
             raise WorkerLostError(f"worker {sender.name} was lost while its tensors were copied from its device.")
@@ -306,7 +337,7 @@ class Lending:
     def _look(self) -> None:
         """Now and then, on the hub's thread: what ended unopened is returned."""
         while self._unopened:
-            self._agent.outside(partial(self.return_, *self._unopened.popleft(), were_opened=False))
+            self._agent.outside(partial(self._return, *self._unopened.popleft(), were_opened=False))
         was_quiet, self._is_quiet = self._is_quiet, len(self._claims) == 0
         # Once more when there is none: in a garbage collection a claim is gone from the set before it ends.
         if not (was_quiet and self._is_quiet) and not self._closed:
@@ -368,44 +399,3 @@ class Claim:
         # On any thread, inside any lock: nothing but this.
         if self.is_open:
             self._unopened.append((self.key, self.loans))
-
-
-class Borrowing:
-    """While a message is opened: what was lent for it is copied to where it shall be."""
-
-    def __init__(
-        self, lending: Lending, claim: Claim, sender: WorkerInfo, place: Callable[[int], torch.device]
-    ) -> None:
-        self._lending = lending
-        self._claim = claim
-        self._sender = sender
-        self._place = place
-        self._copies: list[torch.Tensor] = []
-
-    def __enter__(self) -> Callable[[int, memoryview], torch.Tensor]:
-        return self._take
-
-    def _take(self, number: int, about: memoryview) -> torch.Tensor:
-        """Our own copy of what the message says this of; tensor `number` of it, or a part of that."""
-        loan, uuid, handle, (dtype, shape, requires_grad, is_parameter) = _about(about)
-        try:
-            view = self._lending.memory.borrow(uuid, handle, (dtype, shape))
-        except _CANNOT as error:
-            self._lending.check_alive(self._claim.key, self._sender)
-            view = self._lending.staged(self._sender, loan, f"{type(error).__name__}: {error}")
-        copy = view.to(self._place(number), copy=True)
-        self._copies.append(copy)
-        if is_parameter:
-            return torch.nn.Parameter(copy, requires_grad=requires_grad)
-        return copy.requires_grad_(requires_grad)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if kind is None:
-                self._lending.memory.settle(self._copies)
-                self._lending.check_alive(self._claim.key, self._sender)
-        finally:
-            if self._claim.close():
-                self._lending.return_(self._claim.key, self._claim.loans, were_opened=kind is None)

@@ -97,10 +97,6 @@ class Loans(Generic[Thing]):
     def __len__(self) -> int:
         return len(self._lent)
 
-    @property
-    def unknown_returns(self) -> int:
-        return self._lent.unknown_returns
-
     def lend(self, thing: Thing, holder: Hashable, size_bytes: int) -> int:
         """A new loan; its id."""
         self.total_bytes += size_bytes

@@ -30,15 +30,14 @@ from ...links import Link
 from ...tensor import from_wire, to_wire
 from ..actors.address import ADDRESS_BYTES, Address, pack_address, unpack_address
 from ..allow_list.allowing import Allowed
-from ..devices.lending import Claim, Lender
+from ..devices.lending import Borrow, Claim, Lender
 from ..references.orders import GlobalId
-from .metadata import created_in
+from .metadata import unpack as unpack_metadata
 from .packing import PACKED_FROM, pack, size_of_rows, unpack
 from .records import book_keeping
 
 Buffer = bytes | bytearray | memoryview
 Lend = Callable[[torch.Tensor], bytes | None]
-Borrow = Callable[[int, memoryview], torch.Tensor]
 
 _PLAIN, _CALL, _ANSWER, _BARE_CALL, _BARE_ANSWER, _LENT_CALL, _LENT_ANSWER, _TO_ACTOR = range(8)
 _KINDS = [bytes([kind]) for kind in range(8)]
@@ -211,7 +210,7 @@ def metadata_of(message: Message) -> Buffer:
 def made_by(message: Message) -> GlobalId | None:
     """The reference whose value a call that came here is to make. Raises `WireError` for what is cut short."""
     try:
-        created = created_in(metadata_of(message))
+        created = unpack_metadata(metadata_of(message)).remote
     except struct.error as error:
         raise WireError(f"a call of {len(message.head)} bytes is cut short: {error}.") from error
     return None if created is None else created[0]

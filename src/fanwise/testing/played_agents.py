@@ -20,10 +20,11 @@ from torch.futures import Future
 from ..base.errors import DeadlineExceeded, NotSendableError, WorkerLostError
 from ..rpc import agent as agents
 from ..rpc import current as process
+from ..rpc.calling.outcomes import result_of
 from ..rpc.calling.serving import Later
 from ..rpc.messages.serializer import Serializer
 from ..rpc.references.references import References
-from ..rpc.references.rref import RRef, done_with, result_of
+from ..rpc.references.rref import RRef, done_with
 from ..rpc.worker_info import WorkerInfo
 from .within import within
 

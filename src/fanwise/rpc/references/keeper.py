@@ -20,6 +20,7 @@ from torch.futures import Future
 from ...base.clocks import Clock, SystemClock
 from ...base.errors import ClosedError, DeadlineExceeded, LinkLostError, WorkerLostError
 from ..agent_protocol import Agent
+from ..calling.outcomes import error_of
 from ..membership.members import Member
 from ..worker_info import WorkerInfo
 from .orders import (
@@ -35,7 +36,7 @@ from .orders import (
     Send,
     WorkerKey,
 )
-from .rref import TIMED_OUT, Pending, UserState, error_of, owner_lost
+from .rref import TIMED_OUT, Pending, UserState, owner_lost
 from .table import RefTable
 
 _log = logging.getLogger("fanwise.rpc")

@@ -16,7 +16,8 @@ How the rest of rpc uses it:
 
 import logging
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
 
@@ -29,7 +30,7 @@ from ...links import Link
 from .. import agent_protocol
 from ..actors.address import Address, is_actor
 from ..actors.queues import Queues
-from ..calling.outcomes import hand_on, wait_for
+from ..calling.outcomes import afresh, error_of, hand_on, result_of, wait_for
 from ..calling.serving import Later, Server
 from ..messages import pickling
 from ..messages.metadata import Created
@@ -41,14 +42,11 @@ from .rref import (
     Pending,
     RRef,
     UserState,
-    afresh,
-    error_of,
     gave_up,
     make,
     owner_lost,
-    result_of,
 )
-from .travel import Receiving, now
+from .travel import now
 
 _log = logging.getLogger("fanwise.rpc")
 
@@ -203,9 +201,16 @@ class References:
         elif not (is_lost and may_come):  # else it came there or not, and the table hears of the loss
             self._keeper.do(partial(table.not_sent, timed_out=is_late), fork_id)
 
-    def receiving(self, forks: Sequence[Fork], link: Link | None = None) -> Receiving:
-        """Around the unpickling of a message that came with these forks over `link`."""
-        return Receiving(self, forks, link)
+    @contextmanager
+    def receiving(self, forks: Sequence[Fork], link: Link | None = None) -> Iterator[None]:
+        """Around the unpickling of a message that came with these forks over `link`. What it takes, stays."""
+        outer, now.received = now.received, self.received(forks, link)
+        try:
+            yield
+        finally:
+            users = [rref._user for rref in now.received if rref._user is not None]
+            now.unconfirmed = [user.confirmed for user in users if not user.confirmed.done()]
+            now.received = outer
 
     def leave(self, forks: Sequence[tuple[GlobalId, GlobalId]], link: Link, number: int) -> bool:
         """A message with these, (reference, fork), leaves by `link`. False: that has ended, and nothing was noted."""
@@ -274,11 +279,6 @@ class References:
         for _, orders in came:
             self._keeper.carry_out(orders)
         return [rref for rref, _ in came]
-
-    def unconfirmed(self, received: Sequence[RRef[Any]]) -> "Sequence[Future[None]]":  # Any: of any type
-        """What is done when the owners know of these references: of each that they do not know of yet."""
-        users = [rref._user for rref in received if rref._user is not None]
-        return [user.confirmed for user in users if not user.confirmed.done()]
 
     def _check_not_cut(self, link: Link | None) -> None:
         if link is not None and link.ending is not None and not link.ending.clean:

@@ -17,10 +17,7 @@ from ...base.errors import DeadlineExceeded, OwnerLostError
 from .. import autograd
 from .. import current as process
 from ..agent_protocol import Agent
-from ..calling.outcomes import afresh as afresh
-from ..calling.outcomes import error_of as error_of
-from ..calling.outcomes import raise_afresh, wait_for
-from ..calling.outcomes import result_of as result_of
+from ..calling.outcomes import error_of, raise_afresh, result_of, wait_for
 from ..constants import UNSET_RPC_TIMEOUT
 from ..functions import async_execution
 from ..messages import pickling

@@ -263,6 +263,6 @@ def test_nonsense_ends_the_link(two: Two, nonsense: Callable[[Two], Link]) -> No
 def test_words_about_calls_that_are_not_open_are_nothing(two: Two) -> None:
     two.near._tell_of(frames.CANCEL, 99)
     two.near._tell_of(frames.TAKEN, 99, TAKEN.pack(1, 1))
-    two.far._give(99, "an item of nothing")
+    two.far._say(frames.ITEM, 99, "an item of nothing", "an answer")
     two.turn()
     assert two.near.ending is None and two.far.ending is None and two.late == ["an item of nothing"]

@@ -159,7 +159,7 @@ class Request:
 
     def give(self, value: object) -> None:
         """One more item of an answer in many parts, to a caller that asked for such. Raises as `Link.notify` does."""
-        self.link._give(self._call_id, value)
+        self.link._say(frames.ITEM, self._call_id, value, "an answer")
 
     def unanswered(self) -> None:
         """Nobody waits for its answer any more: there will be none."""
@@ -405,11 +405,7 @@ class Link:
 
     def notify(self, method: str, *args: object) -> None:
         """Tell; there is no answer. Raises `ClosedError` or `WorkerLostError` when the link has ended."""
-        head, buffers = self._dumped((method, args))
-        self._hub.check_usable()
-        if self.ending is not None:
-            raise self._gone(method, "cannot be told")
-        self._send(self._encode(frames.NOTICE, 0, head, buffers))
+        self._say(frames.NOTICE, 0, (method, args), method)
 
     def on_ended(self, callback: "Callable[[Link, Ending], None]") -> None:
         """Call `callback(link, ending)` when the link ends; at once when it has."""
@@ -733,6 +729,14 @@ class Link:
             return
         self._send((self._encode if buffers else frames.encode)(frames.REPLY, call_id, head, buffers))
 
+    def _say(self, kind: int, call_id: int, value: object, what: str) -> None:
+        """Send what is not answered."""
+        head, buffers = self._dumped(value)
+        self._hub.check_usable()
+        if self.ending is not None:
+            raise self._gone(what, "cannot be told")
+        self._send(self._encode(kind, call_id, head, buffers))
+
     def _dumped(self, value: object) -> tuple[bytes, Sequence[memoryview]]:
         """A message that the other side takes. Raises what pickling raises; `NotSendableError` when it is too big."""
         head, buffers = self.dumps(value)
@@ -1037,13 +1041,6 @@ class Link:
         return ready
 
     # -- answers in parts, and those that nobody wants -----------------------------------------------------------------
-
-    def _give(self, call_id: int, value: object) -> None:
-        head, buffers = self._dumped(value)
-        self._hub.check_usable()
-        if self.ending is not None:
-            raise self._gone("an answer", "cannot be given")
-        self._send(self._encode(frames.ITEM, call_id, head, buffers))
 
     def _tell_of(self, kind: int, call_id: int, head: bytes = b"") -> None:
         """Tell the other side something about a call. Where the link has ended, it knows."""

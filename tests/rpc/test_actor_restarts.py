@@ -14,8 +14,8 @@ from fanwise.rpc import agent as agents
 from fanwise.rpc.actors.restarts import Restarts
 from fanwise.rpc.actors.supervision import Recipe, Supervision
 from fanwise.rpc.membership.members import Lost, Member
-from fanwise.rpc.references.orders import Fork, GlobalId, WorkerKey
-from fanwise.rpc.worker_info import WorkerInfo
+from fanwise.rpc.references.orders import Fork, GlobalId
+from fanwise.rpc.worker_info import WorkerInfo, WorkerKey
 from fanwise.testing import within
 from fanwise.testing.rpc_workers import LIMIT_S, Worker, Workers, all_do, leave
 

@@ -57,7 +57,7 @@ class Side:
         self.hub = Hub(name=self.me.name)
         self.hub.start()
         self.fenced, self.has_left, self.knows = None, False, (1, 1)
-        self.ending = Mailbox()
+        self.ending, self.former = Mailbox(), dict[int, Member]()
         self.chance = chance
         self.cuts_left = 0
         self.other: Side

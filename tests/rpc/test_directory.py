@@ -7,8 +7,8 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from fanwise.rpc.references.orders import WorkerKey
 from fanwise.rpc.services.directory import Directory, Respond, Taken, Unknown
+from fanwise.rpc.worker_info import WorkerKey
 
 NAMES = ["x", "y"]
 

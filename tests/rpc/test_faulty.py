@@ -10,8 +10,9 @@ import fanwise.rpc as rpc
 from fanwise.base.errors import DeadlineExceeded
 from fanwise.rpc import agent as agents
 from fanwise.rpc import faulty
-from fanwise.rpc.references.orders import Batch, ForkRequest, GlobalId, Release, WorkerKey
+from fanwise.rpc.references.orders import Batch, ForkRequest, GlobalId, Release
 from fanwise.rpc.references.rref import value_on_owner
+from fanwise.rpc.worker_info import WorkerKey
 from fanwise.testing import within
 from fanwise.testing.rpc_workers import LIMIT_S, Worker, Workers
 

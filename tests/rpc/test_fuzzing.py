@@ -28,8 +28,9 @@ from fanwise.rpc.actors.address import Address
 from fanwise.rpc.membership.members import Change, Hello, Member, View
 from fanwise.rpc.messages.messages import addressed, compose, dumps
 from fanwise.rpc.messages.metadata import Metadata, pack
-from fanwise.rpc.references.orders import Batch, ChildAccepted, Drain, Fork, ForkRequest, GlobalId, Release, WorkerKey
+from fanwise.rpc.references.orders import Batch, ChildAccepted, Drain, Fork, ForkRequest, GlobalId, Release
 from fanwise.rpc.rendezvous.lock_files import host_key
+from fanwise.rpc.worker_info import WorkerKey
 from fanwise.tensor.wire.header import ENGINE_CODES, MAGIC, VERSION
 from fanwise.testing import within
 from fanwise.testing.rpc_workers import Worker, Workers

@@ -44,8 +44,7 @@ class Body:
         _listener, address = self.meeting.listen(self.hub, lambda link: None)
         settings: Any = self.settings  # Any: keyword arguments of several types
         self.group = group = Group.join(self.hub, self.meeting, address=address, within_s=within_s, **settings)
-        for kind, callbacks in (("joined", group.on_joined), ("left", group.on_left), ("lost", group.on_lost)):
-            callbacks.append(lambda member, kind=kind: self.events.append((kind, member.name)))  # type: ignore[misc]
+        group.on_event.append(lambda event: self.events.append((type(event).__name__.lower(), event.member.name)))
         group.on_fenced.append(lambda why: self.events.append(("fenced", why)))
         return group.me.incarnation
 

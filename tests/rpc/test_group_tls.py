@@ -15,7 +15,7 @@ from fanwise.links import Hub, Link, dial
 from fanwise.links.process_state import this_host
 from fanwise.links.shared_secret import new_secret
 from fanwise.rpc.membership.group import Group
-from fanwise.rpc.membership.members import Change, Member
+from fanwise.rpc.membership.members import Change, Event, Lost, Member
 from fanwise.rpc.messages.messages import dumps, loads
 from fanwise.rpc.rendezvous.addresses import Rendezvous, parse
 from fanwise.rpc.rendezvous.choosing import meeting_at
@@ -103,15 +103,15 @@ def test_a_change_of_a_view_that_is_not_known_ends_the_link_and_over_the_next_al
     hubs: list[Hub], where: Rendezvous
 ) -> None:
     first, second = (group for group in join_all(hubs, where, [new_secret()] * 2, 2) if isinstance(group, Group))
-    server, before, lost = first._coordinator, second._link, list[Member]()
+    server, before, told = first._coordinator, second._link, list[Event]()
     assert server is not None
-    first.on_lost.append(lost.append)
+    first.on_event.append(told.append)
     link = server._links[second.me.incarnation]
     hubs[0].call_soon(lambda: link.notify("view", Change((1, 99), 98, (0,), (), (), ())))
     within(LIMIT_S, lambda: second._link not in (None, before), "it has made another link")
     within(LIMIT_S, lambda: second.knows == server.machine.view.version, "it knows what there is")
     assert [member.name for member in second.members().values()] == ["w0", "w1"]
-    assert lost == []
+    assert told == [], "nobody is lost"
     for group in (second, first):
         group.close()
 
@@ -141,12 +141,14 @@ def test_who_answers_nothing_for_a_while_is_lost_and_learns_it_afterwards(
         group for group in join_all(hubs, where, [new_secret()] * 3, 3, heartbeat_s=1.0) if isinstance(group, Group)
     ]
     others = [group for rank, group in enumerate(groups) if rank != victim]
-    told: list[tuple[str, str]] = []
+    told: list[tuple[str, Event]] = []
     for group in others:
-        group.on_lost.append(lambda member, me=group.me: told.append((me.name, member.name)))  # type: ignore[misc]
+        group.on_event.append(lambda event, me=group.me: told.append((me.name, event)))  # type: ignore[misc]
     with standing(hubs[victim]):
         within(LIMIT_S, lambda: len(told) == 2, "both of the others are told that it is lost")
-        assert sorted(told) == sorted((group.me.name, f"w{victim}") for group in others)
+        assert {name: (type(event), event.member.id) for name, event in told} == {
+            group.me.name: (Lost, victim) for group in others
+        }
         for group in others:
             assert [member.name for member in group.members().values()] == [one.me.name for one in others]
     within(LIMIT_S, lambda: groups[victim].fenced is not None, "it learns so")

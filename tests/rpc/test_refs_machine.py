@@ -18,8 +18,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from fanwise.rpc.references.orders import FreeValue, GlobalId, WorkerKey
+from fanwise.rpc.references.orders import FreeValue, GlobalId
 from fanwise.rpc.references.table import RefTable
+from fanwise.rpc.worker_info import WorkerKey
 from fanwise.testing.played_refs import PlayedWorker, World
 from fanwise.testing.sim import Sim
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from fanwise.rpc.references.orders import Acknowledge, Batch, Drain, Drained, Fork, FreeValue, GlobalId, Send, WorkerKey
+from fanwise.rpc.references.orders import Acknowledge, Batch, Drain, Drained, Fork, FreeValue, GlobalId, Send
 from fanwise.rpc.references.table import RefTable
+from fanwise.rpc.worker_info import WorkerKey
 from fanwise.testing.played_refs import PlayedWorker, World
 from fanwise.testing.sim import Sim
 

@@ -220,6 +220,7 @@ class PlayedGroup:
         self.fenced: str | None = None
         self.has_left = False
         self.knows = (1, 1)
+        self.former: dict[int, Member] = {}
         self.ending = Mailbox()
         self.dialled: list[int] = []
         self._hub = hub

@@ -14,9 +14,9 @@ import fanwise.rpc as rpc
 from fanwise.base.errors import DeadlineExceeded
 from fanwise.rpc import agent as agents
 from fanwise.rpc.membership.members import Member
-from fanwise.rpc.references.orders import GlobalId, WorkerKey
+from fanwise.rpc.references.orders import GlobalId
 from fanwise.rpc.services.registry import Services
-from fanwise.rpc.worker_info import WorkerInfo
+from fanwise.rpc.worker_info import WorkerInfo, WorkerKey
 from fanwise.testing import within
 from fanwise.testing.rpc_workers import LIMIT_S, Worker, Workers, all_do, leave
 

@@ -44,7 +44,7 @@ from .devices.device_maps import DeviceMaps, about_here
 from .devices.lending import Lending
 from .interpreter import ShorterSwitches
 from .membership.group import Group
-from .membership.members import Member
+from .membership.members import Event, Joined, Lost
 from .membership.worker_events import WorkerEvents
 from .messages import pickling
 from .messages.messages import Message, addressed
@@ -91,7 +91,6 @@ class Agent:
         self.actors: Any  # Any, here and below: of `actors.calls` and `services.registry`, which know this
         self.services: Any
         self._infos: dict[str | int, WorkerInfo] = {}
-        self._gone: dict[str | int, WorkerInfo] = {}
         self.lending: Lending
         self._early: list[tuple[WorkerInfo, Request]] | None = []
         self.connections = Connections(
@@ -140,8 +139,7 @@ class Agent:
     def joined(self, group: Group) -> None:
         """The group is there: from now on others may be called, and what they have called already is run."""
         self.incarnation = group.me.incarnation
-        group.on_lost.append(self._member_lost)
-        group.on_left.append(self._member_left)
+        group.on_event.append(self._heard)
         group.on_fenced.append(self.connections.fenced)
         group.on_wanted.append(lambda member: self.outside(partial(self.connections.dial_back, member)))
         self.connections.joined(group)
@@ -164,10 +162,11 @@ class Agent:
         if to not in self._names():
             with self.waiting():
                 on_hub(self._hub, _nothing)  # it may be lost, and just about to be forgotten there
-            if to in self._gone and to not in self._names():
-                return self._gone[to]  # a call will say what happened to it
+            former = next((member for member in self.group.former.values() if to in (member.id, member.name)), None)
+            if former is not None and to not in self._names():
+                return former.info  # a call will say what happened to it
         member = self.group.find(to)
-        info = self._infos[to] = WorkerInfo(member.name, member.id)
+        info = self._infos[to] = member.info
         return info
 
     def _name_of(self, id: int) -> str:
@@ -183,26 +182,24 @@ class Agent:
 
     def workers(self) -> list[WorkerInfo]:
         """All that are alive, this one included, by id."""
-        return [WorkerInfo(member.name, id) for id, member in sorted(self.group.members().items())]
+        return [member.info for _, member in sorted(self.group.members().items())]
 
     # -- who goes --------------------------------------------------------------------------------------------------
 
-    def _forget(self, member: Member) -> None:
+    def _heard(self, event: Event) -> None:
+        """On the hub's thread."""
+        if isinstance(event, Joined):
+            return
         self._infos.clear()
-        self._gone[member.id] = self._gone[member.name] = WorkerInfo(member.name, member.id)
-
-    def _member_lost(self, member: Member) -> None:
-        self._forget(member)
-        self.connections.lost(member)
-        info = WorkerInfo(member.name, member.id)
-        self.lending.gone(info, member.incarnation)
-        for callback in self.on_lost:
-            callback(info, member.incarnation)
-
-    def _member_left(self, member: Member) -> None:
-        self._forget(member)
-        self.connections.left(member)
-        self.lending.gone(WorkerInfo(member.name, member.id), member.incarnation)
+        member = event.member
+        if isinstance(event, Lost):
+            self.connections.lost(member)
+        else:
+            self.connections.left(member)
+        self.lending.gone(member.key)
+        if isinstance(event, Lost):
+            for callback in self.on_lost:
+                callback(member.info, member.incarnation)
 
     # -- requests of one agent to another ----------------------------------------------------------------------------
 

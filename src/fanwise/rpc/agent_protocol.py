@@ -13,21 +13,23 @@ from torch.futures import Future
 from .worker_info import WorkerInfo
 
 if TYPE_CHECKING:  # they are loaded when this process becomes a worker
-    from .membership.members import Member
+    from .membership.members import Event, Member
     from .waiting import Mailbox
 
 Job = Callable[[], None]
 
 
 class Group(Protocol):
-    """Who is there. `members` are by id; what is called when one goes, is called on the hub's thread."""
+    """Who is there, and who was, by id; what happens is told on the hub's thread."""
 
     @property
     def me(self) -> "Member": ...
     @property
-    def on_left(self) -> "list[Callable[[Member], None]]": ...
+    def on_event(self) -> "list[Callable[[Event], None]]": ...
     @property
     def ending(self) -> "Mailbox": ...
+    @property
+    def former(self) -> "dict[int, Member]": ...
     def members(self) -> "dict[int, Member]": ...
 
 

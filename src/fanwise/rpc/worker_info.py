@@ -1,6 +1,7 @@
-"""WorkerInfo: the name and id of a worker, as users see it, pass it on and print it. The id is the rank."""
+"""What a worker is known by: its name and rank, as users see, pass on and print them; and one life of it."""
 
 import re
+from typing import NamedTuple
 
 _NAME_CHARS_MAX = 128
 _NAME = re.compile(r"[A-Za-z0-9_:\-]+")
@@ -15,6 +16,13 @@ def wrong_name(name: str) -> str | None:
     if _NAME.fullmatch(name) is None:
         return f"Worker name must match ^[A-Za-z0-9_-:]*$, but got {name!r}"
     return None
+
+
+class WorkerKey(NamedTuple):
+    """One life of one worker: a restarted worker has its old id, the rank, and another incarnation."""
+
+    id: int
+    incarnation: int
 
 
 class WorkerInfo:

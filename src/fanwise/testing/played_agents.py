@@ -22,6 +22,7 @@ from ..rpc import agent as agents
 from ..rpc import current as process
 from ..rpc.calling.outcomes import result_of
 from ..rpc.calling.serving import Later
+from ..rpc.membership.members import Member
 from ..rpc.messages.serializer import Serializer
 from ..rpc.references.references import References
 from ..rpc.references.rref import RRef, done_with
@@ -41,24 +42,24 @@ class PlayedAgent:
     def __init__(self, agents_by_id: dict[int, "PlayedAgent"], id: int, incarnation: int) -> None:
         self.info = WorkerInfo(f"worker{id}", id)
         self.incarnation = incarnation
+        self.member = Member(self.info.name, id, incarnation, "", "", 0)
         self.on_lost: list[Callable[[WorkerInfo, int], None]] = []
         self.on_cut: list[Callable[[Any, int], None]] = []
         self.on_over: list[Callable[[Any, int], None]] = []
         self.late: list[Callable[[], object]] | None = None
         self.creations: Future[Any] | None = None
         self.has_left = False
-        self.group = SimpleNamespace(on_left=[], members=self.members, ending=SimpleNamespace(is_full=False))
+        self.group = SimpleNamespace(
+            on_event=[], members=self.members, former={}, ending=SimpleNamespace(is_full=False)
+        )
         self._all = agents_by_id
         self._handlers: dict[str, Callable[..., Any]] = {}
         agents_by_id[id] = self
         self.references = References(self, tick_s=0.05)  # type: ignore[arg-type]  # played
         self.serializer = Serializer(references=self.references)
 
-    def members(self) -> dict[int, Any]:
-        return {
-            id: SimpleNamespace(name=agent.info.name, id=id, incarnation=agent.incarnation)
-            for id, agent in self._all.items()
-        }
+    def members(self) -> dict[int, Member]:
+        return {id: agent.member for id, agent in self._all.items()}
 
     def workers(self) -> list[WorkerInfo]:
         return [agent.info for agent in self._all.values()]
@@ -161,6 +162,7 @@ def lose(workers: list[PlayedAgent], id: int) -> None:
     """A worker dies, and all others hear of it."""
     dead = workers[id]._all.pop(id)
     for agent in workers[id]._all.values():
+        agent.group.former[id] = dead.member
         for callback in agent.on_lost:
             callback(dead.info, dead.incarnation)
 

@@ -25,9 +25,9 @@ from ..rpc.references.orders import (
     Order,
     Refused,
     Send,
-    WorkerKey,
 )
 from ..rpc.references.table import RefTable
+from ..rpc.worker_info import WorkerKey
 from .sim import Address, Sim
 
 

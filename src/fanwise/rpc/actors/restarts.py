@@ -9,7 +9,8 @@ Its place is a name: a worker that comes back under it is another life of that w
 from dataclasses import dataclass
 from typing import Literal
 
-from ..references.orders import GlobalId, WorkerKey
+from ..references.orders import GlobalId
+from ..worker_info import WorkerKey
 
 State = Literal["lives", "down", "over"]
 

@@ -27,10 +27,10 @@ from ..agent import Agent
 from ..calling.call import Call, Following
 from ..calling.outcomes import error_of
 from ..functions import async_execution
-from ..membership.members import Event, Joined
-from ..references.orders import GlobalId, WorkerKey
+from ..membership.members import Event, Joined, Member, lives
+from ..references.orders import GlobalId
 from ..references.rref import RRef, UserState, owner_lost
-from ..worker_info import WorkerInfo
+from ..worker_info import WorkerInfo, WorkerKey
 from .address import Address
 from .restarts import Restarts
 
@@ -138,11 +138,10 @@ class Supervision:
 
     def _happened(self, event: Event) -> None:
         """On the hub's thread."""
-        key = WorkerKey(event.member.id, event.member.incarnation)
         if isinstance(event, Joined):
-            self._agent.outside(partial(self._look_for_places, [(event.member.name, key)]))
+            self._agent.outside(partial(self._look_for_places, [event.member]))
         else:
-            self._agent.outside(partial(self._gone, key))
+            self._agent.outside(partial(self._gone, event.member.key))
 
     def _gone(self, key: WorkerKey) -> None:
         with self._lock:
@@ -154,16 +153,14 @@ class Supervision:
         for future, error in told:
             future.set_exception(error)  # type: ignore[arg-type]  # annotated wrongly
         if lost:
-            self._look_for_places(
-                [(member.name, WorkerKey(id, member.incarnation)) for id, member in self._agent.group.members().items()]
-            )
+            self._look_for_places(list(self._agent.group.members().values()))
 
-    def _look_for_places(self, workers: Sequence[tuple[str, WorkerKey]]) -> None:
-        for name, key in workers:
+    def _look_for_places(self, members: Sequence[Member]) -> None:
+        for member in members:
             with self._lock:
-                ready = [one for one in self._each() if one.restarts.there(name, key)]
+                ready = [one for one in self._each() if one.restarts.there(member.name, member.key)]
             for one in ready:
-                self._make_again(one, WorkerInfo(name, key.id), key)
+                self._make_again(one, member.info, member.key)
 
     def _make_again(self, one: _Supervised, to: WorkerInfo, key: WorkerKey) -> None:
         rref = one.rref()
@@ -266,8 +263,7 @@ class Supervision:
         return list(dict.fromkeys(list(self._supervised.values())))
 
     def _is_there(self, key: WorkerKey) -> bool:
-        member = self._agent.group.members().get(key.id)
-        return member is not None and member.incarnation == key.incarnation
+        return lives(key, self._agent.group.members())
 
 
 @async_execution

@@ -39,7 +39,7 @@ from ...links.process_state import has_ended
 from ...links.transports.wires import Buffer
 from ..devices.lending import Claim
 from ..membership.group import Group
-from ..membership.members import Member
+from ..membership.members import Member, no_member
 from ..messages.messages import Message, loads, speak
 from ..worker_info import WorkerInfo
 from .link_loss import LinkLosses
@@ -109,7 +109,6 @@ class Connections:
         self._awaited: dict[int, threading.Event] = {}
         self._lock = threading.Lock()
         self.traffic = Traffic()
-        self._gone: dict[int, str] = {}
         # Each link of another worker has a number that both sides know; and which of them that worker must be told of.
         self._numbers: weakref.WeakKeyDictionary[Link, int] = weakref.WeakKeyDictionary()
         self._owed: dict[int, set[int]] = {}  # by incarnation
@@ -142,9 +141,8 @@ class Connections:
 
     def calls_waiting_for_links(self) -> dict[str, int]:
         """How many calls to each worker, by name, have not left as there is no link."""
-        members = self.group.members()
-        names = self._gone | {id: member.name for id, member in members.items()}
-        return {names[id]: number for id, number in self._routes.num_queued().items() if id in names}
+        known = self.group.former | self.group.members()
+        return {known[id].name: number for id, number in self._routes.num_queued().items() if id in known}
 
     # -- dialling --------------------------------------------------------------------------------------------------
 
@@ -202,9 +200,7 @@ class Connections:
         members = self.group.members()
         member = members.get(id)
         if member is None:
-            name = f"{self._gone[id]} (rank {id})" if id in self._gone else str(id)
-            there = ", ".join(f"{other.name} ({rank})" for rank, other in sorted(members.items()))
-            raise WorkerLostError(f"worker {name} is not, or no longer, in the group; there are {there}.")
+            raise no_member(id, members, self.group.former)
         return member
 
     def _connect(self, id: int, asked: bool, until_s: float | None) -> Link:
@@ -305,7 +301,7 @@ class Connections:
         try:
             if self.closed:
                 raise ClosedError("RPC was shut down in this process.")
-            self._serve_on(link, WorkerInfo(member.name, member.id))
+            self._serve_on(link, member.info)
             self._keep(link, member)
             number = self._number(link, secrets.randbits(62))
             mine = self.group.me, member.incarnation, number, link.frame_bytes, self.group.knows
@@ -375,7 +371,7 @@ class Connections:
             self.traffic.refused(member.name, "not_welcome")
             request.fail(WorkerLostError(refusal))
             return
-        self._serve_on(link, WorkerInfo(member.name, member.id))
+        self._serve_on(link, member.info)
         self._number(link, number)
         self._keep(link, member)
         link.peer_takes(frame_bytes)
@@ -558,7 +554,6 @@ class Connections:
     def _links_of(self, member: Member) -> list[Link]:
         """All links of one that is gone. They are forgotten."""
         with self._lock:
-            self._gone[member.id] = member.name
             self._owed.pop(member.incarnation, None)
             self._proofs.pop(member.incarnation, None)
             links = self._kept.pop(member.incarnation, [])

@@ -33,8 +33,7 @@ from ...links.plain import Plain
 from .. import agent_protocol
 from ..calling.outcomes import error_of, result_of
 from ..membership.members import Member
-from ..references.orders import WorkerKey
-from ..worker_info import WorkerInfo
+from ..worker_info import WorkerInfo, WorkerKey
 from .device_memory import DeviceMemory, Handle
 from .loans import NOT_KNOWN, Facts, Loans, Sight, why_staged
 
@@ -143,7 +142,7 @@ class Lending:
 
     def _key_of(self, id: int) -> WorkerKey:
         member = self._agent.group.members().get(id)
-        return WorkerKey(id, 0 if member is None else member.incarnation)
+        return WorkerKey(id, 0) if member is None else member.key
 
     def _ask_sight(self, key: WorkerKey) -> None:
         """Ask that worker what it sees, once. Nobody waits for it, and no link is made for it."""
@@ -174,9 +173,8 @@ class Lending:
             ended = self._loans.give_back(loans, self._key_of(to))
         self._forsake(ended)
 
-    def gone(self, info: WorkerInfo, incarnation: int) -> None:
+    def gone(self, key: WorkerKey) -> None:
         """A worker was lost, or has left. On the hub's thread."""
-        key = WorkerKey(info.id, incarnation)
         with self._lock:
             ended = self._loans.lose(key)
             self._sights.pop(key, None)
@@ -210,7 +208,7 @@ class Lending:
         with self._lock:
             loans = self._loans.left_by(link)
         if loans:
-            self._ask_held(WorkerKey(member.id, member.incarnation), loans)
+            self._ask_held(member.key, loans)
 
     def _ask_held(self, key: WorkerKey, loans: Sequence[int]) -> None:
         def told(future: "Future[Any]") -> None:  # Any: numbers

@@ -30,7 +30,7 @@ from .coordinator_server import PROTOCOL, CoordinatorServer
 from .coordinator_watch import CoordinatorWatch
 from .failure_detector import HEARTBEAT_S
 from .leaving import GOODBYE_S, Leaving
-from .members import Change, Event, Joined, Left, Lost, Member, MemberState, Version, View
+from .members import Change, Event, Lost, Member, MemberState, Version, View
 from .seeking import FormerCoordinator, Seeker, answer_of, fenced_text, text_of
 
 _log = logging.getLogger("fanwise.rpc")
@@ -46,8 +46,7 @@ class Group:
         me: this worker.
         heartbeat_s: as in `join`.
         ending: is filled when the shutdown of all is over, or this worker was declared lost.
-        on_joined, on_left, on_lost: called with the member, on the hub's thread.
-        on_event: called after these with the event; must not raise.
+        on_event: called with what has happened to a member, on the hub's thread, in the order of their coming.
         on_wanted: called with a member that cannot dial us and asks to be dialled, on the hub's thread.
         on_fenced: called with the reason, on the hub's thread, when the others have declared this worker lost: all that
             waits for them has to fail. Nothing that this worker says is taken any more.
@@ -58,9 +57,6 @@ class Group:
     ) -> None:
         self.me = me
         self.world_size = world_size
-        self.on_joined: list[Callable[[Member], None]] = []
-        self.on_left: list[Callable[[Member], None]] = []
-        self.on_lost: list[Callable[[Member], None]] = []
         self.on_event: list[Callable[[Event], None]] = []
         self.on_fenced: list[Callable[[str], None]] = []
         self.on_wanted: list[Callable[[Member], None]] = []
@@ -225,6 +221,11 @@ class Group:
         """All that are alive, this one included, by id. A snapshot, not to be changed. Never blocks."""
         return self._state.members
 
+    @property
+    def former(self) -> dict[int, Member]:
+        """Who is not there any more, by id: the last of each. Not to be changed."""
+        return self._state.former
+
     def find(self, to: str | int) -> Member:
         """The member of this name or rank. Raises RuntimeError that lists those there are."""
         members = self.members()
@@ -348,14 +349,11 @@ class Group:
     def _happened(self, event: Event) -> None:
         if isinstance(event, Lost):
             _log.warning("worker %s was lost: %s", event.member, event.why)
-        kinds = {Joined: self.on_joined, Left: self.on_left, Lost: self.on_lost}
-        for callback in list(kinds[type(event)]):
+        for hear in list(self.on_event):
             try:
-                callback(event.member)
+                hear(event)
             except Exception:
                 _log.exception("a callback about worker %s failed", event.member)
-        for hear in list(self.on_event):
-            hear(event)
 
     def _count(self, round: int, last: bool) -> None:
         self._state.prepared = self._state.prepared or last

@@ -19,6 +19,9 @@ import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ...base.errors import WorkerLostError
+from ..worker_info import WorkerInfo, WorkerKey
+
 REASONS_KEPT = 64
 
 _ID = operator.attrgetter("id")
@@ -46,6 +49,16 @@ class Member:
     host: str
     pid: int
     started_ticks: int = 0
+
+    @property
+    def key(self) -> WorkerKey:
+        """This life of the worker."""
+        return WorkerKey(self.id, self.incarnation)
+
+    @property
+    def info(self) -> WorkerInfo:
+        """The worker, as users see it."""
+        return WorkerInfo(self.name, self.id)
 
     def __str__(self) -> str:
         return f"{self.name!r} (rank {self.id}, process {self.pid} on {self.host.partition('/')[0]})"
@@ -168,6 +181,19 @@ class Lost:
 Event = Joined | Left | Lost
 
 
+def lives(key: WorkerKey, members: Mapping[int, Member]) -> bool:
+    """Whether this life of a worker is among these, which are by id."""
+    member = members.get(key.id)
+    return member is not None and member.incarnation == key.incarnation
+
+
+def no_member(id: int, members: Mapping[int, Member], former: Mapping[int, Member]) -> WorkerLostError:
+    """The error of whoever asks for a worker that is not there, given who is and who was last, by id."""
+    name = f"{former[id].name} (rank {id})" if id in former else str(id)
+    there = ", ".join(f"{other.name} ({rank})" for rank, other in sorted(members.items()))
+    return WorkerLostError(f"worker {name} is not, or no longer, in the group; there are {there}.")
+
+
 @dataclass(slots=True)
 class MemberState:
     """What one member knows. Takes facts from the coordinator, returns what happened.
@@ -177,6 +203,8 @@ class MemberState:
         prepared: all have, and nothing is open anywhere: if the coordinator goes now, the shutdown is over.
         leaving: this member has said goodbye; it is let in by no other coordinator any more.
         fenced: why this member was declared lost; None while it was not.
+        members: who is there, by id.
+        former: who is not any more, by id: the last life of each.
     """
 
     me: Member
@@ -187,6 +215,7 @@ class MemberState:
     fenced: str | None = None
     leaving: bool = False
     members: dict[int, Member] = field(default_factory=dict)
+    former: dict[int, Member] = field(default_factory=dict)
 
     def hello(self) -> Hello:
         """How to ask the coordinator, the first or another one, to be let in."""
@@ -214,6 +243,7 @@ class MemberState:
             newest = None if before is None else before.version
             raise ValueError(f"a change of view {told.since} to {told.version} came, and the newest known is {newest}")
         self.members = dict(zip(map(_ID, self.view.members), self.view.members, strict=True))
+        self.former.update((one.id, one) for one in gone)
         lost = dict(self.view.lost)
         self.fenced = lost.get(self.me.incarnation)
         left = [Left(one) if (why := lost.get(one.incarnation)) is None else Lost(one, why) for one in gone]

@@ -18,7 +18,6 @@ from typing import Protocol
 
 from ...links import Hub
 from ..waiting import on_hub
-from ..worker_info import WorkerInfo
 from .members import Event, Joined, Lost, Member
 
 _log = logging.getLogger("fanwise.rpc")
@@ -54,7 +53,7 @@ class Subscription:
         """It has happened: call the callback soon, elsewhere, if it is meant. Never blocks, never raises."""
         if type(event) is not self._kind:
             return
-        worker = WorkerInfo(event.member.name, event.member.id)
+        worker = event.member.info
         with self._lock:
             if self._is_over:
                 return

@@ -15,7 +15,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ...base.errors import WireError
-from ..references.orders import Fork, GlobalId, WorkerKey
+from ..references.orders import Fork, GlobalId
+from ..worker_info import WorkerKey
 
 _HEAD, _CONTEXT, _REMOTE, _FORK = (
     struct.Struct("<BI"),

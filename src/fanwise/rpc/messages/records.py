@@ -22,8 +22,8 @@ from ..references.orders import (
     NeverCame,
     Release,
     Unmade,
-    WorkerKey,
 )
+from ..worker_info import WorkerKey
 
 RECORDS = (
     *(Member, View, Change, Hello),

@@ -21,8 +21,8 @@ from ...base.clocks import Clock, SystemClock
 from ...base.errors import ClosedError, DeadlineExceeded, LinkLostError, WorkerLostError
 from ..agent_protocol import Agent
 from ..calling.outcomes import error_of
-from ..membership.members import Member
-from ..worker_info import WorkerInfo
+from ..membership.members import Event, Left, Member, lives, no_member
+from ..worker_info import WorkerInfo, WorkerKey
 from .orders import (
     Acknowledge,
     Batch,
@@ -34,7 +34,6 @@ from .orders import (
     Order,
     Refused,
     Send,
-    WorkerKey,
 )
 from .rref import TIMED_OUT, Pending, UserState, owner_lost
 from .table import RefTable
@@ -59,7 +58,6 @@ class Keeper:
         self._numbers = itertools.count()
         self._made: RefTable | None = None
         self._closed = False
-        self._infos: dict[WorkerKey, WorkerInfo] = {}
         self._absent: dict[WorkerKey, int] = {}
         self._ended: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -81,14 +79,14 @@ class Keeper:
 
     def _make(self) -> RefTable:
         """By a message of another worker, too, while this one ends: then there is a table and no thread."""
-        on_left, me = self.agent.group.on_left, WorkerKey(self.agent.info.id, self.agent.incarnation)
+        on_event, me = self.agent.group.on_event, WorkerKey(self.agent.info.id, self.agent.incarnation)
         with self.changed:
             if self._made is None:
                 if not self._closed:
                     thread = threading.Thread(target=self._run, name="fanwise-references", daemon=True)
                     thread.start()
                     self._thread = thread
-                on_left.append(self._on_left)
+                on_event.append(self._heard)
                 self._made = RefTable(me)
             return self._made
 
@@ -225,56 +223,48 @@ class Keeper:
         return next((order.up_to for order in orders if type(order) is Acknowledge), None)
 
     def _on_lost(self, worker: WorkerInfo, incarnation: int) -> None:
-        key = WorkerKey(worker.id, incarnation)
-        self._infos[key] = worker
-        self.do_inline(self.table.lost, key, self._alive())
+        self.do_inline(self.table.lost, WorkerKey(worker.id, incarnation), self._alive())
 
     def _on_cut(self, member: Member, link: int) -> None:
         """Nothing that left by this link will come there any more; there is another one."""
         if self.is_used:
-            key = WorkerKey(member.id, member.incarnation)
-            self.do_inline(self.table.cut, key, link)
-            self.do_inline(self.table.again, key)
+            self.do_inline(self.table.cut, member.key, link)
+            self.do_inline(self.table.again, member.key)
 
     def _on_over(self, member: Member, link: int) -> None:
         if self.is_used:
-            self.do_inline(self.table.over, WorkerKey(member.id, member.incarnation), link)
+            self.do_inline(self.table.over, member.key, link)
 
-    def _on_left(self, member: Member) -> None:
-        self._on_lost(WorkerInfo(member.name, member.id), member.incarnation)
+    def _heard(self, event: Event) -> None:
+        if isinstance(event, Left):
+            self._on_lost(event.member.info, event.member.incarnation)
 
     # -- members ---------------------------------------------------------------------------------------------------
 
     def _alive(self) -> list[WorkerKey]:
-        return [WorkerKey(id, member.incarnation) for id, member in self.agent.group.members().items()]
+        return [member.key for member in self.agent.group.members().values()]
 
     def is_member(self, key: WorkerKey) -> bool:
-        member = self.agent.group.members().get(key.id)
-        return member is not None and member.incarnation == key.incarnation
+        return lives(key, self.agent.group.members())
 
     def key_of(self, id: int) -> WorkerKey:
         member = self.agent.group.members().get(id)
         if member is None:
             raise self.no_member(id)
-        return WorkerKey(id, member.incarnation)
+        return member.key
 
     def no_member(self, id: int) -> WorkerLostError:
-        known = next((info.name for info in self._infos.values() if info.id == id), "")
-        there = ", ".join(f"{worker.name} ({worker.id})" for worker in self.agent.workers())
-        who = f"{known} (rank {id})" if known else f"{id}"
-        return WorkerLostError(f"worker {who} is not, or no longer, in the group; there are {there}.")
+        return no_member(id, self.agent.group.members(), self.agent.group.former)
 
     def name_of(self, key: WorkerKey) -> str:
         return f"worker {self.info_of(key).name}"
 
     def info_of(self, key: WorkerKey) -> WorkerInfo:
-        info = self._infos.get(key)
-        if info is None:
-            member = self.agent.group.members().get(key.id)
-            if member is None or member.incarnation != key.incarnation:
-                return WorkerInfo(f"rank-{key.id}", key.id)
-            info = self._infos[key] = WorkerInfo(member.name, member.id)
-        return info
+        """Who that is, or was."""
+        if lives(key, self.agent.group.members()):
+            return self.agent.worker(key.id)
+        former = self.agent.group.former.get(key.id)
+        return WorkerInfo(f"rank-{key.id}", key.id) if former is None else former.info
 
     # -- the thread ------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """What the reference table of one worker is told and says: ids, messages between tables, orders to its own worker.
 
-    ids       GlobalId for references and for forks; WorkerKey: one life of one worker
+    ids       GlobalId for references and for forks
     messages  ForkRequest, ChildAccepted, Release, Forget, Unmade, Cut, NeverCame, Drain, Drained; they travel in
               numbered batches
     orders    Send, Acknowledge, FreeValue, FailValue, Confirmed, FailRefs, Refused
@@ -11,15 +11,10 @@ A reference (RRef) is a value at its owner; a fork is one worker's share in it. 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from ..worker_info import WorkerKey
+
 # Why a call that was to make a value will never come to its owner.
 Why = Literal["died", "timed out", "not sent", "cut"]
-
-
-class WorkerKey(NamedTuple):
-    """One life of one worker: a restarted worker has its old id and another incarnation."""
-
-    id: int
-    incarnation: int
 
 
 class GlobalId(NamedTuple):

@@ -34,9 +34,9 @@ from ..calling.outcomes import afresh, error_of, hand_on, result_of, wait_for
 from ..calling.serving import Later, Server
 from ..messages import pickling
 from ..messages.metadata import Created
-from ..worker_info import WorkerInfo
+from ..worker_info import WorkerInfo, WorkerKey
 from .keeper import Keeper
-from .orders import Fork, GlobalId, Order, Refused, WorkerKey
+from .orders import Fork, GlobalId, Order, Refused
 from .rref import (
     NOT_IN_A_CALL,
     Pending,

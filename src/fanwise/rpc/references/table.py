@@ -29,6 +29,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import final
 
+from ..worker_info import WorkerKey
 from .delivery import Inbox, Outbox
 from .orders import (
     Acknowledge,
@@ -53,7 +54,6 @@ from .orders import (
     TableMessage,
     Unmade,
     Why,
-    WorkerKey,
 )
 
 _FORKS_A_MESSAGE = 1000

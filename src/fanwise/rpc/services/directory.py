@@ -14,7 +14,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ..references.orders import WorkerKey
+from ..worker_info import WorkerKey
 
 Ticket = Hashable
 

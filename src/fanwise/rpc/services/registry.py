@@ -23,9 +23,8 @@ from ..agent import Agent
 from ..calling.outcomes import error_of
 from ..constants import UNSET_RPC_TIMEOUT
 from ..membership.members import Event, Joined
-from ..references.orders import WorkerKey
 from ..references.rref import RRef
-from ..worker_info import WorkerInfo
+from ..worker_info import WorkerInfo, WorkerKey
 from .directory import Directory, Respond, Taken
 
 NAME_SIZE_MAX = 256
@@ -151,10 +150,9 @@ class Services:
             return True
         creator = rref._rref_id.creator
         member = self._agent.group.members().get(creator.id)
-        if creator == self._me or member is None or member.incarnation != creator.incarnation:
+        if creator == self._me or member is None or member.key != creator:
             return False
-        to = WorkerInfo(member.name, member.id)
-        return bool(self.ask(to, hold_supervised, (name, rref, timeout_s), timeout_s))
+        return bool(self.ask(member.info, hold_supervised, (name, rref, timeout_s), timeout_s))
 
     def hand_out(self, name: str) -> "RRef[Any] | None":  # Any: of any type
         """The reference of a name that this worker has; None: it has not, any more."""
@@ -218,11 +216,11 @@ class Services:
     def _at(self, holder: WorkerKey, function: Callable[..., Any], name: str, until_s: float | None) -> Any:
         """What the worker that has a name does about it; None when it is gone. Any: as that."""
         member = self._agent.group.members().get(holder.id)
-        if member is None or member.incarnation != holder.incarnation:
+        if member is None or member.key != holder:
             self._wait_a_moment(until_s)
             return None
         try:
-            return self.ask(WorkerInfo(member.name, member.id), function, (name,), self._left_s(until_s) or 0.0)
+            return self.ask(member.info, function, (name,), self._left_s(until_s) or 0.0)
         except (WorkerLostError, LinkLostError) as error:
             if hasattr(error, "__notes__"):
                 raise
@@ -288,8 +286,7 @@ class Services:
 
     def _coordinator(self) -> WorkerKey | None:
         group = self._agent.group
-        found = next((m for m in group.members().values() if m.incarnation == group.coordinator), None)
-        return None if found is None else WorkerKey(found.id, found.incarnation)
+        return next((m.key for m in group.members().values() if m.incarnation == group.coordinator), None)
 
     def _info_of(self, key: WorkerKey) -> WorkerInfo:
         member = self._agent.group.members().get(key.id)
@@ -318,7 +315,7 @@ class Services:
     def _key_of(self, sender: WorkerInfo) -> WorkerKey | None:
         """None: it is no member any more, or this worker is none yet."""
         member = self._agent.group.members().get(sender.id) if self._agent.has_joined else None
-        return None if member is None else WorkerKey(member.id, member.incarnation)
+        return None if member is None else member.key
 
     def _asked(
         self, sender: WorkerInfo, ask: "Callable[[int, WorkerKey], list[Respond]]", wait_s: float
@@ -346,7 +343,7 @@ class Services:
             if self._directory is not None:
                 return
             self._directory = Directory()
-            others = {WorkerKey(id, m.incarnation) for id, m in group.members().items() if id != self._agent.info.id}
+            others = {member.key for id, member in group.members().items() if id != self._agent.info.id}
             if group.knows[0] > 1:
                 self._directory.collect({*others, self._me})
             else:
@@ -374,7 +371,7 @@ class Services:
     def _on_event(self, event: Event) -> None:
         """On the hub's thread."""
         if self._directory is not None and not isinstance(event, Joined):
-            self._note(self._directory.gone, WorkerKey(event.member.id, event.member.incarnation))
+            self._note(self._directory.gone, event.member.key)
         with self._changed:
             self._changed.notify_all()
 

@@ -75,6 +75,17 @@ async def count_async(up_to: int) -> AsyncIterator[int]:
         await rpc.rpc_async(rpc.get_worker_info(), say, ("over",))
 
 
+async def busy_when_cancelled() -> AsyncIterator[int]:
+    try:
+        yield 0
+        while True:
+            while not rpc.cancelled():
+                pass  # the loop has no time for what comes
+            yield 1
+    finally:
+        await rpc.rpc_async(rpc.get_worker_info(), say, ("cleaned up",))
+
+
 def fail_after(many: int) -> Iterator[int]:
     yield from range(many)
     raise LookupError("on purpose")
@@ -203,6 +214,9 @@ def in_asyncio(to: str) -> None:
         both = await asyncio.gather(read(count), read(count_async))
         async with rpc.stream(to, count_async, (10**9,)) as stream:
             assert await anext(stream) == 0
+        for _ in range(3):
+            async with rpc.stream(to, busy_when_cancelled) as stream:
+                assert await anext(stream) == 0
         with pytest.raises(LookupError):
             async for _ in rpc.stream(to, fail_after, (2,)):
                 pass
@@ -218,6 +232,7 @@ def in_asyncio(to: str) -> None:
 
     assert asyncio.run(work()) == [list(range(200))] * 2
     within(LIMIT_S, lambda: rpc.rpc_sync(to, told).count("over") == 3, "all generators have ended")
+    within(LIMIT_S, lambda: rpc.rpc_sync(to, told).count("cleaned up") == 3, "undisturbed")
     rpc.rpc_sync(to, forget)
 
 

@@ -9,6 +9,7 @@ that the function starts, and callbacks of futures, are in none. The error is ra
 up may wait and call. Knows no link and no agent.
 """
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -95,6 +96,12 @@ class _Waker:
 
     def __init__(self, wake: Callable[[], object]) -> None:
         self.cancel = wake
+
+
+def cancel_once(task: "asyncio.Task[Any]") -> None:  # Any: the user's
+    """Cancel a task, on its loop's thread, if nobody has: a second time would cancel how it cleans up."""
+    if not task.cancelling():
+        task.cancel()
 
 
 class Running(Protocol):

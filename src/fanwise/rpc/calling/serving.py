@@ -44,7 +44,7 @@ from ..references.orders import GlobalId
 from ..streams.producing import Producer
 from ..streams.window import Window
 from ..worker_info import WorkerInfo
-from .cancelling import Scope, here, running
+from .cancelling import Scope, cancel_once, here, running
 
 _log = logging.getLogger("fanwise.rpc")
 
@@ -204,11 +204,11 @@ class Server:
                 )
                 self._looping.start()
         task = _Task(self._loop, coroutine, future)
-        self._loop.call_soon_threadsafe(task.begin)
         scope = here()
-        if scope is not None:
+        if scope is not None:  # before it begins: what it asks of others when it cleans up is not to be cancelled
             scope.add(task)
             scope.told()  # by asyncio.CancelledError
+        self._loop.call_soon_threadsafe(task.begin)
         return future
 
     def close(self) -> None:
@@ -249,11 +249,14 @@ class _Task:
         self._coroutine = coroutine
         self._future = future
         self._task: asyncio.Task[None] | None = None
+        self._is_cancelled = False
 
     def begin(self) -> None:
         """On the loop's thread."""
         self._task = self._loop.create_task(self._run())
         self._task.add_done_callback(self._ended)
+        if self._is_cancelled:
+            self._cancel()
 
     def cancel(self) -> None:
         """By any thread."""
@@ -261,8 +264,9 @@ class _Task:
             self._loop.call_soon_threadsafe(self._cancel)
 
     def _cancel(self) -> None:
+        self._is_cancelled = True
         if self._task is not None:
-            self._task.cancel()
+            cancel_once(self._task)
 
     async def _run(self) -> None:
         try:

@@ -20,7 +20,7 @@ from types import CoroutineType
 from typing import Any, Protocol
 
 from ...base.errors import CallCancelled
-from ..calling.cancelling import Scope
+from ..calling.cancelling import Scope, cancel_once
 from .window import Giving, Window
 
 _log = logging.getLogger("fanwise.rpc")
@@ -113,6 +113,8 @@ class Producer:
 
     async def _run_async(self, items: AsyncIterator[Any]) -> None:
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
+        task = asyncio.current_task()
+        assert task is not None, "a coroutine on a loop runs in one"
 
         def wake() -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -124,6 +126,8 @@ class Producer:
             while True:
                 while not self._has_room():
                     if self._giving.is_cancelled:
+                        cancel_once(task)  # the call's scope does so too, maybe later
+                        await asyncio.sleep(0)  # raises, unless the generator has caught that
                         return
                     await changed.wait()
                     changed.clear()
@@ -175,6 +179,7 @@ class Producer:
         with self._changed:
             self._giving.gave(self._outlet.cost_of(closed))  # first: the reader may say at once that it took it
         if not self._outlet.give(closed):
+            self._scope.cancel()  # now, not when the reading thread comes to it: that would end calls that clean up
             self.cancelled()
 
 

@@ -15,14 +15,13 @@ from typing import Any
 
 from ...base.clocks import Clock, SystemClock
 from ...base.errors import WorkerLostError
-from .. import agent as _agent
 from ..agent import Agent
 from ..calling.call import Call, Following
 from ..calling.serving import answer_later
 from ..calls import collect
 from ..constants import UNSET_RPC_TIMEOUT
 from ..references.orders import GlobalId
-from ..references.proxy import Api, method_of
+from ..references.proxy import Api, method_of, until_answered, value_at
 from ..references.rref import RRef, UserState
 from ..worker_info import WorkerInfo
 from .address import Address
@@ -100,7 +99,7 @@ class Actors:
             by_reference = (rref, name, args, kwargs)
             return agent.references.remote(to, invoke, by_reference, {}, timeout_s=timeout_s, address=address)
         self._check_is_not_its_own(rref, name)
-        message = (tuple(address.actor) if _is_known_to_owner(user) else rref, name, args, kwargs)
+        message = (tuple(address.actor) if user is not None and user.is_counted else rref, name, args, kwargs)
         return agent.call_sync(to, invoke, message, {}, timeout_s=timeout_s, address=address)
 
     def supervised(self, rref: RRef[Any]) -> RRef[Any] | None:  # Any: of any type
@@ -143,14 +142,14 @@ class Actors:
     ) -> Call[Any]:  # Any: the user's
         user = rref._user
         to, address = rref.owner(), Address(_id_of(rref, user), 0.0)
-        is_held = _is_known_to_owner(user)
+        is_held = user is not None and user.is_counted
         message = (tuple(address.actor) if is_held else rref, name, args, kwargs)
         try:
             call = self._agent.call(to, invoke, message, {}, timeout_s=timeout_s, address=address)
         except WorkerLostError as error:
             return Following.failed(error)
         if is_held:
-            call.add_done_callback(partial(_until_answered, rref))
+            call.add_done_callback(partial(until_answered, rref))
         return call
 
     def _limit(self, timeout_s: float) -> float | None:
@@ -171,25 +170,13 @@ def _id_of(rref: RRef[Any], user: UserState | None) -> GlobalId:  # Any: of any 
     return rref._rref_id if user is None else user.fork.rref_id
 
 
-def _is_known_to_owner(user: UserState | None) -> bool:
-    """Whether the value lives as long as the reference does, which need not travel then: that costs as a call does."""
-    return user is not None and user.error is None and user.confirmed.done() and not user.deleted
-
-
-def _until_answered(rref: RRef[Any], _: object) -> None:  # Any: of any type
-    """Keeps the reference until the call is answered."""
-
-
 def invoke(target: Any, name: str, args: Any, kwargs: Any) -> Any:  # Any: of any type
     """On the owner, when it is the call's turn: the method's result; what comes later when that does.
 
     `target`: the actor, by a reference, or by the number of one that its caller holds.
     """
-    if isinstance(target, RRef):
-        actor, value = target._rref_id, target.local_value()
-    else:
-        actor = GlobalId(*target)
-        value = _agent.current().references.value_here(actor)
+    actor = GlobalId(*target) if type(target) is tuple else target._rref_id
+    value = value_at(target)
     method = method_of(value, name)
     before = _running.set(actor)
     try:

@@ -7,11 +7,13 @@ Both are plain values that hold a reference, so both travel: `rpc_async(rref.own
 sends the method there, where its call is one of the owner to itself.
 
 The type of the object is asked for once and kept by the reference: it says whether the method answers later
-(`async_execution`). The call takes the reference along, so the object lives at least until the call has begun.
+(`async_execution`). The object lives at least until the call has begun: where the owner has counted this reference,
+whoever calls keeps it until the answer is there; else the call takes it along, which costs more than the rest of it.
 """
 
 import operator
 from collections.abc import Callable
+from functools import partial
 from types import BuiltinFunctionType
 from typing import Any, Literal, NoReturn, Protocol
 
@@ -27,11 +29,20 @@ from .orders import GlobalId
 Api = Literal["rpc_sync", "rpc_async", "remote", "rpc_stream"]
 
 
+class User(Protocol):
+    """What a reference that is not on its owner knows of itself."""
+
+    @property
+    def is_counted(self) -> bool: ...
+
+
 class Reference(Protocol):
     """What is asked of a reference."""
 
     @property
     def _rref_id(self) -> GlobalId: ...
+    @property
+    def _user(self) -> "User | None": ...
     def owner(self) -> WorkerInfo: ...
     def local_value(self) -> Any: ...  # Any: of any type
     def _get_type(self, timeout: float, blocking: bool = True) -> Any: ...  # Any: a type or its future
@@ -137,8 +148,14 @@ class RemoteMethod:
             )
         answers_later = hasattr(getattr(kind, name), "_wrapped_async_rpc_function")
         invoke = _invoke_async if answers_later else _invoke
-        call_args = (self._rref, name, args, kwargs)
-        return functions.by_name(self._api)(self._rref.owner(), invoke, args=call_args, timeout=self._timeout)
+        rref, call = self._rref, functions.by_name(self._api)
+        if self._api not in ("rpc_sync", "rpc_async") or rref._user is None or not rref._user.is_counted:
+            return call(rref.owner(), invoke, args=(rref, name, args, kwargs), timeout=self._timeout)
+        by_number = (tuple(rref._rref_id), name, args, kwargs)
+        answer = call(rref.owner(), invoke, args=by_number, timeout=self._timeout)
+        if self._api == "rpc_async":
+            answer.add_done_callback(partial(until_answered, rref))
+        return answer
 
     def __reduce__(self) -> "tuple[type[RemoteMethod], tuple[Reference, Api, float, str]]":
         return RemoteMethod, (self._rref, self._api, self._timeout, self.__name__)
@@ -168,10 +185,21 @@ def method_of(value: Any, name: str) -> Callable[..., Any]:  # Any: of any type
     return method
 
 
-def _invoke(rref: Reference, name: str, args: Any, kwargs: Any) -> Any:  # Any: of any type
-    return method_of(rref.local_value(), name)(*args, **kwargs)
+def until_answered(rref: Reference, _: object) -> None:
+    """Keeps the reference until the call is answered."""
+
+
+def value_at(target: Any) -> Any:  # Any: of any type
+    """On the owner: the value that a call is for, by a reference, or by the number of one that its caller keeps."""
+    if type(target) is tuple:
+        return process.current().references.value_here(GlobalId(*target))
+    return target.local_value()
+
+
+def _invoke(target: Any, name: str, args: Any, kwargs: Any) -> Any:  # Any: of any type
+    return method_of(value_at(target), name)(*args, **kwargs)
 
 
 @async_execution
-def _invoke_async(rref: Reference, name: str, args: Any, kwargs: Any) -> Any:  # Any: of any type
-    return method_of(rref.local_value(), name)(*args, **kwargs)
+def _invoke_async(target: Any, name: str, args: Any, kwargs: Any) -> Any:  # Any: of any type
+    return method_of(value_at(target), name)(*args, **kwargs)

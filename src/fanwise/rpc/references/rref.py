@@ -45,6 +45,11 @@ class UserState:
         self.deleted = False
         self.ended = False
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether the owner knows of it: the value lives as long as it does."""
+        return self.error is None and not self.deleted and self.confirmed.done()
+
     def confirm(self) -> None:
         """Nobody waits for the owner any longer."""
         if not self.confirmed.done():

@@ -140,7 +140,7 @@ class Played:
 
     def make(self, concurrency: int, link: PlayedLink) -> None:
         self.come("make", link, concurrency=concurrency)
-        self.queues.is_kept(ACTOR, self.value)
+        self.queues.is_expected(ACTOR, self.value)
         self.answer("make")
 
 
@@ -152,7 +152,7 @@ def played() -> Played:
 def test_nothing_begins_while_the_actor_is_made_and_then_as_many_as_may(played: Played) -> None:
     link = PlayedLink()
     played.come("make", link, concurrency=2)
-    played.queues.is_kept(ACTOR, played.value)
+    played.queues.is_expected(ACTOR, played.value)
     for name in "abc":
         played.come(name, link)
     assert played.begun == ["make"] and played.queues.concurrency_of(ACTOR) == 0
@@ -171,7 +171,7 @@ def test_calls_that_come_before_the_one_that_makes_the_actor_run_one_at_a_time_a
     assert played.begun == ["a"]
     played.come("make", link, concurrency=3)
     assert played.begun == ["a", "make"], "a waits for the value"
-    played.queues.is_kept(ACTOR, played.value)
+    played.queues.is_expected(ACTOR, played.value)
     played.answer("make")
     assert played.begun == ["a", "make", "b"]
 

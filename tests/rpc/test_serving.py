@@ -6,14 +6,16 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
+import torch
 
-from fanwise.base.errors import NotSendableError, RemoteError
+from fanwise.base.errors import NotSendableError, RemoteError, WireError
 from fanwise.links import Request
 from fanwise.links.runner_threads import RunnerThreads
 from fanwise.rpc.actors.address import Address
 from fanwise.rpc.calling.cancelling import Scope, running
 from fanwise.rpc.calling.serving import Server
-from fanwise.rpc.messages.messages import Message
+from fanwise.rpc.messages.messages import Message, metadata_of
+from fanwise.rpc.messages.metadata import Created
 from fanwise.rpc.messages.serializer import Serializer
 from fanwise.rpc.references.orders import GlobalId
 from fanwise.rpc.worker_info import WorkerInfo
@@ -64,31 +66,57 @@ def served(*functions: Callable[..., Any]) -> tuple[Server, Jobs, list[Asked]]: 
     return server, jobs, asked
 
 
-def test_earlier_calls_have_begun_when_each_of_them_has() -> None:
-    server, jobs, asked = served(str, int)
-    waits = server.earlier_have_begun()
-    assert waits is not None
-    jobs.begun[1]()
-    assert not waits.done() and len(asked[1].answers) == 1
-    server.serve(ME, cast(Request, Asked(asked[0].method)))  # a later one does not matter
+class Expecting:
+    """References that note what is expected, and what comes of it."""
+
+    def __init__(self) -> None:
+        self.values: dict[Created, list[Any]] = {}  # Any: results and errors
+
+    def expect(self, made: Created, link: object) -> list[Any]:
+        return self.values.setdefault(made, [])
+
+    def keep(self, sender: WorkerInfo, made: Created, value: list[Any], run: Callable[[], Any]) -> None:
+        assert self.values[made] is value
+        try:
+            value.append(run())
+        except Exception as error:
+            value.append(error)
+
+    def confirmed(self) -> None: ...
+
+
+MADE = GlobalId(0, 1, 5), GlobalId(0, 1, 6)
+
+
+def call_that_makes(value: object, server: Server) -> Message:
+    return server._serializer.serialize((str, (value,), {}), 0, call="f", remote=MADE)
+
+
+@pytest.fixture
+def expecting() -> tuple[Server, Jobs, Expecting]:
+    jobs, references = Jobs(), Expecting()
+    return Server(Serializer(), cast(RunnerThreads, jobs), references=references), jobs, references
+
+
+def test_a_value_is_expected_as_soon_as_the_call_that_makes_it_is_here(
+    expecting: tuple[Server, Jobs, Expecting],
+) -> None:
+    server, jobs, references = expecting
+    server.serve(ME, cast(Request, Asked(call_that_makes(3, server))))
+    assert references.values == {MADE: []} and (server.num_open, server.num_begun) == (1, 1)
     jobs.begun[0]()
-    assert waits.done() and server.earlier_have_begun() is not None
+    assert references.values == {MADE: ["3"]} and (server.num_open, server.num_begun) == (0, 1)
 
 
-def test_without_calls_on_their_way_there_is_nothing_to_wait_for() -> None:
-    server, jobs, _asked = served(str)
+def test_the_value_of_a_call_that_cannot_be_opened_is_an_error(expecting: tuple[Server, Jobs, Expecting]) -> None:
+    server, jobs, references = expecting
+    whole = call_that_makes(torch.ones(2), server)
+    head, metadata = bytes(whole.head), bytes(metadata_of(whole))
+    asked = Asked(whole._replace(head=head[: head.index(metadata) + len(metadata) + 2]))  # of its table are two bytes
+    server.serve(ME, cast(Request, asked))
     jobs.begun[0]()
-    assert server.earlier_have_begun() is None
-    assert (server.num_open, server.num_begun) == (0, 1)
-
-
-def test_a_call_that_cannot_be_opened_holds_up_nobody() -> None:
-    server, jobs, asked = served(str)
-    asked[0].method = Message(b"\x03no pickle", [], "f")
-    waits = server.earlier_have_begun()
-    jobs.begun[0]()
-    assert waits is not None and waits.done()
-    assert isinstance(asked[0].answers[0], Exception)
+    (error,), (told,) = references.values[MADE], asked.answers
+    assert isinstance(error, Exception) and isinstance(told, Exception) and server.num_open == 0
 
 
 def test_coroutines_that_still_run_are_cancelled_when_the_server_closes_and_their_loop_ends() -> None:
@@ -183,20 +211,22 @@ def test_a_result_that_cannot_be_sent_is_named_with_its_function() -> None:
     assert "leave it where it is, with rpc.remote" in str(error)
 
 
-def test_a_call_that_waits_at_an_actor_holds_up_only_who_waits_for_the_value_that_it_makes() -> None:
-    server, jobs, _asked = served()
-    made, other = GlobalId(0, 1, 5), GlobalId(0, 1, 6)
+def test_the_value_of_a_call_that_waits_at_an_actor_is_expected_meanwhile(
+    expecting: tuple[Server, Jobs, Expecting],
+) -> None:
+    server, jobs, references = expecting
     turns: list[Callable[[], None]] = []
     server._take_turn = lambda address, request, make: turns.append(make(request))
-    for remote in (None, (made, made)):
-        message = server._serializer.serialize((str, (3,), {}), 0, call="f", remote=remote)
-        address = Address(GlobalId(0, 1, -1), 0.0)
-        server.serve(ME, cast(Request, Asked(message._replace(address=address))))
-    assert server.earlier_have_begun(other) is None
-    waits = server.earlier_have_begun(made)
-    assert waits is not None and not waits.done()
+    message = call_that_makes(3, server)._replace(address=Address(GlobalId(0, 1, -1), 0.0))
+    server.serve(ME, cast(Request, Asked(message)))
+    assert references.values == {MADE: []} and jobs.begun == []
     turns[0]()
-    assert not waits.done()
-    turns[1]()
-    assert waits.done() and server.earlier_have_begun(made) is None
-    assert jobs.begun == []
+    assert references.values == {MADE: ["3"]}
+
+
+def test_a_call_that_makes_an_actor_makes_no_other_value(expecting: tuple[Server, Jobs, Expecting]) -> None:
+    server, _jobs, references = expecting
+    message = call_that_makes(3, server)._replace(address=Address(GlobalId(0, 1, -1), 0.0, 1))
+    with pytest.raises(WireError, match="makes another value"):
+        server.serve(ME, cast(Request, Asked(message)))
+    assert references.values == {} and server.num_open == 0

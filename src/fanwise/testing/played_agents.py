@@ -115,7 +115,11 @@ class PlayedAgent:
                 value = function(*args, **kwargs)
                 return Later(value) if hasattr(function, "_wrapped_async_rpc_function") else value
 
-            answer = run() if opened.remote is None else self.references.keep(caller.info, opened.remote, run)
+            if opened.remote is None:
+                answer = run()
+            else:
+                value = self.references.expect(opened.remote)
+                answer = self.references.keep(caller.info, opened.remote, value, run)
             answer = answer.future.wait() if type(answer) is Later else answer
             back = self.serializer.serialize(answer, caller.info.id)
         except Exception as error:

@@ -97,16 +97,17 @@ class Queues:
             queue = self._queues.get(actor)
             return queue.turns.limit if queue is not None and queue.is_known else 0
 
-    def is_kept(self, actor: GlobalId, value: object) -> None:
-        """The call that makes an actor begins. It is known for as long as its value lives."""
+    def is_expected(self, actor: GlobalId, value: object) -> None:
+        """The call that makes an actor has come. It is known for as long as its value lives."""
 
         def end(_: object) -> None:  # in a garbage collection too, so without the lock
             self._queues.pop(actor, None)
 
         with self._lock:
             queue = self._queues.get(actor)
-            if queue is not None:
-                queue.value = weakref.ref(value, end)
+            if queue is None:
+                queue = self._queues[actor] = _Queue(actor)
+            queue.value = weakref.ref(value, end)
 
     def _made(self, queue: "_Queue", concurrency: int, _: "_Turn") -> None:
         """The actor is there, or its making has failed."""

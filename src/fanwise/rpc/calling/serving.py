@@ -40,7 +40,6 @@ from ..messages.messages import Message, made_by
 from ..messages.metadata import Context, Created
 from ..messages.pickling import is_of_future, too_deep
 from ..messages.serializer import Deserialized, Serializer
-from ..references.orders import GlobalId
 from ..streams.producing import Producer
 from ..streams.window import Window
 from ..worker_info import WorkerInfo
@@ -58,8 +57,11 @@ def _no_actors(address: Address, request: Request, make: Callable[[Any], Any]) -
 class References(Protocol):
     """What is asked of references."""
 
-    def keep(self, sender: WorkerInfo, remote: Created, run: Callable[[], Any], link: Link | None = None) -> Any:
-        """Run a call whose value stays here; what to answer. Any: the user's."""
+    def expect(self, made: Created, link: Link) -> Any:
+        """A call has come whose value stays here: who asks for that waits from now on. What `keep` takes (Any)."""
+
+    def keep(self, sender: WorkerInfo, made: Created, value: Any, run: Callable[[], Any]) -> Any:
+        """Run it; what to answer. Any: the user's, and of `expect`."""
 
     def confirmed(self) -> "Future[Any] | None":  # Any: nothing
         """Of those among the arguments that this thread has just read: done when the function may run; None: it may."""
@@ -96,46 +98,33 @@ class Server:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._looping: threading.Thread | None = None
         self._take_turn = take_turn
-        self._coming: set[int] = set()  # calls that are here and have not begun
-        self._making: dict[GlobalId, int] = {}  # by the references that they make: those that wait at an actor
-        self._waiting: list[tuple[set[int], Future[None]]] = []
 
     def serve(self, sender: WorkerInfo, request: Request, *, was_cancelled: bool = False) -> None:
         """A call came in. On a reading thread. `was_cancelled`: since it came."""
-        address: Address | None = request.method.address  # type: ignore[attr-defined]  # Message
-        if address is not None:
-            self._serve_actor(sender, request, address, was_cancelled)
-            return
-        with self._lock:
-            self.num_open += 1
-            self.num_begun += 1
-            ticket = self.num_begun
-        self._coming.add(ticket)
-        call = request.listener = _Call(self, sender, request, ticket)
-        if was_cancelled:
-            call.cancelled()
-        self._runners.call(call)
-
-    def _serve_actor(self, sender: WorkerInfo, request: Request, address: Address, was_cancelled: bool) -> None:
-        """It may wait for long, so whoever asks for a value waits for it only if it is what makes that value."""
-        made = made_by(request.method)  # type: ignore[arg-type]  # Message
-        if address.concurrency and made != address.actor:
+        message: Message = request.method  # type: ignore[assignment]  # for a link it is text
+        address, made, value = message.address, made_by(message), None
+        if address is not None and address.concurrency and (made is None or made[0] != address.actor):
             raise WireError("a call that makes an actor makes another value.")
+        if made is not None and self._references is not None:
+            try:
+                value = self._references.expect(made, request.link)
+            except LinkLostError:  # whoever asked for it is told so too
+                request.unanswered()
+                return
         with self._lock:
             self.num_open += 1
             self.num_begun += 1
-            ticket = self.num_begun
-        if made is not None:
-            self._making[made] = ticket
-            self._coming.add(ticket)
 
         def make(answering: Any) -> "_Call":  # Any: as a request
-            call = request.listener = _Call(self, sender, answering, ticket)
+            call = request.listener = _Call(self, sender, answering, made, value)
             if was_cancelled:
                 call.cancelled()
             return call
 
-        self._take_turn(address, request, make)
+        if address is None:
+            self._runners.call(make(request))
+        else:
+            self._take_turn(address, request, make)
 
     def _run(self, call: "_Call", opened: Deserialized) -> None:
         """Run a call that was opened, when all that it needs is there."""
@@ -153,40 +142,6 @@ class Server:
             self._runners.call(partial(call.run, opened))
         else:
             call.run(opened)
-
-    def has_begun(self, ticket: int) -> None:
-        """The function of a call is about to run, or never will."""
-        self._coming.discard(ticket)
-        if self._waiting:
-            self._tell_who_waits()
-
-    def earlier_have_begun(self, making: GlobalId | None = None) -> "Future[None] | None":
-        """Done when all calls that are here by now have begun; None: they have.
-
-        Calls that came one after another run on several threads, so one that uses what another makes may overtake it.
-        Of those that wait for actors the one that makes the value `making` counts, and no other.
-        """
-        earlier = set(self._coming)
-        if self._making:
-            with self._lock:
-                self._making = {made: ticket for made, ticket in self._making.items() if ticket in self._coming}
-                earlier -= {ticket for made, ticket in self._making.items() if made != making}
-        if not earlier:
-            return None
-        future: Future[None] = Future()
-        with self._lock:
-            self._waiting.append((earlier, future))
-        self._tell_who_waits()
-        return future
-
-    def _tell_who_waits(self) -> None:
-        with self._lock:
-            for earlier, _ in self._waiting:
-                earlier &= self._coming
-            ready = [future for earlier, future in self._waiting if not earlier]
-            self._waiting = [waiting for waiting in self._waiting if waiting[0]]
-        for future in ready:
-            future.set_result(None)
 
     def ended(self) -> None:
         """A call was answered."""
@@ -283,11 +238,12 @@ class _Task:
 class _Call:
     """One call on its way from request to answer."""
 
-    __slots__ = ("_header", "_name", "_producer", "_request", "_scope", "_sender", "_server", "_ticket")
+    __slots__ = ("_header", "_made", "_name", "_producer", "_request", "_scope", "_sender", "_server", "_value")
 
-    def __init__(self, server: Server, sender: WorkerInfo, request: Request, ticket: int) -> None:
+    def __init__(self, server: Server, sender: WorkerInfo, request: Request, made: Created | None, value: Any) -> None:
         self._server = server
-        self._ticket = ticket
+        self._made = made  # if its value stays here
+        self._value = value  # Any: what is expected then
         self._sender = sender
         self._request = request
         self._header: Context | None = None
@@ -334,9 +290,9 @@ class _Call:
         try:
             opened = self._server._serializer.deserialize(self._request.method, self._sender.id, self._request.link)  # type: ignore[arg-type]  # Message
         except AttributeError as error:
-            self.fail(RuntimeError(f"{error}. {_NOT_FOUND}"))
+            self._not_run(RuntimeError(f"{error}. {_NOT_FOUND}"))
         except BaseException as error:
-            self.fail(error)
+            self._not_run(error)
         else:
             if opened.has_references or self._server._faults is not None:
                 self._server._run(self, opened)
@@ -346,15 +302,25 @@ class _Call:
     def _again(self) -> None:
         self._server._runners.call(self)
 
+    def _not_run(self, error: BaseException) -> None:
+        """It could not be opened."""
+        self._keep(partial(_fail, _harmless(error)))
+        self.fail(error)
+
+    def _keep(self, run: Callable[[], Any]) -> Any:  # Any: what to answer
+        """Run this for the value that stays here, if one does."""
+        references = self._server._references
+        if self._made is None or references is None:
+            return None
+        return references.keep(self._sender, self._made, self._value, run)
+
     def drop(self, error: Exception) -> None:
         """It is not run: what came with it is given back; the error is its answer. Not on a reading thread."""
         server, message, link = self._server, self._request.method, self._request.link
-        server.has_begun(self._ticket)
         server.ended()
         try:
-            made = server._serializer.discard(message, link)  # type: ignore[arg-type]  # Message
-            if made is not None and server._references is not None:
-                server._references.keep(self._sender, made, partial(_fail, error), link)
+            self._keep(partial(_fail, error))
+            server._serializer.discard(message, link)  # type: ignore[arg-type]  # Message
         except FanwiseError:
             pass  # the link was cut: what came by it is given back so
         finally:
@@ -372,11 +338,7 @@ class _Call:
             if opened.remote is None:
                 value = self._begin(function, args, kwargs)
             else:
-                references = self._server._references
-                assert references is not None, "a call that makes one comes to an agent, which has some"
-                value = references.keep(
-                    self._sender, opened.remote, partial(self._begin, function, args, kwargs), self._request.link
-                )
+                value = self._keep(partial(self._begin, function, args, kwargs))
             if type(value) is Later:
                 value.future.add_done_callback(self._done)
                 return
@@ -387,10 +349,6 @@ class _Call:
 
     def _begin(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:  # Any: the user's
         """What the function returns; a future in its place when it is not done yet."""
-        server = self._server
-        server._coming.discard(self._ticket)  # as `has_begun`
-        if server._waiting:
-            server._tell_who_waits()
         self._request.taken_up()
         token = running.set(self)
         try:
@@ -461,7 +419,6 @@ class _Call:
 
     def fail(self, error: BaseException) -> None:
         """The call raises `error` at its caller."""
-        self._server.has_begun(self._ticket)
         if self.is_cancelled():
             self._end_unheard()
             return

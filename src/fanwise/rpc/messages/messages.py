@@ -32,6 +32,7 @@ from ..actors.address import ADDRESS_BYTES, Address, pack_address, unpack_addres
 from ..allow_list.allowing import Allowed
 from ..devices.lending import Borrow, Claim, Lender
 from ..references.orders import GlobalId
+from .metadata import Created
 from .metadata import unpack as unpack_metadata
 from .packing import PACKED_FROM, pack, size_of_rows, unpack
 from .records import book_keeping
@@ -207,13 +208,14 @@ def metadata_of(message: Message) -> Buffer:
     return view[at : at + extra_size]
 
 
-def made_by(message: Message) -> GlobalId | None:
+def made_by(message: Message) -> Created | None:
     """The reference whose value a call that came here is to make. Raises `WireError` for what is cut short."""
+    if message.head[0] == BARE_CALL:
+        return None
     try:
-        created = unpack_metadata(metadata_of(message)).remote
+        return unpack_metadata(metadata_of(message)).remote
     except struct.error as error:
         raise WireError(f"a call of {len(message.head)} bytes is cut short: {error}.") from error
-    return None if created is None else created[0]
 
 
 def parse(message: Message, borrow: Borrow | None = None) -> Parsed:

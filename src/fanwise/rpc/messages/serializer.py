@@ -217,16 +217,15 @@ class Serializer:
         if forks and self._references is not None:
             self._references.unsent(forks)
 
-    def discard(self, message: Message, link: Link | None) -> Created | None:
-        """A call that came over `link` is not opened: what came with it is given back. Not on a reading thread.
+    def discard(self, message: Message, link: Link | None) -> None:
+        """A message that came over `link` is not opened: what came with it is given back. Not on a reading thread.
 
-        Returns what it was to make. Raises LinkLostError when the link was cut: then that does so.
+        Raises LinkLostError when the link was cut: then that does so.
         """
-        _header, remote, forks, *_ = unpack(metadata_of(message))
+        forks = unpack(metadata_of(message)).forks
         if forks and self._references is not None:
             with self._references.receiving(forks, link):
                 pass
-        return remote
 
     def entered(self, header: Context | None) -> AbstractContextManager[object]:
         """While the user's function of a message with this header runs."""

@@ -131,13 +131,17 @@ class Keeper:
         self.carry_out(self.told(fact, *args))
 
     def do_inline(self, fact: Callable[..., list[Order]], *args: object) -> list[Order]:
-        """As `do`, on a reading thread: what is to be sent is left to our own."""
+        """As `do`, on a reading thread."""
         orders = self.told(fact, *args)
+        self.carry_out_inline(orders)
+        return orders
+
+    def carry_out_inline(self, orders: Sequence[Order]) -> None:
+        """As `carry_out`, on a reading thread: what is to be sent is left to our own."""
         for order in orders:
             if type(order) is Send:
                 self._ended.put(order.batch)
         self.carry_out([order for order in orders if type(order) is not Send])
-        return orders
 
     def told(self, fact: Callable[..., list[Order]], *args: object) -> list[Order]:
         """Values that are freed go under the lock, or a new fork would lose them; they die when it is free again."""

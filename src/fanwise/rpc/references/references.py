@@ -31,7 +31,7 @@ from .. import agent_protocol
 from ..actors.address import Address, is_actor
 from ..actors.queues import Queues
 from ..calling.outcomes import afresh, error_of, hand_on, result_of, wait_for
-from ..calling.serving import Later, Server
+from ..calling.serving import Later
 from ..messages import pickling
 from ..messages.metadata import Created
 from ..worker_info import WorkerInfo, WorkerKey
@@ -58,8 +58,6 @@ _LEAST_S = 0.001  # 0 would be for ever
 class Agent(agent_protocol.Agent, Protocol):
     """What is asked of the agent."""
 
-    @property
-    def server(self) -> Server: ...
     @property
     def queues(self) -> Queues: ...
     def call(
@@ -314,12 +312,24 @@ class References:
 
     # -- for the server of calls -----------------------------------------------------------------------------------
 
-    def keep(
-        self, sender: WorkerInfo, remote: tuple[GlobalId, GlobalId], run: Callable[[], Any], link: Link | None = None
-    ) -> Any:  # Any: the user's
-        """Run a call whose value stays here. Returns what to answer: nothing, or a `Later` done with the value."""
-        rref_id, fork_id = remote
-        value = self._begin(rref_id, fork_id, link)
+    def expect(self, made: Created, link: Link | None = None) -> Pending:
+        """A call has come whose value stays here: whoever asks for it waits from now on. On a reading thread.
+
+        Raises LinkLostError when the link that brought it was cut, and its creator may have been told so.
+        """
+        rref_id, fork_id = made
+        with self._keeper.changed:
+            self._check_not_cut(link)
+            value = self._keeper.values.setdefault(rref_id, Pending())
+            orders = self._keeper.told(self._keeper.table.begun, rref_id, fork_id, rref_id.creator)
+        if is_actor(rref_id):
+            self.agent.queues.is_expected(rref_id, value)
+        self._keeper.carry_out_inline(orders)
+        return value
+
+    def keep(self, sender: WorkerInfo, made: Created, value: Pending, run: Callable[[], Any]) -> Any:  # Any: the user's
+        """Run a call whose value stays here, and was expected. What to answer: nothing, or a `Later` done with it."""
+        rref_id, _ = made
         try:
             result = run()
         except Exception as error:
@@ -340,16 +350,6 @@ class References:
         result.future.add_done_callback(settle)
         return Later(answer)
 
-    def _begin(self, rref_id: GlobalId, fork_id: GlobalId, link: Link | None) -> Pending:
-        with self._keeper.changed:
-            self._check_not_cut(link)
-            value = self._keeper.values.setdefault(rref_id, Pending())
-            orders = self._keeper.told(self._keeper.table.begun, rref_id, fork_id, rref_id.creator)
-        if is_actor(rref_id):
-            self.agent.queues.is_kept(rref_id, value)
-        self._keeper.carry_out(orders)
-        return value
-
     def _settle(self, rref_id: GlobalId, value: Pending, error: Exception | None, result: object) -> None:
         value.settle(error, result)
         if rref_id.creator == self._keeper.table.me:
@@ -362,26 +362,15 @@ class References:
 
     def value_of(self, rref_id: GlobalId) -> "Future[Any]":  # Any: the user's
         """The value that this worker has, perhaps in a while. OwnerLostError when it is not, or no longer, here."""
-        value = self._value_now(rref_id)
-        if value is not None:
-            return value
-        earlier = self.agent.server.earlier_have_begun(rref_id)
-        later: Future[Any] = Future()
-        if earlier is None:
-            value = self._value_now(rref_id)  # it may have begun just now
-            if value is None:
-                raise self._no_value(rref_id)
-            return value
-
-        def look_again(_: "Future[None]") -> None:
-            value = self._value_now(rref_id)
-            if value is None:
-                later.set_exception(self._no_value(rref_id))
-            else:
-                value.add_done_callback(partial(hand_on, later))
-
-        earlier.add_done_callback(look_again)
-        return later
+        with self._keeper.changed:
+            value = self._keeper.awaited(rref_id)
+        if value is None:
+            raise OwnerLostError(
+                f"worker {self.agent.info.name} does not have the value of {rref_id}: it was freed, or never made.\n"
+                f"That happens when the worker that passed the reference on, or created it, died meanwhile; or when "
+                f"the call that was to make the value was cut off with its link."
+            )
+        return value
 
     def value_here(self, rref_id: GlobalId) -> Any:  # Any: the user's
         """As `value_of`, and wait for it."""
@@ -390,17 +379,6 @@ class References:
             with self.agent.waiting():
                 wait_for(value)
         return result_of(value)
-
-    def _value_now(self, rref_id: GlobalId) -> "Future[Any] | None":  # Any: the user's
-        with self._keeper.changed:
-            return self._keeper.awaited(rref_id)
-
-    def _no_value(self, rref_id: GlobalId) -> Exception:
-        return OwnerLostError(
-            f"worker {self.agent.info.name} does not have the value of {rref_id}: it was freed, or never made.\n"
-            f"That happens when the worker that passed the reference on, or created it, died meanwhile; or when the "
-            f"call that was to make the value was cut off with its link."
-        )
 
     # -- asking owners ---------------------------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ from ...links.flow_control.credits import cost_of
 from ...links.runner_threads import RunnerThreads
 from ..actors.address import Address
 from ..faults import Faults
-from ..messages.messages import Message, made_by
+from ..messages.messages import BARE_CALL, Message, made_by
 from ..messages.metadata import Context, Created
 from ..messages.pickling import is_of_future, too_deep
 from ..messages.serializer import Deserialized, Serializer
@@ -102,7 +102,9 @@ class Server:
     def serve(self, sender: WorkerInfo, request: Request, *, was_cancelled: bool = False) -> None:
         """A call came in. On a reading thread. `was_cancelled`: since it came."""
         message: Message = request.method  # type: ignore[assignment]  # for a link it is text
-        address, made, value = message.address, made_by(message), None
+        address, made, value = message.address, None, None
+        if message.head[0] != BARE_CALL:
+            made = made_by(message)
         if address is not None and address.concurrency and (made is None or made[0] != address.actor):
             raise WireError("a call that makes an actor makes another value.")
         if made is not None and self._references is not None:
@@ -114,17 +116,13 @@ class Server:
         with self._lock:
             self.num_open += 1
             self.num_begun += 1
-
-        def make(answering: Any) -> "_Call":  # Any: as a request
-            call = request.listener = _Call(self, sender, answering, made, value)
-            if was_cancelled:
-                call.cancelled()
-            return call
-
+        call = request.listener = _Call(self, sender, request, made, value)
+        if was_cancelled:
+            call.cancelled()
         if address is None:
-            self._runners.call(make(request))
+            self._runners.call(call)
         else:
-            self._take_turn(address, request, make)
+            self._take_turn(address, request, call.answering)
 
     def _run(self, call: "_Call", opened: Deserialized) -> None:
         """Run a call that was opened, when all that it needs is there."""
@@ -250,6 +248,11 @@ class _Call:
         self._name = ""
         self._scope: Scope | None = None
         self._producer: Producer | None = None
+
+    def answering(self, request: Any) -> "_Call":  # Any: what is answered in the place of its request
+        """This call, which waits for its turn at an actor, is answered by what knows of that."""
+        self._request = request
+        return self
 
     # -- what its caller says --------------------------------------------------------------------------------------
 

@@ -158,7 +158,7 @@ def test_of_workers_that_are_gone_the_newest_are_remembered() -> None:
     traffic.refused("one more", "not_welcome")
     known = traffic.by_worker()
     assert len(known) == GONE_MAX and "w11" not in known
-    assert known["w10"].counts == LinkCounts(refused={"not_welcome": 2})
+    assert known["w10"][0] == LinkCounts(refused={"not_welcome": 2})
 
 
 # -- real workers --------------------------------------------------------------------------------------------------

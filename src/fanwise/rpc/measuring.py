@@ -8,9 +8,9 @@ Nothing is counted for this alone but bytes, and the time of some calls; it is p
 
 from typing import Any
 
+from ..links import Link, LinkCounts
 from ..links.counts import LATENCY_BOUNDS_S, Latencies
 from . import agent as _agent
-from .connections.traffic import WorkerTraffic
 from .membership.members import Joined, Left, Lost
 from .prometheus import text_of
 
@@ -56,7 +56,7 @@ def metrics() -> dict[str, Any]:  # Any: numbers, texts, dicts of these
         "workers_lost": events.counts[Lost],
         **agent.num_jobs(),
         "peers": {
-            name: _of_peer(traffic.get(name, WorkerTraffic()), waiting.get(name, 0))
+            name: _of_peer(*traffic.get(name, (LinkCounts(), [])), waiting.get(name, 0))
             for name in sorted({*traffic, *names, *waiting})
         },
     }
@@ -78,8 +78,8 @@ def metrics_text() -> str:
 _REFUSALS = ("malformed", "not_allowed", "not_welcome", "window_full")
 
 
-def _of_peer(traffic: WorkerTraffic, waiting_for_link: int) -> dict[str, Any]:  # Any: as above
-    counts = traffic.counts
+def _of_peer(counts: LinkCounts, links: list[Link], waiting_for_link: int) -> dict[str, Any]:  # Any: as above
+    waiting_for_room = sum(link.num_waiting for link in links)
     return {
         "calls_made": counts.calls_made,
         "calls_received": counts.calls_received,
@@ -87,11 +87,11 @@ def _of_peer(traffic: WorkerTraffic, waiting_for_link: int) -> dict[str, Any]:  
         "calls_failed": counts.calls_failed,
         "bytes_sent": counts.bytes_sent,
         "bytes_received": counts.bytes_received,
-        "calls_open": traffic.calls_open + traffic.calls_waiting_for_room + waiting_for_link,
+        "calls_open": sum(link.num_open for link in links) + waiting_for_room + waiting_for_link,
         "calls_waiting_for_link": waiting_for_link,
-        "calls_waiting_for_room": traffic.calls_waiting_for_room,
-        "bytes_to_send": traffic.bytes_to_send,
-        "bytes_not_begun": traffic.bytes_not_begun,
+        "calls_waiting_for_room": waiting_for_room,
+        "bytes_to_send": sum(link.num_queued_bytes for link in links),
+        "bytes_not_begun": sum(link.num_bytes_not_begun for link in links),
         "refused": {why: counts.refused.get(why, 0) for why in sorted({*_REFUSALS, *counts.refused})},
         "latency_s": _histogram(counts.latencies),
     }

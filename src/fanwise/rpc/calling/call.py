@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from torch.futures import Future
 
 from ...base.errors import CancelledError
-from .outcomes import raise_afresh
+from .outcomes import hand_on, outcome_of
 
 T = TypeVar("T")
 
@@ -79,11 +79,7 @@ class Following(Call[Any]):  # Any: of any type
 
     def wait(self) -> Any:  # Any: of any type
         """Block until it is done. Raises a copy of its error, which would hold the caller's frames."""
-        try:
-            return super().wait()
-        except Exception as error:
-            found = error.with_traceback(None)
-        raise_afresh(found)
+        return outcome_of(super().wait)
 
     def follow(self, call: "Call[Any]") -> None:  # Any: as above
         """It ends as `call` does."""
@@ -106,10 +102,7 @@ class Following(Call[Any]):  # Any: of any type
 
     def _end_as(self, call: "Future[Any]") -> None:  # Any: as above
         if self._is_first():
-            try:
-                self.set_result(call.value())
-            except Exception as error:
-                self.set_exception(error.with_traceback(None))
+            hand_on(self, call)
 
     def _is_first(self) -> bool:
         try:

@@ -21,7 +21,7 @@ from ..messages.serializer import Serializer
 from ..worker_info import WorkerInfo
 from .call import Call
 from .cancelling import here
-from .outcomes import raise_afresh, wait_for
+from .outcomes import outcome_of, raise_afresh, wait_for
 
 
 class Agent(agent_protocol.Agent, Protocol):
@@ -79,11 +79,7 @@ class CallFuture(Call[Any]):  # Any: what the function returns
         if not self.done():
             with agent.waiting():
                 wait_for(self)
-        try:
-            return super().wait()
-        except Exception as error:
-            found = error.with_traceback(None)
-        raise_afresh(found)
+        return outcome_of(super().wait)
 
     def cancel(self) -> bool:
         waited, self._waited = self._waited, True  # so that it is this thread which opens it, at once

@@ -7,6 +7,7 @@ and what is raised is a copy.
 
 import copy
 import threading
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from torch.futures import Future
@@ -58,8 +59,13 @@ def result_of(future: "Future[Any]") -> Any:  # Any: of any type
     """Wait for a future and return its result; its error as a copy, so that the future does not hold our frames."""
     if type(future).wait is Future.wait:  # that of a call waits in its own way
         wait_for(future)
+    return outcome_of(future.wait)
+
+
+def outcome_of(wait: Callable[[], Any]) -> Any:  # Any: of any type
+    """What `wait` of a future returns. What it raises is raised as a copy, as the future holds the error."""
     try:
-        return future.wait()
+        return wait()
     except Exception as error:
         found = error.with_traceback(None)
     raise_afresh(found)

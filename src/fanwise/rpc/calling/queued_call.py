@@ -22,7 +22,7 @@ from ..worker_info import WorkerInfo
 from . import call_future
 from .call import Call
 from .call_future import CallFuture, failed, not_sent
-from .outcomes import hand_on, raise_afresh, wait_for_event
+from .outcomes import hand_on, outcome_of, wait_for_event
 
 
 class Queues(Protocol):
@@ -125,11 +125,7 @@ class QueuedCall(Call[Any]):  # Any: what the function returns
             with self._agent.waiting():
                 wait_for_event(self._decided)
                 self._wait_on()
-        try:
-            return super().wait()
-        except Exception as error:
-            found = error.with_traceback(None)
-        raise_afresh(found)
+        return outcome_of(super().wait)
 
     def _wait_on(self) -> None:
         """It has left, or never will."""

@@ -7,30 +7,11 @@ GONE_MAX are remembered. Knows no call and no member.
 
 import threading
 from collections import defaultdict
-from dataclasses import dataclass, field
 from functools import partial
 
 from ...links import Ending, Link, LinkCounts
 
 GONE_MAX = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerTraffic:
-    """Of one worker: what went over its links so far, and what waits at those that it has now.
-
-    Attributes:
-        calls_open: calls of ours that wait for their answers.
-        calls_waiting_for_room: calls that wait here until fewer wait there.
-        bytes_to_send: what its socket does not take yet.
-        bytes_not_begun: its calls that wait here to be begun, with 1 KiB for each.
-    """
-
-    counts: LinkCounts = field(default_factory=LinkCounts)
-    calls_open: int = 0
-    calls_waiting_for_room: int = 0
-    bytes_to_send: int = 0
-    bytes_not_begun: int = 0
 
 
 class Traffic:
@@ -52,20 +33,14 @@ class Traffic:
         with self._lock:
             self._add(worker, LinkCounts(refused={why: 1}))
 
-    def by_worker(self) -> dict[str, WorkerTraffic]:
-        """Of all that there ever was something to tell of, by name."""
+    def by_worker(self) -> dict[str, tuple[LinkCounts, list[Link]]]:
+        """Of all that there ever was something to tell of, by name: what went so far, and the links that are open."""
         with self._lock:
             ended, links = dict(self._ended), {worker: links.copy() for worker, links in self._links.items()}
-        found: dict[str, WorkerTraffic] = {}
+        found: dict[str, tuple[LinkCounts, list[Link]]] = {}
         for worker in sorted({*ended, *links}):
-            open_links = links.get(worker, [])
-            found[worker] = WorkerTraffic(
-                sum((link.counts() for link in open_links), ended.get(worker, LinkCounts())),
-                calls_open=sum(link.num_open for link in open_links),
-                calls_waiting_for_room=sum(link.num_waiting for link in open_links),
-                bytes_to_send=sum(link.num_queued_bytes for link in open_links),
-                bytes_not_begun=sum(link.num_bytes_not_begun for link in open_links),
-            )
+            its = links.get(worker, [])
+            found[worker] = sum((link.counts() for link in its), ended.get(worker, LinkCounts())), its
         return found
 
     def _link_ended(self, worker: str, link: Link, _ending: Ending) -> None:

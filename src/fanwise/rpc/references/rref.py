@@ -17,7 +17,7 @@ from ...base.errors import DeadlineExceeded, OwnerLostError
 from .. import autograd
 from .. import current as process
 from ..agent_protocol import Agent
-from ..calling.outcomes import error_of, raise_afresh, result_of, wait_for
+from ..calling.outcomes import error_of, outcome_of, result_of, wait_for
 from ..constants import UNSET_RPC_TIMEOUT
 from ..functions import async_execution
 from ..messages import pickling
@@ -98,10 +98,7 @@ class Pending(Future[Any]):  # Any: the user's
         if not self.done():
             with process.waiting():
                 wait_for(self)
-        error = error_of(self)
-        if error is not None:
-            raise_afresh(error)
-        return self.value()
+        return outcome_of(self.value)
 
 
 class References(Protocol):

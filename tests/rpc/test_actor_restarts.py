@@ -291,7 +291,7 @@ def test_who_hears_of_a_loss_before_the_supervisor_waits_for_the_next_life() -> 
     group = SimpleNamespace(members=lambda: there, on_event=[])
     agent: Any = SimpleNamespace(references=references, group=group, outside=lambda job: job())
     supervision = Supervision(agent)
-    supervision.supervise(made[0], Recipe(Counter, (), {}, -1.0, 1), 1)
+    supervision.supervise(made[0], Recipe((Counter, (), {}), -1.0, 1), 1)
     early = supervision.where(GlobalId(0, 100, -1))
     assert not early.done()
     old, there[2] = there[2], Member("w2", 2, 2, "", "", 1)

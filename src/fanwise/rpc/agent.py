@@ -16,7 +16,7 @@ import math
 import struct
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -32,7 +32,7 @@ from . import current as process
 from .actors.address import Address
 from .actors.queues import Queues
 from .calling import cancelling
-from .calling.call import Call, Following
+from .calling.call import Call, Following, Invocation
 from .calling.call_future import CallFuture, failed, not_sent
 from .calling.queued_call import QueuedCall
 from .calling.queued_request import QueuedRequest
@@ -250,15 +250,13 @@ class Agent:
     def call(
         self,
         to: WorkerInfo,
-        function: Callable[..., Any],  # Any: the user's function
-        args: Sequence[object],
-        kwargs: dict[str, object],
+        invocation: Invocation,
         *,
         timeout_s: float,
         remote: Created | None = None,
         address: Address | None = None,
     ) -> Call[Any]:  # Any: what the function returns
-        """Run `function` on `to`; the future is done with what it returns. `timeout_s`: 0 is for ever, -1 the default.
+        """Run a function on `to`; the future is done with what it returns. `timeout_s`: 0 is for ever, -1 the default.
 
         `remote`: what the references send along when the value stays on `to`. `address`: of a call for an actor.
         """
@@ -275,14 +273,14 @@ class Agent:
             except FanwiseError as error:
                 return Following.failed(failed(error, to, limit_s, closed=self.is_closed))
         mode = "async" if remote is None else "remote"
-        message = self._serialize_call(to, function, args, kwargs, remote, mode, address)
+        message = self._serialize_call(to, invocation, remote, mode, address)
         while (
             link is not None and (message.carries or message.loans) and not self.is_leaving(message, link)
         ):  # it has just ended: by another one, then
             self.serializer.take_back(message, to.id)
             link = self.connections.ready(to.id)
-            message = self._serialize_call(to, function, args, kwargs, remote, mode, address)
-        if self._faults is not None and self._faults.drops_call(to.id, function, is_remote=remote is not None):
+            message = self._serialize_call(to, invocation, remote, mode, address)
+        if self._faults is not None and self._faults.drops_call(to.id, invocation[0], is_remote=remote is not None):
             return Following.failed(DeadlineExceeded(f"the call of {message!r} on {to.name} was lost, on purpose"))
         scope = cancelling.here()
         nest_in = scope if remote is None else None  # a value that stays there belongs to its references
@@ -298,7 +296,7 @@ class Agent:
             self.serializer.take_back(message, to.id)
             if remote is not None and not self.references.stays(remote):
                 return Following.failed(not_sent(to))
-            message = self._serialize_call(to, function, args, kwargs, remote, mode, address)
+            message = self._serialize_call(to, invocation, remote, mode, address)
             return self._queued(message, to, limit_s, nest_in)
         except FanwiseError as error:
             self.serializer.take_back(message, to.id)
@@ -332,16 +330,14 @@ class Agent:
     def call_sync(
         self,
         to: WorkerInfo,
-        function: Callable[..., Any],  # Any: the user's function
-        args: Sequence[object],
-        kwargs: dict[str, object],
+        invocation: Invocation,
         *,
         timeout_s: float,
         address: Address | None = None,
     ) -> Any:  # Any: what the function returns
         """As `call`, and wait. The calling thread reads its own answer."""
         if self._faults is not None:
-            return self.call(to, function, args, kwargs, timeout_s=timeout_s, address=address).wait()
+            return self.call(to, invocation, timeout_s=timeout_s, address=address).wait()
         limit_s = self._begin(timeout_s)
         if address is not None:
             address = address._replace(left_s=limit_s or 0.0)
@@ -355,7 +351,7 @@ class Agent:
                 link = self.connections.to(to.id, within_s=limit_s)  # first, as in `call`
             except FanwiseError as error:
                 raise failed(error, to, limit_s, closed=self.is_closed) from None
-            message = self._serialize_call(to, function, args, kwargs, None, "sync", address)
+            message = self._serialize_call(to, invocation, None, "sync", address)
             if (message.carries or message.loans) and not self.is_leaving(message, link):
                 self.serializer.take_back(message, to.id)
                 continue
@@ -378,30 +374,26 @@ class Agent:
     def stream(
         self,
         to: WorkerInfo,
-        function: Callable[..., Any],  # Any: the user's function
-        args: Sequence[object],
-        kwargs: dict[str, object],
+        invocation: Invocation,
         *,
         timeout_s: float,
         window: Window,
     ) -> Stream[Any]:  # Any: what the function yields
-        """Run `function` on `to`, and go through what it yields. `timeout_s`: for each item, as in `call`.
+        """Run a function on `to`, and go through what it yields. `timeout_s`: for each item, as in `call`.
 
         Blocks until the call has left.
         """
         limit_s = self._begin(timeout_s)
         incoming = Incoming(self, to, window)
-        incoming.began(self._call_for_items(to, function, args, kwargs, limit_s, window, incoming.arrived))
+        incoming.began(self._call_for_items(to, invocation, limit_s, window, incoming.arrived))
         if cancelling.here() is None:
             self._streams.add(incoming)
-        return Stream(self, incoming, _name_of(function), limit_s)
+        return Stream(self, incoming, _name_of(invocation[0]), limit_s)
 
     def _call_for_items(
         self,
         to: WorkerInfo,
-        function: Callable[..., Any],  # Any: the user's function
-        args: Sequence[object],
-        kwargs: dict[str, object],
+        invocation: Invocation,
         limit_s: float | None,
         window: Window,
         on_item: Callable[[Message, int], None],
@@ -414,7 +406,7 @@ class Agent:
                 link = self.connections.to(to.id, within_s=limit_s)  # first, as in `call`
             except FanwiseError as error:
                 raise failed(error, to, limit_s, closed=self.is_closed) from None
-            message = self._serialize_call(to, function, args, kwargs, None, "stream", None, window)
+            message = self._serialize_call(to, invocation, None, "stream", None, window)
             if (message.carries or message.loans) and not self.is_leaving(message, link):
                 self.serializer.take_back(message, to.id)
                 continue
@@ -481,26 +473,23 @@ class Agent:
     def _serialize_call(
         self,
         to: WorkerInfo,
-        function: Callable[..., Any],  # Any: the user's function
-        args: Sequence[object],
-        kwargs: dict[str, object],
+        invocation: Invocation,
         remote: Created | None,
         mode: str,
         address: Address | None,
         window: Window | None = None,
     ) -> Message:
         """Close the message of a call. A profiler sees that one began, under torch's name for it."""
-        name = _name_of(function)
+        name = _name_of(invocation[0])
         try:
-            call = function, tuple(args), kwargs
             if torch._C._autograd._profiler_enabled():
                 with torch.autograd.profiler.record_function(f"rpc_{mode}#{name}({self.info.name} -> {to.name})"):
-                    message = self.serializer.serialize(call, to.id, call=name, remote=remote, window=window)
+                    message = self.serializer.serialize(invocation, to.id, call=name, remote=remote, window=window)
             else:
-                message = self.serializer.serialize(call, to.id, call=name, remote=remote, window=window)
+                message = self.serializer.serialize(invocation, to.id, call=name, remote=remote, window=window)
             return message if address is None else addressed(message, address)
         except Exception as error:
-            raise pickling.explained(error, function, args, kwargs, name, to) from error
+            raise pickling.explained(error, invocation, name, to) from error
 
     def later(self, delay_s: float, job: Callable[[], None]) -> None:
         """Run `job` on the hub's thread, in a while."""

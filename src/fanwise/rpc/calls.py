@@ -18,7 +18,7 @@ from ..base.errors import WorkerLostError
 from . import current as process
 from .actors.address import UNLIMITED
 from .calling import cancelling, early_errors
-from .calling.call import Call, Following
+from .calling.call import Call, Following, Invocation
 from .constants import UNSET_RPC_TIMEOUT
 from .references import proxy
 from .references.rref import RRef
@@ -43,7 +43,9 @@ class _ThisThread(threading.local):
 thread_local_var = _ThisThread()
 
 
-def _checked(to: To, function: object, args: Args, kwargs: Kwargs) -> "tuple[Agent, WorkerInfo]":
+def _checked(
+    to: To, function: Any, args: Args, kwargs: Kwargs
+) -> "tuple[Agent, WorkerInfo, Invocation]":  # Any: the user's
     agent: Agent = process.current()
     if not callable(function):
         raise TypeError(f"function should be callable, got {function!r} of type {type(function).__name__}.")
@@ -51,7 +53,7 @@ def _checked(to: To, function: object, args: Args, kwargs: Kwargs) -> "tuple[Age
         _check_args(function, args)
     if kwargs and not isinstance(kwargs, Mapping):
         raise TypeError(f"kwargs must be a dict, from the names of arguments to their values; got {kwargs!r}.")
-    return agent, agent.worker(to)
+    return agent, agent.worker(to), (function, tuple(args or ()), dict(kwargs) if kwargs else {})
 
 
 def _check_args(function: object, args: object) -> None:
@@ -88,8 +90,8 @@ def rpc_sync(
     >>> rpc_sync("worker1", torch.add, args=(torch.ones(2), 3))
     tensor([4., 4.])
     """
-    agent, info = _checked(to, func, args, kwargs)
-    return agent.call_sync(info, func, args or (), dict(kwargs) if kwargs else {}, timeout_s=timeout)
+    agent, info, invocation = _checked(to, func, args, kwargs)
+    return agent.call_sync(info, invocation, timeout_s=timeout)
 
 
 def rpc_async(
@@ -106,9 +108,9 @@ def rpc_async(
     >>> rpc_async("worker1", min, args=(1, 2)).wait()
     1
     """
-    agent, info = _checked(to, func, args, kwargs)
+    agent, info, invocation = _checked(to, func, args, kwargs)
     try:
-        future = agent.call(info, func, args or (), dict(kwargs) if kwargs else {}, timeout_s=timeout)
+        future = agent.call(info, invocation, timeout_s=timeout)
     except WorkerLostError as error:
         future = Following.failed(error)
     collect(future)
@@ -150,21 +152,12 @@ def remote(
     >>> remote("worker1", torch.add, args=(torch.ones(2), 1)).to_here()
     tensor([2., 2.])
     """
-    agent, info = _checked(to, func, args, kwargs)
+    agent, info, invocation = _checked(to, func, args, kwargs)
     if serial or concurrency is not None or restart:
         turns = _turns(func, serial, concurrency, restart)
-        assert isinstance(func, type), "it is checked there"
-        made: RRef[Any] = agent.actors.make(
-            info,
-            func,
-            args or (),
-            dict(kwargs) if kwargs else {},
-            timeout_s=timeout,
-            concurrency=turns,
-            restart=restart,
-        )
+        made: RRef[Any] = agent.actors.make(info, invocation, timeout_s=timeout, concurrency=turns, restart=restart)
         return made
-    return agent.references.remote(info, func, args or (), dict(kwargs) if kwargs else {}, timeout_s=timeout)
+    return agent.references.remote(info, invocation, timeout_s=timeout)
 
 
 def _turns(func: object, serial: bool, concurrency: int | None, restart: int) -> int:
@@ -234,12 +227,12 @@ def stream(
     >>> list(stream("worker1", range, args=(3,)))
     [0, 1, 2]
     """
-    agent, info = _checked(to, func, args, kwargs)
+    agent, info, invocation = _checked(to, func, args, kwargs)
     for name, value in (("window_items", window_items), ("window_bytes", window_bytes)):
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 1 << 63:
             raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
     window = Window(window_items, window_bytes)
-    return agent.stream(info, func, args or (), dict(kwargs) if kwargs else {}, timeout_s=timeout, window=window)
+    return agent.stream(info, invocation, timeout_s=timeout, window=window)
 
 
 @contextlib.contextmanager

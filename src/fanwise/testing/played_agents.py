@@ -20,6 +20,7 @@ from torch.futures import Future
 from ..base.errors import DeadlineExceeded, NotSendableError, WorkerLostError
 from ..rpc import agent as agents
 from ..rpc import current as process
+from ..rpc.calling.call import Invocation
 from ..rpc.calling.outcomes import result_of
 from ..rpc.calling.serving import Later
 from ..rpc.membership.members import Member
@@ -79,12 +80,12 @@ class PlayedAgent:
         return done_with(self._all[to]._handlers[method](self.info, *pickle.loads(pickle.dumps(args))))
 
     def call(
-        self, to: WorkerInfo, function: Any, args: Any, kwargs: Any, *, timeout_s: float, remote: Any = None, **_: Any
+        self, to: WorkerInfo, invocation: Invocation, *, timeout_s: float, remote: Any = None, **_: Any
     ) -> "Future[Any]":
         if to.id not in self._all:
             return failed_with(WorkerLostError(f"worker {to.id} is gone."))
         try:
-            message = self.serializer.serialize((function, tuple(args), kwargs), to.id, call="call", remote=remote)
+            message = self.serializer.serialize(invocation, to.id, call="call", remote=remote)
         except RuntimeError:
             raise
         except Exception as error:
@@ -98,8 +99,8 @@ class PlayedAgent:
             return late
         return self._all[to.id].serve(self, message)
 
-    def call_sync(self, to: WorkerInfo, function: Any, args: Any, kwargs: Any, *, timeout_s: float) -> Any:
-        return result_of(self.call(to, function, args, kwargs, timeout_s=timeout_s))
+    def call_sync(self, to: WorkerInfo, invocation: Invocation, *, timeout_s: float) -> Any:
+        return result_of(self.call(to, invocation, timeout_s=timeout_s))
 
     def serve(self, caller: "PlayedAgent", message: Any) -> "Future[Any]":
         before = agents.current()
@@ -194,13 +195,13 @@ def all_empty(workers: list[PlayedAgent]) -> None:
 def remote(to: int, function: Callable[..., Any], *args: object) -> RRef[Any]:
     """As `rpc.remote`."""
     agent = agents.current()
-    return agent.references.remote(agent.worker(to), function, args, {}, timeout_s=-1)
+    return agent.references.remote(agent.worker(to), (function, args, {}), timeout_s=-1)
 
 
 def ask(to: int, function: Callable[..., Any], *args: object) -> Any:
     """As `rpc.rpc_sync`."""
     agent = agents.current()
-    return agent.call_sync(agent.worker(to), function, args, {}, timeout_s=-1)
+    return agent.call_sync(agent.worker(to), (function, args, {}), timeout_s=-1)
 
 
 def make(value: Any) -> Any:

@@ -7,7 +7,6 @@ Only calls of methods through a reference (`rref.rpc_sync()`, `rpc_async()`, `re
 that takes the reference as an argument runs at once, as any other.
 """
 
-from collections.abc import Sequence
 from contextvars import ContextVar
 from functools import partial
 from types import CoroutineType
@@ -16,7 +15,7 @@ from typing import Any
 from ...base.clocks import Clock, SystemClock
 from ...base.errors import WorkerLostError
 from ..agent import Agent
-from ..calling.call import Call, Following
+from ..calling.call import Call, Following, Invocation
 from ..calling.serving import answer_later
 from ..calls import collect
 from ..constants import UNSET_RPC_TIMEOUT
@@ -44,19 +43,17 @@ class Actors:
     def make(
         self,
         to: WorkerInfo,
-        kind: type,
-        args: Sequence[object],
-        kwargs: dict[str, object],
+        invocation: Invocation,
         *,
         timeout_s: float,
         concurrency: int,
         restart: int,
     ) -> RRef[Any]:  # Any: the user's
-        """An object of class `kind` on worker `to`, of which at most `concurrency` calls run at a time.
+        """An object on worker `to`, as its class makes it, of which at most `concurrency` calls run at a time.
 
         `restart`: how often it is made again when its worker is lost. ValueError: this one, which would be lost too.
         """
-        recipe = Recipe(kind, args, kwargs, timeout_s, concurrency)
+        recipe = Recipe(invocation, timeout_s, concurrency)
         if restart and to.id == self._agent.info.id:
             raise ValueError(
                 f"restart={restart}: worker {to.name} would make the actor again when it is lost, and has the actor "
@@ -97,10 +94,10 @@ class Actors:
         to, address = rref.owner(), Address(_id_of(rref, user), 0.0)
         if api == "remote":
             by_reference = (rref, name, args, kwargs)
-            return agent.references.remote(to, invoke, by_reference, {}, timeout_s=timeout_s, address=address)
+            return agent.references.remote(to, (invoke, by_reference, {}), timeout_s=timeout_s, address=address)
         self._check_is_not_its_own(rref, name)
         message = (tuple(address.actor) if user is not None and user.is_counted else rref, name, args, kwargs)
-        return agent.call_sync(to, invoke, message, {}, timeout_s=timeout_s, address=address)
+        return agent.call_sync(to, (invoke, message, {}), timeout_s=timeout_s, address=address)
 
     def supervised(self, rref: RRef[Any]) -> RRef[Any] | None:  # Any: of any type
         """The reference by which this worker makes the same actor again when it is lost; None: it does not."""
@@ -145,7 +142,7 @@ class Actors:
         is_held = user is not None and user.is_counted
         message = (tuple(address.actor) if is_held else rref, name, args, kwargs)
         try:
-            call = self._agent.call(to, invoke, message, {}, timeout_s=timeout_s, address=address)
+            call = self._agent.call(to, (invoke, message, {}), timeout_s=timeout_s, address=address)
         except WorkerLostError as error:
             return Following.failed(error)
         if is_held:

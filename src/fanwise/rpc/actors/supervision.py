@@ -24,7 +24,7 @@ from torch.futures import Future
 from ...base.errors import DeadlineExceeded, OwnerLostError, WorkerLostError
 from .. import agent as _agent
 from ..agent import Agent
-from ..calling.call import Call, Following
+from ..calling.call import Call, Following, Invocation
 from ..calling.outcomes import error_of
 from ..functions import async_execution
 from ..membership.members import Event, Joined, Member, lives
@@ -43,16 +43,19 @@ _log = logging.getLogger("fanwise.rpc")
 class Recipe:
     """How an actor is made."""
 
-    kind: type
-    args: Sequence[object]
-    kwargs: dict[str, object]
+    invocation: Invocation  # of the class
     timeout_s: float
     concurrency: int
+
+    @property
+    def name(self) -> str:
+        """Of the class, for messages."""
+        return self.invocation[0].__qualname__
 
     def make(self, agent: Agent, to: WorkerInfo) -> RRef[Any]:
         """Make it on worker `to`. Raises as `remote` does."""
         address = Address(agent.references.new_actor_id(), 0.0, self.concurrency)
-        return agent.references.remote(to, self.kind, self.args, self.kwargs, timeout_s=self.timeout_s, address=address)
+        return agent.references.remote(to, self.invocation, timeout_s=self.timeout_s, address=address)
 
 
 @dataclass(slots=True, eq=False)
@@ -172,7 +175,7 @@ class Supervision:
             self._gone(key)
             return
         except Exception as error:  # such as an argument that cannot be sent any more
-            _log.exception("the actor %s was not made again on worker %s", one.recipe.kind.__qualname__, to.name)
+            _log.exception("the actor %s was not made again on worker %s", one.recipe.name, to.name)
             with self._lock:
                 one.restarts.cannot_be_made()
                 waiting, one.waiting = one.waiting, []
@@ -226,7 +229,7 @@ class Supervision:
         if not self._is_there(creator):
             return _failed(owner_lost(fork, f"worker {self._agent.references.owner_of(fork).name}"))
         to = self._agent.worker(creator.id)
-        return self._agent.call(to, where_is, (tuple(fork.rref_id),), {}, timeout_s=0.0)
+        return self._agent.call(to, (where_is, (tuple(fork.rref_id),), {}), timeout_s=0.0)
 
     def _go_on(self, rref: RRef[Any], found: "Future[RRef[Any]]") -> None:
         """The actor is there again, or never will be. What waits goes first, in its order."""
@@ -302,7 +305,7 @@ _NOT_SUPERVISED = (
 
 def _over(one: _Supervised) -> OwnerLostError:
     return OwnerLostError(
-        f"worker {one.restarts.place}, which had this actor ({one.recipe.kind.__qualname__}), died or left, and the "
+        f"worker {one.restarts.place}, which had this actor ({one.recipe.name}), died or left, and the "
         f"actor was made again as often as restart= allowed.\nMake another one, or give restart= a larger number."
     )
 

@@ -33,11 +33,11 @@ from ...base import errors
 from ...base.errors import WireError
 from ...tensor.wire import check_loaded
 from ...tensor.wire.reducing import rebuild_array
+from ..calling.call import Invocation
 from .hints import what_to_do_for_method
 from .reading import Found, GetAttribute, Reader, give_state, refused
 
 Buffer = bytes | bytearray | memoryview
-Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]  # Any: the user's
 Allow = str | type | Callable[..., Any]  # Any: the user's
 
 # What calls of ours name: proxies of references, DistributedOptimizer, RemoteModule, gathering. Each of these sees
@@ -86,7 +86,7 @@ class Allowed:
         """The value of a pickle. Raises WireError that names what is not allowed; what making the value raises."""
         return Reader(self, data, buffers).load()
 
-    def loads_call(self, data: Buffer, buffers: Sequence[memoryview] = ()) -> Call:
+    def loads_call(self, data: Buffer, buffers: Sequence[memoryview] = ()) -> Invocation:
         """As `loads`, of (function, arguments, named arguments); the function may be "module:name"."""
         reader = Reader(self, data, buffers)
         call = reader.load()

@@ -5,7 +5,7 @@ Knows no link and no agent; who makes one says how it is cancelled.
 
 import asyncio
 import contextlib
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
 from torch.futures import Future
@@ -14,6 +14,9 @@ from ...base.errors import CancelledError
 from .outcomes import hand_on, outcome_of
 
 T = TypeVar("T")
+
+# What is called: a function, its arguments, and those that have names.
+Invocation = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]  # Any: the user's
 
 
 class Call(Future[T]):

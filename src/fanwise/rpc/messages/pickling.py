@@ -29,6 +29,7 @@ from ...base.errors import NotSendableError
 from ...links.pickler import Pickler, Reducer
 from ...tensor.wire import array_reducers, numpy_reducers
 from ..allow_list.allowing import Allowed
+from ..calling.call import Invocation
 from ..references.orders import Fork
 from ..worker_info import WorkerInfo
 
@@ -88,7 +89,7 @@ def encode(
 
 
 def encode_call(
-    call: tuple[Callable[..., Any], tuple[object, ...], dict[str, object]],  # Any: the user's function
+    call: Invocation,
     to: int,
     forks: list[Fork] | None = None,
 ) -> tuple[bytes, list[torch.Tensor], list[memoryview]]:
@@ -216,8 +217,9 @@ class ByValue:
         return pickle.loads, (stream.getvalue(),)
 
 
-def culprit(function: object, args: Sequence[object], kwargs: dict[str, object], to: int) -> str | None:
+def culprit(call: Invocation, to: int) -> str | None:
     """Which part of a call cannot be pickled, for a message; None: all parts can be."""
+    function, args, kwargs = call
     parts = [("the function", function), *((f"argument {i}", arg) for i, arg in enumerate(args))]
     parts += ((f"argument {name!r}", value) for name, value in kwargs.items())
     for what, part in parts:
@@ -228,19 +230,12 @@ def culprit(function: object, args: Sequence[object], kwargs: dict[str, object],
     return None
 
 
-def explained(
-    error: Exception,
-    function: object,
-    args: Sequence[object],
-    kwargs: dict[str, object],
-    name: str,
-    to: WorkerInfo,
-) -> Exception:
+def explained(error: Exception, call: Invocation, name: str, to: WorkerInfo) -> Exception:
     """The error to raise when a call cannot be pickled: its own when it says all, else one that names the part."""
     is_too_deep = isinstance(error, RecursionError)
     if isinstance(error, RuntimeError) and not (is_too_deep or is_of_future(error)):
         return error  # a reference: its text is known to users
-    what = culprit(function, args, kwargs, to.id) or "something"
+    what = culprit(call, to.id) or "something"
     if is_of_future(error):
         return RuntimeError(
             f"{error}: {what} of the call of {name} on {to.name} is one, or holds one.\n"

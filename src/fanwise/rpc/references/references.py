@@ -30,6 +30,7 @@ from ...links import Link
 from .. import agent_protocol
 from ..actors.address import Address, is_actor
 from ..actors.queues import Queues
+from ..calling.call import Invocation
 from ..calling.outcomes import afresh, error_of, hand_on, result_of, wait_for
 from ..calling.serving import Later
 from ..messages import pickling
@@ -63,9 +64,7 @@ class Agent(agent_protocol.Agent, Protocol):
     def call(
         self,
         to: WorkerInfo,
-        function: Callable[..., Any],  # Any: the user's
-        args: Sequence[object],
-        kwargs: dict[str, object],
+        invocation: Invocation,
         *,
         timeout_s: float,
         remote: Created | None = None,
@@ -74,9 +73,7 @@ class Agent(agent_protocol.Agent, Protocol):
     def call_sync(
         self,
         to: WorkerInfo,
-        function: Callable[..., Any],  # Any: the user's
-        args: Sequence[object],
-        kwargs: dict[str, object],
+        invocation: Invocation,
         *,
         timeout_s: float,
     ) -> Any: ...  # Any: what the function returns
@@ -102,20 +99,18 @@ class References:
     def remote(
         self,
         to: WorkerInfo,
-        function: Callable[..., Any],  # Any: the user's
-        args: Sequence[object],
-        kwargs: dict[str, object],
+        invocation: Invocation,
         *,
         timeout_s: float,
         address: Address | None = None,
     ) -> RRef[Any]:  # Any: what the function returns
-        """Run `function` on `to` and keep the value there. Raises what sending a call raises.
+        """Run a function on `to` and keep the value there. Raises what sending a call raises.
 
         `address`: the call is for an actor, or makes it.
         """
         rref_id = self.new_id() if address is None or not address.concurrency else address.actor
         if to.id == self._keeper.table.me.id:
-            return self._remote_here(to, function, args, kwargs, timeout_s, rref_id, address)
+            return self._remote_here(to, invocation, timeout_s, rref_id, address)
         fork = Fork(rref_id, self.new_id(), self._keeper.key_of(to.id), self._keeper.table.me)
         user = UserState(fork)
         self._keeper.users[fork.fork_id] = user
@@ -123,7 +118,7 @@ class References:
         self._keeper.do(self._keeper.table.created, fork.rref_id, fork.fork_id, fork.owner)
         try:
             ids = fork.rref_id, fork.fork_id
-            made = self.agent.call(to, function, args, kwargs, timeout_s=timeout_s, remote=ids, address=address)
+            made = self.agent.call(to, invocation, timeout_s=timeout_s, remote=ids, address=address)
         except BaseException:
             user.confirm()
             self._keeper.do(partial(self._keeper.table.not_sent, timed_out=False), fork.fork_id)
@@ -135,9 +130,7 @@ class References:
     def _remote_here(
         self,
         to: WorkerInfo,
-        function: Callable[..., Any],  # Any: the user's
-        args: Sequence[object],
-        kwargs: dict[str, object],
+        invocation: Invocation,
         timeout_s: float,
         rref_id: GlobalId,
         address: Address | None,
@@ -147,7 +140,7 @@ class References:
         self._keeper.do(self._keeper.table.begun, rref_id, rref_id, self._keeper.table.me)
         try:
             ids = rref_id, rref_id
-            made = self.agent.call(to, function, args, kwargs, timeout_s=timeout_s, remote=ids, address=address)
+            made = self.agent.call(to, invocation, timeout_s=timeout_s, remote=ids, address=address)
         except BaseException:
             self._keeper.do(self._keeper.table.value_ready, rref_id, rref_id)
             raise
@@ -422,7 +415,7 @@ class References:
         self, user: UserState, function: Callable[..., Any], args: tuple[object, ...], timeout_s: float
     ) -> Any:  # Any: what the function returns
         try:
-            return self.agent.call_sync(self.owner_of(user.fork), function, args, {}, timeout_s=timeout_s)
+            return self.agent.call_sync(self.owner_of(user.fork), (function, args, {}), timeout_s=timeout_s)
         except OwnerLostError:
             raise
         except WorkerLostError as error:
@@ -434,7 +427,7 @@ class References:
         self, user: UserState, function: Callable[..., Any], args: tuple[object, ...], timeout_s: float
     ) -> "Future[Any]":  # Any: what the function returns
         """As `ask_owner`, without waiting."""
-        ask = partial(self.agent.call, self.owner_of(user.fork), function, args, {}, timeout_s=timeout_s)
+        ask = partial(self.agent.call, self.owner_of(user.fork), (function, args, {}), timeout_s=timeout_s)
         if user.confirmed.done():
             return ask()
         result: Future[Any] = Future()

@@ -211,7 +211,7 @@ class Services:
 
     def ask(self, to: WorkerInfo, function: Callable[..., Any], args: tuple[object, ...], timeout_s: float) -> Any:
         """Run a function of ours on another worker. Any: what it returns."""
-        return self._agent.call_sync(to, function, args, {}, timeout_s=timeout_s)
+        return self._agent.call_sync(to, (function, args, {}), timeout_s=timeout_s)
 
     def _at(self, holder: WorkerKey, function: Callable[..., Any], name: str, until_s: float | None) -> Any:
         """What the worker that has a name does about it; None when it is gone. Any: as that."""

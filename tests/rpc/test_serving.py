@@ -13,6 +13,7 @@ from fanwise.links import Request
 from fanwise.links.runner_threads import RunnerThreads
 from fanwise.rpc.actors.address import Address
 from fanwise.rpc.calling.cancelling import Scope, running
+from fanwise.rpc.calling.coroutines import Coroutines
 from fanwise.rpc.calling.serving import Server
 from fanwise.rpc.messages.messages import Message, metadata_of
 from fanwise.rpc.messages.metadata import Created
@@ -119,42 +120,41 @@ def test_the_value_of_a_call_that_cannot_be_opened_is_an_error(expecting: tuple[
     assert isinstance(error, Exception) and isinstance(told, Exception) and server.num_open == 0
 
 
-def test_coroutines_that_still_run_are_cancelled_when_the_server_closes_and_their_loop_ends() -> None:
-    server, _jobs, _asked = served()
+def test_coroutines_that_still_run_are_cancelled_when_it_closes_and_their_loop_ends() -> None:
+    coroutines = Coroutines()
     begun = threading.Event()
 
     async def wait_for_ever() -> None:
         begun.set()
         await asyncio.Event().wait()
 
-    future = server.on_loop(wait_for_ever())
+    future = coroutines.run(wait_for_ever())
     assert begun.wait(10.0)
-    server.close()
+    coroutines.close()
     with pytest.raises(RemoteError, match="CancelledError"):
         future.wait()
-    assert server._loop is not None and server._loop.is_closed()
-    server.close()
+    assert coroutines._loop is not None and coroutines._loop.is_closed()
+    coroutines.close()
 
 
 def test_a_loop_whose_coroutines_have_all_ended_is_closed_without_a_word() -> None:
-    server, _jobs, _asked = served()
+    coroutines = Coroutines()
     said: list[object] = []
 
     async def five() -> int:
         return 5
 
-    assert server.on_loop(five()).wait() == 5
+    assert coroutines.run(five()).wait() == 5
     before, threading.excepthook = threading.excepthook, said.append
     try:
-        server.close()
+        coroutines.close()
     finally:
         threading.excepthook = before
-    assert server._loop is not None and server._loop.is_closed() and said == []
+    assert coroutines._loop is not None and coroutines._loop.is_closed() and said == []
 
 
 def test_a_coroutine_that_is_cancelled_before_its_loop_has_begun_it_ends_all_the_same() -> None:
-    server, _jobs, _asked = served()
-    scope = Scope()
+    coroutines, scope = Coroutines(), Scope()
 
     class Called:
         def scope(self) -> Scope:
@@ -173,11 +173,11 @@ def test_a_coroutine_that_is_cancelled_before_its_loop_has_begun_it_ends_all_the
         released.wait(10.0)  # the loop: all that comes now, comes at once
 
     held, released = threading.Event(), threading.Event()
-    holding = server.on_loop(hold())
+    holding = coroutines.run(hold())
     assert held.wait(10.0)
     token = running.set(Called())
     try:
-        future = server.on_loop(never())
+        future = coroutines.run(never())
     finally:
         running.reset(token)
     scope.cancel()
@@ -186,7 +186,7 @@ def test_a_coroutine_that_is_cancelled_before_its_loop_has_begun_it_ends_all_the
     with pytest.raises(RemoteError, match="CancelledError"):
         future.wait()
     assert not begun.is_set()
-    server.close()
+    coroutines.close()
 
 
 def test_a_call_that_was_cancelled_while_the_group_was_not_complete_never_begins() -> None:

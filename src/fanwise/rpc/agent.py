@@ -555,7 +555,7 @@ class Agent:
         self.lending.close()
         self._switches.end()
         self._runners.close()
-        self.server.close()
+        self.server.coroutines.close()
         self._hub.close()  # closes all links
 
 

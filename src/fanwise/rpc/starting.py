@@ -21,7 +21,7 @@ from . import agent as _agent
 from . import autograd, backend_registry, constants
 from . import current as _process
 from .actors.calls import Actors
-from .calling import early_errors, serving
+from .calling import coroutines, early_errors, serving
 from .devices.device_maps import check_here, check_there
 from .membership.group import Group
 from .options import RpcBackendOptions, TensorPipeRpcBackendOptions
@@ -221,7 +221,8 @@ def _shut_down(agent: _agent.Agent, graceful: bool, timeout: float) -> None:
 def _is_in_a_call() -> bool:
     """Whether this thread is below the server of calls. Looked for on its stack, so that no call pays for it."""
     frame: FrameType | None = sys._getframe()
-    while frame is not None and frame.f_globals is not vars(serving):
+    homes = vars(serving), vars(coroutines)
+    while frame is not None and not any(frame.f_globals is home for home in homes):
         frame = frame.f_back
     return frame is not None
 

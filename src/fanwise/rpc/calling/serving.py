@@ -5,16 +5,13 @@
                                                           +--> coroutine        --> on the loop of this worker, then so
                                                           +--> exception        --> answered as such
 
-A function that raises is logged here and raised there. Knows no link but the one it answers.
+A function that raises is logged here and raised there (`told_errors`). Knows no link but the one it answers.
 """
 
-import asyncio
 import contextlib
 import logging
-import pickle
 import threading
-import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
 from types import CoroutineType
 from typing import Any, Protocol
@@ -27,7 +24,6 @@ from ...base.errors import (
     FanwiseError,
     LinkLostError,
     NotSendableError,
-    RemoteError,
     WireError,
     WorkerLostError,
 )
@@ -38,16 +34,15 @@ from ..actors.address import Address
 from ..faults import Faults
 from ..messages.messages import BARE_CALL, Message, made_by
 from ..messages.metadata import Context, Created
-from ..messages.pickling import is_of_future, too_deep
 from ..messages.serializer import Deserialized, Serializer
 from ..streams.producing import Producer
 from ..streams.window import Window
 from ..worker_info import WorkerInfo
-from .cancelling import Scope, cancel_once, here, running
+from .cancelling import Scope, running
+from .coroutines import Coroutines
+from .told_errors import about_result, harmless, instead_of, that_can_be_raised_there, traceback_of
 
 _log = logging.getLogger("fanwise.rpc")
-
-_CANCEL_S = 1.0
 
 
 def _no_actors(address: Address, request: Request, make: Callable[[Any], Any]) -> None:
@@ -95,8 +90,7 @@ class Server:
         self._serializer = serializer
         self._runners = runners
         self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._looping: threading.Thread | None = None
+        self.coroutines = Coroutines()
         self._take_turn = take_turn
 
     def serve(self, sender: WorkerInfo, request: Request, *, was_cancelled: bool = False) -> None:
@@ -146,91 +140,11 @@ class Server:
         with self._lock:
             self.num_open -= 1
 
-    def on_loop(self, coroutine: Coroutine[Any, Any, Any]) -> "Future[Any]":  # Any: the user's
-        """Run a coroutine on the loop of this worker. It is cancelled with the call that runs here, if one does."""
-        future: Future[Any] = Future()
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._looping = threading.Thread(
-                    target=_run_loop, args=(self._loop,), name="fanwise-asyncio", daemon=True
-                )
-                self._looping.start()
-        task = _Task(self._loop, coroutine, future)
-        scope = here()
-        if scope is not None:  # before it begins: what it asks of others when it cleans up is not to be cancelled
-            scope.add(task)
-            scope.told()  # by asyncio.CancelledError
-        self._loop.call_soon_threadsafe(task.begin)
-        return future
-
-    def close(self) -> None:
-        """End the loop; what runs there is cancelled, and waited for only a moment. A second call does nothing."""
-        looping, self._looping = self._looping, None
-        if self._loop is not None and looping is not None:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            if looping is not threading.current_thread():
-                looping.join(_CANCEL_S)
-
 
 _NOT_FOUND = (
     "Default RPC pickler does not serialize function code. Ensure that UDFs are defined on both caller and callee "
     "modules."
 )
-
-
-def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
-    """The thread of the coroutines, until the loop is stopped."""
-    loop.run_forever()
-    loop.run_until_complete(_end(asyncio.all_tasks(loop)))
-    loop.close()
-
-
-async def _end(tasks: set[asyncio.Task[Any]]) -> None:  # Any: the user's
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
-class _Task:
-    """A coroutine on the loop, from other threads."""
-
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], future: "Future[Any]"
-    ) -> None:  # Any: the user's
-        self._loop = loop
-        self._coroutine = coroutine
-        self._future = future
-        self._task: asyncio.Task[None] | None = None
-        self._is_cancelled = False
-
-    def begin(self) -> None:
-        """On the loop's thread."""
-        self._task = self._loop.create_task(self._run())
-        self._task.add_done_callback(self._ended)
-        if self._is_cancelled:
-            self._cancel()
-
-    def cancel(self) -> None:
-        """By any thread."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and has cancelled it
-            self._loop.call_soon_threadsafe(self._cancel)
-
-    def _cancel(self) -> None:
-        self._is_cancelled = True
-        if self._task is not None:
-            cancel_once(self._task)
-
-    async def _run(self) -> None:
-        try:
-            self._future.set_result(await self._coroutine)
-        except BaseException as error:  # cancelled too; whatever it is, the loop goes on
-            self._future.set_exception(_harmless(error))
-
-    def _ended(self, _task: object) -> None:
-        if not self._future.done():  # cancelled before it began
-            self._coroutine.close()
-            self._future.set_exception(_harmless(asyncio.CancelledError()))
 
 
 class _Call:
@@ -307,7 +221,7 @@ class _Call:
 
     def _not_run(self, error: BaseException) -> None:
         """It could not be opened."""
-        self._keep(partial(_fail, _harmless(error)))
+        self._keep(partial(_fail, harmless(error)))
         self.fail(error)
 
     def _keep(self, run: Callable[[], Any]) -> Any:  # Any: what to answer
@@ -365,7 +279,7 @@ class _Call:
             with self._server._serializer.entered(self._header):
                 return self._outcome(function, function(*args, **kwargs))
         except BaseException as error:
-            raise _harmless(error)  # noqa: B904  # the same one, or from it
+            raise harmless(error)  # noqa: B904  # the same one, or from it
         finally:
             running.reset(token)
 
@@ -383,7 +297,7 @@ class _Call:
         if hasattr(function, "_wrapped_async_rpc_function"):
             return answer_later(function, value)
         if type(value) is CoroutineType:
-            return Later(self._server.on_loop(value))
+            return Later(self._server.coroutines.run(value))
         return value
 
     def _done(self, future: "Future[Any]") -> None:  # Any: the user's
@@ -407,7 +321,7 @@ class _Call:
                 with server._serializer.entered(self._header):
                     message = server._serializer.serialize(value, self._sender.id)
         except BaseException as error:
-            self.fail(_about_result(error, value, self._name))
+            self.fail(about_result(error, value, self._name))
             return
         with server._lock:  # as `ended`
             server.num_open -= 1
@@ -427,15 +341,15 @@ class _Call:
             return
         self._server.ended()
         # As text: a record that somebody keeps would keep the function's frames, and the references in them.
-        told = f"{type(error).__name__}: {error}" if isinstance(error, _ENDINGS) else _traceback(error)
+        told = f"{type(error).__name__}: {error}" if isinstance(error, _ENDINGS) else traceback_of(error)
         _log.error("%s by worker %s failed\n%s", self._request.method, self._sender.name, told)
         try:
-            self._request.fail(_that_can_be_raised_there(error))
+            self._request.fail(that_can_be_raised_there(error))
         except FanwiseError:
             pass  # the caller is gone
         except BaseException as broken:  # by the error's own type; the caller would wait for ever
             with contextlib.suppress(FanwiseError):
-                self._request.fail(_instead_of(error, broken))
+                self._request.fail(instead_of(error, broken))
 
     def _end_unheard(self) -> None:
         """Nobody waits for what came of it."""
@@ -456,7 +370,7 @@ class _Outlet:
             with serializer.entered(call._header):
                 return serializer.serialize(item, call._sender.id)
         except BaseException as error:
-            about = _about_result(error, item, call._name)
+            about = about_result(error, item, call._name)
         raise about
 
     def cost_of(self, closed: Message) -> int:
@@ -488,93 +402,6 @@ _ENDINGS = (WorkerLostError, LinkLostError, ClosedError, KeyboardInterrupt)
 def _fail(error: Exception) -> None:
     """In the place of a function that is not run."""
     raise error
-
-
-def _about_result(error: BaseException, value: object, name: str) -> BaseException:
-    """The error to answer with when a result cannot be pickled: its own when it says all, else one that names that."""
-    if is_of_future(error):
-        return RuntimeError(
-            f"{error}: what {name} returned is one, or holds one.\n"
-            f"Return its value, future.wait(), or mark the function with rpc.functions.async_execution: then the call "
-            f"is answered when the future is done. Of a proxy's methods send those of rref.rpc_sync()."
-        )
-    is_known = isinstance(error, (TypeError, AttributeError, RecursionError, pickle.PicklingError))
-    if not is_known or isinstance(error, FanwiseError):
-        return error
-    why = too_deep() if isinstance(error, RecursionError) else f"{type(error).__name__}: {error}"
-    told = NotSendableError(
-        f"what {name} returned (a {type(value).__module__}.{type(value).__qualname__}) cannot be sent: {why}\n"
-        f"Return plain values or tensors; or leave it where it is, with rpc.remote, and call its methods there."
-    )
-    told.__cause__ = error
-    return told
-
-
-def _traceback(error: BaseException) -> str:
-    return "".join(traceback.format_exception(error)).rstrip()
-
-
-def _harmless(error: BaseException) -> Exception:
-    """The error; in the place of one that would end the program that it reaches, such as SystemExit, its text."""
-    if isinstance(error, Exception):
-        return error
-    text = RemoteError(f"the function raised {type(error).__name__}: {error}")
-    text.__cause__ = error
-    return text
-
-
-def _that_can_be_raised_there(error: BaseException) -> BaseException:
-    """The error, or one that holds its text when the caller could not make it again from its arguments."""
-    error = _harmless(error)
-    if isinstance(error, torch.jit.Error):  # not of our making; torch's own calls raise a RuntimeError too
-        return RuntimeError(str(error))
-    why = _why_not_again(error)
-    if why is None:
-        return error
-    in_text = _in_text(error)
-    if in_text is not None:
-        return in_text
-    text = _traceback(error)
-    return RuntimeError(
-        f"Failed to create original exception type {type(error).__qualname__}. Error msg was {why}. "
-        f"Original exception on remote side was {text}"
-    )
-
-
-def _why_not_again(error: object) -> object:
-    """Why an error or an argument of one cannot be made again from its pickle; None: it can be."""
-    try:
-        again = pickle.loads(pickle.dumps(error))
-    except BaseException as broken:
-        return broken
-    return None if type(again) is type(error) else f"it came back as a {type(again).__name__}"
-
-
-def _in_text(error: Exception) -> Exception | None:
-    """The error with the text of those arguments that cannot travel; None: that is none either.
-
-    Such as a reference: it travels in calls and answers only, where its owner learns of it.
-    """
-    args = [arg if _why_not_again(arg) is None else repr(arg) for arg in error.args]
-    if not any(now is not before for now, before in zip(args, error.args, strict=True)):
-        return None
-    try:
-        again = type(error)(*args)
-        if _why_not_again(again) is not None:
-            return None
-    except Exception:
-        return None
-    again.add_note(
-        "Some of its arguments came as text, as they cannot travel with an error. A reference travels in a result."
-    )
-    return again.with_traceback(error.__traceback__)
-
-
-def _instead_of(error: BaseException, broken: BaseException) -> RemoteError:
-    return RemoteError(
-        f"the function raised {type(error).__name__}, which could not be sent: its text or its pickling raised "
-        f"{type(broken).__name__}.\n{_traceback(error)}"
-    )
 
 
 def answer_later(function: Callable[..., Any], value: object) -> "Later":  # Any: the user's

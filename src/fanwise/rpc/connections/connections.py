@@ -24,7 +24,6 @@ import logging
 import secrets
 import threading
 import weakref
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -112,7 +111,6 @@ class Connections:
         # Each link of another worker has a number that both sides know; and which of them that worker must be told of.
         self._numbers: weakref.WeakKeyDictionary[Link, int] = weakref.WeakKeyDictionary()
         self._owed: dict[int, set[int]] = {}  # by incarnation
-        self._proofs: Counter[int] = Counter()  # by incarnation
         self._losses = LinkLosses(hub, self)
         # Called with a member and the number of a link: nothing that we sent over it will come there any more.
         self.on_cut: list[Callable[[Member, int], None]] = []
@@ -408,7 +406,7 @@ class Connections:
         awaited = self._awaited.pop(member.id, None)
         if awaited is not None:
             awaited.set()
-        self._lives(member)
+        self._losses.answered(member)
         return link
 
     # -- links that were cut ---------------------------------------------------------------------------------------
@@ -424,16 +422,6 @@ class Connections:
 
     def _judge(self, member: Member, link: Link, fail: Fail) -> None:
         self._losses.ask(member, link, fail)
-
-    def _lives(self, member: Member) -> None:
-        """It has answered just now."""
-        with self._lock:
-            self._proofs[member.incarnation] += 1
-        self._losses.look_soon()
-
-    def num_proofs(self, member: Member) -> int:
-        """How often this life of a worker has answered over a new link, or when it was told of one that had ended."""
-        return self._proofs[member.incarnation]
 
     def _mend(self, member: Member) -> None:
         """Make a new link in the place of one that was cut, and tell of that. Tries again as long as it is a member."""
@@ -485,7 +473,7 @@ class Connections:
                 owed.difference_update(numbers)
                 if not owed:
                     del self._owed[member.incarnation]
-        self._lives(member)
+        self._losses.answered(member)
         for callback in self.on_cut:
             for number in numbers:
                 callback(member, number)
@@ -533,7 +521,7 @@ class Connections:
         members = {member.incarnation for member in self.group.members().values()}
         gone = [life for life, links in self._kept.items() if not links and life not in members]
         for life in gone[: len(gone) // 2 + 1]:  # the oldest
-            for known in (self._kept, self._owed, self._proofs):
+            for known in (self._kept, self._owed):
                 known.pop(life, None)
 
     def lost(self, member: Member) -> None:
@@ -555,7 +543,6 @@ class Connections:
         """All links of one that is gone. They are forgotten."""
         with self._lock:
             self._owed.pop(member.incarnation, None)
-            self._proofs.pop(member.incarnation, None)
             links = self._kept.pop(member.incarnation, [])
         for link in links:
             self._routes.forget(member.id, link)

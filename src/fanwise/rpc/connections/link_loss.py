@@ -32,15 +32,14 @@ class Links(Protocol):
     def closed(self) -> bool: ...
     @property
     def group(self) -> "Group": ...
-    def num_proofs(self, member: Member) -> int: ...
 
 
 class _Case(NamedTuple):
     member: Member
     reason: str
-    num_proofs: int  # that it lived, before
     until_s: float
     fail: Fail
+    has_answered: bool = False  # since, over a new link
 
 
 class LinkLosses:
@@ -65,12 +64,14 @@ class LinkLosses:
         is_here = member.host == self._links.group.me.host
         until_s = self._hub.clock.now_s() + (_DECIDED_S if is_here else _DECIDED_FAR_S)
         with self._lock:
-            self._cases.append(_Case(member, reason, self._links.num_proofs(member), until_s, fail))
+            self._cases.append(_Case(member, reason, until_s, fail))
             self._pause_s = _FIRST_PAUSE_S
         self._hub.call_soon(self.look)
 
-    def look_soon(self) -> None:
-        """Something has changed. By any thread."""
+    def answered(self, member: Member) -> None:
+        """`member` has answered just now, over a new link or about one that had ended. By any thread."""
+        with self._lock:
+            self._cases = [case._replace(has_answered=True) if case.member == member else case for case in self._cases]
         if self._cases:
             self._hub.call_soon(self.look)
 
@@ -115,7 +116,7 @@ class LinkLosses:
         is_here = member.host == group.me.host
         if is_here and has_ended(member.pid, member.started_ticks):
             return _lost(case, "its process has ended")
-        if self._links.num_proofs(member) > case.num_proofs:
+        if case.has_answered:
             return _cut(case)
         if self._hub.clock.now_s() < case.until_s:
             return None

@@ -28,7 +28,6 @@ from ...base.errors import (
     WorkerLostError,
 )
 from ...links import Link, Request
-from ...links.flow_control.credits import cost_of
 from ...links.runner_threads import RunnerThreads
 from ..actors.address import Address
 from ..faults import Faults
@@ -288,10 +287,39 @@ class _Call:
         if hasattr(function, "_wrapped_async_rpc_function"):
             raise TypeError(f"{self._name} answers later (async_execution), with one value: it was called as a stream.")
         waiting = self._server._runners.waiting
-        self._producer = producer = Producer(window, _Outlet(self), self.scope(), without_place=waiting)
+        self._producer = producer = Producer(window, self, self.scope(), without_place=waiting)
         if self.is_cancelled() or self._request.link.ending is not None:
             self.cancelled()  # it may have been before there was a producer to hear of it
         return producer.run(function(*args, **kwargs), self._name)
+
+    def close_item(self, item: Any) -> Message:  # Any: the user's
+        """An item of a stream as it travels. Raises what says why it cannot."""
+        serializer = self._server._serializer
+        try:
+            with serializer.entered(self._header):
+                return serializer.serialize(item, self._sender.id)
+        except BaseException as error:
+            about = about_result(error, item, self._name)
+        raise about
+
+    def give(self, closed: Message) -> bool:
+        """It leaves. False: the link has ended. NotSendableError: it is too big."""
+        server, request = self._server, self._request
+        if (closed.carries or closed.loans) and not server._is_leaving(closed, request.link):
+            server._serializer.take_back(closed, self._sender.id)
+            return False
+        try:
+            request.give(closed)
+        except NotSendableError:
+            server._serializer.take_back(closed, self._sender.id)
+            raise
+        except FanwiseError:
+            return False
+        return True
+
+    def when_it_takes_more(self, again: Callable[[], None]) -> bool:
+        """Whether so much waits for the link of its reader that no more should come; if so, `again` is called."""
+        return self._request.when_answers_leave(again)
 
     def _outcome(self, function: Callable[..., Any], value: Any) -> Any:  # Any: the user's
         if hasattr(function, "_wrapped_async_rpc_function"):
@@ -355,44 +383,6 @@ class _Call:
         """Nobody waits for what came of it."""
         self._server.ended()
         self._request.unanswered()
-
-
-class _Outlet:
-    """What takes the items of a stream to the caller of its call."""
-
-    def __init__(self, call: _Call) -> None:
-        self._call = call
-
-    def close_item(self, item: Any) -> Message:  # Any: the user's
-        call = self._call
-        serializer = call._server._serializer
-        try:
-            with serializer.entered(call._header):
-                return serializer.serialize(item, call._sender.id)
-        except BaseException as error:
-            about = about_result(error, item, call._name)
-        raise about
-
-    def cost_of(self, closed: Message) -> int:
-        return cost_of(closed.head, closed.buffers)
-
-    def give(self, closed: Message) -> bool:
-        call = self._call
-        server, request = call._server, call._request
-        if (closed.carries or closed.loans) and not server._is_leaving(closed, request.link):
-            server._serializer.take_back(closed, call._sender.id)
-            return False
-        try:
-            request.give(closed)
-        except NotSendableError:
-            server._serializer.take_back(closed, call._sender.id)
-            raise
-        except FanwiseError:
-            return False
-        return True
-
-    def when_it_takes_more(self, again: Callable[[], None]) -> bool:
-        return self._call._request.when_answers_leave(again)
 
 
 # Somebody else has ended: where that was noticed tells nothing.

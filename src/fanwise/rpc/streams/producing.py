@@ -20,7 +20,9 @@ from types import CoroutineType
 from typing import Any, Protocol
 
 from ...base.errors import CallCancelled
+from ...links.flow_control.credits import cost_of
 from ..calling.cancelling import Scope, cancel_once
+from ..messages.messages import Message
 from .window import Giving, Window
 
 _log = logging.getLogger("fanwise.rpc")
@@ -31,13 +33,10 @@ _log = logging.getLogger("fanwise.rpc")
 class Outlet(Protocol):
     """What takes the items of a stream to its reader."""
 
-    def close_item(self, item: Any) -> Any:
+    def close_item(self, item: Any) -> Message:
         """The item as it travels. Raises what pickling raises."""
 
-    def cost_of(self, closed: Any) -> int:
-        """What it costs, as its reader sees it."""
-
-    def give(self, closed: Any) -> bool:
+    def give(self, closed: Message) -> bool:
         """It leaves. False: it cannot, the link has ended. NotSendableError: it is too big for a message."""
 
     def when_it_takes_more(self, again: Callable[[], None]) -> bool:
@@ -177,7 +176,7 @@ class Producer:
     def _give(self, item: Any) -> None:
         closed = self._outlet.close_item(item)
         with self._changed:
-            self._giving.gave(self._outlet.cost_of(closed))  # first: the reader may say at once that it took it
+            self._giving.gave(cost_of(closed.head, closed.buffers))  # first: the reader may say at once that it took it
         if not self._outlet.give(closed):
             self._scope.cancel()  # now, not when the reading thread comes to it: that would end calls that clean up
             self.cancelled()

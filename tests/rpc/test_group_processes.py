@@ -41,7 +41,7 @@ class Body:
         self.group: Group | None = None
 
     def join(self, within_s: float = LIMIT_S) -> int:
-        _listener, address = self.meeting.listen(self.hub, lambda link: None)
+        address = self.meeting.listen(self.hub, lambda link: None)
         settings: Any = self.settings  # Any: keyword arguments of several types
         self.group = group = Group.join(self.hub, self.meeting, address=address, within_s=within_s, **settings)
         group.on_event.append(lambda event: self.events.append((type(event).__name__.lower(), event.member.name)))

@@ -59,7 +59,7 @@ def join_all(
 
     def join(rank: int) -> None:
         meeting = TlsMeeting(where, secrets[rank])
-        _listener, address = meeting.listen(hubs[rank], lambda link: arrived(rank, link))
+        address = meeting.listen(hubs[rank], lambda link: arrived(rank, link))
         settings = {"name": f"w{rank}", "rank": rank, "address": address, "within_s": LIMIT_S if rank < 2 else 2.0}
         try:
             got[rank] = Group.join(hubs[rank], meeting, world_size=size, heartbeat_s=heartbeat_s, **settings)  # type: ignore[arg-type]
@@ -166,7 +166,7 @@ def kept(links: list[Link], link: Link) -> None:
 def listening(hubs: list[Hub], where: Rendezvous) -> tuple[TlsMeeting, Member]:
     """How to meet, and a member that listens on the first hub."""
     meeting = TlsMeeting(where, new_secret())
-    _listener, address = meeting.listen(hubs[0], lambda link: kept([], link))
+    address = meeting.listen(hubs[0], lambda link: kept([], link))
     return meeting, Member("w0", 0, 7, address, this_host(), os.getpid())
 
 

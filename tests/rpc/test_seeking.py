@@ -42,13 +42,10 @@ def coordinator_dies(meeting: LocalMeeting, *members: tuple[int, int]) -> None:
 
 
 def join(hub: Hub, meeting: LocalMeeting, rank: int, within_s: float, world_size: int | None = None) -> Group:
-    listener, address = meeting.listen(hub, lambda link: None)
-    try:
-        return Group.join(
-            hub, meeting, name=f"w{rank}", rank=rank, world_size=world_size, address=address, within_s=within_s
-        )
-    finally:
-        listener.close()
+    address = meeting.listen(hub, lambda link: None)
+    return Group.join(
+        hub, meeting, name=f"w{rank}", rank=rank, world_size=world_size, address=address, within_s=within_s
+    )
 
 
 @pytest.mark.parametrize(("rank", "world_size"), [(0, None), (1, None), (0, 1)])

@@ -561,7 +561,7 @@ def join_as_well(rank: int, within_s: float) -> None:
     try:
         where, *_ = parse("env://", rank=rank)
         meeting = meeting_at(where)
-        _listener, address = meeting.listen(hub, lambda link: None)
+        address = meeting.listen(hub, lambda link: None)
         settings = {"name": f"w{rank}", "rank": rank, "world_size": None, "address": address}
         groups.Group.join(hub, meeting, within_s=within_s, **settings)  # type: ignore[arg-type]
     finally:

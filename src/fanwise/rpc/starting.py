@@ -122,7 +122,7 @@ def start(
     runners = RunnerThreads(hub, name="rpc", limit=options.num_worker_threads)
     agent = _agent.Agent(info, hub, runners, options=options)
     try:
-        _listener, address = meeting.listen(hub, agent.connections.accept)
+        address = meeting.listen(hub, agent.connections.accept)
         agent.actors = Actors(agent)
         agent.services = Services(agent)
         autograd.attach(agent)

@@ -28,12 +28,6 @@ from .stale_files import sweep
 OnLink = Callable[[Link], None]
 
 
-class Listener(Protocol):
-    """Something that lets links in until it is closed, on the hub's thread."""
-
-    def close(self) -> None: ...
-
-
 class Entrance(Protocol):
     """What the coordinator holds."""
 
@@ -70,8 +64,8 @@ class Meeting(Protocol):
     def dial(self, hub: Hub, *, within_s: float, but_not: int | None = None) -> Link | None:
         """A link to whoever holds the entrance; None when nobody does, or only the incarnation `but_not`. Blocks."""
 
-    def listen(self, hub: Hub, on_link: OnLink) -> tuple[Listener, str]:
-        """A listener of this process and its address for `dial_member`. The listener closes with the hub."""
+    def listen(self, hub: Hub, on_link: OnLink) -> str:
+        """Let links in, until the hub closes. The address, for `dial_member`."""
 
     def dial_member(self, hub: Hub, member: Member, *, within_s: float) -> Link:
         """A link to the member's own listener. Blocks; raises as `links.dial` does."""
@@ -119,10 +113,11 @@ class LocalMeeting:
         except WorkerLostError:  # it is just opening, or just closing
             return None
 
-    def listen(self, hub: Hub, on_link: OnLink) -> tuple[UnixListener, str]:
+    def listen(self, hub: Hub, on_link: OnLink) -> str:
         sweep(self._folder)
         path = self._folder / f"w-{secrets.token_hex(8)}"
-        return UnixListener(hub, path, self._key, on_link=on_link), str(path)
+        UnixListener(hub, path, self._key, on_link=on_link)  # its hub keeps and closes it
+        return str(path)
 
     def dial_member(self, hub: Hub, member: Member, *, within_s: float) -> Link:
         return dial(hub, Path(member.address), self._key, within_s=within_s)

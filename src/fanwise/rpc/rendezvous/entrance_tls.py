@@ -31,7 +31,7 @@ from ...links.security.certificates import Identity
 from ...links.transports.tcp import TcpListener, dial_tcp
 from ..membership.members import Member
 from .addresses import Place, Rendezvous
-from .entrance import Listener, OnLink, is_open, refused_text
+from .entrance import OnLink, is_open, refused_text
 from .lock_files import runtime_folder
 from .port_probe import PortProbe
 from .stale_files import sweep
@@ -90,7 +90,7 @@ class TlsMeeting:
             raise silent
         return None
 
-    def listen(self, hub: Hub, on_link: OnLink) -> tuple["Listeners", str]:
+    def listen(self, hub: Hub, on_link: OnLink) -> str:
         listener = TcpListener(hub, _own_address(self.where), self._ports, self._identity, on_link=on_link)
         address = f"{listener.host} {listener.port}"
         try:
@@ -98,8 +98,8 @@ class TlsMeeting:
             sweep(folder)
             near = UnixListener(hub, folder / f"w-{secrets.token_hex(8)}", self._key, on_link=on_link)
         except (FanwiseError, OSError):  # no such folder is to be had here: then it is TLS for all
-            return Listeners(listener), address
-        return Listeners(listener, near), f"{address} {near.path}"
+            return address
+        return f"{address} {near.path}"
 
     def dial_member(self, hub: Hub, member: Member, *, within_s: float) -> Link:
         host, port, path = _parts(member.address)
@@ -121,17 +121,6 @@ class TlsMeeting:
     def has_survivors(self) -> bool:
         """Not known: whoever comes opens the port, and survivors find it there."""
         return False
-
-
-class Listeners:
-    """Where one member listens: for all, and for its neighbours on this host."""
-
-    def __init__(self, *listeners: Listener) -> None:
-        self._listeners = listeners
-
-    def close(self) -> None:
-        for listener in self._listeners:
-            listener.close()
 
 
 def _parts(address: str) -> tuple[str, str, str]:

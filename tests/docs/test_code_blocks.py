@@ -7,6 +7,7 @@ Design notes are not run.
 """
 
 import importlib.util
+import itertools
 import json
 import re
 from collections.abc import Callable
@@ -106,19 +107,24 @@ def test_a_block_finds_its_experiments_in_its_own_folder(
 
 # -- fanwise.tensor on every engine ------------------------------------------------------------------------------------
 
-ABOUT_TENSOR = ("README.md", "docs/guides/tensor.md")
+ABOUT_TENSOR = ("README.md", "docs/guides/tensor.md", "docs/book/2.1.md")
+THE_BOOK = "docs/book/2.1.md"
 ENGINES = ("torch", "jax", "tensorflow", "numpy")
 
 # One interpreter an engine, for TensorFlow takes seconds to load; each block has a namespace of its own in it.
 RUN_THEM = """
-import json, sys, traceback
+import contextlib, io, json, traceback
+said = []
 for place, code in json.load(open("blocks.json")):
+    error, out = "", io.StringIO()
     try:
-        exec(compile(code, place, "exec"), {"__name__": "block"})
-        print("PASSED", place)
-    except Exception as error:
-        print("FAILED", place, f"{type(error).__name__}: {error}".replace(chr(10), " "))
+        with contextlib.redirect_stdout(out):
+            exec(compile(code, place, "exec"), {"__name__": "block"})
+    except Exception as raised:
+        error = f"{type(raised).__name__}: {raised}"
         traceback.print_exc()
+    said.append([error, out.getvalue()])
+json.dump(said, open("said.json", "w"))
 """
 PORTABLE = """
 import fanwise.tensor as ft
@@ -149,23 +155,35 @@ def needs_gradients(code: str) -> bool:
     return "value_and_grad(" in code
 
 
+def printed_below(page: str) -> dict[str, str]:
+    """What a page shows of each block: the next one, if it is `text`."""
+    found = blocks((ROOT / page).read_text())
+    return {
+        f"{page}:{line}": below
+        for (line, label, _), (_, after, below) in itertools.pairwise(found)
+        if label == "python" and after == "text"
+    }
+
+
 @pytest.mark.parametrize("engine", ENGINES)
-def test_every_block_about_tensor_runs_on_every_engine(engine: str, tmp_path: Path) -> None:
-    skip_without(engine)
+def test_every_block_about_tensor_runs_on_every_engine_and_prints_what_the_page_shows(
+    engine: str, tmp_path: Path
+) -> None:
+    skip_without(engine, "jax", "tensorflow")  # the page of the book shows lines of both
     wanted = tensor_blocks()
     assert {place.partition(":")[0] for place, _ in wanted} == set(ABOUT_TENSOR)
     (tmp_path / "blocks.json").write_text(json.dumps(wanted))
     (tmp_path / "run_them.py").write_text(RUN_THEM)
     done = run_program(["run_them.py"], folder=tmp_path, environment={"FANWISE_ENGINE": engine})
-    said = [line for line in done.out.splitlines() if line.startswith(("PASSED ", "FAILED "))]
-    assert done.status == 0 and len(said) == len(wanted), done.said
-    for (place, code), line in zip(wanted, said, strict=True):
+    assert done.status == 0, done.said
+    shown = {place: out for page in ABOUT_TENSOR for place, out in printed_below(page).items()}
+    assert all(place in shown for place, _ in wanted if place.startswith(THE_BOOK))
+    for (place, code), (error, out) in zip(wanted, json.loads((tmp_path / "said.json").read_text()), strict=True):
         if engine == "numpy" and needs_gradients(code):
-            assert line.startswith(f"FAILED {place} TypeError: numpy has no gradients; torch, jax, tensorflow have."), (
-                line
-            )
+            assert error.startswith("TypeError: numpy has no gradients; torch, jax, tensorflow have."), (place, error)
         else:
-            assert line == f"PASSED {place}", done.said
+            assert error == "", (place, done.said)
+            assert out == shown.get(place, out), place
 
 
 def test_check_portable_accepts_the_function_of_the_readme(tmp_path: Path) -> None:

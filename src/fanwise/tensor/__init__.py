@@ -17,6 +17,8 @@ all functions, constants and dtypes of the standard 2025.12, `linalg` and `fft`,
 from typing import TYPE_CHECKING, Any
 
 from .buffers import aligned_buffer as aligned_buffer
+from .elements import item as item
+from .elements import size as size
 from .engines import current_engine as current_engine
 from .engines import engine_of as engine_of
 from .engines import use as use

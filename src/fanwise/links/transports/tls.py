@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
 from ...base.errors import WireError
-from .wires import Buffer, timeout_ms
+from .wires import Buffer, polled, timeout_ms
 
 _RECORD_BYTES = 16384
 _RECEIVED_AT_ONCE = 16 * _RECORD_BYTES
@@ -211,18 +211,10 @@ class TlsWire:
         return self.holds_bytes or bool(self._read_poll.poll(timeout_ms(timeout_s)))
 
     def wait_writable(self, timeout_s: float | None) -> bool:
-        return self._wait(select.POLLOUT, timeout_s)
+        return polled(self._stream.socket, select.POLLOUT, timeout_s)
 
     def wait_any(self, timeout_s: float | None) -> bool:
-        return self.holds_bytes or self._wait(select.POLLIN | select.POLLOUT, timeout_s)
-
-    def _wait(self, events: int, timeout_s: float | None) -> bool:
-        poll = select.poll()
-        try:
-            poll.register(self._stream, events)
-        except ValueError:
-            return True  # closed by now; the next step finds that
-        return bool(poll.poll(timeout_ms(timeout_s)))
+        return self.holds_bytes or polled(self._stream.socket, select.POLLIN | select.POLLOUT, timeout_s)
 
     def fileno(self) -> int:
         return self._stream.fileno()

@@ -60,6 +60,16 @@ def timeout_ms(timeout_s: float | None) -> int | None:
     return None if timeout_s is None else max(0, int(timeout_s * 1000 + 0.999))
 
 
+def polled(connection: socket.socket, events: int, timeout_s: float | None) -> bool:
+    """Block until one of these events. Rare, and a poll object serves one thread at a time: so a new one."""
+    poll = select.poll()
+    try:
+        poll.register(connection, events)
+    except ValueError:
+        return True  # closed by now; the next step finds that
+    return bool(poll.poll(timeout_ms(timeout_s)))
+
+
 class SocketWire:
     """A connected stream socket. Owns it."""
 
@@ -147,19 +157,10 @@ class SocketWire:
         return self._spin() or bool(self._read_poll.poll(timeout_ms(timeout_s)))
 
     def wait_writable(self, timeout_s: float | None) -> bool:
-        return self._wait(select.POLLOUT, timeout_s)
+        return polled(self._socket, select.POLLOUT, timeout_s)
 
     def wait_any(self, timeout_s: float | None) -> bool:
-        return self._wait(select.POLLIN | select.POLLOUT, timeout_s)
-
-    def _wait(self, events: int, timeout_s: float | None) -> bool:
-        # Rare, and a poll object serves one thread at a time: so a new one.
-        poll = select.poll()
-        try:
-            poll.register(self._socket, events)
-        except ValueError:
-            return True  # closed by now; the next step finds that
-        return bool(poll.poll(timeout_ms(timeout_s)))
+        return polled(self._socket, select.POLLIN | select.POLLOUT, timeout_s)
 
     def fileno(self) -> int:
         return self._socket.fileno()

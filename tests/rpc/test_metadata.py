@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanwise.base.errors import WireError
-from fanwise.rpc.messages.metadata import Metadata, pack, unpack
+from fanwise.rpc.messages.metadata import Metadata, created_in, pack, unpack
 from fanwise.rpc.references.orders import Fork, GlobalId
 from fanwise.rpc.worker_info import WorkerKey
 
@@ -28,10 +28,11 @@ alongs = st.builds(
 @given(alongs)
 def test_what_goes_along_comes_back(along: Metadata) -> None:
     assert unpack(pack(along)) == along
+    assert created_in(pack(along)) == along.remote
 
 
 def test_no_bytes_say_nothing() -> None:
-    assert unpack(b"") == Metadata()
+    assert unpack(b"") == Metadata() and created_in(b"") is None
 
 
 @given(alongs, st.data())
@@ -42,9 +43,11 @@ def test_what_is_cut_or_changed_is_a_wire_error_or_something_else_of_that_form(
     changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
     del changed[data.draw(st.integers(1, len(changed))) :]
     try:
+        made = created_in(changed)
         found = unpack(changed)
     except WireError:
         return
+    assert made == found.remote
     assert all(type(fork) is Fork for fork in found.forks)
 
 

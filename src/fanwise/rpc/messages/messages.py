@@ -32,8 +32,7 @@ from ..actors.address import ADDRESS_BYTES, Address, pack_address, unpack_addres
 from ..allow_list.allowing import Allowed
 from ..devices.lending import Borrow, Claim, Lender
 from ..references.orders import GlobalId
-from .metadata import Created
-from .metadata import unpack as unpack_metadata
+from .metadata import Created, created_in
 from .packing import PACKED_FROM, pack, size_of_rows, unpack
 from .records import book_keeping
 
@@ -213,7 +212,7 @@ def made_by(message: Message) -> Created | None:
     if message.head[0] == BARE_CALL:
         return None
     try:
-        return unpack_metadata(metadata_of(message)).remote
+        return created_in(metadata_of(message))
     except struct.error as error:
         raise WireError(f"a call of {len(message.head)} bytes is cut short: {error}.") from error
 

@@ -70,6 +70,20 @@ def pack(along: Metadata) -> bytes:
     return b"".join(parts)
 
 
+def created_in(data: Buffer) -> Created | None:
+    """The reference that is to be made, as `unpack` finds it. For reading threads: of forks there may be thousands."""
+    if not data:
+        return None
+    try:
+        flags, _ = _HEAD.unpack_from(data)
+        if not flags & _HAS_REMOTE:
+            return None
+        numbers = _REMOTE.unpack_from(data, _HEAD.size + (_CONTEXT.size if flags & _HAS_CONTEXT else 0))
+    except struct.error as error:
+        raise WireError(f"what goes along with a message, {len(data)} bytes, cannot be read: {error}.") from error
+    return GlobalId(*numbers[:3]), GlobalId(*numbers[3:])
+
+
 def unpack(data: Buffer) -> Metadata:
     """What `pack` was given; nothing of no bytes. Raises WireError for bytes that it does not make."""
     if not data:

@@ -209,12 +209,13 @@ def metadata_of(message: Message) -> Buffer:
 
 def made_by(message: Message) -> Created | None:
     """The reference whose value a call that came here is to make. Raises `WireError` for what is cut short."""
-    if message.head[0] == BARE_CALL:
-        return None
+    head = message.head
     try:
+        if head[0] == BARE_CALL or (head[0] == _CALL and not _COUNTS.unpack_from(head, 1)[1]):  # nothing goes along
+            return None
         return created_in(metadata_of(message))
     except struct.error as error:
-        raise WireError(f"a call of {len(message.head)} bytes is cut short: {error}.") from error
+        raise WireError(f"a call of {len(head)} bytes is cut short: {error}.") from error
 
 
 def parse(message: Message, borrow: Borrow | None = None) -> Parsed:

@@ -58,15 +58,6 @@ class Asked:
         self.answers.append("unanswered")
 
 
-def served(*functions: Callable[..., Any]) -> tuple[Server, Jobs, list[Asked]]:  # Any: what they return
-    jobs, serializer = Jobs(), Serializer()
-    server = Server(serializer, cast(RunnerThreads, jobs))
-    asked = [Asked(serializer.serialize((function, (3,), {}), 0, call="f")) for function in functions]
-    for request in asked:
-        server.serve(ME, cast(Request, request))
-    return server, jobs, asked
-
-
 class Expecting:
     """References that note what is expected, and what comes of it."""
 
@@ -86,6 +77,29 @@ class Expecting:
     def confirmed(self) -> None: ...
 
 
+def server_with(jobs: Jobs, references: Expecting) -> Server:
+    def take_no_turn(*_: object) -> None:
+        raise AssertionError("no call is for an actor")
+
+    return Server(
+        Serializer(),
+        cast(RunnerThreads, jobs),
+        references=references,
+        take_turn=take_no_turn,
+        is_leaving=lambda message, link: True,
+        later=lambda delay_s, job: job(),
+    )
+
+
+def served(*functions: Callable[..., Any]) -> tuple[Server, Jobs, list[Asked]]:  # Any: what they return
+    jobs = Jobs()
+    server = server_with(jobs, Expecting())
+    asked = [Asked(server._serializer.serialize((function, (3,), {}), 0, call="f")) for function in functions]
+    for request in asked:
+        server.serve(ME, cast(Request, request))
+    return server, jobs, asked
+
+
 MADE = GlobalId(0, 1, 5), GlobalId(0, 1, 6)
 
 
@@ -96,7 +110,7 @@ def call_that_makes(value: object, server: Server) -> Message:
 @pytest.fixture
 def expecting() -> tuple[Server, Jobs, Expecting]:
     jobs, references = Jobs(), Expecting()
-    return Server(Serializer(), cast(RunnerThreads, jobs), references=references), jobs, references
+    return server_with(jobs, references), jobs, references
 
 
 def test_a_value_is_expected_as_soon_as_the_call_that_makes_it_is_here(

@@ -20,20 +20,17 @@ from typing import Any, Protocol
 from ...base.errors import CancelledError, DeadlineExceeded, LinkLostError
 from ...links import Link, Request
 from ...links.hub import Alarm, Hub
+from ...links.link import Listener
 from ...links.runner_threads import RunnerThreads
 from ..references.orders import GlobalId
 from .address import Address
 from .turns import Turns
 
 
-class Call(Protocol):
+class Call(Listener, Protocol):
     """A call that others make of this worker: opened, run and answered as a job."""
 
     def __call__(self) -> None: ...
-    def cancelled(self) -> None: ...
-    def taken(self, num_items: int, num_bytes: int) -> None: ...
-    def lost(self) -> None: ...
-
     def drop(self, error: Exception) -> None:
         """It is not run: give back what came with it, and answer with the error."""
 

@@ -44,10 +44,6 @@ from .told_errors import about_result, harmless, instead_of, that_can_be_raised_
 _log = logging.getLogger("fanwise.rpc")
 
 
-def _no_actors(address: Address, request: Request, make: Callable[[Any], Any]) -> None:
-    raise LookupError("this worker has no actors")
-
-
 class References(Protocol):
     """What is asked of references."""
 
@@ -74,11 +70,11 @@ class Server:
         serializer: Serializer,
         runners: RunnerThreads,
         *,
-        references: References | None = None,
-        take_turn: Callable[[Address, Request, Callable[[Any], Any]], None] = _no_actors,  # Any: as a request; a call
-        is_leaving: Callable[[Message, Link], bool] = lambda message, link: True,
+        references: References,
+        take_turn: Callable[[Address, Request, Callable[[Any], Any]], None],  # Any: as a request; a call
+        is_leaving: Callable[[Message, Link], bool],
+        later: Callable[[float, Callable[[], None]], object],
         faults: Faults | None = None,
-        later: Callable[[float, Callable[[], None]], object] | None = None,
     ) -> None:
         self.num_open = 0
         self.num_begun = 0
@@ -100,7 +96,7 @@ class Server:
             made = made_by(message)
         if address is not None and address.concurrency and (made is None or made[0] != address.actor):
             raise WireError("a call that makes an actor makes another value.")
-        if made is not None and self._references is not None:
+        if made is not None:
             try:
                 value = self._references.expect(made, request.link)
             except LinkLostError:  # whoever asked for it is told so too
@@ -119,8 +115,8 @@ class Server:
 
     def _run(self, call: "_Call", opened: Deserialized) -> None:
         """Run a call that was opened, when all that it needs is there."""
-        waits = self._references.confirmed() if opened.has_references and self._references is not None else None
-        if self._faults is not None and self._later is not None:
+        waits = self._references.confirmed() if opened.has_references else None
+        if self._faults is not None:
             delay_s = self._faults.delay_s(opened.value[0], is_remote=opened.remote is not None)
             self._later(delay_s, lambda: self._run_when(waits, call, opened))
         else:
@@ -225,10 +221,9 @@ class _Call:
 
     def _keep(self, run: Callable[[], Any]) -> Any:  # Any: what to answer
         """Run this for the value that stays here, if one does."""
-        references = self._server._references
-        if self._made is None or references is None:
+        if self._made is None:
             return None
-        return references.keep(self._sender, self._made, self._value, run)
+        return self._server._references.keep(self._sender, self._made, self._value, run)
 
     def drop(self, error: Exception) -> None:
         """It is not run: what came with it is given back; the error is its answer. Not on a reading thread."""

@@ -367,3 +367,14 @@ def test_the_shutdown_is_over_when_a_returning_member_knows_that_nothing_is_open
     orders = machine.hello(Hello(member(1), 3, view, arrived=True, prepared=True))
     assert Over(101) in orders
     assert Over(102) in machine.hello(Hello(member(2), 3, view, arrived=True))
+
+
+def test_who_has_gone_is_known_by_rank_and_what_other_threads_look_at_stays_as_it_is() -> None:
+    state = MemberState(member(0), None)
+    state.shown(View((1, 1), (member(0), member(1)), (), 100, 100))
+    state.shown(View((1, 2), (member(0),), (), 100, 100))
+    before = state.former
+    assert before == {1: member(1)}
+    state.shown(View((1, 3), (member(0), member(1, life=1)), (), 100, 100))
+    state.shown(View((1, 4), (member(0),), (), 100, 100))
+    assert state.former == {1: member(1, life=1)} and before == {1: member(1)}

@@ -243,7 +243,8 @@ class MemberState:
             newest = None if before is None else before.version
             raise ValueError(f"a change of view {told.since} to {told.version} came, and the newest known is {newest}")
         self.members = dict(zip(map(_ID, self.view.members), self.view.members, strict=True))
-        self.former.update((one.id, one) for one in gone)
+        if gone:  # another one, as other threads may be looking at it
+            self.former = {**self.former, **{one.id: one for one in gone}}
         lost = dict(self.view.lost)
         self.fenced = lost.get(self.me.incarnation)
         left = [Left(one) if (why := lost.get(one.incarnation)) is None else Lost(one, why) for one in gone]

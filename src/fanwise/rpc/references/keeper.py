@@ -265,10 +265,10 @@ class Keeper:
 
     def info_of(self, key: WorkerKey) -> WorkerInfo:
         """Who that is, or was."""
-        if lives(key, self.agent.group.members()):
-            return self.agent.worker(key.id)
-        former = self.agent.group.former.get(key.id)
-        return WorkerInfo(f"rank-{key.id}", key.id) if former is None else former.info
+        member = self.agent.group.members().get(key.id)
+        if member is None or member.key != key:
+            member = self.agent.group.former.get(key.id)
+        return WorkerInfo(f"rank-{key.id}", key.id) if member is None else member.info
 
     # -- the thread ------------------------------------------------------------------------------------------------
 

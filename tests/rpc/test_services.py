@@ -215,3 +215,41 @@ def test_a_name_that_was_not_granted_in_time_is_given_back() -> None:
     with pytest.raises(DeadlineExceeded, match=r"has not answered in time about the service 'x'"):
         services.hold("x", value, services._now_s())  # type: ignore[arg-type]  # a reference
     assert [method for method, _ in agent.asked] == ["services.reserve", "services.drop"]
+
+
+def test_who_is_led_to_a_name_before_its_owner_has_heard_that_it_was_granted_gets_its_value() -> None:
+    agent: Any = PlayedAgent()
+    services = Services(agent)
+    value: Any = SimpleNamespace(_rref_id=GlobalId(0, 100, 1))
+    register = threading.Thread(target=services.hold, args=("x", value, None))
+    register.start()
+    within(LIMIT_S, lambda: len(agent.asked) == 1, "it has asked")
+    assert services.hand_out("x") is value, "the coordinator has granted it, and told who looked for it first"
+    agent.asked[0][1].set_result(GRANTED)
+    register.join(LIMIT_S)
+    assert services.hand_out("x") is value
+    assert [method for method, _ in agent.asked] == ["services.reserve"], "it was not given up"
+
+
+def test_while_a_name_is_reserved_or_given_up_nobody_else_here_takes_it() -> None:
+    agent: Any = PlayedAgent()
+    services = Services(agent)
+    value: Any = SimpleNamespace(_rref_id=GlobalId(0, 100, 1))
+    register = threading.Thread(target=services.hold, args=("x", value, None))
+    register.start()
+    within(LIMIT_S, lambda: len(agent.asked) == 1, "it has asked")
+    with pytest.raises(ValueError, match="the service 'x' is taken: worker w0"):
+        services.hold("x", value, services._now_s() + 1.0)
+    agent.asked[0][1].set_result(GRANTED)
+    register.join(LIMIT_S)
+    release = threading.Thread(target=services.release, args=("x",))
+    release.start()
+    within(LIMIT_S, lambda: len(agent.asked) == 2, "it has asked")
+    with pytest.raises(ValueError, match="the service 'x' is taken: worker w0"):
+        services.hold("x", value, services._now_s() + 1.0)
+    assert services.hand_out("x") is None and services._on_names(ME) == []
+    assert release.is_alive(), "the name is free when the coordinator knows"
+    agent.asked[1][1].set_result(("dropped", ()))
+    release.join(LIMIT_S)
+    assert [method for method, _ in agent.asked] == ["services.reserve", "services.drop"]
+    assert services._asking == {}

@@ -102,6 +102,8 @@ class Services:
         self._now_s = (clock or SystemClock()).now_s
         self._changed = threading.Condition()
         self._held: dict[str, RRef[Any]] = {}  # Any: of any type
+        # Names of which the coordinator is just being told. Where it sends who looks for one, it has been granted.
+        self._asking: dict[str, RRef[Any] | None] = {}  # None: it is being given up
         self._num_collected = 0  # how often a coordinator has asked for them
         self._directory: Directory | None = None
         self._tickets: dict[int, Future[Any]] = {}  # Any: an answer, as plain values
@@ -125,22 +127,27 @@ class Services:
 
     def hold(self, name: str, rref: "RRef[Any]", until_s: float | None) -> None:  # Any: of any type
         """Reserve the name for a value of this worker. Blocks. Raises as `register`."""
-        while True:
-            with self._changed:
+        with self._changed:
+            if name in self._held or name in self._asking:
+                raise _taken(name, self._agent.info)
+            self._asking[name] = rref
+        is_known = False
+        try:
+            while True:
                 num_collected = self._num_collected
-                if name in self._held:
-                    raise _taken(name, self._agent.info)
-            try:
                 answer = self._ask_coordinator(until_s, "services.reserve", name)
-            except BaseException:
-                self._forget(name)  # it may have been granted
-                raise
-            if answer[0] == "taken" and answer[1] != self._me:
-                raise _taken(name, self._info_of(answer[1]))
+                if answer[1] != self._me:
+                    is_known = True
+                    raise _taken(name, self._info_of(answer[1]))
+                with self._changed:
+                    if num_collected == self._num_collected:
+                        self._held[name] = rref
+                        del self._asking[name]
+                        return
+        finally:
             with self._changed:
-                if answer[0] == "taken" and num_collected == self._num_collected and name not in self._held:
-                    self._held[name] = rref
-                    return
+                if self._asking.pop(name, None) is not None and not is_known:
+                    self._forget(name)  # it may have been granted
 
     def hold_supervised(self, name: str, rref: "RRef[Any]", timeout_s: float) -> bool:  # Any: of any type
         """As `hold`, by the worker that makes an actor again when it is lost. False: none does."""
@@ -157,21 +164,30 @@ class Services:
     def hand_out(self, name: str) -> "RRef[Any] | None":  # Any: of any type
         """The reference of a name that this worker has; None: it has not, any more."""
         with self._changed:
-            rref = self._held.get(name)
-        if rref is None:
-            self._forget(name)
-        elif is_actor(rref._rref_id):
+            rref = self._held.get(name) or self._asking.get(name)
+            if rref is None and name not in self._asking:
+                self._forget(name)
+        if rref is not None and is_actor(rref._rref_id):
             self._agent.actors.wait_until_there(rref)
         return rref
 
     def release(self, name: str) -> bool:
-        """This worker's name is free. False: it is not its name."""
+        """This worker's name is free, for anybody, when this returns. False: it is not its name."""
         with self._changed:
-            rref = self._held.pop(name, None)
-        self._forget(name)
-        return rref is not None
+            if self._held.pop(name, None) is None:
+                if name not in self._asking:
+                    self._forget(name)
+                return False
+            self._asking[name] = None
+        try:
+            self._ask_coordinator(self.until(UNSET_RPC_TIMEOUT), "services.drop", name)
+        finally:
+            with self._changed:
+                del self._asking[name]
+        return True
 
     def _forget(self, name: str) -> None:
+        """Without waiting. With the lock: what is asked of the coordinator later comes to it later."""
         coordinator = self._coordinator()
         if coordinator is not None:
             self._agent.request(coordinator.id, "services.drop", name)
@@ -298,11 +314,14 @@ class Services:
     def _on_find(self, sender: WorkerInfo, name: str, wait_s: float) -> Any:  # Any: as above
         return self._asked(sender, partial(self._find, name=name), float(wait_s))
 
-    def _on_drop(self, sender: WorkerInfo, name: str) -> None:
-        key = self._key_of(sender)
+    def _on_drop(self, sender: WorkerInfo, name: str) -> Any:  # Any: plain values
+        by = self._key_of(sender)
+        if by is None or self._coordinator() != self._me:
+            return ("elsewhere", ())
         with self._changed:
-            if self._directory is not None and key is not None:
-                self._directory.drop(key, name)
+            if self._directory is not None:
+                self._directory.drop(by, name)
+        return ("dropped", ())
 
     def _reserve(self, ticket: int, by: WorkerKey, *, name: str) -> list[Respond]:
         assert self._directory is not None, "made before anything is asked"

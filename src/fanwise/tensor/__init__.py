@@ -34,6 +34,12 @@ from .gradients import stop_gradient as stop_gradient
 from .gradients import value_and_grad as value_and_grad
 from .gradients import vjp as vjp
 from .indexing import at as at
+from .learning import cross_entropy as cross_entropy
+from .learning import einsum as einsum
+from .learning import log_softmax as log_softmax
+from .learning import logsumexp as logsumexp
+from .learning import relu as relu
+from .learning import softmax as softmax
 from .namespaces import Namespace as Namespace
 from .namespaces import namespace as namespace
 from .namespaces.module import NAMES as _NAMES

@@ -59,7 +59,6 @@ _DONE_SO = {
     "linalg.outer(x, y)": ("ger", "outer"),
     "linalg.trace(x)": ("trace",),
     "linalg.vector_norm(x)": ("norm",),
-    "maximum(x, 0)": ("relu",),
     "normal(Key(seed), shape)": ("randn", "random_normal", "standard_normal"),
     "permutation(Key(seed), x)": ("randperm", "shuffle"),
     "permute_dims(x, axes)": ("permute", "swapaxes", "transpose"),

@@ -20,7 +20,7 @@ from ...links import Link, Reply
 from .. import agent_protocol
 from ..calling.call_future import failed
 from ..calling.cancelling import Scope, here
-from ..calling.outcomes import raise_afresh
+from ..calling.outcomes import afresh, raise_afresh
 from ..messages.messages import Message
 from ..messages.serializer import Serializer
 from ..worker_info import WorkerInfo
@@ -255,11 +255,12 @@ class Stream(Generic[T]):
         return found
 
     def _too_late(self) -> DeadlineExceeded:
-        self.close()
-        return DeadlineExceeded(
+        error = DeadlineExceeded(
             f"no item of {self._name} came from worker {self._incoming.to.name} within {self._timeout_s} s. The stream "
             f"was ended.\nGive timeout= as long as the function may take for one item, or 0 for ever."
         )
+        self._incoming.close(afresh(error))  # whoever goes on hears of it again, and takes the rest for lost
+        return error
 
     def _raise(self, over: Over) -> None:
         """The error with which it ended, each time anew."""
@@ -269,6 +270,9 @@ class Stream(Generic[T]):
     def _opened(self, item: Message) -> T:
         try:
             value: T = self._agent.serializer.deserialize(item, self._incoming.to.id, self._incoming.link).value
+        except Exception as error:  # as above
+            self._incoming.close(afresh(error).with_traceback(None))
+            raise
         except BaseException:
             self.close()
             raise

@@ -10,6 +10,7 @@ answers; whoever asked the one before asks again.
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -20,6 +21,7 @@ from ...base.errors import ClosedError, DeadlineExceeded, LinkLostError, WorkerL
 from .. import agent as _agent
 from ..actors.address import is_actor
 from ..agent import Agent
+from ..calling.cancelling import here
 from ..calling.outcomes import error_of
 from ..constants import UNSET_RPC_TIMEOUT
 from ..membership.members import Event, Joined
@@ -268,7 +270,8 @@ class Services:
         done = threading.Event()
         future.add_done_callback(lambda _: done.set())
         until_s = None if within_s is None else self._now_s() + within_s
-        with self._agent.waiting():
+        scope = here()
+        with self._agent.waiting(), nullcontext() if scope is None else scope.waking(done.set):
             while not done.wait(1.0 if until_s is None else max(0.0, min(1.0, until_s - self._now_s()))):
                 if until_s is not None and self._now_s() >= until_s:
                     return False

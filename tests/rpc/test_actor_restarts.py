@@ -7,9 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 import fanwise.rpc as rpc
-from fanwise.base.errors import DeadlineExceeded, OwnerLostError, WorkerLostError
+from fanwise.base.errors import DeadlineExceeded, NotSendableError, OwnerLostError, WorkerLostError
 from fanwise.rpc import agent as agents
 from fanwise.rpc.actors.restarts import Restarts
 from fanwise.rpc.actors.supervision import Recipe, Supervision
@@ -62,6 +63,16 @@ def add(what: Any, how: str = "rpc_sync", timeout: float = LIMIT_S) -> Any:
 
 def begin(*calls: Any, timeout: float = LIMIT_S) -> None:
     BEGUN.extend(HELD[0].rpc_async(timeout=timeout).add(what) for what in calls)
+
+
+def begin_and_change() -> None:
+    """Calls whose arguments are others before they leave; and one that cannot leave."""
+    tensor, text, weight = torch.ones(2), ["as it was"], torch.ones(1, requires_grad=True)
+    BEGUN.append(HELD[0].rpc_async(timeout=LIMIT_S).add((tensor, text, HELD[0], weight)))
+    tensor.add_(1)
+    text[0] = "changed"
+    with pytest.raises(NotSendableError, match=r"argument 0 \(a builtins.function\) of the call of add on w2"):
+        HELD[0].rpc_async(timeout=LIMIT_S).add(lambda: 1)
 
 
 def outcomes() -> list[Any]:
@@ -147,15 +158,20 @@ def test_calls_wait_in_their_order_until_the_actor_is_there_again_or_their_time_
     for worker in (one, two):
         worker.do(begin, "late too", timeout=0.05)
         worker.do(begin, *(f"{worker.name} {i}" for i in range(5)))
+    two.do(begin_and_change)
     within(LIMIT_S, lambda: all(worker.do(first_is_done) for worker in (one, two)), "the time of the first is over")
     three = real_workers.join(2, 3, "w2")
     found = [worker.do(outcomes) for worker in (one, two)]
     assert [each[0] for each in found] == ["DeadlineExceeded"] * 2
-    assert sorted(found[0][1:] + found[1][1:]) == list(range(11, 21))
+    assert sorted(found[0][1:] + found[1][1:]) == list(range(11, 22))
     calls = path.read_text().splitlines()
     assert [call for call in calls if call.startswith("w0")] == [f"w0 {i}" for i in range(5)]
     assert [call for call in calls if call.startswith("w1")] == [f"w1 {i}" for i in range(5)]
     assert not any(call.startswith("late") for call in calls)
+    (changed,) = [call for call in calls if call.startswith("(")]
+    assert changed.startswith("(tensor([1., 1.]), ['as it was'], OwnerRRef(") and changed.endswith(
+        "tensor([1.], requires_grad=True))"
+    )
     all_do([one, two], forget)
     all_do([one, two, three], leave)
 

@@ -19,6 +19,7 @@ from ..calling.call import Call, Following, Invocation
 from ..calling.serving import answer_later
 from ..calls import collect
 from ..constants import UNSET_RPC_TIMEOUT
+from ..messages.pickling import copied, explained
 from ..references.orders import GlobalId
 from ..references.proxy import Api, method_of, until_answered, value_at
 from ..references.rref import RRef, UserState
@@ -121,9 +122,14 @@ class Actors:
         if user is not None and self.supervision.is_lost(rref, user):
             limit_s = self._limit(timeout_s)
             due_s = None if limit_s is None else self._now_s() + limit_s
+            try:
+                as_they_are = copied((args, kwargs))  # the caller may change them as soon as this returns
+            except Exception as error:
+                raise explained(error, (invoke, args, kwargs), name, rref.owner()) from error
 
             def begin() -> Call[Any]:
                 left_s = 0.0 if due_s is None else max(_LEAST_S, due_s - self._now_s())
+                args, kwargs = as_they_are()
                 return self._begin_now(rref, name, args, kwargs, left_s)
 
             return self.supervision.call_later(rref, begin, limit_s)

@@ -129,6 +129,46 @@ def encode_alone(value: object, reducers: Mapping[type, Reducer]) -> tuple[bytes
     return stream.getvalue(), tensors
 
 
+def copied(value: object) -> Callable[[], Any]:  # Any: as `value`
+    """Makes what `value` is now, whatever becomes of it: for what is sent later, to a worker that nobody knows yet.
+
+    References, and what else travels in calls only, are the same ones, and become forks when they are sent. Raises what
+    pickling raises.
+    """
+    kept: list[object] = []
+    stream = io.BytesIO()
+    pickler = _Copier(stream, protocol=5)
+    pickler.dispatch_table, pickler.kept = _pickler.table, kept
+    pickler.dump(value)
+    data = stream.getvalue()
+
+    def copy() -> Any:  # Any: as above
+        unpickler = _Uncopier(io.BytesIO(data))
+        unpickler.kept = kept
+        return unpickler.load()
+
+    return copy
+
+
+class _Copier(pickle.Pickler):
+    kept: list[object]
+
+    def persistent_id(self, value: object) -> int | None:
+        if type(value) is torch.Tensor:
+            value = value.detach().clone().requires_grad_(value.requires_grad)
+        elif type(value) not in _reducers:
+            return None
+        self.kept.append(value)
+        return len(self.kept) - 1
+
+
+class _Uncopier(pickle.Unpickler):
+    kept: list[object]
+
+    def persistent_load(self, pid: int) -> object:
+        return self.kept[pid]
+
+
 @contextlib.contextmanager
 def _sending(to: int, forks: list[Fork] | None) -> "Iterator[list[torch.Tensor]]":
     outer, _now.sending = _now.sending, (mine := Sending(to, forks))

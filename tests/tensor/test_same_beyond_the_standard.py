@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import fanwise.tensor as ft
 
@@ -108,3 +109,40 @@ def test_the_operators_that_the_guide_lists_give_what_numpys_give() -> None:
     square = ft.asarray([[1.0, 2.0], [3.0, 4.0]])
     assert np.asarray(square @ square).tolist() == [[7.0, 10.0], [15.0, 22.0]]
     assert np.asarray(square[0, ::1]).tolist() == [1.0, 2.0]
+
+
+def on(device: object) -> list[Array]:
+    x = ft.ones(2)
+    return [
+        *(ft.zeros(2, device=device), ft.asarray([1.0], device=device), ft.asarray(x, device=device)),
+        *(ft.full(2, 1.0, device=device), ft.arange(2, device=device), ft.eye(2, device=device)),
+        *(ft.zeros_like(x, device=device), ft.full_like(x, 2.0, device=device)),
+        *(ft.astype(x, ft.float32, device=device), ft.normal(ft.Key(0), (2,), device=device)),
+        *(ft.to_device(x, device), ft.convert(x, ft.current_engine(), device=device)),
+    ]
+
+
+@pytest.mark.parametrize("device", ["cpu", "CPU", "cpu:0", "CPU:0", torch.device("cpu")])
+def test_a_device_has_one_name_in_every_function(device: object) -> None:
+    assert {ft.device_of(x) for x in on(device)} == {"cpu"}
+
+
+def test_what_an_engine_calls_its_device_is_understood(engine: str) -> None:
+    own = ft.ones(2).device
+    assert ft.device_of(ft.zeros(2, device=own)) == ft.device_of(ft.zeros_like(ft.ones(2), device=own)) == "cpu"
+    if engine == "tensorflow":  # a text
+        assert {ft.device_of(x) for x in on(own)} == {"cpu"}
+
+
+@pytest.mark.parametrize("device", ["nowhere", "tpu:77"])
+def test_a_device_that_is_not_there_is_a_value_error_that_says_what_is(engine: str, device: str) -> None:
+    calls: list[Callable[[], Array]] = [
+        lambda: ft.zeros(2, device=device),
+        lambda: ft.asarray([1.0], device=device),
+        lambda: ft.zeros_like(ft.ones(2), device=device),
+        lambda: ft.astype(ft.ones(2), ft.float32, device=device),
+        lambda: ft.normal(ft.Key(0), (2,), device=device),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match=rf"{engine} has no device '{device}' here, it has cpu"):
+            call()

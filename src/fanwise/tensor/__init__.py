@@ -44,6 +44,7 @@ from .namespaces import Namespace as Namespace
 from .namespaces import namespace as namespace
 from .namespaces.module import NAMES as _NAMES
 from .namespaces.module import attribute as _attribute
+from .namespaces.standard import VERSION as __array_api_version__  # noqa: F401  # as the standard calls it
 from .placement import device_of as device_of
 from .placement import devices as devices
 from .placement import to_device as to_device

@@ -71,7 +71,7 @@ def find_device(engine: str, device: object) -> str:
 
 def canonical(name: str) -> str:
     """A device's name in the one form used here, from any form that an engine writes."""
-    kind, _, number = name.lower().partition(":")
+    kind, _, number = name.lower().rpartition("device:")[2].partition(":")
     kind = {"gpu": "cuda", "rocm": "cuda"}.get(kind, kind)
     number = number or "0"
     return kind if kind == "cpu" and number == "0" else f"{kind}:{number}"

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..engines import ENGINES, current_engine, engine_of, is_array_type, is_remembered
+from ..placement import find_device
 from .shapes import broadcast_shapes
 from .spaces import part_of
 from .standard import ABOUT_DTYPES, CREATION, PARTS, VERSION, signature_of
@@ -107,6 +108,8 @@ def _of_one_and_keywords(functions: "_ByEngine", allowed: "_Keywords") -> Functi
             return found(x)
         if not known.issuperset(keywords):
             raise allowed.refused(keywords)
+        if "device" in keywords:
+            keywords["device"] = _device(engine_of(x), keywords["device"])
         return found(x, **keywords)
 
     return function
@@ -124,6 +127,8 @@ def _of_one_and_another(functions: "_ByEngine", allowed: "_Keywords") -> Functio
             return found(x, another)
         if not known.issuperset(keywords):
             raise allowed.refused(keywords)
+        if "device" in keywords:
+            keywords["device"] = _device(engine_of(x), keywords["device"])
         return found(x, **keywords) if another is _ABSENT else found(x, another, **keywords)
 
     return function
@@ -215,9 +220,17 @@ def _by_current_engine(functions: "_ByEngine", allowed: "_Keywords") -> Function
             others = (first, *others)
         if len(others) > most or not known.issuperset(keywords):
             raise allowed.refused(keywords, len(others))
+        if "device" in keywords:
+            keywords["device"] = _device(current_engine(), keywords["device"])
         return found(*others, **keywords)
 
     return function
+
+
+def _device(engine: str, device: Any) -> Any:
+    """A device by its name in `placement.py`, which every engine takes; what else it may be is the engine's own."""
+    is_named = isinstance(device, str) or type(device).__module__ == "torch"
+    return find_device(engine, device) if is_named and engine in ENGINES else device
 
 
 def _about_dtypes(name: str, functions: "_ByEngine") -> Function:
@@ -305,6 +318,8 @@ def _asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool |
     converted by the rules of `fanwise.tensor.convert`.
     """
     engine = current_engine()
+    if device is not None:
+        device = _device(engine, device)
     if is_array_type(type(obj)) and engine_of(obj) != engine:
         from ..exchange import convert
 

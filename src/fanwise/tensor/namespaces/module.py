@@ -2,7 +2,7 @@
 
     function            -> made once, and kept by the module under its name
     linalg, fft         -> the same
-    float32, bool ...   -> the current engine's dtype; asked anew each time
+    float32, bool ...   -> the current engine's dtype; asked anew each time, as __array_namespace_info__ is
     pi, inf, newaxis    -> numbers
 
 A name that is none of these raises AttributeError before anything is loaded.
@@ -27,7 +27,7 @@ def attribute(name: str, kept: dict[str, Any]) -> Any:  # Any: functions, number
     Raises:
         AttributeError: the name is none of the standard, nor of the few beside it.
     """
-    if name in _DTYPES:
+    if name in _DTYPES or name == "__array_namespace_info__":
         return getattr(part_of(current_engine(), ""), name)
     if name not in NAMES:
         raise AttributeError(f"module 'fanwise.tensor' has no attribute {name!r}{_hint(name, kept)}")

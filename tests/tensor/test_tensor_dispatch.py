@@ -443,3 +443,13 @@ def test_keywords_that_are_left_out_are_those_of_the_standard(engine: str) -> No
                 np.testing.assert_array_equal(array, other, name)
         seen += bool(found)
     assert seen > 60
+
+
+def test_a_dtype_is_refused_where_the_standard_has_none_and_taken_beside_other_arguments() -> None:
+    with pytest.raises(TypeError, match="from_dlpack takes no keyword 'dtype'"):
+        UNTYPED.from_dlpack(np.ones(2), dtype=np.float32)
+    with ft.use("numpy"):
+        assert ft.eye(2, 3, dtype=ft.int8).dtype == ft.full(shape=2, fill_value=1, dtype=ft.int8).dtype == ft.int8
+        assert ft.zeros(2, dtype=ft.int8).dtype == ft.zeros(2, dtype=ft.int8, device="cpu").dtype == ft.int8
+        assert ft.sum(np.ones((2, 3)), axis=0, keepdims=True).shape == (1, 3)
+        assert ft.sum(np.ones((2, 3)), keepdims=True).shape == (1, 1)

@@ -69,7 +69,9 @@ def _by_arrays(name: str, signature: inspect.Signature, functions: "_ByEngine") 
         return _of_one_and_another(functions, keywords)
     if others and all(others):
         return _of_up_to_three(functions, keywords)
-    return _of_some(functions, keywords) if others or keywords.arrays else _of_one_and_keywords(functions, keywords)
+    if others or keywords.arrays:
+        return _of_some(functions, keywords)
+    return (_of_one_and_axis if "axis" in keywords.names else _of_one_and_keywords)(functions, keywords)
 
 
 def _of_one(functions: "_ByEngine") -> Function:
@@ -110,6 +112,32 @@ def _of_one_and_keywords(functions: "_ByEngine", allowed: "_Keywords") -> Functi
             raise allowed.refused(keywords)
         if "device" in keywords:
             keywords["device"] = _device(engine_of(x), keywords["device"])
+        return found(x, **keywords)
+
+    return function
+
+
+def _of_one_and_axis(functions: "_ByEngine", allowed: "_Keywords") -> Function:
+    """As the one before, for what mostly gets `axis` and `keepdims`: to gather keywords and hand them on is 0.5 us."""
+    get, choose, known = functions.get, functions.choose, allowed.names
+
+    has_keepdims = "keepdims" in known
+
+    def function(x: Any, /, *, axis: Any = _ABSENT, keepdims: Any = _ABSENT, **keywords: Any) -> Any:
+        found = get(type(x))
+        if found is None:
+            found = choose(x)
+        if not keywords:
+            if keepdims is _ABSENT:
+                return found(x) if axis is _ABSENT else found(x, axis=axis)
+            if has_keepdims and axis is not _ABSENT:
+                return found(x, axis=axis, keepdims=keepdims)
+        if axis is not _ABSENT:
+            keywords["axis"] = axis
+        if keepdims is not _ABSENT:
+            keywords["keepdims"] = keepdims
+        if not known.issuperset(keywords):
+            raise allowed.refused(keywords)
         return found(x, **keywords)
 
     return function
@@ -177,7 +205,7 @@ def _of_some(functions: "_ByEngine", allowed: "_Keywords") -> Function:
 def _of_sequence(functions: "_ByEngine", allowed: "_Keywords") -> Function:
     get, choose, known = functions.get, functions.choose, allowed.names
 
-    def function(arrays: Any, /, **keywords: Any) -> Any:
+    def function(arrays: Any, /, *, axis: Any = _ABSENT, **keywords: Any) -> Any:
         kind = type(arrays[0]) if arrays else None
         found = get(kind)
         if len(arrays) == 2:  # mostly; a loop costs as much as all the rest
@@ -190,10 +218,10 @@ def _of_sequence(functions: "_ByEngine", allowed: "_Keywords") -> Function:
         if found is None:
             found = choose(*arrays)
         if not keywords:
-            return found(arrays)
+            return found(arrays) if axis is _ABSENT else found(arrays, axis=axis)
         if not known.issuperset(keywords):
             raise allowed.refused(keywords)
-        return found(arrays, **keywords)
+        return found(arrays, **keywords) if axis is _ABSENT else found(arrays, axis=axis, **keywords)
 
     return function
 
@@ -208,16 +236,27 @@ def _of_many(functions: "_ByEngine", allowed: "_Keywords") -> Function:
 
 
 def _by_current_engine(functions: "_ByEngine", allowed: "_Keywords") -> Function:
-    known, most = allowed.names, allowed.num_positional
+    known, most, has_dtype = allowed.names, allowed.num_positional, "dtype" in allowed.names
 
-    def function(first: Any = _ABSENT, /, *others: Any, **keywords: Any) -> Any:
+    # `dtype` by itself, and no `*others`: to gather arguments and hand them on is 0.5 us.
+    def function(
+        first: Any = _ABSENT, second: Any = _ABSENT, third: Any = _ABSENT, /, *, dtype: Any = _ABSENT, **keywords: Any
+    ) -> Any:
         found = functions[current_engine()]
-        if first is _ABSENT:
-            others = ()
-        elif not others and not keywords:
-            return found(first)
-        else:
-            others = (first, *others)
+        if not keywords and first is not _ABSENT:
+            if second is _ABSENT:
+                if dtype is _ABSENT:
+                    return found(first)
+                if has_dtype:
+                    return found(first, dtype=dtype)
+            elif dtype is _ABSENT and most > 1:
+                if third is _ABSENT:
+                    return found(first, second)
+                if most > 2:
+                    return found(first, second, third)
+        others = [each for each in (first, second, third) if each is not _ABSENT]
+        if dtype is not _ABSENT:
+            keywords["dtype"] = dtype
         if len(others) > most or not known.issuperset(keywords):
             raise allowed.refused(keywords, len(others))
         if "device" in keywords:

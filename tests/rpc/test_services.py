@@ -167,6 +167,19 @@ def test_with_an_allow_list_names_lead_to_what_is_allowed(real_workers: Workers)
     end([open_one, strict])
 
 
+def cancel_a_lookup(to: str) -> None:
+    call = rpc.rpc_async(to, keep, ("nobody registers this",))
+    within(LIMIT_S, lambda: num_lookups() == 1, "it waits")
+    call.cancel()
+
+
+def test_a_lookup_that_was_given_up_is_soon_forgotten_and_keeps_no_shutdown_waiting(real_workers: Workers) -> None:
+    one, two = real_workers.group(2)
+    one.do(cancel_a_lookup, "w1")
+    within(LIMIT_S, lambda: one.do(num_lookups) == 0, "it has been forgotten")
+    end([one, two])
+
+
 class PlayedAgent:
     """One worker, the coordinator of itself; its requests are answered by the test."""
 

@@ -31,6 +31,9 @@ from .directory import Directory, Respond, Taken
 
 NAME_SIZE_MAX = 256
 _LOOK_AGAIN_S = 0.05
+# So long a lookup waits at the coordinator before it asks again. One that Ctrl-C or a cancelling has ended is open
+# there until then, and a graceful shutdown waits for what is open.
+_FIND_S = 2.0
 # Who asks waits so much longer for the coordinator's word that the time is over.
 _GRACE_S = 2.0
 
@@ -206,8 +209,11 @@ class Services:
         """See `lookup`."""
         until_s = self.until(timeout_s)
         while True:
-            answer = self._ask_coordinator(until_s, "services.find", name)
+            left_s = _FIND_S if until_s is None else min(_FIND_S, until_s - self._now_s())
+            answer = self._ask_coordinator(until_s, "services.find", name, wait_s=max(_NOT, left_s))
             if answer[0] == "unknown":
+                if until_s is None or self._now_s() < until_s:
+                    continue
                 raise DeadlineExceeded(
                     f"no service {name!r} was registered within {self._limit(timeout_s):g} s; "
                     f"{_there_are(answer[1])}.\n"

@@ -168,7 +168,7 @@ def test_with_an_allow_list_names_lead_to_what_is_allowed(real_workers: Workers)
 
 
 def cancel_a_lookup(to: str) -> None:
-    call = rpc.rpc_async(to, keep, ("nobody registers this",))
+    call = rpc.rpc_async(to, put, ("nobody registers this", 1, 1000.0), timeout=0)
     within(LIMIT_S, lambda: num_lookups() == 1, "it waits")
     call.cancel()
 

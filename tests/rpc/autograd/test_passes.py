@@ -40,11 +40,19 @@ def test_what_the_one_that_began_it_has_not_received_is_not_waited_for() -> None
 
 
 def test_a_class_waits_for_all_its_messages() -> None:
-    one = Pass(0, {7: 1, 8: 1}, {}, [waiting_for(7), waiting_for(7, 8)], [1])
+    one = Pass(0, {7: 1, 8: 1, 9: 1}, {}, [waiting_for(7), waiting_for(8, 9)], [1])
     one.begin()
     assert one.resolved([7]) == [Run(0)]
-    assert one.resolved([7]) == []
-    assert one.resolved([8]) == [Run(1)]
+    assert one.resolved([7, 8]) == []
+    assert one.resolved([9]) == [Run(1)]
+
+
+def test_a_class_waits_for_those_from_which_gradients_flow_into_it_and_others_run_at_the_same_time() -> None:
+    one = Pass(0, {7: 1, 8: 1}, {}, [waiting_for(7), waiting_for(8), waiting_for(7, 8)], [1])
+    one.begin()
+    assert one.resolved([7, 8]) == [Run(0), Run(1)]
+    assert one.ran(1) == []
+    assert one.ran(0) == [Run(2)]
 
 
 def test_a_message_to_oneself_that_nothing_reaches_is_not_waited_for() -> None:
@@ -62,27 +70,39 @@ def test_through_is_said_once_and_after_those_below() -> None:
 
 
 @given(st.data())
-def test_in_any_order_of_facts_each_class_runs_once_and_after_its_messages(data: st.DataObject) -> None:
+def test_in_any_order_of_facts_each_class_runs_once_and_after_all_that_flows_into_it(data: st.DataObject) -> None:
     messages = data.draw(st.lists(st.integers(0, 9), unique=True, max_size=6))
-    waits = data.draw(st.lists(st.frozensets(st.sampled_from(messages)) if messages else st.just(frozenset[int]())))
+    sets = st.lists(st.frozensets(st.sampled_from(messages)) if messages else st.just(frozenset[int]()))
+    waits = sorted(data.draw(sets), key=len)
     peers = data.draw(st.lists(st.integers(1, 4), unique=True))
     one = Pass(0, dict.fromkeys(messages, 1), {}, [ClassOfNodes(wait) for wait in waits], peers)
     facts = [("message", number) for number in messages * 2] + [("below", peer) for peer in peers * 2]
-    orders: list[Order] = one.begin()
     resolved: set[int] = set()
-    runs: list[int] = []
-    for kind, number in [("", 0), *data.draw(st.permutations(facts))]:
+    running: set[int] = set()
+    ran: list[int] = []
+
+    def carry_out(orders: list[Order]) -> None:
+        for order in orders:
+            assert not isinstance(order, Finish) or len(ran) == len(waits)
+            if isinstance(order, Run):
+                needed = waits[order.number]
+                assert needed <= resolved
+                assert {n for n, wait in enumerate(waits[: order.number]) if wait <= needed} <= set(ran)
+                running.add(order.number)
+
+    carry_out(one.begin())
+    for kind, number in data.draw(st.permutations(facts)):
         if kind == "message":
             resolved.add(number)
-            orders = one.resolved([number])
-        elif kind == "below":
-            orders = one.below(number)
-        while orders:
-            order = orders.pop(0)
-            assert not isinstance(order, Finish) or len(runs) == len(waits)
-            if isinstance(order, Run):
-                assert waits[order.number] <= resolved
-                runs.append(order.number)
-                orders += one.ran(order.number)
-    assert sorted(runs) == list(range(len(waits)))
+            carry_out(one.resolved([number]))
+        else:
+            carry_out(one.below(number))
+        for done in data.draw(st.lists(st.sampled_from(sorted(running)), unique=True)) if running else ():
+            running.discard(done)
+            ran.append(done)
+            carry_out(one.ran(done))
+    while running:
+        ran.append(running.pop())
+        carry_out(one.ran(ran[-1]))
+    assert sorted(ran) == list(range(len(waits)))
     assert one.open == set()

@@ -39,13 +39,40 @@ class BackwardPass(Protocol):
     def lost(self, worker: int) -> None: ...
 
 
+class NodesInUse:
+    """Of the passes of a context, which may share nodes, one runs some at a time: on as many threads as it likes."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._by: PassId | None = None
+        self._num_runs = 0
+
+    def enter(self, who: PassId, *, blocking: bool) -> bool:
+        """Begin a run of that pass. False: another pass has one, and this does not wait for its end."""
+        with self._changed:
+            while self._num_runs and self._by != who:
+                if not blocking:
+                    return False
+                self._changed.wait()
+            self._by = who
+            self._num_runs += 1
+            return True
+
+    def leave(self) -> None:
+        """The run is over."""
+        with self._changed:
+            self._num_runs -= 1
+            if not self._num_runs:
+                self._changed.notify_all()
+
+
 class Context:
     """What this worker knows of one context. The names with an underscore are torch's."""
 
     def __init__(self, id: int) -> None:
         self.id = id
         self.lock = threading.RLock()
-        self.in_use = threading.Lock()  # held while nodes run: two passes may share some
+        self.in_use = NodesInUse()
         self.sent: dict[int, Sent] = {}
         self.received: dict[int, Node] = {}
         self.senders: dict[int, int] = {}  # of what was received

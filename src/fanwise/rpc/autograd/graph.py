@@ -11,8 +11,8 @@ come; gradients that leave it are kept for the class they go to.
 torch's engine has no "run these nodes and no others": it runs what lies on a way to its `inputs`, and where it stops it
 calls the tensor hooks of the node it stopped at. Hence two ways to run a class:
 
-* together, in one call of the engine, wherever gradients leave for leaves only: at a leaf without tensor hooks,
-  stopping is harmless;
+* together, in one call of the engine, wherever gradients leave for leaves only: at a leaf without hooks of the user's,
+  they are taken away before it;
 * one by one, all nodes from which gradients flow to an inner node of another class: a hook on the node takes its
   gradients and stops the engine. torch then keeps the tensors this node saved until the graph itself goes.
 
@@ -60,17 +60,18 @@ class _Stop(BaseException):
 
 
 class _Kept:
-    """The sum of the gradients that have come for an output of a node."""
+    """The sum of the gradients that have come for an output of a node. By any thread."""
 
-    __slots__ = ("_is_ours", "grad", "number")
+    __slots__ = ("_is_ours", "_lock", "grad", "number")
 
     def __init__(self, number: int, grad: torch.Tensor) -> None:
         self.number = number
         self.grad = grad
         self._is_ours = False  # the first one may lie in memory that others see
+        self._lock = threading.Lock()
 
     def add(self, grad: torch.Tensor) -> None:
-        with torch.no_grad():
+        with self._lock:  # neither wants a gradient of its own
             self.grad = self.grad.add_(grad) if self._is_ours else self.grad + grad
         self._is_ours = True
 
@@ -95,6 +96,7 @@ class Graph:
         self._children: dict[Node, list[Edge | None]] = {}
         # Gradients on their way to a node, by output.
         self._kept: dict[Node, list[_Kept]] = {}
+        self._keeping = threading.Lock()
         edges = [(cast(Node, root.grad_fn), root.output_nr) for root in roots]
         self._sent = sent
         self._class_of: dict[Node, int] = {}
@@ -155,12 +157,15 @@ class Graph:
     def _keep(self, node: Node, number: int, grad: torch.Tensor) -> None:
         """Add to what is on its way there, in the order in which it comes, as the engine would: of a hundred
         micro-batches a weight keeps one sum, and not a hundred gradients."""
-        kept = self._kept.setdefault(node, [])
-        for one in kept:
-            if one.number == number and _is_alike(one.grad, grad):
-                one.add(grad)
+        with self._keeping:
+            kept = self._kept.setdefault(node, [])
+            for one in kept:
+                if one.number == number and _is_alike(one.grad, grad):
+                    break
+            else:
+                kept.append(_Kept(number, grad))
                 return
-        kept.append(_Kept(number, grad))
+        one.add(grad)
 
     # -- running ---------------------------------------------------------------------------------------------------
 
@@ -171,7 +176,7 @@ class Graph:
                 self._keep(node, number, grad.to(device))
 
     def run(self, number: int, *, retain_graph: bool) -> Ran:
-        """Run a class. Raises what the user's functions and hooks raise. Never twice at the same time."""
+        """Run a class. Raises what the user's functions and hooks raise. By any thread; each class once."""
         with _one_at_a_time if _has_accelerator() else nullcontext():
             return self._run(number, retain_graph)
 
@@ -198,7 +203,7 @@ class Graph:
         """Which nodes must run one by one, and the leaves of other classes into which the others' gradients flow."""
         alone, foreign = self._split_at(number, hooked_too=False)
         if foreign:
-            # The engine stops at the leaves, of this class too; where hooks would be called then, it must not.
+            # It comes as far as the leaves, of this class too; where hooks would be called then, it must not.
             alone, foreign = self._split_at(number, hooked_too=True)
         return alone, foreign
 
@@ -216,7 +221,7 @@ class Graph:
     def _stands_apart(self, child: Node, number: int, alone: set[Node], hooked_too: bool) -> bool:
         here = self._class_of[child] == number
         if _is_leaf(child):
-            return (hooked_too or not here) and bool(_variable(child)._backward_hooks)
+            return (hooked_too or not here) and (bool(_variable(child)._backward_hooks) or _shows(child))
         return child in alone if here else True
 
     def _run_alone(self, node: Node) -> None:
@@ -247,16 +252,19 @@ class Graph:
                 self._keep(*child, grad)
 
     def _run_up_to(self, leaves: list[Node], receives: list[Node], nodes: list[Node], retain_graph: bool) -> None:
-        """Run inner nodes, and keep what flows into leaves. None of these has a tensor hook."""
+        """Run inner nodes, and keep what flows into leaves. None of these has hooks."""
         outputs, grads = self._take([node for node in nodes if not _is_leaf(node)])
         if not outputs:
             return
         ends = [GradientEdge(node, 0) for node in leaves]
         anchors = [_anchor(node) for node in receives]
-        found = _run_engine(outputs, grads, [*ends, *anchors], retain_graph=retain_graph, into_leaves=False)
-        for node, grad in zip(leaves, found, strict=False):
-            if grad is not None:
-                self._keep(node, 0, grad)
+        # At once, not all of them in the end: now they are in the processor's cache, and their memory is used again.
+        taking = _prehooks(leaves, lambda leaf, grad: self._keep(leaf, 0, grad))
+        try:
+            _run_engine(outputs, grads, [*ends, *anchors], retain_graph=retain_graph, into_leaves=True)
+        finally:
+            for handle in taking:
+                handle.remove()
 
     def _run_leaves(
         self, receives: list[Node], leaves: list[Node], nodes: list[Node], ran: Ran, retain_graph: bool
@@ -285,7 +293,6 @@ class _Taking:
         self._taken: dict[Node, torch.Tensor] = {}
         self._grads: list[tuple[Node, torch.Tensor | None]] = []
         self._handles: list[Any] = []  # Any: torch's handles
-        self._mine = _this_run()
 
     def __enter__(self) -> "_Taking":
         hooked = [leaf for leaf in self._leaves if _shows(leaf)]
@@ -295,20 +302,8 @@ class _Taking:
             self._grads.append((leaf, _variable(leaf).grad))
             _variable(leaf).grad = None
         shown = set(hooked)
-        for leaf in self._leaves:
-            if leaf not in shown:
-                self._handles.append(leaf.register_prehook(self._taker(leaf)))
+        self._handles = _prehooks([leaf for leaf in self._leaves if leaf not in shown], self._taken.__setitem__)
         return self
-
-    def _taker(self, leaf: Node) -> Any:  # Any: torch's stub says that gradients are never None
-        def take(grads: Grads) -> tuple[None] | None:
-            if not self._mine():
-                return None  # another thread runs backward over the same leaf
-            if grads[0] is not None:
-                self._taken[leaf] = grads[0]
-            return (None,)
-
-        return take
 
     def __exit__(self, *_exc: object) -> None:
         for handle in self._handles:
@@ -331,6 +326,26 @@ class _Taking:
             (_variable(leaf), grad if owners[_where(grad)] == 1 and _is_plain(grad) else _copied(grad))
             for leaf, grad in self._taken.items()
         ]
+
+
+_NOTHING = (None,)
+
+
+def _prehooks(leaves: Iterable[Node], take: Callable[[Node, torch.Tensor], None]) -> list[Any]:  # Any: torch's handles
+    """In the run that this thread is about to start, `take` gets a leaf's gradient as it comes; `.grad` does not."""
+    mine = _this_run()
+
+    def of(leaf: Node) -> Any:  # Any: torch's stub says that gradients are never None
+        def hook(grads: Grads) -> tuple[None] | None:
+            if not mine():
+                return None  # another thread runs backward over the same leaf
+            if (grad := grads[0]) is not None:
+                take(leaf, grad)
+            return _NOTHING
+
+        return hook
+
+    return [leaf.register_prehook(of(leaf)) for leaf in leaves]
 
 
 def _run_engine(

@@ -37,7 +37,7 @@ class Zero:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Order: run this class; all that can reach it is known."""
+    """Order: run this class; all that can reach it is known. At the same time as others that were ordered before."""
 
     number: int
 
@@ -131,16 +131,25 @@ class Pass:
         return self._next()
 
     def _next(self) -> list[Order]:
-        ready = [number for number in self._to_run if self.open.isdisjoint(self.classes[number].waits)]
-        if ready:
-            self._to_run = [number for number in self._to_run if number not in set(ready)]
-            self._running.update(ready)
+        ready = [number for number in self._to_run if self._may_run(number)]
+        self._to_run = [number for number in self._to_run if number not in self._running]
         orders: list[Order] = [Run(number) for number in ready]
         over = not (self.open or self._to_run or self._running or self._below)
         if over and not self._finished:
             self._finished = True
             orders.append(Finish())
         return orders
+
+    def _may_run(self, number: int) -> bool:
+        """Whether all that flows into the class is there; if so, it is among those that run."""
+        waits = self.classes[number].waits
+        if not self.open.isdisjoint(waits):
+            return False
+        # Gradients flow into a class only from those that fewer messages reach.
+        if any(self.classes[other].waits <= waits for other in self._running):
+            return False
+        self._running.add(number)
+        return True
 
     def _zeros(self, messages: Iterable[int]) -> list[Order]:
         by_peer: dict[int, list[int]] = {}

@@ -1,12 +1,15 @@
 """A backward pass at work on this worker: the decisions of `Pass`, carried out with a graph and an agent.
 
-    begun_by, gradients, zeros, below --inbox--> one job at a time, outside: Pass --orders--> graph, requests
+    begun_by, gradients, zeros, below --inbox--> one after another: Pass --orders--> requests, classes to run
+    a class --> on the thread that ordered it, and on others beside it --> what came out of it is a fact again
     fail  (an error here, an abort from elsewhere, a lost worker) --> all that know the context, and `future`
 
-Facts come on threads that read and must not wait; a job that is started for them takes one after another. `future` is
-done once this worker and all below it are through, or the pass has failed; it has then been left for good.
+Facts come on threads that read and must not wait; jobs are started for them, outside. As many classes run at a time as
+there are processors for them: micro-batches, where each computes with few threads. `future` is done once this worker
+and all below it are through, or the pass has failed; it has then been left for good.
 """
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -65,8 +68,12 @@ class Running:
         self._me = me
         self._roots = roots
         self._retain_graph = retain_graph
+        # What is to be done, by the threads in `_work_on`; all under the context's lock.
         self._inbox: deque[Fact] = deque()
-        self._busy = True  # until the first job has run: nothing is decided before the graph is known
+        self._ready: deque[int] = deque()
+        self._deciding = True  # until the first job has run: nothing is decided before the graph is known
+        self._num_running = 0
+        self._most_running = most_running()
         self._over = False
         # What there is now takes part; what comes later cannot have led to the roots.
         self._sent = dict(context.sent)
@@ -111,6 +118,8 @@ class Running:
             self._begin()
         except BaseException as error:
             self.fail(Failure.of(self._me, error))
+        with self._context.lock:
+            self._deciding = False
         self._work_on()
 
     def _begin(self) -> None:
@@ -130,23 +139,47 @@ class Running:
             if self._over:
                 return
             self._inbox.append(fact)
-            if self._busy:
+            if self._deciding:
                 return
-            self._busy = True
         self._agent.outside(self._work_on)
 
     def _work_on(self) -> None:
-        while True:
-            with self._context.lock:
-                if self._over or not self._inbox:
-                    self._busy = False
-                    return
-                fact = self._inbox.popleft()
+        """Do what is to be done. Several threads may be here: one decides, and others run classes."""
+        while (work := self._next()) is not None:
             try:
-                assert self._pass is not None, "made by the first job"
-                self._carry_out(fact(self._pass))
+                work()
             except BaseException as error:
                 self.fail(Failure.of(self._me, error))
+
+    def _next(self) -> Callable[[], None] | None:
+        with self._context.lock:
+            work = self._taken()
+            others = work is not None and self._is_more_to_do()
+        if others:
+            self._agent.outside(self._work_on)
+        return work
+
+    def _taken(self) -> Callable[[], None] | None:
+        if self._over:
+            return None
+        if self._inbox and not self._deciding:
+            self._deciding = True
+            return partial(self._decide, self._inbox.popleft())
+        if self._ready and self._num_running < self._most_running:
+            self._num_running += 1
+            return partial(self._run, self._ready.popleft())
+        return None
+
+    def _is_more_to_do(self) -> bool:
+        return bool((self._inbox and not self._deciding) or (self._ready and self._num_running < self._most_running))
+
+    def _decide(self, fact: Fact) -> None:
+        assert self._pass is not None, "made by the first job"
+        try:
+            self._carry_out(fact(self._pass))
+        finally:
+            with self._context.lock:
+                self._deciding = False
 
     def _carry_out(self, orders: list[Order]) -> None:
         ahead = deque(orders)
@@ -157,29 +190,36 @@ class Running:
             elif isinstance(order, Zero):
                 self._tell(order.peer, "autograd.zeros", order.messages)
             elif isinstance(order, Run):
-                ahead.extend(self._run(order.number))
+                with self._context.lock:
+                    self._ready.append(order.number)
             elif isinstance(order, Finish):
                 self._end(Through())
 
-    def _run(self, number: int) -> list[Order]:
-        assert self._graph is not None and self._pass is not None, "made by the first job"
-        with self._in_use():
-            ran = self._graph.run(number, retain_graph=self._retain_graph)
+    def _run(self, number: int) -> None:
+        assert self._graph is not None, "made by the first job"
+        try:
+            with self._in_use():
+                ran = self._graph.run(number, retain_graph=self._retain_graph)
+        finally:
+            with self._context.lock:
+                self._num_running -= 1
+        self._put(lambda decide: self._ran(number, ran, decide))
+
+    def _ran(self, number: int, ran: Ran, decide: Pass) -> list[Order]:
         for leaf, grad in ran.leaves:
             self._context.accumulate(leaf, grad)
-        orders = self._hand_on(ran)
-        return [*orders, *self._pass.ran(number)]
+        return [*self._hand_on(ran), *decide.ran(number)]
 
     @contextmanager
     def _in_use(self) -> Iterator[None]:
-        lock = self._context.in_use
-        if not lock.acquire(blocking=False):
+        in_use = self._context.in_use
+        if not in_use.enter(self._id, blocking=False):
             with self._agent.waiting():
-                lock.acquire()
+                in_use.enter(self._id, blocking=True)
         try:
             yield
         finally:
-            lock.release()
+            in_use.leave()
 
     def _hand_on(self, ran: Ran) -> list[Order]:
         assert self._pass is not None, "made by the first job"
@@ -283,6 +323,7 @@ class Running:
             self._context.passes.pop(self._id, None)
             self._context.over[self._id] = self.num_received
             self._inbox.clear()
+            self._ready.clear()
         self.future.set_result(answer)
         return True
 
@@ -301,3 +342,10 @@ class Running:
             self._agent.outside(partial(self._tell_abort, peer, failure))
         except Exception:
             return  # the worker, or this agent, is gone
+
+
+def most_running() -> int:
+    """How many classes may run at a time: one where an accelerator, or each operation, has all there is to compute."""
+    if torch.accelerator.is_available():
+        return 1
+    return max(1, len(os.sched_getaffinity(0)) // torch.get_num_threads())

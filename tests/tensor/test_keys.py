@@ -123,3 +123,8 @@ def test_what_is_no_integer_is_refused() -> None:
         Key(0).split(-1)
     with pytest.raises(TypeError, match=r"drawn from a fanwise.tensor.Key, as Key\(0\), got int"):
         normal(0, 3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("distance", [2**16, 2**32, 2**63, 2**64])
+def test_large_integers_fold_into_keys_of_their_own(distance: int) -> None:
+    assert len({Key(0).fold_in(number) for number in (0, 1, distance, 1 + distance, -distance)}) == 5

@@ -146,3 +146,11 @@ def test_a_device_that_is_not_there_is_a_value_error_that_says_what_is(engine: s
     for call in calls:
         with pytest.raises(ValueError, match=rf"{engine} has no device '{device}' here, it has cpu"):
             call()
+
+
+@pytest.mark.parametrize("index", [5, -6])
+def test_reading_a_place_that_is_not_there_is_an_index_error(index: int) -> None:
+    reads: list[Callable[[Array], Array]] = [lambda x: ft.at(x)[index].get(), lambda x: ft.State(x)[index]]
+    for read in reads:
+        with pytest.raises(IndexError):
+            read(ft.arange(5))

@@ -9,11 +9,10 @@ there are processors for them: micro-batches, where each computes with few threa
 and all below it are through, or the pass has failed; it has then been left for good.
 """
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -203,7 +202,9 @@ class Running:
         finally:
             with self._context.lock:
                 self._num_running -= 1
-        self._put(lambda decide: self._ran(number, ran, decide))
+        with self._context.lock:
+            if not self._over:  # this thread takes it next, or who decides now
+                self._inbox.append(lambda decide: self._ran(number, ran, decide))
 
     def _ran(self, number: int, ran: Ran, decide: Pass) -> list[Order]:
         for leaf, grad in ran.leaves:
@@ -348,4 +349,11 @@ def most_running() -> int:
     """How many classes may run at a time: one where an accelerator, or each operation, has all there is to compute."""
     if torch.accelerator.is_available():
         return 1
-    return max(1, len(os.sched_getaffinity(0)) // torch.get_num_threads())
+    return max(1, _num_cpus() // torch.get_num_threads())
+
+
+@cache
+def _num_cpus() -> int:
+    from ...pool.devices import usable_cpus  # when a pass runs, not when rpc is imported
+
+    return usable_cpus()

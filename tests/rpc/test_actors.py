@@ -12,7 +12,7 @@ import torch
 from torch.futures import Future
 
 import fanwise.rpc as rpc
-from fanwise.base.errors import DeadlineExceeded, OwnerLostError, WireError, WorkerLostError
+from fanwise.base.errors import DeadlineExceeded, NotSendableError, OwnerLostError, WireError, WorkerLostError
 from fanwise.rpc import agent as agents
 from fanwise.rpc.functions import async_execution
 from fanwise.testing import within
@@ -92,6 +92,13 @@ class Log:
 
     async def call_itself_in_a_coroutine(self, me: "rpc.RRef[Log]") -> None:
         me.rpc_sync().add("itself")
+
+    def lock_of(self) -> Any:
+        return self.lock
+
+    @async_execution
+    def promise_nothing(self) -> "Future[Any]":
+        return 3  # type: ignore[return-value]  # wrong on purpose
 
     def other(self, me: "rpc.RRef[Log]") -> "rpc.RRef[Log]":
         return me
@@ -352,6 +359,35 @@ def in_every_way() -> list[Any]:
 def give_it_back() -> bool:
     again = LOGS[0].rpc_sync().other(LOGS[0])
     return bool(again.rpc_sync().add("again") == 5)
+
+
+@pytest.mark.parametrize("serial", [True, False])
+def test_what_is_told_of_a_call_of_a_method_names_that_method_and_its_arguments(
+    real_workers: Workers, serial: bool
+) -> None:
+    workers = one, _two = real_workers.group(2)
+    one.do(make, "w1", serial=serial)
+    with pytest.raises(NotSendableError, match=r"what lock_of returned \(a _thread.lock\) cannot be sent"):
+        one.do(call, "lock_of")
+    with pytest.raises(RuntimeError, match=r"but (Log\.)?promise_nothing returned int"):
+        one.do(call, "promise_nothing")
+    for how in ("rpc_sync", "rpc_async", "remote"):
+        with pytest.raises(NotSendableError, match=r"argument 0 \(a builtins.function\) of the call of add on w1"):
+            one.do(add_what_cannot_be_sent, how)
+    if not serial:
+        with pytest.raises(TypeError, match=r"^add was called as a stream, and returned one int"):
+            one.do(read_as_stream, "add")
+    end(workers)
+
+
+def add_what_cannot_be_sent(how: str) -> None:
+    found = getattr(LOGS[0], how)().add(lambda: 1)
+    if how == "rpc_async":
+        found.wait()
+
+
+def read_as_stream(name: str) -> list[Any]:
+    return list(getattr(LOGS[0].rpc_stream(), name)(1))
 
 
 released = threading.Event()

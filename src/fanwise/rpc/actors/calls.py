@@ -15,7 +15,7 @@ from typing import Any
 from ...base.clocks import Clock, SystemClock
 from ...base.errors import WorkerLostError
 from ..agent import Agent
-from ..calling.call import Call, Following, Invocation
+from ..calling.call import Call, Following, Invocation, calls_method
 from ..calling.serving import answer_later
 from ..calls import collect
 from ..constants import UNSET_RPC_TIMEOUT
@@ -125,7 +125,7 @@ class Actors:
             try:
                 as_they_are = copied((args, kwargs))  # the caller may change them as soon as this returns
             except Exception as error:
-                raise explained(error, (invoke, args, kwargs), name, rref.owner()) from error
+                raise explained(error, (invoke, (rref, name, args, kwargs), {}), name, rref.owner()) from error
 
             def begin() -> Call[Any]:
                 left_s = 0.0 if due_s is None else max(_LEAST_S, due_s - self._now_s())
@@ -173,6 +173,7 @@ def _id_of(rref: RRef[Any], user: UserState | None) -> GlobalId:  # Any: of any 
     return rref._rref_id if user is None else user.fork.rref_id
 
 
+@calls_method
 def invoke(target: Any, name: str, args: Any, kwargs: Any) -> Any:  # Any: of any type
     """On the owner, when it is the call's turn: the method's result; what comes later when that does.
 
@@ -189,7 +190,7 @@ def invoke(target: Any, name: str, args: Any, kwargs: Any) -> Any:  # Any: of an
     if type(value) is CoroutineType:
         return _running_in(actor, value)
     if hasattr(method, "_wrapped_async_rpc_function"):
-        return answer_later(method, value)
+        return answer_later(getattr(method, "__qualname__", name), value)
     return value
 
 

@@ -14,9 +14,25 @@ from ...base.errors import CancelledError
 from .outcomes import hand_on, outcome_of
 
 T = TypeVar("T")
+Function = TypeVar("Function", bound=Callable[..., Any])  # Any: the user's
 
 # What is called: a function, its arguments, and those that have names.
 Invocation = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]  # Any: the user's
+
+
+def calls_method(function: Function) -> Function:
+    """Mark a function of ours, of (target, name, args, kwargs): what is told of its calls is told of that method."""
+    function._calls_method = True  # type: ignore[attr-defined]  # the mark
+    return function
+
+
+def method_called(call: Invocation) -> tuple[str, Invocation] | None:
+    """Of a call of such a function the method's name, and the call without the rest; None: it is of another one."""
+    function, args, kwargs = call
+    if getattr(function, "_calls_method", None) is not True or len(args) != 4 or kwargs:
+        return None
+    _target, name, args, kwargs = args
+    return name, (function, args, kwargs)
 
 
 class Call(Future[T]):

@@ -37,6 +37,7 @@ from ..messages.serializer import Deserialized, Serializer
 from ..streams.producing import Producer
 from ..streams.window import Window
 from ..worker_info import WorkerInfo
+from .call import Invocation, method_called
 from .cancelling import Scope, running
 from .coroutines import Coroutines
 from .told_errors import about_result, harmless, instead_of, that_can_be_raised_there, traceback_of
@@ -242,7 +243,7 @@ class _Call:
         """Run the function and answer, now or when its future is done."""
         function, args, kwargs = opened.value
         self._header = opened.autograd
-        self._name = getattr(function, "__qualname__", "") or getattr(function, "__name__", type(function).__qualname__)
+        self._name = _name_of(opened.value)
         if opened.window is not None:
             function = partial(self._produce, Window(*opened.window), function)
         try:
@@ -318,7 +319,7 @@ class _Call:
 
     def _outcome(self, function: Callable[..., Any], value: Any) -> Any:  # Any: the user's
         if hasattr(function, "_wrapped_async_rpc_function"):
-            return answer_later(function, value)
+            return answer_later(self._name, value)
         if type(value) is CoroutineType:
             return Later(self._server.coroutines.run(value))
         return value
@@ -389,12 +390,19 @@ def _fail(error: Exception) -> None:
     raise error
 
 
-def answer_later(function: Callable[..., Any], value: object) -> "Later":  # Any: the user's
-    """What an `async_execution` function returned. RuntimeError when that is no future."""
+def _name_of(call: Invocation) -> str:
+    method, function = method_called(call), call[0]
+    if method is not None:
+        return str(method[0])
+    return getattr(function, "__qualname__", "") or getattr(function, "__name__", type(function).__qualname__)
+
+
+def answer_later(name: str, value: object) -> "Later":
+    """What an `async_execution` function of that name returned. RuntimeError when that is no future."""
     if not isinstance(value, torch._C.Future):
         raise RuntimeError(
             "Functions decorated with @rpc.async_function must return a torch.futures.Future object, "
-            f"but {getattr(function, '__qualname__', function)} returned {type(value).__name__}."
+            f"but {name} returned {type(value).__name__}."
         )
     return Later(value)
 

@@ -29,7 +29,7 @@ from ...base.errors import NotSendableError
 from ...links.pickler import Pickler, Reducer
 from ...tensor.wire import array_reducers, numpy_reducers
 from ..allow_list.allowing import Allowed
-from ..calling.call import Invocation
+from ..calling.call import Invocation, method_called
 from ..references.orders import Fork
 from ..worker_info import WorkerInfo
 
@@ -275,6 +275,7 @@ def explained(error: Exception, call: Invocation, name: str, to: WorkerInfo) -> 
     is_too_deep = isinstance(error, RecursionError)
     if isinstance(error, RuntimeError) and not (is_too_deep or is_of_future(error)):
         return error  # a reference: its text is known to users
+    name, call = method_called(call) or (name, call)
     what = culprit(call, to.id) or "something"
     if is_of_future(error):
         return RuntimeError(

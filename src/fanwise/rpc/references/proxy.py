@@ -21,7 +21,7 @@ from torch.futures import Future
 
 from .. import current as process
 from ..actors.address import is_actor
-from ..calling.call import Call, Following
+from ..calling.call import Call, Following, calls_method
 from ..functions import async_execution
 from ..worker_info import WorkerInfo
 from .orders import GlobalId
@@ -196,10 +196,12 @@ def value_at(target: Any) -> Any:  # Any: of any type
     return target.local_value()
 
 
+@calls_method
 def _invoke(target: Any, name: str, args: Any, kwargs: Any) -> Any:  # Any: of any type
     return method_of(value_at(target), name)(*args, **kwargs)
 
 
+@calls_method
 @async_execution
 def _invoke_async(target: Any, name: str, args: Any, kwargs: Any) -> Any:  # Any: of any type
     return method_of(value_at(target), name)(*args, **kwargs)

@@ -33,6 +33,10 @@ _LEAST_S = 0.001  # 0 would be for ever
 _running: ContextVar[GlobalId | None] = ContextVar("fanwise_actor", default=None)
 
 
+# The name of a method, its arguments, and those that have names.
+_Asked = tuple[str, tuple[object, ...], dict[str, object]]
+
+
 class Actors:
     """See the module. One for each worker."""
 
@@ -82,23 +86,22 @@ class Actors:
                 f"behind it, would last until the last item was taken.\n"
                 f"Make the object with rpc.remote(to, cls), without serial= and concurrency=, or fetch items by calls."
             )
-        agent, user = self._agent, rref._user
+        agent, user, asked = self._agent, rref._user, (name, args, kwargs)
         if api == "rpc_async":
-            call = self._begin(rref, name, args, kwargs, timeout_s)
+            call = self._begin(rref, asked, timeout_s)
             collect(call)
             return call
         if user is not None and self.supervision.is_lost(rref, user):
             if api == "rpc_sync":
-                return self._begin(rref, name, args, kwargs, timeout_s).wait()
+                return self._begin(rref, asked, timeout_s).wait()
             self.supervision.wait_until_there(rref, self._limit(timeout_s))
             user = rref._user
         to, address = rref.owner(), Address(_id_of(rref, user), 0.0)
         if api == "remote":
-            by_reference = (rref, name, args, kwargs)
-            return agent.references.remote(to, (invoke, by_reference, {}), timeout_s=timeout_s, address=address)
+            return agent.references.remote(to, (invoke, (rref, *asked), {}), timeout_s=timeout_s, address=address)
         self._check_is_not_its_own(rref, name)
-        message = (tuple(address.actor) if user is not None and user.is_counted else rref, name, args, kwargs)
-        return agent.call_sync(to, (invoke, message, {}), timeout_s=timeout_s, address=address)
+        target = tuple(address.actor) if user is not None and user.is_counted else rref
+        return agent.call_sync(to, (invoke, (target, *asked), {}), timeout_s=timeout_s, address=address)
 
     def supervised(self, rref: RRef[Any]) -> RRef[Any] | None:  # Any: of any type
         """The reference by which this worker makes the same actor again when it is lost; None: it does not."""
@@ -109,46 +112,31 @@ class Actors:
         if rref._user is not None and self.supervision.is_lost(rref, rref._user):
             self.supervision.wait_until_there(rref, self._limit(UNSET_RPC_TIMEOUT))
 
-    def _begin(
-        self,
-        rref: RRef[Any],  # Any: of any type
-        name: str,
-        args: tuple[object, ...],
-        kwargs: dict[str, object],
-        timeout_s: float,
-    ) -> Call[Any]:  # Any: the user's
+    def _begin(self, rref: RRef[Any], asked: _Asked, timeout_s: float) -> Call[Any]:  # Any: the user's
         """Call a method, now or when the actor is there again, and do not wait."""
         user = rref._user
         if user is not None and self.supervision.is_lost(rref, user):
             limit_s = self._limit(timeout_s)
             due_s = None if limit_s is None else self._now_s() + limit_s
             try:
-                as_they_are = copied((args, kwargs))  # the caller may change them as soon as this returns
+                as_they_are = copied(asked)  # the caller may change them as soon as this returns
             except Exception as error:
-                raise explained(error, (invoke, (rref, name, args, kwargs), {}), name, rref.owner()) from error
+                raise explained(error, (invoke, (rref, *asked), {}), asked[0], rref.owner()) from error
 
             def begin() -> Call[Any]:
                 left_s = 0.0 if due_s is None else max(_LEAST_S, due_s - self._now_s())
-                args, kwargs = as_they_are()
-                return self._begin_now(rref, name, args, kwargs, left_s)
+                return self._begin_now(rref, as_they_are(), left_s)
 
             return self.supervision.call_later(rref, begin, limit_s)
-        return self._begin_now(rref, name, args, kwargs, timeout_s)
+        return self._begin_now(rref, asked, timeout_s)
 
-    def _begin_now(
-        self,
-        rref: RRef[Any],  # Any: of any type
-        name: str,
-        args: tuple[object, ...],
-        kwargs: dict[str, object],
-        timeout_s: float,
-    ) -> Call[Any]:  # Any: the user's
+    def _begin_now(self, rref: RRef[Any], asked: _Asked, timeout_s: float) -> Call[Any]:  # Any: the user's
         user = rref._user
         to, address = rref.owner(), Address(_id_of(rref, user), 0.0)
         is_held = user is not None and user.is_counted
-        message = (tuple(address.actor) if is_held else rref, name, args, kwargs)
+        target = tuple(address.actor) if is_held else rref
         try:
-            call = self._agent.call(to, (invoke, message, {}), timeout_s=timeout_s, address=address)
+            call = self._agent.call(to, (invoke, (target, *asked), {}), timeout_s=timeout_s, address=address)
         except WorkerLostError as error:
             return Following.failed(error)
         if is_held:

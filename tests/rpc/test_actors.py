@@ -454,7 +454,12 @@ def test_what_is_no_actor_is_refused(real_workers: Workers) -> None:
     one, *_ = workers = real_workers.group(1)
     for kwargs, error, text in (
         ({"func": operator.add, "serial": True}, TypeError, "an actor is an object of a class"),
-        ({"func": Log, "concurrency": 0}, ValueError, "concurrency must be at least 1, got 0"),
+        ({"func": Log, "concurrency": 0}, ValueError, "concurrency must be at least 1 and less than 4294967295, got 0"),
+        ({"func": Log, "concurrency": 2**32}, ValueError, "less than 4294967295, got 4294967296"),
+        ({"func": Log, "concurrency": 1.0}, TypeError, "concurrency must be an int, got 1.0"),
+        ({"func": Log, "serial": "yes"}, TypeError, "serial must be True or False, got 'yes'"),
+        ({"func": Log, "serial": 0}, TypeError, "serial must be True or False, got 0"),
+        ({"func": Log, "restart": None}, TypeError, "restart must be an int, got None"),
         ({"func": Log, "concurrency": True}, TypeError, "concurrency must be an int, got True"),
         ({"func": Log, "serial": True, "concurrency": 2}, ValueError, "leave one out"),
     ):

@@ -153,7 +153,7 @@ def remote(
     tensor([2., 2.])
     """
     agent, info, invocation = _checked(to, func, args, kwargs)
-    if serial or concurrency is not None or restart:
+    if serial is not False or concurrency is not None or restart != 0:
         turns = _turns(func, serial, concurrency, restart)
         made: RRef[Any] = agent.actors.make(info, invocation, timeout_s=timeout, concurrency=turns, restart=restart)
         return made
@@ -162,6 +162,8 @@ def remote(
 
 def _turns(func: object, serial: bool, concurrency: int | None, restart: int) -> int:
     """How many calls of an actor run at a time. Raises TypeError, ValueError."""
+    if not isinstance(serial, bool):
+        raise TypeError(f"serial must be True or False, got {serial!r}.")
     if not isinstance(func, type):
         raise TypeError(f"an actor is an object of a class: serial=, concurrency= and restart= need one, got {func!r}.")
     if isinstance(restart, bool) or not isinstance(restart, int):
@@ -173,7 +175,7 @@ def _turns(func: object, serial: bool, concurrency: int | None, restart: int) ->
     if isinstance(concurrency, bool) or not isinstance(concurrency, int):
         raise TypeError(f"concurrency must be an int, got {concurrency!r}.")
     if not 1 <= concurrency < UNLIMITED:
-        raise ValueError(f"concurrency must be at least 1, got {concurrency}.")
+        raise ValueError(f"concurrency must be at least 1 and less than {UNLIMITED}, got {concurrency}.")
     if serial and concurrency != 1:
         raise ValueError(f"serial=True is concurrency=1, and concurrency={concurrency} was given too: leave one out.")
     return concurrency

@@ -148,6 +148,19 @@ def test_a_device_that_is_not_there_is_a_value_error_that_says_what_is(engine: s
             call()
 
 
+def test_the_functions_of_a_namespace_put_nothing_on_another_device(engine: str) -> None:
+    xp = ft.namespace(engine)
+    if engine in ("jax", "tensorflow"):  # the others' own functions refuse what is not there
+        assert ft.device_of(xp.zeros(2, device="CPU")) == "cpu"
+        calls: list[Callable[[], Array]] = [
+            lambda: xp.zeros(2, device="cuda:77"),
+            lambda: xp.astype(xp.ones(2), xp.float32, device="cuda:77"),
+        ]
+        for call in calls:
+            with pytest.raises(ValueError, match=rf"{engine} has no device 'cuda:77' here, it has cpu"):
+                call()
+
+
 @pytest.mark.parametrize("index", [5, -6])
 def test_reading_a_place_that_is_not_there_is_an_index_error(index: int) -> None:
     reads: list[Callable[[Array], Array]] = [lambda x: ft.at(x)[index].get(), lambda x: ft.State(x)[index]]

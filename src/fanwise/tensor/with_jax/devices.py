@@ -7,11 +7,16 @@ import functools
 
 import jax
 
-from ..placement import canonical
+from ..placement import canonical, find_device
 
 
 def names() -> list[str]:
     return list(_by_name())
+
+
+def named(name: str) -> jax.Device:
+    """The device of that name. Raises ValueError as `find_device`."""
+    return _by_name()[find_device("jax", name)]
 
 
 def device_of(x: jax.Array) -> str:

@@ -30,6 +30,7 @@ from ..namespaces.infos import FloatInfo, Info, IntInfo, float_info, int_info
 from ..namespaces.python_numbers import check_fits, made_of_python_numbers
 from ..namespaces.shapes import broadcast_shapes
 from ..namespaces.standard import CONSTANTS, DTYPES, EXTRA_DTYPES, PARTS
+from .devices import named
 from .special_values import VALUES
 
 _Function = Callable[..., Any]  # Any, here and below: arguments that JAX's own functions check
@@ -92,17 +93,7 @@ def device_of(device: Any) -> Any:
     Raises:
         ValueError: there is no such device.
     """
-    if type(device) is not str:
-        return device
-    kind, _, index = device.partition(":")
-    try:
-        return jax.devices(kind)[int(index or 0)]
-    except (RuntimeError, IndexError, ValueError) as error:
-        raise ValueError(f"jax has no device {device!r}; it has {', '.join(map(_name_of, _devices()))}") from error
-
-
-def _name_of(device: Any) -> str:
-    return f"{'cuda' if device.platform == 'gpu' else device.platform}:{device.id}"
+    return named(device) if type(device) is str else device
 
 
 def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> jax.Array:

@@ -12,8 +12,10 @@ from typing import Any, Literal
 import numpy as np
 
 from ..namespaces.python_numbers import made_of_python_numbers
+from ..placement import find_device
 from . import tf
 from .arguments import Array, as_shape, as_tensor, checked, flat, ndim_of, sizes_of
+from .devices import placed_on
 from .dtypes import (
     ALL,
     BOOL,
@@ -41,8 +43,7 @@ def as_device(device: _Device) -> Any:
     """Where tensors are made inside a with block."""
     if device is None:
         return contextlib.nullcontext()
-    name = str(device)
-    return tf.device(name if "/" in name else "/" + name.lower().replace("cuda", "gpu"))
+    return placed_on(find_device("tensorflow", device))  # TensorFlow takes the CPU in silence for what is not there
 
 
 def asarray(obj: Any, /, *, dtype: DType = None, device: _Device = None, copy: bool | None = None) -> Tensor:

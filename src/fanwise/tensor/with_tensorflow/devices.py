@@ -21,8 +21,13 @@ def device_of(x: Any) -> str:  # Any, here and below: TensorFlow has no types
 def move(x: Any, device: str) -> Any:
     if tf.executing_eagerly() and isinstance(x, tf.Tensor) and _name(x.device) == device:
         return x
-    with tf.device("/" + device.replace("cuda", "gpu")):
+    with placed_on(device):
         return tf.identity(x)
+
+
+def placed_on(device: str) -> Any:
+    """Tensors made in a with block of this lie on the device, whose full name it is."""
+    return tf.device("/" + device.replace("cuda", "gpu"))
 
 
 def _name(path: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from .adapters import learners
 from .dtype_names import BOOL, COMPLEX, FLOAT, INTEGER, dtype_name, dtype_rank
+from .engines import engine_of
 from .namespaces.dispatch import engine_of_all
 
 # Any throughout: arrays of any engine.
@@ -20,7 +21,7 @@ def softmax(x: Any, /, *, axis: int = -1) -> Any:
     """exp(x) divided by its sum over one axis; no large number overflows.
 
     Raises:
-        TypeError: x is no array of real floating-point numbers.
+        TypeError: x is no array of real floating-point numbers, or the axis no integer.
         IndexError: there is no such axis.
 
     >>> import numpy
@@ -48,14 +49,17 @@ def logsumexp(x: Any, /, *, axis: int | tuple[int, ...] | None = None, keepdims:
 
     Raises:
         TypeError, IndexError: as `softmax`.
+        ValueError: an axis is named twice.
 
     >>> import numpy
     >>> round(float(logsumexp(numpy.asarray([1000.0, 1000.0]))), 4)
     1000.6931
     """
     engine = _engine_of("logsumexp", x)
-    given = range(len(x.shape)) if axis is None else (axis,) if isinstance(axis, int) else axis
+    given = range(len(x.shape)) if axis is None else axis if isinstance(axis, (tuple, list)) else (axis,)
     axes = tuple(_axis_of("logsumexp", x, each) for each in given)
+    if len(set(axes)) < len(axes):
+        raise ValueError(f"logsumexp takes each axis once, got {axis} for an array of shape {tuple(x.shape)}")
     return learners[engine].logsumexp(x, axes, keepdims) if axes else learners[engine].logsumexp(x[None], (0,), False)
 
 
@@ -85,7 +89,7 @@ def cross_entropy(logits: Any, labels: Any, /) -> Any:
         TypeError: logits or labels are of other kinds. For probabilities: -sum(p * log_softmax(logits), axis=-1).
         ValueError: the shapes do not fit.
         IndexError: a label is no class; where it is seen without waiting, as of `take`. Elsewhere its loss is NaN, or
-            (torch on a GPU) the device stops with an assertion.
+            (torch on a GPU) the device stops with an assertion, or (a tf.function on a CPU) it is TensorFlow's error.
 
     >>> import numpy
     >>> cross_entropy(numpy.zeros((2, 1)), numpy.asarray([0, 0]))
@@ -111,7 +115,7 @@ def einsum(subscripts: str, /, *arrays: Any) -> Any:
     Args:
         subscripts: a letter for each axis of each array, the arrays between commas; "..." stands for axes that
             broadcast. Without "->" the result has the letters that occur once, in order.
-        arrays: of one type of numbers.
+        arrays: of one type of numbers, in which the result is too; integers wrap around.
 
     Raises:
         TypeError: the arrays are of different types or engines, or hold no numbers.
@@ -144,6 +148,7 @@ def _engine_of(name: str, x: Any, kinds: Sequence[int] = (FLOAT,)) -> str:
 
 
 def _check_kind(name: str, x: Any, kinds: Sequence[int]) -> None:
+    engine_of(x)  # a Python number goes with arrays elsewhere, and is none here
     if dtype_rank(x.dtype) not in kinds:
         raise TypeError(
             f"{name} takes {' or '.join(_KINDS[kind] for kind in kinds)} here, got an array of {dtype_name(x.dtype)}; "
@@ -152,6 +157,8 @@ def _check_kind(name: str, x: Any, kinds: Sequence[int]) -> None:
 
 
 def _axis_of(name: str, x: Any, axis: int) -> int:
+    if not hasattr(axis, "__index__"):
+        raise TypeError(f"{name} takes an integer for an axis, -1 for the last; got {axis!r}")
     ndim = len(x.shape)
     if not -ndim <= axis < ndim:
         raise IndexError(f"{name} has no axis {axis} in an array of shape {tuple(x.shape)}")

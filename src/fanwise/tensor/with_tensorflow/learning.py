@@ -2,7 +2,7 @@
 
 from . import tf
 from .arguments import as_tensor
-from .dtypes import Tensor
+from .dtypes import INTEGER, Tensor, cast
 
 
 def softmax(x: Tensor, axis: int) -> Tensor:
@@ -29,4 +29,6 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def einsum(subscripts: str, arrays: list[Tensor]) -> Tensor:
-    return tf.einsum(subscripts, *arrays)
+    dtype = arrays[0].dtype
+    wide = tf.int64 if dtype in INTEGER and dtype != tf.int32 else dtype  # it has no others; the low bits are right
+    return cast(tf.einsum(subscripts, *(cast(as_tensor(x), wide) for x in arrays)), dtype)

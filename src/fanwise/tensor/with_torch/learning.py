@@ -19,4 +19,4 @@ def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def einsum(subscripts: str, arrays: list[torch.Tensor]) -> torch.Tensor:
-    return torch.einsum(subscripts, *arrays)
+    return torch.einsum(subscripts, *arrays).to(arrays[0].dtype)  # sums of integers alone would be int64

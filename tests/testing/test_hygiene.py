@@ -15,7 +15,7 @@ import pytest
 from fanwise.testing import Snapshot
 
 CARELESS = """
-import os, signal, socket, subprocess, tempfile, threading
+import contextlib, glob, os, signal, socket, subprocess, tempfile, threading
 import pytest
 
 kept = []
@@ -26,6 +26,16 @@ def an_end():
     yield
     released.set()
 
+def until_it_runs(*command):
+    "A process has no command line for a moment while the kernel puts one program in the place of another."
+    wanted = "".join(part + chr(0) for part in command).encode()
+    while True:
+        for path in glob.glob("/proc/[0-9]*/cmdline"):
+            with contextlib.suppress(OSError), open(path, "rb") as file:
+                if file.read() == wanted:
+                    return
+        released.wait(0.01)
+
 def test_thread():
     threading.Thread(target=released.wait, name="left thread").start()
 
@@ -34,6 +44,7 @@ def test_daemon_thread():
 
 def test_child():
     kept.append(subprocess.Popen(["sleep", "600"]))
+    until_it_runs("sleep", "600")
 
 def test_zombie():
     kept.append(subprocess.Popen(["true"]))
@@ -41,9 +52,11 @@ def test_zombie():
 
 def test_grandchild():
     kept.append(subprocess.Popen(["sh", "-c", "sleep 601; true"]))
+    until_it_runs("sleep", "601")
 
 def test_orphan():
     subprocess.run(["sh", "-c", "setsid sleep 602 >/dev/null 2>&1 &"], check=True)
+    until_it_runs("sleep", "602")
 
 def test_socket():
     kept.append(socket.socket(socket.AF_UNIX))

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,14 @@ import pytest
 import torch
 
 import fanwise.rpc as rpc
-from fanwise.base.errors import DeadlineExceeded, NotSendableError, OwnerLostError, WorkerLostError
+from fanwise.base.errors import (
+    DeadlineExceeded,
+    NotSendableError,
+    OwnerLostError,
+    WindowFullError,
+    WorkerLostError,
+)
+from fanwise.links.flow_control.credits import OVERDRAFT
 from fanwise.rpc import agent as agents
 from fanwise.rpc.actors.restarts import Restarts
 from fanwise.rpc.actors.supervision import Recipe, Supervision
@@ -315,3 +323,94 @@ def test_who_hears_of_a_loss_before_the_supervisor_waits_for_the_next_life() -> 
     assert early.done() and early.value() is made[0] and made[0]._rref_id == GlobalId(0, 100, -2)
     assert supervision.where(GlobalId(0, 100, -1)).done(), "who knows the life before is told at once"
     assert not supervision.where(GlobalId(0, 100, -2)).done()
+
+
+def begin_large(number: int, timeout: float) -> list[bool]:
+    """Calls of 100 KB each. Which of them had failed when rpc_async returned."""
+    data = "x" * 100_000
+    BEGUN.extend(HELD[0].rpc_async(timeout=timeout).add(f"{i}{data}") for i in range(number))
+    return [call.done() for call in BEGUN]
+
+
+def num_bytes_waiting() -> int:
+    supervision = agents.current().actors.supervision
+    return sum(queue.num_bytes for queue in supervision._moving.values())
+
+
+def call_where_answers_are_read() -> tuple[int, str]:
+    """How many calls of 100 KB a thread that must not wait could make, and why no more."""
+    made, said, done = 0, "", threading.Event()
+
+    def ask() -> None:
+        agents.current().request(1, "devices").add_done_callback(call)
+
+    def call(_: object) -> None:
+        nonlocal made, said
+        if agents.current().may_wait():  # as the answer was here before the callback, or its link was new
+            ask()
+            return
+        try:
+            for made in range(20):
+                BEGUN.append(HELD[0].rpc_async(timeout=LIMIT_S).add("y" * 100_000))
+        except WindowFullError as error:
+            said = str(error)
+        finally:
+            done.set()
+
+    ask()
+    assert done.wait(LIMIT_S)
+    return made, said
+
+
+def test_few_bytes_of_calls_wait_for_an_actor_without_their_caller_and_the_rest_with_it(
+    real_workers: Workers, tmp_path: Path
+) -> None:
+    path = tmp_path / "calls"
+    one, two, three = real_workers.group(3)
+    one.do(make, "w2", path, 1, serial=True)
+    assert one.do(add, "first") == 11
+    three.kill()
+    lost_and_known([one, two])
+    assert one.do(begin_large, 6, 0.2)[2:] == [True] * 4, "rpc_async has waited until their time was over"
+    assert one.do(outcomes) == ["DeadlineExceeded"] * 6
+    assert one.do(num_bytes_waiting) == 0, "what failed keeps nothing"
+    made, said = one.do(call_where_answers_are_read)
+    assert made == 2 and "the call of add was not made: its actor's worker, w2, is away" in said
+    assert 200_000 < one.do(num_bytes_waiting) <= OVERDRAFT
+    one.begin(begin_large, 6, LIMIT_S)
+    three = real_workers.join(2, 3, "w2")
+    assert one.result() and one.do(outcomes) == list(range(11, 19)), "in their order"
+    assert [line[0] for line in path.read_text().splitlines()[1:]] == list("yy012345")
+    all_do([one], forget)
+    all_do([one, two, three], leave)
+
+
+class Doubling:
+    def double(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+
+def gradient_through_an_actor_that_is_away() -> list[float]:
+    """Of a weight, by a call that is made while the actor's worker is away."""
+    weight = torch.tensor([1.0, 3.0], requires_grad=True)
+    with rpc.autograd.context() as context:
+        twice = HELD[0].rpc_async(timeout=LIMIT_S).double(weight * weight).wait()
+        rpc.autograd.backward(context, [twice.sum()])
+        return list(rpc.autograd.get_gradients(context)[weight].tolist())
+
+
+def test_gradients_go_through_an_actor_that_was_away_when_it_was_called(real_workers: Workers) -> None:
+    one, two = real_workers.group(2)
+    one.do(make_doubling, "w1")
+    assert one.do(gradient_through_an_actor_that_is_away) == [4.0, 12.0]
+    two.kill()
+    lost_and_known([one])
+    one.begin(gradient_through_an_actor_that_is_away)
+    two = real_workers.join(1, 2, "w1")
+    assert one.result() == [4.0, 12.0]
+    one.do(forget)
+    all_do([one, two], leave)
+
+
+def make_doubling(to: str) -> None:
+    HELD.append(rpc.remote(to, Doubling, serial=True, restart=1))

@@ -13,13 +13,13 @@ from types import CoroutineType
 from typing import Any
 
 from ...base.clocks import Clock, SystemClock
-from ...base.errors import WorkerLostError
+from ...base.errors import FanwiseError, WindowFullError, WorkerLostError
 from ..agent import Agent
 from ..calling.call import Call, Following, Invocation, calls_method
 from ..calling.serving import answer_later
 from ..calls import collect
 from ..constants import UNSET_RPC_TIMEOUT
-from ..messages.pickling import copied, explained
+from ..messages.pickling import Copied, explained
 from ..references.orders import GlobalId
 from ..references.proxy import Api, method_of, until_answered, value_at
 from ..references.rref import RRef, UserState
@@ -113,22 +113,43 @@ class Actors:
             self.supervision.wait_until_there(rref, self._limit(UNSET_RPC_TIMEOUT))
 
     def _begin(self, rref: RRef[Any], asked: _Asked, timeout_s: float) -> Call[Any]:  # Any: the user's
-        """Call a method, now or when the actor is there again, and do not wait."""
+        """Call a method, now or when the actor is there again.
+
+        Does not wait, unless the actor is away and as many bytes of calls as may wait for it already do, or a context
+        of distributed autograd is open: what is sent in it belongs to this thread. WindowFullError: it must not wait.
+        """
         user = rref._user
-        if user is not None and self.supervision.is_lost(rref, user):
-            limit_s = self._limit(timeout_s)
-            due_s = None if limit_s is None else self._now_s() + limit_s
+        if user is None or not self.supervision.is_lost(rref, user):
+            return self._begin_now(rref, asked, timeout_s)
+        limit_s = self._limit(timeout_s)
+        due_s = None if limit_s is None else self._now_s() + limit_s
+
+        def left_s() -> float:
+            return 0.0 if due_s is None else max(_LEAST_S, due_s - self._now_s())
+
+        if not self._agent.serializer.records_history:
             try:
-                as_they_are = copied(asked)  # the caller may change them as soon as this returns
+                as_they_are = Copied(asked)  # the caller may change them as soon as this returns
             except Exception as error:
                 raise explained(error, (invoke, (rref, *asked), {}), asked[0], rref.owner()) from error
 
             def begin() -> Call[Any]:
-                left_s = 0.0 if due_s is None else max(_LEAST_S, due_s - self._now_s())
-                return self._begin_now(rref, as_they_are(), left_s)
+                return self._begin_now(rref, as_they_are.value(), left_s())
 
-            return self.supervision.call_later(rref, begin, limit_s)
-        return self._begin_now(rref, asked, timeout_s)
+            call = self.supervision.call_later(rref, begin, limit_s, num_bytes=as_they_are.num_bytes)
+            if call is not None:
+                return call
+        if not self._agent.may_wait():
+            raise WindowFullError(
+                f"the call of {asked[0]} was not made: its actor's worker, {rref.owner_name()}, is away, as many calls "
+                f"as may wait for it do, and this thread reads answers, so it must not wait.\n"
+                f"Call from a thread of your own, or from a callback of a call's future (`then`), which may wait."
+            )
+        try:
+            self.supervision.wait_until_there(rref, limit_s)
+        except FanwiseError as error:
+            return Following.failed(error)
+        return self._begin(rref, asked, left_s())
 
     def _begin_now(self, rref: RRef[Any], asked: _Asked, timeout_s: float) -> Call[Any]:  # Any: the user's
         user = rref._user

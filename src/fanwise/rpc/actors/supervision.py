@@ -22,6 +22,7 @@ from typing import Any
 from torch.futures import Future
 
 from ...base.errors import DeadlineExceeded, OwnerLostError, WorkerLostError
+from ...links.flow_control.credits import CALL_COST, OVERDRAFT
 from .. import agent as _agent
 from ..agent import Agent
 from ..calling.call import Call, Following, Invocation
@@ -73,13 +74,33 @@ class _Supervised:
 class _Late:
     """A call that is made when the actor is there again."""
 
-    send: Callable[[], Call[Any]] | None  # None: its turn has come; its timer must not keep what it holds
-    future: Following
+    send: Callable[[], Call[Any]] | None  # None: its turn has come, or its time is over
+    num_bytes: int
+    future: Following = field(default_factory=Following)
 
-    def fail_unless_sent(self, error: Exception) -> None:
-        """Its time is over."""
-        if self.send is not None:
-            self.future.fail(error)
+
+@dataclass(slots=True, eq=False)
+class _Queue:
+    """The calls of one reference that wait until its actor is there again. `num_bytes`: what they keep."""
+
+    calls: deque[_Late] = field(default_factory=deque)
+    num_bytes: int = 0
+
+    def takes(self, late: _Late) -> bool:
+        """One more. False: it would be too many bytes."""
+        if late.num_bytes and self.num_bytes and self.num_bytes + late.num_bytes > OVERDRAFT:
+            return False
+        self.calls.append(late)
+        self.num_bytes += late.num_bytes
+        return True
+
+    def releases(self, late: _Late) -> Callable[[], Call[Any]] | None:
+        """What makes the call, once; then it waits here no more."""
+        send, late.send = late.send, None
+        if send is not None:
+            self.calls.remove(late)
+            self.num_bytes -= late.num_bytes
+        return send
 
 
 class Supervision:
@@ -89,7 +110,7 @@ class Supervision:
         self._agent = agent
         self._lock = threading.RLock()
         self._supervised: dict[GlobalId, _Supervised] = {}  # by all numbers that it had
-        self._moving: weakref.WeakKeyDictionary[RRef[Any], deque[_Late]] = weakref.WeakKeyDictionary()
+        self._moving: weakref.WeakKeyDictionary[RRef[Any], _Queue] = weakref.WeakKeyDictionary()
         self._listens = False
 
     # -- at the creator ------------------------------------------------------------------------------------------------
@@ -201,24 +222,37 @@ class Supervision:
         """Whether the actor's worker has gone, or calls wait already until it is there again."""
         return not self._is_there(user.fork.owner) or bool(self._moving and rref in self._moving)
 
-    def call_later(self, rref: RRef[Any], send: Callable[[], Call[Any]], limit_s: float | None) -> Following:
-        """Make a call when the actor is there again, after those that wait already. `limit_s`: until it fails."""
-        late = _Late(send, Following())
+    def call_later(
+        self, rref: RRef[Any], send: Callable[[], Call[Any]], limit_s: float | None, *, num_bytes: int
+    ) -> Following | None:
+        """Make a call when the actor is there again, after those that wait already. `limit_s`: until it fails.
+
+        `num_bytes`: what `send` keeps; 0: there is always room for it. None: there is none, and it is not made.
+        """
+        late = _Late(send, num_bytes and CALL_COST + num_bytes)
         with self._lock:
-            waiting = self._moving.get(rref)
-            if waiting is not None:
-                waiting.append(late)
-            else:
-                self._moving[rref] = deque([late])
+            is_first = rref not in self._moving
+            queue = self._moving.setdefault(rref, _Queue())
+            if not queue.takes(late):
+                return None
         if limit_s is not None:
-            self._agent.later(limit_s, partial(self._agent.answer, partial(late.fail_unless_sent, _late(rref))))
-        if waiting is None:
+            self._agent.later(limit_s, partial(self._agent.answer, partial(self._give_up, queue, late, _late(rref))))
+        if is_first:
             self._located(rref).add_done_callback(lambda found: self._agent.outside(partial(self._go_on, rref, found)))
         return late.future
 
+    def _give_up(self, queue: _Queue, late: _Late, error: DeadlineExceeded) -> None:
+        """The time of a call is over."""
+        with self._lock:
+            was_waiting = queue.releases(late) is not None
+        if was_waiting:
+            late.future.fail(error)
+
     def wait_until_there(self, rref: RRef[Any], limit_s: float | None) -> None:
         """Block until the actor is there again. Raises OwnerLostError, DeadlineExceeded."""
-        self.call_later(rref, _nothing, limit_s).wait()
+        there = self.call_later(rref, _nothing, limit_s, num_bytes=0)
+        assert there is not None, "there is room for it"
+        there.wait()
 
     def _located(self, rref: RRef[Any]) -> "Future[RRef[Any]]":
         assert rref._user is not None, "it is on another worker"
@@ -244,15 +278,15 @@ class Supervision:
             error = owner_lost(rref._user.fork, f"worker {rref.owner_name()}")
         while True:
             with self._lock:
-                waiting = self._moving[rref]
-                if not waiting:
+                queue = self._moving[rref]
+                if not queue.calls:
                     del self._moving[rref]
                     return
-                late = waiting.popleft()
-            send, late.send = late.send, None
+                late = queue.calls[0]
+                send = queue.releases(late)
             if late.future.done():
-                continue  # its time is over, or it was cancelled
-            assert send is not None, "its turn comes once"
+                continue  # it was cancelled
+            assert send is not None, "who releases a call takes it out"
             try:
                 if error is not None:
                     raise error

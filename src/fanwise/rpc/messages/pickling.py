@@ -129,25 +129,31 @@ def encode_alone(value: object, reducers: Mapping[type, Reducer]) -> tuple[bytes
     return stream.getvalue(), tensors
 
 
-def copied(value: object) -> Callable[[], Any]:  # Any: as `value`
-    """Makes what `value` is now, whatever becomes of it: for what is sent later, to a worker that nobody knows yet.
+class Copied:
+    """What a value is now, whatever becomes of it: for what is sent later, to a worker that nobody knows yet.
 
-    References, and what else travels in calls only, are the same ones, and become forks when they are sent. Raises what
-    pickling raises.
+    References, and what else travels in calls only, are the same ones, and become forks when they are sent. Of tensors
+    the numbers are kept, not the history. Raises what pickling raises.
+
+    Attributes:
+        num_bytes: how much it keeps.
     """
-    kept: list[object] = []
-    stream = io.BytesIO()
-    pickler = _Copier(stream, protocol=5)
-    pickler.dispatch_table, pickler.kept = _pickler.table, kept
-    pickler.dump(value)
-    data = stream.getvalue()
 
-    def copy() -> Any:  # Any: as above
-        unpickler = _Uncopier(io.BytesIO(data))
-        unpickler.kept = kept
+    __slots__ = ("_data", "_kept", "num_bytes")
+
+    def __init__(self, value: object) -> None:
+        stream = io.BytesIO()
+        pickler = _Copier(stream, protocol=5)
+        pickler.dispatch_table, pickler.kept = _pickler.table, []
+        pickler.dump(value)
+        self._data, self._kept = stream.getvalue(), pickler.kept
+        self.num_bytes = len(self._data) + sum(x.nbytes for x in self._kept if isinstance(x, torch.Tensor))
+
+    def value(self) -> Any:  # Any: as what was copied
+        """The value, made anew."""
+        unpickler = _Uncopier(io.BytesIO(self._data))
+        unpickler.kept = self._kept
         return unpickler.load()
-
-    return copy
 
 
 class _Copier(pickle.Pickler):

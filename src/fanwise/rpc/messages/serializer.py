@@ -28,6 +28,10 @@ from .metadata import NOTHING, Context, Created, Metadata, pack, unpack
 class Autograd(Protocol):
     """What distributed autograd adds to a message. Called for every message while a context may be open."""
 
+    @property
+    def has_current(self) -> bool:
+        """Whether this thread is in a context."""
+
     def on_send(self, to: int, tensors: Sequence[torch.Tensor]) -> Context | None:
         """What to send along: None outside of a context."""
 
@@ -87,6 +91,11 @@ class Serializer:
         self._lending = lending
         self._devices = devices or DeviceMaps({}, ())
         self._name_of = name_of
+
+    @property
+    def records_history(self) -> bool:
+        """Whether this thread is in a context of distributed autograd."""
+        return self.autograd is not None and self.autograd.has_current
 
     def serialize(
         self,

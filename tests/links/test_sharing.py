@@ -1,6 +1,7 @@
 """Big buffers through shared memory: whose they are, how long, what a lying peer can do, what it costs in memory."""
 
 import contextlib
+import ctypes
 import fcntl
 import gc
 import os
@@ -20,6 +21,7 @@ from fanwise.base.errors import WireError, WorkerLostError
 from fanwise.links import Hub, Limits, Link, Request, UnixListener, dial, frames, new_key
 from fanwise.links.frames import encode, encode_shared
 from fanwise.links.sender import Sender
+from fanwise.links.shared_memory import segments
 from fanwise.links.shared_memory.segment_table import Part
 from fanwise.links.shared_memory.segments import SegmentPool
 from fanwise.links.shared_memory.sharing import SHARED_FROM_BYTES, Sharing
@@ -131,6 +133,39 @@ def test_small_buffers_go_through_the_socket_among_big_ones(pair: Pair) -> None:
     pair.near.ask("keep", sent)
     assert pair.held() == 2
     assert all(np.array_equal(a, b) for a, b in zip(sent, pair.got[0], strict=True))
+
+
+@pytest.mark.parametrize("more", [0, 3])
+def test_large_arrays_are_copied_whole_by_one_thread_and_by_two(pair: Pair, more: int) -> None:
+    sent = np.random.default_rng(more).integers(0, 256, 9 * MIB + more, np.uint8)
+    cpus = os.sched_getaffinity(0)
+    pair.near.ask("keep", sent)
+    try:
+        os.sched_setaffinity(0, {min(cpus)})
+        pair.near.ask("keep", sent)
+    finally:
+        os.sched_setaffinity(0, cpus)
+    assert [np.array_equal(got, sent) for got in pair.got] == [True, True]
+    pair.got.clear()
+    pair.returned()
+
+
+def test_an_interrupt_does_not_leave_another_thread_writing(monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupted, written, me = threading.Event(), [], threading.get_ident()
+
+    def move(target: int, source: int, size_bytes: int) -> None:
+        if threading.get_ident() == me:
+            interrupted.set()
+            raise KeyboardInterrupt
+        assert interrupted.wait(5.0)
+        for _ in range(1000):
+            os.sched_yield()
+        written.append(size_bytes)
+
+    monkeypatch.setattr(ctypes, "memmove", move)
+    with pytest.raises(KeyboardInterrupt):
+        segments._copy_by_two(0, 0, 11)
+    assert written == [6]
 
 
 def test_memory_is_returned_when_the_last_view_has_gone(pair: Pair) -> None:

@@ -350,8 +350,9 @@ def call_where_answers_are_read() -> tuple[int, str]:
             ask()
             return
         try:
-            for made in range(20):
+            while made < 20:
                 BEGUN.append(HELD[0].rpc_async(timeout=LIMIT_S).add("y" * 100_000))
+                made += 1
         except WindowFullError as error:
             said = str(error)
         finally:

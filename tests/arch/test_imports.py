@@ -70,6 +70,7 @@ QUIET = [
     "plot/data.py",
     "plot/halving.py",
     "pool/contract.py",
+    "pool/launchers.py",
     "pool/leases.py",
     "pool/settings.py",
     "pool/specs.py",

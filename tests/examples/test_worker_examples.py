@@ -9,6 +9,8 @@ import ast
 import re
 import signal
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -112,6 +114,18 @@ def test_data_parallelism_from_scratch_prints_what_the_book_does_and_learns(
     assert all(float(accuracy) > 0.6 for accuracy, _ in runs), "four epochs give 0.82 to 0.91 with seeds 1 and 2"
     cells = re.search(r"^b1 weight.*?19\]\]\)\n", output, re.M | re.S)
     assert cells and f"```text\n{cells[0]}```" in page_of_the_book, "the page quotes the cells as they are printed"
+
+
+def test_processes_of_torchrun_have_the_bits_of_one_process_and_call_each_other(
+    run_example: Callable[[str], str], tmp_path: Path
+) -> None:
+    alone = re.findall(r"^1 processes, loss (.*)$", run_example("launched_processes"), re.M)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
+    command = [*torchrun, "--nproc-per-node=2", str(EXAMPLES / "launched_processes.py")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"^2 processes, loss (.*)$", done.stdout, re.M) == alone
+    assert [re.sub(" on .*", "", line) for line in done.stdout.splitlines()[1:]] == ["process 0 is", "process 1 is"]
 
 
 def functions_of(example: str) -> dict[str, list[str]]:

@@ -11,6 +11,7 @@
     interpreters, worker_set     our processes seen from the owner; which of them runs which job
     engine, jobs, leased_workers from submit to its end; backlog and tree (quiet) are two of its books
     current                      the job that this process runs
+    launchers (quiet)            which process this is of several that torchrun, SLURM or MPI have started; launched
     pool, handles                what users see; lifetime: what of it begins and ends in their process
     settings (quiet)             what they may set, checked
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from .contract import Outcome as Outcome
     from .contract import Reply as Reply
     from .handles import JobHandle as JobHandle
+    from .launched import from_environment as from_environment
+    from .launchers import LaunchedProcess as LaunchedProcess
     from .leases import Machine as Machine
     from .leases import Resources as Resources
     from .pool import Pool as Pool
@@ -39,6 +42,8 @@ if TYPE_CHECKING:
 _FILE_BY_NAME = {
     "Capacity": "contract",
     "JobHandle": "handles",
+    "LaunchedProcess": "launchers",
+    "from_environment": "launched",
     "Machine": "leases",
     "Resources": "leases",
     "Submitter": "pool",

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from fanwise.parallel.devices import Devices
-from fanwise.parallel.torch_distributed.launcher import Launched, check_fits, device_of, launched, launched_by
+from fanwise.parallel.torch_distributed.launcher import Launched, check_fits, device_of, launched, launched_as
+from fanwise.pool.launchers import launched_by
 
 COMPLETE = {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "1234"}
 SECOND_OF_THREE = Launched(rank=1, size=3, local_rank=None, is_joined=False)
@@ -19,7 +20,7 @@ def test_nobody_has_started_this_process() -> None:
     [
         (COMPLETE, SECOND_OF_THREE),
         ({**COMPLETE, "LOCAL_RANK": "0"}, Launched(rank=1, size=3, local_rank=0, is_joined=False)),
-        ({**COMPLETE, "WORLD_SIZE": "1"}, None),
+        ({**COMPLETE, "WORLD_SIZE": "1", "RANK": "0"}, None),
         ({}, None),
         ({"WORLD_SIZE": "3"}, None),
         ({"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "1234", "RANK": "1"}, None),
@@ -27,26 +28,13 @@ def test_nobody_has_started_this_process() -> None:
     ids=["complete", "with a local rank", "one process", "nothing", "no rank", "no size"],
 )
 def test_a_launcher_is_known_by_its_variables(variables: dict[str, str], expected: Launched | None) -> None:
-    assert launched_by(variables) == expected
+    assert launched_as(launched_by(variables, "here")) == expected
 
 
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        (
-            {"MASTER_PORT": None},
-            "RANK=1 and WORLD_SIZE=3 are set, as a launcher sets them for each process, and MASTER_",
-        ),
-        ({"RANK": "3"}, "RANK=3 is not the number of one of WORLD_SIZE=3 processes"),
-        ({"WORLD_SIZE": "many"}, "WORLD_SIZE='many', which a launcher sets for each process, must be a whole number"),
-    ],
-    ids=["incomplete", "beyond", "no number"],
-)
-def test_variables_that_make_no_sense_are_refused(changes: dict[str, str | None], text: str) -> None:
-    variables = {name: value for name, value in {**COMPLETE, **changes}.items() if value is not None}
-    with pytest.raises(ValueError) as raised:
-        launched_by(variables)
-    assert text in str(raised.value)
+def test_processes_of_srun_find_each_other_where_its_list_says() -> None:
+    variables = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "n[7-8]", "MASTER_PORT": "5"}
+    found = launched_as(launched_by(variables, "here"))
+    assert found == Launched(rank=1, size=2, local_rank=None, is_joined=False, init_method="tcp://n7:5")
 
 
 @pytest.mark.parametrize("devices", ["auto", "cpu", 3, ["cpu"] * 3], ids=str)

@@ -234,7 +234,7 @@ def check_gpus(each: Sequence[tuple[str, str]]) -> None:
 def _initialise(launched: Launched, device: torch.device) -> None:
     global _store, _uses
     if _store is None:
-        _store, _, _ = next(iter(rendezvous("env://")))
+        _store, _, _ = next(iter(rendezvous(launched.init_method, launched.rank, launched.size)))
     _uses += 1
     # A run finds no addresses of the run before it under its own prefix.
     store = PrefixStore(f"fanwise/{_uses}", _store)

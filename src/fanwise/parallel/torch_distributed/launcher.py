@@ -1,22 +1,19 @@
 """Whether somebody else has started several processes for this program, and which of them this one is.
 
 torch.distributed is initialised                      -> its world
-RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT are set    -> the launcher's, as torchrun sets them
+torchrun, srun or mpirun have started this process    -> the launcher's world (pool/launchers.py)
 neither, or a world of one process                    -> None: `fanwise.run` starts what it needs
-a job of a pool                                       -> None: it may have inherited these variables from elsewhere
+a job of a pool                                       -> None: it may have inherited a launcher's variables
 """
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import distributed
 
-from ...pool.current import in_job
+from ...pool import LaunchedProcess, from_environment
 from ..devices import Devices, devices_of, gpus_here
-
-_NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,53 +21,37 @@ class Launched:
     """This process among those that were started: `rank` of `size`.
 
     `local_rank`: of those on its machine; None: not known. `is_joined`: torch.distributed is initialised already.
+    `init_method`: where torch.distributed finds the others.
     """
 
     rank: int
     size: int
     local_rank: int | None
     is_joined: bool
+    init_method: str = "env://"
 
 
 def launched() -> Launched | None:
     """See the module.
 
     Raises:
-        ValueError: the variables of a launcher are incomplete, or no numbers.
+        ValueError: the variables of a launcher are incomplete, contradict each other, or are no numbers.
     """
     if distributed.is_available() and distributed.is_initialized():
-        rank, size, local_rank = distributed.get_rank(), distributed.get_world_size(), _number("LOCAL_RANK", os.environ)
-        return Launched(rank, size, local_rank, is_joined=True) if size > 1 else None
-    return None if in_job() else launched_by(os.environ)
+        rank, size = distributed.get_rank(), distributed.get_world_size()
+        local_rank = os.environ.get("LOCAL_RANK", "")
+        own = int(local_rank) if local_rank.isdecimal() else None
+        return Launched(rank, size, own, is_joined=True) if size > 1 else None
+    return launched_as(from_environment())
 
 
-def launched_by(environment: Mapping[str, str]) -> Launched | None:
-    """What the variables of a launcher say."""
-    size = _number("WORLD_SIZE", environment)
-    if size is None or size == 1 or "RANK" not in environment:
+def launched_as(found: LaunchedProcess) -> Launched | None:
+    """What a launcher has started, if that is more than one process."""
+    if found.world_size == 1:
         return None
-    missing = [name for name in _NEEDED if name not in environment]
-    if missing:
-        raise ValueError(
-            f"RANK={environment['RANK']} and WORLD_SIZE={size} are set, as a launcher sets them for each process, and "
-            f"{' and '.join(missing)} not: the processes cannot find each other.\n"
-            f"Set MASTER_ADDR and MASTER_PORT to an address of the machine of rank 0, start the program with torchrun, "
-            f"or unset WORLD_SIZE to train in this process alone."
-        )
-    rank, local_rank = _number("RANK", environment), _number("LOCAL_RANK", environment)
-    if rank is None or not 0 <= rank < size:
-        raise ValueError(f"RANK={environment['RANK']} is not the number of one of WORLD_SIZE={size} processes")
-    return Launched(rank, size, local_rank, is_joined=False)
-
-
-def _number(name: str, environment: Mapping[str, str]) -> int | None:
-    text = environment.get(name)
-    if text is None:
-        return None
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError(f"{name}={text!r}, which a launcher sets for each process, must be a whole number") from None
+    # torchrun may serve the address itself, and says so in variables that torch reads.
+    method = "env://" if found.launcher == "torchrun" else found.init_method
+    return Launched(found.rank, found.world_size, found.local_rank, is_joined=False, init_method=method)
 
 
 def check_fits(launched: Launched, devices: Devices, processes: int | None, *, has_pool: bool) -> None:

@@ -1,0 +1,212 @@
+"""Who has started this process among others, as the environment tells it: torchrun, SLURM, MPI, or nobody.
+
+    RANK, WORLD_SIZE, ...                torchrun, or whoever sets them by hand
+    OMPI_COMM_WORLD_RANK, ..._SIZE       Open MPI's mpirun
+    PMI_RANK, PMI_SIZE                   MPICH's and Intel's mpiexec, also beside srun's own with --mpi=pmi2
+    SLURM_PROCID in a step of srun       SLURM. A batch script has it too, without a step, and is alone
+
+The first that is there counts, since each may run inside the next: a torchrun for each task of srun, an mpirun that
+SLURM has placed. MASTER_ADDR and MASTER_PORT, where they are set, say where rank 0 is found, whoever started the
+processes; else it is the first host of SLURM's list, or this host if all processes are on it, and a port made from the
+name of the job, which is the same for all. Where torchrun itself listens on MASTER_PORT, nobody else can: so too.
+Reads a mapping; a quiet file.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_PORT_MAX = 65535
+# Below those that systems hand out by themselves.
+_FIRST_PORT, _PORTS = 20000, 10000
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedProcess:
+    """This process among those that a launcher has started together.
+
+    Attributes:
+        launcher: "torchrun", "Open MPI", "MPI" or "SLURM"; empty: none, and this is the only process.
+        rank: its number. world_size: how many there are.
+        local_rank, local_world_size: the same among those of its host; None: the launcher does not tell.
+        host: the name of its host, as the launcher has it.
+        address, port: where rank 0 may listen for the others; empty and 0 if there are none.
+    """
+
+    launcher: str
+    rank: int
+    world_size: int
+    local_rank: int | None
+    local_world_size: int | None
+    host: str
+    address: str = ""
+    port: int = 0
+
+    @property
+    def init_method(self) -> str:
+        """The place to meet, as `fanwise.rpc.init_rpc` and torch.distributed take it."""
+        address = f"[{self.address}]" if ":" in self.address else self.address
+        return f"tcp://{address}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Variables:
+    """Where a launcher says it."""
+
+    launcher: str
+    rank: str
+    world_size: tuple[str, ...]
+    local_rank: str
+    local_world_size: str
+    job: tuple[str, ...]
+
+
+_LAUNCHERS = (
+    _Variables(
+        "torchrun",
+        "RANK",
+        ("WORLD_SIZE",),
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
+    ),
+    _Variables(
+        "Open MPI",
+        "OMPI_COMM_WORLD_RANK",
+        ("OMPI_COMM_WORLD_SIZE",),
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+        ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"),
+    ),
+    _Variables("MPI", "PMI_RANK", ("PMI_SIZE",), "MPI_LOCALRANKID", "MPI_LOCALNRANKS", ("PMI_JOBID", "PMI_ID")),
+    _Variables(
+        "SLURM",
+        "SLURM_PROCID",
+        ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
+        "SLURM_LOCALID",
+        "",
+        ("SLURM_JOB_ID", "SLURM_STEP_ID"),
+    ),
+)
+
+
+def launched_by(environment: Mapping[str, str], host: str) -> LaunchedProcess:
+    """See the module.
+
+    Args:
+        host: the name of this host, where the environment has none.
+
+    Raises:
+        ValueError: a variable is missing, is no number, or contradicts another.
+    """
+    host = environment.get("SLURMD_NODENAME", host)
+    for variables in _LAUNCHERS:
+        size_name = next((name for name in variables.world_size if name in environment), "")
+        if variables.rank not in environment or not size_name:
+            continue  # one of them alone means nothing: other programs set such names as well
+        if variables.launcher == "SLURM" and not _is_in_a_step(environment):
+            continue
+        return _read(variables, size_name, environment, host)
+    return LaunchedProcess("", 0, 1, 0, 1, host)
+
+
+def _is_in_a_step(environment: Mapping[str, str]) -> bool:
+    return "SLURM_STEP_ID" in environment or "SLURM_STEP_NUM_TASKS" in environment
+
+
+def _read(variables: _Variables, size_name: str, environment: Mapping[str, str], host: str) -> LaunchedProcess:
+    rank, size = _number(variables.rank, environment), _number(size_name, environment)
+    assert rank is not None and size is not None, "both are there"
+    if not 0 <= rank < size:
+        raise ValueError(
+            f"{variables.rank}={rank} is not the number of one of {size_name}={size} processes, which are 0 to "
+            f"{size - 1}.\nSet both as {variables.launcher} does, or unset both for a process that is alone."
+        )
+    local_rank = _number(variables.local_rank, environment)
+    local_size = _number(variables.local_world_size, environment)
+    if local_rank is not None and local_size is not None and not 0 <= local_rank < local_size:
+        raise ValueError(
+            f"{variables.local_rank}={local_rank} is not the number of one of {variables.local_world_size}="
+            f"{local_size} processes of this host.\nStart the program with {variables.launcher}, which sets both."
+        )
+    if local_size is not None and local_size > size:
+        raise ValueError(
+            f"{variables.local_world_size}={local_size} processes of this host are more than {size_name}={size} in "
+            f"all.\nStart the program with {variables.launcher}, which sets both."
+        )
+    if size == 1:
+        return LaunchedProcess(variables.launcher, 0, 1, local_rank, local_size, host)
+    address, port = _where(variables, environment, is_one_host=local_size == size)
+    return LaunchedProcess(variables.launcher, rank, size, local_rank, local_size, host, address, port)
+
+
+def _where(variables: _Variables, environment: Mapping[str, str], *, is_one_host: bool) -> tuple[str, int]:
+    """Of rank 0."""
+    nodes = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST")
+    nodes = nodes or environment.get("SLURM_NODELIST", "")
+    address, port = environment.get("MASTER_ADDR", ""), _number("MASTER_PORT", environment)
+    if port is not None and not 0 < port <= _PORT_MAX:
+        raise ValueError(f"MASTER_PORT={port} must be a port: 1 to {_PORT_MAX}")
+    if variables.launcher != "torchrun":
+        if not address and nodes and variables.launcher == "SLURM":
+            address = first_node(nodes)
+        if not address and is_one_host:
+            address = "127.0.0.1"
+        named = [environment[name] for name in variables.job if name in environment]
+        if port is None and named:
+            port = _port_of("/".join(named))
+    elif port is not None and environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        port = _port_of("/".join([str(port), *(environment.get(name, "") for name in variables.job)]))
+    missing = [name for name, value in (("MASTER_ADDR", address), ("MASTER_PORT", port)) if not value]
+    if missing:
+        raise ValueError(
+            f"{variables.rank}={environment[variables.rank]} and a world of several processes are set, as "
+            f"{variables.launcher} sets them for each process, and {' and '.join(missing)} not: the processes cannot "
+            f"find each other.\n{_remedy(variables)}"
+        )
+    assert port is not None, "else it is missing"
+    return address, port
+
+
+def _remedy(variables: _Variables) -> str:
+    if variables.launcher == "torchrun":
+        return (
+            "Set MASTER_ADDR and MASTER_PORT to an address of the machine of rank 0, start the program with torchrun, "
+            "or unset WORLD_SIZE to train in this process alone."
+        )
+    return (
+        "Hand both to all processes: MASTER_ADDR, the host of rank 0, and MASTER_PORT, a free port of it, as by\n"
+        "  mpirun -x MASTER_ADDR=$(hostname) -x MASTER_PORT=29500 ...       (Open MPI)\n"
+        "  mpiexec -genv MASTER_ADDR $(hostname) -genv MASTER_PORT 29500 ...   (MPICH, Intel MPI)"
+    )
+
+
+def first_node(nodes: str) -> str:
+    """The first host of a list as SLURM writes it.
+
+    >>> first_node("gpu[003-005,9],login1"), first_node("a1"), first_node("rack[1,3]-n[02-04]")
+    ('gpu003', 'a1', 'rack1-n02')
+    """
+    depth, end = 0, len(nodes)
+    for place, letter in enumerate(nodes):
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and not depth:
+            end = place
+            break
+    return re.sub(r"\[([^],-]*)[^]]*\]", r"\1", nodes[:end])
+
+
+def _port_of(job: str) -> int:
+    """The same in all processes of a job, and as a rule another for another job."""
+    return _FIRST_PORT + int.from_bytes(hashlib.sha256(job.encode()).digest()[:4], "big") % _PORTS
+
+
+def _number(name: str, environment: Mapping[str, str]) -> int | None:
+    text = environment.get(name)
+    if text is None:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{name}={text!r}, which a launcher sets for each process, must be a whole number") from None

@@ -352,7 +352,7 @@ def test_a_complex_value_is_refused_also_after_a_real_one(xp: Namespace) -> None
 
 
 def test_wrong_options_are_refused(xp: Namespace) -> None:
-    with pytest.raises(TypeError, match=r"expected a function to differentiate, got \w*(Tensor|Array)\w*: "):
+    with pytest.raises(TypeError, match=r"expected a function, got \w*(Tensor|Array)\w*: "):
         grad(xp.ones(()))
     for wrong in (1.0, (), "0", [0]):
         with pytest.raises(TypeError, match="argnums must be an integer or a tuple of integers"):

@@ -30,9 +30,11 @@ from .exchange import to_numpy as to_numpy
 from .gradients import as_torch_function as as_torch_function
 from .gradients import grad as grad
 from .gradients import jit as jit
+from .gradients import jvp as jvp
 from .gradients import stop_gradient as stop_gradient
 from .gradients import value_and_grad as value_and_grad
 from .gradients import vjp as vjp
+from .gradients import vmap as vmap
 from .indexing import at as at
 from .learning import cross_entropy as cross_entropy
 from .learning import einsum as einsum

@@ -17,8 +17,8 @@ from ..random.keys import Key, key_of_words, traced_arrays
 from ..trees import Leaf, TreeSpec, flatten, path_of
 
 
-def load(engine: str) -> Differentiator:
-    """What serves an engine that has gradients.
+def load(engine: str, what: str = "gradients") -> Differentiator:
+    """What serves an engine that has gradients, and all else that goes with them.
 
     Raises:
         TypeError: it has none; the message says which do.
@@ -29,7 +29,7 @@ def load(engine: str) -> Differentiator:
     able = [name for name, facts in ENGINES.items() if facts.autodiff]
     if engine not in able:
         raise TypeError(
-            f"{engine} has no gradients; {', '.join(able)} have. Convert the arguments first, "
+            f"{engine} has no {what}; {', '.join(able)} have. Convert the arguments first, "
             f'for example with fanwise.tensor.convert(x, "torch").'
         )
     return differentiators[engine]
@@ -133,6 +133,31 @@ def check_differentiable(arguments: Arguments, leaves: Sequence[Leaf], wanted: I
                 f"{arguments.name(place)} has dtype {leaf.dtype}: only real and complex floating-point arrays have "
                 f"gradients. Convert it to one, or put it in an argument that argnums leaves out."
             )
+
+
+def checked_like(engine: str, given: Any, like: Leaf, what: str, name: str) -> Leaf | None:  # Any: the user's
+    """A tangent or cotangent of one array; None for zeros.
+
+    Args:
+        like: the array.
+        what, name: "argument" or "value", and the way to what was given, for messages.
+    """
+    loaded = load(engine)
+    if given is None or not loaded.is_differentiable(like):
+        return None
+    if isinstance(given, (int, float, complex)):
+        return loaded.filled_like(like, given)
+    found = array_engine(given)
+    if found != engine:
+        raise TypeError(
+            f"{name} must be an array of {engine}, as the {what} is, got "
+            f"{f'one of {found}' if found else type(given).__qualname__}."
+        )
+    if tuple(given.shape) != tuple(like.shape):
+        raise ValueError(f"{name} must have the shape of the {what}, {tuple(like.shape)}, got {tuple(given.shape)}.")
+    if given.dtype != like.dtype:
+        raise TypeError(f"{name} must have the dtype of the {what}, {like.dtype}, got {given.dtype}.")
+    return given
 
 
 # -- what f returned ---------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What users call: `value_and_grad`, `grad`, `vjp`, `stop_gradient`, `jit`, `as_torch_function`.
+"""What users call: `value_and_grad`, `grad`, `vjp`, `jvp`, `vmap`, `stop_gradient`, `jit`, `as_torch_function`.
 
     from fanwise.tensor import value_and_grad
 
@@ -12,7 +12,7 @@ The engine is that of the arrays in the arguments. Importing this loads no engin
 is loaded when one of these is called.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 # Any throughout: trees of arrays of any engine, and the user's functions of them.
@@ -93,7 +93,7 @@ def grad(
 
 def _check_options(f: object, argnums: object) -> None:
     if not callable(f):
-        raise TypeError(f"expected a function to differentiate, got {type(f).__qualname__}: {f!r:.100}")
+        raise TypeError(f"expected a function, got {type(f).__qualname__}: {f!r:.100}")
     each = argnums if isinstance(argnums, tuple) else (argnums,)
     if not each or not all(type(argnum) is int for argnum in each):
         raise TypeError(f"argnums must be an integer or a tuple of integers, got {argnums!r}")
@@ -129,6 +129,88 @@ def vjp(f: Callable[..., Any], *args: Any) -> tuple[Any, Callable[[Any], tuple[A
     from .pullbacks import pulled_back
 
     return pulled_back(f, args)
+
+
+def jvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    """f(*primals), and its derivative along the tangents: d/ds f(primals + s * tangents) at s = 0, for real s.
+
+    Forward mode: one call gives one column of the Jacobian, where the pullback of `vjp` gives a row. With complex
+    numbers it is the same derivative on every engine, also where f has none in the complex sense, and no conjugate is
+    taken; with the gradients of `vjp`, sum(real(conj(cotangent) * jvp)) = sum(real(conj(pulled back) * tangent)).
+
+    By `torch.func.jvp`, `jax.jvp` and `tf.autodiff.ForwardAccumulator`. f runs once, and is not compiled (give
+    `jit(f)`). Nests with `grad`, `vjp`, `vmap` and itself, `jvp(grad(f), ...)` being the product of the Hessian with
+    a vector.
+
+    Args:
+        f: returns a tree; of its arrays those of floating-point dtypes have derivatives.
+        primals: a tuple of arguments, trees of floating-point arrays; what has no tangent goes into f by `lambda`.
+        tangents: trees like primals, with arrays of the same shapes and dtypes; None in it stands for zeros, a
+            number for an array of it.
+
+    Returns:
+        value: what f returned, without a history as in `value_and_grad`.
+        tangent: a tree like value, zeros where f does not depend on primals; None in the place of what is no
+            floating-point array.
+
+    Raises:
+        TypeError, ValueError: as `vjp` for primals, as its pullback for tangents.
+
+    >>> import torch
+    >>> jvp(lambda x: x * x, (torch.arange(4.0),), (torch.ones(4),))
+    (tensor([0., 1., 4., 9.]), tensor([0., 2., 4., 6.]))
+    """
+    from .pullbacks import pushed_forward
+
+    _check_options(f, 0)
+    return pushed_forward(f, primals, tangents)
+
+
+def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable[..., Any]:
+    """A function that applies f, which is written for one element, to all elements of its arrays at once.
+
+    By `torch.func.vmap`, `jax.vmap` and `tf.vectorized_map`, with JAX's names and their meaning. Nests with itself and
+    with gradients: `vmap(grad(loss), (None, 0, 0))(params, X, y)` is the gradient of each example. Gradients flow
+    through it. On TensorFlow each call traces f anew, some 10 ms; `jit(vmap(f))` does so once.
+
+    Args:
+        f: runs once, with arrays that stand for one element of each. Python cannot see their values (`if`, `float`).
+        in_axes: along which axis the elements lie: an integer, None for what is the same for all of them, or a tuple
+            with one entry for each positional argument, which may be a tree with an entry for a part of it. Arrays
+            given by name are mapped along axis 0. Whatever is no array (numbers, keys, strings) is the same for all.
+        out_axes: where the elements lie in the result: an integer, or a tree of integers for parts of it. What does
+            not depend on the element is repeated.
+
+    A key draws the same numbers for all elements; on JAX and TensorFlow `key.fold_in(i)` draws those of element i,
+    where i is one of what is mapped. torch cannot: draw for all outside, and map over the numbers. Of `State` cells
+    can be read. `at` takes an index that is mapped on JAX and TensorFlow.
+
+    Raises (when called):
+        TypeError: the engine is numpy; there are arrays of two engines; in_axes or out_axes are not as above; f writes
+            into a `State`, or needs a number from what stands for an element.
+        ValueError: nothing is mapped; an array has no such axis, or another length of it than the others.
+
+    >>> import torch
+    >>> vmap(torch.dot, in_axes=(0, None))(torch.eye(2), torch.tensor([3.0, 4.0]))
+    tensor([3., 4.])
+    """
+    from .derivatives import Prepared
+    from .mapping import mapped
+
+    _check_options(f, 0)
+    _check_axes("in_axes", in_axes, True)
+    _check_axes("out_axes", out_axes, False)
+    return Prepared(f, mapped(f, in_axes, out_axes), (vmap, (f, in_axes, out_axes)))
+
+
+def _check_axes(name: str, axes: Any, may_be_none: bool) -> None:
+    from ..trees import flatten
+
+    if name == "in_axes" and not (axes is None or type(axes) in (int, tuple)):
+        raise TypeError(f"in_axes must be an integer, None, or a tuple with one entry for each argument, got {axes!r}")
+    wrong = [axis for axis in flatten(axes)[0] if type(axis) is not int]
+    if wrong:
+        raise TypeError(f"{name} must have integers, got {wrong[0]!r} in {axes!r}")
 
 
 def stop_gradient(x: Any) -> Any:

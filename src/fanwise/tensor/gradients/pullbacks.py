@@ -1,36 +1,66 @@
-"""`vjp` at work: f applied once, and the way back from a cotangent, as often as the caller likes.
+"""`vjp` and `jvp` at work: f applied once, with the way back from a cotangent, or with its derivative along a tangent.
 
     args -> value,  pullback: cotangent in the shape of value -> a gradient for each argument
+    primals, tangents -> value, tangent in the shape of value
 
 Knows trees; the engine sees flat lists. Nothing is remembered here: what is needed to go back hangs on the pullback.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
-from ..adapters import Differentiator, Pull
+from ..adapters import Pull
 from ..trees import Leaf, TreeSpec, flatten, path_of
-from .calls import Arguments, Static, array_engine, check_differentiable, load, put_together, taken_apart
+from .calls import Arguments, Static, check_differentiable, checked_like, load, put_together, taken_apart
 
 # Any throughout: the user's functions, what they take and return.
 
 
 def pulled_back(f: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
     """What `vjp` returns."""
+    arguments, leaves = _all_differentiable("vjp", args)
+
+    def call(leaves: list[Leaf]) -> tuple[None, list[Leaf], Static]:
+        return None, *taken_apart(arguments.apply(f, leaves), arguments.engine)
+
+    outputs, static, pull = load(arguments.engine).vjp(call, leaves, range(len(leaves)))
+    way_back = _WayBack(arguments.engine, arguments.spec.child(0), outputs, static, pull)
+    return put_together(outputs, static), way_back
+
+
+def pushed_forward(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    """What `jvp` returns."""
+    for name, each_of in (("primals", primals), ("tangents", tangents)):
+        if not isinstance(each_of, (tuple, list)):
+            kind = type(each_of).__qualname__
+            raise TypeError(f"{name} must be a tuple, with one for each argument of f, got {kind}.")
+    if len(primals) != len(tangents):
+        raise ValueError(f"jvp takes a tangent for each primal, got {len(primals)} primals, {len(tangents)} tangents.")
+    arguments, leaves = _all_differentiable("jvp", tuple(primals))
+    engine = load(arguments.engine)
+    spec = arguments.spec.child(0)
+    given_leaves: list[Any] = spec.flatten_up_to(cast(Any, tuple(tangents)))
+    along = []
+    for place, (given, x) in enumerate(zip(given_leaves, leaves, strict=True)):
+        tangent = checked_like(arguments.engine, given, x, "primal", path_of(spec, place, "tangents"))
+        along.append(engine.filled_like(x, 0) if tangent is None else tangent)
+
+    def apply(leaves: list[Leaf]) -> tuple[list[Leaf], Static]:
+        return taken_apart(arguments.apply(f, leaves), arguments.engine)
+
+    outputs, static, derivatives = engine.jvp(apply, leaves, range(len(leaves)), along)
+    each = iter(derivatives)
+    by_leaf = [next(each) if is_array else None for is_array in static.are_arrays]
+    return put_together(outputs, static), static.spec.unflatten(by_leaf)
+
+
+def _all_differentiable(name: str, args: tuple[Any, ...]) -> tuple[Arguments, list[Leaf]]:
     leaves, spec = flatten((args, {}))
     arguments = Arguments.of(leaves, spec)
     if not leaves:
-        raise ValueError("vjp needs an array to differentiate by, and there is none in its arguments.")
+        raise ValueError(f"{name} needs an array to differentiate by, and there is none in its arguments.")
     check_differentiable(arguments, leaves, range(len(leaves)))
-    engine = load(arguments.engine)
-
-    def call(leaves: list[Leaf]) -> tuple[None, list[Leaf], Static]:
-        given, _ = spec.unflatten(leaves)
-        return None, *taken_apart(f(*given), arguments.engine)
-
-    outputs, static, pull = engine.vjp(call, leaves, range(len(leaves)))
-    way_back = _WayBack(engine, arguments.engine, spec.child(0), outputs, static, pull)
-    return put_together(outputs, static), way_back
+    return arguments, leaves
 
 
 class _WayBack:
@@ -38,15 +68,13 @@ class _WayBack:
 
     def __init__(
         self,
-        engine: Differentiator,
-        engine_name: str,
+        engine: str,
         spec_of_args: TreeSpec,
         outputs: list[Leaf],
         static: Static,
         pull: Pull,
     ) -> None:
         self._engine = engine
-        self._name = engine_name
         self._spec_of_args = spec_of_args
         self._outputs = outputs
         self._static = static
@@ -56,29 +84,8 @@ class _WayBack:
         given = self._static.spec.flatten_up_to(cotangent)
         smooth = iter(self._outputs)
         checked = [
-            self._checked(ct, next(smooth), place)
+            checked_like(self._engine, ct, next(smooth), "value", path_of(self._static.spec, place, "cotangent"))
             for place, (ct, is_array) in enumerate(zip(given, self._static.are_arrays, strict=True))
             if is_array
         ]
         return tuple(self._spec_of_args.unflatten(self._pull(checked)))
-
-    def _checked(self, cotangent: Any, output: Leaf, place: int) -> Leaf | None:
-        """None for a cotangent of zeros, an array of the output's shape else."""
-        if cotangent is None or not self._engine.is_differentiable(output):
-            return None
-        if isinstance(cotangent, (int, float, complex)):
-            return self._engine.filled_like(output, cotangent)
-        name = path_of(self._static.spec, place, "cotangent")
-        found = array_engine(cotangent)
-        if found != self._name:
-            raise TypeError(
-                f"{name} must be an array of {self._name}, as the value is, got "
-                f"{f'one of {found}' if found else type(cotangent).__qualname__}."
-            )
-        if tuple(cotangent.shape) != tuple(output.shape):
-            raise ValueError(
-                f"{name} must have the shape of the value, {tuple(output.shape)}, got {tuple(cotangent.shape)}."
-            )
-        if cotangent.dtype != output.dtype:
-            raise TypeError(f"{name} must have the dtype of the value, {output.dtype}, got {cotangent.dtype}.")
-        return cotangent

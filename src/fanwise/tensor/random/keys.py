@@ -235,6 +235,8 @@ def _whole_number_bytes(number: SupportsIndex, what: str) -> bytes:
 def _integer(number: SupportsIndex, what: str) -> int:
     try:
         return operator.index(number)
-    except TypeError as error:
+    except (TypeError, RuntimeError) as error:  # the second is torch's, inside vmap
         allowed = "an integer" if what == "a seed" else "an integer, str or bytes"
-        raise TypeError(f"{what} must be {allowed}, got {type(number).__name__}") from error
+        hint = "; its number is not known inside vmap of torch: draw for all elements outside, and map over the numbers"
+        hint = hint if isinstance(error, RuntimeError) else ""
+        raise TypeError(f"{what} must be {allowed}, got {type(number).__name__}{hint}") from error

@@ -115,16 +115,22 @@ def vjp_runner(
 
 def _vjp(apply: Run, leaves: list[Leaf], wanted: Sequence[int]) -> tuple[list[Leaf], Any, Callable[..., Any]]:
     """All arrays f returned, what passed through, and JAX's way back from those that have gradients."""
+    _check(leaves, wanted)
+    of = _smooth_first(apply, leaves, wanted)
+    smooth, pull_back, (others, passed) = jax.vjp(of, [leaves[place] for place in wanted], has_aux=True)
+    each = iter(smooth)
+    return [next(each) if y is None else y for y in others], passed.inside, pull_back
 
-    def of(inputs: list[Leaf]) -> tuple[list[Leaf], tuple[list[Leaf], _Passed]]:
+
+def _smooth_first(apply: Run, leaves: list[Leaf], wanted: Sequence[int]) -> Callable[..., Any]:
+    """f for JAX: the arrays that have gradients; beside them the others, None for these, and what passed through."""
+
+    def of(inputs: list[Leaf]) -> tuple[list[Leaf], tuple[list[Leaf | None], _Passed]]:
         outputs, passed = apply(_with(leaves, wanted, inputs))
         smooth = [y for y in outputs if is_differentiable(y)]
         return smooth, ([None if is_differentiable(y) else y for y in outputs], _Passed(passed))
 
-    _check(leaves, wanted)
-    smooth, pull_back, (others, passed) = jax.vjp(of, [leaves[place] for place in wanted], has_aux=True)
-    each = iter(smooth)
-    return [next(each) if y is None else y for y in others], passed.inside, pull_back
+    return of
 
 
 def _among(outputs: list[Leaf], pull_back: Callable[..., Any]) -> Pull:
@@ -157,6 +163,28 @@ def _with(leaves: list[Leaf], wanted: Sequence[int], inputs: Sequence[Leaf]) -> 
     for place, x in zip(wanted, inputs, strict=True):
         changed[place] = x
     return changed
+
+
+def jvp(
+    apply: Run, leaves: list[Leaf], wanted: Sequence[int], tangents: list[Leaf]
+) -> tuple[list[Leaf], Any, list[Leaf | None]]:
+    """The arrays f returned, what `apply` passed through, and the derivatives. These need no conjugate."""
+    of = _smooth_first(apply, leaves, wanted)
+    smooth, along, (others, passed) = jax.jvp(of, ([leaves[place] for place in wanted],), (tangents,), has_aux=True)
+    each, derivatives = iter(smooth), iter(along)
+    found = [next(derivatives) if y is None else None for y in others]
+    return [next(each) if y is None else y for y in others], passed.inside, found
+
+
+def vmap(apply: Run, leaves: list[Leaf], mapped: Sequence[int]) -> tuple[list[Leaf], Any]:
+    """The arrays f returned for all elements, and what `apply` passed through."""
+
+    def of(inputs: list[Leaf]) -> tuple[list[Leaf], _Passed]:
+        outputs, passed = apply(_with(leaves, mapped, inputs))
+        return outputs, _Passed(passed)
+
+    outputs, passed = jax.vmap(of)([leaves[place] for place in mapped])
+    return outputs, passed.inside
 
 
 def is_traced(x: Leaf) -> bool:

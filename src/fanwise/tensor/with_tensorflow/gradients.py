@@ -87,6 +87,46 @@ def vjp_runner(
     return lambda leaves: vjp(lambda leaves: (None, *run(leaves)), leaves, wanted)
 
 
+def jvp(
+    apply: Run, leaves: list[Leaf], wanted: Sequence[int], tangents: list[Leaf]
+) -> tuple[list[Leaf], Any, list[Leaf | None]]:
+    """The arrays f returned, what `apply` passed through, and the derivatives."""
+    inputs = [tf.identity(leaves[place]) for place in wanted]
+    with tf.autodiff.ForwardAccumulator(inputs, tangents) as forward:
+        outputs, passed = apply(_with(leaves, wanted, inputs))
+        outputs = [tf.convert_to_tensor(y) for y in outputs]
+    derivatives = [forward.jvp(y, unconnected_gradients=_ZERO) if is_differentiable(y) else None for y in outputs]
+    return outputs, passed, [_dense(along) for along in derivatives]
+
+
+def vmap(apply: Run, leaves: list[Leaf], mapped: Sequence[int]) -> tuple[list[Leaf], Any]:
+    """The arrays f returned for all elements, and what `apply` passed through. f is traced in each call.
+
+    An operation that TensorFlow cannot do for all elements at once is done in a loop.
+    """
+
+    def of(inputs: list[Leaf]) -> list[Leaf]:
+        outputs, passed = apply(_with(leaves, mapped, inputs))
+        kept.append(passed)
+        return [tf.convert_to_tensor(y) for y in outputs]
+
+    kept: list[Any] = []  # Any: passed through
+    inputs = [tf.convert_to_tensor(leaves[place]) for place in mapped]
+    if tf.inside_function():
+        return tf.vectorized_map(of, inputs), kept[-1]
+    # TensorFlow would make one with AutoGraph, which rewrites f.
+    traced = tf.function(lambda *inputs: tf.vectorized_map(of, list(inputs)), autograph=False)
+    traced._omit_frequent_tracing_warning = True
+    return list(traced(*inputs)), kept[-1]
+
+
+def _with(leaves: list[Leaf], places: Sequence[int], inputs: Sequence[Leaf]) -> list[Leaf]:
+    changed = list(leaves)
+    for place, x in zip(places, inputs, strict=True):
+        changed[place] = x
+    return changed
+
+
 def _inputs(leaves: list[Leaf], wanted: Sequence[int]) -> list[Leaf]:
     if not all(is_differentiable(leaves[place]) for place in wanted):
         raise NoGradient
@@ -96,7 +136,7 @@ def _inputs(leaves: list[Leaf], wanted: Sequence[int]) -> list[Leaf]:
     return inputs
 
 
-def _dense(grad: Leaf) -> Leaf:
+def _dense(grad: Leaf | None) -> Leaf | None:
     """A gradient by rows, which gathering makes, as a tensor."""
     return tf.convert_to_tensor(grad) if isinstance(grad, tf.IndexedSlices) else grad
 

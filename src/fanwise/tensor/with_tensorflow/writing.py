@@ -5,6 +5,7 @@ indexing work and everything is checked. Where they are not, TensorFlow's own in
 size - 1 in the tensor's shape; it knows integers, slices, None, `...`, one mask, and one tensor of integers.
 """
 
+import math
 from typing import Any, NoReturn
 
 import numpy as np
@@ -27,7 +28,8 @@ def changed(x: _Tensor, index: Index, value: Any, how: How) -> _Tensor:  # Any: 
     unique = is_basic(known[0]) or not names_twice(found)
     value = _spread(value, x.dtype, found.shape)
     flat = x if len(shape) == 1 else tf.reshape(x, [-1])
-    y = _scattered(flat, tf.convert_to_tensor(found.reshape(-1)), value, how, unique)
+    places = tf.convert_to_tensor(found.reshape(-1).astype(_bits(math.prod(shape)).as_numpy_dtype))
+    y = _scattered(flat, places, value, how, unique)
     return y if len(shape) == 1 else tf.reshape(y, shape)
 
 
@@ -98,8 +100,13 @@ def _changed_when_it_runs(x: _Tensor, index: Index, value: Any, how: How) -> _Te
     return tf.ensure_shape(tf.reshape(y, tf.shape(x)), x.shape)
 
 
+def _bits(size: int | None) -> Any:  # Any: a dtype
+    """For positions: 32 bits where they do, for with 64 tf.vectorized_map cannot set elements."""
+    return tf.int64 if size is None or size >= 2**31 else tf.int32
+
+
 def _traced_positions(x: _Tensor, index: Index) -> _Tensor:
-    everything = tf.reshape(tf.range(tf.size(x, tf.int64)), tf.shape(x))
+    everything = tf.reshape(tf.range(tf.size(x, _bits(x.shape.num_elements()))), tf.shape(x))
     parts = parts_of(index)
     if not any(tf.is_tensor(part) and part.shape.rank != 0 for part in parts):
         return everything[index]

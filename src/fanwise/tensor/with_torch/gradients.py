@@ -5,12 +5,13 @@
 A tensor that requires gradients and is a leaf (a Parameter) is its own input: its hooks run, once, and what f uses
 of it by another way (a module's own attribute) counts. `autograd.grad` returns gradients and leaves `.grad` alone.
 Whether one differentiation runs inside another is kept per thread: inside, inputs stay connected to the outer one
-and gradients get a history; outside they have none. Inside a transform of torch.func, which forbids all that,
-`torch.func.vjp` does the work.
+and gradients get a history; outside they have none. `jvp` and `vmap` are torch.func's. Inside a transform of
+torch.func, which forbids all that, `torch.func.vjp` does the work.
 """
 
+import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ _Tensor = torch.Tensor
 
 class _Nesting(threading.local):
     depth = 0
+    in_func = 0  # how many of our own `jvp` and `vmap` are at work
 
 
 _nesting = _Nesting()
@@ -124,6 +126,8 @@ def _vjp(call: Call, leaves: list[Leaf], wanted: Sequence[int], connected: bool)
 
 def _inputs(leaves: list[Leaf], wanted: Sequence[int], connected: bool) -> list[_Tensor] | None:
     """What f gets in place of the wanted leaves, put there too. None inside a transform of torch.func."""
+    if _nesting.in_func:
+        return None
     inputs: list[_Tensor] = []
     num_own = 0
     for place in wanted:
@@ -202,6 +206,69 @@ def _with(leaves: list[Leaf], wanted: Sequence[int], inputs: Sequence[_Tensor]) 
     for place, x in zip(wanted, inputs, strict=True):
         changed[place] = x
     return changed
+
+
+# -- by torch.func -----------------------------------------------------------------------------------------------------
+
+
+def jvp(
+    apply: Run, leaves: list[Leaf], wanted: Sequence[int], tangents: list[Leaf]
+) -> tuple[list[Leaf], Any, list[Leaf | None]]:
+    """The arrays f returned, what `apply` passed through, and the derivatives."""
+
+    def of(*inputs: _Tensor) -> tuple[tuple[_Tensor, ...], list[_Tensor]]:
+        outputs, passed = apply(_with(leaves, wanted, inputs))
+        kept.append((passed, [is_differentiable(y) for y in outputs]))
+        # One more, for torch.func takes no function that returns nothing.
+        return (*(y for y in outputs if is_differentiable(y)), inputs[0]), [
+            y for y in outputs if not is_differentiable(y)
+        ]
+
+    kept: list[tuple[Any, list[bool]]] = []  # Any: passed through
+    primals = [leaves[place] for place in wanted]
+    connected = _nesting.depth > 0 or _is_inside_func()
+    if not connected:
+        primals, tangents = [x.detach() for x in primals], [t.detach() for t in tangents]
+    with _in_func():
+        values, derivatives, *aux = torch.func.jvp(of, tuple(primals), tuple(tangents), has_aux=True)
+    others = aux[0]
+    if not connected:
+        values, derivatives, others = ([y.detach() for y in each] for each in (values, derivatives, others))
+    passed, smooth = kept[-1]
+    each, rest, along = iter(values), iter(others), iter(derivatives)
+    outputs = [next(each) if is_smooth else next(rest) for is_smooth in smooth]
+    return outputs, passed, [next(along) if is_smooth else None for is_smooth in smooth]
+
+
+def vmap(apply: Run, leaves: list[Leaf], mapped: Sequence[int]) -> tuple[list[Leaf], Any]:
+    """The arrays f returned for all elements, and what `apply` passed through."""
+
+    def of(*inputs: _Tensor) -> tuple[_Tensor, ...]:
+        outputs, passed = apply(_with(leaves, mapped, inputs))
+        kept.append(passed)
+        return tuple(outputs)
+
+    kept: list[Any] = []  # Any: passed through
+    with _in_func():
+        outputs = torch.func.vmap(of)(*[leaves[place] for place in mapped])
+    return list(outputs), kept[-1]
+
+
+@contextlib.contextmanager
+def _in_func() -> Iterator[None]:
+    _nesting.in_func += 1
+    try:
+        yield
+    finally:
+        _nesting.in_func -= 1
+
+
+def _is_inside_func() -> bool:
+    try:
+        torch.empty(0).requires_grad_()
+    except RuntimeError:
+        return True
+    return False
 
 
 def vjp_runner(

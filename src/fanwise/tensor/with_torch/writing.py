@@ -131,7 +131,13 @@ def _like(x: torch.Tensor, value: Any) -> torch.Tensor:
 
 
 def _on_host(index: Index) -> Index:
-    parts = [part.numpy(force=True) if isinstance(part, torch.Tensor) else part for part in parts_of(index)]
+    try:
+        parts = [part.numpy(force=True) if isinstance(part, torch.Tensor) else part for part in parts_of(index)]
+    except RuntimeError as error:
+        raise TypeError(
+            "torch does not know an index that is mapped by vmap, so it cannot be written there; write where a mask "
+            "is true, fanwise.tensor.where(mask, value, x)"
+        ) from error
     parts = [np.asarray(part) if isinstance(part, list) else part for part in parts]
     return tuple(parts) if isinstance(index, tuple) else parts[0]
 

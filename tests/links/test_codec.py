@@ -5,6 +5,7 @@ import json
 import pickle
 import subprocess
 import sys
+from collections import OrderedDict
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -74,6 +75,24 @@ def test_a_state_dict_comes_back_in_order_and_loads() -> None:
     other = torch.nn.Sequential(torch.nn.Linear(30, 40), torch.nn.BatchNorm1d(40))
     other.load_state_dict(state)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+
+
+class OwnOrder(OrderedDict[str, int]):
+    """A subclass, which has a reduction of its own."""
+
+
+def test_ordered_dicts_come_as_python_pickles_them_with_what_is_set_on_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    marked, within_itself = OrderedDict(a=1), OrderedDict(b=2)
+    marked._metadata = "of a state dict"  # type: ignore[attr-defined]  # what torch does
+    within_itself["self"] = within_itself  # type: ignore[assignment]
+    for value in (OrderedDict(), OrderedDict(b=1, a=2), marked, OwnOrder(c=3)):
+        for came in (sent(value), sent([value])[0]):
+            assert type(came) is type(value) and list(came.items()) == list(value.items())
+            assert vars(came) == vars(value)
+    came = sent(within_itself)
+    assert came["self"] is came and list(came) == ["b", "self"]
+    monkeypatch.setitem(copyreg.dispatch_table, OrderedDict, lambda value: (list, ([*value, "the user's"],)))
+    assert sent(OrderedDict(a=1)) == ["a", "the user's"]
 
 
 def test_one_tensor_sent_twice_in_a_message_arrives_as_one() -> None:

@@ -136,6 +136,11 @@ class FrameReader:
         """Whether no frame has begun to come."""
         return self._big is None and self._start == self._end
 
+    @property
+    def is_in_large_frame(self) -> bool:
+        """Whether a frame has begun to come that is received part by part, each into its own memory."""
+        return self._big is not None
+
     def space(self) -> memoryview:
         """Where the next bytes belong; never empty."""
         if self._big is not None:

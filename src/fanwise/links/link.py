@@ -73,6 +73,8 @@ _log = logging.getLogger(__name__)
 
 # How long to wait for room in the socket before looking again whether anybody reads meanwhile.
 _LOOK_AGAIN_S = 0.05
+# A frame whose parts are here already is read without a look at other links, up to so many parts.
+_READS_A_TURN = 16
 
 
 # With more bytes of answers waiting for a peer, no more of its requests are begun.
@@ -840,14 +842,8 @@ class Link:
         """Read what is there and handle it. False: nothing was there, or the link ended."""
         unhandled = self._unhandled
         try:
-            if not unhandled:
-                size = self._wire.read_into(self._reader.space())
-                if size <= 0:
-                    if size < 0:
-                        self._end(self._death or Ending(False, "the other side ended without a goodbye", True))
-                    return False
-                self._num_read_bytes += size
-                unhandled.extend(self._reader.filled(size))
+            if not unhandled and not self._read_bytes():
+                return False
             while unhandled and self.ending is None:
                 self._handle(unhandled.popleft())
             if self._sharing is not None and self._sharing.is_invited:
@@ -857,6 +853,22 @@ class Link:
             self.on_malformed(error)
             self._end(Ending(False, error.message))
             return False
+        return True
+
+    def _read_bytes(self) -> bool:
+        """Read some of what is there. False: nothing was, or the link ended."""
+        for turn in range(_READS_A_TURN):
+            space = self._reader.space()
+            size = self._wire.read_into(space)
+            if size < 0:
+                self._end(self._death or Ending(False, "the other side ended without a goodbye", True))
+                return False
+            if size == 0:
+                return turn > 0
+            self._num_read_bytes += size
+            self._unhandled.extend(self._reader.filled(size))
+            if size < len(space) or self._unhandled or not self._reader.is_in_large_frame:
+                break
         return True
 
     def _handle(self, frame: Frame) -> None:

@@ -13,7 +13,7 @@ import io
 import pickle
 import sys
 import threading
-from collections import ChainMap
+from collections import ChainMap, OrderedDict
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +25,13 @@ OUT_OF_BAND_BYTES = 4096
 
 Buffer = bytes | bytearray | memoryview
 Reducer = Callable[[Any], Any]  # Any: reducers of any type, as copyreg has them
+
+
+def _reduce_ordered_dict(value: "OrderedDict[Any, Any]") -> Any:  # Any: as copyreg has it
+    """As its own `__reduce__`, which looks for slots each time: a module of torch has a dozen, mostly empty."""
+    if value.__dict__:
+        return value.__reduce__()
+    return (OrderedDict, (), None, None, iter(value.items())) if value else (OrderedDict, ())
 
 
 class _Kept:
@@ -134,7 +141,7 @@ class Pickler:
     def _look_again(self) -> None:
         made_of, seen = len(copyreg.dispatch_table), len(sys.modules)
         reducers, are_all = self._reducers()
-        table: dict[type, Reducer] = {**copyreg.dispatch_table, **reducers}
+        table: dict[type, Reducer] = {OrderedDict: _reduce_ordered_dict, **copyreg.dispatch_table, **reducers}
         if table != self._table:
             self._table, self._by_value = table, None
         self._made_of, self._modules_seen = (made_of, seen) if are_all else (-1, -1)

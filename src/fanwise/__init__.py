@@ -2,6 +2,7 @@
 
     fanwise.rpc      remote calls, remote references, distributed autograd: a drop-in for torch.distributed.rpc
     fanwise.tune     search hyperparameters: Tuner, RandomSearch, report, load_experiment ...
+    fanwise.board    experiments as live web pages
     fanwise.pool     warm workers: Pool, current
     fanwise.links    authenticated connections between processes
     fanwise.parallel train one model on many devices with the same result as on one: run, here
@@ -23,6 +24,7 @@ from .base.version import VERSION
 
 if TYPE_CHECKING:
     from . import base as base
+    from . import board as board
     from . import errors as errors
     from . import links as links
     from . import parallel as parallel
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
 
 __version__ = VERSION
 
-_MODULES = ("base", "errors", "links", "parallel", "plot", "pool", "rpc", "tensor", "testing", "tune", "zoo")
+_MODULES = ("base", "board", "errors", "links", "parallel", "plot", "pool", "rpc", "tensor", "testing", "tune", "zoo")
 _HOME_OF = {"Pool": ".pool", "current": ".pool", "here": ".parallel", "run": ".parallel", "search": ".tune"}
 
 

@@ -20,6 +20,7 @@ CHAIN = ["base", "tensor", "links", "pool", "rpc", "parallel", "tune", "board"]
 MAY_IMPORT = {layer: set(CHAIN[: place + 1]) for place, layer in enumerate(CHAIN)}
 MAY_IMPORT |= {"plot": {"plot", "base"}, "zoo": {"zoo", "base"}}
 MAY_IMPORT["tune"] |= {"plot"}
+MAY_IMPORT["board"] |= {"plot"}
 MAY_IMPORT["cli"] = {*CHAIN, "plot", "zoo", "cli"}
 MAY_IMPORT["testing"] = {*CHAIN, "plot", "testing"}
 MAY_IMPORT[""] = {
@@ -46,6 +47,8 @@ OPTIONAL = {
 }
 
 QUIET = [
+    "board/guard.py",
+    "board/thinning.py",
     "links/transports/crowd.py",
     "links/frames.py",
     "links/security/handshake.py",

@@ -70,6 +70,39 @@ def demo(
     run_demo(seconds=seconds, workers=workers, data=data, out=out)
 
 
+@app.command(epilog=STATUS)
+def board(
+    port: Annotated[
+        int, typer.Option(metavar="PORT", help="Where to listen; 0: any that is free.", min=0, max=65535)
+    ] = 8321,
+    host: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST",
+            help="Who can reach it: 127.0.0.1 is this machine alone; 0.0.0.0 is everybody, who then need the token "
+            "that is printed in the address.",
+        ),
+    ] = "127.0.0.1",
+    home: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="The folder of the experiments. Default: $FANWISE_HOME, else ~/fanwise."),
+    ] = None,
+) -> None:
+    """Show all experiments as live web pages, and steer what runs.
+
+    Curves, workers, rungs, trials with their output, importances. Blocks until Ctrl-C, which ends no search.
+
+    \b
+    Examples:
+        fanwise board
+        fanwise board --port 0 --home ~/fanwise
+        fanwise board --host 0.0.0.0      (to look from your phone)
+    """
+    from .board import serve_board
+
+    serve_board(host=host, port=port, home=home)
+
+
 @app.command()
 def devices(json: AsJson = False) -> None:
     """Show the CPUs, memory and GPUs that a search would use.

@@ -1,7 +1,7 @@
 """What `fanwise devices` prints."""
 
+from ..base.plain_json import json_text
 from ..pool.devices import find_machine
-from .plain_json import json_text
 
 
 def device_lines() -> list[str]:

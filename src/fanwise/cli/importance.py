@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
+from ..base.plain_json import json_text
 from ..base.text import counted, printable_line
 from ..plot.importances import correlation_in_words
 from ..tune import load_experiment
-from .plain_json import json_text
 
 
 def importance_lines(name: str, metric: str | None) -> Iterator[str]:

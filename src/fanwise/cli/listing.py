@@ -6,10 +6,10 @@ A record may be foreign, so every text that comes from one goes through `base.te
 from collections.abc import Iterator
 
 from ..base.errors import RecordError
+from ..base.plain_json import json_text
 from ..base.text import printable_line
 from ..tune.record.names import experiments_folder, list_experiments
 from ..tune.record.overview import Overview, overview_of
-from .plain_json import json_text
 
 
 def list_lines() -> Iterator[str]:

@@ -1,9 +1,9 @@
 """What `fanwise tune replay` prints."""
 
+from ..base.plain_json import json_text
 from ..base.text import counted, printable_line
 from ..tune.decisions.replay import Difference
 from ..tune.replaying import replay_experiment
-from .plain_json import json_text
 
 _MOST_SHOWN = 5
 

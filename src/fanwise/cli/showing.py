@@ -7,12 +7,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from ..base.plain_json import json_text
 from ..base.text import counted, printable, printable_line
 from ..pool.output import tail
 from ..tune import Experiment, load_experiment
 from ..tune.checkpoints import checkpoint_root, is_local
 from ..tune.constraints import in_words
 from ..tune.record.history import Attempt, Trial, best_rows, worker_time_s
+from ..tune.record.names import output_files
 from ..tune.record.overview import State, overview_of
 from ..tune.record.snapshot import MAX_ROWS, TrialRow
 from ..tune.terminal.method import method_line
@@ -20,7 +22,6 @@ from ..tune.terminal.table import final_block
 from ..tune.tracebacks import of_the_user
 from .experiments import best_line, front_lines, shown_config, utilisation_of
 from .listing import as_json
-from .plain_json import json_text
 
 _STATES: Mapping[State, str] = {
     "running": "running",
@@ -121,7 +122,7 @@ def trial_lines(name: str, trial_id: int) -> Iterator[str]:
     yield from _place_lines(experiment, trial)
     if failure is not None:
         yield printable(f"{failure.kind}: {failure.text}")
-    output, errors = (_tail(path) for path in _output_of(experiment, trial.last, trial_id))
+    output, errors = (_tail(path) for path in output_files(experiment.path, trial_id, trial.last.number))
     errors = of_the_user(errors)
     parts = [("standard output", output), ("standard error", errors)]
     where = printable((failure and failure.traceback) or "").strip()
@@ -159,7 +160,7 @@ def trial_json(name: str, trial_id: int) -> str:
                 "ready_s": attempt.ready_s,
                 "ended_s": attempt.ended_s,
                 "objective_s": attempt.objective_s,
-                "output": [str(path) for path in _output_of(experiment, attempt, trial_id)],
+                "output": [str(path) for path in output_files(experiment.path, trial_id, attempt.number)],
             }
             for attempt in trial.attempts
         ],
@@ -264,15 +265,9 @@ def _place_lines(experiment: Experiment, trial: Trial) -> Iterator[str]:
     folder = experiment.path / "trials" / str(trial.trial_id)
     if folder.is_dir():
         yield f"folder: {printable_line(str(folder))}"
-    logs = [path for path in _output_of(experiment, trial.last, trial.trial_id) if path.exists()]
+    logs = [path for path in output_files(experiment.path, trial.trial_id, trial.last.number) if path.exists()]
     if logs:
         yield f"log: {printable_line(' '.join(map(str, logs)))}"
-
-
-def _output_of(experiment: Experiment, attempt: Attempt, trial_id: int) -> list[Path]:
-    """The files that standard output and error of an attempt go to."""
-    stem = f"{trial_id}-{attempt.number}" if attempt.number else str(trial_id)
-    return [experiment.path / "output" / f"{stem}{ending}" for ending in (".out", ".err")]
 
 
 def _tail(path: Path) -> str:

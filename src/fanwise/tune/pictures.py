@@ -1,6 +1,7 @@
 """An experiment as the plain data that `fanwise.plot` draws.
 
     History, meta --search_data--> SearchData      reports that count, stays on workers, the space's axes
+                  --search_without_reports->       the same without the reports
                   --front_data---> FrontData       reports with all their objectives, and the Pareto front
                   --volume_data--> VolumeData      how the hypervolume grew
         Dependence --dependence_data--> DependenceData      on the space's axes
@@ -11,6 +12,7 @@ after a pause, are left out.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import compress
 from typing import Any
 
@@ -38,17 +40,26 @@ def search_data(name: str, meta: Mapping[str, Any], history: History) -> SearchD
     rows = zip(
         reports.trial_ids, reports.t_s, reports.iters, values, resources, reports.decisions, feasible, strict=True
     )
-    return SearchData(
-        name=name,
-        metric=metric,
-        mode=str(meta["mode"]),
-        n_workers=int(meta["n_workers"]) or 1 + max((a.slot for _, a in spans(history)), default=0),
-        asynchronous=bool(meta.get("asynchronous", True)),
+    return replace(
+        search_without_reports(name, meta, history),
         reports=[
             ReportPoint(trial_id, t_s, iteration, float(value), _number_or_none(resource), decision, is_feasible)
             for trial_id, t_s, iteration, value, resource, decision, is_feasible in compress(rows, history.counts())
             if isinstance(value, (int, float))
         ],
+    )
+
+
+def search_without_reports(name: str, meta: Mapping[str, Any], history: History) -> SearchData:  # Any: JSON
+    """What is small of it, however many reports there are: the stays on workers and the space's axes."""
+    resource_attr = meta.get("resource_attr")
+    return SearchData(
+        name=name,
+        metric=str(meta["metric"]),
+        mode=str(meta["mode"]),
+        n_workers=int(meta["n_workers"]) or 1 + max((a.slot for _, a in spans(history)), default=0),
+        asynchronous=bool(meta.get("asynchronous", True)),
+        reports=(),
         spans=[
             Span(a.slot, trial.trial_id, a.started_s, a.ready_s, a.ended_s, a.free_s, a.status, a.objective_s)
             for trial, a in spans(history)

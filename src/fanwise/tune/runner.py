@@ -32,6 +32,7 @@ from .decisions import facts
 from .decisions.facts import Fact
 from .decisions.orders import Answer, Discard, Finish, Judged, Kill, Order, Reject, Start, Suggest, Terminate
 from .decisions.tuning import Tuning
+from .record.names import output_stem
 from .record.notes import Notes
 from .record.progress import Progress
 from .record.snapshot import SearchSnapshot
@@ -311,7 +312,6 @@ class Search:
 
     def _start(self, order: Start) -> None:
         plan = self._plan
-        suffix = f"-{order.attempt}" if order.attempt else ""
         request = JobRequest(
             plan.packed,
             plan.need,
@@ -319,7 +319,7 @@ class Search:
             number=order.trial_id,
             attempt=order.attempt,
             seed=plan.seed,
-            output=str(plan.folder / "output" / f"{order.trial_id}{suffix}"),
+            output=output_stem(plan.folder, order.trial_id, order.attempt),
             reuse=plan.reuse,
             context={
                 "experiment": str(plan.folder),

@@ -52,6 +52,7 @@ from .opening import (
     space_of,
     versions_of,
 )
+from .own_board import check_board_is_there, own_board
 from .program import ASKED, Program, load_program, save_program
 from .record.names import check_name, experiments_folder, new_name
 from .record.progress import Progress
@@ -133,7 +134,7 @@ class Tuner:
             points_to_evaluate outside the space.
         FileExistsError: an experiment of this name exists.
         LeaseError: more devices for a trial than there are.
-        NotInstalled: the library for the place of the checkpoints is not there.
+        NotInstalled: the library for the place of the checkpoints, or one of the board, is not there.
 
     Attributes:
         name: of the experiment; `load_experiment(name)` reads it, also while it runs.
@@ -170,6 +171,7 @@ class Tuner:
         pool: Pool | None = None,
         warm_start: WarmStart | None = None,
         callbacks: Sequence[object] = (),
+        board: bool = False,
         quiet: bool = False,
     ) -> None:
         self.space = space_of(space)
@@ -179,10 +181,13 @@ class Tuner:
         for setting, value in (
             ("asynchronous", asynchronous),
             ("reuse", reuse),
+            ("board", board),
             ("quiet", quiet),
             ("keep_checkpoints", keep_checkpoints),
         ):
             check_switch(setting, value)
+        if board:
+            check_board_is_there()
         check_signature(objective, self.space.names, sometimes=self.space.conditions)
         machine = find_machine() if pool is None else pool.machine
         self._need = need_of(machine, devices_per_trial)
@@ -209,6 +214,7 @@ class Tuner:
         self._reuse = reuse
         self._pool = pool
         self._callbacks = checked_callbacks(callbacks)
+        self._shows_board = board
         self._quiet = quiet
         self._print_update_interval = print_update_interval
         self._ran = False
@@ -244,6 +250,7 @@ class Tuner:
         print_update_interval: float = 30.0,
         pool: Pool | None = None,
         callbacks: Sequence[object] = (),
+        board: bool = False,
         quiet: bool = False,
     ) -> "Tuner":
         """A tuner whose `run()` goes on with an experiment, however it ended: finished, by Ctrl-C, killed.
@@ -255,7 +262,7 @@ class Tuner:
             objective, space, scheduler: the same as then; None takes what is kept beside the record.
             stop: another stopping criterion from now on; None: the last one.
             n_workers: another number of workers from now on; None: the last one.
-            print_update_interval, pool, callbacks, quiet: as in the constructor.
+            print_update_interval, pool, callbacks, board, quiet: as in the constructor.
 
         Raises:
             RecordError: there is no such experiment, or its program cannot be loaded here.
@@ -291,6 +298,7 @@ class Tuner:
             print_update_interval=print_update_interval,
             pool=pool,
             callbacks=callbacks,
+            board=board,
             quiet=quiet,
             **settings,
         )
@@ -369,7 +377,8 @@ class Tuner:
                 if self._resumes:
                     store.sweep(begun.tuning.checkpoints)
                 self._search, self._hub = search, hub
-                self._run(hub, search, interrupts, begun, begun_at_last)
+                address = stack.enter_context(own_board(self.path)) if self._shows_board else None
+                self._run(hub, search, interrupts, begun, begun_at_last, address)
             finally:
                 leave(hub, search)
                 try:
@@ -531,13 +540,19 @@ class Tuner:
     # -- while it runs, and after ----------------------------------------------------------------------------------
 
     def _run(
-        self, hub: Hub, search: Search, interrupts: Interrupts, begun: _Begun, begun_at_last: Callable[[], None]
+        self,
+        hub: Hub,
+        search: Search,
+        interrupts: Interrupts,
+        begun: _Begun,
+        begun_at_last: Callable[[], None],
+        address: str | None,
     ) -> None:
         """Wait for the end of the search and show it."""
         screen = screen_for(self._print_update_interval, quiet=self._quiet)
         if not self._quiet:
             note_shown(self.path)
-        screen.begin(self._first_lines())
+        screen.begin(self._first_lines(address))
         listener = CommandListener(hub, self.path, functools.partial(self._hear, search))
         try:
             tuning = begun.tuning
@@ -569,7 +584,7 @@ class Tuner:
         error = str(search.failure) if finish is None else finish.error
         return SearchEnded(progress.last_s, self.name, self.path, reason, error)
 
-    def _first_lines(self) -> Iterator[str]:
+    def _first_lines(self, address: str | None) -> Iterator[str]:
         how = "asynchronous" if self.asynchronous else "synchronous"
         workers = counted(self.n_workers, "worker")
         again = ", resumed" if self._resumes else ""
@@ -583,6 +598,8 @@ class Tuner:
         for taken in self._taken:
             yield f"warm start from {taken}"
         yield f"results are kept in {self.path}"
+        if address is not None:
+            yield f"board: {address}"
 
     def _last_lines(self, search: Search) -> Iterator[str]:
         if search.finish is not None:

@@ -3,6 +3,7 @@
     $FANWISE_HOME or ~/fanwise
       train-2026-03-01-14-05-09-1f3a7c/      one folder an experiment
         record.sqlite                        its record
+        output/0.out, 0.err, 0-1.out, ...    what trial 0 printed, and its second attempt
 
 Knows names and folders; does not open a record.
 """
@@ -32,6 +33,17 @@ def list_experiments() -> list[str]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     return sorted(names)
+
+
+def output_stem(folder: Path, trial_id: int, attempt: int) -> str:
+    """Where an attempt of a trial prints to, without the ending."""
+    return str(folder / "output" / (f"{trial_id}-{attempt}" if attempt else str(trial_id)))
+
+
+def output_files(folder: Path, trial_id: int, attempt: int) -> tuple[Path, Path]:
+    """The files that standard output and standard error of an attempt go to. They need not exist."""
+    stem = output_stem(folder, trial_id, attempt)
+    return Path(f"{stem}.out"), Path(f"{stem}.err")
 
 
 def check_name(name: str) -> str:

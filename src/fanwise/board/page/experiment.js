@@ -1,0 +1,361 @@
+// One experiment: what its live events say at once, and of the views only the one that is looked at.
+import { $, api, ask, command, confirmed, copy, el, fill, follow, number, paced, page, percent, pill, say, seconds, shown, write }
+  from "/static/dom.js";
+import { COLOURS, colour, draw, plain, range } from "/static/charts.js";
+
+const name = decodeURIComponent(location.pathname.split("/")[2]);
+const go = (trial) => { location.href = page(name, trial); };
+const isSame = (left, right) => JSON.stringify(left) === JSON.stringify(right);
+let last = null;  // summary
+let isLogChosen = false;
+
+// -- the summary ------------------------------------------------------------------------------------------------------
+
+function summary(data) {
+  const before = last;
+  last = data;
+  document.title = `${data.name} - fanwise board`;
+  write($("name"), data.name);
+  fill($("state"), pill(data.state));
+  const isRunning = data.state === "running";
+  $("end").disabled = $("enqueue").disabled = !isRunning;
+  const told = [data.method, data.objective && `objective ${data.objective}`, data.path, data.reason && `${isRunning ? "ending" : "ended"}: ${data.reason}`];
+  write($("told"), told.filter(Boolean).join(" - "));
+  if (before === null || !isSame(before.best, data.best)) best(data);
+  budget(data);
+  counts(data);
+  const hasFront = (data.objectives ?? []).length > 1;
+  if ($("tab-front").hidden === hasFront) $("tab-front").hidden = !hasFront;
+}
+
+function best(data) {
+  const found = data.best;
+  if (found === null) { fill($("best"), "nothing has been reported yet"); return; }
+  const what = found.violated ? `no trial meets all constraints; the nearest: ${found.violated}` : null;
+  fill($("best"),
+    el("div", { class: "big" }, number(found.value)),
+    el("div", { class: "small" }, `${data.metric}, ${data.mode === "min" ? "smaller" : "larger"} is better - `,
+      el("a", { href: page(name, found.trial) }, `trial ${found.trial}`)),
+    what && el("div", { class: "small" }, what),
+    found.python && el("pre", {}, found.python),
+    found.python && el("button", { class: "link small", click: () => copy(found.python) }, "copy as Python"));
+  $("best").classList.remove("soft");
+}
+
+function budget(data) {
+  if (!data.budget) { fill($("budget"), el("div", { class: "big" }, seconds(data.elapsed_s))); return; }
+  const limits = data.budget.flatMap((one) => {
+    const isTime = one.what === "seconds", told = isTime ? seconds : number;
+    if (one.used === null) return [el("dt", {}, one.what), el("dd", {}, shown(one.limit))];
+    const left = Math.max(0, one.limit - one.used);
+    return [el("dt", {}, isTime ? "time" : one.what),
+      el("dd", {}, data.state === "running" ? `${told(left)} of ${told(one.limit)} left` : `${told(one.used)} of ${told(one.limit)}`,
+        el("meter", { min: 0, max: one.limit, value: Math.min(one.used, one.limit) }))];
+  });
+  fill($("budget"), el("div", { class: "big" }, seconds(data.elapsed_s)),
+    el("dl", {}, ...limits, el("dt", {}, "workers"), el("dd", {}, number(data.n_workers)),
+      el("dt", {}, "utilisation"), el("dd", {}, percent(data.utilisation))));
+  $("budget").classList.remove("soft");
+}
+
+function counts(data) {
+  const { total, ...others } = data.trials;
+  fill($("counts"), el("div", { class: "big" }, number(total)),
+    el("div", { class: "row small" }, ...Object.entries(others).filter(([, count]) => count > 0)
+      .map(([status, count]) => el("span", {}, pill(status), ` ${number(count)}`))),
+    data.num_reports === undefined ? null : el("p", { class: "small soft" }, `${number(data.num_reports)} reports`
+      + (data.num_left_out ? `, ${number(data.num_left_out)} without a finite ${data.metric}` : "")));
+  $("counts").classList.remove("soft");
+}
+
+// -- the views --------------------------------------------------------------------------------------------------------
+
+async function curves() {
+  const data = await ask(api(name, "/curves"));
+  if (!isLogChosen) $("log").checked = data.scale.log;
+  write($("curves-title"), `Learning curves: ${data.metric}`);
+  write($("incumbent-title"), `Best ${data.metric} so far`);
+  const drawn = data.curves.length;
+  write($("curves-note"), drawn === 0 ? "no report yet" : drawn < data.num_trials
+    ? `${number(drawn)} of ${number(data.num_trials)} trials: the best, those that run, and an even sample; the band holds the middle 80 % of all reports`
+    : "");
+  const steps = data.incumbents, at = steps.at(-1);
+  await draw($("incumbent"), () => ({
+    traces: [{
+      x: [...steps.map((one) => one[0]), ...(at ? [data.last_s] : [])],
+      y: [...steps.map((one) => one[1]), ...(at ? [at[1]] : [])],
+      customdata: [...steps.map((one) => one[2]), ...(at ? [at[2]] : [])],
+      mode: "lines+markers", line: { shape: "hv", color: colour("accent"), width: 2 }, marker: { size: steps.length > 100 ? 3 : 6 },
+      hovertemplate: "%{y:.5g} at %{x:.1f} s, trial %{customdata}<extra></extra>",
+    }],
+    layout: { xaxis: { title: { text: "seconds" }, rangemode: "tozero" }, yaxis: { type: $("log").checked ? "log" : "linear" } },
+  }), go);
+  const over = $("over").value, groups = Array.from({ length: COLOURS }, () => ({ x: [], y: [], about: [] }));
+  for (const one of data.curves) {
+    const group = groups[one.trial % COLOURS];
+    group.x.push(...one[over], null);
+    group.y.push(...one.v, null);
+    group.about.push(...one.n.map((n) => [one.trial, n, one.status]), null);
+  }
+  const bestTrial = data.curves.find((one) => at && one.trial === at[2]);
+  const strength = drawn > 60 ? 0.45 : drawn > 20 ? 0.7 : 0.95;
+  await draw($("curves"), () => ({
+    traces: [
+      ...(data.crowd && over === "t" ? band(data.crowd) : []),
+      ...groups.map((group, index) => ({
+        x: group.x, y: group.y, customdata: group.about, mode: "lines+markers", opacity: strength, connectgaps: false,
+        line: { color: colour(`c${index}`), width: drawn > 60 ? 1 : 1.5 }, marker: { size: drawn > 30 ? 2 : 4, color: colour(`c${index}`) },
+        hovertemplate: "trial %{customdata[0]}, report %{customdata[1]}<br>%{y:.5g}<br>%{customdata[2]}<extra></extra>",
+      })),
+      ...(bestTrial ? [{
+        x: bestTrial[over], y: bestTrial.v, customdata: bestTrial.n.map((n) => [bestTrial.trial, n, bestTrial.status]), mode: "lines",
+        line: { color: colour("ink"), width: 3 }, hovertemplate: "trial %{customdata[0]} (best), report %{customdata[1]}<br>%{y:.5g}<extra></extra>",
+      }] : []),
+    ],
+    layout: {
+      xaxis: { title: { text: over === "t" ? "seconds" : "reports of a trial" }, rangemode: "tozero" },
+      yaxis: range(data.scale, $("log").checked),
+      uirevision: `${over} ${$("log").checked}`,
+    },
+  }), go);
+}
+
+function band(crowd) {
+  const plainLine = { mode: "lines", line: { width: 0 }, hoverinfo: "skip" };
+  return [
+    { x: crowd.t, y: crowd.low, ...plainLine },
+    { x: crowd.t, y: crowd.high, ...plainLine, fill: "tonexty", fillcolor: colour("grid") },
+    { x: crowd.t, y: crowd.median, mode: "lines", line: { color: colour("soft"), width: 1.2, dash: "dot" }, hovertemplate: "median %{y:.5g}<extra></extra>" },
+  ];
+}
+
+async function workers() {
+  const data = await ask(api(name, "/workers"));
+  const { busy, startup, idle } = data.shares;
+  write($("workers-note"), busy === null ? "no objective has begun yet"
+    : `in the objective ${percent(busy)}, starting trials ${percent(startup)}, idle ${percent(idle)}, from the first objective's beginning`);
+  const node = $("workers");
+  node.style.height = `${Math.min(1400, 90 + 24 * Math.max(4, data.n_workers))}px`;
+  const kinds = [
+    ["busy", "in the objective", "c0", (one) => one.trial !== null && one.startup < (one.end - one.begin) / 2],
+    ["startup", "starting", "c1", (one) => one.trial !== null && one.startup >= (one.end - one.begin) / 2],
+    ["idle", "idle", "idle", (one) => one.trials === 0],
+    ["many", "several short trials", "c2", (one) => one.trials > 1],
+  ];
+  await draw(node, () => ({
+    traces: kinds.map(([, label, tone, belongs]) => {
+      const kept = data.stretches.filter(belongs);
+      return {
+        type: "bar", orientation: "h", name: label, base: kept.map((one) => one.begin), x: kept.map((one) => one.end - one.begin),
+        y: kept.map((one) => one.slot), customdata: kept.map((one) => one.trial),
+        marker: { color: kept.map((one) => (one.status === "Failed" ? colour("bad") : colour(tone))),
+          opacity: kept.map((one) => (one.trials > 1 ? 0.25 + (0.75 * one.busy) / (one.end - one.begin) : 1)),
+          line: { width: kept.length > 600 ? 0 : 1, color: colour("card") } },
+        text: kept.map((one) => plain(one.trials > 1 ? `${one.trials} trials, ${percent(one.busy / (one.end - one.begin))} in the objective`
+          : one.trial === null ? "idle" : `trial ${one.trial}, ${label}${one.status ? `, ${one.status}` : ""}`)),
+        textposition: "none", hovertemplate: "%{text}<br>%{base:.2f} s, for %{x:.2f} s<extra></extra>",
+      };
+    }),
+    layout: {
+      barmode: "overlay", bargap: 0.25, showlegend: true, legend: { orientation: "h", y: 1.12 }, margin: { l: 54, r: 14, t: 26, b: 42 },
+      xaxis: { title: { text: "seconds" } },
+      yaxis: { title: { text: "worker" }, autorange: "reversed", dtick: Math.ceil(data.n_workers / 16), zeroline: false },
+    },
+  }), go);
+}
+
+async function rungs() {
+  const data = await ask(api(name, "/rungs"));
+  write($("rungs-note"), data.rungs.length ? `Each dot is a trial at its first report there; the filled ones went on.` :
+    "No trial has been stopped or paused at a level.");
+  fill($("rungs-rows"), ...data.rungs.map((one) => el("tr", {}, ...[one.level, one.arrived, one.went_on].map((cell) =>
+    el("td", { class: "number" }, number(cell))))));
+  $("rungs").hidden = data.rungs.length === 0;
+  if (!data.rungs.length) return;
+  const both = [true, false].map((wentOn) => ({ x: [], y: [], about: [], wentOn }));
+  data.rungs.forEach((one, column) => one.dots.forEach(([trial, value, wentOn], place) => {
+    const group = both[wentOn ? 0 : 1];
+    group.x.push(column - 0.3 + (0.6 * (place + 0.5)) / one.dots.length);
+    group.y.push(value);
+    group.about.push(trial);
+  }));
+  await draw($("rungs"), () => ({
+    traces: both.map((group) => ({
+      x: group.x, y: group.y, customdata: group.about, mode: "markers", name: group.wentOn ? "went on" : "did not",
+      marker: { size: 8, symbol: group.wentOn ? "circle" : "circle-open", color: colour(group.wentOn ? "accent" : "soft") },
+      hovertemplate: "trial %{customdata}<br>%{y:.5g}<extra></extra>",
+    })),
+    layout: {
+      showlegend: true, legend: { orientation: "h", y: 1.08 },
+      xaxis: { title: { text: plain(data.resource) }, tickvals: data.rungs.map((_, place) => place), ticktext: data.rungs.map((one) => number(one.level)) },
+      yaxis: { title: { text: plain(data.metric) }, ...range(data.scale, data.scale.log) },
+    },
+  }), go);
+}
+
+const table = { sort: "trial", descending: false, offset: 0 };
+
+async function trials() {
+  const asked = new URLSearchParams({ ...table, status: $("trials-status").value, text: $("trials-text").value });
+  const data = await ask(api(name, `/trials?${asked}`));
+  const end = data.offset + data.rows.length;
+  write($("trials-note"), data.found ? `${number(data.offset + 1)} to ${number(end)} of ${number(data.found)}` : "none");
+  $("trials-before").disabled = data.offset === 0;
+  $("trials-after").disabled = end >= data.found;
+  table.limit = data.limit;
+  const metric = last?.metric ?? data.metrics[0];
+  const columns = [
+    ["trial", "trial", (one) => el("a", { href: page(name, one.trial) }, `${one.trial}`)],
+    ["status", "status", (one) => pill(one.status)],
+    ["best", `best ${metric ?? ""}`, (one) => number(one.best)],
+    ["reports", "reports", (one) => number(one.reports)],
+    ["seconds", "time", (one) => seconds(one.seconds)],
+    ...data.config.map((key) => [`config.${key}`, key, (one) => (key in one.config ? shown(one.config[key]) : "")]),
+    ...data.metrics.filter((key) => key !== metric).map((key) => [`last.${key}`, `last ${key}`, (one) => shown(one.last[key] ?? "")]),
+    ["reason", "why it failed", (one) => (one.reason ? el("span", { class: "clip", title: one.reason }, one.reason) : "")],
+  ];
+  fill($("trials-head"), ...columns.map(([key, label]) => el("th",
+    { "aria-sort": table.sort === key ? (table.descending ? "descending" : "ascending") : null },
+    el("button", { class: "link", click: () => sortBy(key) },
+      `${label}${table.sort === key ? (table.descending ? " \u25bc" : " \u25b2") : ""}`))));
+  fill($("trials-rows"), ...data.rows.map((one) => el("tr", {}, ...columns.map(([, , cell]) => el("td", {}, cell(one))))));
+}
+
+function sortBy(key) {
+  table.descending = table.sort === key ? !table.descending : key === "best" && last?.mode === "max";
+  table.sort = key;
+  table.offset = 0;
+  refresh();
+}
+
+async function hyperparameters() {
+  await Promise.all([parallel(), importance()]);
+}
+
+async function parallel() {
+  const data = await ask(api(name, "/parallel"));
+  write($("parallel-note"), data.lines.length === 0 ? "no result yet" : "Each line is a trial; the better, the darker. "
+    + (data.lines.length < data.num_trials ? `${number(data.lines.length)} of ${number(data.num_trials)} trials: the best and an even sample.` : ""));
+  const shades = 6, groups = Array.from({ length: shades }, () => ({ x: [], y: [], about: [] }));
+  for (const line of data.lines) {
+    const group = groups[Math.min(shades - 1, Math.floor((1 - line.rank) ** 2 * shades))];
+    data.axes.forEach((_, index) => { group.x.push(index); group.y.push(line.places[index]); group.about.push([line.trial, line.value]); });
+    group.x.push(null); group.y.push(null); group.about.push(null);
+  }
+  await draw($("parallel"), () => ({
+    traces: groups.map((group, shade) => ({
+      x: group.x, y: group.y, customdata: group.about, mode: "lines+markers", marker: { size: 3 }, connectgaps: false,
+      opacity: 0.12 + (0.88 * shade) / (shades - 1), line: { width: shade === shades - 1 ? 2.2 : 1, color: colour(shade >= shades - 2 ? "accent" : "soft") },
+      hovertemplate: `trial %{customdata[0]}<br>${plain(data.metric)} %{customdata[1]:.5g}<extra></extra>`,
+    })),
+    layout: {
+      margin: { l: 20, r: 60, t: 8, b: 60 },
+      xaxis: { tickvals: data.axes.map((_, index) => index), ticktext: data.axes.map((one) => plain(one.name)), range: [-0.1, data.axes.length - 0.4] },
+      yaxis: { visible: false, range: [-0.04, 1.04] },
+      annotations: data.axes.flatMap((one, index) => one.ticks.map(([place, text]) => ({
+        x: index, y: place, text: plain(text), showarrow: false, xanchor: "left", xshift: 5, font: { size: 11, color: colour("soft") },
+        bgcolor: colour("card"), opacity: 0.85,
+      }))),
+    },
+  }), go);
+}
+
+async function importance() {
+  let data;
+  try { data = await ask(api(name, "/importance")); } catch (error) {
+    write($("importance-note"), error.message);
+    $("importance").hidden = true;
+    return;
+  }
+  if (data.state === "computing") {
+    write($("importance-note"), "being computed ...");
+    setTimeout(() => { if (chosen === "hyperparameters") importance(); }, 1500);
+    return;
+  }
+  $("importance").hidden = false;
+  write($("importance-note"), `How much worse a model predicts ${data.metric} when it is told another trial's value; ${number(data.num_trials)} trials`
+    + (data.num_stopped ? `, ${number(data.num_stopped)} of them stopped or paused early` : "") + `; predicted against seen: correlation ${data.correlation.toFixed(2)}`);
+  const bars = [...data.bars].reverse();
+  await draw($("importance"), () => ({
+    traces: [{ type: "bar", orientation: "h", x: bars.map((one) => one.mean), y: bars.map((one) => plain(one.name)),
+      error_x: { array: bars.map((one) => one.deviation), color: colour("soft") }, marker: { color: colour("accent") }, hovertemplate: "%{y}: %{x:.3f}<extra></extra>" }],
+    layout: { margin: { l: 110, r: 14, t: 8, b: 36 } },
+  }));
+}
+
+async function front() {
+  const data = await ask(api(name, "/front"));
+  const names = data.objectives.map(([metric, mode]) => `${metric} (${mode})`);
+  for (const [index, node] of [$("front-x"), $("front-y")].entries()) {
+    if (node.options.length !== names.length) { fill(node, ...names.map((text, place) => el("option", { value: place }, text))); node.value = String(index); }
+  }
+  const x = Number($("front-x").value), y = Number($("front-y").value);
+  write($("front-note"), `${number(data.front.length)} reports that no other one dominates, of ${number(data.num_reports)}`);
+  const dots = (list, label, marker) => ({ x: list.map((one) => one[1][x]), y: list.map((one) => one[1][y]), customdata: list.map((one) => one[0]),
+    mode: "markers", name: label, marker, hovertemplate: "trial %{customdata}<br>%{x:.5g}, %{y:.5g}<extra></extra>" });
+  await draw($("front"), () => ({
+    traces: [dots(data.others, "other reports", { size: 5, color: colour("idle") }), dots(data.front, "Pareto front", { size: 9, color: colour("accent") })],
+    layout: { showlegend: true, legend: { orientation: "h", y: 1.08 }, xaxis: { title: { text: plain(names[x]) } }, yaxis: { title: { text: plain(names[y]) } } },
+  }), go);
+}
+
+// -- tabs -------------------------------------------------------------------------------------------------------------
+
+const views = { curves, workers, rungs, trials, hyperparameters, front };
+let chosen = "curves";
+const refresh = paced(() => views[chosen]());
+
+function choose(view) {
+  chosen = view in views ? view : "curves";
+  for (const one of Object.keys(views)) {
+    const isChosen = one === chosen;
+    $(`tab-${one}`).setAttribute("aria-selected", String(isChosen));
+    $(`tab-${one}`).tabIndex = isChosen ? 0 : -1;
+    $(`panel-${one}`).hidden = !isChosen;
+  }
+  history.replaceState(null, "", chosen === "curves" ? location.pathname : `#${chosen}`);
+  views[chosen]().catch((error) => { if (error.status !== 409) say(error.message, true); });
+}
+
+fill($("tabs"), ...Object.keys(views).map((view) => el("button", { role: "tab", id: `tab-${view}`, "aria-controls": `panel-${view}`,
+  hidden: view === "front", click: () => choose(view) }, view[0].toUpperCase() + view.slice(1))));
+$("tabs").addEventListener("keydown", (event) => {
+  const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+  if (!step) return;
+  const there = Object.keys(views).filter((view) => !$(`tab-${view}`).hidden);
+  choose(there[(there.indexOf(chosen) + step + there.length) % there.length]);
+  $(`tab-${chosen}`).focus();
+});
+for (const [id, event] of [["over", "change"], ["front-x", "change"], ["front-y", "change"]]) $(id).addEventListener(event, refresh);
+$("log").addEventListener("change", () => { isLogChosen = true; refresh(); });
+for (const id of ["trials-text", "trials-status"]) $(id).addEventListener("input", () => { table.offset = 0; refresh(); });
+$("trials-before").addEventListener("click", () => { table.offset = Math.max(0, table.offset - table.limit); refresh(); });
+$("trials-after").addEventListener("click", () => { table.offset += table.limit; refresh(); });
+
+// -- commands ---------------------------------------------------------------------------------------------------------
+
+$("end").addEventListener("click", async () => {
+  const running = last?.trials.InProgress ?? 0;
+  if (await confirmed("End the search?", `${running} running trials are told to stop. Everything is kept, and the search can be resumed.`, "End it")) {
+    command(name, "stop");
+  }
+});
+$("enqueue").addEventListener("click", () => {
+  $("new-config").value = JSON.stringify(last?.best?.config ?? {}, null, 2);
+  $("new").showModal();
+});
+$("new-no").addEventListener("click", () => $("new").close());
+$("new-yes").addEventListener("click", async () => {
+  let config;
+  try { config = JSON.parse($("new-config").value); } catch (error) { say(`this is no JSON: ${error.message}`, true); return; }
+  if (await command(name, "enqueue", config)) $("new").close();
+});
+
+choose(location.hash.slice(1));
+window.addEventListener("hashchange", () => choose(location.hash.slice(1)));
+let seen = -1;
+ask(api(name)).then((data) => { if (last === null) { summary(data); last = null; } }, (error) => { write($("name"), name); say(error.message, true); });
+follow(api(name, "/live"), (data) => {
+  summary(data);
+  if (data.seq !== seen) { seen = data.seq; refresh(); }
+}, (error) => say(error, true));

@@ -1,0 +1,48 @@
+// The list of experiments: those that run first.
+import { $, ask, el, fill, follow, number, page, pill, say, seconds, write } from "/static/dom.js";
+
+let known = [];
+
+function ago(at) {
+  const since = Date.now() / 1000 - at;
+  if (since < 90) return "just now";
+  if (since < 5400) return `${Math.round(since / 60)} min ago`;
+  if (since < 129600) return `${Math.round(since / 3600)} h ago`;
+  return new Date(1000 * at).toISOString().slice(0, 10);
+}
+
+function row(one) {
+  const name = el("a", { href: page(one.id) }, one.name);
+  if (one.state === "unreadable") {
+    return el("tr", {}, el("td", {}, one.name), el("td", {}, pill(one.state)), el("td", { colspan: 6, class: "soft small" }, one.error));
+  }
+  const best = one.best === null ? "-" : `${one.metric} ${number(one.best.value)}${one.best.violated ? " (infeasible)" : ""}`;
+  return el("tr", {},
+    el("td", {}, name), el("td", {}, pill(one.state)), el("td", { class: "number" }, best),
+    el("td", { class: "number" }, number(one.trials.total)),
+    el("td", { class: "number wideonly" }, one.trials.InProgress ? number(one.trials.InProgress) : ""),
+    el("td", { class: "number wideonly" }, one.trials.Failed ? number(one.trials.Failed) : ""),
+    el("td", { class: "number wideonly" }, seconds(one.elapsed_s)),
+    el("td", { class: "soft small wideonly" }, ago(one.changed_s)));
+}
+
+function draw() {
+  const wanted = $("filter").value.toLowerCase();
+  const kept = known.filter((one) => `${one.name} ${one.state}`.toLowerCase().includes(wanted));
+  fill($("rows"), ...kept.slice(0, 500).map(row));
+  write($("count"), kept.length === known.length ? `${known.length} experiments` : `${kept.length} of ${known.length}`);
+  $("none").hidden = known.length > 0;
+}
+
+function show(data) {
+  known = data.experiments;
+  write($("home"), data.home);
+  draw();
+}
+
+$("filter").addEventListener("input", draw);
+document.addEventListener("keydown", (event) => {
+  if (event.key === "/" && document.activeElement === document.body) { event.preventDefault(); $("filter").focus(); }
+});
+ask("/api/experiments").then(show, (error) => say(error.message, true));
+follow("/api/live", show, (error) => say(error, true));

@@ -1,0 +1,294 @@
+"""The board as a web application: its pages, what they ask for, live events, commands.
+
+    GET  /, /experiments/NAME, /experiments/NAME/trials/ID      the pages, as they are in page/
+    GET  /static/FILE                                           what they load
+    GET  /api/experiments                                       the list; .../live: the same as events
+    GET  /api/experiments/NAME                                  what is known at once; .../live: all of it, as events
+    GET  /api/experiments/NAME/{curves|workers|rungs|parallel|front|importance|trials|trials/ID}
+    POST /api/experiments/NAME/commands    {"word": "stop_trial", "args": [3]}: as `fanwise tune stop` says it
+
+A page is the same bytes for everybody: names, configurations and logs come as JSON, and are put in as text. Nothing
+here blocks the server: records are read, and searches are told, in threads.
+"""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from importlib.resources import files
+from typing import Any, final
+
+from ..base.errors import FanwiseError, NotInstalled, RecordError
+from ..base.plain_json import json_bytes
+from ..tune.remote.asking import ask_search
+from .guard import Asked, Guard, headers
+from .watching import Home, NotThere
+from .with_plotly import plotly_file
+
+try:
+    from starlette.applications import Starlette
+    from starlette.concurrency import run_in_threadpool
+    from starlette.datastructures import Headers, MutableHeaders, QueryParams
+    from starlette.middleware.gzip import GZipMiddleware
+    from starlette.requests import Request, cookie_parser
+    from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
+    from starlette.routing import Route
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+except ImportError as error:
+    raise NotInstalled("the board needs Starlette. Install it: pip install 'fanwise[board]'.") from error
+
+_EVERY_S = 1.0  # between two looks of an open page
+_SLICE_S = 0.25  # how soon an open page lets the server end
+_ALIVE_S = 15.0  # an event at least so often: what lies between may close a silent connection
+_COMMAND_BYTES = 1 << 18
+_WORDS = frozenset({"stop", "stop_trial", "pause", "unpause", "enqueue"})
+_TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_LEAVE_THE_TOKEN = '<!doctype html><meta http-equiv="refresh" content="0;url=/"><a href="/">fanwise board</a>'
+
+Answer = Callable[[Request], Awaitable[Response]]
+
+
+def application(home: Home, guard: Guard, *, is_ending: Callable[[], bool]) -> ASGIApp:
+    """The application.
+
+    Args:
+        home: the experiments it shows.
+        guard: asked about each request before anything else is.
+        is_ending: True as soon as open pages shall let go.
+
+    Raises:
+        NotInstalled: a library of the extra `board` is missing.
+    """
+    board = _Board(home, is_ending)
+    static = _Static()
+    routes = [
+        Route("/", static.page("index.html")),
+        Route("/experiments/{name}", static.page("experiment.html")),
+        Route("/experiments/{name}/trials/{trial:int}", static.page("trial.html")),
+        Route("/static/{file}", static.file),
+        Route("/api/experiments", board.listing),
+        Route("/api/live", board.live_listing),
+        Route("/api/experiments/{name}", board.overview),
+        Route("/api/experiments/{name}/live", board.live),
+        Route("/api/experiments/{name}/trials", board.trials),
+        Route("/api/experiments/{name}/trials/{trial:int}", board.trial),
+        Route("/api/experiments/{name}/commands", board.command, methods=["POST"]),
+        Route("/api/experiments/{name}/{view}", board.view),
+    ]
+    app = Starlette(
+        routes=routes, exception_handlers={NotThere: _not_there, FanwiseError: _failed, ValueError: _refused}
+    )
+    return _Guarded(GZipMiddleware(app, minimum_size=4_000, compresslevel=4), guard)
+
+
+@final
+class _Guarded:
+    """Asks the guard first, and puts the headers on every answer."""
+
+    def __init__(self, app: ASGIApp, guard: Guard) -> None:
+        self._app = app
+        self._guard = guard
+        self._headers = headers()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        cookie = _cookie_name(scope)
+        asked = _asked(scope, cookie)
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                answered = MutableHeaders(scope=message)
+                answered.update(self._headers)
+                answered.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        refusal = self._guard.refusal(asked)
+        answer: ASGIApp = self._app
+        if refusal is not None:
+            answer = PlainTextResponse(refusal.text + "\n", refusal.status)
+        elif self._guard.brings_token(asked):
+            # A page of its own and no redirect: a cookie that is only for this site does not follow one from elsewhere.
+            response = HTMLResponse(_LEAVE_THE_TOKEN)
+            response.set_cookie(cookie, self._guard.session, httponly=True, samesite="strict", path="/")
+            answer = response
+        await answer(scope, receive, send_with_headers)
+
+
+def _asked(scope: Scope, cookie: str) -> Asked:
+    said = Headers(scope=scope)
+    return Asked(
+        method=scope["method"],
+        host=said.get("host"),
+        origin=said.get("origin"),
+        fetch_site=said.get("sec-fetch-site"),
+        content_type=said.get("content-type"),
+        cookie=cookie_parser(said.get("cookie", "")).get(cookie),
+        token=QueryParams(scope["query_string"]).get("token"),
+    )
+
+
+def _cookie_name(scope: Scope) -> str:
+    """With the port: to a browser all boards of a machine are one site."""
+    server = scope.get("server")
+    return f"fanwise-board-{server[1] if server else 0}"
+
+
+@final
+class _Static:
+    """The files that every page is made of, read once."""
+
+    def __init__(self) -> None:
+        folder = files(__package__) / "page"
+        self._files = {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
+        self._files["plotly.min.js"] = plotly_file().read_bytes()
+        self._marks = {name: f'"{hashlib.sha256(body).hexdigest()[:20]}"' for name, body in self._files.items()}
+
+    def page(self, name: str) -> Answer:
+        async def answer(request: Request) -> Response:
+            return self._answer(request, name)
+
+        return answer
+
+    async def file(self, request: Request) -> Response:
+        name = request.path_params["file"]
+        return self._answer(request, name) if name in self._files else _text("there is no such file", 404)
+
+    def _answer(self, request: Request, name: str) -> Response:
+        told = {"ETag": self._marks[name], "Cache-Control": "no-cache"}  # kept, but asked for again
+        if request.headers.get("if-none-match", "").removeprefix("W/") == self._marks[name]:
+            return Response(status_code=304, headers=told)
+        ending = name[name.rindex(".") :]
+        return Response(self._files[name], headers={**told, "Content-Type": _TYPES[ending]})
+
+
+@final
+class _Board:
+    """What the pages ask for."""
+
+    def __init__(self, home: Home, is_ending: Callable[[], bool]) -> None:
+        self._home = home
+        self._is_ending = is_ending
+
+    async def listing(self, request: Request) -> Response:
+        return _json(await run_in_threadpool(self._listing))
+
+    def _listing(self) -> dict[str, Any]:  # Any: JSON
+        return {"home": str(self._home.folder), "experiments": self._home.listing()}
+
+    async def live_listing(self, request: Request) -> Response:
+        return self._events(self._listing)
+
+    async def overview(self, request: Request) -> Response:
+        return _json(await run_in_threadpool(self._home.overview, request.path_params["name"]))
+
+    async def live(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        await run_in_threadpool(self._home.inside, name)
+        return self._events(lambda: self._home.watched(name).summary())
+
+    async def view(self, request: Request) -> Response:
+        name, view = request.path_params["name"], request.path_params["view"]
+
+        def make() -> bytes:
+            watched = self._home.watched(name)
+            return json_bytes(watched.importance() if view == "importance" else watched.view(view))
+
+        return _body(await run_in_threadpool(make))
+
+    async def trials(self, request: Request) -> Response:
+        name, asked = request.path_params["name"], request.query_params
+
+        def make() -> bytes:
+            return json_bytes(
+                self._home.watched(name).trials(
+                    sort=asked.get("sort", "trial"),
+                    descending=asked.get("descending") == "true",
+                    status=asked.get("status", ""),
+                    text=asked.get("text", ""),
+                    offset=_natural(asked.get("offset", "0")),
+                )
+            )
+
+        return _body(await run_in_threadpool(make))
+
+    async def trial(self, request: Request) -> Response:
+        name, trial_id = request.path_params["name"], request.path_params["trial"]
+        return _json(await run_in_threadpool(lambda: self._home.watched(name).trial(trial_id)))
+
+    async def command(self, request: Request) -> Response:
+        folder = await run_in_threadpool(self._home.inside, request.path_params["name"])
+        word, args = _command(await _read(request))
+        return _json({"answer": await run_in_threadpool(ask_search, folder, word, *args)})
+
+    def _events(self, make: Callable[[], Mapping[str, Any]]) -> Response:  # Any: JSON
+        """Server-sent events: what `make` returns, whenever it is something else than before."""
+
+        async def events() -> AsyncIterator[bytes]:
+            last, silent_s = b"", 0.0
+            while not self._is_ending():
+                try:
+                    now = b"data: " + await run_in_threadpool(lambda: json_bytes(make())) + b"\n\n"
+                except (NotThere, RecordError) as error:
+                    yield b"event: gone\ndata: " + json_bytes({"error": str(error)}) + b"\n\n"
+                    return
+                if now != last or silent_s >= _ALIVE_S:
+                    yield now
+                    last, silent_s = now, 0.0
+                for _ in range(round(_EVERY_S / _SLICE_S)):
+                    if self._is_ending():
+                        return
+                    await asyncio.sleep(_SLICE_S)
+                silent_s += _EVERY_S
+
+        return StreamingResponse(events(), media_type="text/event-stream")
+
+
+async def _read(request: Request) -> bytes:
+    """The body of a command, which is a few words."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > _COMMAND_BYTES:
+            raise ValueError(f"a command has at most {_COMMAND_BYTES} bytes")
+    return body
+
+
+def _command(body: bytes) -> tuple[str, list[Any]]:  # Any: JSON
+    """The word and its arguments. ValueError: it is no command."""
+    try:
+        said = json.loads(body)
+    except (ValueError, RecursionError):
+        raise ValueError("a command is JSON, as {'word': 'stop_trial', 'args': [3]}") from None
+    word, args = (said.get("word"), said.get("args", [])) if isinstance(said, dict) else (None, None)
+    if word not in _WORDS or not isinstance(args, list):
+        raise ValueError(f"a command has a word, one of {', '.join(sorted(_WORDS))}, and a list of args; got {said!r}")
+    return word, args
+
+
+def _natural(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+
+
+def _json(value: object) -> Response:
+    return _body(json_bytes(value))
+
+
+def _body(body: bytes) -> Response:
+    return Response(body, media_type="application/json")
+
+
+def _text(text: str, status: int) -> Response:
+    return PlainTextResponse(text + "\n", status)
+
+
+async def _not_there(request: Request, error: Exception) -> Response:
+    return Response(json_bytes({"error": str(error)}), 404, media_type="application/json")
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    return Response(json_bytes({"error": str(error)}), 409, media_type="application/json")
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    return Response(json_bytes({"error": str(error)}), 400, media_type="application/json")

@@ -1,0 +1,44 @@
+"""The server of the board: one process, one thread, on a socket that is listening already."""
+
+import socket
+from typing import final
+
+from ..base.errors import NotInstalled
+from .guard import Guard
+from .watching import Home
+from .with_starlette import application
+
+try:
+    import uvicorn
+except ImportError as error:
+    raise NotInstalled("the board needs uvicorn. Install it: pip install 'fanwise[board]'.") from error
+
+
+@final
+class Server:
+    """Serves one home. Raises NotInstalled: a library of the extra `board` is missing."""
+
+    def __init__(self, home: Home, guard: Guard) -> None:
+        self._server: uvicorn.Server
+        app = application(home, guard, is_ending=lambda: self._server.should_exit)
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                app,
+                http="h11",
+                ws="none",
+                loop="asyncio",
+                lifespan="off",
+                log_level="warning",
+                access_log=False,  # addresses hold the token
+                server_header=False,
+                timeout_graceful_shutdown=2,
+            )
+        )
+
+    def serve(self, listening: socket.socket) -> None:
+        """Answer until `end` is called, or Ctrl-C. Blocks."""
+        self._server.run(sockets=[listening])
+
+    def end(self) -> None:
+        """Make `serve` return within a second or two; from any thread."""
+        self._server.should_exit = True

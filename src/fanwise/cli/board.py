@@ -1,0 +1,23 @@
+"""`fanwise board`: the experiments of a folder as web pages, until Ctrl-C."""
+
+from pathlib import Path
+
+import typer
+
+from ..base.text import printable_line
+from ..board.guard import is_loopback
+from ..board.serving import open_board
+from ..tune.record.names import experiments_folder
+
+
+def serve_board(*, host: str, port: int, home: Path | None) -> None:
+    """Print the address and serve. Raises NotInstalled, OSError."""
+    folder = experiments_folder() if home is None else home
+    if home is not None and not home.is_dir():
+        raise ValueError(f"--home {str(home)!r} must be a folder of experiments; there is none")
+    board = open_board(folder, host=host, port=port)
+    typer.echo(f"board of {printable_line(str(folder))}: {board.address}")
+    if not is_loopback(host):
+        typer.echo("whoever has this address may read and steer the searches; it is not encrypted on its way")
+    typer.echo("Ctrl-C ends the board, not the searches")
+    board.serve()

@@ -1,0 +1,590 @@
+"""The board as clients see it, over a real socket: what it shows, whom it refuses, what it never gives away."""
+
+import http.client
+import json
+import os
+import re
+import shutil
+import sqlite3
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from fanwise.board.guard import Guard
+from fanwise.board.serving import OpenBoard, open_board
+from fanwise.board.watching import Home
+from fanwise.board.with_uvicorn import Server
+from fanwise.testing import within
+from fanwise.testing.recorded_search import RecordedSearch
+from fanwise.tune.record.writer import Record
+
+LR = {"domain": "loguniform", "lower": 0.01, "upper": 1.0}
+KIND = {"domain": "choice", "categories": ["a", "b"]}
+META: dict[str, Any] = {
+    "objective": "train",
+    "metric": "error",
+    "mode": "min",
+    "objectives": [["error", "min"]],
+    "n_workers": 2,
+    "seed": 1,
+    "stop": {"max_wallclock_time": 60.0, "max_num_trials_started": 20},
+    "space": {"lr": LR, "epochs": {"constant": 2}},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the board said."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A board that answers."""
+
+    board: OpenBoard
+
+    @property
+    def port(self) -> int:
+        port = self.board.listening.getsockname()[1]
+        assert isinstance(port, int)
+        return port
+
+    def ask(self, path: str, *, method: str = "GET", body: str | None = None, **headers: str | None) -> Answer:
+        """Headers are given with underscores: sec_fetch_site="cross-site"; None leaves one out."""
+        said = {name.replace("_", "-"): value for name, value in headers.items() if value is not None}
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
+            if "host" not in headers:
+                said["Host"] = f"127.0.0.1:{self.port}"
+            if body is not None:
+                said["Content-Length"] = str(len(body.encode()))
+            for name, value in said.items():
+                connection.putheader(name, value)
+            connection.endheaders(None if body is None else body.encode())
+            answer = connection.getresponse()
+            return Answer(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
+        finally:
+            connection.close()
+
+    def command(self, name: str, word: str, *args: object, **headers: str | None) -> Answer:
+        body = json.dumps({"word": word, "args": args})
+        said: dict[str, str | None] = {"content_type": "application/json", **headers}
+        return self.ask(f"/api/experiments/{name}/commands", method="POST", body=body, **said)
+
+    @contextmanager
+    def events(self, path: str) -> Iterator[Iterator[Any]]:
+        """What server-sent events say, as JSON."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            assert answer.headers["content-type"].startswith("text/event-stream")
+            yield (json.loads(line[6:]) for line in iter(answer.readline, b"") if line.startswith(b"data: "))
+        finally:
+            connection.close()
+
+
+@contextmanager
+def serving(board: OpenBoard) -> Iterator[Served]:
+    """Answers in a thread, as long as the block lasts."""
+    server = Server(Home(board.home), board.guard)
+    thread = threading.Thread(target=server.serve, args=(board.listening,), name="board")
+    thread.start()
+    try:
+        yield Served(board)
+    finally:
+        server.end()
+        thread.join()
+        board.listening.close()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A folder for experiments."""
+    folder = tmp_path / "home"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def board(home: Path) -> Iterator[Served]:
+    """A board of this machine alone."""
+    with serving(open_board(home, port=0)) as served:
+        yield served
+
+
+@pytest.fixture
+def guarded(home: Path) -> Iterator[Served]:
+    """A board that others can reach, and so has a token. It listens on loopback all the same."""
+    opened = open_board(home, port=0)
+    guard = Guard(frozenset({"board.example"}), "the-token", "the-session")
+    with serving(OpenBoard(home, opened.listening, guard, opened.address)) as served:
+        yield served
+
+
+class Recorded(Protocol):
+    """Makes a record of a search that runs as long as the test does; each row is committed at once."""
+
+    def __call__(self, name: str, **meta: Any) -> RecordedSearch: ...  # Any: JSON
+
+
+@pytest.fixture
+def recorded(home: Path) -> Iterator[Recorded]:
+    """See `Recorded`."""
+    with ExitStack() as stack:
+        yield lambda name, **meta: stack.enter_context(searching(home / name, name=name, **meta))
+
+
+@contextmanager
+def searching(folder: Path, *, commit: bool = True, **meta: Any) -> Iterator[RecordedSearch]:  # Any: JSON
+    with Record.create(folder, {**META, **meta}) as record:
+
+        def add(t_s: float, kind: str, trial_id: int | None, body: dict[str, Any]) -> None:  # Any: JSON
+            record.append(t_s, kind, trial_id, body)
+            if commit:
+                record.commit()
+
+        yield RecordedSearch(add)
+        record.commit()
+
+
+@contextmanager
+def ended(home: Path, name: str, *, commit: bool = True, **meta: Any) -> Iterator[RecordedSearch]:  # Any: JSON
+    """A search that has come to its end after the block."""
+    with searching(home / name, commit=commit, name=name, **meta) as search:
+        yield search
+        search.finish(1e4, "done")
+
+
+def write_trials(search: RecordedSearch, number: int, *, num_reports: int = 3) -> None:
+    """Trials one after another, each better than the one before it."""
+    for trial_id in range(number):
+        at_s = float(trial_id)
+        search.start(at_s, trial_id, {"lr": 0.01 + 0.9 * trial_id / max(1, number), "epochs": 2}, slot=trial_id % 2)
+        search.ready(at_s, trial_id)
+        for iteration in range(1, num_reports + 1):
+            value = 1.0 / (1 + trial_id) + 1.0 / iteration
+            search.report(at_s + 0.1 * iteration, trial_id, iteration, {"error": value, "epoch": iteration})
+        search.end(at_s + 0.9, trial_id, "Completed", 0.9)
+        search.free(at_s + 0.9, trial_id)
+
+
+def first(board: Served, path: str) -> Any:
+    """The first event."""
+    with board.events(path) as said:
+        return next(said)
+
+
+def known_importance(board: Served) -> Any:
+    answer = board.ask("/api/experiments/old/importance").json
+    return answer if answer["state"] == "known" else None
+
+
+def refusal(board: Served, path: str) -> str | None:
+    answer = board.ask(path)
+    return None if answer.status == 200 else str(answer.json["error"])
+
+
+# -- what it shows ---------------------------------------------------------------------------------------------------
+
+
+def test_the_list_has_those_that_run_first_and_what_cannot_be_read(
+    board: Served, recorded: Recorded, home: Path
+) -> None:
+    with ended(home, "old") as search:
+        write_trials(search, 2)
+    write_trials(recorded("live"), 3)
+    (home / "foreign").mkdir()
+    (home / "foreign" / "record.sqlite").write_bytes(b"no database")
+    (home / "half").mkdir()
+    whole = (home / "old" / "record.sqlite").read_bytes()
+    (home / "half" / "record.sqlite").write_bytes(whole[: len(whole) // 2])
+    (home / "other").mkdir()
+    with sqlite3.connect(home / "other" / "record.sqlite") as connection:
+        connection.execute("CREATE TABLE meta(key, value)")
+        connection.execute("""INSERT INTO meta VALUES ('format', '[2, 0]'), ('summary', '"nonsense"')""")
+    connection.close()
+    (home / "empty").mkdir()
+    os.mkfifo(home / "empty" / "record.sqlite")
+    answer = board.ask("/api/experiments").json
+    lines = {line["id"]: line for line in answer["experiments"]}
+    assert answer["experiments"][0]["id"] == "live" and answer["home"] == str(home)
+    assert lines["live"]["trials"]["total"] == 3 and lines["old"]["state"] == "finished"
+    unreadable = {name for name, line in lines.items() if line["state"] == "unreadable"}
+    assert unreadable == {"foreign", "half", "other", "empty"}
+    assert all(lines[name]["error"] for name in unreadable)
+
+
+def test_a_home_that_is_not_there_yet_has_no_experiments(tmp_path: Path) -> None:
+    with serving(open_board(tmp_path / "later", port=0)) as board:
+        assert board.ask("/api/experiments").json["experiments"] == []
+
+
+def test_a_running_experiment_says_what_is_best_and_what_is_left(board: Served, recorded: Recorded) -> None:
+    search = recorded("live")
+    write_trials(search, 5)
+    said = first(board, "/api/experiments/live/live")
+    assert said["state"] == "running" and said["best"]["trial"] == 4
+    assert said["best"]["python"] == "{'lr': 0.73, 'epochs': 2}"
+    assert {one["what"]: one["used"] for one in said["budget"]}["trials started"] == 5
+    assert said["trials"]["Completed"] == 5 and said["num_reports"] == 15
+    assert board.ask("/api/experiments/live").json["trials"]["total"] == 5
+
+
+def test_events_follow_the_record(board: Served, recorded: Recorded) -> None:
+    search = recorded("live")
+    write_trials(search, 1)
+    with board.events("/api/experiments/live/live") as said:
+        assert next(said)["num_reports"] == 3
+        search.start(5.0, 1, {"lr": 0.5, "epochs": 2})
+        search.ready(5.0, 1)
+        search.report(5.5, 1, 1, {"error": 0.001})
+        assert next(one["best"]["value"] for one in said if one["num_reports"] == 4) == 0.001
+    curves = board.ask("/api/experiments/live/curves").json
+    assert [one["trial"] for one in curves["curves"]] == [0, 1] and curves["incumbents"][-1][1:] == [0.001, 1]
+
+
+def test_an_experiment_that_is_deleted_while_somebody_looks_is_gone(board: Served, home: Path) -> None:
+    with ended(home, "old") as search:
+        write_trials(search, 1)
+    with board.events("/api/experiments/old/live") as said:
+        next(said)
+        shutil.rmtree(home / "old")
+        assert "no experiment 'old'" in next(said)["error"]
+    with ended(home, "old") as search:
+        write_trials(search, 2)
+    assert first(board, "/api/experiments/old/live")["trials"]["total"] == 2
+
+
+def test_every_view_of_a_search(board: Served, home: Path) -> None:
+    with ended(home, "old", space={"lr": LR, "kind": KIND, "epochs": {"constant": 2}}) as search:
+        for trial_id in range(12):
+            search.start(trial_id, trial_id, {"lr": 0.02 + trial_id / 20, "kind": "a", "epochs": 2}, slot=trial_id % 2)
+            search.ready(trial_id + 0.1, trial_id)
+            decision = "STOP" if trial_id % 3 else "CONTINUE"
+            search.report(trial_id + 0.5, trial_id, 1, {"error": 1.0 / (trial_id + 1)}, decision=decision)
+            search.end(trial_id + 0.6, trial_id, "Stopped" if trial_id % 3 else "Completed", 0.5)
+            search.free(trial_id + 0.6, trial_id)
+    workers = board.ask("/api/experiments/old/workers").json
+    assert {one["slot"] for one in workers["stretches"]} == {0, 1} and 0 < workers["shares"]["busy"] < 1
+    [rung] = board.ask("/api/experiments/old/rungs").json["rungs"]
+    assert (rung["arrived"], rung["went_on"]) == (12, 0)
+    parallel = board.ask("/api/experiments/old/parallel").json
+    assert [axis["name"] for axis in parallel["axes"]] == ["lr", "kind"] and len(parallel["lines"]) == 12
+    known = within(60.0, lambda: known_importance(board), "the importances are known")
+    assert {bar["name"] for bar in known["bars"]} == {"lr", "kind"}
+    assert board.ask("/api/experiments/old/front").status == 400
+    assert "2 to 4 objectives" in board.ask("/api/experiments/old/front").json["error"]
+    assert board.ask("/api/experiments/old/other").status == 404
+
+
+def test_several_objectives_have_a_front(board: Served, home: Path) -> None:
+    with ended(home, "two", objectives=[["error", "min"], ["size", "max"]]) as search:
+        search.start(0.0, 0, {"lr": 0.1, "epochs": 2})
+        search.ready(0.1, 0)
+        for iteration, (error, size) in enumerate([(0.5, 1.0), (0.4, 2.0), (0.6, 3.0), (0.7, 1.0)], 1):
+            search.report(iteration, 0, iteration, {"error": error, "size": size})
+    front = board.ask("/api/experiments/two/front").json
+    assert [one[1] for one in front["front"]] == [[0.4, 2.0], [0.6, 3.0]] and len(front["others"]) == 2
+
+
+def test_importances_of_too_few_trials_are_refused_with_the_number_it_takes(board: Served, recorded: Recorded) -> None:
+    write_trials(recorded("live"), 2)
+    refused = within(60.0, lambda: refusal(board, "/api/experiments/live/importance"), "it is refused")
+    assert "at least 10 trials" in refused
+
+
+def test_the_table_is_sorted_filtered_and_cut(board: Served, recorded: Recorded) -> None:
+    search = recorded("live")
+    write_trials(search, 250, num_reports=1)
+    search.start(251.0, 250, {"lr": 0.5, "epochs": 2})
+    table = "/api/experiments/live/trials"
+    page = board.ask(table).json
+    assert (page["total"], page["found"], len(page["rows"])) == (251, 251, 200)
+    assert [row["trial"] for row in board.ask(f"{table}?offset=200").json["rows"]] == list(range(200, 251))
+    best = board.ask(f"{table}?sort=best").json["rows"]
+    assert best[0]["trial"] == 249
+    worst = board.ask(f"{table}?sort=best&descending=true&offset=200").json["rows"]
+    assert worst[-1]["trial"] == 250, "what has no value is last, either way"
+    assert [row["trial"] for row in board.ask(f"{table}?status=InProgress").json["rows"]] == [250]
+    assert board.ask(f"{table}?sort=config.lr&descending=true").json["rows"][0]["trial"] == 249
+    assert board.ask(f"{table}?text=lr%3D0.5").json["rows"][-1]["trial"] == 250
+    assert board.ask(f"{table}?sort=nothing&offset=-3").status == 200
+
+
+def test_a_trial_shows_its_configuration_its_curve_why_it_failed_and_the_end_of_its_output(
+    board: Served, home: Path
+) -> None:
+    reason = {
+        "kind": "exception",
+        "text": "ValueError: <b>no</b>",
+        "traceback": "Traceback:\x1b[31m",
+        "last_output": "",
+    }
+    with ended(home, "old") as search:
+        search.start(0.0, 0, {"lr": 0.1, "epochs": 2})
+        search.ready(0.1, 0)
+        search.report(0.2, 0, 1, {"error": 0.5, "note": "text"})
+        search.report(0.3, 0, 2, {"error": float("nan")})
+        search.end(0.4, 0, "Failed", 0.3, reason=reason)
+    (home / "old" / "output").mkdir()
+    (home / "old" / "output" / "0.out").write_text("x\n" * 100_000 + "the <end>\x1b[2J\n")
+    trial = board.ask("/api/experiments/old/trials/0").json
+    assert trial["config"] == {"lr": 0.1, "epochs": 2} and trial["python"] == "{'lr': 0.1, 'epochs': 2}"
+    assert trial["values"]["error"] == {"t": [0.2], "n": [1], "v": [0.5], "last": "nan"}
+    assert trial["values"]["note"]["last"] == "text" and trial["values"]["note"]["v"] == []
+    assert trial["failure"] == {
+        "kind": "exception",
+        "text": "ValueError: <b>no</b>",
+        "traceback": "Traceback:\\x1b[31m",
+    }
+    assert trial["output"].endswith("the <end>\\x1b[2J") and len(trial["output"]) < 70_000
+    assert board.ask("/api/experiments/old/trials/1").status == 404
+
+
+def test_ten_thousand_trials_are_few_on_the_wire(board: Served, home: Path) -> None:
+    with ended(home, "many", commit=False) as search:
+        write_trials(search, 3_000)
+    for view, most_bytes in (("curves", 600_000), ("workers", 400_000), ("parallel", 100_000), ("trials", 100_000)):
+        answer = board.ask(f"/api/experiments/many/{view}")
+        assert answer.status == 200 and len(answer.body) < most_bytes, view
+    curves = board.ask("/api/experiments/many/curves").json
+    assert 2_999 in {one["trial"] for one in curves["curves"]}, "the best one"
+    assert len(curves["curves"]) == 160 and curves["num_trials"] == 3_000 and curves["crowd"]["t"]
+
+
+# -- what it does not show ---------------------------------------------------------------------------------------------
+
+
+def test_names_are_text_and_never_markup(board: Served, recorded: Recorded) -> None:
+    name = "<script>alert(1)<" + "script>"
+    write_trials(recorded(name), 1)
+    line = board.ask("/api/experiments").json["experiments"][0]
+    assert line["name"] == line["id"] == name
+    quoted = name.replace("<", "%3C").replace(">", "%3E")
+    assert first(board, f"/api/experiments/{quoted}/live")["name"] == name
+    page = board.ask(f"/experiments/{quoted}")
+    assert page.status == 200 and "alert(1)" not in page.text, "a page is the same for all experiments"
+
+
+def test_scripts_make_no_markup_of_texts(repository: Path) -> None:
+    for file in (repository / "src" / "fanwise" / "board" / "page").iterdir():
+        text = file.read_text()
+        assert text.isascii()
+        for danger in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"):
+            assert danger not in text, f"{file.name}: {danger}"
+        assert not re.search(r"""(src|href|url\()=?["']?(https?:)?//""", text), f"{file.name} loads from elsewhere"
+        assert not re.search(r"<script(?![^>]* src=)|<style| style=| on[a-z]+=", text), f"{file.name} has inline code"
+
+
+def test_every_answer_forbids_what_is_not_from_here(board: Served) -> None:
+    for path in ("/", "/experiments/x", "/static/dom.js", "/api/experiments", "/nothing", "/api/experiments/none"):
+        said = board.ask(path).headers
+        policy = said["content-security-policy"]
+        assert policy.startswith("default-src 'self';") and "frame-ancestors 'none'" in policy
+        assert "unsafe" not in policy and "http" not in policy
+        assert said["x-content-type-options"] == "nosniff" and said["x-frame-options"] == "DENY"
+        assert said["referrer-policy"] == "no-referrer" and said["cross-origin-resource-policy"] == "same-origin"
+        assert "access-control-allow-origin" not in said and "server" not in said
+
+
+def test_everything_that_a_page_loads_is_there_and_is_asked_for_once(board: Served) -> None:
+    for page in ("/", "/experiments/x", "/experiments/x/trials/0"):
+        for path in re.findall(r'(?:src|href)="(/static/[^"]+)"', board.ask(page).text):
+            assert board.ask(path).status == 200
+    plotly = board.ask("/static/plotly.min.js")
+    assert len(plotly.body) > 1_000_000 and plotly.headers["content-type"].startswith("text/javascript")
+    again = board.ask("/static/plotly.min.js", if_none_match=plotly.headers["etag"])
+    assert (again.status, again.body) == (304, b"")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/static/../guard.py",
+        "/static/..%2fguard.py",
+        "/static/%2e%2e%2fguard.py",
+        "/static//etc/passwd",
+        "/static/%2fetc%2fpasswd",
+        "/api/experiments/..",
+        "/api/experiments/../live",
+        "/api/experiments/%2e%2e/live",
+        "/api/experiments/..%2foutside/live",
+        "/api/experiments/%2e%2e%2foutside/curves",
+        "/api/experiments/.%2f..%2foutside/trials/0",
+        "/api/experiments/..%5coutside/curves",
+        "/api/experiments/outside%00/curves",
+        "/api/experiments/linked/live",
+        "/api/experiments/linked/curves",
+        "/api/experiments/linked-record/curves",
+        "/api/experiments//curves",
+    ],
+)
+def test_no_path_leads_out_of_the_home(board: Served, home: Path, path: str) -> None:
+    with ended(home.parent, "outside") as search:
+        write_trials(search, 1)
+    (home / "linked").symlink_to(home.parent / "outside")
+    (home / "linked-record").mkdir()
+    (home / "linked-record" / "record.sqlite").symlink_to(home.parent / "outside" / "record.sqlite")
+    answer = board.ask(path)
+    assert answer.status in (404, 405) and b"lr" not in answer.body
+
+
+def test_links_in_the_home_are_listed_and_not_followed(board: Served, home: Path) -> None:
+    with ended(home.parent, "outside") as search:
+        write_trials(search, 1)
+    (home / "linked").symlink_to(home.parent / "outside")
+    [line] = board.ask("/api/experiments").json["experiments"]
+    assert line["state"] == "unreadable" and "does not follow" in line["error"] and "trials" not in line
+
+
+def test_a_log_that_is_a_link_is_not_read(board: Served, home: Path) -> None:
+    with ended(home, "old") as search:
+        write_trials(search, 2)
+    (home.parent / "secret").write_text("the secret")
+    (home / "old" / "output").mkdir()
+    (home / "old" / "output" / "0.out").symlink_to(home.parent / "secret")
+    os.mkfifo(home / "old" / "output" / "0.err")
+    trial = board.ask("/api/experiments/old/trials/0").json
+    assert (trial["output"], trial["errors"]) == ("", "")
+    (home.parent / "away").mkdir()
+    (home.parent / "away" / "1.out").write_text("the secret")
+    (home / "old" / "output" / "0.out").unlink()
+    (home / "old" / "output" / "0.err").unlink()
+    (home / "old" / "output").rmdir()
+    (home / "old" / "output").symlink_to(home.parent / "away")
+    assert board.ask("/api/experiments/old/trials/1").json["output"] == ""
+
+
+def test_looking_changes_nothing(board: Served, home: Path) -> None:
+    with ended(home, "old") as search:
+        write_trials(search, 12)
+    before = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in sorted((home / "old").iterdir())}
+    for view in ("", "/curves", "/workers", "/rungs", "/trials", "/trials/0", "/parallel"):
+        assert board.ask(f"/api/experiments/old{view}").status == 200
+    assert before == {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in sorted((home / "old").iterdir())}
+
+
+# -- who may -----------------------------------------------------------------------------------------------------------
+
+EVERY_PATH = (
+    "/",
+    "/experiments/live",
+    "/experiments/live/trials/0",
+    "/static/dom.js",
+    "/static/none",
+    "/api/experiments",
+    "/api/live",
+    "/api/experiments/live",
+    "/api/experiments/live/live",
+    "/api/experiments/live/curves",
+    "/api/experiments/live/trials/0",
+    "/nothing",
+)
+
+
+@pytest.mark.parametrize("path", EVERY_PATH)
+def test_without_the_token_there_is_nothing_but_401(guarded: Served, recorded: Recorded, path: str) -> None:
+    write_trials(recorded("live"), 1)
+    answers = [
+        guarded.ask(path),
+        guarded.ask(path + "?token=wrong"),
+        guarded.ask(path, cookie=f"fanwise-board-{guarded.port}=wrong"),
+        guarded.ask(path, cookie="fanwise-board-1=the-session"),
+    ]
+    for answer in answers:
+        assert answer.status == 401 and "token" in answer.text and len(answer.body) < 120
+        assert "set-cookie" not in answer.headers
+    assert guarded.command("live", "stop").status == 401
+
+
+def test_the_token_is_shown_once_and_a_cookie_stands_for_it(guarded: Served, recorded: Recorded) -> None:
+    write_trials(recorded("live"), 1)
+    opened = guarded.ask("/?token=the-token")
+    assert opened.status == 200 and 'content="0;url=/"' in opened.text and "the-token" not in opened.text
+    said = opened.headers["set-cookie"]
+    assert "httponly" in said.lower() and "samesite=strict" in said.lower() and "the-token" not in said
+    cookie = said.partition(";")[0]
+    assert guarded.ask("/api/experiments", cookie=cookie).json["experiments"][0]["id"] == "live"
+    assert guarded.ask("/api/experiments", cookie=cookie, host="board.example:9").status == 200
+    assert guarded.ask("/api/experiments", cookie=cookie, host="evil.example").status == 421
+
+
+@pytest.mark.parametrize("path", EVERY_PATH)
+def test_a_foreign_name_for_this_machine_is_refused(board: Served, recorded: Recorded, path: str) -> None:
+    write_trials(recorded("live"), 1)
+    for host in ("evil.example", f"evil.example:{board.port}", "127.0.0.1.evil.example", ""):
+        answer = board.ask(path, host=host)
+        assert answer.status == 421 and b"live" not in answer.body
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"sec_fetch_site": "cross-site"},
+        {"sec_fetch_site": "same-site"},
+        {"content_type": "text/plain"},
+        {"content_type": "application/x-www-form-urlencoded"},
+        {"content_type": None},
+    ],
+)
+def test_another_site_cannot_act(board: Served, recorded: Recorded, headers: dict[str, str | None]) -> None:
+    write_trials(recorded("live"), 1)
+    assert board.command("live", "stop", **headers).status in (403, 415)
+    assert board.ask("/api/experiments/live/commands?word=stop").status == 404, "and nobody by a link"
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["", "stop", "[]", "{}", '{"word": "explode"}', '{"word": "stop", "args": {}}', "[" * 100_000, '"' + "x" * 300_000],
+)
+def test_what_is_no_command_is_refused(board: Served, recorded: Recorded, body: str) -> None:
+    write_trials(recorded("live"), 1)
+    answer = board.ask("/api/experiments/live/commands", method="POST", body=body, content_type="application/json")
+    assert answer.status == 400 and "a command" in answer.json["error"]
+
+
+def test_a_command_to_a_search_that_does_not_run_says_so(board: Served, home: Path) -> None:
+    with ended(home, "old") as search:
+        write_trials(search, 1)
+    answer = board.command("old", "stop_trial", 0)
+    assert answer.status == 409 and "does not run" in answer.json["error"]
+    assert board.command("none", "stop").status == 404
+
+
+def test_others_reach_it_only_with_a_token_in_the_address(home: Path) -> None:
+    board = open_board(home, host="0.0.0.0", port=0)
+    board.listening.close()
+    assert board.guard.token is not None and board.guard.session and len(board.guard.token) >= 24
+    assert board.address.endswith(f"/?token={board.guard.token}") and board.guard.session not in board.address
+    here = open_board(home, port=0)
+    here.listening.close()
+    assert here.guard.token is None and here.listening.family.name == "AF_INET"
+    assert here.address.startswith("http://127.0.0.1:")
+
+
+def test_a_port_that_is_taken_says_what_to_do(board: Served, home: Path) -> None:
+    with pytest.raises(OSError, match="--port 0"):
+        open_board(home, port=board.port)
+    with pytest.raises(OSError, match="cannot listen at 'no such host'"):
+        open_board(home, host="no such host", port=0)

@@ -1,0 +1,107 @@
+"""What thinning keeps: ends, extremes, the best, all worker time; and that it is never more than was asked for."""
+
+import math
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fanwise.board.thinning import chosen, merged, thin
+from fanwise.plot.data import Interval, IntervalKind
+
+VALUES = st.lists(st.floats(allow_nan=False), max_size=300)
+ALL_KINDS: tuple[IntervalKind, ...] = ("busy", "start-up", "idle")
+KINDS = st.sampled_from(ALL_KINDS)
+
+
+@given(VALUES, st.integers(0, 80))
+def test_ends_and_extremes_are_kept(values: list[float], most: int) -> None:
+    places = thin(values, most)
+    assert places == sorted(set(places)) and len(places) <= max(4, most)
+    assert all(0 <= place < len(values) for place in places)
+    if values:
+        kept = [values[place] for place in places]
+        assert (places[0], places[-1]) == (0, len(values) - 1)
+        assert (min(kept), max(kept)) == (min(values), max(values))
+
+
+@given(VALUES, st.integers(300, 400))
+def test_what_is_little_is_kept_whole(values: list[float], most: int) -> None:
+    assert thin(values, most) == list(range(len(values)))
+
+
+@given(st.integers(5, 2_000), st.integers(4, 100), st.data())
+def test_a_single_spike_is_kept(count: int, most: int, data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, count - 1))
+    assert at in thin([float(place == at) for place in range(count)], most)
+
+
+@given(st.integers(100, 2_000), st.integers(10, 100))
+def test_no_stretch_is_left_out(count: int, most: int) -> None:
+    places = thin([math.sin(place) for place in range(count)], most)
+    longest = max(after - before for before, after in pairwise(places))
+    assert longest <= 2 * math.ceil(count / ((most - 2) // 2)) + 1
+
+
+LOSSES = st.dictionaries(st.integers(0, 500), st.floats(allow_nan=False), max_size=120)
+
+
+@given(LOSSES, st.sets(st.integers(0, 500)), st.integers(1, 60))
+def test_the_best_trial_is_chosen_and_no_more_than_there_is_room_for(
+    losses: dict[int, float], running: set[int], most: int
+) -> None:
+    kept = chosen(losses, running, most)
+    assert kept == sorted(set(kept)) and set(kept) <= set(losses)
+    assert len(kept) == min(most, len(losses)), "all room is used"
+    if losses:
+        assert min(losses, key=lambda trial_id: (losses[trial_id], trial_id)) in kept
+
+
+def test_of_many_trials_those_that_run_and_a_sample_of_all_ages_are_chosen() -> None:
+    losses = {trial_id: float(trial_id) for trial_id in range(10_000)}
+    kept = chosen(losses, {9_998, 9_999}, 160)
+    assert kept[:40] == list(range(40)) and {9_998, 9_999} <= set(kept)
+    assert max(after - before for before, after in pairwise(kept)) < 200
+
+
+@st.composite
+def timelines(draw: st.DrawFn) -> list[Interval]:
+    found = []
+    for slot in range(draw(st.integers(0, 3))):
+        at_s, trial_id = 0.0, 0
+        for _ in range(draw(st.integers(0, 40))):
+            begin_s, kind = at_s + draw(st.sampled_from([0.0, 0.0, 1.0])), draw(KINDS)
+            at_s = begin_s + draw(st.integers(1, 200)) / 64
+            is_idle = kind == "idle"
+            found.append(
+                Interval(slot, kind, begin_s, at_s, None if is_idle else trial_id, None if is_idle else "Stopped")
+            )
+            trial_id += draw(st.integers(0, 1))
+    return found
+
+
+@given(timelines(), st.sampled_from([0.0, 0.25, 1.0, 5.0, 1e6]))
+def test_no_worker_time_is_lost_or_invented(intervals: list[Interval], shortest_s: float) -> None:
+    stretches = merged(intervals, shortest_s)
+    for slot in {one.slot for one in intervals}:
+        before = [one for one in intervals if one.slot == slot]
+        after = [one for one in stretches if one.slot == slot]
+        assert (after[0].begin_s, after[-1].end_s) == (before[0].begin_s, before[-1].end_s)
+        assert all(one.end_s <= other.begin_s for one, other in pairwise(after))
+        assert sum(one.busy_s for one in after) == _sum(before, "busy")
+        assert sum(one.startup_s for one in after) == _sum(before, "start-up")
+        short = [one for one in after if one.end_s - one.begin_s < shortest_s]
+        long = len(after) - len(short)
+        assert len(short) <= long + 1, "what is short stands between what is long"
+
+
+@given(timelines())
+def test_what_is_long_enough_stays_as_it_was(intervals: list[Interval]) -> None:
+    stretches = merged(intervals, 0.0)
+    assert [(one.slot, one.begin_s, one.end_s, one.trial_id, one.status) for one in stretches] == [
+        (one.slot, one.begin_s, one.end_s, one.trial_id, one.status) for one in intervals
+    ]
+
+
+def _sum(intervals: list[Interval], kind: IntervalKind) -> float:
+    return sum(one.end_s - one.begin_s for one in intervals if one.kind == kind)

@@ -18,6 +18,21 @@ export function fill(node, ...children) {
   node.replaceChildren(...children.filter((child) => child !== null && child !== undefined));
 }
 
+/** As `fill`, but what is equal stays the node that it was: a click on it is not lost, and a selection stays. */
+export function renew(node, ...children) {
+  children.forEach((child, index) => {
+    const old = node.childNodes[index];
+    if (old === undefined) node.append(child);
+    else if (old.isEqualNode(child)) return;
+    else if (old.nodeType === 1 && child.nodeType === 1 && isAlike(old, child)) renew(old, ...child.childNodes);
+    else old.replaceWith(child);
+  });
+  while (node.childNodes.length > children.length) node.lastChild.remove();
+}
+
+/** Two elements that differ in nothing but what is in them. */
+const isAlike = (one, other) => one.cloneNode(false).isEqualNode(other.cloneNode(false));
+
 /** Changes a text only where it is another one, so that a selection of the reader stays. */
 export function write(node, text) {
   if (node.textContent !== text) node.textContent = text;

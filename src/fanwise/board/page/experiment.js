@@ -1,5 +1,5 @@
 // One experiment: what its live events say at once, and of the views only the one that is looked at.
-import { $, api, ask, command, confirmed, copy, el, fill, follow, number, paced, page, percent, pill, say, seconds, shown, write }
+import { $, api, ask, command, confirmed, copy, el, fill, follow, number, paced, page, percent, pill, renew, say, seconds, shown, write }
   from "/static/dom.js";
 import { COLOURS, colour, draw, plain, range } from "/static/charts.js";
 
@@ -52,7 +52,7 @@ function budget(data) {
       el("dd", {}, data.state === "running" ? `${told(left)} of ${told(one.limit)} left` : `${told(one.used)} of ${told(one.limit)}`,
         el("meter", { min: 0, max: one.limit, value: Math.min(one.used, one.limit) }))];
   });
-  fill($("budget"), el("div", { class: "big" }, seconds(data.elapsed_s)),
+  renew($("budget"), el("div", { class: "big" }, seconds(data.elapsed_s)),
     el("dl", {}, ...limits, el("dt", {}, "workers"), el("dd", {}, number(data.n_workers)),
       el("dt", {}, "utilisation"), el("dd", {}, percent(data.utilisation))));
   $("budget").classList.remove("soft");
@@ -60,11 +60,11 @@ function budget(data) {
 
 function counts(data) {
   const { total, ...others } = data.trials;
-  fill($("counts"), el("div", { class: "big" }, number(total)),
+  renew($("counts"), ...[el("div", { class: "big" }, number(total)),
     el("div", { class: "row small" }, ...Object.entries(others).filter(([, count]) => count > 0)
       .map(([status, count]) => el("span", {}, pill(status), ` ${number(count)}`))),
     data.num_reports === undefined ? null : el("p", { class: "small soft" }, `${number(data.num_reports)} reports`
-      + (data.num_left_out ? `, ${number(data.num_left_out)} without a finite ${data.metric}` : "")));
+      + (data.num_left_out ? `, ${number(data.num_left_out)} without a finite ${data.metric}` : ""))].filter(Boolean));
   $("counts").classList.remove("soft");
 }
 
@@ -168,7 +168,7 @@ async function rungs() {
   const data = await ask(api(name, "/rungs"));
   write($("rungs-note"), data.rungs.length ? `Each dot is a trial at its first report there; the filled ones went on.` :
     "No trial has been stopped or paused at a level.");
-  fill($("rungs-rows"), ...data.rungs.map((one) => el("tr", {}, ...[one.level, one.arrived, one.went_on].map((cell) =>
+  renew($("rungs-rows"), ...data.rungs.map((one) => el("tr", {}, ...[one.level, one.arrived, one.went_on].map((cell) =>
     el("td", { class: "number" }, number(cell))))));
   $("rungs").hidden = data.rungs.length === 0;
   if (!data.rungs.length) return;
@@ -214,11 +214,11 @@ async function trials() {
     ...data.metrics.filter((key) => key !== metric).map((key) => [`last.${key}`, `last ${key}`, (one) => shown(one.last[key] ?? "")]),
     ["reason", "why it failed", (one) => (one.reason ? el("span", { class: "clip", title: one.reason }, one.reason) : "")],
   ];
-  fill($("trials-head"), ...columns.map(([key, label]) => el("th",
+  renew($("trials-head"), ...columns.map(([key, label]) => el("th",
     { "aria-sort": table.sort === key ? (table.descending ? "descending" : "ascending") : null },
-    el("button", { class: "link", click: () => sortBy(key) },
+    el("button", { class: "link", "data-key": key, click: () => sortBy(key) },
       `${label}${table.sort === key ? (table.descending ? " \u25bc" : " \u25b2") : ""}`))));
-  fill($("trials-rows"), ...data.rows.map((one) => el("tr", {}, ...columns.map(([, , cell]) => el("td", {}, cell(one))))));
+  renew($("trials-rows"), ...data.rows.map((one) => el("tr", {}, ...columns.map(([, , cell]) => el("td", {}, cell(one))))));
 }
 
 function sortBy(key) {

@@ -1,5 +1,5 @@
 // The list of experiments: those that run first.
-import { $, ask, el, fill, follow, number, page, pill, say, seconds, write } from "/static/dom.js";
+import { $, ask, el, follow, number, page, pill, renew, say, seconds, write } from "/static/dom.js";
 
 let known = [];
 
@@ -29,7 +29,7 @@ function row(one) {
 function draw() {
   const wanted = $("filter").value.toLowerCase();
   const kept = known.filter((one) => `${one.name} ${one.state}`.toLowerCase().includes(wanted));
-  fill($("rows"), ...kept.slice(0, 500).map(row));
+  renew($("rows"), ...kept.slice(0, 500).map(row));
   write($("count"), kept.length === known.length ? `${known.length} experiments` : `${kept.length} of ${known.length}`);
   $("none").hidden = known.length > 0;
 }

@@ -1,5 +1,5 @@
 // One trial: its configuration, curve and output, followed while it runs.
-import { $, api, ask, command, confirmed, copy, el, fill, follow, number, paced, page, pill, say, seconds, shown, write } from "/static/dom.js";
+import { $, api, ask, command, confirmed, copy, el, fill, follow, number, paced, page, pill, renew, say, seconds, shown, write } from "/static/dom.js";
 import { colour, draw } from "/static/charts.js";
 
 const [, , experiment, , id] = location.pathname.split("/");
@@ -17,8 +17,8 @@ function details(data, isRunning) {
   $("pause").hidden = data.status === "Paused";
   $("unpause").hidden = !isAlive || data.status !== "Paused";
   const source = data.source === null ? [] : [el("dt", {}, "a clone of"), el("dd", {}, el("a", { href: page(name, data.source) }, `trial ${data.source}`))];
-  fill($("config"), ...Object.entries(data.config).flatMap(([key, value]) => [el("dt", {}, key), el("dd", {}, shown(value))]), ...source);
-  fill($("last"), ...Object.entries(data.values).flatMap(([key, series]) => [el("dt", {}, key), el("dd", {}, shown(series.last ?? "-"))]),
+  renew($("config"), ...Object.entries(data.config).flatMap(([key, value]) => [el("dt", {}, key), el("dd", {}, shown(value))]), ...source);
+  renew($("last"), ...Object.entries(data.values).flatMap(([key, series]) => [el("dt", {}, key), el("dd", {}, shown(series.last ?? "-"))]),
     el("dt", {}, "reports"), el("dd", {}, number(data.reports)), el("dt", {}, "in the objective"), el("dd", {}, seconds(data.seconds)),
     ...(data.violated ? [el("dt", {}, "violates"), el("dd", {}, data.violated)] : []),
     ...(data.checkpoint ? [el("dt", {}, "checkpoint"), el("dd", {}, data.checkpoint)] : []));
@@ -31,7 +31,7 @@ function details(data, isRunning) {
   log($("output"), data.output || "nothing was printed");
   log($("errors"), data.errors);
   $("errors").hidden = $("errors-title").hidden = !data.errors;
-  fill($("attempts"), ...data.attempts.map((one) => el("tr", {}, el("td", { class: "number" }, `${one.attempt}`), el("td", {}, pill(one.status)),
+  renew($("attempts"), ...data.attempts.map((one) => el("tr", {}, el("td", { class: "number" }, `${one.attempt}`), el("td", {}, pill(one.status)),
     ...[one.worker, one.from_iter].map((cell) => el("td", { class: "number" }, number(cell))),
     el("td", { class: "number" }, seconds(one.started)), el("td", { class: "number" }, seconds(one.seconds)))));
   const numeric = Object.keys(data.values).filter((key) => data.values[key].v.length > 0);

@@ -1,0 +1,306 @@
+"""A person in front of the board: a search that runs, its own board (`Tuner(board=True)`), and a real Chromium.
+
+Skipped where there is no Chromium: `apt install chromium`, which `.ci/run` does.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fanwise.board.serving import open_board
+from fanwise.board.watching import Home
+from fanwise.board.with_uvicorn import Server
+from fanwise.testing import within
+from fanwise.testing.recorded_search import RecordedSearch
+from fanwise.tune import load_experiment
+from fanwise.tune.record.reading import read_events
+from fanwise.tune.record.writer import Record
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page, Playwright
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt install chromium")
+playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+
+SEARCH = """
+import sys, time
+from fanwise.tune import StoppingCriterion, Tuner, report, uniform
+
+def train(x):
+    print(f"begun with {x}", flush=True)
+    for step in range(100_000):
+        if step % 20 == 0:
+            print(f"step {step} of <b>many</b>", flush=True)
+        report(error=x + 1 / (step + 1))
+        time.sleep(0.05)
+
+if __name__ == "__main__":
+    stop = StoppingCriterion(max_wallclock_time=600)
+    space = {"x": uniform(0, 1)}
+    Tuner(train, space, metric="error", stop=stop, n_workers=2, name="live", searcher="random", board=True).run()
+"""
+ATTACK = "<script>document.title = 'taken'</script><img src=x onerror=alert(1)>"
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A search that runs, and where its board is."""
+
+    home: Path
+    address: str
+    process: "subprocess.Popen[str]"
+
+    def pid_of(self, trial_id: int) -> int:
+        ready = (event for event in read_events(self.home / "live") if event.kind == "ready")
+        return next(int(event.body["pid"]) for event in ready if event.trial_id == trial_id)
+
+    def status(self, trial_id: int) -> str:
+        history = load_experiment(self.home / "live").history()
+        return history.status_of(history.trials[trial_id]) if trial_id in history.trials else "none"
+
+    def num_trials(self) -> int:
+        return len(load_experiment(self.home / "live").history().trials)
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator["Playwright"]:
+    """What speaks to browsers: a process of its own."""
+    with playwright.sync_playwright() as driver:
+        yield driver
+
+
+@pytest.fixture
+def chromium(driver: "Playwright") -> Iterator["Browser"]:
+    """A browser for each test: one that stays would keep processes of the pages that it has shown."""
+    # The sandbox of Chromium is not for root, as whom containers run tests; all pages here are ours.
+    browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    try:
+        yield browser
+    finally:
+        browser.close()
+
+
+@pytest.fixture
+def page(chromium: "Browser") -> Iterator["Page"]:
+    """A tab of its own that fails the test when a script does, and when anything is loaded from elsewhere."""
+    context = chromium.new_context()
+    page = context.new_page()
+    wrong: list[str] = []
+    page.on("pageerror", lambda error: wrong.append(f"{error}"))
+    page.on("dialog", lambda dialog: wrong.append(f"dialog: {dialog.message}"))
+    page.on("request", lambda request: wrong.append(request.url) if "//127.0.0.1:" not in request.url else None)
+    try:
+        yield page
+    finally:
+        context.close()
+    assert wrong == []
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Iterator[Live]:
+    """A search with `board=True`, in a process of its own."""
+    (tmp_path / "search.py").write_text(SEARCH)
+    env = {name: value for name, value in os.environ.items() if name not in ("DISPLAY", "WAYLAND_DISPLAY")}
+    with (
+        (tmp_path / "search.log").open("w") as log,
+        subprocess.Popen(
+            [sys.executable, "search.py"],
+            cwd=tmp_path,
+            env={**env, "FANWISE_HOME": str(tmp_path / "home")},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        ) as process,
+    ):
+        said = tmp_path / "search.log"
+        try:
+            found = within(60.0, lambda: re.search(r"^board: (\S+)$", said.read_text(), re.MULTILINE), "the address")
+            yield Live(tmp_path / "home", found[1], process)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_a_search_is_watched_and_steered_in_its_page(live: Live, page: "Page") -> None:
+    page.goto(live.address)
+    playwright.expect(page.locator("#state")).to_have_text("running", timeout=30_000)
+    line = page.locator("#incumbent .scatterlayer path.js-line").first
+    line.wait_for(state="attached", timeout=30_000)
+    before = line.get_attribute("d")
+    within(30.0, lambda: line.get_attribute("d") != before, "the curve moves")
+    playwright.expect(page.locator("#best pre")).to_contain_text("'x': ")
+
+    page.get_by_role("tab", name="Trials").click()
+    page.get_by_role("link", name="1", exact=True).click()
+    playwright.expect(page.locator("#output")).to_contain_text("begun with 0.", timeout=30_000)
+    seen = page.locator("#output").inner_text()
+    within(30.0, lambda: page.locator("#output").inner_text().startswith(f"{seen}\nstep "), "the output grows")
+    assert "of <b>many</b>" in seen
+    pid = live.pid_of(1)
+    os.kill(pid, 0)
+
+    page.get_by_role("button", name="Stop the trial").click()
+    page.get_by_role("button", name="Cancel").click()
+    assert live.status(1) == "InProgress", "what is not confirmed is not done"
+    page.get_by_role("button", name="Stop the trial").click()
+    page.get_by_role("button", name="Stop it").click()
+    playwright.expect(page.locator("#state")).to_have_text("stopped", timeout=30_000)
+    within(30.0, lambda: not Path(f"/proc/{pid}").exists(), "its process is gone")
+
+    page.get_by_role("link", name="live").click()
+    page.get_by_role("button", name="Enqueue a trial").click()
+    page.get_by_label("configuration").fill('{"x": 0.125}')
+    page.get_by_role("button", name="Enqueue it").click()
+    playwright.expect(page.locator("#said")).to_contain_text("tried next: x=0.125", timeout=30_000)
+
+    page.get_by_role("button", name="End the search").click()
+    page.get_by_role("button", name="End it").click()
+    assert live.process.wait(60.0) == 0
+
+
+def test_the_board_of_a_tuner_that_is_killed_ends_too(live: Live, page: "Page") -> None:
+    page.goto(live.address)
+    playwright.expect(page.locator("#state")).to_have_text("running", timeout=30_000)
+    live.process.kill()
+    live.process.wait(30.0)
+
+    def is_gone() -> bool:
+        try:
+            page.goto(live.address)
+        except playwright.Error:
+            return True
+        return False
+
+    within(30.0, is_gone, "nobody listens there any more")
+
+
+def known(page: "Page") -> None:
+    """The importances are there: no thread computes them any more."""
+    playwright.expect(page.locator("#importance-note")).to_contain_text("predicted against seen", timeout=60_000)
+
+
+@contextmanager
+def board_of(home: Path) -> Iterator[str]:
+    """The address of a board in a thread."""
+    opened = open_board(home, port=0)
+    server = Server(Home(home), opened.guard)
+    thread = threading.Thread(target=server.serve, args=(opened.listening,), name="board")
+    thread.start()
+    try:
+        yield opened.address
+    finally:
+        server.end()
+        thread.join()
+        opened.listening.close()
+
+
+def write_attack(home: Path) -> None:
+    """A search in which every text is markup."""
+    meta = {
+        "name": ATTACK,
+        "objective": ATTACK,
+        "metric": ATTACK,
+        "mode": "min",
+        "objectives": [[ATTACK, "min"], ["size", "max"]],
+        "n_workers": 1,
+        "seed": 1,
+        "stop": {"max_num_trials_started": 20},
+        "space": {ATTACK: {"domain": "choice", "categories": [ATTACK, "b"]}},
+    }
+    reason = {"kind": ATTACK, "text": ATTACK, "traceback": ATTACK, "last_output": ATTACK}
+    with Record.create(home / "attack", meta) as record:
+        search = RecordedSearch(record.append)
+        for trial_id in range(12):
+            search.start(trial_id, trial_id, {ATTACK: ATTACK if trial_id % 2 else "b"})
+            search.ready(trial_id + 0.1, trial_id)
+            search.report(
+                trial_id + 0.5,
+                trial_id,
+                1,
+                {ATTACK: 1.0 / (trial_id + 1), "size": 1.0, "note": ATTACK},
+                decision="STOP",
+            )
+            if trial_id == 3:
+                search.end(trial_id + 0.6, trial_id, "Failed", 0.5, reason=reason)
+            else:
+                search.end(trial_id + 0.6, trial_id, "Stopped", 0.5)
+            search.free(trial_id + 0.6, trial_id)
+        search.finish(20.0, ATTACK)
+        record.commit()
+    (home / "attack" / "output").mkdir()
+    (home / "attack" / "output" / "3.out").write_text(ATTACK)
+
+
+def test_markup_in_any_text_stays_text_on_every_page(tmp_path: Path, page: "Page") -> None:
+    write_attack(tmp_path)
+    with board_of(tmp_path) as address:
+        page.goto(address)
+        playwright.expect(page.locator("#rows a")).to_have_text(ATTACK)
+        page.locator("#rows a").click()
+        playwright.expect(page.locator("h1")).to_have_text(ATTACK)
+        for tab in ("Workers", "Rungs", "Trials", "Hyperparameters", "Front", "Curves"):
+            page.get_by_role("tab", name=tab).click()
+            chart = page.locator("[role=tabpanel]:not([hidden]) .main-svg").first
+            (page.locator("#trials-rows tr").first if tab == "Trials" else chart).wait_for(timeout=30_000)
+            if tab == "Hyperparameters":
+                known(page)
+        page.goto(f"{address}experiments/attack/trials/3")
+        playwright.expect(page.locator("#output")).to_have_text(ATTACK)
+        playwright.expect(page.locator("#failed-text")).to_have_text(f"{ATTACK}: {ATTACK}")
+        page.locator("#curve .main-svg").first.wait_for()
+        assert "taken" not in (page.title(), page.evaluate("document.title"))
+        assert page.locator("img, main script").count() == 0
+
+
+def test_tabs_follow_the_arrow_keys_and_the_filter_the_slash(tmp_path: Path, page: "Page") -> None:
+    write_attack(tmp_path)
+    with board_of(tmp_path) as address:
+        page.goto(address)
+        page.locator("#rows a").wait_for()
+        page.keyboard.press("/")
+        page.keyboard.type("nothing")
+        playwright.expect(page.locator("#rows a")).to_have_count(0)
+        page.goto(f"{address}experiments/attack")
+        page.get_by_role("tab", name="Curves").focus()
+        page.keyboard.press("ArrowRight")
+        playwright.expect(page.get_by_role("tab", name="Workers")).to_be_focused()
+        playwright.expect(page.locator("#panel-workers")).to_be_visible()
+        page.keyboard.press("ArrowLeft")
+        playwright.expect(page.locator("#panel-curves")).to_be_visible()
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_no_page_is_wider_than_its_screen(tmp_path: Path, chromium: "Browser", width: int) -> None:
+    write_attack(tmp_path)
+    with board_of(tmp_path) as address:
+        context = chromium.new_context(viewport={"width": width, "height": 740})
+        page = context.new_page()
+        paths = [
+            "",
+            *(
+                f"experiments/attack#{tab}"
+                for tab in ("curves", "workers", "rungs", "trials", "hyperparameters", "front")
+            ),
+        ]
+        for path in [*paths, "experiments/attack/trials/3"]:
+            page.goto("about:blank")
+            page.goto(address + path)
+            page.locator("#rows a, #best pre, #config dd").first.wait_for()
+            if path.endswith("#hyperparameters"):
+                known(page)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+        context.close()

@@ -26,6 +26,7 @@ from fanwise.testing.rpc_workers import LIMIT_S, Worker, Workers, leave, num_own
 # Any throughout: what users' functions take and return.
 
 said: list[Any] = []
+kept: list[Any] = []
 free = threading.Event()
 
 
@@ -461,6 +462,49 @@ def test_a_graceful_shutdown_ends_the_streams_of_the_program_and_their_functions
     two.result()
     assert two.do(told)[:1] == ["closed"] and two.do(told)[-1] == "over"
     assert one.do(read_to_the_end) == (0, "ClosedError")
+
+
+class Keeper:
+    """Keeps a stream open after the call that opened it."""
+
+    def begin(self, to: str) -> int:
+        self.items = rpc.stream(to, count, (10**9,), window_items=10)
+        return int(next(self.items))
+
+
+def have_a_stream_kept(at: str, by: str) -> None:
+    kept.append(rpc.remote(by, Keeper, serial=True))
+    assert kept[0].rpc_sync().begin(at) == 0
+
+
+def read_when_told(to: str, begun: Path, go_on: Path, got: Path) -> None:
+    """One item ahead at most, and the reader waits."""
+    with rpc.stream(to, count, (20,), window_items=1) as items:
+        first = next(items)
+        begun.touch()
+        within(LIMIT_S, go_on.exists, "the others leave")
+        got.write_text(f"{[first, *items]}")
+
+
+def begin_to_read_when_told(to: str, *args: Any) -> None:
+    kept.append(rpc.rpc_async(to, read_when_told, (rpc.get_worker_info().name, *args), timeout=0))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_graceful_shutdown_ends_streams_that_no_call_reads_any_more(
+    real_workers: Workers, tmp_path: Path, dynamic: bool
+) -> None:
+    one, two = real_workers.group(2, dynamic=dynamic)
+    one.do(have_a_stream_kept, "w0", "w1")
+    one.do(begin_to_read_when_told, "w1", *(tmp_path / name for name in ("begun", "go on", "got")))
+    within(LIMIT_S, (tmp_path / "begun").exists, "it reads")
+    two.begin(leave)
+    one.begin(leave)
+    (tmp_path / "go on").touch()
+    one.result()
+    two.result()
+    assert (tmp_path / "got").read_text() == str(list(range(20))), "a call that reads is waited for"
+    assert "closed" in one.do(told) and one.do(told)[-1] == "over"
 
 
 def test_a_stopped_producer_is_waited_for_and_goes_on(real_workers: Workers) -> None:

@@ -7,6 +7,7 @@ but a counter.
 Invariants: ids are never used twice; what is returned as ended is forgotten at the same moment.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -49,6 +50,10 @@ class Calls(Generic[Waiter]):
     def waiting(self, call_id: int) -> Waiter | None:
         """Who waits for its answer; the call stays open. None when nobody does any more."""
         return self._open.get(call_id)
+
+    def waiters(self) -> Iterable[Waiter]:
+        """All who wait for an answer."""
+        return self._open.values()
 
     def give_up(self, call_id: int) -> Waiter | None:
         """The caller no longer waits. None when it had ended already."""

@@ -454,6 +454,12 @@ class Link:
         return len(self._calls)
 
     @property
+    def num_open_whole(self) -> int:
+        """How many calls wait for an answer that comes as a whole, not in parts."""
+        with self._lock:
+            return sum(reply.on_item is None for reply in self._calls.waiters())
+
+    @property
     def num_waiting(self) -> int:
         """How many calls wait here until the peer has room for them."""
         return self._flow.num_waiting

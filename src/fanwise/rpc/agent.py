@@ -384,10 +384,9 @@ class Agent:
         Blocks until the call has left.
         """
         limit_s = self._begin(timeout_s)
-        incoming = Incoming(self, to, window)
+        incoming = Incoming(self, to, window, is_of_call=cancelling.here() is not None)
         incoming.began(self._call_for_items(to, invocation, limit_s, window, incoming.arrived))
-        if cancelling.here() is None:
-            self._streams.add(incoming)
+        self._streams.add(incoming)
         return Stream(self, incoming, _name_of(invocation[0]), limit_s)
 
     def _call_for_items(
@@ -432,10 +431,19 @@ class Agent:
                 scope.nest(reply)
             return reply
 
-    def close_streams(self) -> None:
-        """Those which the program itself reads end: it reads on no more. Those of called functions end with these."""
+    def close_streams(self, *, of_calls: bool) -> None:
+        """Those which the program itself reads end: it reads on no more.
+
+        `of_calls`: and those that called functions have opened and left open; no call reads them any more.
+        """
         for incoming in list(self._streams):
-            incoming.close(ClosedError("RPC was shut down in this process while it read this stream."))
+            if of_calls or not incoming.is_of_call:
+                incoming.close(ClosedError("RPC was shut down in this process while it read this stream."))
+
+    @property
+    def num_streams(self) -> int:
+        """How many streams go on, from here and to here."""
+        return self.server.num_streams + sum(not incoming.is_over for incoming in list(self._streams))
 
     def is_leaving(self, message: Message, link: Link) -> bool:
         """Note by which link the references and loans of a message leave. False: that has ended; nothing was noted.
@@ -518,7 +526,7 @@ class Agent:
         return {
             "agent.thread_pool_size": self._runners.limit,
             "agent.server_active_calls": open_in,
-            "agent.client_active_calls": self.open_calls()[0] - open_in,
+            "agent.client_active_calls": self.connections.num_open + self.lending.num_lent,
             "agent.calls_begun": self.server.num_begun,
         }
 
@@ -540,9 +548,14 @@ class Agent:
         return self.connections.closed
 
     def open_calls(self) -> tuple[int, int]:
-        """How many calls are open now, out and in, or have left tensors to be copied; how many were begun ever."""
-        num_open = self.connections.num_open + self.server.num_open + self.lending.num_lent
-        return num_open, self.server.num_begun
+        """How many calls are open now, out and in, or have left tensors to be copied; how many were begun ever.
+
+        A stream is none for its reader: whoever reads it runs in a call, or in the program. For its producer it is none
+        while it waits to be read, where nobody leaves before all calls of the group have ended.
+        """
+        server = self.server
+        num_open_in = server.num_open if self.group.world_size is None else server.num_open_but_waiting
+        return self.connections.num_open + num_open_in + self.lending.num_lent, server.num_begun
 
     def close(self) -> None:
         """End the links and the threads. What waits fails; a job that still runs is left alone.

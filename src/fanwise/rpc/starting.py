@@ -8,7 +8,9 @@ Whatever fails on the way, the process is no worker afterwards.
 
 import numbers
 import sys
+import time
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -29,6 +31,9 @@ from .rendezvous.addresses import parse
 from .rendezvous.choosing import meeting_at
 from .services.registry import Services
 from .worker_info import WorkerInfo
+
+# How long the generators of streams that nobody reads any more may take to end.
+_STREAMS_END_S, _PAUSE_S = 5.0, 0.002
 
 # How long to wait for the others when calls may take for ever.
 _JOIN_S = 300.0
@@ -199,14 +204,14 @@ def shutdown(graceful: bool = True, timeout: float = constants.DEFAULT_SHUTDOWN_
 
 def _shut_down(agent: _agent.Agent, graceful: bool, timeout: float) -> None:
     try:
-        agent.close_streams()
+        agent.close_streams(of_calls=False)
         if graceful:
             steps.wait_for_all(timeout)
         agent.group.shutdown(
             graceful=graceful,
             within_s=timeout or None,
             open_calls=agent.open_calls,
-            when_quiet=steps.release if agent.group.world_size is not None else _nothing,
+            when_quiet=partial(_when_quiet, agent),
         )
     finally:
         try:
@@ -227,8 +232,14 @@ def _is_in_a_call() -> bool:
     return frame is not None
 
 
-def _nothing() -> None:
-    """In a dynamic group those who stay learn from our leaving that our references are released."""
+def _when_quiet(agent: _agent.Agent) -> None:
+    """All calls have ended, and the others can still be reached: what is kept ends. Not longer than 5 s."""
+    if agent.group.world_size is not None:  # else those who stay learn from our leaving
+        steps.release()
+    agent.close_streams(of_calls=True)
+    until_s = time.monotonic() + _STREAMS_END_S
+    while agent.num_streams and time.monotonic() < until_s:
+        time.sleep(_PAUSE_S)
 
 
 class Steps:

@@ -79,6 +79,7 @@ class Server:
     ) -> None:
         self.num_open = 0
         self.num_begun = 0
+        self._producers: set[Producer] = set()
         self._references = references
         self._is_leaving = is_leaving
         self._faults = faults
@@ -135,6 +136,27 @@ class Server:
         """A call was answered."""
         with self._lock:
             self.num_open -= 1
+
+    def produces(self, producer: Producer) -> None:
+        """A stream begins."""
+        with self._lock:
+            self._producers.add(producer)
+
+    def produced(self, producer: Producer) -> None:
+        """It has ended, or is just about to be answered."""
+        with self._lock:
+            self._producers.discard(producer)
+
+    @property
+    def num_streams(self) -> int:
+        """How many streams go on here."""
+        return len(self._producers)
+
+    @property
+    def num_open_but_waiting(self) -> int:
+        """How many calls are open, without the streams that wait for their readers."""
+        with self._lock:
+            return self.num_open - sum(producer.waits_for_its_reader for producer in self._producers)
 
 
 _NOT_FOUND = (
@@ -286,7 +308,20 @@ class _Call:
         self._producer = producer = Producer(window, self, self.scope(), without_place=waiting)
         if self.is_cancelled() or self._request.link.ending is not None:
             self.cancelled()  # it may have been before there was a producer to hear of it
-        return producer.run(function(*args, **kwargs), self._name)
+        self._server.produces(producer)
+        later = None
+        try:
+            later = producer.run(function(*args, **kwargs), self._name)
+        finally:
+            if later is None:
+                self._server.produced(producer)
+        return later if later is None else self._produce_later(producer, later)
+
+    async def _produce_later(self, producer: Producer, items: Any) -> None:  # Any: a coroutine
+        try:
+            await items
+        finally:
+            self._server.produced(producer)
 
     def close_item(self, item: Any) -> Message:  # Any: the user's
         """An item of a stream as it travels. Raises what says why it cannot."""

@@ -73,13 +73,13 @@ class Routes:
 
     @property
     def num_open(self) -> int:
-        """How many calls wait for their links, or for their answers."""
+        """How many calls wait for their links, or for their answers; not those for an answer in parts."""
         with self._lock:
             queues = list(self._queues.values())
             # In this order: a call that leaves meanwhile is counted twice, and never not at all.
             num_queued = sum(len(queue.calls) + queue.num_leaving for queue in queues)
             links = [*self.links.values(), *(queue.link for queue in queues if queue.link is not None)]
-        return num_queued + sum(link.num_open for link in links)
+        return num_queued + sum(link.num_open_whole for link in links)
 
     def num_queued(self) -> dict[int, int]:
         """How many calls wait for their links, by worker."""

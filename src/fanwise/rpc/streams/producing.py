@@ -77,6 +77,12 @@ class Producer:
         if wake_loop is not None:
             wake_loop()
 
+    @property
+    def waits_for_its_reader(self) -> bool:
+        """Whether nothing goes on here until somebody has read."""
+        with self._changed:
+            return not (self._giving.is_cancelled or self._giving.may_go_on())
+
     # -- running ---------------------------------------------------------------------------------------------------
 
     def run(self, made: Any, name: str) -> Any:

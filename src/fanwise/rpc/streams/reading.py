@@ -41,10 +41,11 @@ class Agent(agent_protocol.Agent, Protocol):
 
 
 class Incoming:
-    """What came of one stream and was not taken. By any thread."""
+    """What came of one stream and was not taken. By any thread. `is_of_call`: a called function has opened it."""
 
-    def __init__(self, agent: Agent, to: WorkerInfo, window: Window) -> None:
+    def __init__(self, agent: Agent, to: WorkerInfo, window: Window, *, is_of_call: bool) -> None:
         self.to = to
+        self.is_of_call = is_of_call
         self._agent = agent
         self._taking: Taking[Message] = Taking(window)
         self._changed = threading.Condition()

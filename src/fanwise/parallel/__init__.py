@@ -6,6 +6,7 @@ step, replica, data          one step; a device at work on shards; batches in sh
 teams                        the processes of a run, as a step sees them:
     shared_memory            of one machine, and their supervisor, which starts them and outlives them
     torch_distributed        started by somebody else
+    hosts                    the same, on several hosts with a secret: a loss costs the step
 checks, inspecting, hangs    what would make a result depend on the devices; a training that does not come on
 functional                   the same step for JAX and TensorFlow: parameters in a tree, a pure loss
 optimizers, batch_norm       updates by slices and blocks; normalisation with the statistics of the whole batch

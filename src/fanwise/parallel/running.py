@@ -10,11 +10,13 @@ same: it depends on seed, shards, threads and data, not on the number of devices
 import logging
 import os
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import torch
 
+from ..links.shared_secret import read_secret
 from ..pool import Pool
 from ..pool.current import current, in_job
 from ..pool.devices import usable_cpus
@@ -35,8 +37,11 @@ from .supervisor.gpus import places_for
 from .supervisor.settings import Settings
 from .supervisor.supervisor import Supervisor
 from .teams.team import Alone
-from .torch_distributed.launcher import check_fits, device_of, launched
-from .torch_distributed.team import entered
+from .torch_distributed.launcher import Launched, check_fits, device_of, launched
+from .torch_distributed.team import TorchDistributedTeam, entered
+
+if TYPE_CHECKING:
+    from .hosts.team import HostsTeam
 
 R = TypeVar("R")
 
@@ -87,6 +92,7 @@ def run(
             Each of several GPUs has a process of its own, in which it is `run.device`, cuda:0.
         on_loss: when a process dies, "continue" with those that are left, which take over its shards, "respawn" it too,
             or "stop". The step in which it happened is made again from its beginning, so the result has the same bits.
+            Processes of a launcher go on where they hold a secret (FANWISE_SECRET); else a loss ends them.
         step_timeout_s: how long the others wait for a process that does not come to the next exchange, because it is
             stopped, stuck in a file system, or in a deadlock. Then it is named with its stack and, as `on_loss` says,
             killed and replaced as one that died, or the run ends. By default they wait for ever, and a warning names
@@ -127,7 +133,7 @@ def run(
         check_fits(others, devices, processes, has_pool=pool is not None)
         own = device_of(others, devices)
         plan = _plan(_shards(shards, others.size, warns=others.rank == 0), 1 if threads is None else threads, seed)
-        with entered(others, own, reduce=reduce, step_timeout_s=step_timeout_s) as team:
+        with _entered(others, own, reduce, on_loss, step_timeout_s) as team:
             team.agree_on(plan, fixed)
             spare = spare_cpus(plan.threads)
             made = Run(plan, (own,), team=team, fixed=fixed, outside=Outside(train), verify=verify, spare_cpus=spare)
@@ -165,6 +171,17 @@ def run(
     made = Run(plan, found, team=alone, fixed=fixed, outside=Outside(train), verify=verify, spare_cpus=spare)
     with watched(alone, step_timeout_s):
         return _train_here(train, made, resume, progress, notice=line, exact=reduce == "exact")
+
+
+def _entered(
+    others: Launched, device: torch.device, reduce: str, on_loss: str, step_timeout_s: float | None
+) -> "AbstractContextManager[TorchDistributedTeam | HostsTeam]":
+    """The processes of the launcher: over links of ours where they hold a secret, else over torch.distributed."""
+    if others.place is None or device.type != "cpu" or read_secret(os.environ) is None:
+        return entered(others, device, reduce=reduce, step_timeout_s=step_timeout_s)
+    from .hosts.team import entered as linked
+
+    return linked(others.place, reduce=reduce, on_loss=on_loss, step_timeout_s=step_timeout_s)
 
 
 def _notice(plan: Plan, devices: int, device: torch.device, said: frozenset[str]) -> str:

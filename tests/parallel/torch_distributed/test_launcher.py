@@ -1,5 +1,7 @@
 """Who this process is, from the variables of a launcher; which device it gets."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -28,13 +30,14 @@ def test_nobody_has_started_this_process() -> None:
     ids=["complete", "with a local rank", "one process", "nothing", "no rank", "no size"],
 )
 def test_a_launcher_is_known_by_its_variables(variables: dict[str, str], expected: Launched | None) -> None:
-    assert launched_as(launched_by(variables, "here")) == expected
+    place = launched_by(variables, "here")
+    assert launched_as(place) == (expected and replace(expected, place=place))
 
 
 def test_processes_of_srun_find_each_other_where_its_list_says() -> None:
     variables = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "n[7-8]", "MASTER_PORT": "5"}
-    found = launched_as(launched_by(variables, "here"))
-    assert found == Launched(rank=1, size=2, local_rank=None, is_joined=False, init_method="tcp://n7:5")
+    place = launched_by(variables, "here")
+    assert launched_as(place) == Launched(1, 2, None, is_joined=False, init_method="tcp://n7:5", place=place)
 
 
 @pytest.mark.parametrize("devices", ["auto", "cpu", 3, ["cpu"] * 3], ids=str)

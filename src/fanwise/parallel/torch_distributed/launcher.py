@@ -21,7 +21,7 @@ class Launched:
     """This process among those that were started: `rank` of `size`.
 
     `local_rank`: of those on its machine; None: not known. `is_joined`: torch.distributed is initialised already.
-    `init_method`: where torch.distributed finds the others.
+    `init_method`: where torch.distributed finds the others. `place`: as the launcher has told it, if one has.
     """
 
     rank: int
@@ -29,6 +29,7 @@ class Launched:
     local_rank: int | None
     is_joined: bool
     init_method: str = "env://"
+    place: LaunchedProcess | None = None
 
 
 def launched() -> Launched | None:
@@ -51,7 +52,7 @@ def launched_as(found: LaunchedProcess) -> Launched | None:
         return None
     # torchrun may serve the address itself, and says so in variables that torch reads.
     method = "env://" if found.launcher == "torchrun" else found.init_method
-    return Launched(found.rank, found.world_size, found.local_rank, is_joined=False, init_method=method)
+    return Launched(found.rank, found.world_size, found.local_rank, is_joined=False, init_method=method, place=found)
 
 
 def check_fits(launched: Launched, devices: Devices, processes: int | None, *, has_pool: bool) -> None:

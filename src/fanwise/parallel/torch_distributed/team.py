@@ -21,10 +21,9 @@ from ...pool.reporting import report
 from ..all_reduce.contract import AllReduce
 from ..all_reduce.sums import TeamSums
 from ..all_reduce.two_shot import TwoShot
-from ..checks.agreement import first_difference
 from ..optimizers.placement import Placement
 from ..plans import Plan
-from ..process_settings import switches
+from ..teams.agreeing import agreed_seed
 from ..teams.team import Attempt, StateHere, Sums, different_ways
 from . import neighbours
 from .backend import BackendAllReduce
@@ -115,20 +114,11 @@ class TorchDistributedTeam:
 
     def agree_on(self, plan: Plan, fixed: frozenset[str]) -> None:
         """Raises ValueError unless all processes were given the same. A seed that nobody gave is that of place 0."""
-        given = {name: getattr(plan, name) for name in sorted({"shards", "threads"} | fixed)}
         own = {"reduce": self._reduce, "step_timeout_s": self._step_timeout_s}
-        facts = given | own | switches.comparable()
-        card = None if self._step_timeout_s is None else neighbours.card()
-        each = self.gather("begins a run", (facts, plan.seed, card))
-        different = first_difference([facts for facts, _, _ in each])
-        if different is not None:
-            raise ValueError(
-                f"the processes were given different runs: {different.name} is {different.said()}.\n"
-                f"Call fanwise.run with the same arguments in all, and make torch's settings the same before."
-            )
-        plan.progress.seed = each[0][1]
+        plan.progress.seed = agreed_seed(plan, fixed, own, lambda facts: self.gather("begins a run", facts))
         if self._step_timeout_s is not None:
-            self._groups.watch(neighbours.Neighbours(self.place, [its for _, _, its in each]), self._step_timeout_s)
+            cards = self.gather("says where it is", neighbours.card())
+            self._groups.watch(neighbours.Neighbours(self.place, cards), self._step_timeout_s)
 
     def done(self) -> None:
         """The training function has returned here, and in all others when this returns."""

@@ -1,0 +1,176 @@
+"""The team of a process that a launcher has started on one of several hosts: a loss costs the step, not the run.
+
+    entered(launched, ...)  all meet -> agree on the plan -> train -> "has returned", or what was raised -> closed
+
+What all do together has turns (turns.py). When a process dies, those that are left do again what was not committed,
+with its share of the shards. An error is told to all at once, and raised by each at its next exchange.
+"""
+
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from ...base.errors import TrialStopped
+from ...links.codec import pack_error, unpack_error
+from ...pool import LaunchedProcess
+from ...pool.contract import Decision
+from ...pool.reporting import report
+from ..all_reduce.contract import AllReduce
+from ..all_reduce.sums import TeamSums
+from ..hangs.stalls import limit_s
+from ..optimizers.placement import Placement
+from ..plans import Plan
+from ..teams.agreeing import agreed_seed
+from ..teams.team import Attempt, StateHere, Sums, different_ways
+from .in_boxes import InBoxes
+from .meeting import met
+from .mesh import Again, Mesh
+
+T = TypeVar("T")
+
+_CPU = torch.device("cpu")
+
+
+class HostsTeam:
+    """See the module. `hosts`: of each rank. `reduce`: "exact" or "fast"."""
+
+    catching_up = False
+
+    def __init__(self, mesh: Mesh, hosts: Mapping[int, str], reduce: str, step_timeout_s: float | None) -> None:
+        self._mesh = mesh
+        self._hosts = hosts
+        self._reduce = reduce
+        self._step_timeout_s = step_timeout_s
+        self._is_within = self._has_stepped = False
+
+    @property
+    def place(self) -> int:
+        return self._mesh.members.index(self._mesh.rank)
+
+    @property
+    def size(self) -> int:
+        return len(self._mesh.members)
+
+    # -- together --------------------------------------------------------------------------------------------------
+
+    def together(self, body: Callable[[], T]) -> T:
+        while True:
+            with self.attempt() as attempt:
+                result = body()
+            if not attempt.is_void:
+                return result
+
+    @contextmanager
+    def attempt(self) -> Iterator[Attempt]:
+        made = Attempt()
+        if self._is_within:
+            yield made
+            return
+        self._mesh.enter_view()
+        self._is_within = True
+        try:
+            yield made
+        except Again:
+            made.is_void = True
+        finally:
+            self._is_within = False
+
+    def exchange(self, content: bytes) -> Sequence[bytes]:
+        """What all have given, by place. Blocks until all have. Only inside `together`."""
+        assert self._is_within, "exchanges are part of something that can be done again"
+        limit = self._step_timeout_s
+        within_s = None if limit is None else limit_s(limit, has_stepped=self._has_stepped)
+        return self._mesh.exchange(content, within_s)
+
+    def gather(self, what: str, content: Any) -> list[Any]:  # Any: anything that can be pickled
+        said = [pickle.loads(each) for each in self.exchange(pickle.dumps((what, content), protocol=5))]
+        error = different_ways(self._mesh.rank, self._mesh.members, what, [its for its, _ in said])
+        if error is not None:  # all of them see this, so nobody needs to be told
+            raise error
+        return [theirs for _, theirs in said]
+
+    # -- steps -----------------------------------------------------------------------------------------------------
+
+    def sums(self, params: Sequence[nn.Parameter], placement: Placement) -> Sums:
+        return TeamSums(self, self.all_reduce(params), placement, _CPU, by_process=self._reduce == "fast")
+
+    def all_reduce(self, params: Sequence[nn.Parameter]) -> AllReduce:
+        """What adds their gradients."""
+        return InBoxes(self, params)
+
+    def step_begins(self, state_here: StateHere) -> None:
+        pass
+
+    def step_ends(self) -> None:
+        self._has_stepped = True
+
+    def report(self, values: Mapping[str, Any]) -> Decision:  # Any: numbers
+        """The first process reports to its own job, if it runs one; what comes of it is the same for all."""
+        told: list[Decision | bytes] = []
+
+        def reported() -> Decision | bytes:
+            if self.place == 0 and not told:
+                told.append(_reported(values))
+            decided: Decision | bytes = self.gather("reports", told[0] if told else None)[0]
+            return decided
+
+        decided = self.together(reported)
+        if isinstance(decided, bytes):
+            raise unpack_error(decided)
+        return decided
+
+    def saved(self) -> None:
+        pass
+
+    def set_writing(self, is_writing: bool) -> None:
+        pass
+
+    # -- beginning and end -----------------------------------------------------------------------------------------
+
+    def agree_on(self, plan: Plan, fixed: frozenset[str]) -> None:
+        """Raises ValueError unless all processes were given the same. A seed that nobody gave is that of place 0."""
+        own = {"reduce": self._reduce, "step_timeout_s": self._step_timeout_s}
+        plan.progress.seed = self.together(
+            lambda: agreed_seed(plan, fixed, own, lambda facts: self.gather("begins a run", facts))
+        )
+
+    def done(self) -> None:
+        """The training function has returned here, and in all others when this returns."""
+        self.together(lambda: self.gather("has returned", None))
+
+
+def _reported(values: Mapping[str, Any]) -> Decision | bytes:  # Any: numbers
+    try:
+        report(**values)
+    except TrialStopped:
+        return "STOP"
+    except Exception as error:
+        return pack_error(error)
+    return "CONTINUE"
+
+
+@contextmanager
+def entered(
+    launched: LaunchedProcess, *, reduce: str, on_loss: str, step_timeout_s: float | None = None
+) -> Iterator[HostsTeam]:
+    """A team for one run, which ends with the block.
+
+    Raises:
+        JoinError: not all processes came.
+    """
+    with met(launched, goes_on=on_loss != "stop") as found:
+        mesh = found.mesh
+        team = HostsTeam(mesh, found.hosts, reduce, step_timeout_s)
+        try:
+            yield team
+            team.done()
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # whatever ends it here, also sys.exit and ctrl-c, ends it everywhere
+            if not mesh.has_failed:
+                mesh.fail(pack_error(error))
+            raise

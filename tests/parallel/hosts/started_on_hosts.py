@@ -1,0 +1,63 @@
+"""Run by a test: runs of processes on played hosts, one after another, as a launcher starts them.
+
+    HOSTS_SCENARIOS, a list of [name, processes of each host, what happens]  -->  HOSTS_OUT/<name>: a dict by rank
+    one process alone                                                        -->  HOSTS_OUT/alone
+
+What happens is a dict: of `training`, and `kills`: which ranks are killed, at which call of what. A host is its name,
+as SLURM tells it: processes of two names are linked by TLS, and those of one by Unix sockets. All that they use is
+loaded before the first is forked.
+"""
+
+import importlib
+import json
+import os
+import pickle
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+OUT = Path(os.environ["HOSTS_OUT"])
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    importlib.import_module("fanwise.parallel.running")
+    secret = importlib.import_module("fanwise.links.shared_secret").new_secret()
+    importlib.import_module("fanwise.parallel.hosts.team")
+    importlib.import_module("fanwise.rpc.rendezvous.entrance_tls")
+    sys.path.insert(0, str(Path(__file__).parent))
+    programs = importlib.import_module("programs_on_hosts")
+    os.waitpid(start(programs, "alone", {}, {"training": os.environ["HOSTS_ALONE"]}), 0)
+    for number, (name, sizes, what) in enumerate(json.loads(os.environ["HOSTS_SCENARIOS"])):
+        size = sum(sizes)
+        places = [(host, local) for host, its in enumerate(sizes) for local in range(its)]
+        pids = []
+        for rank, (host, local) in enumerate(places):
+            told = {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(local), "SLURMD_NODENAME": f"h{host}"}
+            # As torchrun does, which listens at the port itself: another one is made from it and the name of the job.
+            told |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+            told |= {"TORCHELASTIC_RUN_ID": f"{OUT}/{number}", "FANWISE_SECRET": secret}
+            pids.append(start(programs, f"{name}.{rank}", told, what))
+        for pid in pids:
+            os.waitpid(pid, 0)
+
+
+def start(programs: Any, name: str, told: dict[str, str], what: dict[str, Any]) -> int:  # Any: a module; plain values
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(100)  # a test that fails leaves nobody
+        os.environ.update(told)
+        try:
+            said = programs.do(what)
+        except BaseException as error:
+            said = type(error).__name__, str(error), getattr(error, "__notes__", [])
+        (OUT / name).write_bytes(pickle.dumps(said))
+        os._exit(0)
+    return pid
+
+
+if __name__ == "__main__":
+    main()

@@ -298,14 +298,20 @@ def test_functions_beside_the_standard_do_the_same_everywhere(xp: Namespace) -> 
     x = xp.asarray([1.0, 3.0, 2.0])
     assert np.asarray(ft.pad(x, (1, 2), constant_values=7)).tolist() == [7, 1, 3, 2, 7, 7]
     assert np.asarray(ft.pad(xp.ones((1, 1)), [(0, 1), (1, 0)])).tolist() == [[0, 1], [0, 0]]
-    assert np.asarray(ft.create_diagonal(x, offset=-1)).tolist() == [[0] * 4, [1, 0, 0, 0], [0, 3, 0, 0], [0, 0, 2, 0]]
+    with pytest.raises(NotImplementedError, match="mode='constant', got 'wrap'"):
+        ft.pad(x, 1, "wrap")
     other = xp.asarray([1.0 + 1e-7, math.inf, 2.1])
     assert np.asarray(ft.isclose(x, other)).tolist() == [True, False, False]
     nan = xp.asarray([math.nan, math.inf])
     assert np.asarray(ft.isclose(nan, nan)).tolist() == [False, True]
     assert np.asarray(ft.isclose(nan, nan, equal_nan=True)).tolist() == [True, True]
-    assert ft.one_hot(xp.asarray([0, 1]), 2).dtype == xp.float32
-    assert ft.engine_of(ft.kron(x, x)) == xp.engine
+    assert np.asarray(ft.isclose(x, 3.0)).tolist() == [False, True, False]
+    labels = xp.asarray([[1, 0, 5]])
+    assert ft.one_hot(labels, 2).dtype == xp.float32
+    assert np.asarray(ft.one_hot(labels, 2)).tolist() == [[[0, 1], [1, 0], [0, 0]]]
+    assert np.asarray(ft.one_hot(labels, 2, dtype=xp.int32, axis=0)).tolist() == [[[0, 1, 0]], [[1, 0, 0]]]
+    with pytest.raises(TypeError, match="one_hot takes integers"):
+        ft.one_hot(x, 2)
 
 
 @pytest.mark.parametrize("wrong", [3, -4])

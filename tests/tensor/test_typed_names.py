@@ -1,11 +1,9 @@
 """What type checkers are told of the standard's functions is what those functions take: `namespaces/typed.pyi`."""
 
 import ast
-import inspect
 from pathlib import Path
 
 import fanwise.tensor as ft
-from fanwise.tensor.namespaces.extras import EXTRAS
 from fanwise.tensor.namespaces.standard import CONSTANTS, DTYPES, EXTRA_DTYPES, PARTS
 
 STUB = Path(ft.__file__).parent / "namespaces" / "typed.pyi"
@@ -38,7 +36,7 @@ def bare(arguments: ast.arguments) -> str:
 def test_type_checkers_see_every_name_of_the_standard() -> None:
     functions, others = told()
     names = {f"{part}.{name}" if part else name for part, inside in PARTS.items() for name in inside}
-    assert functions.keys() == names | EXTRAS
+    assert functions.keys() == names
     assert others == {*DTYPES, *EXTRA_DTYPES, *CONSTANTS, "linalg", "fft"}
 
 
@@ -50,17 +48,6 @@ def test_type_checkers_see_the_parameters_and_defaults_of_the_standard() -> None
             assert isinstance(wanted, ast.FunctionDef)
             full = f"{part}.{name}" if part else name
             assert (full, bare(functions[full].args)) == (full, bare(wanted.args))
-
-
-def test_type_checkers_see_the_parameters_of_the_functions_beside_the_standard() -> None:
-    functions, _ = told()
-    for name in EXTRAS:
-        wanted = inspect.signature(getattr(ft, name))
-        plain = [each.replace(annotation=each.empty) for each in wanted.parameters.values()]
-        text = str(wanted.replace(parameters=plain, return_annotation=wanted.empty))
-        (node,) = ast.parse(f"def f{text}: pass").body
-        assert isinstance(node, ast.FunctionDef)
-        assert (name, bare(functions[name].args)) == (name, ast.unparse(node.args))
 
 
 def test_every_parameter_and_result_has_a_type() -> None:

@@ -10,12 +10,15 @@
 
 Nothing is converted in silence: two engines in one call are an error that says how to convert. Importing this layer
 loads no engine; an engine is loaded when it is named or one of its arrays arrives. Beside the names below there are
-all functions, constants and dtypes of the standard 2025.12, `linalg` and `fft`, and those of array-api-extra that
-`dir()` lists. The byte layout of the wire format is written down in docs/design/wire-format.md.
+all functions, constants and dtypes of the standard 2025.12, `linalg` and `fft`. The byte layout of the wire format is
+written down in docs/design/wire-format.md.
 """
 
 from typing import TYPE_CHECKING, Any
 
+from .beside_the_standard import isclose as isclose
+from .beside_the_standard import one_hot as one_hot
+from .beside_the_standard import pad as pad
 from .buffers import aligned_buffer as aligned_buffer
 from .elements import item as item
 from .elements import size as size

@@ -12,20 +12,19 @@ from typing import Any
 
 from ..engines import current_engine
 from .dispatch import dispatcher, extension
-from .extras import EXTRAS, extra
 from .spaces import part_of
 from .standard import CONSTANTS, DTYPES, EXTRA_DTYPES, PARTS
 
 _DTYPES = {*DTYPES, *EXTRA_DTYPES}
 _EXTENSIONS = {part for part in PARTS if part}
-NAMES = frozenset({*PARTS[""], *_EXTENSIONS, *_DTYPES, *CONSTANTS, *EXTRAS})
+NAMES = frozenset({*PARTS[""], *_EXTENSIONS, *_DTYPES, *CONSTANTS})
 
 
 def attribute(name: str, kept: dict[str, Any]) -> Any:  # Any: functions, numbers and dtypes of engines
     """What the name means; kept in `kept`, the module's own dict, where it means the same for ever.
 
     Raises:
-        AttributeError: the name is none of the standard, nor of the few beside it.
+        AttributeError: the name is none of the standard.
     """
     if name in _DTYPES or name == "__array_namespace_info__":
         return getattr(part_of(current_engine(), ""), name)
@@ -33,7 +32,7 @@ def attribute(name: str, kept: dict[str, Any]) -> Any:  # Any: functions, number
         raise AttributeError(f"module 'fanwise.tensor' has no attribute {name!r}{_hint(name, kept)}")
     if name in CONSTANTS:
         return CONSTANTS[name]
-    kept[name] = extension(name) if name in _EXTENSIONS else extra(name) if name in EXTRAS else dispatcher(name)
+    kept[name] = extension(name) if name in _EXTENSIONS else dispatcher(name)
     return kept[name]
 
 

@@ -236,10 +236,12 @@ def test_variables_are_read_and_results_are_tensors() -> None:
 def test_half_precision_goes_through() -> None:
     for dtype in (xp.float16, xp.bfloat16):
         x = xp.asarray([[4.0, 1.0], [1.0, 3.0]], dtype=dtype)
-        for result in (xp.exp(x), xp.sort(x), xp.hypot(x, x), xp.matmul(x, x), xp.linalg.inv(x), xp.linalg.svdvals(x)):
+        for result in (xp.exp(x), xp.sort(x), xp.hypot(x, x), xp.matmul(x, x)):
             assert result.dtype == dtype
         assert (x + x).dtype == dtype and xp.add(x, xp.ones(2)).dtype == xp.float32
         assert xp.finfo(dtype).bits == 16
+        with pytest.raises(TypeError, match="inv takes floating-point types of 32 and 64 bits, no 16-bit types"):
+            xp.linalg.inv(x)
     assert xp.result_type(xp.float16, xp.bfloat16) == xp.float32
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from ..namespaces.python_numbers import made_of_python_numbers
 from ..placement import find_device
 from . import tf
-from .arguments import Array, as_shape, as_tensor, checked, flat, ndim_of, sizes_of
+from .arguments import Array, as_shape, as_tensor, checked, flat, ints, ndim_of, sizes_of
 from .devices import placed_on
 from .dtypes import (
     ALL,
@@ -30,6 +30,7 @@ from .dtypes import (
     of_number,
     result_type,
 )
+from .functions import broadcast_arrays
 
 # Any throughout: TensorFlow has no annotations, and functions take what NumPy can read.
 
@@ -187,23 +188,11 @@ def linspace(
 ) -> Tensor:
     if num < 0:
         raise ValueError(f"linspace needs num >= 0, got {num}")
-    is_complex = isinstance(start, complex) or isinstance(stop, complex)
-    dtype = as_dtype(dtype) if dtype is not None else tf.complex64 if is_complex else tf.float32
-    wide = tf.complex128 if is_complex or dtype in COMPLEX else tf.float64
+    if dtype is None:
+        dtype = tf.complex64 if isinstance(start, complex) or isinstance(stop, complex) else tf.float32
+    made = np.linspace(start, stop, num, endpoint=endpoint, dtype=as_dtype(dtype).as_numpy_dtype)
     with as_device(device):
-        places = tf.range(num, dtype=tf.float64)
-        gaps = max(num - 1 if endpoint else num, 1)
-        part = tf.cast(places / gaps, wide)
-        # Not start + part * (stop - start): the difference of two large numbers may be infinite.
-        values = constant(start, wide) * (1 - part) + constant(stop, wide) * part
-        if dtype in INTEGER and not is_complex:
-            # Divided last, so that whole steps stay whole; rounded down as NumPy does.
-            values = tf.floor(float(start) + (float(stop) - float(start)) * places / gaps)
-        values = tf.cast(values, dtype)
-        for place, end in [(0, start), *([(num - 1, stop)] if endpoint and num > 1 else [])]:
-            exact = constant(int(end.real) if dtype in INTEGER else end, dtype)
-            values = tf.where(places == place, exact, values)
-        return values
+        return tf.constant(made)
 
 
 def eye(
@@ -246,13 +235,8 @@ def meshgrid(*arrays: Array, indexing: Literal["xy", "ij"] = "xy") -> tuple[Tens
         raise ValueError(f"indexing must be 'xy' or 'ij', got {indexing!r}")
     lines = [flat(checked("meshgrid", x, ALL)) for x in arrays]
     # Each of its own type: tf.meshgrid multiplies with ones, which not every type can.
-    order = list(range(len(lines)))
+    places = list(range(len(lines)))
     if indexing == "xy" and len(lines) > 1:
-        order[:2] = [1, 0]
-    sizes = [sizes_of(lines[number])[0] for number in order]
-    grid = []
-    for number, x in enumerate(lines):
-        shape: list[Any] = [1] * len(lines)
-        shape[order.index(number)] = sizes[order.index(number)]
-        grid.append(tf.broadcast_to(tf.reshape(x, shape), sizes))
-    return tuple(grid)
+        places[:2] = [1, 0]
+    shapes = [[-1 if axis == place else 1 for axis in range(len(lines))] for place in places]
+    return broadcast_arrays(*(tf.reshape(x, ints(shape)) for x, shape in zip(lines, shapes, strict=True)))

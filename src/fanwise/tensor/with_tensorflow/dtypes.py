@@ -26,6 +26,7 @@ BOOL, SIGNED, UNSIGNED = KINDS["bool"], KINDS["signed integer"], KINDS["unsigned
 INTEGER, REAL_FLOATING, COMPLEX = KINDS["integral"], KINDS["real floating"], KINDS["complex floating"]
 NUMERIC = KINDS["numeric"]
 FLOATING = REAL_FLOATING | COMPLEX
+WIDE_FLOATING = FLOATING - {tf.float16, tf.bfloat16}
 REAL = INTEGER | REAL_FLOATING
 INTEGER_OR_BOOL = INTEGER | BOOL
 ALL = NUMERIC | BOOL
@@ -38,6 +39,7 @@ NAMES_OF_KINDS = {
     REAL_FLOATING: "real floating-point",
     COMPLEX: "complex",
     FLOATING: "floating-point",
+    WIDE_FLOATING: "floating-point types of 32 and 64 bits, no 16-bit",
     REAL: "real numeric",
     NUMERIC: "numeric",
 }

@@ -1,17 +1,17 @@
 """The standard's functions that TensorFlow has not, or has with another meaning, on its plain operations.
 
-The rest is the table in `namespace.py`. Sums and products of integers are computed in int64 or uint64, as the standard
-says, and wrap around there. Sorting goes by keys: integers in the order of the elements, with -0.0 equal to 0.0 and nan
+The rest is in the tables of `namespace.py`. So are those here that take tensors and no arrays: what they get is of one
+type, of a kind they are for. Sums and products of integers are computed in int64 or uint64, as the standard says, and
+wrap around there. Sorting goes by keys: integers in the order of the elements, with -0.0 equal to 0.0 and nan
 last; so nan is sorted in one place, ties keep their order both ways, and gradients flow through a gather.
 """
 
-import builtins
 import math
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 from ..namespaces.shapes import broadcast_shapes as broadcast_shapes
-from . import complexes, tf
+from . import tf
 from .arguments import (
     Array,
     Axis,
@@ -34,7 +34,6 @@ from .dtypes import (
     ALL,
     BOOL,
     COMPLEX,
-    FLOATING,
     INTEGER,
     INTEGER_OR_BOOL,
     NUMERIC,
@@ -54,59 +53,32 @@ from .dtypes import (
 _WORD_OF_SIZE = {2: tf.int16, 4: tf.int32, 8: tf.int64}
 
 
-def isfinite(x: Array, /) -> Tensor:
-    x = checked("isfinite", x, NUMERIC)
+def is_so_of_parts(x: Tensor, is_so: Callable[[Tensor], Tensor], together: Callable[..., Tensor]) -> Tensor:
+    """A test of floats, of complex numbers too."""
     if x.dtype in COMPLEX:
-        return tf.logical_and(tf.math.is_finite(tf.math.real(x)), tf.math.is_finite(tf.math.imag(x)))
-    return tf.ones_like(x, tf.bool) if x.dtype in INTEGER else tf.math.is_finite(x)
+        return together(is_so(tf.math.real(x)), is_so(tf.math.imag(x)))
+    return is_so(tf.zeros_like(x, tf.float32) if x.dtype in INTEGER else x)
 
 
-def isinf(x: Array, /) -> Tensor:
-    return _where_a_part("isinf", x, tf.math.is_inf)
-
-
-def isnan(x: Array, /) -> Tensor:
-    return _where_a_part("isnan", x, tf.math.is_nan)
-
-
-def _where_a_part(name: str, x: Array, is_so: Callable[[Tensor], Tensor]) -> Tensor:
-    x = checked(name, x, NUMERIC)
-    if x.dtype in COMPLEX:
-        return tf.logical_or(is_so(tf.math.real(x)), is_so(tf.math.imag(x)))
-    return tf.zeros_like(x, tf.bool) if x.dtype in INTEGER else is_so(x)
-
-
-def negative(x: Array, /) -> Tensor:
-    x = checked("negative", x, NUMERIC)
-    return tf.zeros_like(x) - x if x.dtype in UNSIGNED else tf.negative(x)
-
-
-def sign(x: Array, /) -> Tensor:
-    x = checked("sign", x, NUMERIC)
-    if x.dtype in COMPLEX:
-        return complexes.sign(x)
+def sign(x: Tensor) -> Tensor:
     return tf.cast(tf.not_equal(x, tf.zeros_like(x)), x.dtype) if x.dtype in UNSIGNED else tf.sign(x)
 
 
-def signbit(x: Array, /) -> Tensor:
-    x = checked("signbit", x, REAL_FLOATING)
+def signbit(x: Tensor) -> Tensor:
     return tf.bitcast(x, _WORD_OF_SIZE[x.dtype.size]) < 0
 
 
-def copysign(x1: Operand, x2: Operand, /) -> Tensor:
-    x1, x2 = mixed("copysign", x1, x2, REAL_FLOATING)
+def copysign(x1: Tensor, x2: Tensor) -> Tensor:
     magnitude = tf.abs(x1)
     return tf.where(signbit(x2), -magnitude, magnitude)
 
 
-def bitwise_left_shift(x1: Operand, x2: Operand, /) -> Tensor:
-    x1, x2 = mixed("bitwise_left_shift", x1, x2, INTEGER)
+def left_shift(x1: Tensor, x2: Tensor) -> Tensor:
     # TensorFlow's kernel takes more places than there are for one less than there are.
     return tf.where(_all_out(x1, x2), tf.zeros_like(x1), tf.bitwise.left_shift(x1, x2))
 
 
-def bitwise_right_shift(x1: Operand, x2: Operand, /) -> Tensor:
-    x1, x2 = mixed("bitwise_right_shift", x1, x2, INTEGER)
+def right_shift(x1: Tensor, x2: Tensor) -> Tensor:
     shifted = tf.bitwise.right_shift(x1, x2)
     return tf.where(_all_out(x1, x2), tf.zeros_like(x1), shifted) if x1.dtype in UNSIGNED else shifted
 
@@ -115,14 +87,27 @@ def _all_out(x: Tensor, places: Tensor) -> Tensor:
     return places >= tf.constant(8 * x.dtype.size, x.dtype)
 
 
-def hypot(x1: Operand, x2: Operand, /) -> Tensor:
-    x1, x2 = mixed("hypot", x1, x2, REAL_FLOATING)
+def hypot(x1: Tensor, x2: Tensor) -> Tensor:
     wide = x1.dtype if x1.dtype in (tf.float32, tf.float64) else tf.float32
     return cast(tf.abs(tf.complex(cast(x1, wide), cast(x2, wide))), x1.dtype)
 
 
-def logaddexp(x1: Operand, x2: Operand, /) -> Tensor:
-    x1, x2 = mixed("logaddexp", x1, x2, REAL_FLOATING)
+def power(x1: Tensor, x2: Tensor) -> Tensor:
+    if x1.dtype in UNSIGNED:  # TensorFlow lacks it; powers modulo 2**64 are right in the low bits
+        return tf.cast(tf.pow(tf.cast(x1, tf.int64), tf.cast(x2, tf.int64)), x1.dtype)
+    found = tf.raw_ops.Pow(x=x1, y=x2)
+    # TensorFlow takes the logarithm of a complex base, which 0 has not.
+    return tf.where(tf.equal(x2, tf.zeros_like(x2)), tf.ones_like(found), found) if x1.dtype in COMPLEX else found
+
+
+def remainder(x1: Tensor, x2: Tensor) -> Tensor:
+    left = tf.math.floormod(x1, x2)
+    if x1.dtype in INTEGER:
+        return left
+    return tf.where(tf.equal(left, tf.zeros_like(left)), copysign(tf.zeros_like(left), x2), left)
+
+
+def logaddexp(x1: Tensor, x2: Tensor) -> Tensor:
     return _logaddexp(x1 + tf.zeros_like(x2), x2 + tf.zeros_like(x1))
 
 
@@ -155,21 +140,6 @@ def _bound(x: Tensor, bound: Operand) -> Tensor:
     return tf.cast(bound, x.dtype)
 
 
-def pow(x1: Operand, x2: Operand, /) -> Tensor:
-    x1, x2 = mixed("pow", x1, x2, NUMERIC)
-    if x1.dtype in UNSIGNED:  # TensorFlow lacks it; powers modulo 2**64 are right in the low bits
-        return tf.cast(tf.pow(tf.cast(x1, tf.int64), tf.cast(x2, tf.int64)), x1.dtype)
-    return complexes.pow(x1, x2) if x1.dtype in COMPLEX else tf.raw_ops.Pow(x=x1, y=x2)
-
-
-def remainder(x1: Operand, x2: Operand, /) -> Tensor:
-    x1, x2 = mixed("remainder", x1, x2, REAL)
-    left = tf.math.floormod(x1, x2)
-    if x1.dtype in INTEGER:
-        return left
-    return tf.where(tf.equal(left, tf.zeros_like(left)), copysign(tf.zeros_like(left), x2), left)
-
-
 # -- fewer numbers of many ---------------------------------------------------------------------------------------------
 
 
@@ -179,58 +149,39 @@ def _summed_dtype(x: Tensor, dtype: DType | None) -> DType:
     return tf.int64 if x.dtype in SIGNED else tf.uint64 if x.dtype in UNSIGNED else x.dtype
 
 
-def _numbers(name: str, x: Array) -> Tensor:
+def numbers(name: str, x: Array) -> Tensor:
     """x, booleans as integers: the other engines count what is True."""
     x = as_tensor(x)
     return tf.cast(x, tf.int64) if x.dtype == tf.bool else checked(name, x, NUMERIC)
 
 
-def _floats(name: str, x: Array, allowed: frozenset[DType]) -> Tensor:
+def floats(name: str, x: Array, allowed: frozenset[DType]) -> Tensor:
     """x, integers and booleans in float32, as floats of Python are."""
     x = as_tensor(x)
     return tf.cast(x, tf.float32) if x.dtype in INTEGER_OR_BOOL else checked(name, x, allowed)
 
 
 def sum(x: Array, /, *, axis: Axis = None, dtype: DType | None = None, keepdims: bool = False) -> Tensor:
-    x = _numbers("sum", x)
+    x = numbers("sum", x)
     return tf.reduce_sum(cast(x, _summed_dtype(x, dtype)), reduced_axes(x, axis), keepdims)
 
 
 def prod(x: Array, /, *, axis: Axis = None, dtype: DType | None = None, keepdims: bool = False) -> Tensor:
-    x = _numbers("prod", x)
+    x = numbers("prod", x)
     return tf.reduce_prod(cast(x, _summed_dtype(x, dtype)), reduced_axes(x, axis), keepdims)
 
 
-def max(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    return _extreme("max", tf.reduce_max, x, axis, keepdims)
-
-
-def min(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    return _extreme("min", tf.reduce_min, x, axis, keepdims)
-
-
-def _extreme(name: str, reduce: Callable[..., Tensor], x: Array, axis: Axis, keepdims: bool) -> Tensor:
-    x = checked(name, x, REAL)
-    _check_not_empty(name, x, axis)
-    return reduce(x, reduced_axes(x, axis), keepdims)
-
-
-def _check_not_empty(name: str, x: Tensor, axis: Axis) -> None:
+def check_not_empty(name: str, x: Tensor, axis: Axis) -> None:
     """As far as sizes are known. TensorFlow gives the least number of the type."""
-    if builtins.any(x.shape[place] == 0 for place in axes_of(axis, ndim_of(x))):
+    if any(x.shape[place] == 0 for place in axes_of(axis, ndim_of(x))):
         raise ValueError(f"{name} of no elements has no value: the array has shape {tuple(x.shape)}")
 
 
-def mean(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    x = _floats("mean", x, FLOATING)
-    return tf.reduce_mean(x, reduced_axes(x, axis), keepdims)
-
-
 def var(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
-    x = _floats("var", x, REAL_FLOATING)
+    x = floats("var", x, REAL_FLOATING)
     count = math.prod([sizes_of(x)[place] for place in axes_of(axis, ndim_of(x))])
     if isinstance(count, int):
-        divisor = constant(builtins.max(count - correction, 0.0), x.dtype)
+        divisor = constant(max(count - correction, 0.0), x.dtype)
     else:
         divisor = tf.cast(tf.maximum(tf.cast(count, tf.float64) - correction, 0.0), x.dtype)
     axes = reduced_axes(x, axis)
@@ -239,25 +190,14 @@ def var(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bo
 
 
 def std(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
-    x = _floats("std", x, REAL_FLOATING)
+    x = floats("std", x, REAL_FLOATING)
     return tf.sqrt(var(x, axis=axis, correction=correction, keepdims=keepdims))
 
 
-def _truth(x: Array) -> Tensor:
-    x = checked("all", x, ALL)
+def truth(name: str, x: Array) -> Tensor:
+    """x as booleans."""
+    x = checked(name, x, ALL)
     return x if x.dtype == tf.bool else tf.not_equal(x, tf.zeros_like(x))
-
-
-def all(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    return tf.reduce_all(_truth(x), reduced_axes(x, axis), keepdims)
-
-
-def any(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    return tf.reduce_any(_truth(x), reduced_axes(x, axis), keepdims)
-
-
-def count_nonzero(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    return tf.reduce_sum(tf.cast(_truth(x), tf.int64), reduced_axes(x, axis), keepdims)
 
 
 def cumulative_sum(
@@ -290,7 +230,7 @@ def _running(
     dtype: DType | None,
     include_initial: bool,
 ) -> Tensor:
-    x = _numbers(name, x)
+    x = numbers(name, x)
     if axis is None and ndim_of(x) != 1:
         raise ValueError(f"{name} needs an axis for an array of {ndim_of(x)} axes")
     place = axis_of(0 if axis is None else axis, ndim_of(x))
@@ -333,7 +273,7 @@ def argmin(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> T
 
 def _place(name: str, find: Callable[..., Tensor], x: Array, axis: int | None, keepdims: bool) -> Tensor:
     x = checked(name, x, REAL)
-    _check_not_empty(name, x, axis)
+    check_not_empty(name, x, axis)
     if axis is None:
         place = find(flat(x), 0, tf.int64)
         return tf.reshape(place, ints([1] * ndim_of(x))) if keepdims else place
@@ -343,10 +283,10 @@ def _place(name: str, find: Callable[..., Tensor], x: Array, axis: int | None, k
 
 
 def nonzero(x: Array, /) -> tuple[Tensor, ...]:
-    x = checked("nonzero", x, ALL)
+    x = truth("nonzero", x)
     if ndim_of(x) == 0:
         raise ValueError("nonzero needs an array of one axis or more")
-    return tuple(tf.unstack(tf.where(_truth(x)), num=ndim_of(x), axis=1))
+    return tuple(tf.unstack(tf.where(x), num=ndim_of(x), axis=1))
 
 
 def where(condition: Array, x1: Operand, x2: Operand, /) -> Tensor:
@@ -481,7 +421,7 @@ def unique_values(x: Array, /) -> Tensor:
 def broadcast_to(x: Array, /, shape: Sequence[Size]) -> Tensor:
     # tf.broadcast_to cuts nothing off, but drops axes in silence.
     x = checked("broadcast_to", x, ALL)
-    known = isinstance(shape, (tuple, list)) and builtins.all(isinstance(size, int) for size in shape)
+    known = isinstance(shape, (tuple, list)) and all(isinstance(size, int) for size in shape)
     if known and x.shape.is_fully_defined() and broadcast_shapes(tuple(x.shape), tuple(shape)) != tuple(shape):
         raise ValueError(f"an array of shape {tuple(x.shape)} does not broadcast to {tuple(shape)}")
     return tf.broadcast_to(x, as_shape(shape))
@@ -489,7 +429,7 @@ def broadcast_to(x: Array, /, shape: Sequence[Size]) -> Tensor:
 
 def broadcast_arrays(*arrays: Array) -> tuple[Tensor, ...]:
     tensors = [checked("broadcast_arrays", x, ALL) for x in arrays]
-    if builtins.all(x.shape.is_fully_defined() for x in tensors):
+    if all(x.shape.is_fully_defined() for x in tensors):
         shape = broadcast_shapes(*(tuple(x.shape) for x in tensors))
     else:
         shape = tf.shape(tensors[0])
@@ -525,7 +465,7 @@ def expand_dims(x: Array, /, axis: int | tuple[int, ...]) -> Tensor:
 def squeeze(x: Array, /, axis: int | tuple[int, ...]) -> Tensor:
     x = checked("squeeze", x, ALL)
     axes = axes_of(axis, ndim_of(x))
-    if builtins.any(x.shape[place] not in (1, None) for place in axes):
+    if any(x.shape[place] not in (1, None) for place in axes):
         raise ValueError(f"squeeze drops axes of length 1, got axis {axis} of an array of shape {tuple(x.shape)}")
     return tf.squeeze(x, axes) if axes else x
 

@@ -1,6 +1,6 @@
 """The array API standard on TensorFlow: a table of operations, and beside it the functions that really differ.
 
-    _OF_ONE, _OF_TWO   name -> kinds of types, TensorFlow's operation
+    _OF_ONE, _OF_WHOLE, _OF_TWO, _OVER_AXES   name -> kinds of types, TensorFlow's operation
     creation.py  functions.py  products.py  dtypes.py      the rest; what numbers are accepted is in arguments.py
 
 TensorFlow has a NumPy mode, and it is not used: `enable_numpy_behavior` changes the operators of every tensor of
@@ -18,8 +18,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..namespaces.standard import CONSTANTS, PARTS
-from . import complexes, creation, dtypes, functions, products, tf
-from .arguments import Array, Operand, checked, mixed
+from . import creation, dtypes, functions, products, tf
+from .arguments import Array, Axis, Operand, checked, mixed, reduced_axes
 from .dtypes import (
     ALL,
     BOOL,
@@ -45,13 +45,13 @@ def _by_parts(op: _Op) -> _Op:
     return lambda z: tf.complex(op(tf.math.real(z)), op(tf.math.imag(z)))
 
 
-def _log_to(base: float) -> tuple[_Kinds, _Op, _Op]:
+def _log_to(base: float) -> tuple[_Kinds, _Op]:
     scale = math.log(base)
 
     def divided(x: Tensor) -> Tensor:
         return x / scale
 
-    return FLOATING, lambda x: tf.math.log(x) / scale, lambda z: _by_parts(divided)(complexes.log(z))
+    return FLOATING, lambda x: _by_parts(divided)(tf.math.log(x)) if x.dtype in COMPLEX else divided(tf.math.log(x))
 
 
 def _same(x: Tensor) -> Tensor:
@@ -68,22 +68,25 @@ def _bits(of_integers: _Op2, of_bools: _Op2) -> _Op2:
     return lambda x, y: of_bools(x, y) if x.dtype == tf.bool else of_integers(x, y)
 
 
-# Kinds, the operation, and that of complex numbers where it is another one.
-_OF_ONE: dict[str, tuple[_Kinds, _Op] | tuple[_Kinds, _Op, _Op]] = {
+_OF_ONE: dict[str, tuple[_Kinds, _Op]] = {
     **{name: (FLOATING, getattr(tf, name)) for name in ("acos", "acosh", "asin", "asinh", "atan", "atanh")},
     **{name: (FLOATING, getattr(tf, name)) for name in ("cos", "cosh", "exp", "sin", "sinh", "sqrt", "tan", "tanh")},
+    **{name: (FLOATING, getattr(tf.math, name)) for name in ("expm1", "log", "log1p")},
     "bitwise_invert": (INTEGER_OR_BOOL, lambda x: tf.logical_not(x) if x.dtype == tf.bool else tf.bitwise.invert(x)),
     "conj": (NUMERIC, tf.math.conj),
-    "expm1": (FLOATING, tf.math.expm1, complexes.expm1),
     "imag": (COMPLEX, tf.math.imag),
-    "log": (FLOATING, tf.math.log, complexes.log),
+    "isfinite": (NUMERIC, lambda x: functions.is_so_of_parts(x, tf.math.is_finite, tf.logical_and)),
+    "isinf": (NUMERIC, lambda x: functions.is_so_of_parts(x, tf.math.is_inf, tf.logical_or)),
+    "isnan": (NUMERIC, lambda x: functions.is_so_of_parts(x, tf.math.is_nan, tf.logical_or)),
     "log10": _log_to(10.0),
-    "log1p": (FLOATING, tf.math.log1p, complexes.log1p),
     "log2": _log_to(2.0),
     "logical_not": (BOOL, tf.logical_not),
+    "negative": (NUMERIC, lambda x: tf.zeros_like(x) - x if x.dtype in UNSIGNED else tf.negative(x)),
     "positive": (NUMERIC, _same),
     "real": (NUMERIC, tf.math.real),
-    "reciprocal": (FLOATING, lambda x: tf.ones_like(x) / x, lambda z: complexes.divide(tf.ones_like(z), z)),
+    "reciprocal": (FLOATING, lambda x: tf.ones_like(x) / x),
+    "sign": (NUMERIC, functions.sign),
+    "signbit": (REAL_FLOATING, functions.signbit),
     "square": (NUMERIC, tf.square),
 }
 # The same of integers, which stay as they are: all of them, or those without a sign.
@@ -110,26 +113,34 @@ _OF_TWO: dict[str, tuple[_Kinds, _Op2]] = {
     "bitwise_or": (INTEGER_OR_BOOL, _bits(tf.bitwise.bitwise_or, tf.logical_or)),
     "bitwise_xor": (INTEGER_OR_BOOL, _bits(tf.bitwise.bitwise_xor, tf.not_equal)),
     "atan2": (REAL_FLOATING, tf.atan2),
-    "divide": (FLOATING, lambda x, y: complexes.divide(x, y) if x.dtype in COMPLEX else tf.raw_ops.RealDiv(x=x, y=y)),
+    "bitwise_left_shift": (INTEGER, functions.left_shift),
+    "bitwise_right_shift": (INTEGER, functions.right_shift),
+    "copysign": (REAL_FLOATING, functions.copysign),
+    "divide": (FLOATING, _raw("RealDiv")),
+    "hypot": (REAL_FLOATING, functions.hypot),
+    "logaddexp": (REAL_FLOATING, functions.logaddexp),
     "logical_and": (BOOL, tf.logical_and),
     "logical_or": (BOOL, tf.logical_or),
     "maximum": (REAL, tf.maximum),
     "minimum": (REAL, tf.minimum),
     "nextafter": (REAL_FLOATING, tf.math.nextafter),
+    "pow": (NUMERIC, functions.power),
+    "remainder": (REAL, functions.remainder),
+}
+# What the array is made before, and the operation.
+_OVER_AXES: dict[str, tuple[Callable[[str, Array], Tensor], Callable[..., Tensor]]] = {
+    "all": (functions.truth, tf.reduce_all),
+    "any": (functions.truth, tf.reduce_any),
+    "count_nonzero": (lambda name, x: tf.cast(functions.truth(name, x), tf.int64), tf.reduce_sum),
+    "max": (lambda name, x: checked(name, x, REAL), tf.reduce_max),
+    "mean": (lambda name, x: functions.floats(name, x, FLOATING), tf.reduce_mean),
+    "min": (lambda name, x: checked(name, x, REAL), tf.reduce_min),
 }
 
 
-def _of_one(name: str, kinds: _Kinds, op: _Op, of_complex: _Op | None = None) -> Callable[[Array], Tensor]:
-    if of_complex is None:
-
-        def function(x: Array, /) -> Tensor:
-            return op(checked(name, x, kinds))
-
-    else:
-
-        def function(x: Array, /) -> Tensor:
-            x = checked(name, x, kinds)
-            return of_complex(x) if x.dtype in COMPLEX else op(x)
+def _of_one(name: str, kinds: _Kinds, op: _Op) -> Callable[[Array], Tensor]:
+    def function(x: Array, /) -> Tensor:
+        return op(checked(name, x, kinds))
 
     return function
 
@@ -149,6 +160,16 @@ def _of_two(name: str, kinds: _Kinds, op: _Op2) -> Callable[[Operand, Operand], 
     return function
 
 
+def _over_axes(name: str, prepared: Callable[[str, Array], Tensor], op: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def function(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        x = prepared(name, x)
+        if name in ("max", "min"):
+            functions.check_not_empty(name, x, axis)
+        return op(x, reduced_axes(x, axis), keepdims)
+
+    return function
+
+
 def names(part: str) -> dict[str, Any]:  # Any: functions, numbers and types
     """Every name of that part of the standard that TensorFlow has, and what it is there."""
     offered: dict[str, Any] = {}
@@ -157,6 +178,7 @@ def names(part: str) -> dict[str, Any]:  # Any: functions, numbers and types
     offered |= {name: _of_one(name, *row) for name, row in _OF_ONE.items()}
     offered |= {name: _of_whole(name, *row) for name, row in _OF_WHOLE.items()}
     offered |= {name: _of_two(name, *row) for name, row in _OF_TWO.items()}
+    offered |= {name: _over_axes(name, *row) for name, row in _OVER_AXES.items()}
     offered |= {"empty": creation.zeros, "empty_like": creation.zeros_like}  # tensors cannot be filled later
     found = {name: _as_it_is(name, offered[name]) for name in PARTS[part] if name in offered}
     return found if part else found | CONSTANTS | dtypes.every_dtype() | {_INFO: offered[_INFO]}

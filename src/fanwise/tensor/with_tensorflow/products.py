@@ -1,7 +1,7 @@
 """Products, and of the extensions what TensorFlow has by name: `linalg` without matrix_power, of `fft` half.
 
-TensorFlow's kernels for matrices take floats of 32 and 64 bits; narrower ones are computed in float32. Results of `eig`
-and `svd` are named as the standard says.
+TensorFlow's kernels for matrices take floats of 32 and 64 bits, as those of the other engines do. Results of `eig` and
+`svd` are named as the standard says.
 """
 
 import math
@@ -19,6 +19,7 @@ from .dtypes import (
     NUMERIC,
     REAL_FLOATING,
     REAL_OF,
+    WIDE_FLOATING,
     DType,
     Tensor,
     cast,
@@ -96,22 +97,16 @@ class SVD(NamedTuple):
     Vh: Tensor
 
 
-def _matrices(name: str, x: Array, allowed: frozenset[DType] = FLOATING) -> Tensor:
+def _matrices(name: str, x: Array, allowed: frozenset[DType] = WIDE_FLOATING) -> Tensor:
     x = checked(name, x, allowed)
     if ndim_of(x) < 2:
         raise ValueError(f"{name} needs two axes or more, got an array of shape {tuple(x.shape)}")
     return x
 
 
-def _wide(name: str, x: Array) -> tuple[Tensor, DType, DType]:
-    """Matrices as the kernels take them; the types that results have, and that real ones have."""
-    x = _matrices(name, x)
-    return cast(x, tf.float32) if x.dtype in (tf.float16, tf.bfloat16) else x, x.dtype, REAL_OF.get(x.dtype, x.dtype)
-
-
-def _real(x: Tensor, dtype: DType) -> Tensor:
+def _real(x: Tensor) -> Tensor:
     """Real numbers that TensorFlow gives out as complex ones."""
-    return cast(tf.math.real(x) if x.dtype in COMPLEX else x, dtype)
+    return tf.math.real(x) if x.dtype in COMPLEX else x
 
 
 def _to_complex(x: Tensor) -> Tensor:
@@ -119,8 +114,7 @@ def _to_complex(x: Tensor) -> Tensor:
 
 
 def cholesky(x: Array, /, *, upper: bool = False) -> Tensor:
-    x, dtype, _ = _wide("cholesky", x)
-    lower = cast(tf.linalg.cholesky(x), dtype)
+    lower = tf.linalg.cholesky(_matrices("cholesky", x))
     return tf.linalg.adjoint(lower) if upper else lower
 
 
@@ -134,8 +128,8 @@ def cross(x1: Array, x2: Array, /, *, axis: int = -1) -> Tensor:
 
 
 def det(x: Array, /) -> Tensor:
-    x, dtype, _ = _wide("det", x)
-    return cast(_complex_det(x) if dtype in COMPLEX else tf.linalg.det(x), dtype)
+    x = _matrices("det", x)
+    return _complex_det(x) if x.dtype in COMPLEX else tf.linalg.det(x)
 
 
 @tf.custom_gradient  # type: ignore[untyped-decorator]
@@ -156,27 +150,24 @@ def diagonal(x: Array, /, *, offset: int = 0) -> Tensor:
 
 
 def eig(x: Array, /) -> Eig:
-    return Eig(*tf.linalg.eig(_to_complex(_wide("eig", x)[0])))
+    return Eig(*tf.linalg.eig(_to_complex(_matrices("eig", x))))
 
 
 def eigvals(x: Array, /) -> Tensor:
-    return tf.linalg.eigvals(_to_complex(_wide("eigvals", x)[0]))
+    return tf.linalg.eigvals(_to_complex(_matrices("eigvals", x)))
 
 
 def eigh(x: Array, /) -> Eig:
-    x, dtype, real = _wide("eigh", x)
-    values, vectors = tf.linalg.eigh(x)
-    return Eig(_real(values, real), cast(vectors, dtype))
+    values, vectors = tf.linalg.eigh(_matrices("eigh", x))
+    return Eig(_real(values), vectors)
 
 
 def eigvalsh(x: Array, /) -> Tensor:
-    x, _, real = _wide("eigvalsh", x)
-    return _real(tf.linalg.eigvalsh(x), real)
+    return _real(tf.linalg.eigvalsh(_matrices("eigvalsh", x)))
 
 
 def inv(x: Array, /) -> Tensor:
-    x, dtype, _ = _wide("inv", x)
-    return cast(tf.linalg.inv(x), dtype)
+    return tf.linalg.inv(_matrices("inv", x))
 
 
 def matrix_norm(x: Array, /, *, keepdims: bool = False, ord: float | Literal["fro", "nuc"] | None = "fro") -> Tensor:
@@ -224,36 +215,31 @@ def outer(x1: Array, x2: Array, /) -> Tensor:
 def qr(x: Array, /, *, mode: Literal["reduced", "complete"] = "reduced") -> QR:
     if mode not in ("reduced", "complete"):
         raise ValueError(f"mode must be 'reduced' or 'complete', got {mode!r}")
-    x, dtype, _ = _wide("qr", x)
-    q, r = tf.linalg.qr(x, full_matrices=mode == "complete")
-    return QR(cast(q, dtype), cast(r, dtype))
+    return QR(*tf.linalg.qr(_matrices("qr", x), full_matrices=mode == "complete"))
 
 
 def slogdet(x: Array, /) -> Slogdet:
-    x, dtype, real = _wide("slogdet", x)
-    sign, logabsdet = tf.linalg.slogdet(x)
-    return Slogdet(cast(sign, dtype), _real(logabsdet, real))
+    sign, logabsdet = tf.linalg.slogdet(_matrices("slogdet", x))
+    return Slogdet(sign, _real(logabsdet))
 
 
 def solve(x1: Array, x2: Array, /) -> Tensor:
-    x1, x2 = mixed("solve", x1, x2, FLOATING)
-    (x1, dtype, _), is_vector = _wide("solve", x1), ndim_of(x2) == 1
-    x2 = cast(x2[:, tf.newaxis] if is_vector else x2, x1.dtype)
+    x1, x2 = mixed("solve", x1, x2, WIDE_FLOATING)
+    x1, is_vector = _matrices("solve", x1), ndim_of(x2) == 1
+    x2 = x2[:, tf.newaxis] if is_vector else x2
     outer = tf.broadcast_dynamic_shape(tf.shape(x1)[:-2], tf.shape(x2)[:-2])
     x1, x2 = (tf.broadcast_to(x, tf.concat([outer, tf.shape(x)[-2:]], 0)) for x in (x1, x2))
-    solution = cast(tf.linalg.solve(x1, x2), dtype)
+    solution = tf.linalg.solve(x1, x2)
     return tf.squeeze(solution, -1) if is_vector else solution
 
 
 def svd(x: Array, /, *, full_matrices: bool = True) -> SVD:
-    x, dtype, real = _wide("svd", x)
-    values, left, right = tf.linalg.svd(x, full_matrices=full_matrices)
-    return SVD(cast(left, dtype), _real(values, real), cast(tf.linalg.adjoint(right), dtype))
+    values, left, right = tf.linalg.svd(_matrices("svd", x), full_matrices=full_matrices)
+    return SVD(left, _real(values), tf.linalg.adjoint(right))
 
 
 def svdvals(x: Array, /) -> Tensor:
-    x, _, real = _wide("svdvals", x)
-    return _real(tf.linalg.svd(x, compute_uv=False), real)
+    return _real(tf.linalg.svd(_matrices("svdvals", x), compute_uv=False))
 
 
 def trace(x: Array, /, *, offset: int = 0, dtype: DType | None = None) -> Tensor:

@@ -8,7 +8,7 @@ a leaf. Loads optree, which takes 30 ms: import this file inside functions.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import optree
@@ -21,6 +21,14 @@ Leaf = Any  # Any: an array of some engine, or any other object of the user
 # Partials and not functions: flattening is in the way of every call. Any: trees.
 flatten: Callable[[Any], tuple[list[Leaf], TreeSpec]] = functools.partial(optree.tree_flatten, namespace=NAMESPACE)
 map_leaves: Callable[..., Any] = functools.partial(optree.tree_map, namespace=NAMESPACE)
+
+
+def with_leaves(leaves: Sequence[Leaf], places: Sequence[int], others: Sequence[Leaf]) -> list[Leaf]:
+    """The leaves, with others in some places."""
+    changed = list(leaves)
+    for place, x in zip(places, others, strict=True):
+        changed[place] = x
+    return changed
 
 
 def path_of(spec: TreeSpec, place: int, root: str) -> str:

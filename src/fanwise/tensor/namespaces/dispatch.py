@@ -16,7 +16,7 @@ from typing import Any
 
 from ..engines import ENGINES, current_engine, engine_of, is_array_type, is_remembered
 from ..placement import find_device
-from .shapes import broadcast_shapes
+from .shared import broadcast_shapes
 from .spaces import part_of
 from .standard import ABOUT_DTYPES, CREATION, PARTS, VERSION, signature_of
 

@@ -1,5 +1,6 @@
 """Functions of models and losses on array-api-strict, for `check_portable`: NumPy's, of the array below."""
 
+from collections.abc import Callable
 from typing import Any
 
 import array_api_strict as strict
@@ -9,24 +10,15 @@ from ..with_numpy import learning as with_numpy
 # Any throughout: arrays of array-api-strict, which has no annotations.
 
 
-def softmax(x: Any, axis: int) -> Any:
-    return strict.asarray(with_numpy.softmax(x._array, axis))
+def _of_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *arguments: strict.asarray(function(*(getattr(each, "_array", each) for each in arguments)))
 
 
-def log_softmax(x: Any, axis: int) -> Any:
-    return strict.asarray(with_numpy.log_softmax(x._array, axis))
-
-
-def logsumexp(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
-    return strict.asarray(with_numpy.logsumexp(x._array, axes, keepdims))
-
-
-def relu(x: Any) -> Any:
-    return strict.asarray(with_numpy.relu(x._array))
-
-
-def cross_entropy(logits: Any, labels: Any) -> Any:
-    return strict.asarray(with_numpy.cross_entropy(logits._array, labels._array))
+softmax = _of_numpy(with_numpy.softmax)
+log_softmax = _of_numpy(with_numpy.log_softmax)
+logsumexp = _of_numpy(with_numpy.logsumexp)
+relu = _of_numpy(with_numpy.relu)
+cross_entropy = _of_numpy(with_numpy.cross_entropy)
 
 
 def einsum(subscripts: str, arrays: list[Any]) -> Any:

@@ -1,10 +1,10 @@
 """Random arrays of array-api-strict, for `check_portable`: those of numpy, handed over."""
 
+from collections.abc import Callable
 from typing import Any
 
 import array_api_strict as strict
 
-from ..adapters import Draw
 from ..random.exact import Array
 from ..with_numpy import random as with_numpy
 
@@ -21,21 +21,12 @@ def reordered(x: Any, order: Array) -> Any:
     return strict.asarray(x._array[order])
 
 
-def native_uniform(draw: Draw, low: float, high: float) -> Any:
-    return strict.asarray(with_numpy.native_uniform(draw, low, high))
+def _handed_over(function: Callable[..., Array]) -> Callable[..., Any]:
+    return lambda *order: strict.asarray(function(*order))
 
 
-def native_normal(draw: Draw, mean: float, std: float) -> Any:
-    return strict.asarray(with_numpy.native_normal(draw, mean, std))
-
-
-def native_integers(draw: Draw, low: int, high: int) -> Any:
-    return strict.asarray(with_numpy.native_integers(draw, low, high))
-
-
-def native_bernoulli(draw: Draw, p: float) -> Any:
-    return strict.asarray(with_numpy.native_bernoulli(draw, p))
-
-
-def native_permutation(draw: Draw, n: int) -> Any:
-    return strict.asarray(with_numpy.native_permutation(draw, n))
+native_uniform = _handed_over(with_numpy.native_uniform)
+native_normal = _handed_over(with_numpy.native_normal)
+native_integers = _handed_over(with_numpy.native_integers)
+native_bernoulli = _handed_over(with_numpy.native_bernoulli)
+native_permutation = _handed_over(with_numpy.native_permutation)

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from ..adapters import Call, NoGradient, Pull, Run
 from ..random.drawing import words_array
 from ..random.keys import Key
-from ..trees import Leaf
+from ..trees import Leaf, with_leaves
 
 _NOT_CONCRETE = (
     jax.errors.ConcretizationTypeError,  # with its kin for bool
@@ -75,7 +75,7 @@ def value_and_grad(call: Call, wanted: Sequence[int], leaves: list[Leaf]) -> tup
     """(value, gradients, arrays beside the value), and what `call` passed through."""
 
     def of(inputs: list[Leaf]) -> tuple[Leaf, tuple[list[Leaf], _Passed]]:
-        value, aux, passed = call(_with(leaves, wanted, inputs))
+        value, aux, passed = call(with_leaves(leaves, wanted, inputs))
         return value, (aux, _Passed(passed))
 
     _check(leaves, wanted)
@@ -126,7 +126,7 @@ def _smooth_first(apply: Run, leaves: list[Leaf], wanted: Sequence[int]) -> Call
     """f for JAX: the arrays that have gradients; beside them the others, None for these, and what passed through."""
 
     def of(inputs: list[Leaf]) -> tuple[list[Leaf], tuple[list[Leaf | None], _Passed]]:
-        outputs, passed = apply(_with(leaves, wanted, inputs))
+        outputs, passed = apply(with_leaves(leaves, wanted, inputs))
         smooth = [y for y in outputs if is_differentiable(y)]
         return smooth, ([None if is_differentiable(y) else y for y in outputs], _Passed(passed))
 
@@ -158,13 +158,6 @@ def _check(leaves: list[Leaf], wanted: Sequence[int]) -> None:
         raise NoGradient
 
 
-def _with(leaves: list[Leaf], wanted: Sequence[int], inputs: Sequence[Leaf]) -> list[Leaf]:
-    changed = list(leaves)
-    for place, x in zip(wanted, inputs, strict=True):
-        changed[place] = x
-    return changed
-
-
 def jvp(
     apply: Run, leaves: list[Leaf], wanted: Sequence[int], tangents: list[Leaf]
 ) -> tuple[list[Leaf], Any, list[Leaf | None]]:
@@ -180,7 +173,7 @@ def vmap(apply: Run, leaves: list[Leaf], mapped: Sequence[int]) -> tuple[list[Le
     """The arrays f returned for all elements, and what `apply` passed through."""
 
     def of(inputs: list[Leaf]) -> tuple[list[Leaf], _Passed]:
-        outputs, passed = apply(_with(leaves, mapped, inputs))
+        outputs, passed = apply(with_leaves(leaves, mapped, inputs))
         return outputs, _Passed(passed)
 
     outputs, passed = jax.vmap(of)([leaves[place] for place in mapped])

@@ -27,8 +27,7 @@ import numpy as np
 
 from ..dtype_names import limits
 from ..namespaces.infos import FloatInfo, Info, IntInfo, float_info, int_info
-from ..namespaces.python_numbers import check_fits, made_of_python_numbers
-from ..namespaces.shapes import broadcast_shapes
+from ..namespaces.shared import broadcast_shapes, check_fits, made_of_python_numbers
 from ..namespaces.standard import CONSTANTS, DTYPES, EXTRA_DTYPES, PARTS
 from .devices import named
 from .special_values import VALUES
@@ -51,7 +50,9 @@ def names(part: str) -> dict[str, Any]:
     found = {name: getattr(source, name) for name in PARTS[part] if hasattr(source, name)}
     if part == "linalg":
         return found | {"trace": _guarded(jnp.linalg.trace)}
-    return found | (_fixed() if not part else {"fftfreq": fftfreq, "rfftfreq": rfftfreq})
+    if part == "fft":
+        return found | {name: _of_float32(found[name]) for name in ("fftfreq", "rfftfreq")}
+    return found | _fixed()
 
 
 def _has_64_bits() -> bool:
@@ -85,6 +86,17 @@ def _guarded(function: _Function) -> _Function:
         return function(*arguments, **keywords)
 
     return guarded
+
+
+def _of_float32(function: _Function) -> _Function:
+    """The same for a function that makes floats where no `dtype` is given."""
+    guarded = _guarded(function)
+
+    @functools.wraps(function)
+    def made(*arguments: Any, dtype: Any = None, **keywords: Any) -> Any:
+        return guarded(*arguments, dtype=jnp.float32 if dtype is None else dtype, **keywords)
+
+    return made
 
 
 def device_of(device: Any) -> Any:
@@ -137,33 +149,6 @@ def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) 
         kind = type(fill_value)
         dtype = _default_int() if kind is int else _DTYPE_OF_NUMBER.get(kind, getattr(fill_value, "dtype", None))
     return jnp.full(shape, fill_value, dtype=_checked(dtype), device=device_of(device))
-
-
-def zeros(shape: Any, *, dtype: Any = None, device: Any = None) -> jax.Array:
-    return jnp.zeros(shape, dtype=jnp.float32 if dtype is None else _checked(dtype), device=device_of(device))
-
-
-def ones(shape: Any, *, dtype: Any = None, device: Any = None) -> jax.Array:
-    return jnp.ones(shape, dtype=jnp.float32 if dtype is None else _checked(dtype), device=device_of(device))
-
-
-def empty(shape: Any, *, dtype: Any = None, device: Any = None) -> jax.Array:
-    return jnp.empty(shape, dtype=jnp.float32 if dtype is None else _checked(dtype), device=device_of(device))
-
-
-def eye(n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: Any = None) -> jax.Array:
-    dtype = jnp.float32 if dtype is None else _checked(dtype)
-    return jnp.eye(n_rows, n_cols, k=k, dtype=dtype, device=device_of(device))
-
-
-def fftfreq(n: int, /, *, d: float = 1.0, dtype: Any = None, device: Any = None) -> jax.Array:
-    dtype = jnp.float32 if dtype is None else _checked(dtype)
-    return jnp.fft.fftfreq(n, d, dtype=dtype, device=device_of(device))
-
-
-def rfftfreq(n: int, /, *, d: float = 1.0, dtype: Any = None, device: Any = None) -> jax.Array:
-    dtype = jnp.float32 if dtype is None else _checked(dtype)
-    return jnp.fft.rfftfreq(n, d, dtype=dtype, device=device_of(device))
 
 
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> jax.Array:
@@ -339,9 +324,9 @@ def __array_namespace_info__() -> Info:
 
 
 _MENDED: tuple[_Function, ...] = (
-    *(all, any, arange, asarray, astype, broadcast_arrays, broadcast_shapes, clip, empty, expand_dims, eye, finfo),
+    *(all, any, arange, asarray, astype, broadcast_arrays, broadcast_shapes, clip, expand_dims, finfo),
     from_dlpack,
-    *(full, iinfo, isin, linspace, meshgrid, ones, pow, searchsorted, take, take_along_axis, zeros),
+    *(full, iinfo, isin, linspace, meshgrid, pow, searchsorted, take, take_along_axis),
     __array_namespace_info__,
 )
 _GUARDED = ("empty_like", "full_like", "ones_like", "prod", "sum", "zeros_like")
@@ -357,6 +342,7 @@ def _by_name() -> dict[str, Any]:
     return {
         **{function.__name__: function for function in _MENDED},
         **{name: _guarded(getattr(jnp, name)) for name in _GUARDED},
+        **{name: _of_float32(getattr(jnp, name)) for name in ("empty", "eye", "ones", "zeros")},
         **{name: _upcasting(getattr(jnp, name)) for name in ("cumulative_prod", "cumulative_sum")},
         **VALUES,
         **{name: np.dtype(getattr(jnp, name)) for name in (*DTYPES, *EXTRA_DTYPES)},

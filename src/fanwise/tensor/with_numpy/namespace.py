@@ -18,8 +18,7 @@ import array_api_compat.numpy as compat
 import numpy as np
 
 from ..namespaces.infos import FloatInfo, Info, IntInfo, float_info, int_info
-from ..namespaces.python_numbers import made_of_python_numbers
-from ..namespaces.shapes import broadcast_shapes
+from ..namespaces.shared import broadcast_shapes, made_of_python_numbers
 from ..namespaces.standard import CONSTANTS, DTYPES, PARTS
 
 Array = np.ndarray[Any, Any]  # Any, here and below: shapes and dtypes are known only when it runs

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..namespaces.python_numbers import made_of_python_numbers
+from ..namespaces.shared import made_of_python_numbers
 from ..placement import find_device
 from . import tf
 from .arguments import Array, as_shape, as_tensor, checked, flat, ints, ndim_of, sizes_of

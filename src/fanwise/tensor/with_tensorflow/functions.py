@@ -8,9 +8,10 @@ last; so nan is sorted in one place, ties keep their order both ways, and gradie
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
-from ..namespaces.shapes import broadcast_shapes as broadcast_shapes
+from ..namespaces.shared import UniqueAll, UniqueCounts, UniqueInverse
+from ..namespaces.shared import broadcast_shapes as broadcast_shapes
 from . import tf
 from .arguments import (
     Array,
@@ -356,23 +357,6 @@ def isin(x1: Operand, x2: Operand, /, *, invert: bool = False) -> Tensor:
     if x1.dtype in REAL_FLOATING:
         found = tf.logical_and(found, tf.logical_not(tf.math.is_nan(x1)))
     return tf.logical_not(found) if invert else found
-
-
-class UniqueAll(NamedTuple):
-    values: Tensor
-    indices: Tensor
-    inverse_indices: Tensor
-    counts: Tensor
-
-
-class UniqueCounts(NamedTuple):
-    values: Tensor
-    counts: Tensor
-
-
-class UniqueInverse(NamedTuple):
-    values: Tensor
-    inverse_indices: Tensor
 
 
 def unique_all(x: Array, /) -> UniqueAll:

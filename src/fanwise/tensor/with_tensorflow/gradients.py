@@ -10,7 +10,7 @@ from typing import Any
 from ..adapters import Call, NoGradient, Pull, Run
 from ..random.drawing import words_array
 from ..random.keys import Key
-from ..trees import Leaf
+from ..trees import Leaf, with_leaves
 from . import tf
 
 _ZERO = tf.UnconnectedGradients.ZERO
@@ -93,7 +93,7 @@ def jvp(
     """The arrays f returned, what `apply` passed through, and the derivatives."""
     inputs = [tf.identity(leaves[place]) for place in wanted]
     with tf.autodiff.ForwardAccumulator(inputs, tangents) as forward:
-        outputs, passed = apply(_with(leaves, wanted, inputs))
+        outputs, passed = apply(with_leaves(leaves, wanted, inputs))
         outputs = [tf.convert_to_tensor(y) for y in outputs]
     derivatives = [forward.jvp(y, unconnected_gradients=_ZERO) if is_differentiable(y) else None for y in outputs]
     return outputs, passed, [_dense(along) for along in derivatives]
@@ -106,7 +106,7 @@ def vmap(apply: Run, leaves: list[Leaf], mapped: Sequence[int]) -> tuple[list[Le
     """
 
     def of(inputs: list[Leaf]) -> list[Leaf]:
-        outputs, passed = apply(_with(leaves, mapped, inputs))
+        outputs, passed = apply(with_leaves(leaves, mapped, inputs))
         kept.append(passed)
         return [tf.convert_to_tensor(y) for y in outputs]
 
@@ -118,13 +118,6 @@ def vmap(apply: Run, leaves: list[Leaf], mapped: Sequence[int]) -> tuple[list[Le
     traced = tf.function(lambda *inputs: tf.vectorized_map(of, list(inputs)), autograph=False)
     traced._omit_frequent_tracing_warning = True
     return list(traced(*inputs)), kept[-1]
-
-
-def _with(leaves: list[Leaf], places: Sequence[int], inputs: Sequence[Leaf]) -> list[Leaf]:
-    changed = list(leaves)
-    for place, x in zip(places, inputs, strict=True):
-        changed[place] = x
-    return changed
 
 
 def _inputs(leaves: list[Leaf], wanted: Sequence[int]) -> list[Leaf]:

@@ -20,7 +20,7 @@ from ...base.errors import NotInstalled
 from .. import random
 from ..adapters import Call, NoGradient, Pull, Run
 from ..random.keys import Key
-from ..trees import Leaf
+from ..trees import Leaf, with_leaves
 
 _Tensor = torch.Tensor
 
@@ -171,7 +171,7 @@ def _nested(call: Call, leaves: list[Leaf]) -> tuple[Leaf, list[Leaf], Any]:  # 
 
 def _value_and_grad_in_func(call: Call, wanted: Sequence[int], leaves: list[Leaf]) -> tuple[Any, Any]:
     def of(*inputs: _Tensor) -> tuple[_Tensor, list[_Tensor]]:
-        value, aux, passed = call(_with(leaves, wanted, inputs))
+        value, aux, passed = call(with_leaves(leaves, wanted, inputs))
         kept.append(passed)
         return value, aux
 
@@ -182,7 +182,7 @@ def _value_and_grad_in_func(call: Call, wanted: Sequence[int], leaves: list[Leaf
 
 def _vjp_in_func(call: Call, leaves: list[Leaf], wanted: Sequence[int]) -> tuple[list[Leaf], Any, Pull]:
     def of(*inputs: _Tensor) -> tuple[tuple[_Tensor, ...], list[_Tensor]]:
-        _, outputs, passed = call(_with(leaves, wanted, inputs))
+        _, outputs, passed = call(with_leaves(leaves, wanted, inputs))
         kept.append(passed)
         smooth.extend(is_differentiable(y) for y in outputs)
         others = [y for y in outputs if not is_differentiable(y)]
@@ -201,13 +201,6 @@ def _vjp_in_func(call: Call, leaves: list[Leaf], wanted: Sequence[int]) -> tuple
     return [next(each) if is_smooth else next(rest) for is_smooth in smooth], kept[-1], pull
 
 
-def _with(leaves: list[Leaf], wanted: Sequence[int], inputs: Sequence[_Tensor]) -> list[Leaf]:
-    changed = list(leaves)
-    for place, x in zip(wanted, inputs, strict=True):
-        changed[place] = x
-    return changed
-
-
 # -- by torch.func -----------------------------------------------------------------------------------------------------
 
 
@@ -217,7 +210,7 @@ def jvp(
     """The arrays f returned, what `apply` passed through, and the derivatives."""
 
     def of(*inputs: _Tensor) -> tuple[tuple[_Tensor, ...], list[_Tensor]]:
-        outputs, passed = apply(_with(leaves, wanted, inputs))
+        outputs, passed = apply(with_leaves(leaves, wanted, inputs))
         kept.append((passed, [is_differentiable(y) for y in outputs]))
         # One more, for torch.func takes no function that returns nothing.
         return (*(y for y in outputs if is_differentiable(y)), inputs[0]), [
@@ -244,7 +237,7 @@ def vmap(apply: Run, leaves: list[Leaf], mapped: Sequence[int]) -> tuple[list[Le
     """The arrays f returned for all elements, and what `apply` passed through."""
 
     def of(*inputs: _Tensor) -> tuple[_Tensor, ...]:
-        outputs, passed = apply(_with(leaves, mapped, inputs))
+        outputs, passed = apply(with_leaves(leaves, mapped, inputs))
         kept.append(passed)
         return tuple(outputs)
 

@@ -24,15 +24,14 @@ What is mended, and why:
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import array_api_compat.torch as compat
 import torch
 
 from ..dtype_names import limits
 from ..namespaces.infos import FloatInfo, Info, IntInfo, float_info, int_info
-from ..namespaces.python_numbers import check_fits
-from ..namespaces.shapes import broadcast_shapes
+from ..namespaces.shared import UniqueAll, UniqueCounts, UniqueInverse, broadcast_shapes, check_fits
 from ..namespaces.standard import CONSTANTS, DTYPES, EXTRA_DTYPES, PARTS
 
 _Function = Callable[..., Any]  # Any, here and below: arguments that torch's own functions check
@@ -191,23 +190,6 @@ def var(x: torch.Tensor, /, *, axis: Any = None, correction: float = 0.0, keepdi
     return torch.var(x, axis, correction=correction, keepdim=keepdims)
 
 
-class UniqueAll(NamedTuple):
-    values: torch.Tensor
-    indices: torch.Tensor
-    inverse_indices: torch.Tensor
-    counts: torch.Tensor
-
-
-class UniqueCounts(NamedTuple):
-    values: torch.Tensor
-    counts: torch.Tensor
-
-
-class UniqueInverse(NamedTuple):
-    values: torch.Tensor
-    inverse_indices: torch.Tensor
-
-
 def unique_all(x: torch.Tensor, /) -> UniqueAll:
     flat = x.flatten()
     order = _order(flat)
@@ -240,7 +222,8 @@ def unique_inverse(x: torch.Tensor, /) -> UniqueInverse:
 
 
 def unique_values(x: torch.Tensor, /) -> torch.Tensor:
-    return unique_all(x).values
+    found: torch.Tensor = unique_all(x).values
+    return found
 
 
 def searchsorted(x1: torch.Tensor, x2: Any, /, *, side: Any = "left", sorter: Any = None) -> torch.Tensor:

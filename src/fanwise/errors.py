@@ -8,6 +8,7 @@ from .base.errors import CallCancelled as CallCancelled
 from .base.errors import CancelledError as CancelledError
 from .base.errors import CheckpointError as CheckpointError
 from .base.errors import ClosedError as ClosedError
+from .base.errors import ClusterError as ClusterError
 from .base.errors import DataFileError as DataFileError
 from .base.errors import DeadlineExceeded as DeadlineExceeded
 from .base.errors import FanwiseError as FanwiseError

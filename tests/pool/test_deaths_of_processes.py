@@ -19,7 +19,7 @@ from fanwise.base.errors import NotSendableError, RemoteError, WorkerLostError
 from fanwise.pool import JobHandle, Outcome, Pool
 from fanwise.testing import within
 from fanwise.testing.gates import Gate
-from fanwise.testing.jobs import submitted
+from fanwise.testing.jobs import local_engine, submitted
 
 MiB = 1 << 20
 
@@ -137,7 +137,7 @@ def check(pool: Pool, death: Death, call: Callable[..., object], *args: object, 
     assert death.text in outcome.text
     with pytest.raises(death.raises):
         handle.result(0)
-    within(5, lambda: pool.engine.ledger.leases == {}, "the lease is back")
+    within(5, lambda: local_engine(pool).ledger.leases == {}, "the lease is back")
 
 
 @pytest.mark.parametrize("death", DEATHS, ids=lambda death: death.name)
@@ -153,7 +153,7 @@ def test_a_death_is_explained_and_the_next_job_runs(pool: Pool, death: Death, ho
 def _let_idle_go(pool: Pool) -> None:
     """A job that needs all makes the idle reused process give way."""
     pool.needs(cpus=2).submit(int).result(within_s=30)
-    within(5, lambda: pool.engine.ledger.leases == {}, "no process is kept")
+    within(5, lambda: local_engine(pool).ledger.leases == {}, "no process is kept")
 
 
 def test_a_death_in_a_spare_is_explained_and_the_next_job_runs(module_folder: Path) -> None:
@@ -219,7 +219,7 @@ def test_a_job_killed_while_it_is_being_started_is_told_and_its_lease_comes_back
         handle.kill()
         handles.append(handle)
     assert {handle.outcome(within_s=30).kind for handle in handles} <= {"stopped", "signal"}
-    within(5, lambda: pool.engine.ledger.leases == {}, "all leases are back")
+    within(5, lambda: local_engine(pool).ledger.leases == {}, "all leases are back")
 
 
 def test_processes_that_do_not_leave_by_themselves_are_killed(pool: Pool) -> None:

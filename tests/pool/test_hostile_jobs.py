@@ -23,7 +23,7 @@ import pytest
 
 from fanwise.pool import Pool
 from fanwise.testing import within
-from fanwise.testing.jobs import submitted
+from fanwise.testing.jobs import local_engine, submitted
 
 NAP = f"600.{os.getpid()}"  # of the daemons of this run, to find them by
 
@@ -349,8 +349,8 @@ def attack(pool: Pool, kinds: list[Hostile]) -> None:
         assert (name, outcome.kind) == (name, kind.kind), outcome.text
         assert kind.text in outcome.text, name
     within(20, lambda: not daemons(), "no daemon is left")
-    within(20, lambda: pool.engine.ledger.leases == {}, "all leases are back")
-    engine = pool.engine
+    within(20, lambda: local_engine(pool).ledger.leases == {}, "all leases are back")
+    engine = local_engine(pool)
     assert (engine._jobs, len(engine._backlog), engine._tree.jobs, len(engine._workers)) == ({}, 0, {}, 0)
     assert pool.submit(harmless).result(within_s=30) == 499500
 

@@ -14,7 +14,7 @@ from fanwise.pool import Pool, current
 from fanwise.pool.current import NestedHandle
 from fanwise.testing import within
 from fanwise.testing.gates import Gate
-from fanwise.testing.jobs import submitted
+from fanwise.testing.jobs import local_engine, submitted
 
 
 def who_am_i() -> tuple[int, int, int]:
@@ -133,7 +133,11 @@ def test_nested_jobs_end_with_their_parent(pool: Pool, tmp_path: Path, gate: Gat
     assert handle.outcome(within_s=30).kind == kinds[end]
     assert [alive(pid) for pid in pids] == [False, False]  # the parent is done only when they are
     assert not children[2].exists()
-    within(5, lambda: pool.engine.ledger.leases == {} and not pool.engine._jobs, "nothing is left in the books")
+    within(
+        5,
+        lambda: local_engine(pool).ledger.leases == {} and not local_engine(pool)._jobs,
+        "nothing is left in the books",
+    )
 
 
 def test_a_nested_job_can_be_stopped_by_its_parent_and_again_when_it_has_ended(pool: Pool) -> None:
@@ -215,7 +219,7 @@ def test_the_outcomes_of_nested_jobs_are_not_kept_once_they_are_told(pool: Pool)
         return current().report("told").decision
 
     def decide(values: object) -> str:
-        (job,) = pool.engine._jobs.values()
+        (job,) = local_engine(pool)._jobs.values()
         sizes.append(len(job.nested))
         return "CONTINUE"
 

@@ -22,7 +22,7 @@ from fanwise.pool.marks import MARK, mark_of
 from fanwise.pool.processes import all_pids, kill_marked
 from fanwise.testing import within
 from fanwise.testing.gates import Gate
-from fanwise.testing.jobs import began, submitted
+from fanwise.testing.jobs import began, local_engine, submitted
 from fanwise.testing.processes import MARKER, running_processes
 
 # 2 s is the promise; a loaded machine gets more.
@@ -148,7 +148,7 @@ def test_every_process_of_a_pool_carries_the_line_it_comes_from(pool: Pool, gate
     assert of_a_child.startswith(f"{of_a_fork}/") and of_a_fork.endswith(
         f"{supervisor}/1"
     )  # all that nothing was executed in
-    guard = pool.engine.worker_set._interpreters._guard
+    guard = local_engine(pool).worker_set._interpreters._guard
     assert guard is not None and of_a_fork == f"{mark_of(guard.pid)}/1"
 
 
@@ -378,7 +378,7 @@ def test_a_closed_pool_leaves_nothing(owner: Owner, tmp_path: Path) -> None:
 
 
 def test_supervisor_and_guard_that_are_told_to_end_by_a_terminal_stay(pool: Pool) -> None:
-    interpreters = pool.engine.worker_set._interpreters
+    interpreters = local_engine(pool).worker_set._interpreters
     guard, link = interpreters._guard, interpreters._supervisor_link
     assert guard is not None and link is not None
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
@@ -391,14 +391,14 @@ def test_supervisor_and_guard_that_are_told_to_end_by_a_terminal_stay(pool: Pool
 @pytest.mark.parametrize("victim", ["supervisor", "guard"])
 def test_a_killed_supervisor_is_replaced_for_the_next_job(victim: str, caplog: pytest.LogCaptureFixture) -> None:
     def pids() -> dict[str, int]:
-        interpreters = pool.engine.worker_set._interpreters
+        interpreters = local_engine(pool).worker_set._interpreters
         assert interpreters._guard is not None and interpreters._supervisor_link is not None
         return {"guard": interpreters._guard.pid, "supervisor": interpreters._supervisor_link.peer.pid}
 
     with Pool(cpus=1, seed=1) as pool:
         pool.submit(int).result(within_s=60)
         first = pids()
-        warm = pool.engine.worker_set._warm
+        warm = local_engine(pool).worker_set._warm
         assert warm is not None
         below = [*first.values(), warm.pid]
         os.kill(first[victim], signal.SIGKILL)
@@ -413,7 +413,7 @@ def test_a_supervisor_that_is_killed_while_it_starts_is_replaced() -> None:
         done = threading.Event()
 
         def kill_supervisor() -> None:
-            guard = pool.engine.worker_set._interpreters._guard
+            guard = local_engine(pool).worker_set._interpreters._guard
             assert guard is not None
             guard.kill()
             done.set()

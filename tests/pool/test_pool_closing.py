@@ -17,7 +17,7 @@ from fanwise.pool.contract import JobRequest
 from fanwise.pool.functions import pack
 from fanwise.testing import within
 from fanwise.testing.gates import Gate
-from fanwise.testing.jobs import submitted
+from fanwise.testing.jobs import local_engine, submitted
 
 
 def closure(offset: int) -> Callable[[int], int]:
@@ -101,7 +101,7 @@ def test_nothing_is_kept_of_50_finished_jobs() -> None:
     with Pool(cpus=2, seed=1) as pool:
         handles = [submitted(pool.submit(closure(number), 1)) for number in range(50)]
         assert [handle.result(within_s=60) for handle in handles] == [number + 1 for number in range(50)]
-        engine = pool.engine
+        engine = local_engine(pool)
         within(5, lambda: engine.ledger.leases == {} and len(engine._workers) == 0, "all leases are back")
         assert (engine._jobs, len(engine._backlog), engine._tree.jobs, engine._unsettled) == ({}, 0, {}, set())
         workers, interpreters = engine.worker_set, engine.worker_set._interpreters
@@ -129,7 +129,7 @@ def test_a_submitter_that_fails_when_told_does_not_stop_the_pool(pool: Pool, cap
         """What is handed to the hub returns nothing."""
 
     told: list[str] = []
-    engine = pool.engine
+    engine = local_engine(pool)
     pool.hub.call_soon(lambda: void(engine.submit(JobRequest(pack(int), Resources()), Bad())))
     within(30, lambda: told == ["on_ready", "on_ended", "on_free"], "it was told of everything")
     assert pool.submit(abs, -3).result(within_s=30) == 3

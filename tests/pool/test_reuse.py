@@ -12,7 +12,7 @@ from fanwise.base.errors import TrialStopped
 from fanwise.pool import JobHandle, Pool, current
 from fanwise.pool.pool import Submitter
 from fanwise.testing import within
-from fanwise.testing.jobs import submitted
+from fanwise.testing.jobs import local_engine, submitted
 
 Open = Callable[..., None]
 
@@ -22,10 +22,10 @@ MiB = 1 << 20
 @pytest.fixture
 def own(pool: Pool) -> Iterator[Pool]:
     """The pool, without idle processes of other tests."""
-    assert pool.engine.ledger.leases == {}
+    assert local_engine(pool).ledger.leases == {}
     yield pool
     pool.needs(cpus=2).submit(int).result(within_s=30)  # idle processes give way to it
-    within(10, lambda: pool.engine.ledger.leases == {}, "no process is kept")
+    within(10, lambda: local_engine(pool).ledger.leases == {}, "no process is kept")
 
 
 def pid_of(needs: Submitter, function: Callable[..., object] = os.getpid, *args: object) -> int:
@@ -137,13 +137,13 @@ def test_idle_processes_give_way_to_jobs_that_need_their_lease(own: Pool) -> Non
     kept = {pid_of(own.needs(reuse=True)), pid_of(own.needs(reuse=True, memory=512 * MiB))}
     assert own.needs(cpus=2).submit(abs, -3).result(within_s=30) == 3
     assert all(gone(pid) for pid in kept)
-    assert own.engine.ledger.leases == {}
+    assert local_engine(own).ledger.leases == {}
 
 
 def test_an_idle_process_that_dies_is_replaced(own: Pool) -> None:
     kept = pid_of(own.needs(reuse=True))
     os.kill(kept, signal.SIGKILL)
-    within(10, lambda: own.engine.ledger.leases == {}, "its lease is back")
+    within(10, lambda: local_engine(own).ledger.leases == {}, "its lease is back")
     assert pid_of(own.needs(reuse=True)) != kept
 
 
@@ -152,7 +152,7 @@ def test_a_job_that_is_handed_to_a_dying_process_runs_in_another(own: Pool) -> N
         kept = pid_of(own.needs(reuse=True))
         os.kill(kept, signal.SIGSTOP)  # it will not read what it is given
         handle = own.needs(reuse=True).submit(os.getpid)
-        within(10, lambda: not own.engine._backlog, "the job was handed over")
+        within(10, lambda: not local_engine(own)._backlog, "the job was handed over")
         os.kill(kept, signal.SIGKILL)
         assert handle.result(within_s=30) != kept
 
@@ -162,7 +162,7 @@ def test_a_job_that_is_killed_while_it_is_handed_over_is_told_and_the_next_one_r
     os.kill(kept, signal.SIGSTOP)
     handle = own.needs(reuse=True).submit(os.getpid)
     assert isinstance(handle, JobHandle)
-    within(10, lambda: not own.engine._backlog, "the job was handed over")
+    within(10, lambda: not local_engine(own)._backlog, "the job was handed over")
     handle.kill()
     assert handle.outcome(within_s=30).text == f"job {handle.id} was stopped before it began"
     assert pid_of(own.needs(reuse=True)) != kept

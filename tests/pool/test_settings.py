@@ -20,7 +20,10 @@ NAN = math.nan
     [
         (lambda: Pool(cpu=2), "Pool has no option 'cpu'; did you mean 'cpus'?"),  # type: ignore[call-arg]
         (lambda: Pool(random_seed=2), "Pool has no option 'random_seed'; did you mean 'seed'?"),  # type: ignore[call-arg]
-        (lambda: Pool(x=2), "Pool has no option 'x'; known: 'seed', 'cpus', 'gpus'"),  # type: ignore[call-arg]
+        (
+            lambda: Pool(x=2),  # type: ignore[call-arg]
+            "Pool has no option 'x'; known: 'seed', 'cpus', 'gpus', 'ray', 'bundles', 'runtime_env', 'start_within_s'",
+        ),
         (lambda: Pool(cpus=True), "cpus must be an int or None, got True (bool)"),
         (lambda: Pool(cpus=2.0), "cpus must be an int or None, got 2.0 (float)"),  # type: ignore[arg-type]
         (lambda: Pool(cpus=-1), "cpus must be at least 1, got -1"),

@@ -15,6 +15,7 @@ import pytest
 
 from fanwise.pool import JobHandle, Pool
 from fanwise.testing import within
+from fanwise.testing.jobs import local_engine
 
 
 def spin(gate: Path) -> int:
@@ -67,8 +68,8 @@ class Killing:
         elif victim == "worker":
             self._kill_pid(next((handle.pid for handle in handles if handle.pid and not handle.done()), None))
         else:
-            warm = self._pool.engine.worker_set._warm
-            interpreters = self._pool.engine.worker_set._interpreters
+            warm = local_engine(self._pool).worker_set._warm
+            interpreters = local_engine(self._pool).worker_set._interpreters
             if "warm" in victim and warm is not None:
                 self._kill_pid(warm.pid)
             if "supervisor" in victim and interpreters._supervisor_link is not None:
@@ -84,7 +85,7 @@ class Killing:
 
     def check_nothing_is_left(self) -> None:
         """The books are empty, but for what rests."""
-        engine = self._pool.engine
+        engine = local_engine(self._pool)
         self._pool.needs(cpus=2).submit(int).result(within_s=60)  # what was kept for reuse gives way
         within(10, lambda: engine.ledger.leases == {}, "all leases are back")
         assert (engine._jobs, len(engine._backlog), engine._tree.jobs, len(engine._workers)) == ({}, 0, {}, 0)

@@ -13,7 +13,7 @@ from fanwise.base.errors import TrialStopped
 from fanwise.pool import JobHandle, Outcome, Pool, current
 from fanwise.testing import within
 from fanwise.testing.gates import Gate
-from fanwise.testing.jobs import began, submitted
+from fanwise.testing.jobs import began, local_engine, submitted
 
 
 def stopped(handle: JobHandle, grace_s: float = 30.0) -> Outcome:
@@ -211,7 +211,7 @@ def test_jobs_that_are_stopped_at_any_moment_of_their_start_end_as_stopped(pool:
         handle.stop(grace_s=30)
         handles.append(handle)
     assert {handle.outcome(within_s=30).kind for handle in handles} == {"stopped"}
-    within(5, lambda: pool.engine.ledger.leases == {}, "all leases are back")
+    within(5, lambda: local_engine(pool).ledger.leases == {}, "all leases are back")
 
 
 def test_ended_jobs_cannot_be_stopped_any_more(pool: Pool) -> None:

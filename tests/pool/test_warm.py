@@ -18,7 +18,7 @@ from fanwise.pool.functions import pack
 from fanwise.pool.interpreters import Interpreter
 from fanwise.testing import within
 from fanwise.testing.gates import Gate
-from fanwise.testing.jobs import began
+from fanwise.testing.jobs import began, local_engine
 
 Writer = Callable[[str, str], ModuleType]
 
@@ -59,7 +59,7 @@ def outcome(handle: object) -> Outcome:
 
 
 def warm_of(pool: Pool) -> Interpreter:
-    warm = pool.engine.worker_set._warm
+    warm = local_engine(pool).worker_set._warm
     assert warm is not None
     return warm
 
@@ -136,7 +136,7 @@ def test_a_module_that_starts_a_thread_makes_jobs_run_in_spares_and_one_line_nam
         assert pool.submit(abs, -1).result(within_s=60) == 1
         stats = pool.stats()
         assert (stats.started_in_spare, stats.started_by_fork) == (3, 1)
-        interpreters = pool.engine.worker_set._interpreters._all
+        interpreters = local_engine(pool).worker_set._interpreters._all
         within(30, lambda: [i.kind for i in [*interpreters.values()]].count("spare") == 1, "one spare waits, no more")
     lines = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert lines == [
@@ -164,7 +164,7 @@ def test_a_spare_that_has_become_outdated_is_not_used(folder: Path) -> None:
     (folder / "fanwise_test_threads.py").write_text(STARTS_A_THREAD + "VERSION = 1\n")
     with Pool(cpus=1, seed=1) as pool:
         assert pool.submit(version).result(within_s=60) == 1
-        workers = pool.engine.worker_set
+        workers = local_engine(pool).worker_set
         within(60, lambda: workers._idle_spare is not None and workers._idle_spare.prepared, "a spare waits")
         (folder / "fanwise_test_threads.py").write_text(STARTS_A_THREAD + "VERSION = 'two'\n")
         assert pool.submit(version).result(within_s=60) == "two"
@@ -185,7 +185,7 @@ def test_a_crash_at_import_is_one_clear_error_and_is_not_tried_for_ever(folder: 
             assert "It was importing what 'crash' needs" in died.text
             with pytest.raises(WorkerLostError, match="SIGSEGV"):
                 ran(handle).result(0)
-        assert pool.engine.worker_set._interpreters._numbers <= 2
+        assert local_engine(pool).worker_set._interpreters._numbers <= 2
         path.write_text("")
         assert outcome(pool.submit(crash)).kind == "returned"
 
@@ -278,7 +278,7 @@ def test_a_job_whose_warm_process_is_killed_every_time_is_given_up(folder: Path)
     with Pool(cpus=1, seed=1) as pool:
         died = outcome(pool.submit(use))
         assert (died.kind, "the warm process ended by SIGKILL" in died.text) == ("lost", True)
-        assert pool.engine.worker_set._interpreters._numbers == 3
+        assert local_engine(pool).worker_set._interpreters._numbers == 3
 
 
 def test_a_job_that_never_began_is_started_again_when_the_warm_process_dies_in_between() -> None:
@@ -312,7 +312,7 @@ def test_a_spare_that_is_killed_while_it_waits_is_replaced(folder: Path) -> None
     (folder / "fanwise_test_threads.py").write_text(STARTS_A_THREAD)
     with Pool(cpus=1, seed=1) as pool:
         pool.submit(thread_count).result(within_s=60)
-        workers = pool.engine.worker_set
+        workers = local_engine(pool).worker_set
         within(60, lambda: workers._idle_spare is not None and workers._idle_spare.prepared, "a spare waits")
         spare = workers._idle_spare
         assert spare is not None

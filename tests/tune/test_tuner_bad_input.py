@@ -240,7 +240,7 @@ def test_a_bare_list_in_the_space_is_refused() -> None:
 
 
 def test_more_devices_for_a_trial_than_a_given_pool_has_are_refused_instead_of_waited_for() -> None:
-    with Pool(cpus=2) as pool, pytest.raises(LeaseError, match=r"^3 CPUs asked for, this machine has 2\."):
+    with Pool(cpus=2) as pool, pytest.raises(LeaseError, match=r"^3 CPUs asked for, this pool has 2\."):
         tune(pool=pool, devices_per_trial=3)
 
 

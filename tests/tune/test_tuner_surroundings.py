@@ -13,6 +13,7 @@ import fanwise
 from fanwise.base.errors import ClosedError, RecordError
 from fanwise.pool import Pool
 from fanwise.testing import within
+from fanwise.testing.jobs import local_engine
 from fanwise.testing.searches import quiet_tuner, search
 from fanwise.tune import (
     Experiment,
@@ -191,7 +192,7 @@ def test_a_search_goes_on_when_nobody_can_see_it_any_more(
 def test_50_trials_leave_no_memory_of_their_own_in_the_engine() -> None:
     with Pool(cpus=2) as pool:
         experiment = search(return_x, {"x": uniform(0, 1)}, pool=pool, trials=50, reuse=True)
-        engine = pool.engine
+        engine = local_engine(pool)
         for table in ("_jobs", "_backlog", "_unsettled"):
             assert not getattr(engine, table), table
         assert len(engine.ledger.leases) <= 2

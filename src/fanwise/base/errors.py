@@ -17,6 +17,7 @@
     +-- NotSendableError (TypeError)      an object that cannot travel to a worker; names it
     +-- NotPortableError                  a function that is not the same on every engine; names the lines
     +-- LeaseError                        more devices or memory asked for than there are
+    +-- ClusterError (RuntimeError)       no cluster there, not enough of it, or other versions on its nodes
     +-- RecordError                       not an experiment's record, or one of another version
     +-- DataFileError                     a file of a data set is missing, cut short, or not what its name says
     +-- CheckpointError                   a trial's checkpoint cannot be written or read
@@ -147,6 +148,12 @@ class LeaseError(FanwiseError):
     """More CPUs, GPUs or memory asked for than the pool, or the caller's own lease, will ever have."""
 
     anchor = "lease"
+
+
+class ClusterError(FanwiseError, RuntimeError):
+    """A pool cannot begin on a cluster: nobody there, too little of what was asked for, or other versions."""
+
+    anchor = "cluster"
 
 
 class RecordError(FanwiseError):

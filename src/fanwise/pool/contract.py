@@ -127,12 +127,12 @@ class Capacity:
         """
         return sum(places(machine, resources) for machine in self.machines)
 
-    def check(self, resources: Resources) -> None:
+    def check(self, resources: Resources, where: str = "this pool") -> None:
         """Raise LeaseError, which says what there is, when no machine can ever give what is asked for."""
         problem: LeaseError | None = None
         for machine in self.machines:
             try:
-                return check_fits(machine, resources)
+                return check_fits(machine, resources, where)
             except LeaseError as error:
                 problem = problem or error
         raise problem or LeaseError("this pool has no machine now, so the job was refused. Wait until one has joined.")

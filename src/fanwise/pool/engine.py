@@ -13,6 +13,7 @@ Invariant: a job that has finished is in no table here, and an outcome is told o
 import logging
 import pickle
 import signal
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,7 +32,7 @@ from .leases import Ledger, Machine, Resources
 from .outcomes import end_of_stderr, exception_outcome
 from .runtime_environment import look
 from .seeds import job_seed
-from .specs import NestedJob, Packed, RuntimeEnvironment
+from .specs import How, NestedJob, Packed, RuntimeEnvironment
 from .tree import End, JobTree, Order
 from .worker_set import WorkerSet
 
@@ -106,6 +107,16 @@ class LocalEngine:
     def runtime_environment(self) -> RuntimeEnvironment:
         """Those of this process now, as jobs are told them. May be called by any thread."""
         return look(self.worker_set.environment)
+
+    @property
+    def started(self) -> Counter[How]:
+        """How the processes of jobs came to be."""
+        return self.worker_set.started
+
+    @property
+    def connections_refused(self) -> int:
+        """How many connections were closed because they did not prove themselves."""
+        return self.worker_set.refused.total()
 
     def counts(self) -> tuple[int, int]:
         """How many jobs run, and how many wait to begin. May be called by any thread."""

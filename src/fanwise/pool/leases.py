@@ -166,13 +166,23 @@ class Ledger:
         """
         assert holder not in self.leases, f"{holder!r} already holds {self.leases.get(holder)}"
         self.check(resources)
-        free = self.free()
-        shares = _choose(resources, free.gpus)
-        if shares is None or resources.cpus > free.cpus or resources.memory_bytes > free.memory_bytes:
+        shares = self._shares_now(resources)
+        if shares is None:
             return None
         lease = Lease(resources.cpus, shares, resources.memory_bytes)
         self.leases[holder] = lease
         return lease
+
+    def has_room(self, resources: Resources) -> bool:
+        """Whether `take` would lend it now."""
+        return self._shares_now(resources) is not None
+
+    def _shares_now(self, resources: Resources) -> tuple[GpuShare, ...] | None:
+        """The GPUs it would get, None when something of it is not free."""
+        free = self.free()
+        if resources.cpus > free.cpus or resources.memory_bytes > free.memory_bytes:
+            return None
+        return _choose(resources, free.gpus)
 
     def give_back(self, holder: Hashable) -> bool:
         """Take the lease of `holder` back; False if it has none (a late or repeated message)."""

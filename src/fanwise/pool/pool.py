@@ -1,4 +1,4 @@
-"""The pool, as its users see it: this machine's CPUs and GPUs, and functions that run on them in warm processes.
+"""The pool, as its users see it: CPUs and GPUs of this machine or of a cluster, and functions that run on them, warm.
 
     with Pool() as pool:
         job = pool.submit(train, 0.1)
@@ -10,8 +10,9 @@ Everything that happens to jobs happens on the pool's hub thread; methods here m
 
 import secrets
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -19,13 +20,14 @@ from ..base.errors import ClosedError
 from ..base.nearest import names_nearest_option
 from ..base.text import counted
 from ..links import Hub
+from .cluster.settings import cluster_of
+from .contract import Capacity
 from .current import CurrentJob, NestedHandle, current, in_job
 from .devices import find_machine
-from .engine import LocalEngine
 from .functions import pack
 from .handles import Call, JobHandle, OnReport, Options, submit_call
 from .leases import Gpu, Ledger, Machine, Resources
-from .lifetime import Lifetime, closed_error
+from .lifetime import Lifetime, Local, PoolEngine, Running, closed_error
 from .settings import require_int, require_int_or_none
 from .specs import How
 
@@ -64,13 +66,19 @@ class Pool:
         seed: all jobs' seeds are made from it and the number of the job; None draws one (see `seed`).
         cpus: count this many CPUs, fewer or more than there are; None: all this process may use.
         gpus: count these GPUs, each as CUDA_VISIBLE_DEVICES names it, and no others; None: all this process may use.
+        ray: run jobs on the nodes of a Ray cluster instead: "auto" or its address, "10.0.0.1:6379". Each node that has
+            CPUs, also one that comes later, has a host that takes all its CPUs and GPUs. The first use connects.
+        bundles: have a host for each of these instead, wherever Ray places it: [{"CPU": 4, "GPU": 1}, {"CPU": 4}].
+        runtime_env: Ray's, as {"working_dir": "."} for code that the nodes do not have.
+        start_within_s: how long to wait for hosts; and later for one that could run a job at all, when it was lost.
 
     Attributes:
         seed: the seed in use, so that a run can be repeated.
-        machine: what was found; a job of a pool finds its lease here.
+        machine: what was found; a job of a pool finds its lease here. With `ray`, the largest of its hosts' machines.
 
     Raises:
         TypeError, ValueError: an unknown setting, or one that makes no sense.
+        NotInstalled, ClusterError: on first use, with `ray`: Ray is not there, or its cluster cannot be used.
 
     Closing (or the end of a `with` block) ends every job and process. If this process dies instead, so do they.
 
@@ -80,7 +88,17 @@ class Pool:
     """
 
     @names_nearest_option
-    def __init__(self, *, seed: int | None = None, cpus: int | None = None, gpus: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        seed: int | None = None,
+        cpus: int | None = None,
+        gpus: Sequence[str] | None = None,
+        ray: str | None = None,
+        bundles: Sequence[Mapping[str, float]] | None = None,
+        runtime_env: Mapping[str, Any] | None = None,  # Any: Ray's
+        start_within_s: float = 60.0,
+    ) -> None:
         require_int_or_none("seed", seed)
         require_int_or_none("cpus", cpus, least=1)
         is_list = isinstance(gpus, list | tuple) and all(isinstance(each, str) for each in gpus)
@@ -88,8 +106,36 @@ class Pool:
             raise TypeError(f'gpus is a list of names, as ["0", "1"] or their UUIDs, got {gpus!r}')
         self._job = current() if in_job() else None
         self.seed = secrets.randbits(32) if seed is None else seed
-        self.machine = Machine(self._job.cpus, 0) if self._job is not None else _counting(find_machine(), cpus, gpus)
-        self._life = Lifetime(self.machine, self.seed)
+        self._cluster = cluster_of(ray, bundles, runtime_env, start_within_s)
+        if self._cluster is not None and (cpus is not None or gpus is not None):
+            raise ValueError("cpus and gpus are of this machine; with ray= say bundles=[{'CPU': 4, 'GPU': 1}].")
+        if self._cluster is not None and self._job is not None:
+            raise ClosedError(
+                "a pool on a cluster cannot be made inside a job: jobs of a job run beside it. Pool() submits those."
+            )
+        self._machine = Machine(self._job.cpus, 0) if self._job is not None else _counting(find_machine(), cpus, gpus)
+        self._life = Lifetime(self._make)
+
+    def _make(self, hub: Hub, folder: Path) -> Running:
+        if self._cluster is None:
+            return Local(hub, folder, seed=self.seed, machine=self._machine)
+        from .cluster.starting import ClusterStart
+
+        return ClusterStart(hub, folder, self._cluster, self.seed)
+
+    def capacity(self) -> Capacity:
+        """What there is for jobs: this machine, or those of the cluster's hosts now. With `ray` the first use connects.
+
+        >>> Pool(cpus=3).capacity().cpus
+        3
+        """
+        return Capacity((self._machine,)) if self._cluster is None else self._started().capacity()
+
+    @property
+    def machine(self) -> Machine:
+        """What one job can have at most."""
+        machines = self.capacity().machines
+        return max(machines, key=lambda machine: (len(machine.gpus), machine.cpus), default=Machine(0, 0))
 
     # -- submitting ------------------------------------------------------------------------------------------------
 
@@ -134,8 +180,13 @@ class Pool:
         require_int("memory", memory, least=0)
         resources = Resources(cpus=cpus, gpus=gpus, memory_bytes=memory)
         if self._job is None:
-            Ledger(self.machine, "this pool").check(resources)
+            self._check(resources)
         return Submitter(self, resources, Options(number, reuse, retries, on_report))
+
+    def _check(self, resources: Resources) -> None:
+        """Raise LeaseError for what it can never give; a cluster is asked by the submit."""
+        if self._cluster is None:
+            Ledger(self._machine, "this pool").check(resources)
 
     def _submit(
         self,
@@ -147,8 +198,8 @@ class Pool:
     ) -> JobHandle | NestedHandle:
         if self._job is not None:
             return self._submit_nested(self._job, function, args, kwargs, resources, options)
+        self._check(resources)
         engine = self._started()
-        engine.capacity().check(resources)
         call = Call(pack(function, args, kwargs), resources, options, engine.runtime_environment())
         return submit_call(self._life, call)
 
@@ -185,7 +236,7 @@ class Pool:
         return self._life.hub
 
     @property
-    def engine(self) -> LocalEngine:
+    def engine(self) -> PoolEngine:
         """The engine of this pool; to be used on the hub's thread only."""
         return self._started()
 
@@ -194,14 +245,14 @@ class Pool:
     def stats(self) -> PoolStats:
         """What this pool has done so far."""
         engine = self._life.engine
-        started: Counter[How] = engine.worker_set.started if engine else Counter()
+        started: Counter[How] = engine.started if engine else Counter()
         return PoolStats(
             jobs_finished=engine.finished if engine else 0,
             jobs_retried=self._life.retried,
             started_by_fork=started["fork"],
             started_in_spare=started["spare"],
             started_by_reuse=started["reuse"],
-            connections_refused=engine.worker_set.refused.total() if engine else 0,
+            connections_refused=engine.connections_refused if engine else 0,
         )
 
     def close(self) -> None:
@@ -220,10 +271,17 @@ class Pool:
         self.close()
 
     def __repr__(self) -> str:
-        has = f"{counted(self.machine.cpus, 'CPU')}, {counted(len(self.machine.gpus), 'GPU')}"
+        has = self._has()
         if self._job is not None:
             return f"<Pool: {has}, inside job {self._job.id} {self._job.name!r}>"
         return f"<Pool: {has}, seed {self.seed}: {self._state()}>"
+
+    def _has(self) -> str:
+        if self._cluster is None:
+            return f"{counted(self._machine.cpus, 'CPU')}, {counted(len(self._machine.gpus), 'GPU')}"
+        there = Capacity(()) if self._life.engine is None else self._life.engine.capacity()
+        hosts = counted(len(there.machines), "host")
+        return f"ray {self._cluster.address}: {hosts}, {counted(there.cpus, 'CPU')}, {counted(there.gpus, 'GPU')}"
 
     def _state(self) -> str:
         if self._life.is_forked:
@@ -235,7 +293,7 @@ class Pool:
         running, waiting = self._life.engine.counts()
         return f"{running} running, {waiting} waiting, {self._life.engine.finished} finished"
 
-    def _started(self) -> LocalEngine:
+    def _started(self) -> PoolEngine:
         """The engine, made at first use: a pool that is never used starts no process."""
         self._life.check_process()
         if self._job is not None:

@@ -285,9 +285,9 @@ def a_waiting_job_ends_when_it_is_told_to(case: EngineCase) -> None:
 
 def a_deaf_job_ends_when_it_is_killed(case: EngineCase) -> None:
     job, heard = _submitted(case, jobs.is_deaf)
-    _wait_ready(case, heard)
+    _wait_for_reports(case, heard, 1)
     _end(case, job, "terminate")
-    case.wait(lambda: heard.reports, "it has heard it and goes on")
+    _wait_for_reports(case, heard, 2)
     assert not heard.outcomes
     _end(case, job, "kill")
     _wait_free(case, heard)
@@ -296,10 +296,10 @@ def a_deaf_job_ends_when_it_is_killed(case: EngineCase) -> None:
 
 def a_deaf_job_is_killed_when_its_grace_is_over(case: EngineCase) -> None:
     job, heard = _submitted(case, jobs.is_deaf)
-    _wait_ready(case, heard)
+    _wait_for_reports(case, heard, 1)
     _end(case, job, "terminate", grace_s=0.5)
     _wait_free(case, heard)
-    assert heard.story == ["ready", "report", "ended", "free"]
+    assert heard.story == ["ready", "report", "report", "ended", "free"]
     assert heard.outcomes[0].kind == "signal"
 
 
@@ -475,6 +475,10 @@ def _kill(case: EngineCase, submitted: Sequence[tuple[Job, Heard]]) -> None:
 
 def _wait_ready(case: EngineCase, *all_heard: Heard) -> None:
     case.wait(lambda: all(heard.ready for heard in all_heard), "the jobs run")
+
+
+def _wait_for_reports(case: EngineCase, heard: Heard, count: int) -> None:
+    case.wait(lambda: len(heard.reports) >= count, f"{count} reports are there")
 
 
 def _wait_free(case: EngineCase, heard: Heard) -> None:

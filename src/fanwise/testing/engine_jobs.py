@@ -127,8 +127,9 @@ def _waits(job: SimulatedJob) -> Steps:
 
 
 def is_deaf() -> None:
-    """Reports that it was told to end, and goes on."""
+    """Reports that it is ready to be told to end, then that it was, and goes on."""
     try:
+        current().report({"deaf": False})
         threading.Event().wait()
     except TrialStopped:
         current().report({"deaf": True})
@@ -137,6 +138,7 @@ def is_deaf() -> None:
 
 def _is_deaf(job: SimulatedJob) -> Steps:
     try:
+        yield Say({"deaf": False})
         yield Wait(float("inf"))
     except TrialStopped:
         yield Say({"deaf": True})

@@ -1,13 +1,20 @@
-"""Jobs in tests: the handle of a submit that was made outside any job, so that its own methods may be used."""
+"""Jobs in tests: handles of submits made outside any job, and the engine of a local pool, as what they are."""
 
-from ..pool import JobHandle
+from ..pool import JobHandle, Pool
 from ..pool.current import NestedHandle
+from ..pool.engine import LocalEngine
 
 
 def submitted(handle: JobHandle | NestedHandle) -> JobHandle:
     """The handle, known to be a `JobHandle`."""
     assert isinstance(handle, JobHandle), f"submitted inside a job: {handle!r}"
     return handle
+
+
+def local_engine(pool: Pool) -> LocalEngine:
+    """The engine of a pool of this machine, for tests that look into its books."""
+    assert isinstance(pool.engine, LocalEngine), f"no pool of this machine: {pool!r}"
+    return pool.engine
 
 
 def began(handle: JobHandle | NestedHandle, within_s: float = 30.0) -> JobHandle:

@@ -1,27 +1,30 @@
-"""How many devices a trial takes, and how many trials a machine has room for."""
+"""How many devices a trial takes, and how many trials there is room for, on one machine or several."""
 
 import math
 
-from ..pool import Machine, Resources
+from ..pool import Capacity, Resources
 from .values import is_number
 
 
-def need_of(machine: Machine, devices: int | float) -> Resources:
-    """What `devices_per_trial` means on this machine. TypeError, ValueError: it makes no sense."""
+def need_of(capacity: Capacity, devices: int | float) -> Resources:
+    """What `devices_per_trial` means on these machines. TypeError, ValueError: it makes no sense."""
     if not is_number(devices):
         raise TypeError(f"devices_per_trial must be a number, got {devices!r}")
     if not 0 <= devices < math.inf:
         raise ValueError(f"devices_per_trial must be a number of at least 0, got {devices!r}")
-    if machine.gpus and devices:
+    if capacity.gpus and devices:
         gpus = int(devices) if devices == int(devices) else float(devices)
-        return Resources(cpus=max(1, machine.cpus // max(1, int(len(machine.gpus) / devices))), gpus=gpus)
+        shares = [
+            machine.cpus // max(1, int(len(machine.gpus) / devices)) for machine in capacity.machines if machine.gpus
+        ]
+        return Resources(cpus=max(1, min(shares)), gpus=gpus)
     if devices != int(devices):
         raise ValueError(f"devices_per_trial={devices!r}: CPUs are not shared, and no GPU was found (fanwise devices)")
     return Resources(cpus=max(1, int(devices)))
 
 
-def workers_on(machine: Machine, need: Resources) -> int:
-    """How many such trials the machine runs at a time; at least 1."""
+def workers_on(capacity: Capacity, need: Resources) -> int:
+    """How many such trials the machines run at a time; at least 1."""
     if need.gpus:
-        return max(1, int(len(machine.gpus) / need.gpus))
-    return max(1, machine.cpus // need.cpus)
+        return max(1, sum(int(len(machine.gpus) / need.gpus) for machine in capacity.machines))
+    return max(1, sum(machine.cpus // need.cpus for machine in capacity.machines))

@@ -24,11 +24,10 @@ from ..base.errors import ClosedError, RecordError, SearchFailedError, SearchInt
 from ..base.nearest import names_nearest_option
 from ..base.text import counted, printable_line
 from ..links import Hub
-from ..pool import Pool
+from ..pool import Capacity, Pool
 from ..pool.current import in_job
 from ..pool.devices import find_machine
 from ..pool.functions import check_signature, name_of, pack
-from ..pool.leases import Ledger
 from ..pool.preload import modules_needed
 from ..pool.specs import Packed
 from .background import RunningSearch
@@ -189,9 +188,9 @@ class Tuner:
         if board:
             check_board_is_there()
         check_signature(objective, self.space.names, sometimes=self.space.conditions)
-        machine = find_machine() if pool is None else pool.machine
-        self._need = need_of(machine, devices_per_trial)
-        self.n_workers = workers_on(machine, self._need) if n_workers is None else at_least("n_workers", n_workers, 1)
+        capacity = Capacity((find_machine(),)) if pool is None else pool.capacity()
+        self._need = need_of(capacity, devices_per_trial)
+        self.n_workers = workers_on(capacity, self._need) if n_workers is None else at_least("n_workers", n_workers, 1)
         scheduler, self._chosen = scheduler_for(
             scheduler,
             metric=metric,
@@ -210,7 +209,7 @@ class Tuner:
         self.seed = seed_of(scheduler, checked_seed(random_seed), secrets.randbits(31))
         self.name = new_name(name_of(objective), time.time(), os.urandom(8)) if name is None else check_name(name)
         self.asynchronous = asynchronous
-        self._machine = machine
+        self._capacity = capacity
         self._reuse = reuse
         self._pool = pool
         self._callbacks = checked_callbacks(callbacks)
@@ -524,11 +523,11 @@ class Tuner:
 
     def _cpus(self) -> int:
         """Enough CPUs for all workers; more than there are is allowed, and said."""
-        return max(self.n_workers * self._need.cpus, self._machine.cpus)
+        return max(self.n_workers * self._need.cpus, self._capacity.cpus)
 
     def _check_lease(self) -> None:
         """Raise LeaseError for a trial that would wait for ever."""
-        Ledger(self._machine).check(self._need)
+        self._capacity.check(self._need, "this machine" if self._pool is None else "this pool")
 
     def _check_name_is_free(self) -> None:
         if self.path.exists():
@@ -592,8 +591,8 @@ class Tuner:
         if method := method_line(self.scheduler.describe()):
             yield printable_line(method if self._chosen is None else f"{method}, {self._chosen.line()}")
         asked = self.n_workers * self._need.cpus
-        if asked > self._machine.cpus:
-            found = self._machine.cpus
+        if asked > self._capacity.cpus:
+            found = self._capacity.cpus
             yield f"CPUs: {asked} asked for by {workers}, {found} found; they share them and run slower"
         for taken in self._taken:
             yield f"warm start from {taken}"

@@ -1,0 +1,23 @@
+"""A Ray cluster for the tests of this folder that ask for one; they are skipped where Ray is not installed."""
+
+import importlib.util
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from fanwise.testing.with_ray import ENVIRONMENT, RayCluster
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[RayCluster]:
+    """One node of two CPUs; a test that adds another removes it again."""
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("Ray is not installed")
+    before = dict(os.environ)
+    os.environ.update(ENVIRONMENT)
+    with RayCluster(cpus=2) as cluster:
+        yield cluster
+    for name in ENVIRONMENT:
+        os.environ.pop(name)
+        os.environ.update({name: before[name]} if name in before else {})

@@ -1,0 +1,209 @@
+"""Which host runs which job: first come, first served, and nothing is placed where there is no room."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from fanwise.pool import Machine, Resources
+from fanwise.pool.cluster.placement import Placed, Placement
+from fanwise.pool.leases import Gpu
+
+SMALL, BIG = Resources(cpus=1), Resources(cpus=4)
+
+
+def gpus(count: int) -> tuple[Gpu, ...]:
+    return tuple(Gpu(index, f"GPU-{index}", "", 0, f"GPU-{index}") for index in range(count))
+
+
+def test_a_big_job_is_not_passed_by() -> None:
+    placement = Placement()
+    placement.join("a", Machine(4, 0))
+    placement.add(1, SMALL)
+    placement.add(2, BIG)
+    placement.add(3, SMALL)
+    assert placement.place() == [Placed(1, "a")]
+    placement.release(1)
+    assert placement.place() == [Placed(2, "a")]
+    placement.release(2)
+    assert placement.place() == [Placed(3, "a")]
+
+
+def test_jobs_go_where_most_cpus_are_free() -> None:
+    placement = Placement()
+    placement.join("a", Machine(2, 0))
+    placement.join("b", Machine(4, 0))
+    for job in range(4):
+        placement.add(job, SMALL)
+    assert [placed.host for placed in placement.place()] == ["b", "b", "a", "b"]
+
+
+def test_a_job_without_gpus_leaves_those_to_others_while_it_can() -> None:
+    placement = Placement()
+    placement.join("with", Machine(8, 0, gpus(1)))
+    placement.join("without", Machine(1, 0))
+    for job in range(2):
+        placement.add(job, SMALL)
+    assert [placed.host for placed in placement.place()] == ["without", "with"]
+    placement.add(2, Resources(gpus=1))
+    assert placement.place() == [Placed(2, "with")]
+
+
+def test_a_job_does_not_span_two_machines() -> None:
+    placement = Placement()
+    placement.join("a", Machine(2, 0))
+    placement.join("b", Machine(2, 0))
+    placement.add(1, BIG)
+    assert placement.place() == [] and placement.stuck == 1
+
+
+def test_what_only_a_lost_host_could_run_is_stuck_until_such_a_host_comes() -> None:
+    placement = Placement()
+    placement.join("a", Machine(4, 0))
+    placement.join("b", Machine(1, 0))
+    placement.add(1, BIG)
+    assert placement.stuck is None
+    placement.leave("a")
+    assert placement.place() == [] and placement.stuck == 1
+    placement.join("c", Machine(4, 0))
+    assert placement.stuck is None and placement.place() == [Placed(1, "c")]
+
+
+def test_a_lost_host_tells_its_jobs_and_late_words_of_them_change_nothing() -> None:
+    placement = Placement()
+    placement.join("a", Machine(2, 0))
+    placement.add(1, SMALL)
+    placement.add(2, SMALL)
+    placement.place()
+    assert placement.leave("a") == [1, 2] and placement.leave("a") == []
+    placement.release(1)
+    assert (placement.where, placement.needs) == ({}, {})
+
+
+# -- any order of everything -------------------------------------------------------------------------------------------
+
+NEEDS = st.builds(Resources, cpus=st.integers(1, 3), gpus=st.sampled_from([0, 0, 1, 0.5]))
+MACHINES = st.builds(lambda cpus, cards: Machine(cpus, 0, gpus(cards)), cpus=st.integers(1, 4), cards=st.integers(0, 2))
+
+
+class PlacementMachine(RuleBasedStateMachine):
+    """Everything in any order, held against plain sets."""
+
+    make: Callable[[], Any] = Placement  # Any: broken ones too
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.placement = type(self).make()
+        self.machines: dict[str, Machine] = {}
+        self.waiting: list[tuple[int, Resources]] = []
+        self.running: dict[int, tuple[str, Resources]] = {}
+        self.number = 0
+
+    @rule(machine=MACHINES)
+    def join(self, machine: Machine) -> None:
+        self.number += 1
+        self.machines[f"host-{self.number}"] = machine
+        self.placement.join(f"host-{self.number}", machine)
+        self._place()
+
+    @precondition(lambda self: self.machines)
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        host = data.draw(st.sampled_from(sorted(self.machines)))
+        del self.machines[host]
+        expected = {job for job, (place, _) in self.running.items() if place == host}
+        assert set(self.placement.leave(host)) == expected
+        self.running = {job: place for job, place in self.running.items() if place[0] != host}
+
+    @rule(needs=NEEDS)
+    def add(self, needs: Resources) -> None:
+        self.number += 1
+        self.waiting.append((self.number, needs))
+        self.placement.add(self.number, needs)
+        self._place()
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        job = data.draw(st.sampled_from(sorted(self.running)))
+        del self.running[job]
+        self.placement.release(job)
+        self.placement.release(job)
+        self._place()
+
+    @precondition(lambda self: self.waiting)
+    @rule(data=st.data())
+    def withdraw(self, data: st.DataObject) -> None:
+        place = data.draw(st.integers(0, len(self.waiting) - 1))
+        job, _ = self.waiting.pop(place)
+        assert self.placement.withdraw(job) and not self.placement.withdraw(job)
+        self._place()
+
+    def _place(self) -> None:
+        placed = self.placement.place()
+        heads, self.waiting = self.waiting[: len(placed)], self.waiting[len(placed) :]
+        assert [order.job for order in placed] == [job for job, _ in heads], "in their order, nobody passed by"
+        for order, (job, needs) in zip(placed, heads, strict=True):
+            self.running[job] = (order.host, needs)
+
+    @invariant()
+    def nobody_has_what_another_has(self) -> None:
+        for host, machine in self.machines.items():
+            here = [needs for place, needs in self.running.values() if place == host]
+            assert sum(needs.cpus for needs in here) <= machine.cpus
+            assert sum(needs.gpus for needs in here) <= len(machine.gpus)
+
+    @invariant()
+    def the_first_waits_only_for_what_is_not_free(self) -> None:
+        if self.waiting:
+            needs = self.waiting[0][1]
+            for host, machine in self.machines.items():
+                used = sum(each.cpus for place, each in self.running.values() if place == host)
+                idle = not any(place == host for place, _ in self.running.values())
+                fits = machine.cpus >= needs.cpus and len(machine.gpus) >= needs.gpus
+                assert not (idle and fits), f"{host} is idle, and the first job fits"
+                assert needs.gpus or machine.cpus - used < needs.cpus
+
+    @invariant()
+    def the_books_are_whole(self) -> None:
+        assert self.placement.where == {job: host for job, (host, _) in self.running.items()}
+        assert list(self.placement.waiting) == [job for job, _ in self.waiting]
+        assert set(self.placement.needs) == {*self.running, *(job for job, _ in self.waiting)}
+
+
+TestPlacement = PlacementMachine.TestCase
+
+
+class PassesBy(Placement):
+    """A broken one: small jobs go first."""
+
+    def place(self) -> list[Placed]:
+        self.waiting = type(self.waiting)(sorted(self.waiting, key=lambda job: self.needs[job].cpus))
+        return Placement.place(self)
+
+
+class KeepsLeases(Placement):
+    """A broken one: what a job had is not free after it."""
+
+    def release(self, job: int) -> None:
+        if self.where.pop(job, None) is not None:
+            del self.needs[job]
+
+
+class ForgetsTheLost(Placement):
+    """A broken one: the jobs of a lost host are still somewhere."""
+
+    def leave(self, host: str) -> list[int]:
+        self.hosts.pop(host, None)
+        return [job for job, place in self.where.items() if place == host]
+
+
+@pytest.mark.parametrize("broken", [PassesBy, KeepsLeases, ForgetsTheLost])
+def test_a_broken_placement_is_caught(broken: type[Placement]) -> None:
+    machine = type("Broken", (PlacementMachine,), {"make": broken})
+    quickly = settings(derandomize=True, database=None, max_examples=1000, phases=[Phase.generate], print_blob=False)
+    with pytest.raises((AssertionError, KeyError)):
+        run_state_machine_as_test(machine, settings=quickly)

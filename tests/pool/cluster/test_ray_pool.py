@@ -1,0 +1,122 @@
+"""A pool on a real Ray cluster: jobs, searches, nodes that come and go, and nothing left behind."""
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fanwise import Pool
+from fanwise.base.errors import ClosedError, LeaseError
+from fanwise.testing import within
+from fanwise.testing.gates import Gate
+from fanwise.testing.jobs import began
+from fanwise.testing.searches import quiet_tuner
+from fanwise.testing.with_ray import RayCluster
+from fanwise.tune import load_checkpoint, report, trial_id, uniform
+
+
+@pytest.fixture(scope="module")
+def pool(cluster: RayCluster) -> Iterator[Pool]:
+    with Pool(ray=cluster.address, seed=11) as pool:
+        pool.submit(int).result(within_s=60)
+        yield pool
+
+
+def alive(pid: int) -> bool:
+    """Whether the process is there and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def where() -> tuple[int, str]:
+    return os.getpid(), os.getcwd()
+
+
+def squared(x: int) -> int:
+    return x * x
+
+
+def of_two_jobs(x: int) -> int:
+    inner = Pool()
+    return sum(inner.submit(squared, each).result() for each in (x, x + 1))
+
+
+def prints_and_waits(folder: str) -> None:
+    print("it has begun", flush=True)
+    Path(folder, str(os.getpid())).touch()
+    threading.Event().wait()
+
+
+def test_a_job_runs_where_ray_has_placed_a_host(pool: Pool) -> None:
+    pid, folder = pool.submit(where).result(within_s=30)
+    assert pid != os.getpid() and folder == os.getcwd()
+    assert pool.capacity().cpus == 2 and pool.machine.cpus == 2
+    assert ": 1 host, 2 CPUs, no GPUs, seed 11: " in repr(pool)
+
+
+def test_a_job_that_raises_raises_here(pool: Pool) -> None:
+    with pytest.raises(ZeroDivisionError, match="by zero"):
+        pool.submit(divmod, 1, 0).result(within_s=30)
+
+
+def test_jobs_of_a_job_run_beside_it(pool: Pool) -> None:
+    assert pool.submit(of_two_jobs, 3).result(within_s=30) == 25
+
+
+def test_what_a_running_job_has_printed_is_fetched_from_its_node(pool: Pool, tmp_path: Path) -> None:
+    job = began(pool.submit(prints_and_waits, str(tmp_path)))
+    within(10, lambda: "it has begun" in job.output()[0], "its output is here")
+    job.stop(grace_s=5.0)
+    assert job.outcome(within_s=30).kind == "stopped"
+    assert job.output() == ("it has begun", "")
+
+
+def test_what_no_host_can_ever_give_is_refused_with_what_there_is(pool: Pool) -> None:
+    with pytest.raises(LeaseError, match=r"^3 CPUs asked for, this pool has 2\."):
+        pool.needs(cpus=3).submit(int)
+
+
+def test_a_pool_on_a_cluster_inside_a_job_is_refused(pool: Pool) -> None:
+    def makes_one() -> None:
+        Pool(ray="auto")
+
+    with pytest.raises(ClosedError, match="a pool on a cluster cannot be made inside a job"):
+        pool.submit(makes_one).result(within_s=30)
+
+
+# -- searches and nodes ------------------------------------------------------------------------------------------------
+
+
+def train(x: float, epochs: int, folder: str) -> None:
+    """Counts on from its checkpoint, notes each start, and waits in the third epoch of a first attempt."""
+    place = load_checkpoint()
+    reached = 0 if place is None else int((place / "epoch").read_text())
+    Path(folder, f"{trial_id()}-{reached}").touch()
+    for epoch in range(reached + 1, epochs + 1):
+        if epoch == 3 and reached == 0:
+            Path(folder, f"{trial_id()}-waits").touch()
+            Gate(Path(folder, "gate")).wait()
+        report(loss=x / epoch, epoch=epoch, checkpoint=lambda at, epoch=epoch: (at / "epoch").write_text(str(epoch)))
+
+
+def test_a_search_goes_on_when_a_node_is_lost_and_uses_one_that_joins(
+    cluster: RayCluster, pool: Pool, tmp_path: Path
+) -> None:
+    second = cluster.add(cpus=2)
+    within(30, lambda: pool.capacity().cpus == 4, "the node that has joined is used")
+    with Gate(tmp_path / "gate") as gate:
+        space = {"x": uniform(0, 1), "epochs": 4, "folder": str(tmp_path)}
+        running = quiet_tuner(train, space, trials=6, n_workers=4, retries=1, pool=pool).run(block=False)
+        within(60, lambda: len(list(tmp_path.glob("*-waits"))) == 4, "two trials run on each node")
+        cluster.remove(second)
+        within(30, lambda: pool.capacity().cpus == 2, "the loss of the node is known")
+        gate.open(times=10)
+        experiment = running.wait()
+    assert list(experiment.trials["status"]) == ["Completed"] * 6
+    assert list(experiment.trials["iter"]) == [4] * 6
+    assert len(list(tmp_path.glob("*-2"))) == 2, "the two of the lost node went on from their checkpoints"
+    assert len(list(tmp_path.glob("*-0"))) == 6, "none began from scratch a second time"

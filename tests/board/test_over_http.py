@@ -1,5 +1,6 @@
 """The board as clients see it, over a real socket: what it shows, whom it refuses, what it never gives away."""
 
+import gzip
 import http.client
 import json
 import os
@@ -296,6 +297,26 @@ def test_every_view_of_a_search(board: Served, home: Path) -> None:
     assert board.ask("/api/experiments/old/other").status == 404
 
 
+def test_a_search_that_has_just_begun_has_every_view(board: Served, recorded: Recorded) -> None:
+    search = recorded("live")
+    every_view_of_nothing(board)
+    search.start(0.0, 0, {"lr": 0.1, "epochs": 2})
+    trial = within(30.0, lambda: of_a_trial(board), "the trial is seen")
+    assert trial["values"] == {} and trial["status"] == "InProgress"
+    every_view_of_nothing(board)
+
+
+def every_view_of_nothing(board: Served) -> None:
+    assert first(board, "/api/experiments/live/live")["best"] is None
+    for view in ("curves", "workers", "rungs", "parallel", "trials"):
+        assert board.ask(f"/api/experiments/live/{view}").status == 200, view
+
+
+def of_a_trial(board: Served) -> Any:
+    answer = board.ask("/api/experiments/live/trials/0")
+    return answer.json if answer.status == 200 else None
+
+
 def test_several_objectives_have_a_front(board: Served, home: Path) -> None:
     with ended(home, "two", objectives=[["error", "min"], ["size", "max"]]) as search:
         search.start(0.0, 0, {"lr": 0.1, "epochs": 2})
@@ -414,6 +435,8 @@ def test_everything_that_a_page_loads_is_there_and_is_asked_for_once(board: Serv
     assert len(plotly.body) > 1_000_000 and plotly.headers["content-type"].startswith("text/javascript")
     again = board.ask("/static/plotly.min.js", if_none_match=plotly.headers["etag"])
     assert (again.status, again.body) == (304, b"")
+    packed = board.ask("/static/plotly.min.js", accept_encoding="gzip")
+    assert packed.headers["content-encoding"] == "gzip" and gzip.decompress(packed.body) == plotly.body
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ class Columns:
         ids, begins = np.unique(trial_ids_N[self._order_N], return_index=True)
         self.ids: list[int] = ids.tolist()
         self._begins = begins
-        ends = np.append(begins[1:], len(trial_ids_N))
+        ends = np.append(begins, len(trial_ids_N))[1:]
         self._rows = {one: slice(*pair) for one, *pair in zip(self.ids, begins.tolist(), ends.tolist(), strict=True)}
 
     def best_losses(self) -> dict[int, float]:

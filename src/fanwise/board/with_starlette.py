@@ -12,6 +12,7 @@ here blocks the server: records are read, and searches are told, in threads.
 """
 
 import asyncio
+import gzip
 import hashlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -142,6 +143,7 @@ class _Static:
         folder = files(__package__) / "page"
         self._files = {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
         self._files["plotly.min.js"] = plotly_file().read_bytes()
+        self._packed = {name: gzip.compress(body, 6) for name, body in self._files.items()}
         self._marks = {name: f'"{hashlib.sha256(body).hexdigest()[:20]}"' for name, body in self._files.items()}
 
     def page(self, name: str) -> Answer:
@@ -158,8 +160,10 @@ class _Static:
         told = {"ETag": self._marks[name], "Cache-Control": "no-cache"}  # kept, but asked for again
         if request.headers.get("if-none-match", "").removeprefix("W/") == self._marks[name]:
             return Response(status_code=304, headers=told)
-        ending = name[name.rindex(".") :]
-        return Response(self._files[name], headers={**told, "Content-Type": _TYPES[ending]})
+        told["Content-Type"] = _TYPES[name[name.rindex(".") :]]
+        if "gzip" not in request.headers.get("accept-encoding", ""):
+            return Response(self._files[name], headers=told)
+        return Response(self._packed[name], headers={**told, "Content-Encoding": "gzip", "Vary": "Accept-Encoding"})
 
 
 @final

@@ -1,9 +1,10 @@
-// Drawing with plotly.js, which is loaded when the first chart is wanted. What users named is escaped: plotly reads a
-// little markup in texts.
+// Drawing with plotly.js, which is loaded after what needs no chart. What users named is escaped: plotly reads a little
+// markup in texts.
 
 let loading = null;
 
-function loaded() {
+/** To be called when all that needs no chart is shown: the browser can do nothing else while it reads plotly.js. */
+export function loaded() {
   loading ??= new Promise((resolve, reject) => {
     const script = document.createElement("script");
     script.src = "/static/plotly.min.js";

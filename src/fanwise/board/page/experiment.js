@@ -1,7 +1,7 @@
 // One experiment: what its live events say at once, and of the views only the one that is looked at.
 import { $, api, ask, command, confirmed, copy, el, fill, follow, number, paced, page, percent, pill, renew, say, seconds, shown, write }
   from "/static/dom.js";
-import { COLOURS, colour, draw, plain, range } from "/static/charts.js";
+import { COLOURS, colour, draw, loaded, plain, range } from "/static/charts.js";
 
 const name = decodeURIComponent(location.pathname.split("/")[2]);
 const go = (trial) => { location.href = page(name, trial); };
@@ -98,15 +98,20 @@ async function curves() {
     group.about.push(...one.n.map((n) => [one.trial, n, one.status]), null);
   }
   const bestTrial = data.curves.find((one) => at && one.trial === at[2]);
+  const points = data.curves.reduce((sum, one) => sum + one.v.length, 0), hasMarkers = points < 1500;
+  const alone = hasMarkers ? [] : data.curves.filter((one) => one.v.length === 1);  // a line of one report cannot be seen
   const strength = drawn > 60 ? 0.45 : drawn > 20 ? 0.7 : 0.95;
   await draw($("curves"), () => ({
     traces: [
       ...(data.crowd && over === "t" ? band(data.crowd) : []),
       ...groups.map((group, index) => ({
-        x: group.x, y: group.y, customdata: group.about, mode: "lines+markers", opacity: strength, connectgaps: false,
+        x: group.x, y: group.y, customdata: group.about, mode: hasMarkers ? "lines+markers" : "lines", opacity: strength, connectgaps: false,
         line: { color: colour(`c${index}`), width: drawn > 60 ? 1 : 1.5 }, marker: { size: drawn > 30 ? 2 : 4, color: colour(`c${index}`) },
         hovertemplate: "trial %{customdata[0]}, report %{customdata[1]}<br>%{y:.5g}<br>%{customdata[2]}<extra></extra>",
       })),
+      { x: alone.map((one) => one[over][0]), y: alone.map((one) => one.v[0]), customdata: alone.map((one) => [one.trial, 1, one.status]), mode: "markers",
+        opacity: strength, marker: { size: 3, color: alone.map((one) => colour(`c${one.trial % COLOURS}`)) },
+        hovertemplate: "trial %{customdata[0]}, its only report<br>%{y:.5g}<br>%{customdata[2]}<extra></extra>" },
       ...(bestTrial ? [{
         x: bestTrial[over], y: bestTrial.v, customdata: bestTrial.n.map((n) => [bestTrial.trial, n, bestTrial.status]), mode: "lines",
         line: { color: colour("ink"), width: 3 }, hovertemplate: "trial %{customdata[0]} (best), report %{customdata[1]}<br>%{y:.5g}<extra></extra>",
@@ -351,11 +356,25 @@ $("new-yes").addEventListener("click", async () => {
   if (await command(name, "enqueue", config)) $("new").close();
 });
 
-choose(location.hash.slice(1));
 window.addEventListener("hashchange", () => choose(location.hash.slice(1)));
 let seen = -1;
-ask(api(name)).then((data) => { if (last === null) { summary(data); last = null; } }, (error) => { write($("name"), name); say(error.message, true); });
-follow(api(name, "/live"), (data) => {
-  summary(data);
-  if (data.seq !== seen) { seen = data.seq; refresh(); }
-}, (error) => say(error, true));
+
+/** What is known at once, then what a chart takes, then what takes reading the whole record. */
+async function begin() {
+  try {
+    summary(await ask(api(name)));
+    last = null;
+    await new Promise((painted) => requestAnimationFrame(() => setTimeout(painted)));
+  } catch (error) {
+    write($("name"), name);
+    say(error.message, true);
+  }
+  follow(api(name, "/live"), (data) => {
+    summary(data);
+    if (data.seq !== seen) { seen = data.seq; refresh(); }
+  }, (error) => say(error, true));
+  choose(location.hash.slice(1));
+  loaded();
+}
+
+begin();

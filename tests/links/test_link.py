@@ -14,7 +14,7 @@ from fanwise.base.clocks import VirtualClock
 from fanwise.base.errors import ClosedError, DeadlineExceeded, NotSendableError, WireError, WorkerLostError
 from fanwise.links import Ending, Hub, Link, Reply, Request, frames, memory_links
 from fanwise.links.codec import dumps
-from fanwise.links.transports.wires import SocketWire
+from fanwise.links.transports.wires import MemoryWire, SocketWire
 from fanwise.testing import within
 
 T = TypeVar("T")
@@ -632,3 +632,18 @@ def test_many_messages_in_memory_tell_the_hub_once(a: Hub, b: Hub) -> None:
     assert len(b._soon) == 1
     b.turn()
     assert got == list(range(100))
+
+
+def test_what_came_together_with_the_last_frame_of_a_link_does_not_keep_its_hub(a: Hub) -> None:
+    ours, theirs = MemoryWire.pair()
+    link, got = Link(a, ours), list[int]()
+
+    def take(request: Request) -> None:
+        got.append(request.args[0])
+        request.link.close()
+
+    link.handler = take
+    link.open()
+    theirs.write([part for number in (1, 2) for part in frames.encode(frames.NOTICE, 0, *dumps(("note", (number,))))])
+    a.turn()
+    assert got == [1] and link.ending is not None

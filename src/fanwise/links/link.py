@@ -859,7 +859,7 @@ class Link:
             self.on_malformed(error)
             self._end(Ending(False, error.message))
             return False
-        return True
+        return self.ending is None  # what came after that is not handled any more
 
     def _read_bytes(self) -> bool:
         """Read some of what is there. False: nothing was, or the link ended."""

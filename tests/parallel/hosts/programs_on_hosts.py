@@ -92,7 +92,7 @@ def goes_another_way(run: Run) -> None:
 
 TRAININGS: dict[str, Callable[[Run], Any]] = {  # Any: as `training` returns
     "small": training,
-    "large": partial(training, hidden=2048),
+    "large": partial(training, hidden=4096),
     "clipped": partial(training, clip_norm=0.5),
     "accumulated": partial(training, accumulate=2),
     "by hand": by_hand,

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ...base.errors import TrialStopped
 from ...links.codec import pack_error, unpack_error
@@ -25,7 +25,9 @@ from ..hangs.stalls import limit_s
 from ..optimizers.placement import Placement
 from ..plans import Plan
 from ..teams.agreeing import agreed_seed
+from ..teams.layout import Layout
 from ..teams.team import Attempt, StateHere, Sums, different_ways
+from .by_hosts import ByHosts
 from .in_boxes import InBoxes
 from .meeting import met
 from .mesh import Again, Mesh
@@ -39,6 +41,8 @@ class HostsTeam:
     """See the module. `hosts`: of each rank. `reduce`: "exact" or "fast"."""
 
     catching_up = False
+    # Up to so many bytes of gradients, of all processes together, each is told everybody's.
+    in_boxes_bytes = 1 << 20
 
     def __init__(self, mesh: Mesh, hosts: Mapping[int, str], reduce: str, step_timeout_s: float | None) -> None:
         self._mesh = mesh
@@ -82,9 +86,25 @@ class HostsTeam:
     def exchange(self, content: bytes) -> Sequence[bytes]:
         """What all have given, by place. Blocks until all have. Only inside `together`."""
         assert self._is_within, "exchanges are part of something that can be done again"
+        return self._mesh.exchange(content, self._within_s())
+
+    def _within_s(self) -> float | None:
         limit = self._step_timeout_s
-        within_s = None if limit is None else limit_s(limit, has_stepped=self._has_stepped)
-        return self._mesh.exchange(content, within_s)
+        return None if limit is None else limit_s(limit, has_stepped=self._has_stepped)
+
+    @property
+    def hosts(self) -> Sequence[str]:
+        """Of each process, by place."""
+        return [self._hosts[rank] for rank in self._mesh.members]
+
+    def send(self, place: int, what: str, rows: Tensor) -> None:
+        """Bytes for another process, before the next turn. Its memory may be changed afterwards."""
+        self._mesh.send(self._mesh.members[place], (self._mesh.turn, what), rows)
+
+    def receive(self, place: int, what: str) -> Tensor:
+        """What another one has sent. Blocks."""
+        sent: Tensor = self._mesh.receive(self._mesh.members[place], (self._mesh.turn, what), self._within_s())
+        return sent
 
     def gather(self, what: str, content: Any) -> list[Any]:  # Any: anything that can be pickled
         said = [pickle.loads(each) for each in self.exchange(pickle.dumps((what, content), protocol=5))]
@@ -100,7 +120,8 @@ class HostsTeam:
 
     def all_reduce(self, params: Sequence[nn.Parameter]) -> AllReduce:
         """What adds their gradients."""
-        return InBoxes(self, params)
+        small = len(self._hosts) * Layout(params).size_bytes <= self.in_boxes_bytes
+        return InBoxes(self, params) if small else ByHosts(self, params)
 
     def step_begins(self, state_here: StateHere) -> None:
         pass

@@ -197,7 +197,7 @@ def known(page: "Page") -> None:
 def board_of(home: Path) -> Iterator[str]:
     """The address of a board in a thread."""
     opened = open_board(home, port=0)
-    server = Server(Home(home), opened.guard)
+    server = Server(Home(home), opened.guard, opened.callers)
     thread = threading.Thread(target=server.serve, args=(opened.listening,), name="board")
     thread.start()
     try:

@@ -6,7 +6,10 @@ import json
 import os
 import re
 import shutil
+import socket
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -106,7 +109,7 @@ class Served:
 @contextmanager
 def serving(board: OpenBoard) -> Iterator[Served]:
     """Answers in a thread, as long as the block lasts."""
-    server = Server(Home(board.home), board.guard)
+    server = Server(Home(board.home), board.guard, board.callers)
     thread = threading.Thread(target=server.serve, args=(board.listening,), name="board")
     thread.start()
     try:
@@ -137,7 +140,7 @@ def guarded(home: Path) -> Iterator[Served]:
     """A board that others can reach, and so has a token. It listens on loopback all the same."""
     opened = open_board(home, port=0)
     guard = Guard(frozenset({"board.example"}), "the-token", "the-session")
-    with serving(OpenBoard(home, opened.listening, guard, opened.address)) as served:
+    with serving(OpenBoard(home, opened.listening, guard, None, opened.address)) as served:
         yield served
 
 
@@ -339,7 +342,7 @@ def test_the_table_is_sorted_filtered_and_cut(board: Served, recorded: Recorded)
     search.start(251.0, 250, {"lr": 0.5, "epochs": 2})
     table = "/api/experiments/live/trials"
     page = board.ask(table).json
-    assert (page["total"], page["found"], len(page["rows"])) == (251, 251, 200)
+    assert (page["total"], page["found"], len(page["rows"])) == (251, 251, 100)
     assert [row["trial"] for row in board.ask(f"{table}?offset=200").json["rows"]] == list(range(200, 251))
     best = board.ask(f"{table}?sort=best").json["rows"]
     assert best[0]["trial"] == 249
@@ -593,6 +596,35 @@ def test_a_command_to_a_search_that_does_not_run_says_so(board: Served, home: Pa
     answer = board.command("old", "stop_trial", 0)
     assert answer.status == 409 and "does not run" in answer.json["error"]
     assert board.command("none", "stop").status == 404
+
+
+NOBODY = """
+import encodings.idna, http.client, os, sys
+os.setuid(65534)
+connection = http.client.HTTPConnection("127.0.0.1", int(sys.argv[1]), timeout=30)
+connection.request("GET", "/api/experiments")
+answer = connection.getresponse()
+print(answer.status, answer.read().decode())
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user for once")
+def test_another_user_of_the_machine_is_refused(board: Served, recorded: Recorded) -> None:
+    write_trials(recorded("live"), 1)
+    assert board.ask("/api/experiments").status == 200
+    command = [sys.executable, "-c", NOBODY, str(board.port)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said.startswith("403 This board is for programs of another user") and "live" not in said
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user for once")
+def test_a_command_of_another_user_that_hangs_up_at_once_is_refused(board: Served, recorded: Recorded) -> None:
+    write_trials(recorded("live"), 1)
+    assert board.board.callers is not None
+    with socket.create_connection(("127.0.0.1", board.port)) as own:
+        here, there = own.getsockname(), own.getpeername()
+        assert board.board.callers.may(here, there)
+    assert not board.board.callers.may(here, there), "it is closed, and the kernel would call it root's"
 
 
 def test_others_reach_it_only_with_a_token_in_the_address(home: Path) -> None:

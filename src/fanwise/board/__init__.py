@@ -1,6 +1,7 @@
 """The board: experiments as web pages that follow what runs. Needs the extra `board`.
 
-guard, thinning, columns, views     who may; how much is shown; what is shown
+guard, callers                      who may
+    thinning, columns, views            how much is shown; what is shown
 watching                            the experiments of a folder, read as their records grow
 with_starlette, with_uvicorn        HTTP: routes, live events, commands; the server
 page/                               what the browser gets: HTML, CSS and modules, as they are

@@ -8,6 +8,7 @@ import sys
 import threading
 from pathlib import Path
 
+from fanwise.board.callers import callers_at
 from fanwise.board.guard import Guard
 from fanwise.board.watching import Home
 from fanwise.board.with_uvicorn import Server
@@ -15,14 +16,15 @@ from fanwise.board.with_uvicorn import Server
 
 def main(descriptor: str, home: str) -> None:
     """Serve until standard input ends."""
-    server = Server(Home(Path(home)), Guard())
+    listening = socket.socket(fileno=int(descriptor))
+    server = Server(Home(Path(home)), Guard(), callers_at(listening))
 
     def wait() -> None:
         sys.stdin.buffer.read()
         server.end()
 
     threading.Thread(target=wait, name="board stdin", daemon=True).start()
-    with socket.socket(fileno=int(descriptor)) as listening:
+    with listening:
         server.serve(listening)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
+from .callers import Callers, callers_at
 from .guard import Guard, host_name, is_loopback, known_names
 
 DEFAULT_PORT = 8321
@@ -28,6 +29,7 @@ class OpenBoard:
     home: Path
     listening: socket.socket
     guard: Guard
+    callers: Callers | None
     address: str
 
     def serve(self) -> None:
@@ -36,7 +38,7 @@ class OpenBoard:
         from .with_uvicorn import Server
 
         with self.listening:
-            Server(Home(self.home), self.guard).serve(self.listening)
+            Server(Home(self.home), self.guard, self.callers).serve(self.listening)
 
 
 def open_board(home: Path, *, host: str = "127.0.0.1", port: int = DEFAULT_PORT) -> OpenBoard:
@@ -57,11 +59,11 @@ def open_board(home: Path, *, host: str = "127.0.0.1", port: int = DEFAULT_PORT)
         name = socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]"
     place = f"http://{name}:{taken}/"
     if is_loopback(host):
-        return OpenBoard(home, listening, Guard(), place)
+        return OpenBoard(home, listening, Guard(), callers_at(listening), place)
     token = secrets.token_urlsafe(_TOKEN_BYTES)
     names = known_names([host, socket.gethostname(), socket.getfqdn()])
     guard = Guard(names, token, secrets.token_urlsafe(_TOKEN_BYTES))
-    return OpenBoard(home, listening, guard, f"{place}?token={token}")
+    return OpenBoard(home, listening, guard, None, f"{place}?token={token}")
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -32,7 +32,7 @@ from .views import VIEWS, Json, Look, importance, summary, trial_detail, trial_r
 _MOST_WATCHED = 6  # a long record takes 100 MB
 _LOOK_S = 0.3  # what was read so long ago is new enough
 _PATIENCE = 10.0  # what took a second is made again after ten
-_MOST_ROWS = 200
+_MOST_ROWS = 100
 _LOG_BYTES, _LOG_LINES = 1 << 16, 300
 
 

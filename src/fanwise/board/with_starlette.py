@@ -16,19 +16,21 @@ import gzip
 import hashlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
 from importlib.resources import files
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 from ..base.errors import FanwiseError, NotInstalled, RecordError
 from ..base.plain_json import json_bytes
 from ..tune.remote.asking import ask_search
-from .guard import Asked, Guard, headers
+from .callers import Callers
+from .guard import Asked, Guard, Refusal, headers
 from .watching import Home, NotThere
 from .with_plotly import plotly_file
 
 try:
+    from anyio.to_thread import run_sync
     from starlette.applications import Starlette
-    from starlette.concurrency import run_in_threadpool
     from starlette.datastructures import Headers, MutableHeaders, QueryParams
     from starlette.middleware.gzip import GZipMiddleware
     from starlette.requests import Request, cookie_parser
@@ -44,17 +46,20 @@ _ALIVE_S = 15.0  # an event at least so often: what lies between may close a sil
 _COMMAND_BYTES = 1 << 18
 _WORDS = frozenset({"stop", "stop_trial", "pause", "unpause", "enqueue"})
 _TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_OF_ANOTHER = Refusal(403, "This board is for programs of another user. With --host it asks for a token instead.")
 _LEAVE_THE_TOKEN = '<!doctype html><meta http-equiv="refresh" content="0;url=/"><a href="/">fanwise board</a>'
 
+_Made = TypeVar("_Made")
 Answer = Callable[[Request], Awaitable[Response]]
 
 
-def application(home: Home, guard: Guard, *, is_ending: Callable[[], bool]) -> ASGIApp:
+def application(home: Home, guard: Guard, callers: Callers | None, *, is_ending: Callable[[], bool]) -> ASGIApp:
     """The application.
 
     Args:
         home: the experiments it shows.
         guard: asked about each request before anything else is.
+        callers: asked about each connection; None: anybody's is taken.
         is_ending: True as soon as open pages shall let go.
 
     Raises:
@@ -79,16 +84,17 @@ def application(home: Home, guard: Guard, *, is_ending: Callable[[], bool]) -> A
     app = Starlette(
         routes=routes, exception_handlers={NotThere: _not_there, FanwiseError: _failed, ValueError: _refused}
     )
-    return _Guarded(GZipMiddleware(app, minimum_size=4_000, compresslevel=4), guard)
+    return _Guarded(GZipMiddleware(app, minimum_size=4_000, compresslevel=4), guard, callers)
 
 
 @final
 class _Guarded:
     """Asks the guard first, and puts the headers on every answer."""
 
-    def __init__(self, app: ASGIApp, guard: Guard) -> None:
+    def __init__(self, app: ASGIApp, guard: Guard, callers: Callers | None) -> None:
         self._app = app
         self._guard = guard
+        self._callers = callers
         self._headers = headers()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -104,7 +110,7 @@ class _Guarded:
                 answered.setdefault("Cache-Control", "no-store")
             await send(message)
 
-        refusal = self._guard.refusal(asked)
+        refusal = _OF_ANOTHER if self._is_of_another(scope) else self._guard.refusal(asked)
         answer: ASGIApp = self._app
         if refusal is not None:
             answer = PlainTextResponse(refusal.text + "\n", refusal.status)
@@ -114,6 +120,9 @@ class _Guarded:
             response.set_cookie(cookie, self._guard.session, httponly=True, samesite="strict", path="/")
             answer = response
         await answer(scope, receive, send_with_headers)
+
+    def _is_of_another(self, scope: Scope) -> bool:
+        return self._callers is not None and not self._callers.may(tuple(scope["client"]), tuple(scope["server"]))
 
 
 def _asked(scope: Scope, cookie: str) -> Asked:
@@ -175,7 +184,7 @@ class _Board:
         self._is_ending = is_ending
 
     async def listing(self, request: Request) -> Response:
-        return _json(await run_in_threadpool(self._listing))
+        return _json(await _in_thread(self._listing))
 
     def _listing(self) -> dict[str, Any]:  # Any: JSON
         return {"home": str(self._home.folder), "experiments": self._home.listing()}
@@ -184,11 +193,11 @@ class _Board:
         return self._events(self._listing)
 
     async def overview(self, request: Request) -> Response:
-        return _json(await run_in_threadpool(self._home.overview, request.path_params["name"]))
+        return _json(await _in_thread(self._home.overview, request.path_params["name"]))
 
     async def live(self, request: Request) -> Response:
         name = request.path_params["name"]
-        await run_in_threadpool(self._home.inside, name)
+        await _in_thread(self._home.inside, name)
         return self._events(lambda: self._home.watched(name).summary())
 
     async def view(self, request: Request) -> Response:
@@ -198,7 +207,7 @@ class _Board:
             watched = self._home.watched(name)
             return json_bytes(watched.importance() if view == "importance" else watched.view(view))
 
-        return _body(await run_in_threadpool(make))
+        return _body(await _in_thread(make))
 
     async def trials(self, request: Request) -> Response:
         name, asked = request.path_params["name"], request.query_params
@@ -214,16 +223,16 @@ class _Board:
                 )
             )
 
-        return _body(await run_in_threadpool(make))
+        return _body(await _in_thread(make))
 
     async def trial(self, request: Request) -> Response:
         name, trial_id = request.path_params["name"], request.path_params["trial"]
-        return _json(await run_in_threadpool(lambda: self._home.watched(name).trial(trial_id)))
+        return _json(await _in_thread(lambda: self._home.watched(name).trial(trial_id)))
 
     async def command(self, request: Request) -> Response:
-        folder = await run_in_threadpool(self._home.inside, request.path_params["name"])
+        folder = await _in_thread(self._home.inside, request.path_params["name"])
         word, args = _command(await _read(request))
-        return _json({"answer": await run_in_threadpool(ask_search, folder, word, *args)})
+        return _json({"answer": await _in_thread(ask_search, folder, word, *args)})
 
     def _events(self, make: Callable[[], Mapping[str, Any]]) -> Response:  # Any: JSON
         """Server-sent events: what `make` returns, whenever it is something else than before."""
@@ -232,7 +241,7 @@ class _Board:
             last, silent_s = b"", 0.0
             while not self._is_ending():
                 try:
-                    now = b"data: " + await run_in_threadpool(lambda: json_bytes(make())) + b"\n\n"
+                    now = b"data: " + await _in_thread(lambda: json_bytes(make())) + b"\n\n"
                 except (NotThere, RecordError) as error:
                     yield b"event: gone\ndata: " + json_bytes({"error": str(error)}) + b"\n\n"
                     return
@@ -246,6 +255,11 @@ class _Board:
                 silent_s += _EVERY_S
 
         return StreamingResponse(events(), media_type="text/event-stream")
+
+
+async def _in_thread(make: Callable[..., _Made], *args: object) -> _Made:
+    """What `make` returns. A board that ends does not wait for it: a large record is read for seconds."""
+    return await run_sync(partial(make, *args), abandon_on_cancel=True)
 
 
 async def _read(request: Request) -> bytes:

@@ -1,9 +1,11 @@
 """The server of the board: one process, one thread, on a socket that is listening already."""
 
+import logging
 import socket
 from typing import final
 
 from ..base.errors import NotInstalled
+from .callers import Callers
 from .guard import Guard
 from .watching import Home
 from .with_starlette import application
@@ -18,9 +20,9 @@ except ImportError as error:
 class Server:
     """Serves one home. Raises NotInstalled: a library of the extra `board` is missing."""
 
-    def __init__(self, home: Home, guard: Guard) -> None:
+    def __init__(self, home: Home, guard: Guard, callers: Callers | None) -> None:
         self._server: uvicorn.Server
-        app = application(home, guard, is_ending=lambda: self._server.should_exit)
+        app = application(home, guard, callers, is_ending=lambda: self._server.should_exit)
         self._server = uvicorn.Server(
             uvicorn.Config(
                 app,
@@ -31,13 +33,22 @@ class Server:
                 log_level="warning",
                 access_log=False,  # addresses hold the token
                 server_header=False,
-                timeout_graceful_shutdown=2,
+                timeout_graceful_shutdown=1,
             )
         )
 
     def serve(self, listening: socket.socket) -> None:
         """Answer until `end` is called, or Ctrl-C. Blocks."""
-        self._server.run(sockets=[listening])
+        log = logging.getLogger("uvicorn.error")
+        log.addFilter(self._is_worth_saying)
+        try:
+            self._server.run(sockets=[listening])
+        finally:
+            log.removeFilter(self._is_worth_saying)
+
+    def _is_worth_saying(self, record: logging.LogRecord) -> bool:
+        """That an answer was cut off by the end of the board is no news."""
+        return not self._server.should_exit
 
     def end(self) -> None:
         """Make `serve` return within a second or two; from any thread."""

@@ -7,7 +7,7 @@ const name = decodeURIComponent(location.pathname.split("/")[2]);
 const go = (trial) => { location.href = page(name, trial); };
 const isSame = (left, right) => JSON.stringify(left) === JSON.stringify(right);
 let last = null;  // summary
-let isLogChosen = false;
+let isLogChosen = false, isOverChosen = false;
 
 // -- the summary ------------------------------------------------------------------------------------------------------
 
@@ -73,6 +73,10 @@ function counts(data) {
 async function curves() {
   const data = await ask(api(name, "/curves"));
   if (!isLogChosen) $("log").checked = data.scale.log;
+  if (!isOverChosen && data.num_trials > 0) {  // over time, the curves of many trials are a hedge
+    $("over").value = data.num_trials > 200 ? "n" : "t";
+    isOverChosen = true;
+  }
   write($("curves-title"), `Learning curves: ${data.metric}`);
   write($("incumbent-title"), `Best ${data.metric} so far`);
   const drawn = data.curves.length;
@@ -140,7 +144,7 @@ async function workers() {
   write($("workers-note"), busy === null ? "no objective has begun yet"
     : `in the objective ${percent(busy)}, starting trials ${percent(startup)}, idle ${percent(idle)}, from the first objective's beginning`);
   const node = $("workers");
-  node.style.height = `${Math.min(1400, 90 + 24 * Math.max(4, data.n_workers))}px`;
+  node.style.height = `${Math.min(1400, 100 + 26 * Math.max(4, data.n_workers))}px`;
   const kinds = [
     ["busy", "in the objective", "c0", (one) => one.trial !== null && one.startup < (one.end - one.begin) / 2],
     ["startup", "starting", "c1", (one) => one.trial !== null && one.startup >= (one.end - one.begin) / 2],
@@ -162,7 +166,7 @@ async function workers() {
       };
     }),
     layout: {
-      barmode: "overlay", bargap: 0.25, showlegend: true, legend: { orientation: "h", y: 1.12 }, margin: { l: 54, r: 14, t: 26, b: 42 },
+      barmode: "overlay", bargap: 0.25, showlegend: true, legend: { orientation: "h", y: 1.01, yanchor: "bottom" }, margin: { l: 54, r: 14, t: 34, b: 42 },
       xaxis: { title: { text: "seconds" } },
       yaxis: { title: { text: "worker" }, autorange: "reversed", dtick: Math.ceil(data.n_workers / 16), zeroline: false },
     },
@@ -331,6 +335,7 @@ $("tabs").addEventListener("keydown", (event) => {
   choose(there[(there.indexOf(chosen) + step + there.length) % there.length]);
   $(`tab-${chosen}`).focus();
 });
+$("over").addEventListener("change", () => { isOverChosen = true; });
 for (const [id, event] of [["over", "change"], ["front-x", "change"], ["front-y", "change"]]) $(id).addEventListener(event, refresh);
 $("log").addEventListener("change", () => { isLogChosen = true; refresh(); });
 for (const id of ["trials-text", "trials-status"]) $(id).addEventListener("input", () => { table.offset = 0; refresh(); });

@@ -19,7 +19,7 @@ function row(one) {
   const best = one.best === null ? "-" : `${one.metric} ${number(one.best.value)}${one.best.violated ? " (infeasible)" : ""}`;
   return el("tr", {},
     el("td", {}, name), el("td", {}, pill(one.state)), el("td", { class: "number" }, best),
-    el("td", { class: "number" }, number(one.trials.total)),
+    el("td", { class: "number wideonly" }, number(one.trials.total)),
     el("td", { class: "number wideonly" }, one.trials.InProgress ? number(one.trials.InProgress) : ""),
     el("td", { class: "number wideonly" }, one.trials.Failed ? number(one.trials.Failed) : ""),
     el("td", { class: "number wideonly" }, seconds(one.elapsed_s)),

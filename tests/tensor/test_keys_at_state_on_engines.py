@@ -306,6 +306,23 @@ def changes(draw: st.DrawFn) -> tuple[Any, Any, str]:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("index", [3, -4, (0, 4), [0, 3], (slice(None), [4]), np.ones(2, np.bool_)], ids=str)
+def test_what_is_out_of_range_is_neither_read_nor_written(engine: str, index: Any) -> None:
+    x = MAKE[engine](START)
+    state = State(x)
+    for act in (
+        lambda: at(x)[index].get(),
+        lambda: at(x)[index].set(1.0),
+        lambda: at(x)[index].add(1.0),
+        lambda: state[index],
+        lambda: state.__setitem__(index, 1.0),
+    ):
+        with pytest.raises(IndexError):
+            act()
+    assert np.array_equal(np.asarray(state.value), START)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_at_means_what_numpy_means(engine: str) -> None:
     make = MAKE[engine]
 

@@ -52,6 +52,8 @@ _DONE_SO = {
     "float64": ("double",),
     "full(shape, value)": ("fill",),
     "int64": ("long",),
+    "all(isclose(x, y))": ("allclose",),
+    "jvp(function, primals, tangents)": ("ForwardAccumulator", "linearize"),
     "integers(Key(seed), shape, low, high)": ("randint", "random_integers"),
     "Key(seed)": ("default_rng", "Generator", "manual_seed", "PRNGKey", "seed", "set_seed"),
     "linalg.det(x)": ("det",),
@@ -68,6 +70,7 @@ _DONE_SO = {
     "take_along_axis(x, indices)": ("gather",),
     "uniform(Key(seed), shape)": ("rand", "random_uniform"),
     "value_and_grad(function)": ("backward", "GradientTape"),
+    "vmap(function)": ("vectorize", "vectorized_map"),
 }
 
 OTHER_NAMES = {theirs: ours for table in (_RENAMED, _DONE_SO) for ours, others in table.items() for theirs in others}

@@ -57,7 +57,7 @@ def import_memory(exported: Exported, copy: bool | None) -> torch.Tensor:
         return _over(array)
     if copy is False:
         return _over(_shareable(array, kind))
-    if copy or kind == "immutable" or not array.flags.writeable or _why_not_torch(array):
+    if copy or not array.flags.writeable or _why_not_torch(array):  # what is immutable says so itself
         return _over(aligned_copy(array))
     return _over(array)
 

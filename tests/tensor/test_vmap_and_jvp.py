@@ -222,6 +222,8 @@ def test_jvp_in_torch_leaves_no_history_but_inside_of_a_differentiation() -> Non
     x = torch.tensor([1.0, 2.0], requires_grad=True)
     value, along = ft.jvp(torch.sin, (x,), (torch.ones(2),))
     assert not value.requires_grad and not along.requires_grad and x.grad is None
+    value, along = ft.jvp(lambda z: z * x, (torch.ones(2),), (torch.ones(2),))
+    assert not value.requires_grad and not along.requires_grad
     inside = torch.func.grad(lambda x: ft.jvp(lambda x: (x**3).sum(), (x,), (torch.ones(2),))[1])(x)
     assert torch.allclose(inside, 6.0 * x)
     with torch.no_grad(), torch.inference_mode():
@@ -260,6 +262,9 @@ def test_vmap_in_vmap_and_compiled(engine: str) -> None:
     penalty = ft.grad(lambda w: ft.sum(ft.vmap(ft.grad(lambda x: ft.sum(w * x) ** 3))(ft.asarray(X))))(x)
     inner = X @ X[0]
     assert close(penalty, np.sum(3 * inner**2) + np.sum(6 * inner[:, None] * X * np.sum(X[0]), axis=0))
+    of_each = ft.vmap(ft.grad(lambda w, x: ft.sum(w * x) ** 3), (None, 0))
+    summed = ft.grad(lambda w: ft.sum(of_each(w, ft.asarray(X))))(x)
+    assert close(summed, np.sum(6 * (inner * np.sum(X, axis=1))[:, None] * X, axis=0))
 
 
 def test_f_runs_once_and_no_elements_are_no_error(engine: str) -> None:
@@ -273,6 +278,15 @@ def test_f_runs_once_and_no_elements_are_no_error(engine: str) -> None:
     assert [tuple(shape) for shape in calls] == [(2,)]
     assert tuple(ft.vmap(f)(ft.zeros((0, 2))).shape) == (0,)
     assert ft.vmap(lambda x: None)(ft.zeros((2, 2))) is None
+
+
+def test_python_does_not_see_an_element(engine: str) -> None:
+    errors = pytest.importorskip("jax").errors, pytest.importorskip("tensorflow").errors
+    kinds = (RuntimeError, errors[0].TracerBoolConversionError, errors[1].OperatorNotAllowedInGraphError)
+    with pytest.raises(kinds):
+        ft.vmap(branching)(ft.asarray(X[0]))
+    with pytest.raises(TypeError, match=r"does not give out its memory|has no values yet"):
+        ft.vmap(ft.item)(ft.asarray(X[0]))
 
 
 def test_a_key_draws_the_same_for_all_elements(engine: str) -> None:
@@ -325,6 +339,38 @@ def test_gradients_flow_through_vmap_into_torch_parameters() -> None:
     w = torch.nn.Parameter(torch.ones(3))
     ft.vmap(lambda x: (x * w).sum())(torch.from_numpy(X)).sum().backward()
     assert w.grad is not None and close(w.grad, X.sum(axis=0))
+
+
+def branching(x: Array) -> Array:
+    if x > 0:
+        x = x * 2.0
+    return x
+
+
+def test_gradients_of_each_element_have_no_history_but_inside_of_a_differentiation() -> None:
+    w, x = torch.nn.Parameter(torch.ones(3)), torch.from_numpy(X)
+
+    def loss(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return (w * x).sum() ** 3
+
+    each = ft.vmap(ft.value_and_grad(loss), (None, 0))
+    twice = ft.vmap(lambda w, x: ft.vmap(ft.grad(loss), (None, 0))(w, x), (None, 0))
+    for under in (torch.enable_grad(), torch.no_grad()):
+        with under:
+            value, grads = each(w, x)
+            assert not value.requires_grad and not grads.requires_grad
+            assert not twice(w, x[None]).requires_grad
+    assert ft.vmap(lambda w: w * 2.0)(w).requires_grad
+    wanted = [6.0 * row.sum() * torch.outer(row, row).sum(dim=1) for row in x]
+    hessians = ft.vmap(ft.grad(lambda w, x: ft.grad(loss)(w, x).sum()), (None, 0))(w, x)
+    assert torch.allclose(hessians, torch.stack(wanted), atol=1e-4) and not hessians.requires_grad
+    along = ft.jvp(lambda w: ft.vmap(ft.grad(loss), (None, 0))(w, x), (w,), (torch.ones(3),))[1]
+    assert torch.allclose(along, torch.stack(wanted), atol=1e-4)
+    outer = ft.grad(lambda w: ft.vmap(ft.grad(loss), (None, 0))(w, x).sum())(w)
+    by_func = torch.func.grad(lambda w: ft.vmap(ft.grad(loss), (None, 0))(w, x).sum())(w)
+    assert torch.allclose(outer, torch.stack(wanted).sum(dim=0), atol=1e-4) and torch.allclose(by_func, outer)
+    by_func = ft.grad(lambda w: torch.func.vmap(ft.grad(loss), (None, 0))(w, x).sum())(w)
+    assert torch.allclose(by_func, outer)
 
 
 def scaled(x: Array) -> Array:

@@ -114,7 +114,7 @@ def vmap(apply: Run, leaves: list[Leaf], mapped: Sequence[int]) -> tuple[list[Le
     inputs = [tf.convert_to_tensor(leaves[place]) for place in mapped]
     if tf.inside_function():
         return tf.vectorized_map(of, inputs), kept[-1]
-    # TensorFlow would make one with AutoGraph, which rewrites f.
+    # TensorFlow would make one itself, and warn of many traces after five calls.
     traced = tf.function(lambda *inputs: tf.vectorized_map(of, list(inputs)), autograph=False)
     traced._omit_frequent_tracing_warning = True
     return list(traced(*inputs)), kept[-1]

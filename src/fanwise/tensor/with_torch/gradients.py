@@ -9,9 +9,8 @@ and gradients get a history; outside they have none. `jvp` and `vmap` are torch.
 torch.func, which forbids all that, `torch.func.vjp` does the work.
 """
 
-import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -27,7 +26,7 @@ _Tensor = torch.Tensor
 
 class _Nesting(threading.local):
     depth = 0
-    in_func = 0  # how many of our own `jvp` and `vmap` are at work
+    in_plain_vmap = False  # in one of ours, of which no differentiation is outside, of torch.func's neither
 
 
 _nesting = _Nesting()
@@ -126,7 +125,8 @@ def _vjp(call: Call, leaves: list[Leaf], wanted: Sequence[int], connected: bool)
 
 def _inputs(leaves: list[Leaf], wanted: Sequence[int], connected: bool) -> list[_Tensor] | None:
     """What f gets in place of the wanted leaves, put there too. None inside a transform of torch.func."""
-    if _nesting.in_func:
+    # Where nothing is connected, torch.func refuses what follows by itself. Its vmap would sum over the elements.
+    if connected and _is_inside_func():
         return None
     inputs: list[_Tensor] = []
     num_own = 0
@@ -171,18 +171,21 @@ def _nested(call: Call, leaves: list[Leaf]) -> tuple[Leaf, list[Leaf], Any]:  # 
 
 def _value_and_grad_in_func(call: Call, wanted: Sequence[int], leaves: list[Leaf]) -> tuple[Any, Any]:
     def of(*inputs: _Tensor) -> tuple[_Tensor, list[_Tensor]]:
-        value, aux, passed = call(with_leaves(leaves, wanted, inputs))
+        value, aux, passed = _nested(call, with_leaves(leaves, wanted, inputs))
         kept.append(passed)
         return value, aux
 
     kept: list[Any] = []  # Any: passed through
     value, pull, *aux = torch.func.vjp(of, *[leaves[place] for place in wanted], has_aux=True)
-    return (value, list(pull(torch.ones_like(value))), aux[0]), kept[-1]
+    grads = list(pull(torch.ones_like(value)))
+    if _nesting.in_plain_vmap and not _nesting.depth:
+        return (value.detach(), [x.detach() for x in grads], [x.detach() for x in aux[0]]), kept[-1]
+    return (value, grads, aux[0]), kept[-1]
 
 
 def _vjp_in_func(call: Call, leaves: list[Leaf], wanted: Sequence[int]) -> tuple[list[Leaf], Any, Pull]:
     def of(*inputs: _Tensor) -> tuple[tuple[_Tensor, ...], list[_Tensor]]:
-        _, outputs, passed = call(with_leaves(leaves, wanted, inputs))
+        _, outputs, passed = _nested(call, with_leaves(leaves, wanted, inputs))
         kept.append(passed)
         smooth.extend(is_differentiable(y) for y in outputs)
         others = [y for y in outputs if not is_differentiable(y)]
@@ -210,7 +213,7 @@ def jvp(
     """The arrays f returned, what `apply` passed through, and the derivatives."""
 
     def of(*inputs: _Tensor) -> tuple[tuple[_Tensor, ...], list[_Tensor]]:
-        outputs, passed = apply(with_leaves(leaves, wanted, inputs))
+        _, outputs, passed = _nested(lambda leaves: (None, *apply(leaves)), with_leaves(leaves, wanted, inputs))
         kept.append((passed, [is_differentiable(y) for y in outputs]))
         # One more, for torch.func takes no function that returns nothing.
         return (*(y for y in outputs if is_differentiable(y)), inputs[0]), [
@@ -222,8 +225,7 @@ def jvp(
     connected = _nesting.depth > 0 or _is_inside_func()
     if not connected:
         primals, tangents = [x.detach() for x in primals], [t.detach() for t in tangents]
-    with _in_func():
-        values, derivatives, *aux = torch.func.jvp(of, tuple(primals), tuple(tangents), has_aux=True)
+    values, derivatives, *aux = torch.func.jvp(of, tuple(primals), tuple(tangents), has_aux=True)
     others = aux[0]
     if not connected:
         values, derivatives, others = ([y.detach() for y in each] for each in (values, derivatives, others))
@@ -242,18 +244,13 @@ def vmap(apply: Run, leaves: list[Leaf], mapped: Sequence[int]) -> tuple[list[Le
         return tuple(outputs)
 
     kept: list[Any] = []  # Any: passed through
-    with _in_func():
-        outputs = torch.func.vmap(of)(*[leaves[place] for place in mapped])
-    return list(outputs), kept[-1]
-
-
-@contextlib.contextmanager
-def _in_func() -> Iterator[None]:
-    _nesting.in_func += 1
+    before = _nesting.in_plain_vmap
+    _nesting.in_plain_vmap = not _nesting.depth and (before or not _is_inside_func())
     try:
-        yield
+        outputs = torch.func.vmap(of)(*[leaves[place] for place in mapped])
     finally:
-        _nesting.in_func -= 1
+        _nesting.in_plain_vmap = before
+    return list(outputs), kept[-1]
 
 
 def _is_inside_func() -> bool:

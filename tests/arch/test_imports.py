@@ -68,6 +68,7 @@ QUIET = [
     "parallel/shards.py",
     "parallel/collectives/hops.py",
     "parallel/hangs/stalls.py",
+    "parallel/hosts/paying.py",
     "parallel/hosts/turns.py",
     "parallel/supervisor/membership.py",
     "plot/crowds.py",

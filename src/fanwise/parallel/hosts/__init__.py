@@ -5,4 +5,5 @@ turns (quiet)     views, turns and what is committed; who coordinates, and who d
 mesh, meeting     the links between all processes, and how they find each other
 in_boxes          sums of gradients of small models: each process adds all
 by_hosts          sums of others: within each host first, then slices between one process of each
+paying (quiet)    whether one host alone would be quicker
 """

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ..all_reduce.contract import Found, Met
 from ..replica.gradients import add_grads, total_into
 from ..shards import Node, TreeSum
-from ..teams.layout import Bucket, Layout, flat_gradient, joined
+from ..teams.layout import Bucket, Layout, flat_gradient
 from ..teams.team import divide
 
 T = TypeVar("T")
@@ -56,19 +56,24 @@ class ByHosts:
         self._team = team
         self._params = list(params)
         self._own: dict[tuple[int, int], Tensor] = {}
+        self._kept: dict[str, Tensor] = {}
         self._lay_out([])
 
     def _lay_out(self, reached: Sequence[bool]) -> None:
         self._reached = reached
         self._layout = Layout(self._params, [place for place, is_reached in enumerate(reached) if is_reached])
-        self._room = torch.zeros(0, dtype=torch.uint8)
         self._make_room(self._layout.size_bytes)
 
     def _make_room(self, size_bytes: int) -> None:
         """For the sum, in slices of one length."""
-        if len(self._room) < size_bytes:
-            self._room = torch.zeros(size_bytes, dtype=torch.uint8)
-            self._grads = self._layout.shaped(self._room)
+        self._room = self._memory("sum", size_bytes)
+        self._grads = self._layout.shaped(self._room)
+
+    def _memory(self, name: str, size_bytes: int) -> Tensor:
+        """Flat memory for one purpose, kept for the next step: new pages cost as much as sending them."""
+        if name not in self._kept or len(self._kept[name]) < size_bytes:
+            self._kept[name] = torch.zeros(size_bytes, dtype=torch.uint8)
+        return self._kept[name][:size_bytes]
 
     def begin(self) -> None:
         self._own.clear()
@@ -98,7 +103,7 @@ class ByHosts:
         """The nodes of this process, one after another."""
         layout = self._layout
         numbers = [each.number for each in met.found if each.place == self._team.place and each.node.reached]
-        rows = torch.empty(len(numbers), layout.size_bytes, dtype=torch.uint8)
+        rows = self._memory("rows", len(numbers) * layout.size_bytes).view(len(numbers), layout.size_bytes)
         for row, number in zip(rows, numbers, strict=True):
             of = [(place, flat) for (its, place), flat in self._own.items() if its == number]
             _copy([layout.flat(row, place) for place, _ in of], [flat for _, flat in of])
@@ -118,35 +123,33 @@ class ByHosts:
         each = layout.slice_bytes(hosts)
         self._make_room(each * hosts)
         rows: dict[tuple[int, int], Tensor] = {}
-        for place in own:
+        for place in own[1:]:
             numbers = [found.number for found in met.found if found.place == place and found.node.reached]
-            theirs = self._rows(met) if place == team.place else team.receive(place, "nodes")
-            rows.update({(place, number): row for number, row in zip(numbers, theirs, strict=True)})
+            rows.update(
+                ((place, number), row) for number, row in zip(numbers, team.receive(place, "nodes"), strict=True)
+            )
         mine = places.index(own)
-        slices = [joined(layout.owned(host, hosts), met.flags()) for host in range(hosts)]
-        for host, its in enumerate(places):
-            if host != mine:
-                team.send(
-                    its[0],
-                    "slices",
-                    _packed(self._added(met, own, slices[host], rows), slices[host], host * each, each),
-                )
+        others = [(host, its[0]) for host, its in enumerate(places) if host != mine]
+        slices = [_of_any(layout.owned(host, hosts), met) for host in range(hosts)]
+        for host, leader in others:
+            added = self._added(met, own, slices[host], rows)
+            count = sum(node.value is not None for node in added)
+            packed = self._memory(f"to {host}", count * each).view(count, each)
+            _pack(added, slices[host], packed, host * each)
+            team.send(leader, "slices", packed)
         operands = self._added(met, own, slices[mine], rows)
-        for host, its in enumerate(places):
-            if host != mine:
-                flags = _merged(_flags(met, its), met.shards, _either)
-                operands += _unpacked(flags, team.receive(its[0], "slices"), slices[mine], mine * each)
+        for host, leader in others:
+            flags = _merged(_flags(met, places[host]), met.shards, _either)
+            operands += _unpacked(flags, team.receive(leader, "slices"), slices[mine], mine * each)
         operands.sort(key=lambda node: node.start)
         sums = total_into([bucket.of(self._room) for bucket in slices[mine]], operands, met.shards, changes=True)
         if met.count is not None:
             divide(sums, met.count)
-        parts = self._room.view(-1)[: each * hosts].view(hosts, each)
-        for host, its in enumerate(places):
-            if host != mine:
-                team.send(its[0], "slice", parts[mine])
-        for host, its in enumerate(places):
-            if host != mine:
-                parts[host].copy_(team.receive(its[0], "slice"))
+        parts = self._room.view(hosts, each)
+        for _, leader in others:
+            team.send(leader, "slice", parts[mine])
+        for host, leader in others:
+            parts[host].copy_(team.receive(leader, "slice"))
 
     def _added(
         self, met: Met, own: Sequence[int], buckets: Sequence[Bucket], rows: dict[tuple[int, int], Tensor]
@@ -156,6 +159,11 @@ class ByHosts:
         def operand(each: Found) -> list[Tensor | None] | None:
             if not each.node.reached:
                 return None
+            if each.place == self._team.place:
+                flats = [self._own.get((each.number, bucket.param)) for bucket in buckets]
+                return [
+                    None if flat is None else bucket.of_flat(flat) for bucket, flat in zip(buckets, flats, strict=True)
+                ]
             row = rows[each[:2]]
             return [bucket.of(row) if each.node.reached[bucket.param] else None for bucket in buckets]
 
@@ -202,16 +210,17 @@ def _copy(to: list[Tensor], of: list[Tensor]) -> None:
         torch._foreach_copy_(to, of)
 
 
-def _packed(
-    nodes: Sequence[Node[list[Tensor | None]]], buckets: Sequence[Bucket], begin: int, size_bytes: int
-) -> Tensor:
-    """A slice of these nodes, as bytes in rows."""
+def _of_any(buckets: Sequence[Bucket], met: Met) -> list[Bucket]:
+    """Those that some node has a gradient of."""
+    return [bucket for bucket in buckets if met.reached[bucket.param]]
+
+
+def _pack(nodes: Sequence[Node[list[Tensor | None]]], buckets: Sequence[Bucket], rows: Tensor, begin: int) -> None:
+    """A slice of these nodes, into rows."""
     values = [node.value for node in nodes if node.value is not None]
-    rows = torch.zeros(len(values), size_bytes, dtype=torch.uint8)
     for row, value in zip(rows, values, strict=True):
         both = [(bucket, each) for bucket, each in zip(buckets, value, strict=True) if each is not None]
         _copy([bucket.of(row, begin) for bucket, _ in both], [each for _, each in both])
-    return rows
 
 
 def _unpacked(

@@ -6,7 +6,9 @@ What all do together has turns (turns.py). When a process dies, those that are l
 with its share of the shards. An error is told to all at once, and raised by each at its next exchange.
 """
 
+import logging
 import pickle
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -31,8 +33,11 @@ from .by_hosts import ByHosts
 from .in_boxes import InBoxes
 from .meeting import met
 from .mesh import Again, Mesh
+from .paying import Paying
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 _CPU = torch.device("cpu")
 
@@ -50,6 +55,8 @@ class HostsTeam:
         self._reduce = reduce
         self._step_timeout_s = step_timeout_s
         self._is_within = self._has_stepped = False
+        self._paying = Paying()
+        self._began_s = self._exchange_s = 0.0
 
     @property
     def place(self) -> int:
@@ -86,7 +93,14 @@ class HostsTeam:
     def exchange(self, content: bytes) -> Sequence[bytes]:
         """What all have given, by place. Blocks until all have. Only inside `together`."""
         assert self._is_within, "exchanges are part of something that can be done again"
-        return self._mesh.exchange(content, self._within_s())
+        with self._exchanging():
+            return self._mesh.exchange(content, self._within_s())
+
+    @contextmanager
+    def _exchanging(self) -> Iterator[None]:
+        began_s = time.monotonic()
+        yield
+        self._exchange_s += time.monotonic() - began_s
 
     def _within_s(self) -> float | None:
         limit = self._step_timeout_s
@@ -99,11 +113,13 @@ class HostsTeam:
 
     def send(self, place: int, what: str, rows: Tensor) -> None:
         """Bytes for another process, before the next turn. Its memory may be changed afterwards."""
-        self._mesh.send(self._mesh.members[place], (self._mesh.turn, what), rows)
+        with self._exchanging():
+            self._mesh.send(self._mesh.members[place], (self._mesh.turn, what), rows)
 
     def receive(self, place: int, what: str) -> Tensor:
         """What another one has sent. Blocks."""
-        sent: Tensor = self._mesh.receive(self._mesh.members[place], (self._mesh.turn, what), self._within_s())
+        with self._exchanging():
+            sent: Tensor = self._mesh.receive(self._mesh.members[place], (self._mesh.turn, what), self._within_s())
         return sent
 
     def gather(self, what: str, content: Any) -> list[Any]:  # Any: anything that can be pickled
@@ -124,10 +140,15 @@ class HostsTeam:
         return InBoxes(self, params) if small else ByHosts(self, params)
 
     def step_begins(self, state_here: StateHere) -> None:
-        pass
+        self._began_s, self._exchange_s = time.monotonic(), 0.0
 
     def step_ends(self) -> None:
         self._has_stepped = True
+        self._paying.add(time.monotonic() - self._began_s, self._exchange_s)
+        if self.place == 0:
+            own, hosts = self._hosts[self._mesh.rank], self.hosts
+            if line := self._paying.line(len(hosts), hosts.count(own), own.partition("/")[0]):
+                _log.warning("%s\nThe bits would be the same. Larger batches make more hosts pay.", line)
 
     def report(self, values: Mapping[str, Any]) -> Decision:  # Any: numbers
         """The first process reports to its own job, if it runs one; what comes of it is the same for all."""

@@ -33,7 +33,7 @@ from .actors.address import Address
 from .actors.queues import Queues
 from .calling import cancelling
 from .calling.call import Call, Following, Invocation
-from .calling.call_future import CallFuture, failed, not_sent
+from .calling.call_future import CallFuture, failed, not_sent, until_answered
 from .calling.queued_call import QueuedCall
 from .calling.queued_request import QueuedRequest
 from .calling.serving import Server
@@ -302,6 +302,8 @@ class Agent:
             self.serializer.take_back(message, to.id)
             cancelling.check()
             return Following.failed(failed(error, to, limit_s, closed=self.is_closed))
+        if message.keeps:
+            reply.add_done_callback(partial(until_answered, message.keeps))
         call = CallFuture(self, reply, to, limit_s)
         if nest_in is not None:
             nest_in.nest(reply)
@@ -427,6 +429,8 @@ class Agent:
                 self.serializer.take_back(message, to.id)
                 cancelling.check()
                 raise failed(error, to, limit_s, closed=self.is_closed) from None
+            if message.keeps:
+                reply.add_done_callback(partial(until_answered, message.keeps))
             if scope is not None:
                 scope.nest(reply)
             return reply

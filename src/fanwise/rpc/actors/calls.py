@@ -8,7 +8,6 @@ that takes the reference as an argument runs at once, as any other.
 """
 
 from contextvars import ContextVar
-from functools import partial
 from types import CoroutineType
 from typing import Any
 
@@ -21,7 +20,7 @@ from ..calls import collect
 from ..constants import UNSET_RPC_TIMEOUT
 from ..messages.pickling import Copied, explained
 from ..references.orders import GlobalId
-from ..references.proxy import Api, method_of, until_answered, value_at
+from ..references.proxy import Api, method_of
 from ..references.rref import RRef, UserState
 from ..worker_info import WorkerInfo
 from .address import Address
@@ -100,8 +99,7 @@ class Actors:
         if api == "remote":
             return agent.references.remote(to, (invoke, (rref, *asked), {}), timeout_s=timeout_s, address=address)
         self._check_is_not_its_own(rref, name)
-        target = tuple(address.actor) if user is not None and user.is_counted else rref
-        return agent.call_sync(to, (invoke, (target, *asked), {}), timeout_s=timeout_s, address=address)
+        return agent.call_sync(to, (invoke, (rref, *asked), {}), timeout_s=timeout_s, address=address)
 
     def supervised(self, rref: RRef[Any]) -> RRef[Any] | None:  # Any: of any type
         """The reference by which this worker makes the same actor again when it is lost; None: it does not."""
@@ -154,15 +152,10 @@ class Actors:
     def _begin_now(self, rref: RRef[Any], asked: _Asked, timeout_s: float) -> Call[Any]:  # Any: the user's
         user = rref._user
         to, address = rref.owner(), Address(_id_of(rref, user), 0.0)
-        is_held = user is not None and user.is_counted
-        target = tuple(address.actor) if is_held else rref
         try:
-            call = self._agent.call(to, (invoke, (target, *asked), {}), timeout_s=timeout_s, address=address)
+            return self._agent.call(to, (invoke, (rref, *asked), {}), timeout_s=timeout_s, address=address)
         except WorkerLostError as error:
             return Following.failed(error)
-        if is_held:
-            call.add_done_callback(partial(until_answered, rref))
-        return call
 
     def _limit(self, timeout_s: float) -> float | None:
         limit_s = self._agent.timeout_s if timeout_s == UNSET_RPC_TIMEOUT else max(_LEAST_S, timeout_s)
@@ -183,14 +176,10 @@ def _id_of(rref: RRef[Any], user: UserState | None) -> GlobalId:  # Any: of any 
 
 
 @calls_method
-def invoke(target: Any, name: str, args: Any, kwargs: Any) -> Any:  # Any: of any type
-    """On the owner, when it is the call's turn: the method's result; what comes later when that does.
-
-    `target`: the actor, by a reference, or by the number of one that its caller holds.
-    """
-    actor = GlobalId(*target) if type(target) is tuple else target._rref_id
-    value = value_at(target)
-    method = method_of(value, name)
+def invoke(rref: Any, name: str, args: Any, kwargs: Any) -> Any:  # Any: of any type
+    """On the owner, when it is the call's turn: the method's result; what comes later when that does."""
+    actor = rref._rref_id
+    method = method_of(rref.local_value(), name)
     before = _running.set(actor)
     try:
         value = method(*args, **kwargs)

@@ -160,3 +160,7 @@ def not_sent(to: WorkerInfo) -> LinkLostError:
         f"the link to worker {to.name} (rank {to.id}) was cut just before the call left: it did not run; the worker "
         f"lives.\nCall again: the next call makes a new link."
     )
+
+
+def until_answered(_: object, __: Reply) -> None:
+    """A callback that keeps what it is made with: the references of a call, until it is answered or given up."""

@@ -21,7 +21,7 @@ from ..messages.messages import Message
 from ..worker_info import WorkerInfo
 from . import call_future
 from .call import Call
-from .call_future import CallFuture, failed, not_sent
+from .call_future import CallFuture, failed, not_sent, until_answered
 from .outcomes import hand_on, outcome_of, wait_for_event
 
 
@@ -85,6 +85,9 @@ class QueuedCall(Call[Any]):  # Any: what the function returns
         except FanwiseError as error:
             self.fail(error)
             return
+        if self._message.keeps:
+            reply.add_done_callback(partial(until_answered, self._message.keeps))
+        self._message = self._message._replace(keeps=())
         self._inner = inner = CallFuture(self._agent, reply, self._to, self._limit_s)
         self._decided.set()
         self._agent.answer(partial(inner.add_done_callback, self._finish))  # it may be done: callbacks are the user's

@@ -58,7 +58,8 @@ class Message(NamedTuple):
     """A call or an answer, closed: bytes, and what lies beside them. `name` is for messages to people.
 
     `loans`: what was lent to make it. `carries`: the references that go with it, and their forks. `claim`: what came of
-    the loans here; the one who opens it closes that. `address`: of a call for an actor.
+    the loans here; the one who opens it closes that. `address`: of a call for an actor. `keeps`: references to values
+    of the worker that it is for; who made it keeps them until it is answered.
     """
 
     head: Buffer
@@ -68,6 +69,7 @@ class Message(NamedTuple):
     carries: tuple[tuple[GlobalId, GlobalId], ...] = ()
     claim: Claim | None = None
     address: Address | None = None
+    keeps: tuple[Any, ...] = ()
 
     def __repr__(self) -> str:
         return self.name

@@ -37,13 +37,19 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Sending:
-    """What a thread pickles: for whom, and what goes beside the pickle. `forks`: None where it is only tried."""
+    """What a thread pickles: for whom, and what goes beside the pickle.
 
-    __slots__ = ("forks", "tensors", "to")
+    Attributes:
+        forks: of the references that travel; None where it is only tried.
+        kept: references that whoever sends this keeps until it is answered; None: it is no call.
+    """
 
-    def __init__(self, to: int, forks: list[Fork] | None) -> None:
+    __slots__ = ("forks", "kept", "tensors", "to")
+
+    def __init__(self, to: int, forks: list[Fork] | None, kept: list[Any] | None = None) -> None:  # Any: references
         self.to = to
         self.forks = forks
+        self.kept = kept
         self.tensors: list[torch.Tensor] = []
 
 
@@ -72,14 +78,17 @@ def sending() -> Sending | None:
 
 
 def encode(
-    value: object, to: int, forks: list[Fork] | None = None
+    value: object,
+    to: int,
+    forks: list[Fork] | None = None,
+    kept: list[Any] | None = None,  # Any: references
 ) -> tuple[bytes, list[torch.Tensor], list[memoryview]]:
     """The pickle of `value` for worker `to`, its tensors, and buffers that share the value's memory.
 
     `forks`: those of references in `value` are added to it; None: it is only tried whether this can be pickled. Raises
-    what pickling raises; then what was added has to be taken back.
+    what pickling raises; then what was added has to be taken back. `kept`: see `Sending`.
     """
-    mine = Sending(to, forks)
+    mine = Sending(to, forks, kept)
     outer, _now.sending = _now.sending, mine
     try:
         data, buffers = _pickler.dumps(value)
@@ -92,6 +101,7 @@ def encode_call(
     call: Invocation,
     to: int,
     forks: list[Fork] | None = None,
+    kept: list[Any] | None = None,  # Any: as in `encode`
 ) -> tuple[bytes, list[torch.Tensor], list[memoryview]]:
     """As `encode`, for a function and its arguments: a function that has no name goes by value."""
     if instead is not None:
@@ -99,15 +109,15 @@ def encode_call(
             return *instead.serialize(call), []
     text = _text_of(call[0])
     if text is not None:
-        return encode((text, call[1], call[2]), to, forks)
+        return encode((text, call[1], call[2]), to, forks, kept)
     try:
-        return encode(call, to, forks)
+        return encode(call, to, forks, kept)
     except RuntimeError:
         raise
     except Exception:
         if _travels(call[0], to):
             raise
-    return encode((ByValue(call[0]), *call[1:]), to, forks)
+    return encode((ByValue(call[0]), *call[1:]), to, forks, kept)
 
 
 def _travels(function: object, to: int) -> bool:

@@ -127,8 +127,11 @@ class Serializer:
         forks: list[Fork],
         window: tuple[int, int] | None,
     ) -> Message:
-        encode = pickling.encode if call is None else pickling.encode_call
-        data, tensors, buffers = encode(value, to, forks)
+        kept: list[Any] = []
+        if call is None:
+            data, tensors, buffers = pickling.encode(value, to, forks)
+        else:
+            data, tensors, buffers = pickling.encode_call(value, to, forks, kept)
         header = None if self.autograd is None else self.autograd.on_send(to, tensors)
         places = self._places(tensors, to, is_call=call is not None) if tensors else None
         lender = None
@@ -140,6 +143,8 @@ class Serializer:
             extra = pack(Metadata(header, remote, forks, places, window))
         try:
             message = compose(extra, tensors, data, buffers, call, lender)
+            if kept:
+                message = message._replace(keeps=tuple(kept))
             if forks or remote is not None:
                 carried = [(fork.rref_id, fork.fork_id) for fork in forks]
                 message = message._replace(carries=(*carried, *([] if remote is None else [remote])))

@@ -7,13 +7,11 @@ Both are plain values that hold a reference, so both travel: `rpc_async(rref.own
 sends the method there, where its call is one of the owner to itself.
 
 The type of the object is asked for once and kept by the reference: it says whether the method answers later
-(`async_execution`). The object lives at least until the call has begun: where the owner has counted this reference,
-whoever calls keeps it until the answer is there; else the call takes it along, which costs more than the rest of it.
+(`async_execution`). The reference is an argument of the call like any other, so the object lives until that has begun.
 """
 
 import operator
 from collections.abc import Callable
-from functools import partial
 from types import BuiltinFunctionType
 from typing import Any, Literal, NoReturn, Protocol
 
@@ -149,13 +147,7 @@ class RemoteMethod:
         answers_later = hasattr(getattr(kind, name), "_wrapped_async_rpc_function")
         invoke = _invoke_async if answers_later else _invoke
         rref, call = self._rref, functions.by_name(self._api)
-        if self._api not in ("rpc_sync", "rpc_async") or rref._user is None or not rref._user.is_counted:
-            return call(rref.owner(), invoke, args=(rref, name, args, kwargs), timeout=self._timeout)
-        by_number = (tuple(rref._rref_id), name, args, kwargs)
-        answer = call(rref.owner(), invoke, args=by_number, timeout=self._timeout)
-        if self._api == "rpc_async":
-            answer.add_done_callback(partial(until_answered, rref))
-        return answer
+        return call(rref.owner(), invoke, args=(rref, name, args, kwargs), timeout=self._timeout)
 
     def __reduce__(self) -> "tuple[type[RemoteMethod], tuple[Reference, Api, float, str]]":
         return RemoteMethod, (self._rref, self._api, self._timeout, self.__name__)
@@ -185,23 +177,12 @@ def method_of(value: Any, name: str) -> Callable[..., Any]:  # Any: of any type
     return method
 
 
-def until_answered(rref: Reference, _: object) -> None:
-    """Keeps the reference until the call is answered."""
-
-
-def value_at(target: Any) -> Any:  # Any: of any type
-    """On the owner: the value that a call is for, by a reference, or by the number of one that its caller keeps."""
-    if type(target) is tuple:
-        return process.current().references.value_here(GlobalId(*target))
-    return target.local_value()
-
-
 @calls_method
-def _invoke(target: Any, name: str, args: Any, kwargs: Any) -> Any:  # Any: of any type
-    return method_of(value_at(target), name)(*args, **kwargs)
+def _invoke(rref: Any, name: str, args: Any, kwargs: Any) -> Any:  # Any: of any type
+    return method_of(rref.local_value(), name)(*args, **kwargs)
 
 
 @calls_method
 @async_execution
-def _invoke_async(target: Any, name: str, args: Any, kwargs: Any) -> Any:  # Any: of any type
-    return method_of(value_at(target), name)(*args, **kwargs)
+def _invoke_async(rref: Any, name: str, args: Any, kwargs: Any) -> Any:  # Any: of any type
+    return method_of(rref.local_value(), name)(*args, **kwargs)

@@ -31,7 +31,7 @@ from .. import agent_protocol
 from ..actors.address import Address, is_actor
 from ..actors.queues import Queues
 from ..calling.call import Invocation
-from ..calling.outcomes import afresh, error_of, hand_on, result_of, wait_for
+from ..calling.outcomes import afresh, error_of, hand_on, wait_for
 from ..calling.serving import Later
 from ..messages import pickling
 from ..messages.metadata import Created
@@ -251,6 +251,28 @@ class References:
         sending.forks.append(fork)
         return (len(sending.forks) - 1,)
 
+    def keep_until_answered(self, rref: RRef[Any]) -> GlobalId | None:  # Any: of any type
+        """A reference goes to its owner, who has counted it, in a call: the caller keeps it until that is answered.
+
+        So nobody has to be told of it. Its number; None: it has to be shared.
+        """
+        user, sending = rref._user, pickling.sending()
+        if user is None or sending is None or sending.kept is None or not user.is_counted:
+            return None
+        if rref._error is not None or user.fork.owner != self._keeper.key_of(sending.to):
+            return None
+        sending.kept.append(rref)
+        return user.fork.rref_id
+
+    def at_home(self, rref_id: GlobalId) -> RRef[Any]:  # Any: of any type
+        """A reference to a value of this worker. When that is not here any more, each use of it is OwnerLostError."""
+        with self._keeper.changed:
+            value = self._keeper.awaited(rref_id)
+        rref = make(self, rref_id, value or Pending(), None)
+        if value is None:
+            rref._error = partial(self._not_here, rref_id)
+        return rref
+
     def _fork_for(self, user: UserState, fork: Fork, to: WorkerKey) -> None:
         self._keeper.do(self._keeper.table.forked, user.fork.fork_id, fork, to)
         try:
@@ -358,20 +380,15 @@ class References:
         with self._keeper.changed:
             value = self._keeper.awaited(rref_id)
         if value is None:
-            raise OwnerLostError(
-                f"worker {self.agent.info.name} does not have the value of {rref_id}: it was freed, or never made.\n"
-                f"That happens when the worker that passed the reference on, or created it, died meanwhile; or when "
-                f"the call that was to make the value was cut off with its link."
-            )
+            raise self._not_here(rref_id)
         return value
 
-    def value_here(self, rref_id: GlobalId) -> Any:  # Any: the user's
-        """As `value_of`, and wait for it."""
-        value = self.value_of(rref_id)
-        if not value.done():
-            with self.agent.waiting():
-                wait_for(value)
-        return result_of(value)
+    def _not_here(self, rref_id: GlobalId) -> OwnerLostError:
+        return OwnerLostError(
+            f"worker {self.agent.info.name} does not have the value of {rref_id}: it was freed, or never made.\n"
+            f"That happens when the worker that passed the reference on, or created it, died or gave up waiting "
+            f"meanwhile; or when the call that was to make the value was cut off with its link."
+        )
 
     # -- asking owners ---------------------------------------------------------------------------------------------
 

@@ -110,6 +110,8 @@ class References(Protocol):
     def let_go(self) -> Callable[[UserState], None]: ...
     def owner_of(self, fork: Fork) -> WorkerInfo: ...
     def share(self, rref: "RRef[Any]") -> tuple[int]: ...  # Any: of any type
+    def keep_until_answered(self, rref: "RRef[Any]") -> GlobalId | None: ...  # Any: as above
+    def at_home(self, rref_id: GlobalId) -> "RRef[Any]": ...  # Any: as above
     def ask_owner(
         self,
         user: UserState,
@@ -332,9 +334,16 @@ def make(
     return rref
 
 
-def reduce(rref: RRef[Any]) -> tuple[Any, tuple[int]]:  # Any: of any type
-    """How calls pickle a reference: as its place among those of the message."""
-    return received, rref._references.share(rref)
+def reduce(rref: RRef[Any]) -> tuple[Any, tuple[int, ...]]:  # Any: of any type
+    """How calls pickle a reference: as its place among those of the message; for its owner, as its number."""
+    number = rref._references.keep_until_answered(rref)
+    return (received, rref._references.share(rref)) if number is None else (at_home, tuple(number))
+
+
+def at_home(*rref_id: int) -> RRef[Any]:  # Any: as above
+    """On the owner: the reference of this number, which whoever calls keeps until the call is answered."""
+    references: References = process.current().references
+    return references.at_home(GlobalId(*rref_id))
 
 
 pickling.register(RRef, reduce)

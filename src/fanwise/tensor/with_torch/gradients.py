@@ -30,6 +30,7 @@ class _Nesting(threading.local):
 
 
 _nesting = _Nesting()
+_PROBE = torch.empty(0, requires_grad=True)
 
 
 def is_differentiable(x: _Tensor) -> bool:
@@ -255,7 +256,7 @@ def vmap(apply: Run, leaves: list[Leaf], mapped: Sequence[int]) -> tuple[list[Le
 
 def _is_inside_func() -> bool:
     try:
-        torch.empty(0).requires_grad_()
+        _PROBE.requires_grad_()  # it does; torch.func refuses all the same
     except RuntimeError:
         return True
     return False

@@ -98,8 +98,9 @@ def run(
             killed and replaced as one that died, or the run ends. By default they wait for ever, and a warning names
             it after a minute. Choose it well above the longest step, evaluation, and what `train` does between steps;
             until its first step is done a process has ten times as long, and at least a minute. In the processes of
-            a launcher each waits so long for the others, then all raise. With one process, as on one device, a warning
-            names where it is, and it is waited for. Time in which a tuner decides on a report does not count.
+            a launcher each waits so long for the others, then all raise, or with a secret go on without it. With one
+            process, as on one device, a warning names where it is, and it is waited for. Time in which a tuner decides
+            on a report does not count.
         pool: whose jobs the processes are; by default one of this library's own, or that of the job that this is.
         verify: every so many batches of a step the processes compare batch, settings of the optimizer, parameters and
             buffers, and a shard is executed twice; what differs first is named in an error. For looking for an

@@ -105,14 +105,14 @@ def do(what: dict[str, Any]) -> Any:  # Any: plain values; as the program return
     """Runs of these trainings, by name; of one that fails, what it raises."""
     for kill in what.get("kills", []):
         if os.environ.get("RANK") in kill["ranks"]:
-            _kill_at(kill["at"], kill["call"])
+            _end_at(kill["at"], kill["call"], kill.get("signal", signal.SIGKILL))
     options: dict[str, Any] = what.get("options", {})  # Any: of `fanwise.run`
     names = what["training"].split(",")
     return {name: fanwise.run(TRAININGS[name], shards=SHARDS, progress=False, **options) for name in names}
 
 
-def _kill_at(point: str, call: int) -> None:
-    """End this process as a power cut does, at a call of one of these."""
+def _end_at(point: str, call: int, number: int) -> None:
+    """Kill this process as a power cut does, or stop it, at a call of one of these."""
     owner: Any = {"loss": nn.Conv2d, "exchange": Mesh, "sent": Mesh, "update": torch.optim.AdamW}[point]  # Any: classes
     name = {"loss": "forward", "exchange": "exchange", "sent": "_carry_out", "update": "step"}[point]
     before, calls = getattr(owner, name), 0
@@ -123,7 +123,7 @@ def _kill_at(point: str, call: int) -> None:
         if calls == call and point == "sent":
             before(*args, **kwargs)
         if calls == call:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), number)
         return before(*args, **kwargs)
 
     setattr(owner, name, counted)

@@ -41,8 +41,11 @@ def main() -> None:
             told |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "TORCHELASTIC_USE_AGENT_STORE": "True"}
             told |= {"TORCHELASTIC_RUN_ID": f"{OUT}/{number}", "FANWISE_SECRET": secret}
             pids.append(start(programs, f"{name}.{rank}", told, what))
-        for pid in pids:
-            os.waitpid(pid, 0)
+        stopped = [int(rank) for kill in what.get("kills", []) if "signal" in kill for rank in kill["ranks"]]
+        for rank in sorted(range(size), key=stopped.__contains__):
+            if rank in stopped:
+                os.kill(pids[rank], signal.SIGCONT)
+            os.waitpid(pids[rank], 0)
 
 
 def start(programs: Any, name: str, told: dict[str, str], what: dict[str, Any]) -> int:  # Any: a module; plain values

@@ -3,6 +3,7 @@
 import json
 import pickle
 import random
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,12 @@ def kills(ranks: str, at: str, call: int, training: str = "small", **options: An
     return {"training": training, "kills": [{"ranks": ranks, "at": at, "call": call}], "options": options}
 
 
+def stops(ranks: str, at: str, call: int) -> dict[str, Any]:  # Any: plain values
+    made = kills(ranks, at, call, step_timeout_s=1.0)
+    made["kills"][0]["signal"] = signal.SIGSTOP
+    return made
+
+
 SCENARIOS: dict[str, tuple[list[int], dict[str, Any]]] = {  # Any: plain values
     "2 and 2": ([2, 2], {"training": ALONE}),
     "1 and 2": ([1, 2], {"training": "small,large"}),
@@ -48,6 +55,8 @@ SCENARIOS: dict[str, tuple[list[int], dict[str, Any]]] = {  # Any: plain values
     "the first dies in an update": ([1, 2], kills("0", "update", 5)),
     "the second dies, large": ([2, 2], kills("23", "loss", 9, "large")),
     "the first dies, large": ([2, 2], kills("01", "exchange", 15, "large")),
+    "the last is stopped": ([1, 2], stops("2", "exchange", 14)),
+    "the first is stopped": ([1, 2], stops("0", "loss", 19)),
     "a loss ends the run": ([1, 1], kills("1", "loss", 9, on_loss="stop")),
     "one raises": ([1, 2], {"training": "raises"}),
     "one goes another way": ([1, 1], {"training": "another way"}),
@@ -82,6 +91,15 @@ def test_a_host_that_dies_costs_the_step_and_not_the_run(said: Said, name: str) 
         found, training = said[f"{name}.{rank}"], what["training"]
         assert found[training][:2] == said["alone"][training][:2]
         assert found[training][2] == len(left)
+
+
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if "stopped" in name])
+def test_a_process_that_is_stopped_is_gone_on_without_after_the_limit(said: Said, name: str) -> None:
+    (stopped,) = SCENARIOS[name][1]["kills"][0]["ranks"]
+    for rank in set("012") - {stopped}:
+        assert said[f"{name}.{rank}"]["small"] == (*said["alone"]["small"][:2], 2)
+    kind, text, _ = said[f"{name}.{stopped}"]
+    assert kind == "WorkerLostError" and f"have gone on without process {stopped} of 3 (pid " in text
 
 
 def test_a_loss_ends_the_run_where_that_is_asked_for(said: Said) -> None:

@@ -9,6 +9,7 @@ import pytest
 from fanwise.parallel.hosts.turns import (
     Arrived,
     Decided,
+    Hung,
     Known,
     Message,
     Out,
@@ -35,6 +36,7 @@ class Process:
     exchange: int = 0
     waits_for: int | None = None
     is_dead: bool = False
+    is_stopped: bool = False
     seen: dict[int, list[tuple[bytes, ...]]] = field(default_factory=dict)
 
     @property
@@ -76,7 +78,9 @@ class Process:
 class Played:
     """A run of so many processes, all of whose links are queues; who goes on is drawn from one seed."""
 
-    def __init__(self, seed: int, size: int, kills: int, cuts: int, make: type[Turns] = Turns) -> None:
+    def __init__(
+        self, seed: int, size: int, kills: int, cuts: int, make: type[Turns] = Turns, *, stops: int = 0
+    ) -> None:
         self.chance = random.Random(seed)
         first = Known(1, tuple(range(size)))
         exchanges = [self.chance.randint(1, 3) for _ in range(TRANSACTIONS)]
@@ -86,14 +90,17 @@ class Played:
         }
         self.ended: set[frozenset[int]] = set()
         self.watched: list[tuple[int, int, int]] = []  # a coordinator, and two that cannot reach each other
-        self.moments = sorted((int(self.chance.expovariate(1 / 60)), kind) for kind in "k" * kills + "c" * cuts)
-        self.killed = self.cut = 0
+        self.moments = sorted(
+            (int(self.chance.expovariate(1 / 60)), kind) for kind in "k" * kills + "c" * cuts + "s" * stops
+        )
+        self.killed = self.cut = self.stopped = 0
 
     def play(self) -> None:
         for step in range(MOST_STEPS):
             while self.moments and self.moments[0][0] <= step:
                 self._harm(self.moments.pop(0)[1])
             living = [process for process in self.processes if not process.is_dead and not process.turns.is_out]
+            living = [process for process in living if not process.is_stopped]
             if all(process.is_done for process in living):
                 break
             self._go_on(living)
@@ -108,11 +115,11 @@ class Played:
         for view, process in zip(views, living, strict=True):
             assert process.seen == seen[view]
         if not self.cut:
-            assert len(living) == len(self.processes) - self.killed, "nobody is out who lives"
+            assert len(living) == len(self.processes) - self.killed - self.stopped, "nobody is out who lives"
             assert all(process.seen == living[0].seen for process in living)
 
     def _harm(self, kind: str) -> None:
-        living = [process.turns.rank for process in self.processes if not process.is_dead]
+        living = [process.turns.rank for process in self.processes if not process.is_dead and not process.is_stopped]
         if len(living) < 2:
             return
         one, other = self.chance.sample(living, 2)
@@ -122,6 +129,9 @@ class Played:
             for rank in range(len(self.processes)):
                 if rank != one:
                     self._end_link(one, rank)
+        elif kind == "s":
+            self.stopped += 1
+            self.processes[one].is_stopped = True
         elif frozenset((one, other)) not in self.ended:
             self.cut += 1
             self._end_link(one, other)
@@ -136,14 +146,16 @@ class Played:
             queue.append(None)
 
     def _go_on(self, living: list[Process]) -> None:
-        ways = [way for way, queue in self.queues.items() if queue and not self.processes[way[1]].is_dead]
+        ways = [way for way, queue in self.queues.items() if queue and self._hears(way[1])]
+        if self.chance.random() < 0.02:
+            self._waits_too_long(self.chance.choice(living))
         if self.watched and self.chance.random() < 0.02:
             coordinator, one, other = self.watched.pop(0)
             # The grace is longer than an end takes to be seen by all.
             is_seen = all(None not in self.queues[rank, coordinator] for rank in (one, other))
             if not is_seen:
                 self.watched.append((coordinator, one, other))
-            elif not self.processes[coordinator].is_dead:
+            elif self._hears(coordinator):
                 self._carry_out(coordinator, self.processes[coordinator].turns.cut_off(one, other))
         elif ways and self.chance.random() < 0.7:
             sender, receiver = self.chance.choice(ways)
@@ -152,6 +164,15 @@ class Played:
             process = self.chance.choice(living)
             if not process.is_done:
                 self._carry_out(process.turns.rank, process.train())
+
+    def _hears(self, rank: int) -> bool:
+        return not self.processes[rank].is_dead and not self.processes[rank].is_stopped
+
+    def _waits_too_long(self, process: Process) -> None:
+        """Whoever waits hears from all but the stopped that they live."""
+        stopped = {each.turns.rank for each in self.processes if each.is_stopped and not each.is_dead}
+        if stopped and process.waits_for is not None:
+            self._carry_out(process.turns.rank, process.turns.give_up(stopped))
 
     def _deliver(self, sender: int, receiver: int, message: Message | None) -> None:
         turns = self.processes[receiver].turns
@@ -175,8 +196,10 @@ class Played:
                     self._end_link(rank, other)
 
 
-def played(seed: int, make: type[Turns] = Turns, *, cuts: bool = False) -> Played:
-    run = Played(seed, 2 + seed % 4, kills=seed // 4 % 4, cuts=seed % 3 if cuts else 0, make=make)
+def played(seed: int, make: type[Turns] = Turns, *, cuts: bool = False, stops: bool = False) -> Played:
+    run = Played(
+        seed, 2 + seed % 4, kills=seed // 4 % 4, cuts=seed % 3 if cuts else 0, make=make, stops=seed % 3 if stops else 0
+    )
     run.play()
     return run
 
@@ -192,11 +215,16 @@ def test_cut_links_end_in_sides_that_agree_among_themselves() -> None:
     assert sum(run.cut for run in runs) > 100
 
 
+def test_those_that_are_stopped_are_gone_on_without() -> None:
+    runs = [played(seed, stops=True) for seed in range(200)]
+    assert sum(run.stopped for run in runs) > 100
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("part", range(10))
 def test_twenty_thousand_played_runs(part: int) -> None:
     for seed in range(2000 * part, 2000 * part + 2000):
-        played(seed, cuts=seed % 2 == 1)
+        played(seed, cuts=seed % 2 == 1, stops=seed % 4 > 1)
 
 
 class AsksNobody(Turns):
@@ -264,3 +292,17 @@ def test_of_two_that_cannot_reach_each_other_the_later_one_goes() -> None:
     assert turns.heard(1, Unreachable(2)) == []
     assert turns.cut_off(1, 2) == [Send(1, Decided(Known(2, (0, 1)))), Send(2, Out())]
     assert turns.cut_off(1, 2) == [], "it has gone"
+
+
+def test_those_that_hang_are_gone_on_without() -> None:
+    member, turns = Turns(1, Known(1, (0, 1, 2), 3)), Turns(0, Known(1, (0, 1, 2), 3))
+    assert member.give_up({2}) == [Send(0, Hung(1, 3, (2,)))]
+    assert turns.heard(1, Hung(1, 3, (2,))) == [Send(1, Decided(Known(2, (0, 1), 3))), Send(2, Out())]
+    assert turns.heard(1, Hung(1, 3, (2,))) == [], "of an old view"
+
+
+def test_a_coordinator_that_hangs_is_gone_on_without_by_all_that_wait() -> None:
+    turns = Turns(1, Known(1, (0, 1, 2)))
+    assert turns.give_up({0}) == [Send(0, Out())]
+    assert turns.heard(2, Survived(Known(1, (0, 1, 2)))) == [Send(2, Decided(Known(2, (1, 2))))]
+    assert turns.heard(0, Decided(Known(2, (0, 1)))) == [] and turns.known.members == (1, 2), "it is not heard any more"

@@ -23,6 +23,8 @@ _log = logging.getLogger(__name__)
 
 # A process that one has lost is given so long to be lost to the coordinator, too: silence of a host takes 5 s.
 _CUT_OFF_S = 8.0
+# How long a process that waits may take to say so.
+_SAY_S = 2.0
 # Who dies is known by all; a wait that lasts longer than this looks again.
 _LOOK_S = 5.0
 
@@ -55,6 +57,8 @@ class Mesh:
         self._values: dict[tuple[int, int, Key], Any] = {}  # Any: as sent; by view and rank
         self._failed: tuple[int, bytes] | None = None
         self._left: set[int] = set()
+        self._is_waiting = False
+        self._asked_who_waits: set[int] | None = None  # those that have said so
 
     def begin(self) -> None:
         """From now on a link that ends is a process that is lost."""
@@ -115,18 +119,35 @@ class Mesh:
 
     def _wait(self, is_there: Callable[[], bool], within_s: float | None) -> None:
         until_s = None if within_s is None else time.monotonic() + within_s
-        while not is_there():
-            self._look()
-            left_s = _LOOK_S if until_s is None else min(_LOOK_S, until_s - time.monotonic())
-            if within_s is not None and left_s <= 0:
-                raise self._late(within_s)
-            self._changed.wait(left_s)
+        self._is_waiting = True
+        try:
+            while not is_there():
+                self._look()
+                left_s = _LOOK_S if until_s is None else min(_LOOK_S, until_s - time.monotonic())
+                if within_s is not None and left_s <= 0:
+                    self._go_on_without_the_hung(is_there, within_s)
+                    until_s = time.monotonic() + within_s
+                else:
+                    self._changed.wait(left_s)
+        finally:
+            self._is_waiting = False
 
-    def _late(self, waited_s: float) -> WorkerLostError:
-        return WorkerLostError(
-            f"{self.called[self.rank]} has waited for {waited_s:g} s for the others (step_timeout_s=), and not all "
-            f"have come.\nTo end what hangs, and to start again, is the launcher's task."
-        )
+    def _go_on_without_the_hung(self, is_there: Callable[[], bool], waited_s: float) -> None:
+        """Ask all whether they wait, too; who does not say so hangs, or is stopped."""
+        known, waiting = self._turns.known, set[int]()
+        self._asked_who_waits = waiting
+        others = set(known.members) - {self.rank}
+        for rank in others - self._turns.lost:
+            self._notify(self._links[rank], "do you wait")
+        until_s = time.monotonic() + _SAY_S
+        while (left_s := until_s - time.monotonic()) > 0 and waiting | self._turns.lost < others and not is_there():
+            self._changed.wait(left_s)
+        self._asked_who_waits = None
+        hung = others - waiting - self._turns.lost
+        if hung and self._turns.known == known:
+            who = ", ".join(self.called[rank] for rank in sorted(hung))
+            _log.warning("%s: hangs, or is stopped. Others have waited for %g s (step_timeout_s=).", who, waited_s)
+            self._carry_out(self._turns.give_up(hung))
 
     def _look(self) -> None:
         """Raise what ends whatever is waited for."""
@@ -139,7 +160,8 @@ class Mesh:
         if turns.is_out:
             raise WorkerLostError(
                 f"the other processes of the run have gone on without {self.called[self.rank]}: its links to some of "
-                f"them had ended.\nLook at the network between the hosts. What the others have saved is whole."
+                f"them had ended, or it was stopped for longer than step_timeout_s.\n"
+                f"Look at the network between the hosts. What the others have saved is whole."
             )
         if turns.known.view != self._view.view:
             if not self._goes_on:
@@ -197,6 +219,12 @@ class Mesh:
                 view, key, value = args
                 if view >= self._view.view:
                     self._values[view, rank, key] = value
+            case "do you wait":
+                if self._is_waiting:
+                    self._notify(self._links[rank], "waits")
+            case "waits":
+                if self._asked_who_waits is not None:
+                    self._asked_who_waits.add(rank)
             case "failed":
                 if self._failed is None:
                     self._failed = rank, args[0]

@@ -68,11 +68,20 @@ class Unreachable:
 
 
 @dataclass(frozen=True, slots=True)
+class Hung:
+    """To the coordinator: these ranks live, and have not come for too long to the turn after this one."""
+
+    view: int
+    turn: int
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Out:
     """To a process without which the others have gone on."""
 
 
-Message = Arrived | Released | Decided | Survived | Unreachable | Out
+Message = Arrived | Released | Decided | Survived | Unreachable | Hung | Out
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +150,23 @@ class Turns:
             return []
         return self._go_on_without({max(rank, other)})
 
+    def give_up(self, ranks: set[int]) -> list[Send]:
+        """These live, and have not come for too long to the next turn: others go on without them."""
+        ranks = ranks & set(self.known.members) - self.lost - {self.rank}
+        if self.is_out or not ranks:
+            return []
+        if self.coordinator not in ranks and not self._waits_for_survivors:
+            return self._send(self.coordinator, Hung(self.known.view, self.known.turn, tuple(sorted(ranks))))
+        # Nobody decides about them: to all that wait, they are as lost as if their links had ended.
+        orders: list[Send] = []
+        for rank in sorted(ranks):
+            orders.append(Send(rank, Out()))
+            if self.coordinator in (rank, self.rank):
+                orders += self.lose(rank)
+            else:
+                self.lost.add(rank)  # the next coordinator finds out by itself
+        return orders
+
     # -- what was heard --------------------------------------------------------------------------------------------
 
     def _send(self, rank: int, message: Message) -> list[Send]:
@@ -159,6 +185,10 @@ class Turns:
             case Survived(known):
                 self._survived[rank] = known
                 return self._survivor_came(rank)
+            case Hung(view, turn, ranks):
+                is_now = (view, turn) == (self.known.view, self.known.turn)
+                if is_now and self.coordinator == self.rank and not self._waits_for_survivors:
+                    return self._go_on_without(set(ranks) - {self.rank})
             case Out():
                 self.is_out = True
             case Unreachable():

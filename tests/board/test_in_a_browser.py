@@ -256,6 +256,8 @@ def test_markup_in_any_text_stays_text_on_every_page(tmp_path: Path, page: "Page
             page.get_by_role("tab", name=tab).click()
             chart = page.locator("[role=tabpanel]:not([hidden]) .main-svg").first
             (page.locator("#trials-rows tr").first if tab == "Trials" else chart).wait_for(timeout=30_000)
+            if tab == "Rungs":
+                playwright.expect(page.locator("#rungs .ytitle")).to_have_text(ATTACK)
             if tab == "Hyperparameters":
                 known(page)
         page.goto(f"{address}experiments/attack/trials/3")

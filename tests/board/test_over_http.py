@@ -266,6 +266,18 @@ def test_events_follow_the_record(board: Served, recorded: Recorded) -> None:
     assert [one["trial"] for one in curves["curves"]] == [0, 1] and curves["incumbents"][-1][1:] == [0.001, 1]
 
 
+def test_only_what_is_better_than_all_before_it_is_an_incumbent(board: Served, home: Path) -> None:
+    with ended(home, "old", mode="max", constraints=["size <= 2"]) as search:
+        search.start(0.0, 0, {"lr": 0.1, "epochs": 2})
+        search.ready(0.0, 0)
+        values = [(0.5, 1), (0.5, 1), (0.9, 3), (float("nan"), 1), (0.6, 2), ("text", 1), (0.6, 1), (0.1, 1)]
+        for iteration, (error, size) in enumerate(values, 1):
+            search.report(iteration, 0, iteration, {"error": error, "size": size})
+    curves = board.ask("/api/experiments/old/curves").json
+    assert curves["incumbents"] == [[1.0, 0.5, 0], [5.0, 0.6, 0]]
+    assert curves["curves"][0]["v"] == [0.5, 0.5, 0.9, 0.6, 0.6, 0.1]
+
+
 def test_an_experiment_that_is_deleted_while_somebody_looks_is_gone(board: Served, home: Path) -> None:
     with ended(home, "old") as search:
         write_trials(search, 1)
@@ -458,6 +470,7 @@ def test_everything_that_a_page_loads_is_there_and_is_asked_for_once(board: Serv
         "/api/experiments/.%2f..%2foutside/trials/0",
         "/api/experiments/..%5coutside/curves",
         "/api/experiments/outside%00/curves",
+        "/api/experiments/%2e/curves",
         "/api/experiments/linked/live",
         "/api/experiments/linked/curves",
         "/api/experiments/linked-record/curves",

@@ -42,7 +42,7 @@ except ImportError as error:
 
 _EVERY_S = 1.0  # between two looks of an open page
 _SLICE_S = 0.25  # how soon an open page lets the server end
-_ALIVE_S = 15.0  # an event at least so often: what lies between may close a silent connection
+_ALIVE_S = 15.0  # something is said at least so often: what lies between may close a silent connection
 _COMMAND_BYTES = 1 << 18
 _WORDS = frozenset({"stop", "stop_trial", "pause", "unpause", "enqueue"})
 _TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -246,7 +246,7 @@ class _Board:
                     yield b"event: gone\ndata: " + json_bytes({"error": str(error)}) + b"\n\n"
                     return
                 if now != last or silent_s >= _ALIVE_S:
-                    yield now
+                    yield now if now != last else b":\n\n"  # a comment
                     last, silent_s = now, 0.0
                 for _ in range(round(_EVERY_S / _SLICE_S)):
                     if self._is_ending():

@@ -52,7 +52,7 @@ if __name__ == "__main__":
     space = {"x": uniform(0, 1)}
     Tuner(train, space, metric="error", stop=stop, n_workers=2, name="live", searcher="random", board=True).run()
 """
-ATTACK = "<script>document.title = 'taken'</script><img src=x onerror=alert(1)>"
+ATTACK = "<b>bold</b><script>document.title = 'taken'</script><img src=x onerror=alert(1)>"
 
 
 @dataclass(frozen=True, slots=True)

@@ -593,7 +593,8 @@ class Tuner:
         asked = self.n_workers * self._need.cpus
         if asked > self._capacity.cpus:
             found = self._capacity.cpus
-            yield f"CPUs: {asked} asked for by {workers}, {found} found; they share them and run slower"
+            then = "they share them and run slower" if self._pool is None else "some wait for others"
+            yield f"CPUs: {asked} asked for by {workers}, {found} found; {then}"
         for taken in self._taken:
             yield f"warm start from {taken}"
         yield f"results are kept in {self.path}"

@@ -178,6 +178,9 @@ class ClusterEngine:
             return
         facts: HostFacts = request.args[0]
         link = request.link
+        if facts.key in self._links:
+            request.fail(ClosedError(f"a host with the key {facts.key!r} has joined already."))
+            return
         link.handler = functools.partial(self._heard, facts.key)
         self._links[facts.key] = link
         self._seen[facts.machine] = None

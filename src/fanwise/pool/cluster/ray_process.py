@@ -53,7 +53,7 @@ class RayProcess:
     def tell(self, values: Mapping[str, object]) -> None:
         """Say something. When it has ended, that is told by itself."""
         assert self._process.stdin is not None, "asked for a pipe"
-        with contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(BrokenPipeError, ValueError):  # it has gone, and its pipe may be closed
             self._process.stdin.write(json.dumps(dict(values)) + "\n")
             self._process.stdin.flush()
 
@@ -64,6 +64,7 @@ class RayProcess:
                 with contextlib.suppress(json.JSONDecodeError):  # something that Ray has printed
                     self._on_news(json.loads(line))
         self._process.wait()
+        self._let_go()
         text = f"exit code {self._process.returncode}\n{self.last_lines()}".rstrip()
         self._on_news({"kind": "gone", "text": text})
 
@@ -73,13 +74,18 @@ class RayProcess:
             return "\n".join(self._log.read_text(errors="replace").splitlines()[-_LAST_LINES:])
         return ""
 
-    def close(self) -> None:
-        """End it, and what Ray runs for it. Blocks until that is done."""
+    def _let_go(self) -> None:
+        """It ends when its standard input does."""
         assert self._process.stdin is not None, "asked for a pipe"
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
+
+    def close(self) -> None:
+        """End it, and what Ray runs for it. Blocks until that is done."""
+        self._let_go()
         try:
             self._process.wait(_ENDS_WITHIN_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
-        self._thread.join()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()

@@ -6,6 +6,7 @@
 Blocks its caller, off the hub's thread. What can be wrong with a cluster is said here, once, before a job runs.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -21,7 +22,10 @@ from .hosts import HostFacts
 from .ray_process import News, RayProcess
 from .settings import ClusterSettings
 
+_log = logging.getLogger(__name__)
+
 _GIVES_UP_S = 5.0
+_AGAIN_AFTER_S = 2.0
 
 
 class ClusterStart:
@@ -39,7 +43,9 @@ class ClusterStart:
         self._joined: set[str] = set()
         self._process: RayProcess | None = None
         self._listener: Any = None  # Any: a TcpListener, whose module loads ssl
-        self._closing = False
+        self._secret = new_secret()
+        self._closing = threading.Event()
+        self._lock = threading.Lock()  # of `_process`, and whether there is another
 
     def begin(self) -> None:
         """Block until the hosts have joined that the cluster has places for.
@@ -48,6 +54,16 @@ class ClusterStart:
             NotInstalled: Ray is not there.
             ClusterError: no cluster, too few resources, other versions; what was tried and what there is.
         """
+        until_s = time.monotonic() + self._settings.start_within_s
+        self._speak_with_ray()
+        # It gives up in time itself where it can; Ray's own first call may take minutes.
+        self._wait(lambda: self._expected is not None, until_s + _GIVES_UP_S)
+        expected = self._expected or []
+        while not self._is_settled(expected) and time.monotonic() < until_s:
+            self._wait_news(until_s)
+        self._check(expected)
+
+    def _speak_with_ray(self) -> None:
         from .with_ray import versions
 
         settings = self._settings
@@ -57,16 +73,12 @@ class ClusterStart:
             "runtime_env": settings.runtime_env,
             "within_s": settings.start_within_s,
             "versions": versions(),
+            "folder": str(self._folder),
         }
-        until_s = time.monotonic() + settings.start_within_s
-        self._process = RayProcess(config, self._folder / "ray.log", self._on_news)
-        self._process.start()
-        # It gives up in time itself where it can; Ray's own first call may take minutes.
-        self._wait(lambda: self._expected is not None, until_s + _GIVES_UP_S)
-        expected = self._expected or []
-        while not self._is_settled(expected) and time.monotonic() < until_s:
-            self._wait_news(until_s)
-        self._check(expected)
+        with self._lock:
+            if not self._closing.is_set():
+                self._process = RayProcess(config, self._folder / "ray.log", self._on_news)
+                self._process.start()
 
     def _is_settled(self, expected: Sequence[str]) -> bool:
         self._raise_fatal()
@@ -140,42 +152,58 @@ class ClusterStart:
         if news["kind"] == "connected":
             news = self._listen(news["address"])
         kind = news["kind"]
+        began = self._expected is not None
         with self._news:
-            if kind in ("fatal", "gone") and self._fatal is None and not self._closing:
+            if kind in ("fatal", "gone") and self._fatal is None:
                 self._fatal = news
             elif kind == "failed":
                 self._failed[news["host"]] = news
             elif kind == "settled":
                 self._expected = news["hosts"]
             self._news.notify_all()
+        if began and not self._closing.is_set():
+            self._on_later_news(news)
+
+    def _on_later_news(self, news: News) -> None:
+        """The pool has begun: what goes wrong from now on is logged, and tried again."""
+        if news["kind"] == "failed" and news["why"] in ("versions", "not-started"):
+            _log.warning("a node of the cluster is not used: %s", news["text"])
+        elif news["kind"] == "fatal":
+            _log.warning("the Ray cluster at %r cannot be used now: %s", self._settings.address, news["text"])
+        elif news["kind"] == "gone":
+            _log.warning("the process that speaks with Ray has ended, and all hosts with it; there is another soon")
+            if not self._closing.wait(_AGAIN_AFTER_S):
+                self._speak_with_ray()
 
     def _listen(self, address: str) -> News:
         """Have hosts join at this machine's address, as the cluster names it."""
         from ...links.security.certificates import Identity
         from ...links.transports.tcp import TcpListener
 
-        secret = new_secret()
-        try:
-            self._listener = TcpListener(self._hub, address, 0, Identity(secret), on_link=self.engine.on_link)
-        except (OSError, ValueError) as error:
-            return {
-                "kind": "fatal",
-                "text": f"this program cannot listen at {address}, where nodes would join: {error}",
-            }
-        assert self._process is not None, "it has said something"
-        self._process.tell({"host": address, "port": self._listener.port, "secret": secret})
+        if self._listener is None:
+            try:
+                identity = Identity(self._secret)
+                self._listener = TcpListener(self._hub, address, 0, identity, on_link=self.engine.on_link)
+            except (OSError, ValueError) as error:
+                text = f"this program cannot listen at {address}, where nodes would join: {error}"
+                return {"kind": "fatal", "text": text}
+        with self._lock:
+            assert self._process is not None, "it has said something"
+            self._process.tell({"host": self._listener.host, "port": self._listener.port, "secret": self._secret})
         return {"kind": "listening"}
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """End every job, and let the hosts go. On the hub's thread, and does not block."""
-        self._closing = True
+        self._closing.set()
         self.engine.close()
         if self._listener is not None:
             self._listener.close()
 
     def wait_closed(self) -> None:
         """Block until the hosts are gone, and who speaks with Ray. After the engine is closed, off the hub's thread."""
-        if self._process is not None:
-            self._process.close()
+        with self._lock:
+            process = self._process
+        if process is not None:
+            process.close()

@@ -18,12 +18,15 @@ import json
 import os
 import platform
 import queue
+import shutil
 import socket
 import sys
 import threading
 import time
 from dataclasses import dataclass, field
 from typing import Any
+
+from ...base.text import counted
 
 # How often to look for nodes that have come.
 _LOOK_EVERY_S = 1.0
@@ -48,17 +51,21 @@ def versions() -> dict[str, str]:
 def main(config: dict[str, Any]) -> None:  # Any: JSON
     """Speak with Ray until standard input ends. `config`: the settings, see `ray_process`."""
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(lines,), daemon=True).start()
+    connected = threading.Event()
+    threading.Thread(target=_read, args=(lines, connected, config["folder"]), daemon=True).start()
     try:
-        _Speaker(config, lines).run()
+        _Speaker(config, lines, connected).run()
     except _Failed as failed:
         _say("fatal", why=failed.why, text=str(failed))
 
 
-def _read(lines: "queue.SimpleQueue[str]") -> None:
-    """Hand on what the pool says; an empty line when it has gone."""
+def _read(lines: "queue.SimpleQueue[str]", connected: threading.Event, folder: str) -> None:
+    """Hand on what the pool says; an empty line when it has gone. To connect may take Ray minutes: then end at once."""
     for line in sys.stdin:
         lines.put(line)
+    shutil.rmtree(folder, ignore_errors=True)  # of the pool, which may have been killed
+    if not connected.is_set():
+        os._exit(0)
     lines.put("")
 
 
@@ -95,6 +102,7 @@ class _Place:
 class _Speaker:
     config: dict[str, Any]  # Any: JSON
     lines: "queue.SimpleQueue[str]"
+    connected: threading.Event
     places: dict[str, _Place] = field(default_factory=dict)
     ray: Any = None  # Any: the library, which has no types that hold
     actor_class: Any = None  # Any: Ray's
@@ -103,6 +111,7 @@ class _Speaker:
 
     def run(self) -> None:
         ray = self._connect()
+        self.connected.set()
         try:
             _say("connected", address=ray.util.get_node_ip_address())
             line = self.lines.get()
@@ -165,8 +174,9 @@ class _Speaker:
             self.places[f"bundle {index}"] = _Place(f"bundle {index}", bundle, strategy)
 
     def _what_exists(self) -> str:
-        nodes = [_counted(node["Resources"]) for node in self.ray.nodes() if node["Alive"]]
-        return f"the cluster has {_counted(self.ray.cluster_resources())} on {len(nodes)} nodes ({'; '.join(nodes)})"
+        nodes = [_amounts(node["Resources"]) for node in self.ray.nodes() if node["Alive"]]
+        there = f"{_amounts(self.ray.cluster_resources())} on {counted(len(nodes), 'node')}"
+        return f"the cluster has {there} ({'; '.join(nodes)})"
 
     # -- while it runs -----------------------------------------------------------------------------------------------
 
@@ -202,7 +212,7 @@ class _Speaker:
 
     def _start(self, place: _Place) -> None:
         place.number += 1
-        place.key = f"{place.name} {place.number}"
+        place.key = f"{place.name} {os.getpid()}.{place.number}"
         more = {kind: amount for kind, amount in place.bundle.items() if kind not in ("CPU", "GPU", "memory")}
         place.actor = self.actor_class.options(
             num_cpus=place.bundle.get("CPU", 0),
@@ -281,10 +291,10 @@ def _check_reachable(address: str, tried: str) -> None:
 
 
 def _all_of(bundles: list[dict[str, float]]) -> str:
-    return _counted({kind: sum(b.get(kind, 0) for b in bundles) for kind in {k for b in bundles for k in b}})
+    return _amounts({kind: sum(b.get(kind, 0) for b in bundles) for kind in {k for b in bundles for k in b}})
 
 
-def _counted(resources: dict[str, float]) -> str:
+def _amounts(resources: dict[str, float]) -> str:
     """The CPUs, GPUs and what else was named; without what Ray counts for itself."""
     own = {kind: amount for kind, amount in sorted(resources.items()) if not kind.startswith(("node:", "object_store"))}
     return ", ".join(f"{amount:g} {kind}" for kind, amount in own.items() if kind != "memory") or "nothing"

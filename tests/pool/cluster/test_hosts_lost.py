@@ -1,0 +1,83 @@
+"""Hosts that join and are lost, as the engine sees them: real jobs, and links in memory that a test can end."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fanwise.pool.contract import JobRequest
+from fanwise.pool.functions import pack
+from fanwise.pool.leases import Resources
+from fanwise.testing import within
+from fanwise.testing.engine_contract import Heard
+from fanwise.testing.memory_hosts import MemoryHosts, memory_pool
+
+
+@pytest.fixture
+def hosts() -> Iterator[MemoryHosts]:
+    life, hosts = memory_pool(cpus=(1, 2), patience_s=0.3)
+    yield hosts
+    life.close()
+
+
+def submit(hosts: MemoryHosts, function: object, *, cpus: int = 1, output: str | None = None) -> Heard:
+    """What a job is heard to do, from any thread."""
+    heard, done = Heard(hosts.engine), threading.Event()
+    request = JobRequest(pack(function), Resources(cpus=cpus), output=output)  # type: ignore[arg-type]
+
+    def do() -> None:
+        hosts.engine.submit(request, heard)
+        done.set()
+
+    hosts.engine.loop.call_soon(do)
+    assert done.wait(10)
+    return heard
+
+
+def waits() -> None:
+    threading.Event().wait()
+
+
+def wait_for(*jobs: Heard, what: str) -> None:
+    within(30, lambda: all(what in job.story for job in jobs), f"{what} is heard of {len(jobs)} jobs")
+
+
+def test_the_jobs_of_a_lost_host_end_as_lost_once_and_name_it_and_the_others_go_on(hosts: MemoryHosts) -> None:
+    jobs = [submit(hosts, waits) for _ in range(3)]
+    wait_for(*jobs, what="ready")
+    hosts.lose("host-2")
+    lost = [job for job in jobs if job.ready[0].node.endswith("node host-2)")]
+    assert len(lost) == 2
+    wait_for(*lost, what="free")
+    for job in lost:
+        assert job.story == ["ready", "ended", "free"]
+        assert job.outcomes[0].kind == "lost"
+        assert "it was lost with its node, " in job.outcomes[0].text and "node host-2)" in job.outcomes[0].text
+    (other,) = [job for job in jobs if job not in lost]
+    assert other.story == ["ready"] and hosts.engine.capacity().cpus == 1
+
+
+def test_a_host_that_joins_is_used_at_once_by_jobs_that_wait(hosts: MemoryHosts) -> None:
+    jobs = [submit(hosts, waits) for _ in range(5)]
+    wait_for(*jobs[:3], what="ready")
+    hosts.add(2)
+    wait_for(*jobs, what="ready")
+
+
+def test_a_job_that_no_host_can_run_any_more_is_given_up_and_holds_up_nobody(hosts: MemoryHosts) -> None:
+    hosts.lose("host-2")
+    within(10, lambda: len(hosts.engine.hosts) == 1, "the loss is known")
+    big, small = submit(hosts, int, cpus=2), submit(hosts, int)
+    wait_for(big, small, what="free")
+    assert big.story == ["ended", "free"] and big.outcomes[0].kind == "lost"
+    assert "2 CPUs asked for, this pool has 1" in big.outcomes[0].text
+    assert small.outcomes[0].kind == "returned"
+
+
+def test_an_experiment_that_a_node_does_not_see_is_told_with_what_to_do(hosts: MemoryHosts, tmp_path: Path) -> None:
+    job = submit(hosts, int, output=str(tmp_path / "gone" / "output" / "0"))
+    wait_for(job, what="free")
+    assert job.story == ["ended", "free"] and job.outcomes[0].kind == "exception"
+    assert f"the folder of the experiment, {tmp_path / 'gone'}, is not visible on node" in job.outcomes[0].text
+    assert "set FANWISE_HOME" in job.outcomes[0].text

@@ -14,66 +14,92 @@ all functions, constants and dtypes of the standard 2025.12, `linalg` and `fft`.
 written down in docs/design/wire-format.md.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .beside_the_standard import isclose as isclose
-from .beside_the_standard import one_hot as one_hot
-from .beside_the_standard import pad as pad
-from .buffers import aligned_buffer as aligned_buffer
-from .elements import item as item
-from .elements import size as size
-from .engines import current_engine as current_engine
-from .engines import engine_of as engine_of
-from .engines import use as use
-from .exchange import convert as convert
-from .exchange import empty_aligned as empty_aligned
-from .exchange import from_numpy as from_numpy
-from .exchange import same_memory as same_memory
-from .exchange import to_numpy as to_numpy
-from .gradients import as_torch_function as as_torch_function
-from .gradients import grad as grad
-from .gradients import jit as jit
-from .gradients import jvp as jvp
-from .gradients import stop_gradient as stop_gradient
-from .gradients import value_and_grad as value_and_grad
-from .gradients import vjp as vjp
-from .gradients import vmap as vmap
-from .indexing import at as at
-from .learning import cross_entropy as cross_entropy
-from .learning import einsum as einsum
-from .learning import log_softmax as log_softmax
-from .learning import logsumexp as logsumexp
-from .learning import relu as relu
-from .learning import softmax as softmax
-from .namespaces import Namespace as Namespace
-from .namespaces import namespace as namespace
-from .namespaces.module import NAMES as _NAMES
-from .namespaces.module import attribute as _attribute
-from .namespaces.standard import VERSION as __array_api_version__  # noqa: F401  # as the standard calls it
-from .placement import device_of as device_of
-from .placement import devices as devices
-from .placement import to_device as to_device
-from .portability import check_portable as check_portable
-from .random import Key as Key
-from .random import bernoulli as bernoulli
-from .random import integers as integers
-from .random import normal as normal
-from .random import permutation as permutation
-from .random import uniform as uniform
-from .state import State as State
-from .wire import WireHeader as WireHeader
-from .wire import from_wire as from_wire
-from .wire import is_array as is_array
-from .wire import read_header as read_header
-from .wire import to_wire as to_wire
-
 if TYPE_CHECKING:
+    from .beside_the_standard import isclose as isclose
+    from .beside_the_standard import one_hot as one_hot
+    from .beside_the_standard import pad as pad
+    from .buffers import aligned_buffer as aligned_buffer
+    from .elements import item as item
+    from .elements import size as size
+    from .engines import current_engine as current_engine
+    from .engines import engine_of as engine_of
+    from .engines import use as use
+    from .exchange import convert as convert
+    from .exchange import empty_aligned as empty_aligned
+    from .exchange import from_numpy as from_numpy
+    from .exchange import same_memory as same_memory
+    from .exchange import to_numpy as to_numpy
+    from .gradients import as_torch_function as as_torch_function
+    from .gradients import grad as grad
+    from .gradients import jit as jit
+    from .gradients import jvp as jvp
+    from .gradients import stop_gradient as stop_gradient
+    from .gradients import value_and_grad as value_and_grad
+    from .gradients import vjp as vjp
+    from .gradients import vmap as vmap
+    from .indexing import at as at
+    from .learning import cross_entropy as cross_entropy
+    from .learning import einsum as einsum
+    from .learning import log_softmax as log_softmax
+    from .learning import logsumexp as logsumexp
+    from .learning import relu as relu
+    from .learning import softmax as softmax
+    from .namespaces import Namespace as Namespace
+    from .namespaces import namespace as namespace
+    from .namespaces.standard import VERSION as __array_api_version__  # noqa: F401  # as the standard calls it
     from .namespaces.typed import *  # noqa: F403  # the standard's names, which are made when they are first used
-else:
+    from .placement import device_of as device_of
+    from .placement import devices as devices
+    from .placement import to_device as to_device
+    from .portability import check_portable as check_portable
+    from .random import Key as Key
+    from .random import bernoulli as bernoulli
+    from .random import integers as integers
+    from .random import normal as normal
+    from .random import permutation as permutation
+    from .random import uniform as uniform
+    from .state import State as State
+    from .wire import WireHeader as WireHeader
+    from .wire import from_wire as from_wire
+    from .wire import is_array as is_array
+    from .wire import read_header as read_header
+    from .wire import to_wire as to_wire
+
+# What is here beside the standard's names, by the file that has it. Loaded on first use: calls and jobs, which send
+# arrays, need the wire format and nothing else of this layer.
+_NAMES_IN = {
+    "beside_the_standard": ("isclose", "one_hot", "pad"),
+    "buffers": ("aligned_buffer",),
+    "elements": ("item", "size"),
+    "engines": ("current_engine", "engine_of", "use"),
+    "exchange": ("convert", "empty_aligned", "from_numpy", "same_memory", "to_numpy"),
+    "gradients": ("as_torch_function", "grad", "jit", "jvp", "stop_gradient", "value_and_grad", "vjp", "vmap"),
+    "indexing": ("at",),
+    "learning": ("cross_entropy", "einsum", "log_softmax", "logsumexp", "relu", "softmax"),
+    "namespaces": ("Namespace", "namespace"),
+    "placement": ("device_of", "devices", "to_device"),
+    "portability": ("check_portable",),
+    "random": ("Key", "bernoulli", "integers", "normal", "permutation", "uniform"),
+    "state": ("State",),
+    "wire": ("WireHeader", "from_wire", "is_array", "read_header", "to_wire"),
+}
+_HOME_OF = {name: home for home, names in _NAMES_IN.items() for name in names}
+
+if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:  # Any: functions, numbers and dtypes
-        return _attribute(name, globals())
+        if name in _HOME_OF:
+            value = globals()[name] = getattr(import_module(f".{_HOME_OF[name]}", __name__), name)
+            return value
+        from .namespaces.module import attribute
+
+        return attribute(name, globals(), _HOME_OF)
 
 
 def __dir__() -> list[str]:
-    return sorted({name for name in globals() if name[0] != "_"} - {"Any", "TYPE_CHECKING"} | _NAMES)
+    from .namespaces.module import NAMES
+
+    return sorted({*_HOME_OF, *NAMES})

@@ -9,13 +9,15 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from fanwise.board.serving import open_board
@@ -88,9 +90,21 @@ def chromium(driver: "Playwright") -> Iterator["Browser"]:
     # The sandbox of Chromium is not for root, as whom containers run tests; all pages here are ours.
     browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
     try:
+        assert browser_processes(), "they can be told from others"
         yield browser
     finally:
         browser.close()
+        within(30.0, lambda: not browser_processes(), "all processes of the browser have ended")
+
+
+def browser_processes() -> list[psutil.Process]:
+    """Those of the browsers of this run: where there is much to do, the last ones end after `close`."""
+    found = []
+    for process in psutil.process_iter(["name"]):
+        with suppress(psutil.Error):
+            if "chrom" in process.info["name"] and process.environ().get("TMPDIR") == tempfile.gettempdir():
+                found.append(process)
+    return found
 
 
 @pytest.fixture

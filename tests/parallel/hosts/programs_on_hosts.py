@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 import fanwise
 from fanwise.parallel import Run
 from fanwise.parallel.hosts.mesh import Mesh
+from fanwise.testing.networks import PlayedHost
 
 # N: samples, B: samples of a global batch
 N, B, EPOCHS, SHARDS = 53, 16, 2, 8
@@ -106,6 +107,8 @@ def do(what: dict[str, Any]) -> Any:  # Any: plain values; as the program return
     for kill in what.get("kills", []):
         if os.environ.get("RANK") in kill["ranks"]:
             _end_at(kill["at"], kill["call"], kill.get("signal", signal.SIGKILL))
+    if "cable" in what and os.environ.get("RANK") == "0":
+        _at("loss", what["cable"], PlayedHost(os.environ["HOSTS_CABLE"], "").cut)
     options: dict[str, Any] = what.get("options", {})  # Any: of `fanwise.run`
     names = what["training"].split(",")
     return {name: fanwise.run(TRAININGS[name], shards=SHARDS, progress=False, **options) for name in names}
@@ -113,6 +116,10 @@ def do(what: dict[str, Any]) -> Any:  # Any: plain values; as the program return
 
 def _end_at(point: str, call: int, number: int) -> None:
     """Kill this process as a power cut does, or stop it, at a call of one of these."""
+    _at(point, call, lambda: os.kill(os.getpid(), number))
+
+
+def _at(point: str, call: int, do: Callable[[], None]) -> None:
     owner: Any = {"loss": nn.Conv2d, "exchange": Mesh, "sent": Mesh, "update": torch.optim.AdamW}[point]  # Any: classes
     name = {"loss": "forward", "exchange": "exchange", "sent": "_carry_out", "update": "step"}[point]
     before, calls = getattr(owner, name), 0
@@ -123,7 +130,7 @@ def _end_at(point: str, call: int, number: int) -> None:
         if calls == call and point == "sent":
             before(*args, **kwargs)
         if calls == call:
-            os.kill(os.getpid(), number)
+            do()
         return before(*args, **kwargs)
 
     setattr(owner, name, counted)

@@ -4,10 +4,12 @@
     one process alone                                                        -->  HOSTS_OUT/alone
 
 What happens is a dict: of `training`, and `kills`: which ranks are killed, at which call of what. A host is its name,
-as SLURM tells it: processes of two names are linked by TLS, and those of one by Unix sockets. All that they use is
-loaded before the first is forked.
+as SLURM tells it: processes of two names are linked by TLS, and those of one by Unix sockets. With `cable` in the dict
+there are two network namespaces with a cable between them, which the first process cuts. All that they use is loaded
+before the first is forked.
 """
 
+import contextlib
 import importlib
 import json
 import os
@@ -18,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from fanwise.testing.networks import PlayedHost, two_hosts
 
 OUT = Path(os.environ["HOSTS_OUT"])
 
@@ -32,25 +36,48 @@ def main() -> None:
     programs = importlib.import_module("programs_on_hosts")
     os.waitpid(start(programs, "alone", {}, {"training": os.environ["HOSTS_ALONE"]}), 0)
     for number, (name, sizes, what) in enumerate(json.loads(os.environ["HOSTS_SCENARIOS"])):
-        size = sum(sizes)
-        places = [(host, local) for host, its in enumerate(sizes) for local in range(its)]
-        pids = []
-        for rank, (host, local) in enumerate(places):
-            told = {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(local), "SLURMD_NODENAME": f"h{host}"}
-            # As torchrun does, which listens at the port itself: another one is made from it and the name of the job.
-            told |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "TORCHELASTIC_USE_AGENT_STORE": "True"}
-            told |= {"TORCHELASTIC_RUN_ID": f"{OUT}/{number}", "FANWISE_SECRET": secret}
-            pids.append(start(programs, f"{name}.{rank}", told, what))
-        stopped = [int(rank) for kill in what.get("kills", []) if "signal" in kill for rank in kill["ranks"]]
-        for rank in sorted(range(size), key=stopped.__contains__):
-            if rank in stopped:
-                os.kill(pids[rank], signal.SIGCONT)
-            os.waitpid(pids[rank], 0)
+        with two_hosts() if "cable" in what else contextlib.nullcontext() as hosts:
+            play(programs, secret, number, name, sizes, what, hosts)
 
 
-def start(programs: Any, name: str, told: dict[str, str], what: dict[str, Any]) -> int:  # Any: a module; plain values
+def play(
+    programs: Any,  # Any: a module
+    secret: str,
+    number: int,
+    name: str,
+    sizes: list[int],
+    what: dict[str, Any],  # Any: plain values
+    hosts: tuple[PlayedHost, PlayedHost] | None,
+) -> None:
+    size = sum(sizes)
+    places = [(host, local) for host, its in enumerate(sizes) for local in range(its)]
+    pids = []
+    for rank, (host, local) in enumerate(places):
+        told = {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(local), "SLURMD_NODENAME": f"h{host}"}
+        # As torchrun does, which listens at the port itself: another one is made from it and the name of the job.
+        told |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+        told |= {"TORCHELASTIC_RUN_ID": f"{OUT}/{number}", "FANWISE_SECRET": secret}
+        if hosts is not None:
+            told |= {"MASTER_ADDR": hosts[0].address, "HOSTS_CABLE": hosts[1].name}
+        pids.append(start(programs, f"{name}.{rank}", told, what, None if hosts is None else hosts[host]))
+    stopped = [int(rank) for kill in what.get("kills", []) if "signal" in kill for rank in kill["ranks"]]
+    for rank in sorted(range(size), key=stopped.__contains__):
+        if rank in stopped:
+            os.kill(pids[rank], signal.SIGCONT)
+        os.waitpid(pids[rank], 0)
+
+
+def start(
+    programs: Any,  # Any: a module
+    name: str,
+    told: dict[str, str],
+    what: dict[str, Any],  # Any: plain values
+    host: PlayedHost | None = None,
+) -> int:
     pid = os.fork()
     if pid == 0:
+        if host is not None:
+            host.enter()
         signal.alarm(100)  # a test that fails leaves nobody
         os.environ.update(told)
         try:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fanwise.testing.networks import why_not
 from fanwise.testing.programs import LoadedInterpreter
 
 STARTED = Path(__file__).with_name("started_on_hosts.py")
@@ -135,3 +136,15 @@ def test_fifty_hosts_that_die_somewhere(play: Play) -> None:
         for rank in set("0123") - set(what["kills"][0]["ranks"]):
             found = said[f"{name}.{rank}"]
             assert found[what["training"]][:2] == said["alone"][what["training"]][:2], (name, what)
+
+
+@pytest.mark.soak
+def test_both_sides_of_a_cable_that_is_cut_go_on_to_the_same_bits(play: Play) -> None:
+    if why := why_not():
+        pytest.skip(why)
+    said = play(
+        {"cut": ([2, 2], {"training": "small", "cable": 9}), "cut, large": ([2, 2], {"training": "large", "cable": 9})}
+    )
+    for name, training in (("cut", "small"), ("cut, large", "large")):
+        for rank in range(4):
+            assert said[f"{name}.{rank}"][training] == (*said["alone"][training][:2], 2)

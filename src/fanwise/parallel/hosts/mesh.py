@@ -86,8 +86,9 @@ class Mesh:
         gone = [self.called[rank] for rank in before.members if rank not in self._view.members]
         if gone and self.rank == self._view.members[0]:
             left = len(self._view.members)
-            who = "process takes" if left == 1 else "processes take"
-            _log.warning("%s: lost; %d %s over", ", ".join(gone), left, who)
+            take = "process takes" if left == 1 else "processes take"
+            its = "its" if len(gone) == 1 else "their"
+            _log.warning("%s: lost; %d %s over %s shards", ", ".join(gone), left, take, its)
 
     def exchange(self, content: bytes, within_s: float | None = None) -> tuple[bytes, ...]:
         """The contents of all members, by place. Blocks until all have come to this turn.

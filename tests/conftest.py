@@ -26,6 +26,7 @@ gc.disable()
 
 # What takes longest begins first, so that no process is left with one of these when the others have ended.
 LONG = (
+    "tests/board/test_in_a_browser.py",
     "tests/docs/",
     "tests/examples/",
     "tests/pool/test_orphans.py",

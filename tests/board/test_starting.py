@@ -1,0 +1,58 @@
+"""How a board begins: from the command line and beside a tuner, and what is said where it cannot."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fanwise.base.errors import NotInstalled
+from fanwise.board.with_plotly import plotly_file
+from fanwise.testing import within
+from fanwise.tune import StoppingCriterion, Tuner, uniform
+from fanwise.tune.own_board import own_board
+
+
+@pytest.mark.parametrize("library", ["starlette", "uvicorn", "plotly"])
+def test_a_missing_library_is_told_with_its_extra_before_anything_is_made(
+    library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
+    stop = StoppingCriterion(max_num_trials_started=1)
+    with pytest.raises(NotInstalled, match=rf"the board needs {library}.*pip install 'fanwise\[board\]'"):
+        Tuner(abs, {"x": uniform(0, 1)}, metric="loss", stop=stop, board=True)
+    assert not (tmp_path / "home").exists()
+
+
+def test_plotly_without_its_file_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    with pytest.raises(NotInstalled, match=r"fanwise\[board\]"):
+        plotly_file()
+
+
+def test_a_board_that_dies_is_a_warning_with_its_status(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    before = {process.pid for process in psutil.Process().children()}
+    with caplog.at_level(logging.WARNING), own_board(tmp_path / "some search") as address:
+        assert address.endswith("/experiments/some%20search")
+        [child] = [process for process in psutil.Process().children() if process.pid not in before]
+        child.send_signal(signal.SIGKILL)
+        within(30.0, lambda: child.status() == psutil.STATUS_ZOMBIE, "it is dead")
+    assert f"the board ended with status {-signal.SIGKILL}" in caplog.text
+
+
+def test_the_command_prints_where_it_is_and_refuses_a_home_that_is_not_there(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fanwise", "board", "--port", "0", "--home"]
+    wrong = subprocess.run([*command, str(tmp_path / "none")], capture_output=True, text=True)
+    assert wrong.returncode == 1 and "must be a folder of experiments" in wrong.stderr
+    env = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen([*command, str(tmp_path)], stdout=subprocess.PIPE, text=True, env=env) as process:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30.0) == 130
+    assert said.startswith(f"board of {tmp_path}: http://127.0.0.1:")

@@ -40,6 +40,25 @@ def main() -> None:
             play(programs, secret, number, name, sizes, what, hosts)
 
 
+def as_torchrun(rank: int, size: int, local: int, job: str) -> dict[str, str]:
+    """It listens at the port itself: another one is made from it and the name of the job."""
+    told = {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(local), "MASTER_ADDR": "127.0.0.1"}
+    return told | {"MASTER_PORT": "1", "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": job}
+
+
+def as_slurm(rank: int, size: int, local: int, job: str) -> dict[str, str]:
+    told = {"SLURM_PROCID": str(rank), "SLURM_STEP_NUM_TASKS": str(size), "SLURM_LOCALID": str(local)}
+    return told | {"SLURM_STEP_NODELIST": "localhost", "SLURM_JOB_ID": job, "SLURM_STEP_ID": "0"}
+
+
+def as_open_mpi(rank: int, size: int, local: int, job: str) -> dict[str, str]:
+    told = {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": str(size), "PMIX_NAMESPACE": job}
+    return told | {"OMPI_COMM_WORLD_LOCAL_RANK": str(rank), "OMPI_COMM_WORLD_LOCAL_SIZE": str(size)}
+
+
+VARIABLES = {"torchrun": as_torchrun, "SLURM": as_slurm, "Open MPI": as_open_mpi}
+
+
 def play(
     programs: Any,  # Any: a module
     secret: str,
@@ -53,10 +72,8 @@ def play(
     places = [(host, local) for host, its in enumerate(sizes) for local in range(its)]
     pids = []
     for rank, (host, local) in enumerate(places):
-        told = {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(local), "SLURMD_NODENAME": f"h{host}"}
-        # As torchrun does, which listens at the port itself: another one is made from it and the name of the job.
-        told |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "TORCHELASTIC_USE_AGENT_STORE": "True"}
-        told |= {"TORCHELASTIC_RUN_ID": f"{OUT}/{number}", "FANWISE_SECRET": secret}
+        told = VARIABLES[what.get("launcher", "torchrun")](rank, size, local, f"{OUT}/{number}")
+        told |= {"SLURMD_NODENAME": f"h{host}"} | ({} if "open" in what else {"FANWISE_SECRET": secret})
         if hosts is not None:
             told |= {"MASTER_ADDR": hosts[0].address, "HOSTS_CABLE": hosts[1].name}
         pids.append(start(programs, f"{name}.{rank}", told, what, None if hosts is None else hosts[host]))

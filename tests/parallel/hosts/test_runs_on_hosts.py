@@ -49,6 +49,9 @@ def stops(ranks: str, at: str, call: int) -> dict[str, Any]:  # Any: plain value
 SCENARIOS: dict[str, tuple[list[int], dict[str, Any]]] = {  # Any: plain values
     "2 and 2": ([2, 2], {"training": ALONE}),
     "1 and 2": ([1, 2], {"training": "small,large"}),
+    "of SLURM": ([1, 1], {"training": "small", "launcher": "SLURM"}),
+    "of SLURM, without a secret": ([1, 1], {"training": "small", "launcher": "SLURM", "open": True}),
+    "of Open MPI": ([2], {"training": "small", "launcher": "Open MPI"}),
     "the second dies in a loss": ([2, 2], kills("23", "loss", 9)),
     "the first dies in a loss": ([2, 2], kills("01", "loss", 9)),
     "the first dies at an exchange": ([2, 2], kills("01", "exchange", 14)),
@@ -75,8 +78,8 @@ def bits(found: dict[str, tuple[str, float, int]]) -> dict[str, tuple[str, float
     return {name: (digest, accuracy) for name, (digest, accuracy, _) in found.items()}
 
 
-@pytest.mark.parametrize("name", ["2 and 2", "1 and 2"])
-def test_processes_on_two_hosts_have_the_bits_of_one_device(said: Said, name: str) -> None:
+@pytest.mark.parametrize("name", ["2 and 2", "1 and 2", *(name for name in SCENARIOS if name.startswith("of "))])
+def test_processes_of_a_launcher_have_the_bits_of_one_device(said: Said, name: str) -> None:
     for rank in range(sum(SCENARIOS[name][0])):
         found = said[f"{name}.{rank}"]
         assert bits(found) == {its: bits(said["alone"])[its] for its in found}

@@ -1,9 +1,12 @@
 """No-op trials with fanwise: random search, two workers, a fresh process a trial or (`--reuse`) kept processes.
 
+With `--ray` they are on the node of a Ray cluster, whose start is part of the cold start, as it is for Ray Tune.
+
 At the end the marks of the trials are compared with the experiment's record: the same processes must stand in both, and
 without `--reuse` no two trials may have run in one process.
 """
 
+import contextlib
 import os
 from collections import Counter
 from pathlib import Path
@@ -11,6 +14,8 @@ from pathlib import Path
 import marks
 
 import fanwise
+from fanwise import Pool
+from fanwise.testing.with_ray import ENVIRONMENT, RayCluster
 from fanwise.tune import RandomSearch, StoppingCriterion, Tuner, report, uniform
 from fanwise.tune.record.reading import read_events
 
@@ -41,22 +46,33 @@ def check(found: list[marks.Mark], folder: Path, *, reuse: bool) -> None:
 
 
 def main() -> None:
-    args = marks.arguments("reuse")
+    args = marks.arguments("reuse", "ray")
     os.environ["FANWISE_HOME"] = str(args.folder)
     here = str(Path(__file__).parent)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
-    run = marks.Run.begin("fanwise, reuse" if args.reuse else "fanwise, fork", fanwise.__version__, args.folder)
-    tuner = Tuner(
-        objective,
-        {"x": uniform(0, 1)},
-        RandomSearch(metric="loss", mode="min", random_seed=1),
-        StoppingCriterion(max_num_trials_started=args.trials),
-        n_workers=2,
-        reuse=args.reuse,
-        name=NAME,
-    )
-    tuner.run()
-    check(run.end(), args.folder, reuse=args.reuse)
+    how = ", reuse" if args.reuse else ", Ray pool" if args.ray else ", fork"
+    run = marks.Run.begin(f"fanwise{how}", fanwise.__version__, args.folder)
+    with contextlib.ExitStack() as stack:
+        pool = None
+        if args.ray:
+            os.environ.update(ENVIRONMENT)
+            pool = stack.enter_context(Pool(ray=stack.enter_context(RayCluster(cpus=2)).address))
+        tuner = Tuner(
+            objective,
+            {"x": uniform(0, 1)},
+            RandomSearch(metric="loss", mode="min", random_seed=1),
+            StoppingCriterion(max_num_trials_started=args.trials),
+            n_workers=2,
+            reuse=args.reuse,
+            name=NAME,
+            pool=pool,
+        )
+        tuner.run()
+    found = run.end()
+    if not args.ray:  # the record has when a process of another machine began by this one's clock, a little off
+        check(found, args.folder, reuse=args.reuse)
+    elif len({(one.pid, one.process_started_s) for one in found}) != len(found):
+        raise RuntimeError("two trials ran in one process, each should have had its own")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ SHRUNK: dict[str, dict[str, object]] = {
     "async_calls": {},
     "async_random_search": {"SECONDS": 2.0, "MAX_EPOCHS": 2, "PRINT_INTERVAL_S": 0.5},
     "autograd": {},
+    "cluster": {"TRIALS": 2, "MAX_EPOCHS": 1},
     "compare_searchers": {"WORKERS": (2,), "REPETITIONS": 1, "TRIALS": 10, "MAX_EPOCHS": 1},
     "data_parallel": {"EPOCHS": 1},
     "data_parallel_exercises": {"COUNTS": (1, 2), "RATES": (0.4,), "EPOCHS, SEED": (2, 0)},

@@ -1,6 +1,7 @@
 """The examples of searches do what they say, and the searcher of one's own among them too."""
 
 import ast
+import importlib.util
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from fanwise import tune
+from fanwise.testing.with_ray import ENVIRONMENT, RayCluster
 from fanwise.tune import Ask, Observation, Space, lograndint, uniform
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -204,3 +206,14 @@ def test_one_minus_probab_local_of_the_later_suggestions_are_random(
 
 def test_before_any_report_a_suggestion_is_random(local_searcher: Callable[[float, int], tune.Searcher]) -> None:
     assert len(changed_names(local_searcher(1.0, 0), 0)) == 3
+
+
+def test_the_demo_runs_on_a_cluster(run_example: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("Ray is not installed")
+    with RayCluster(cpus=2) as cluster:
+        for name, value in {**ENVIRONMENT, "RAY_ADDRESS": cluster.address}.items():
+            monkeypatch.setenv(name, value)
+        output = run_example("cluster")
+    assert output.startswith("1 hosts with 2 CPUs and 0 GPUs have joined\n")
+    assert re.search(r"^best: Best\(trial_id=", output, re.M)

@@ -55,6 +55,10 @@ def demo(
         str, typer.Option(metavar="DATA", help="digits (needs no download) or fashion-mnist (downloads 30 MB).")
     ] = "digits",
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the pictures go.")] = Path("fanwise-demo"),
+    ray: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Run the trials on a Ray cluster: auto, or its address as 10.0.0.1:6379."),
+    ] = None,
 ) -> None:
     """Search LeNet's learning rate and batch size on real images.
 
@@ -67,7 +71,7 @@ def demo(
     """
     from .demo import run_demo
 
-    run_demo(seconds=seconds, workers=workers, data=data, out=out)
+    run_demo(seconds=seconds, workers=workers, data=data, out=out, ray=ray)
 
 
 @app.command(epilog=STATUS)

@@ -6,6 +6,7 @@ This process imports neither torch nor the network: the objective is a small fun
 imports is found and loaded by the workers' warm process.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import typer
 
 from ..base.text import counted, printable_line
+from ..pool import Pool
 from ..tune import Experiment, RandomSearch, StoppingCriterion, Tuner, loguniform, randint
 from .drawing import draw
 from .experiments import check_end, folder_for_output, run_to_its_end, shown_config, utilisation_of
@@ -29,7 +31,7 @@ MAX_EPOCHS = {"digits": 25, "fashion-mnist": 2}
 LEARNING_RATES, BATCH_SIZES = (0.05, 0.4), (32, 128)
 
 
-def run_demo(*, seconds: float, workers: int, data: str, out: Path) -> None:
+def run_demo(*, seconds: float, workers: int, data: str, out: Path, ray: str | None = None) -> None:
     """Search, then print the best configuration, the utilisation and the paths of the pictures.
 
     Raises:
@@ -45,6 +47,31 @@ def run_demo(*, seconds: float, workers: int, data: str, out: Path) -> None:
         from ..zoo import fashion_mnist
 
         fashion_mnist()  # here, not in every worker: downloads with a progress bar when it is not there yet
+    with _pool(ray) as pool:
+        experiment = _searched(seconds=seconds, workers=workers, data=data, pool=pool)
+    pictures = draw([experiment.path], out)
+    typer.echo()
+    for line in _summary(experiment, workers):
+        typer.echo(line)
+    for path in pictures:
+        typer.echo(f"picture              {printable_line(str(path))}")
+    typer.echo(f"results              {experiment.path}")
+    typer.echo(f"all in all           {time.monotonic() - began_s:.1f} s")
+    typer.echo(_NEXT.format(name=printable_line(experiment.name)))
+    check_end(experiment)
+
+
+@contextlib.contextmanager
+def _pool(ray: str | None) -> Iterator[Pool | None]:
+    """The cluster's; None: the tuner makes its own."""
+    if ray is None:
+        yield None
+        return
+    with Pool(ray=ray) as pool:
+        yield pool
+
+
+def _searched(*, seconds: float, workers: int, data: str, pool: Pool | None) -> Experiment:
     tuner = Tuner(
         _objective(),
         {
@@ -61,18 +88,9 @@ def run_demo(*, seconds: float, workers: int, data: str, out: Path) -> None:
         StoppingCriterion(max_wallclock_time=seconds),
         n_workers=workers,
         print_update_interval=min(30.0, seconds / 3),
+        pool=pool,
     )
-    experiment = run_to_its_end(tuner)
-    pictures = draw([experiment.path], out)
-    typer.echo()
-    for line in _summary(experiment, workers):
-        typer.echo(line)
-    for path in pictures:
-        typer.echo(f"picture              {printable_line(str(path))}")
-    typer.echo(f"results              {experiment.path}")
-    typer.echo(f"all in all           {time.monotonic() - began_s:.1f} s")
-    typer.echo(_NEXT.format(name=printable_line(experiment.name)))
-    check_end(experiment)
+    return run_to_its_end(tuner)
 
 
 _NEXT = """

@@ -1,0 +1,99 @@
+"""A trial on a node of a Ray cluster beside one of this machine, and beside Ray Tune, in one run.
+
+Two tables:
+* no-op trials, two workers, as in `trial_overhead`: what a trial takes whose objective does nothing, and so all of it
+  is the gap between two trials on a worker;
+* utilisation: the share of the workers' time inside objectives of a known length, on a local pool and on a Ray pool of
+  one node, by turns.
+
+    python benchmarks/cluster.py [--rounds 3] [--quick]
+"""
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from measuring import finish, machine, say, spread, table
+from trial_overhead import BASELINE, Contestant, overhead_table, prepare, run_round
+
+from fanwise import Pool
+from fanwise.testing.with_ray import ENVIRONMENT, RayCluster
+from fanwise.tune import RandomSearch, StoppingCriterion, Tuner, uniform
+
+CONTESTANTS = (
+    Contestant(BASELINE, "fanwise_noop.py", 600, note="this machine, a fresh process a trial"),
+    Contestant("fanwise, Ray pool", "fanwise_noop.py", 600, switches=("--ray",), note="one node, as above"),
+    Contestant("Ray Tune", "ray_noop.py", 40, "ray", note="a fresh process a trial"),
+    Contestant("Ray Tune, reuse", "ray_noop.py", 400, "ray", ("--reuse",), "reuse_actors=True: processes are kept"),
+)
+TRIAL_S, TRIALS, WORKERS = 1.0, 40, 2
+
+
+def objective(x: float) -> float:
+    """Takes a known time, without taking a CPU from the other worker or the tuner."""
+    time.sleep(TRIAL_S)
+    return x
+
+
+def utilisation(pool: Pool, trials: int) -> float:
+    """Of one search of trials of `TRIAL_S`, in percent."""
+    experiment = Tuner(
+        objective,
+        {"x": uniform(0, 1)},
+        RandomSearch(metric="loss", mode="min", random_seed=1),
+        StoppingCriterion(max_num_trials_started=trials),
+        n_workers=WORKERS,
+        quiet=True,
+        pool=pool,
+    ).run()
+    assert experiment.utilisation is not None, "trials have run"
+    return 100.0 * experiment.utilisation
+
+
+def utilisations(rounds: int, trials: int) -> dict[str, list[float]]:
+    """Both pools by turns, each search in a pool that has run before."""
+    found: dict[str, list[float]] = {"this machine": [], "Ray pool": []}
+    os.environ.update(ENVIRONMENT)
+    with RayCluster(cpus=WORKERS) as cluster, Pool(cpus=WORKERS) as local, Pool(ray=cluster.address) as far:
+        pools = {"this machine": local, "Ray pool": far}
+        for pool in pools.values():
+            utilisation(pool, WORKERS)
+        for _ in range(rounds):
+            for name, pool in pools.items():
+                found[name].append(utilisation(pool, trials))
+                say(f"  utilisation, {name}: {found[name][-1]:.2f} %")
+    return found
+
+
+def utilisation_table(found: dict[str, list[float]]) -> str:
+    return table(
+        [f"{WORKERS} workers, trials of {TRIAL_S:g} s", "utilisation %"],
+        [[name, spread(values).shown(2)] for name, values in found.items()],
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="trials on a Ray pool, on this machine, and with Ray Tune")
+    parser.add_argument("--rounds", type=int, default=3, help="how often everything runs")
+    parser.add_argument("--quick", action="store_true", help="one round, a fifth of the trials")
+    args = parser.parse_args(arguments)
+    rounds = 1 if args.quick else args.rounds
+    rows = prepare(CONTESTANTS)
+    for number in range(rounds):
+        say(f"round {number + 1} of {rounds}")
+        run_round(rows, quick=args.quick)
+    with tempfile.TemporaryDirectory() as home:
+        os.environ["FANWISE_HOME"] = home
+        found = utilisations(rounds, TRIALS // 5 if args.quick else TRIALS)
+    payload = {
+        "rows": [{"name": r.contestant.name, "trouble": r.trouble, "runs": [asdict(m) for m in r.runs]} for r in rows],
+        "utilisation": found,
+    }
+    finish("cluster", [overhead_table(rows), utilisation_table(found)], payload, facts=machine())
+
+
+if __name__ == "__main__":
+    main()

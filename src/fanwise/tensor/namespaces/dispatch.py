@@ -176,10 +176,12 @@ def _of_up_to_three(functions: "_ByEngine", allowed: "_Keywords") -> Function:
             or (another is not kind and another not in plain and get(another) is not found)
         ):
             found = choose(x, second, third)
-        if not keywords and another is _Absent:
-            return found(x) if other is _Absent else found(x, second)
-        if not keywords and has_third:
-            return found(x, second, third)
+        if not keywords:
+            if another is not _Absent:
+                if has_third:
+                    return found(x, second, third)
+            else:
+                return found(x) if other is _Absent else found(x, second)
         given = [each for each in (second, third) if each is not _ABSENT]
         if 1 + len(given) > allowed.num_positional or not known.issuperset(keywords):
             raise allowed.refused(keywords, 1 + len(given))

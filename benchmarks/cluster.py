@@ -26,6 +26,7 @@ from fanwise.tune import RandomSearch, StoppingCriterion, Tuner, uniform
 CONTESTANTS = (
     Contestant(BASELINE, "fanwise_noop.py", 600, note="this machine, a fresh process a trial"),
     Contestant("fanwise, Ray pool", "fanwise_noop.py", 600, switches=("--ray",), note="one node, as above"),
+    Contestant("fanwise, Ray pool, reuse", "fanwise_noop.py", 2000, None, ("--ray", "--reuse"), "processes are kept"),
     Contestant("Ray Tune", "ray_noop.py", 40, "ray", note="a fresh process a trial"),
     Contestant("Ray Tune, reuse", "ray_noop.py", 400, "ray", ("--reuse",), "reuse_actors=True: processes are kept"),
 )
@@ -60,7 +61,8 @@ def utilisations(rounds: int, trials: int) -> dict[str, list[float]]:
     with RayCluster(cpus=WORKERS) as cluster, Pool(cpus=WORKERS) as local, Pool(ray=cluster.address) as far:
         pools = {"this machine": local, "Ray pool": far}
         for pool in pools.values():
-            utilisation(pool, WORKERS)
+            for job in [pool.submit(objective, 0.0) for _ in range(WORKERS)]:
+                job.result()
         for _ in range(rounds):
             for name, pool in pools.items():
                 found[name].append(utilisation(pool, trials))

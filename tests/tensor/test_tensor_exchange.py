@@ -15,7 +15,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanwise.tensor import convert, empty_aligned, engine_of, from_numpy, same_memory, to_numpy, use
+from fanwise.tensor import aligned_buffer, convert, empty_aligned, engine_of, from_numpy, same_memory, to_numpy, use
+from fanwise.tensor.with_numpy.exchange import aligned_alias
 from fanwise.testing.late import Late
 
 jax, jnp, tf = Late("jax"), Late("jax.numpy"), Late("tensorflow")
@@ -222,6 +223,19 @@ def test_a_read_only_array_is_copied_for_torch_and_never_shared() -> None:
     assert x.tolist() == [1, 1, 1]
     with pytest.raises(ValueError, match="read-only, and torch has no read-only tensors"):
         convert(x, "torch", copy=False)
+
+
+@pytest.mark.parametrize("past", [4, 16, 32, 60])
+def test_only_memory_that_lies_as_every_engine_needs_it_is_adopted_as_it_is(past: int) -> None:
+    """An engine that adopts other memory crashes later, or not, as its kernels go: so this asks before it does."""
+    memory = aligned_buffer(4 * 4096 + 64)
+    aligned = np.frombuffer(memory, np.float32, 4096)
+    shifted = np.frombuffer(memory, np.float32, 4096, offset=past)
+    shifted[:] = np.arange(4096)
+    assert aligned_alias(aligned) is aligned
+    assert aligned_alias(shifted) is None and aligned_alias(aligned[::2]) is None
+    for engine in ENGINES:
+        assert to_numpy(convert(shifted, engine)).tolist() == shifted.tolist()
 
 
 def test_a_copy_in_numpy_can_be_written_to() -> None:

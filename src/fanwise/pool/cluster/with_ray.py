@@ -239,7 +239,7 @@ class _Speaker:
         try:
             told = self.ray.get(asked)
         except Exception as error:  # Ray has many: the actor died, its node did, its environment cannot be made
-            self._failed(place, "lost" if not place.looks else "not-started", str(error))
+            self._failed(place, "lost" if not place.looks else "not-started", _in_short(error))
             return
         if not place.looks:
             self._failed(place, "ended", told)
@@ -288,6 +288,12 @@ def _check_reachable(address: str, tried: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), _REACH_WITHIN_S).close()
     except (OSError, ValueError) as error:
         raise _Failed("no-cluster", f"tried {tried}: {error}") from error
+
+
+def _in_short(error: Exception) -> str:
+    """What happened and why: Ray says that first and last, and ids in between."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return lines[0] if len(lines) == 1 else f"{lines[0]} {lines[-1]}"
 
 
 def _all_of(bundles: list[dict[str, float]]) -> str:

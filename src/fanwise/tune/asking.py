@@ -9,6 +9,7 @@ The decisions, the searcher and the rows are those of `Tuner`; only the processe
 it leads to before it returns: a killed program loses nothing, and the trials that were in flight are asked for again.
 """
 
+import logging
 import os
 import secrets
 import threading
@@ -49,6 +50,8 @@ from .spaces import Space
 from .stopping import StoppingCriterion
 from .warm_start import WarmStart, read_warm_start
 from .warm_start import described as described_start
+
+_log = logging.getLogger("fanwise")
 
 # For who asks there is no worker that takes too long, crashes or is tried again.
 _TIMING: Mapping[str, Any] = {  # Any: settings of `Tuning`
@@ -108,6 +111,8 @@ class OpenSearch:
         restored = path.exists()
         earlier, taken = ([], []) if restored else read_warm_start(warm_start, space, self._scheduler, constraints)
         self._record = self._reopen(scheduler) if restored else self._create(scheduler, stop, seed, taken)
+        for line in self._record.notices:
+            _log.warning("%s: %s", self.name, line)
         meta = read_meta(path)
         try:
             self.seed = int(meta["seed"])

@@ -7,8 +7,8 @@ from typing import Any
 
 from ..base.errors import ClosedError, RecordError
 from .checkpoints import checkpoint_root, delete_root
+from .record.live import LIVE_FILE, LIVE_HOST, live_file_here
 from .record.lock import HeldError, hold, release
-from .record.overview import is_written
 from .record.reading import FILE_NAME, read_meta
 
 
@@ -23,12 +23,13 @@ def remove_experiment(folder: Path) -> None:
     if folder.is_symlink() or not (folder / FILE_NAME).is_file():
         raise RecordError(f"{folder} is no experiment's own folder: nothing was deleted.")
     meta = _meta_of(folder)
-    if is_written(folder, meta) is None and "live_file" in meta:
+    live = live_file_here(meta)
+    if live is None and LIVE_FILE in meta:
         raise ClosedError(
-            f"{folder.name} runs on {meta.get('live_host')!r}, if it does: delete it there, or {folder} by hand."
+            f"{folder.name} runs on {meta.get(LIVE_HOST)!r}, if it does: delete it there, or {folder} by hand."
         )
     try:
-        held = hold(folder)
+        held = hold(folder if live is None else live.parent)
     except HeldError:
         raise ClosedError(
             f"the search {folder.name!r} is running: nothing was deleted. End it first: fanwise tune stop {folder.name}"
@@ -42,6 +43,8 @@ def remove_experiment(folder: Path) -> None:
         os.rename(folder, doomed)
         (doomed / FILE_NAME).unlink()
         shutil.rmtree(doomed)
+        if live is not None:
+            shutil.rmtree(live.parent)
     finally:
         release(held)
 

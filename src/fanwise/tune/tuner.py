@@ -57,7 +57,7 @@ from .record.names import check_name, experiments_folder, new_name
 from .record.progress import Progress
 from .record.reading import read_meta
 from .record.restoring import fresh_tuning, last_settings, restore
-from .record.writer import Record
+from .record.writer import Record, bring_up_to_date
 from .remote.commands import check_is_trial, command_for, completed
 from .remote.listening import CommandListener
 from .reporting import run_objective
@@ -268,6 +268,7 @@ class Tuner:
             ValueError: another objective, space or scheduler than then: says what differs.
         """
         folder = folder_of(name_or_path)
+        bring_up_to_date(folder)
         meta = read_meta(folder)
         if meta["objective"] == ASKED:
             raise ValueError(
@@ -358,7 +359,7 @@ class Tuner:
             engine, hub = pool.engine, pool.hub  # before the record: a closed pool shall not leave a folder
             begun = self._reopen() if self._resumes else self._create()
             self._ran = True
-            store = CheckpointStore(self._checkpoint_root())
+            store = CheckpointStore(self._checkpoint_root(), begun.record.outlives_s)
             listening = Listening(self._callbacks, begun.progress.alive())
             begun.progress.on_line = listening.told
             search = Search(
@@ -551,7 +552,7 @@ class Tuner:
         screen = screen_for(self._print_update_interval, quiet=self._quiet)
         if not self._quiet:
             note_shown(self.path)
-        screen.begin(self._first_lines(address))
+        screen.begin(self._first_lines(address, begun.record.notices))
         listener = CommandListener(hub, self.path, functools.partial(self._hear, search))
         try:
             tuning = begun.tuning
@@ -583,7 +584,7 @@ class Tuner:
         error = str(search.failure) if finish is None else finish.error
         return SearchEnded(progress.last_s, self.name, self.path, reason, error)
 
-    def _first_lines(self, address: str | None) -> Iterator[str]:
+    def _first_lines(self, address: str | None, notices: Sequence[str]) -> Iterator[str]:
         how = "asynchronous" if self.asynchronous else "synchronous"
         workers = counted(self.n_workers, "worker")
         again = ", resumed" if self._resumes else ""
@@ -598,6 +599,7 @@ class Tuner:
         for taken in self._taken:
             yield f"warm start from {taken}"
         yield f"results are kept in {self.path}"
+        yield from notices
         if address is not None:
             yield f"board: {address}"
 

@@ -21,7 +21,7 @@ from fanwise.tune.record.writer import Record
 
 folder, seed, size = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 chance = random.Random(seed)
-record = Record.create(folder, {"name": "killed"}, on_network="network" in sys.argv, publish_every_s=0.01)
+record = Record.create(folder, {"name": "killed"}, copied="network" in sys.argv, copy_every_s=0.01)
 print("file", record.file, flush=True)
 seq = 0
 while True:

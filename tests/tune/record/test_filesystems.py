@@ -1,10 +1,18 @@
 """Which mount holds a path, from given mount tables."""
 
+import errno
+import fcntl
+import mmap
+import os
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from fanwise.tune.record.filesystems import NETWORK_TYPES, file_system_type, is_network
+from fanwise.tune.record.filesystems import NETWORK_TYPES, file_system_type, is_network, probe, trouble_with
+from fanwise.tune.record.reading import read_events
+from fanwise.tune.record.writer import Record
 
 TABLE = r"""22 27 0:21 / /proc rw,relatime - proc proc rw
 27 1 254:0 / / rw,relatime shared:1 master:2 - ext4 /dev/vda rw
@@ -34,7 +42,7 @@ TABLE = r"""22 27 0:21 / /proc rw,relatime - proc proc rw
 )
 def test_the_longest_mount_point_wins_and_of_equals_the_latest(path: str, kind: str) -> None:
     assert file_system_type(path, TABLE) == kind
-    assert is_network(path, TABLE) == (kind in NETWORK_TYPES)
+    assert is_network(path, TABLE) == (kind in NETWORK_TYPES or kind.startswith("fuse."))
 
 
 def test_network_file_systems_are_told_from_local_ones() -> None:
@@ -54,6 +62,61 @@ def test_links_are_followed(tmp_path: Path) -> None:
 def test_lines_of_another_form_are_passed_over(table: str) -> None:
     assert file_system_type("/home", table) is None
     assert not is_network("/home", table)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("nfs4", "is on a network file system (nfs4)"),
+        ("fuse", "is on a file system in user space (fuse), which other machines may share"),
+        ("fuse.s3fs", "is on a file system in user space (fuse.s3fs), which other machines may share"),
+        ("fuse.gocryptfs", None),
+        ("fuseblk", None),
+        ("ext4", None),
+    ],
+)
+def test_what_is_wrong_with_a_file_system_is_said(tmp_path: Path, kind: str, expected: str | None) -> None:
+    trouble = trouble_with(tmp_path, f"1 0 0:1 / / rw - {kind} a rw")
+    assert trouble == (expected and f"{tmp_path} {expected}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_system_that_refuses_locks_is_found_by_trying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptor: int, how: int, *length: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "lockf", refuse)
+    assert probe(tmp_path) == f"the file system of {tmp_path} has no locks (No locks available)"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_locks_that_exclude_nobody_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fcntl, "flock", lambda descriptor, how: None)
+    assert probe(tmp_path) == f"the file system of {tmp_path} grants one lock twice"
+
+
+def test_a_file_system_that_maps_no_files_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptor: int, size_bytes: int) -> None:
+        raise OSError(errno.ENODEV, "No such device")
+
+    monkeypatch.setattr(mmap, "mmap", refuse)
+    assert "cannot map files into memory" in (probe(tmp_path) or "")
+
+
+@pytest.mark.skipif(shutil.which("bindfs") is None or not os.access("/dev/fuse", os.W_OK), reason="needs bindfs")
+def test_a_mounted_file_system_in_user_space_gets_copies(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "home").mkdir()
+    subprocess.run(["bindfs", tmp_path / "disk", tmp_path / "home"], check=True)
+    try:
+        record = Record.create(tmp_path / "home" / "e", {"name": "e"})
+        assert record.file.parent != tmp_path / "home" / "e"
+        assert "is on a file system in user space (fuse)" in record.notices[0]
+        record.append(0.0, "report", 0, {})
+        record.close()
+        assert len(read_events(tmp_path / "home" / "e")) == 1
+    finally:
+        subprocess.run(["umount", tmp_path / "home"], check=True)
 
 
 def test_this_machine_has_a_file_system_at_its_root() -> None:

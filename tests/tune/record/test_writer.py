@@ -257,8 +257,7 @@ def test_only_a_long_log_is_checkpointed_under_the_lock_of_the_writer(tmp_path: 
         sync = record_sync.RecordSync(
             file,
             lock=lock,
-            publish_to=None,
-            publish_every_s=1.0,
+            copies=None,
             fdatasync=lambda fd: None,
             checkpoint_bytes=0,
             max_log_bytes=max_log_bytes,
@@ -290,7 +289,7 @@ def test_a_reader_that_stays_hinders_neither_commit_nor_close(tmp_path: Path) ->
 
 def test_on_a_network_the_folder_gets_copies_and_the_live_file_is_elsewhere(tmp_path: Path) -> None:
     folder = tmp_path / "e"
-    record = Record.create(folder, {"name": "x"}, on_network=True, publish_every_s=0.01)
+    record = Record.create(folder, {"name": "x"}, copied=True, copy_every_s=0.01)
     meta = read_meta(folder)
     assert meta["live_file"] == str(record.file)
     assert folder not in record.file.parents
@@ -308,7 +307,7 @@ def test_on_a_network_the_folder_gets_copies_and_the_live_file_is_elsewhere(tmp_
 
 def test_on_a_network_copies_are_made_at_intervals_only(tmp_path: Path) -> None:
     disk = Disk()
-    with Record.create(tmp_path / "e", {}, on_network=True, publish_every_s=1e6, fdatasync=disk.sync) as record:
+    with Record.create(tmp_path / "e", {}, copied=True, copy_every_s=1e6, fdatasync=disk.sync) as record:
         record.append(0.0, "report", 0, {})
         record.commit()
         within(5.0, lambda: disk.num_syncs > 0, "the thread has seen the commit")
@@ -318,7 +317,7 @@ def test_on_a_network_copies_are_made_at_intervals_only(tmp_path: Path) -> None:
 
 def test_a_copy_that_fails_is_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder, away = tmp_path / "e", tmp_path / "away"
-    with Record.create(folder, {}, on_network=True, publish_every_s=0.01) as record:
+    with Record.create(folder, {}, copied=True, copy_every_s=0.01) as record:
         folder.rename(away)
         record.append(0.0, "report", 0, {})
         record.commit()
@@ -329,7 +328,7 @@ def test_a_copy_that_fails_is_tried_again(tmp_path: Path, caplog: pytest.LogCapt
 
 def test_a_last_copy_that_fails_names_the_file_that_has_everything(tmp_path: Path) -> None:
     folder = tmp_path / "e"
-    record = Record.create(folder, {}, on_network=True, publish_every_s=1e6)
+    record = Record.create(folder, {}, copied=True, copy_every_s=1e6)
     record.append(0.0, "report", 0, {})
     folder.rename(tmp_path / "away")
     with pytest.raises(RecordError, match=str(record.file)):

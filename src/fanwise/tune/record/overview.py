@@ -4,13 +4,13 @@ meta, lock --overview_of--> Overview       the tuner's summary, a few seconds ol
                  '--------> rows, folded   where there is none to trust: the tuner was killed, or has just begun
 """
 
-import os
-import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from .heartbeat import last_beat
+from .live import LIVE_FILE, live_file_here
 from .lock import is_held
 from .progress import Progress
 from .reading import FILE_NAME, iter_events, read_meta
@@ -82,13 +82,20 @@ def state_of(*, finished: bool, held: bool | None) -> State:
 
 
 def is_written(folder: Path, meta: Mapping[str, Any]) -> bool | None:  # Any: JSON
-    """Whether a tuner holds the record open. On a network file system only its own machine can tell: None elsewhere."""
-    live_file = meta.get("live_file")
-    if live_file is None:
+    """Whether a tuner holds the record open; None: nobody here can say.
+
+    Of a record that is copied into the folder: on the machine where its live file lies by the lock beside that, on
+    others by a lock in the folder or the sign of life there. A tuner that is silent may be one that is cut off.
+    """
+    if LIVE_FILE not in meta:
         return is_held(folder / FILE_NAME)
-    if meta.get("live_host") != platform.node():
-        return None
-    return is_held(Path(os.fspath(live_file)))
+    live = live_file_here(meta)
+    if live is not None:
+        return is_held(live)
+    if is_held(folder / FILE_NAME):
+        return True
+    beat = last_beat(folder)
+    return True if beat is not None and beat.is_fresh else None
 
 
 def read_progress(folder: Path, meta: Mapping[str, Any]) -> Progress:  # Any: JSON

@@ -95,7 +95,9 @@ def _connect(file: Path) -> sqlite3.Connection:
     try:
         return _connect_as(file, "mode=ro&immutable=1" if is_still(file) and is_network(file) else "mode=ro")
     except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+        # An error of input or output: a file system without locks.
+        refused = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR)
+        if error.sqlite_errorcode & 0xFF not in refused:
             raise
         if not os.access(file, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
             raise RecordError(f"{file} cannot be read: permission denied. Ask its owner to allow it.") from None

@@ -1,8 +1,8 @@
-"""The thread behind a record: makes committed events durable, keeps the log short, publishes copies.
+"""The thread behind a record: makes committed events durable, keeps the log short, has copies made (`copies`).
 
     writer:  commit -> committed(size)       ......never waits for a disk......
                             | wakes
-    thread:        gather 20 ms -> fdatasync(-wal) -> checkpoint, when 4 MiB were written -> publish, when it is time
+    thread:        gather 20 ms -> fdatasync(-wal) -> checkpoint, when 4 MiB were written -> copies
 
 A commit is durable one gathering and at most two syncs later: within 50 ms where a sync takes up to 15 ms.
 Checkpoints are passive, so the writer goes on meanwhile and the log may outgrow them; above 64 MiB the last bit is
@@ -13,28 +13,24 @@ Danger: closing any descriptor of the main database file drops all POSIX locks t
 locks and may be opened by hand.
 
 A failed sync is final: Linux marks the pages clean, and a second sync would say "well" without having written them.
-A failed publication is not: the next one is tried ten seconds later, and the last one at close.
+A copy that failed is not: another is made later. An experiment that another tuner has gone on with is.
 """
 
 import ctypes
 import errno
-import logging
 import os
-import shutil
 import sqlite3
 import threading
-import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from .reading import FILE_NAME
+from .copies import Copies
+from .heartbeat import TakenOverError
 
 GATHER_S = 0.02
 CHECKPOINT_BYTES = 4 << 20
 MAX_LOG_BYTES = 64 << 20
-
-_log = logging.getLogger("fanwise")
 
 
 def sync_data(fd: int) -> None:
@@ -54,34 +50,13 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def publish(connection: sqlite3.Connection, live: Path, folder: Path) -> None:
-    """Put a consistent copy of the database behind `connection` into `folder`, all at once.
-
-    The copy is made beside the live file first: SQLite then never locks or maps a file on the network.
-    """
-    copy, partial = live.with_name("copy.sqlite"), folder / f".{FILE_NAME}.partial"
-    copy.unlink(missing_ok=True)
-    try:
-        with closing(sqlite3.connect(copy, isolation_level=None)) as target:
-            connection.backup(target)
-            target.execute("PRAGMA journal_mode=DELETE")  # the copy is one plain file
-        with open(copy, "rb") as source, open(partial, "wb") as file:
-            shutil.copyfileobj(source, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, folder / FILE_NAME)
-    finally:
-        copy.unlink(missing_ok=True)
-
-
 class RecordSync:
     """The background thread of one record.
 
     Args:
         live: the database, open in WAL mode by the writer, with its log present.
         lock: held by the writer while it commits.
-        publish_to: folder on a network that gets copies, or None.
-        publish_every_s: seconds between two copies.
+        copies: where the record is copied to, or None.
         fdatasync: what waits for the disk; an argument so that tests can let it fail.
         checkpoint_bytes: what may be written to the log between two checkpoints.
         max_log_bytes: the length of the log from which on the writer has to wait for one.
@@ -92,18 +67,15 @@ class RecordSync:
         live: Path,
         *,
         lock: AbstractContextManager[object],
-        publish_to: Path | None,
-        publish_every_s: float,
+        copies: Copies | None,
         fdatasync: Callable[[int], None],
         checkpoint_bytes: int = CHECKPOINT_BYTES,
         max_log_bytes: int = MAX_LOG_BYTES,
     ) -> None:
         self.failure: BaseException | None = None
         self._live, self._lock, self._fdatasync = live, lock, fdatasync
-        self._publish_to, self._publish_every_s = publish_to, publish_every_s
+        self._copies, self._is_new = copies, False
         self._checkpoint_bytes, self._max_log_bytes = checkpoint_bytes, max_log_bytes
-        self._published_at_s = time.monotonic()
-        self._unpublished = False
         self._log_bytes = 0
         self._dirty = threading.Event()
         self._closing = threading.Event()
@@ -146,19 +118,20 @@ class RecordSync:
             sync_folder(self._live.parent.parent)
             while not self._closing.is_set():
                 self._turn()
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, sqlite3.Error, TakenOverError) as error:
             self.failure = error
 
     def _turn(self) -> None:
-        if self._dirty.wait(self._until_publication_s()):
+        copies = self._copies
+        if self._dirty.wait(None if copies is None else copies.wait_s(is_new=self._is_new)):
             self._closing.wait(GATHER_S)
             self._dirty.clear()
             self._fdatasync(self._log_fd)
-            self._unpublished = self._publish_to is not None
+            self._is_new = True
             if self._log_bytes > self._checkpoint_bytes:
                 self._checkpoint()
-        if self._until_publication_s() == 0.0 and not self._closing.is_set():
-            self._publish()
+        if copies is not None and not self._closing.is_set() and copies.turn(self._connection, is_new=self._is_new):
+            self._is_new = False
 
     def _checkpoint(self) -> None:
         self._log_bytes = 0
@@ -169,21 +142,6 @@ class RecordSync:
             # far. What came in since the line above is little; the writer waits for that.
             with self._lock:
                 self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-
-    def _until_publication_s(self) -> float | None:
-        """Seconds until the next copy is due; None when there is nothing to publish."""
-        if not self._unpublished:
-            return None
-        return max(0.0, self._published_at_s + self._publish_every_s - time.monotonic())
-
-    def _publish(self) -> None:
-        assert self._publish_to is not None, "published without a place to publish to"
-        try:
-            publish(self._connection, self._live, self._publish_to)
-            self._unpublished = False
-        except (OSError, sqlite3.Error) as error:
-            _log.warning("no copy of %s could be put into %s (%s); trying again", self._live, self._publish_to, error)
-        self._published_at_s = time.monotonic()
 
 
 def never_free(thing: object) -> None:

@@ -12,30 +12,34 @@ the last 50 ms. Readers (`reading`) may look at any time and never wait for the 
 Invariants: sequence numbers are 1, 2, 3, ... without a gap; events are never changed; one thread at a time uses a
 `Record`; after a fork the child can do nothing with it.
 
-On a network file system the live file is on local disk, in a temporary folder that the meta key `live_file` names (on
-the machine `live_host`), and the experiment's folder gets a consistent copy every 10 s and at close.
+Where the folder's file system is a network one or has no locks, the live file is on local disk, in a folder that the
+meta key `live_file` names (on the machine `live_host`), and the experiment's folder gets a consistent copy every 10 s
+and at close (`live`, `copies`). Whoever goes on with such a record on the same machine takes the live file, on another
+one the copy.
 """
 
 import errno
 import json
+import math
 import os
-import platform
 import shutil
 import sqlite3
-import tempfile
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from ...base.errors import ClosedError, RecordError
-from .filesystems import is_network
+from .copies import Copies, publish
+from .heartbeat import EVERY_S, SILENT_S, TakenOverError, clock_s, last_beat
+from .live import LIVE_FILE, LIVE_HOST, live_file_here, live_meta, make_live_folder, why_elsewhere
 from .lock import HeldError, hold, release, remove
-from .reading import FILE_NAME, FORMAT, read_meta
-from .sync import RecordSync, never_free, publish, sync_data, sync_folder
+from .reading import FILE_NAME, FORMAT, is_still, read_meta
+from .sync import RecordSync, never_free, sync_data, sync_folder
 
 # A commit of one event writes one page to the log. At 1 KiB that is 1.4 KB a commit, at SQLite's 4 KiB 4.4 KB.
 PAGE_BYTES = 1024
@@ -53,6 +57,8 @@ _fork_hook_set = False
 class Record:
     """Writes the events of one experiment. Made by `Record.create`; used by one thread at a time.
 
+    `notices`: lines that whoever runs the search should see: where the live file lies, and what may be missing.
+
     >>> record = Record.create(folder, {"name": "lenet"})
     >>> record.append(0.25, "start", 0, {"config": {"lr": 0.1}, "attempt": 0})
     1
@@ -68,8 +74,10 @@ class Record:
         self._connection = connection
         self._cursor = connection.cursor()
         self._lock = lock
+        self.notices: list[str] = []
         self._sync: RecordSync | None = None
-        self._held: int | None = None
+        self._copies: Copies | None = None
+        self._held: list[int | None] = []
         self._ended: str | None = None
         self._next_seq = 1
         self._rows: list[tuple[int, float, str, int | None, str]] = []
@@ -80,8 +88,8 @@ class Record:
         folder: Path,
         meta: Mapping[str, Any],  # Any: JSON
         *,
-        on_network: bool | None = None,
-        publish_every_s: float = 10.0,
+        copied: bool | None = None,
+        copy_every_s: float = EVERY_S,
         fdatasync: Callable[[int], None] = sync_data,
     ) -> "Record":
         """Make the experiment's folder (mode 0700) and an empty record in it, which readers can open at once.
@@ -89,8 +97,9 @@ class Record:
         Args:
             folder: must not exist; the folders above it are made.
             meta: JSON values; the key `format` is added.
-            on_network: whether `folder` is on a network file system; None looks.
-            publish_every_s: seconds between two copies, on a network file system.
+            copied: whether the live file is on local disk and `folder` gets copies; None: where its file system or
+                FANWISE_LOCAL_FOLDER asks for that.
+            copy_every_s: seconds between two copies.
             fdatasync: waits for the disk; an argument so that tests can let it fail.
 
         Raises:
@@ -101,113 +110,110 @@ class Record:
         encoded = {key: _encode(value) for key, value in {**meta, "format": FORMAT}.items()}
         _make_folder(folder)
         live_folder = folder
+        held: list[int | None] = []
         try:
-            if is_network(folder) if on_network is None else on_network:
-                live_folder = Path(tempfile.mkdtemp(prefix="fanwise-record-"))
-                encoded |= {"live_file": _encode(str(live_folder / FILE_NAME)), "live_host": _encode(platform.node())}
-            return cls._fill(folder, live_folder, encoded, publish_every_s=publish_every_s, fdatasync=fdatasync)
+            why = _why_copied(folder, copied)
+            if why is not None:
+                live_folder = make_live_folder(folder.name)
+                encoded |= {key: _encode(value) for key, value in live_meta(live_folder / FILE_NAME).items()}
+            held.append(_hold_new(live_folder))  # before there is a record: whoever finds one finds it held
+            if why is not None:
+                held.append(_hold_new(folder))
+            _make_file(live_folder / FILE_NAME, encoded)
+            record = cls._attach(folder, live_folder, held, copy_every_s=copy_every_s, fdatasync=fdatasync)
         except BaseException as error:
+            _release_all(held)
             shutil.rmtree(live_folder, ignore_errors=True)
             shutil.rmtree(folder, ignore_errors=True)
             if isinstance(error, (sqlite3.Error, OSError)):
                 raise _not_made(folder, error) from error
             raise
+        if why is not None:
+            record.notices.append(_said(why, live_folder, copy_every_s))
+        return record
 
     @classmethod
     def reopen(
         cls,
         folder: Path,
         *,
-        on_network: bool | None = None,
-        publish_every_s: float = 10.0,
+        copied: bool | None = None,
+        copy_every_s: float = EVERY_S,
         fdatasync: Callable[[int], None] = sync_data,
     ) -> "Record":
         """Go on with the record of an experiment whose tuner has ended, however it ended. Arguments as `create`.
 
+        A live file that a killed tuner has left on this machine is gone on with; else what is in the folder.
+
         Raises:
             RecordError: there is none, or another tuner writes to it; it is damaged or of another format; the disk.
         """
-        read_meta(folder)
-        live_folder = folder
+        meta = read_meta(folder)
+        live = live_file_here(meta)
+        held: list[int | None] = []
+        notices: list[str] = []
+        made: Path | None = None
         try:
-            if is_network(folder) if on_network is None else on_network:
-                live_folder = Path(tempfile.mkdtemp(prefix="fanwise-record-"))
+            live_folder = folder if live is None else live.parent
+            held.append(hold(live_folder))
+            if live is not None:
+                held.append(hold(folder))
+                notices.append(_said("it was begun so", live_folder, copy_every_s))
+            elif LIVE_FILE in meta:
+                notices.append(_missing(folder, meta))
+            if live is None and is_still(folder / FILE_NAME) and (why := _why_copied(folder, copied)) is not None:
+                live_folder = made = make_live_folder(folder.name)
+                held.append(_hold_new(live_folder))
                 shutil.copyfile(folder / FILE_NAME, live_folder / FILE_NAME)
-            try:
-                held = hold(live_folder) if live_folder == folder else _hold_both(folder, live_folder)
-            except HeldError:
+                notices.append(_said(why, live_folder, copy_every_s))
+            record = cls._attach(folder, live_folder, held, copy_every_s=copy_every_s, fdatasync=fdatasync)
+        except BaseException as error:
+            _release_all(held)
+            if made is not None:
+                shutil.rmtree(made, ignore_errors=True)
+            if isinstance(error, HeldError):
                 raise RecordError(
                     f"{folder} is being written by another tuner. One experiment has one tuner at a time: wait for it "
-                    f"to end, or stop it (fanwise tune stop {folder.name})."
+                    f"to end, or stop it (fanwise tune stop {folder.name}).{error}"
                 ) from None
-            record = cls._attach(folder, live_folder, held, publish_every_s=publish_every_s, fdatasync=fdatasync)
-        except BaseException as error:
-            if live_folder != folder:
-                shutil.rmtree(live_folder, ignore_errors=True)
             if isinstance(error, (sqlite3.Error, OSError)):
                 raise RecordError(f"{folder / FILE_NAME} cannot be gone on with: {_explanation(error)}") from error
             raise
-        if live_folder != folder:
-            record.set_meta({"live_file": str(live_folder / FILE_NAME), "live_host": platform.node()})
+        record.notices.extend(notices)
         return record
-
-    @classmethod
-    def _fill(
-        cls,
-        folder: Path,
-        live_folder: Path,
-        meta: Mapping[str, str],
-        *,
-        publish_every_s: float,
-        fdatasync: Callable[[int], None],
-    ) -> "Record":
-        try:
-            held = hold(live_folder)  # before there is a record: whoever finds one finds it held
-        except HeldError:  # a folder that was just made
-            raise AssertionError(f"{live_folder} is new, and held") from None
-        try:
-            _make_file(live_folder / FILE_NAME, meta)
-        except BaseException:
-            release(held)
-            raise
-        return cls._attach(folder, live_folder, held, publish_every_s=publish_every_s, fdatasync=fdatasync)
 
     @classmethod
     def _attach(
         cls,
         folder: Path,
         live_folder: Path,
-        held: int | None,
+        held: list[int | None],
         *,
-        publish_every_s: float,
+        copy_every_s: float,
         fdatasync: Callable[[int], None],
     ) -> "Record":
-        """A writer of the file that lies in `live_folder`, whose lock is held; lets go of it when this fails."""
+        """A writer of the file that lies in `live_folder`, whose locks are held."""
         live, lock = live_folder / FILE_NAME, threading.Lock()
-        try:
-            connection = sqlite3.connect(live, isolation_level=None, check_same_thread=False, timeout=5.0)
-        except BaseException:
-            release(held)
-            raise
+        copies = None if live_folder == folder else Copies(live, folder, copy_every_s)
+        connection = sqlite3.connect(live, isolation_level=None, check_same_thread=False, timeout=5.0)
         try:
             _set_pragmas(connection)
             record = cls(connection, folder, live, lock)
             record._next_seq = 1 + connection.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0]
-            on_network = live_folder != folder
-            if on_network:
-                publish(connection, live, folder)
-            record._sync = RecordSync(
-                live,
-                lock=lock,
-                publish_to=folder if on_network else None,
-                publish_every_s=publish_every_s,
-                fdatasync=fdatasync,
-            )
+            # Before the first copy: whoever sees that one knows where the rest is.
+            rows = {} if copies is None else {key: _encode(value) for key, value in live_meta(live).items()}
+            connection.execute("BEGIN IMMEDIATE")
+            if copies is None:
+                connection.execute("DELETE FROM meta WHERE key IN (?, ?)", (LIVE_FILE, LIVE_HOST))
+            connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows.items())
+            connection.execute("COMMIT")
+            if copies is not None:
+                copies.begin(connection)
+            record._sync = RecordSync(live, lock=lock, copies=copies, fdatasync=fdatasync)
         except BaseException:
             connection.close()
-            release(held)
             raise
-        record._held = held
+        record._held, record._copies = held, copies
         _make_inert_after_fork(record)
         return record
 
@@ -215,6 +221,10 @@ class Record:
     def next_seq(self) -> int:
         """The sequence number that the next event gets."""
         return self._next_seq
+
+    def outlives_s(self) -> float:
+        """What was committed before this moment of the monotonic clock is wherever a later tuner may go on from."""
+        return math.inf if self._copies is None else self._copies.covered_s
 
     def set_meta(self, values: Mapping[str, Any]) -> None:  # Any: JSON
         """Write or replace values of the table meta, at once. Errors as `commit`."""
@@ -305,7 +315,7 @@ class Record:
             self._finish()
         except RecordError as error:
             failure = failure or error
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, sqlite3.Error, TakenOverError) as error:
             failure = failure or self._error(error)
             failure.__cause__ = failure.__cause__ or error
         finally:
@@ -333,19 +343,27 @@ class Record:
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             with suppress(sqlite3.OperationalError):  # a reader holds the log open: the record stays in WAL mode
                 self._connection.execute("PRAGMA journal_mode=DELETE").fetchone()
-            if self.file.parent != self.folder:
-                self._publish_last()
+            if self._copies is not None:
+                self._copy_last(self._copies)
         finally:
             self._connection.close()
         sync_folder(self.folder)
 
-    def _publish_last(self) -> None:
+    def _copy_last(self, copies: Copies) -> None:
         try:
-            publish(self._connection, self.file, self.folder)
-        except (OSError, sqlite3.Error) as error:
+            self._connection.execute("DELETE FROM meta WHERE key IN (?, ?)", (LIVE_FILE, LIVE_HOST))
+            copies.end(self._connection)
+        except (OSError, sqlite3.Error, TakenOverError) as error:
+            with suppress(sqlite3.Error):  # a copy that was made before names it
+                self._connection.executemany(
+                    "INSERT OR REPLACE INTO meta VALUES (?, ?)",
+                    [(key, _encode(value)) for key, value in live_meta(self.file).items()],
+                )
             raise RecordError(
-                f"The record could not be put into {self.folder} ({error}). All of it is in {self.file}: copy it there."
+                f"The record could not be put into {self.folder} ({_explanation(error)}) "
+                f"All of it is in {self.file}: copy it there, or go on with the experiment on this machine."
             ) from error
+        remove(self.folder / FILE_NAME)
         shutil.rmtree(self.file.parent, ignore_errors=True)
 
     def _roll_back(self) -> None:
@@ -367,14 +385,76 @@ class Record:
         self._let_go()  # of the child's descriptor only: the parent still holds the lock
 
     def _let_go(self) -> None:
-        held, self._held = self._held, None
+        held, self._held = self._held, []
+        _release_all(held)
+
+
+def bring_up_to_date(folder: Path) -> None:
+    """Where a killed tuner has left a live file on this machine: put a copy of it into the experiment's folder.
+
+    Nothing happens where there is none, or where its tuner lives.
+
+    Raises:
+        RecordError: there is no record, or it cannot be copied.
+    """
+    live = live_file_here(read_meta(folder))
+    if live is None:
+        return
+    try:
+        held = hold(live.parent)
+    except HeldError:
+        return
+    try:
+        with closing(sqlite3.connect(live, isolation_level=None, timeout=5.0)) as connection:
+            connection.execute("PRAGMA wal_autocheckpoint=0")
+            publish(connection, live, folder, lambda: None)
+    except (OSError, sqlite3.Error) as error:
+        raise RecordError(f"{live} cannot be copied to {folder}: {_explanation(error)}") from error
+    finally:
         release(held)
 
 
-def _hold_both(folder: Path, live_folder: Path) -> int | None:
-    """On a network file system: the published copy's lock keeps a second tuner away where such locks work."""
-    release(hold(folder))
-    return hold(live_folder)
+def _hold_new(folder: Path) -> int | None:
+    try:
+        return hold(folder)
+    except HeldError:  # a folder that was just made
+        raise AssertionError(f"{folder} is new, and held") from None
+
+
+def _release_all(held: list[int | None]) -> None:
+    for descriptor in held:
+        release(descriptor)
+
+
+def _why_copied(folder: Path, copied: bool | None) -> str | None:
+    """Why the live file shall be elsewhere, as a clause; None: it lies in the folder."""
+    if copied is None:
+        return why_elsewhere(folder)
+    return "it was asked for" if copied else None
+
+
+def _said(why: str, live_folder: Path, every_s: float) -> str:
+    return f"the record is kept in {live_folder} and copied every {every_s:g} s, because {why}"
+
+
+def _missing(folder: Path, meta: Mapping[str, Any]) -> str:  # Any: JSON
+    """What a copy may lack whose live file is not here.
+
+    Raises:
+        HeldError: its tuner was heard of a moment ago.
+    """
+    copied_s = os.stat(folder / FILE_NAME).st_mtime
+    beat = last_beat(folder, now_s=clock_s(folder))
+    if beat is not None and beat.is_fresh:
+        raise HeldError(
+            f" It runs on {beat.host!r} (process {beat.pid}) and was heard of {beat.silent_s:.0f} s ago; "
+            f"if that machine has failed, try again in {SILENT_S - beat.silent_s:.0f} s."
+        )
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(copied_s))
+    return (
+        f"this goes on from a copy of {when}: what came after it is missing, and trials go on from before it; "
+        f"the rest is in {meta[LIVE_FILE]} on {meta.get(LIVE_HOST)!r}, if that is still there: resume there to keep it"
+    )
 
 
 def _make_folder(folder: Path) -> None:
@@ -427,6 +507,8 @@ def _explanation(error: BaseException) -> str:
         return "the disk is full. Free some space or set FANWISE_HOME to another disk."
     if code == sqlite3.SQLITE_READONLY or isinstance(error, PermissionError):
         return f"it may not be written ({error}). Allow it or set FANWISE_HOME to a folder of yours."
+    if isinstance(error, TakenOverError):
+        return "another tuner has gone on with the experiment, from a copy: this one lets it go."
     if code == sqlite3.SQLITE_BUSY:
         return "another process holds its lock. Only the tuner may write to it."
     return f"{error}. Look at the disk (full? failing? a limit on file sizes?) or set FANWISE_HOME to another one."

@@ -5,12 +5,13 @@
     Lease --within--> Ledger                 for the jobs that a job starts inside its own lease
 
 Knows nothing of processes, of time or of who waits: the pool asks again when something came back.
-The only state is the table of leases; what is free is computed from it, so nothing can be counted twice.
+What is free is counted along with the table of leases, so that a lease costs the same whether ten are out or 10,000.
 
 CPUs are counted, not named. GPUs are named by what goes into CUDA_VISIBLE_DEVICES. A fraction of a GPU is kept in
 millionths, rounded down, so that n jobs of 1/n of a GPU always fit, whatever floats make of 1/n.
 
-Invariants: no GPU is lent beyond 1.0 of it; a whole GPU is lent to one holder only; a holder has one lease.
+Invariants: no GPU is lent beyond 1.0 of it; a whole GPU is lent to one holder only; a holder has one lease; what is
+free and what is lent are together all there is.
 Packing: a fraction goes to the fullest GPU that still has room, so that whole GPUs stay whole as long as possible.
 """
 
@@ -133,7 +134,7 @@ class Ledger:
     def __init__(self, machine: Machine, where: str = "this machine") -> None:
         shares = tuple(GpuShare(gpu.visible, 1.0) for gpu in machine.gpus)
         self.leases: dict[Hashable, Lease] = {}
-        self._all = Lease(machine.cpus, shares, machine.memory_bytes)
+        self._has(Lease(machine.cpus, shares, machine.memory_bytes))
         self._where = where
 
     @staticmethod
@@ -143,8 +144,13 @@ class Ledger:
         A job that holds half a GPU can give its own jobs parts of that half, and no whole GPU.
         """
         ledger = Ledger(Machine(lease.cpus, lease.memory_bytes), "the lease of the job that asks")
-        ledger._all = lease
+        ledger._has(lease)
         return ledger
+
+    def _has(self, everything: Lease) -> None:
+        self._all = everything
+        self._cpus, self._memory_bytes = everything.cpus, everything.memory_bytes  # not lent
+        self._left = {share.visible: _parts(share) for share in everything.gpus}
 
     def check(self, resources: Resources) -> None:
         """Return if `resources` can be met when everything is free.
@@ -171,6 +177,7 @@ class Ledger:
             return None
         lease = Lease(resources.cpus, shares, resources.memory_bytes)
         self.leases[holder] = lease
+        self._count(lease, -1)
         return lease
 
     def has_room(self, resources: Resources) -> bool:
@@ -186,19 +193,23 @@ class Ledger:
 
     def give_back(self, holder: Hashable) -> bool:
         """Take the lease of `holder` back; False if it has none (a late or repeated message)."""
-        return self.leases.pop(holder, None) is not None
+        lease = self.leases.pop(holder, None)
+        if lease is None:
+            return False
+        self._count(lease, 1)
+        return True
 
     def free(self) -> Lease:
         """What is not lent now; GPUs of which nothing is left are not listed."""
-        left = {share.visible: _parts(share) for share in self._all.gpus}
-        for lease in self.leases.values():
-            for share in lease.gpus:
-                left[share.visible] -= _parts(share)
-        return Lease(
-            cpus=self._all.cpus - sum(lease.cpus for lease in self.leases.values()),
-            gpus=tuple(GpuShare(visible, parts / _WHOLE) for visible, parts in left.items() if parts),
-            memory_bytes=self._all.memory_bytes - sum(lease.memory_bytes for lease in self.leases.values()),
-        )
+        shares = tuple(GpuShare(visible, parts / _WHOLE) for visible, parts in self._left.items() if parts)
+        return Lease(self._cpus, shares, self._memory_bytes)
+
+    def _count(self, lease: Lease, sign: int) -> None:
+        """It is lent (-1) or comes back (1)."""
+        self._cpus += sign * lease.cpus
+        self._memory_bytes += sign * lease.memory_bytes
+        for share in lease.gpus:
+            self._left[share.visible] += sign * _parts(share)
 
     def _never(self, resources: Resources) -> str:
         """Why `resources` can never be met; empty if it can."""

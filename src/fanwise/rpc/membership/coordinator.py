@@ -200,6 +200,7 @@ class Coordinator:
         self._views: dict[int, View] = {}  # by number: the newest, and those that members were told last
         self._changes: dict[int, Change] = {}  # by number: what makes that view the newest
         self._seen_by_all = 0
+        self._lowest, self._num_lowest = 0, 0  # the least of `seen_number`, and of how many; 0: to be counted anew
         if known is not None:
             self._quorum.shown(1, known.members)
 
@@ -251,7 +252,7 @@ class Coordinator:
         self.members[hello.member.id] = hello.member
         self.barrier.asked.discard(to)  # it may not have heard, if it comes again because its link was cut
         self.barrier.told.discard(to)
-        self.seen_number[to] = 0
+        self.seen_number[to], self._num_lowest = 0, 0
         self._told.pop(to, None)
         self._change()
         self.joining[to] = self.number
@@ -268,10 +269,19 @@ class Coordinator:
         if before is None or version[0] != self.term or version[1] <= before:
             return []
         self.seen_number[member] = version[1]
+        self._num_lowest -= before == self._lowest and self._num_lowest > 0
         # Most of what is seen is seen by others later: then all that follows is that this one is told what came since.
-        if before > self._seen_by_all or min(self.seen_number.values()) == self._seen_by_all:
+        if before > self._seen_by_all or self._lowest_seen() == self._seen_by_all:
             return self._show(member)
         return self._settle()
+
+    def _lowest_seen(self) -> int:
+        """The least of `seen_number`: looked for once for a view that all see, and not once for each who sees it."""
+        if self._num_lowest == 0:
+            numbers = list(self.seen_number.values())
+            self._lowest = min(numbers)
+            self._num_lowest = numbers.count(self._lowest)
+        return self._lowest
 
     def leave(self, member: int) -> list[Order]:
         """A member goes on its own. Also for one that has left already: it is dismissed again."""
@@ -341,13 +351,16 @@ class Coordinator:
 
     def _taken(self, newcomer: Member, holder: Member | None) -> Refuse | None:
         """Whether its rank or name is another's. Who has not come back to a new coordinator yet may have gone."""
-        namesake = next((m for m in self.members.values() if m.name == newcomer.name and m.id != newcomer.id), None)
         if holder is not None and holder.incarnation != newcomer.incarnation:
             other, text = holder, f"rank {newcomer.id}, which {newcomer} asks for, is taken by {holder}, which is alive"
-        elif namesake is not None and not self.forming:
-            other, text = namesake, not_unique(namesake, newcomer)
-        else:
+        elif self.forming:  # names are compared when all are there
             return None
+        else:
+            namesakes = (m for m in self.members.values() if m.name == newcomer.name and m.id != newcomer.id)
+            namesake = next(namesakes, None)
+            if namesake is None:
+                return None
+            other, text = namesake, not_unique(namesake, newcomer)
         return Refuse(newcomer.incarnation, "refused" if other.incarnation in self.seen_number else "again", text)
 
     def _wrong(self, hello: Hello) -> str | None:
@@ -414,7 +427,7 @@ class Coordinator:
         self._views, self._told = {}, {}
         if view.version[0] >= self.term:
             self.term, self.number = view.version[0] + 1, 0
-            self.seen_number = dict.fromkeys(self.seen_number, 0)
+            self.seen_number, self._num_lowest = dict.fromkeys(self.seen_number, 0), 0
         self._change()
         self._lost_in = dict.fromkeys(self.lost, self.number)
         self._quorum.learned(self.number, view.members, instead=not self.ruling)
@@ -444,6 +457,7 @@ class Coordinator:
     def _absent(self, incarnation: int) -> None:
         for known in (self.seen_number, self.joining, self._told):
             known.pop(incarnation, None)
+        self._num_lowest = 0
 
     def _change(self) -> None:
         self.number += 1
@@ -452,7 +466,7 @@ class Coordinator:
     def _settle(self) -> list[Order]:
         """All that follows now: views to show, who is known to all, the barrier."""
         if self.forming:
-            if self.missing():
+            if len(self.members) < (self.world_size or 0):
                 return [Dismiss(to) for to in self._take(self.leaving, self.number)]
             twice = _same_name(list(self.members.values()))
             if twice is not None:

@@ -24,7 +24,7 @@ from pathlib import Path
 from measuring import finish, machine, peak_mib, say, scratch_folder, table
 
 from fanwise.pool import Resources
-from fanwise.pool.contract import Capacity, Ending, JobEvents, JobRequest, JobState, Outcome, Output, Ready, Reply
+from fanwise.pool.contract import Capacity, Ending, Job, JobEvents, JobRequest, JobState, Outcome, Output, Ready, Reply
 from fanwise.pool.functions import pack
 from fanwise.pool.leases import Ledger, Machine
 from fanwise.pool.specs import Packed
@@ -63,7 +63,7 @@ SIZES = {
 }
 
 
-class Job:
+class CrowdJob:
     """A trial on a worker that there is not: what it reports is looked up."""
 
     __slots__ = ("curve", "epoch", "events", "id", "over", "request", "seed", "worker_time_s")
@@ -82,7 +82,7 @@ class JobReport:
 
     __slots__ = ("checkpoint", "crowd", "job", "values", "worker_time_s")
 
-    def __init__(self, crowd: "Crowd", job: Job, values: object, checkpoint: str) -> None:
+    def __init__(self, crowd: "Crowd", job: CrowdJob, values: object, checkpoint: str) -> None:
         self.crowd, self.job, self.values, self.checkpoint = crowd, job, values, checkpoint
         self.worker_time_s = job.worker_time_s
 
@@ -104,7 +104,7 @@ class Crowd:
         self._machine = Machine(cpus=n_workers, memory_bytes=0)
         self._ledger = Ledger(self._machine)
         self._curve = curve
-        self._queue: list[Job] = []
+        self._queue: list[CrowdJob] = []
         self._num_jobs = 0
 
     def capacity(self) -> Capacity:
@@ -113,17 +113,18 @@ class Crowd:
     def prepare(self, packed: Packed) -> None:
         pass
 
-    def submit(self, request: JobRequest, events: JobEvents) -> Job:
+    def submit(self, request: JobRequest, events: JobEvents) -> CrowdJob:
         self.capacity().check(request.resources)
         self._num_jobs += 1
         context = request.context or {}
-        job = Job(self._num_jobs, request, events, self._curve(request), int(str(context["from_iter"])))
+        job = CrowdJob(self._num_jobs, request, events, self._curve(request), int(str(context["from_iter"])))
         if self._ledger.take(request.resources, job.id) is None:
             raise RuntimeError("the search starts no more trials than there are workers")
         self._later(STARTUP_S, lambda: self._begin(job))
         return job
 
     def end(self, job: Job, how: Ending, *, grace_s: float | None = None) -> None:
+        assert isinstance(job, CrowdJob), "a job of this engine"
         self.loop.call_soon(lambda: self.over(job, Outcome("stopped", objective_s=job.worker_time_s)))
 
     def output(self, job: Job) -> Output:
@@ -132,7 +133,7 @@ class Crowd:
     def close(self) -> None:
         pass
 
-    def train(self, job: Job) -> None:
+    def train(self, job: CrowdJob) -> None:
         """The next epoch, or the end."""
         found = job.curve(job.epoch + 1)
         if found is None:
@@ -144,7 +145,7 @@ class Crowd:
         job.worker_time_s += seconds
         self._later(seconds, lambda: self._report(job, values))
 
-    def over(self, job: Job, outcome: Outcome) -> None:
+    def over(self, job: CrowdJob, outcome: Outcome) -> None:
         """It ends, and its worker is free."""
         if not job.over:
             job.over = True
@@ -152,12 +153,12 @@ class Crowd:
             self._ledger.give_back(job.id)
             job.events.on_free(job)
 
-    def _begin(self, job: Job) -> None:
+    def _begin(self, job: CrowdJob) -> None:
         if not job.over:
             job.events.on_ready(job, Ready(1, self.loop.now_s(), "fork"))
             self.train(job)
 
-    def _report(self, job: Job, values: object) -> None:
+    def _report(self, job: CrowdJob, values: object) -> None:
         if not job.over:
             checkpoint = f"{job.request.number}-{job.request.attempt}-{job.epoch}"
             job.events.on_report(JobReport(self, job, values, checkpoint))

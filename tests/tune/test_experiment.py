@@ -1,6 +1,7 @@
 """Experiments as users see them: tables, the best, utilisation, failures, figures; while they run and afterwards."""
 
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from fanwise.base.errors import RecordError
 from fanwise.testing.recorded_search import RecordedSearch
 from fanwise.tune import Space, choice, loguniform, parameter, randint
 from fanwise.tune.experiment import Best, Experiment, load_experiment
+from fanwise.tune.record import heartbeat
 from fanwise.tune.record.history import Failure
 from fanwise.tune.record.lock import LOCK_NAME, is_held
 from fanwise.tune.record.writer import Record
@@ -242,15 +244,18 @@ def test_a_search_whose_tuner_was_killed_was_broken_off_also_when_a_fork_of_it_l
         assert writer.stdout.read() == "", "the fork has ended, too"
 
 
-def test_on_a_network_file_system_only_the_machine_of_the_tuner_can_tell(
+def test_on_another_machine_a_tuner_lives_as_long_as_it_is_heard_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Record.create(tmp_path / "e", META, on_network=True) as record:
+    with Record.create(tmp_path / "e", META, copied=True) as record:
         experiment = load_experiment(tmp_path / "e")
         here = experiment.state
         with monkeypatch.context() as elsewhere:
             elsewhere.setattr("platform.node", lambda: "another")
-            assert (here, experiment.state) == ("running", "unknown")
+            (tmp_path / "e" / LOCK_NAME).unlink()
+            there = experiment.state
+            os.utime(tmp_path / "e" / heartbeat.FILE_NAME, (0, 0))
+            assert (here, there, experiment.state) == ("running", "running", "unknown")
         finish = {"order": "finish", "reason": "done", "kind": "limit", "error": None}
         record.append(1.0, "tick", None, {"orders": [finish]})
     assert experiment.state == "finished"

@@ -190,12 +190,12 @@ class Experiment:
 
         `"running"`: its tuner is at work. `"finished"`: it came to its end, by a limit, an error or Ctrl-C;
         `end_reason` says which. `"broken-off"`: its tuner ended before it did: killed, crashed, or without a disk.
-        `"unknown"`: it has not finished, and nobody here can say whether its tuner lives: it runs on another machine
-        and a network file system, or the file system has no locks.
+        `"unknown"`: it has not finished, and nobody here can say whether its tuner lives: it ran on another machine and
+        has been silent for 45 s, or the file system has no locks.
 
         Told from a lock that the tuner holds, so a new process with the pid of a dead tuner is not taken for it.
         """
-        held = is_written(self.path, self._meta)
+        held = is_written(self.path, read_meta(self.path))  # where its tuner is may have changed
         return state_of(finished=self.finished, held=held)  # in this order: it may come to its end meanwhile
 
     @property

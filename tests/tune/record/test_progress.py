@@ -1,11 +1,22 @@
 """What is shown while a search runs: its news in lines, its counts, the time of its workers."""
 
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 
+from fanwise.testing.learning_curves import curves
 from fanwise.testing.recorded_search import RecordedSearch
+from fanwise.testing.simulated_record import record_simulated
+from fanwise.tune import StoppingCriterion
 from fanwise.tune.record.progress import Progress
+from fanwise.tune.record.reading import read_events, read_meta
+from fanwise.tune.record.snapshot import MAX_ROWS
+from fanwise.tune.schedulers import ASHA
+from fanwise.tune.schedulers.protocol import Status
+from fanwise.tune.simulate import Faults
+
+Kind = Literal["stopping", "promotion"]
 
 META = {"name": "digits", "metric": "loss", "mode": "min", "space": {"depth": {}}, "n_workers": 2}
 REASON = {"kind": "exception", "text": "ValueError: wrong\nand more", "traceback": "T", "last_output": ""}
@@ -172,3 +183,45 @@ def test_of_a_dead_tuner_the_running_trials_are_lost_and_paused_ones_wait() -> N
     assert [row.status for row in dead.rows] == ["Lost", "Paused"]
     assert (alive.running, alive.paused, alive.lost) == (1, 1, 0)
     assert (dead.running, dead.paused, dead.lost) == (0, 1, 1)
+
+
+def counted_anew(progress: Progress) -> tuple[object, ...]:
+    """Best, running and paused, looked for among all trials."""
+    alive = progress._trials.values()
+    best = min([one.best for one in alive if one.best] + ([progress._best] if progress._best else []), default=None)
+    running = sum(progress._is_running(one) for one in alive)
+    return best, running, sum(one.status is Status.PAUSED for one in alive)
+
+
+@pytest.mark.parametrize("kind", ["stopping", "promotion"])
+def test_what_is_counted_along_is_what_a_count_of_all_trials_gives(tmp_path: Path, kind: Kind) -> None:
+    scheduler = ASHA(metric="loss", resource_attr="epoch", max_resource_attr="max_epochs", type=kind, random_seed=2)
+    record_simulated(
+        tmp_path / "e",
+        scheduler,
+        curves(27),
+        StoppingCriterion(max_num_trials_started=60),
+        n_workers=5,
+        retries=1,
+        checkpoints=kind == "promotion",
+        max_equal_failures=None,
+        faults=Faults(crashes_per_hour=400.0),
+    )
+    progress, num_retried = Progress(read_meta(tmp_path / "e")), 0
+    for event in read_events(tmp_path / "e"):
+        progress.fold(event.t_s, event.kind, event.trial_id, event.body)
+        summary, best = progress.summary(), progress.best()
+        assert (best, summary["num_running"], summary["num_paused"]) == counted_anew(progress)
+        num_retried += sum(order.get("will_retry", False) for order in event.body.get("orders", ()))
+    assert num_retried > 5
+
+
+def test_a_look_at_many_trials_has_the_latest_rows_and_counts_all() -> None:
+    progress = Progress({"name": "e", "metric": "loss", "mode": "min", "space": {"x": {}}, "n_workers": 1000})
+    for trial_id in range(1000):
+        order = {"order": "start", "trial": trial_id, "attempt": 0, "slot": trial_id, "config": {"x": 1.0}}
+        progress.fold(0.0, "suggested", None, {"orders": [order]})
+    progress.fold(1.0, "report", 3, {"attempt": 0, "iter": 1, "values": {"loss": 0.5}, "worker_time": 1.0})
+    seen = progress.snapshot()
+    assert seen.running == 1000
+    assert [row.trial_id for row in seen.rows] == [3, *range(1000 - MAX_ROWS, 1000)]

@@ -1,8 +1,10 @@
 """What a search shows: a live table in a terminal, lines elsewhere, nothing when it is quiet or cannot be shown."""
 
 import io
+import itertools
 import logging
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -155,3 +157,18 @@ def test_what_logging_writes_to_the_console_is_not_printed_a_second_time(capsys:
     finally:
         events.removeHandler(handler)
         events.setLevel(logging.NOTSET)
+
+
+@pytest.mark.parametrize(("took_s", "pause_s"), [(0.001, 0.25), (0.008, 0.8), (0.5, 2.0)])
+def test_a_table_is_redrawn_the_less_often_the_longer_it_takes(
+    took_s: float, pause_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = itertools.count()
+    monkeypatch.setattr(time, "thread_time", lambda: next(clock) * took_s)
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    screen = FragileScreen(LiveScreen())
+    screen.begin([])
+    assert screen.pause_s == 0.25
+    screen.show([], snapshot())
+    assert screen.pause_s == pytest.approx(pause_s)
+    screen.end([], snapshot(), [])

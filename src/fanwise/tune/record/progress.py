@@ -4,7 +4,8 @@
                             --snapshot()--> SearchSnapshot
 
 The same fold serves the live table, `fanwise tune ls | show | watch` and the summary in the record. It keeps the trials
-that run, the latest that ended, the best one, and sums. Text of users and trials is made printable here.
+that run, the latest that ended, the best one, and sums. Text of users and trials is made printable here. A look costs
+the same with ten trials and with a million that run or are paused: a tuner looks four times a second.
 """
 
 import math
@@ -12,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple, final
 
 from ...base.text import counted, printable
@@ -23,6 +25,8 @@ from .utilisation import Utilisation
 # What is told between two looks.
 _MOST_NEWS = 20
 _OVER = (Status.COMPLETED, Status.STOPPED, Status.FAILED)
+# What a trial may be that runs or may run again. Failed: it waits for its next attempt.
+_ALIVE = (Status.IN_PROGRESS, Status.PAUSED, Status.FAILED)
 
 
 class Ranked(NamedTuple):
@@ -75,6 +79,9 @@ class Progress:
         self._utilisation = Utilisation(int(meta["n_workers"]))
         self._rows: deque[TrialRow] = deque(maxlen=MAX_ROWS)
         self._trials: dict[int, _Trial] = {}
+        # Of these, by what they are; who came to it last is the last.
+        self._by_status: dict[Status, dict[int, _Trial]] = {status: {} for status in _ALIVE}
+        self._best_alive: Ranked | None = None  # the best of all that trials have now, and maybe of some that are over
         self._value_names: dict[str, None] = {}
         self._best: Ranked | None = None  # of trials that are over
         self._best_row: TrialRow | None = None
@@ -136,6 +143,8 @@ class Progress:
             words = in_words(violated(bounds, values)) if beyond else ""
             trial.best = Ranked(beyond, loss, self._num_reports, value, trial.trial_id, trial.config, words)
             trial.best_iter = trial.iter
+            if trial.best.is_before(self._best_alive):
+                self._best_alive = trial.best
 
     def _ended(self, trial_id: int, t_s: float, body: Mapping[str, Any]) -> None:  # Any: JSON
         took_s = self._utilisation.ended(trial_id, body["attempt"], t_s, body["objective_s"])
@@ -184,9 +193,9 @@ class Progress:
             if trial.status is Status.STOPPED:  # with the search, which goes on
                 self.num_over[Status.STOPPED] -= 1
             if trial.status is not Status.PAUSED:
-                trial.best = trial.best_at_checkpoint
+                self._take_back(trial)
             trial.attempt = order["attempt"]
-        trial.status = Status.IN_PROGRESS
+        self._move(trial, Status.IN_PROGRESS)
         trial.iter = order.get("from_iter", 0)
         self._tell(lambda: _start_line(trial, order))
         if "source" in order and "checkpoint" not in order and not self._told_of_scratch:
@@ -202,7 +211,7 @@ class Progress:
         trial = self._trials.get(order["trial"])
         if trial is None:
             return
-        trial.status = Status(order["status"])
+        self._move(trial, Status(order["status"]))
         will_retry = order.get("will_retry", False)
         row = _row(trial, trial.status)
         self._tell(
@@ -215,9 +224,26 @@ class Progress:
         # A trial that was stopped with the search may go on with it: it is kept until its attempt begins, or for good.
         if trial.status is not Status.STOPPED or self.reason is None:
             del self._trials[trial.trial_id]
+            self._by_status.get(trial.status, {}).pop(trial.trial_id, None)
         self._rows.append(row)
         if trial.best is not None and trial.best.is_before(self._best):
             self._best, self._best_row = trial.best, row
+
+    def _move(self, trial: _Trial, status: Status) -> None:
+        if trial.status in self._by_status:
+            self._by_status[trial.status].pop(trial.trial_id, None)
+        trial.status = status
+        if status in self._by_status:
+            self._by_status[status][trial.trial_id] = trial
+
+    def _take_back(self, trial: _Trial) -> None:
+        """What it has reported since its last checkpoint is void."""
+        before, trial.best = trial.best, trial.best_at_checkpoint
+        if before is not None and before is self._best_alive and trial.best is not before:
+            self._best_alive = None
+            for one in self._trials.values():
+                if one.best is not None and one.best.is_before(self._best_alive):
+                    self._best_alive = one.best
 
     def _tell(self, line: Callable[[], str], *, is_failure: bool = False) -> None:
         """The line is made only where somebody reads it: a fold of a long record spends half its time on text else."""
@@ -244,11 +270,8 @@ class Progress:
 
     def best(self) -> Ranked | None:
         """The best report so far: a feasible one if there is any, else the nearest to that."""
-        found = self._best
-        for trial in self._trials.values():
-            if trial.best is not None and trial.best.is_before(found):
-                found = trial.best
-        return found
+        alive = self._best_alive
+        return alive if alive is not None and alive.is_before(self._best) else self._best
 
     def alive(self) -> dict[int, Mapping[str, Any]]:  # Any: JSON
         """The configurations of the trials that run, or may run again."""
@@ -259,8 +282,8 @@ class Progress:
         best = self.best()
         return {
             "num_trials": self.num_trials,
-            "num_running": sum(map(self._is_running, self._trials.values())),
-            "num_paused": self._num_paused(),
+            "num_running": self._num_running(),
+            "num_paused": len(self._by_status[Status.PAUSED]),
             "num_over": dict(self.num_over),
             "best": None if best is None else [best.value, best.trial_id],
             "violated": "" if best is None else best.violated,
@@ -278,8 +301,8 @@ class Progress:
         """Whether it runs, or waits for its next attempt."""
         return trial.status is Status.IN_PROGRESS or (trial.status is Status.FAILED and not self.reason)
 
-    def _num_paused(self) -> int:
-        return sum(trial.status is Status.PAUSED for trial in self._trials.values())
+    def _num_running(self) -> int:
+        return len(self._by_status[Status.IN_PROGRESS]) + (0 if self.reason else len(self._by_status[Status.FAILED]))
 
     def utilisation(self, now_s: float | None = None) -> float | None:
         """See `Utilisation.share`; None takes the time of the last row."""
@@ -291,17 +314,17 @@ class Progress:
         return self._utilisation.first_ready_s
 
     def snapshot(self, *, now_s: float | None = None, dead: bool = False) -> SearchSnapshot:
-        """The state of the search. `dead`: its tuner is gone, and what ran runs no more."""
+        """The state of the search. `dead`: its tuner is gone, and what ran runs no more.
+
+        Of the trials that run, of those that are paused and of those that are over, the latest are in its rows.
+        """
         at_s = self.last_s if now_s is None else now_s
         rows = {row.trial_id: row for row in self._rows}
-        running = 0
-        for trial in self._trials.values():
-            if self._is_running(trial):
-                running += 1
-                row = _row(trial, Status.IN_PROGRESS)
-                rows[trial.trial_id] = replace(row, status="Lost") if dead else row
-            elif trial.status is Status.PAUSED and len(rows) < 2 * MAX_ROWS:
-                rows[trial.trial_id] = _row(trial, Status.PAUSED)
+        running = self._num_running()
+        for status in _ALIVE if not self.reason else (Status.IN_PROGRESS, Status.PAUSED):
+            for trial in islice(reversed(self._by_status[status].values()), MAX_ROWS):
+                row = _row(trial, Status.PAUSED if status is Status.PAUSED else Status.IN_PROGRESS)
+                rows[trial.trial_id] = replace(row, status="Lost") if dead and status is not Status.PAUSED else row
         best = self.best()
         if best is not None and best.trial_id not in rows:
             if best.trial_id in self._trials:
@@ -318,7 +341,7 @@ class Progress:
             finished=sum(self.num_over.values()),
             completed=self.num_over[Status.COMPLETED],
             failed=self.num_over[Status.FAILED],
-            paused=self._num_paused(),
+            paused=len(self._by_status[Status.PAUSED]),
             lost=running if dead else 0,
             total=self.num_trials,
             best=None if best is None else (best.value, best.trial_id),

@@ -25,11 +25,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _events_log = logging.getLogger("fanwise.tune.events")
 
+# Between two tables that are redrawn in place.
+_LEAST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 2.0
+
 
 class Screen(Protocol):
-    """What the tuner asks of the thing that shows its search."""
+    """What the tuner asks of the thing that shows its search. `pause_s`: seconds until it wants to show again."""
 
-    pause_s: float
+    @property
+    def pause_s(self) -> float: ...
 
     def begin(self, lines: Iterable[str]) -> None: ...
     def show(self, news: list[str], snapshot: SearchSnapshot) -> None: ...
@@ -110,11 +114,13 @@ class LogScreen:
 
 
 class LiveScreen:
-    """A table that is redrawn in place; at the end the resource summary stays."""
+    """A table that is redrawn in place; at the end the resource summary stays.
 
-    pause_s = 0.25
+    Drawing takes a hundredth of a core at most: it is done the less often, the longer it takes.
+    """
 
     def __init__(self) -> None:
+        self.pause_s = _LEAST_PAUSE_S
         self._live: Live | None = None
 
     def begin(self, lines: Iterable[str]) -> None:
@@ -126,8 +132,10 @@ class LiveScreen:
 
     def show(self, news: list[str], snapshot: SearchSnapshot) -> None:
         assert self._live is not None, "begin comes first"
+        began_s = time.thread_time()
         size = self._live.console.size
         self._live.update(live_table(snapshot, width=size.width, height=size.height), refresh=True)
+        self.pause_s = min(max(_LEAST_PAUSE_S, 100 * (time.thread_time() - began_s)), _LONGEST_PAUSE_S)
 
     def say(self, line: str) -> None:
         from rich.text import Text
@@ -148,7 +156,10 @@ class FragileScreen:
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
-        self.pause_s = screen.pause_s
+
+    @property
+    def pause_s(self) -> float:
+        return self._screen.pause_s
 
     def begin(self, lines: Iterable[str]) -> None:
         self._try(lambda: self._screen.begin(lines))

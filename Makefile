@@ -5,7 +5,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-examples test-torch-suite test-mxnet soak gpu-check check bench
+.PHONY: help demo test test-systems test-examples test-torch-suite test-mxnet soak gpu-check check bench
 
 PYTHON ?= python3
 ARGS ?=
@@ -33,10 +33,16 @@ demo: $(VENV)/run.stamp ## install what is needed, then search LeNet's learning 
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 # Whole programs, which run for as long as readers wait for them. What they use is tested by `make test`.
 PROGRAMS := tests/docs tests/examples tests/sources
+# What needs more than processes: a Ray cluster, hosts with cables between them, SLURM and MPI, a browser. They mostly wait.
+SYSTEMS := $(wildcard tests/board/test_in_a_browser.py tests/links/test_tcp_watch.py tests/parallel/cluster tests/parallel/hosts \
+	tests/parallel/torch_distributed/test_launcher.py tests/pool/cluster tests/pool/test_launchers.py tests/rpc/test_two_hosts.py)
 # The folder as a whole: pytest loads the conftest of each folder that is named, torch among it, where it tests nothing.
-TESTS := tests $(PROGRAMS:%=--ignore=%)
-test: $(VENV)/dev.stamp ## run the tests of the library, all but the long ones (4 to 5 minutes on two cores)
+TESTS := tests $(PROGRAMS:%=--ignore=%) $(SYSTEMS:%=--ignore=%)
+test: $(VENV)/dev.stamp ## run the tests of the library (minutes)
 	$(PYTEST) $(if $(findstring tests/,$(ARGS)),,$(TESTS)) $(ARGS)
+
+test-systems: $(VENV)/dev.stamp ## run the tests with a Ray cluster, several hosts, SLURM, MPI and a browser, as far as they are here (2 minutes)
+	$(PYTEST) $(if $(findstring tests/,$(ARGS)),,$(SYSTEMS)) $(ARGS)
 
 test-examples: $(VENV)/dev.stamp ## run every example, every code block of the documents, and the programs of the sources (1 minute)
 	$(PYTEST) $(if $(findstring tests/,$(ARGS)),,$(PROGRAMS)) $(ARGS)

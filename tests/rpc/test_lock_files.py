@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fanwise.base.errors import JoinError
-from fanwise.rpc.rendezvous import lock_files
-from fanwise.rpc.rendezvous.lock_files import holder_of, host_key, lock_path, runtime_folder, try_lock
+from fanwise.rpc.rendezvous.lock_files import holder_of, host_key, lock_path, try_lock
 from fanwise.testing.lock_holders import WITH_LOCK_FILES
 
 
@@ -94,79 +92,3 @@ def test_the_key_is_made_once_and_is_for_this_user_only(tmp_path: Path) -> None:
     assert host_key(tmp_path) == host_key(tmp_path)
     assert [found.name for found in tmp_path.iterdir()] == ["key"]
     assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
-
-
-def test_the_folder_is_made_for_this_user_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    short = Path(os.environ["TMPDIR"])
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short))
-    folder = runtime_folder()
-    assert folder == short / "fanwise" and folder.stat().st_mode & 0o777 == 0o700
-    assert runtime_folder() == folder
-
-
-@pytest.mark.parametrize("wrong", ["open to others", "a link"])
-def test_a_folder_that_is_not_ours_alone_is_refused(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, wrong: str
-) -> None:
-    monkeypatch.setattr(lock_files, "_FOLDER_SIZE_MAX", 1000)
-    base = tmp_path_factory.mktemp("run")
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(base))
-    if wrong == "a link":
-        (base / "elsewhere").mkdir(mode=0o700)
-        (base / "fanwise").symlink_to(base / "elsewhere")
-    else:
-        (base / "fanwise").mkdir()
-        (base / "fanwise").chmod(0o750)
-    with pytest.raises(JoinError, match="that nobody else may enter"):
-        runtime_folder()
-
-
-@pytest.fixture
-def no_runtime_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """What stands for /tmp, and a home."""
-    monkeypatch.setattr(lock_files, "_FOLDER_SIZE_MAX", 1000)
-    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
-    for_all, home = tmp_path_factory.mktemp("all"), tmp_path_factory.mktemp("home")
-    monkeypatch.setenv("HOME", str(home))
-    return for_all, home
-
-
-def taken(for_all: Path) -> Path:
-    """As another user leaves it there: a link is never ours, and only root can make a folder for somebody else."""
-    path = for_all / f"fanwise-{os.getuid()}"
-    if os.getuid() == 0:
-        path.mkdir(mode=0o700)
-        os.chown(path, 4711, 4711)
-    else:
-        path.symlink_to(for_all)
-    return path
-
-
-def test_without_a_runtime_folder_it_is_the_usual_place(no_runtime_folder: tuple[Path, Path]) -> None:
-    for_all, home = no_runtime_folder
-    assert runtime_folder(for_all=for_all) == for_all / f"fanwise-{os.getuid()}"
-    assert list(home.iterdir()) == []
-
-
-def test_another_user_cannot_keep_this_one_out(
-    no_runtime_folder: tuple[Path, Path], caplog: pytest.LogCaptureFixture
-) -> None:
-    for_all, home = no_runtime_folder
-    path = taken(for_all)
-    folder = runtime_folder(for_all=for_all)
-    assert folder.parent == home and folder.stat().st_mode & 0o777 == 0o700
-    assert f"{path} is somebody else's" in caplog.text
-    path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
-    assert runtime_folder(for_all=for_all) == folder, "who comes later finds the same one"
-
-
-def test_who_has_no_home_either_is_told_the_way_round(
-    no_runtime_folder: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for_all, _home = no_runtime_folder
-    monkeypatch.setenv("HOME", "/nonexistent")
-    path = taken(for_all)
-    with pytest.raises(
-        JoinError, match=rf"{path} must be a folder of user .*\n.*belongs to user .*\nSet XDG_RUNTIME_DIR"
-    ):
-        runtime_folder(for_all=for_all)

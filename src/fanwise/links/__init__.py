@@ -13,6 +13,8 @@
     sender             the writing half of a link
     peers              who is at the other end, and its death; process_state: whether a process lives, or is stopped
     message_limits     how large a message may be here
+    runtime_folder     where sockets, lock files and status files of this user lie
+    status_files       what running programs say of themselves, for whoever looks
     shared_secret      the secret of a cluster: made, read, and refused when it is weak
 
     transports/        what carries bytes: memory, Unix sockets, TLS between hosts; listening and dialling

@@ -19,9 +19,10 @@ from typing import Protocol
 from ...base.errors import FanwiseError, WorkerLostError
 from ...links import Hub, Link, UnixListener, dial
 from ...links.process_state import this_host
+from ...links.runtime_folder import runtime_folder
 from ..membership.members import Member
 from .addresses import Rendezvous
-from .lock_files import LockFile, has_survivors, holder_of, host_key, lock_path, runtime_folder, try_lock
+from .lock_files import LockFile, has_survivors, holder_of, host_key, lock_path, try_lock
 from .port_probe import PortProbe
 from .stale_files import sweep
 

@@ -27,12 +27,12 @@ from pathlib import Path
 from ...base.errors import AuthenticationError, DeadlineExceeded, FanwiseError, WorkerLostError
 from ...links import Hub, Link, UnixListener, dial
 from ...links.process_state import this_host
+from ...links.runtime_folder import runtime_folder
 from ...links.security.certificates import Identity
 from ...links.transports.tcp import TcpListener, dial_tcp
 from ..membership.members import Member
 from .addresses import Place, Rendezvous
 from .entrance import OnLink, is_open, refused_text
-from .lock_files import runtime_folder
 from .port_probe import PortProbe
 from .stale_files import sweep
 

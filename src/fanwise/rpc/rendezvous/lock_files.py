@@ -1,6 +1,6 @@
 """Who holds the entrance of a group on this host: a lock file, free when its process ends, whatever happens to that.
 
-    $XDG_RUNTIME_DIR/fanwise or /tmp/fanwise-<uid>     0700, ours, no link; or ~/.fanwise-<host>, see `runtime_folder`
+    $XDG_RUNTIME_DIR/fanwise or /tmp/fanwise-<uid>     0700, ours, no link; or ~/.fanwise-<host>: `links.runtime_folder`
         key             proves that one may enter this folder; made once
         guard           locked for moments, while a lock file is replaced or removed, or the folder is swept
         <hash>          the lock file of one address: locked by its holder; says who that is and which socket is its
@@ -18,87 +18,22 @@ import contextlib
 import fcntl
 import hashlib
 import json
-import logging
 import os
 import re
 import secrets
-import socket
-import stat
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...base.errors import DeadlineExceeded, JoinError
+from ...base.errors import DeadlineExceeded
 from ...links.process_state import has_ended, look_at, this_host
 
 _KEY_SIZE = 32
-_FOLDER_SIZE_MAX = 60  # of bytes: a socket's path has 100
 _GUARD_S = 5.0
 _PAUSE_S = 0.001
 _MEMBER = re.compile(rb"^(\d+) (\d+)$", re.MULTILINE)
 _SIZE_MAX = 1 << 16
-_WAY_ROUND = (
-    "Set XDG_RUNTIME_DIR, for all processes of the group, to a folder of yours that nobody else may enter, with a path "
-    f"of at most {_FOLDER_SIZE_MAX - 8} characters."
-)
-_log = logging.getLogger("fanwise.rpc")
-
-
-def runtime_folder(*, for_all: Path = Path("/tmp")) -> Path:
-    """The folder of this user for sockets that live as long as their processes; made when it is not there.
-
-    Without XDG_RUNTIME_DIR it lies in `for_all`, where another user can be first to make something of that name. Then
-    it is one in this user's home, and stays so when the other thing is gone: all processes must find the same one.
-    Raises `JoinError` when what is there is not a folder that only this user may enter.
-    """
-    base = os.environ.get("XDG_RUNTIME_DIR", "")
-    given = Path(base, "fanwise")
-    if base and len(os.fsencode(given)) <= _FOLDER_SIZE_MAX and os.path.isdir(base):
-        return _ours(given)
-    usual = for_all / f"fanwise-{os.getuid()}"
-    # A home may be that of several hosts, whose sockets are not each other's.
-    host = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
-    instead = Path(os.path.expanduser("~"), f".fanwise-{host}")
-    if len(os.fsencode(instead)) > _FOLDER_SIZE_MAX or not os.path.isdir(instead.parent):
-        return _ours(usual)
-    if not instead.is_dir() and not _is_taken(usual):
-        return _ours(usual)
-    if not instead.is_dir():
-        _log.warning("%s is somebody else's; sockets of this user lie in %s from now on", usual, instead)
-    return _ours(instead)
-
-
-def _is_taken(folder: Path) -> bool:
-    """Whether something is there that is not this user's folder."""
-    try:
-        found = folder.lstat()
-    except OSError:
-        return False
-    return not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid()
-
-
-def _ours(folder: Path) -> Path:
-    """The folder, made when it is not there. Raises `JoinError` unless it is this user's and nobody else may enter."""
-    try:
-        folder.mkdir(mode=0o700)
-    except FileExistsError:
-        pass
-    except OSError as error:
-        raise JoinError(f"{folder} cannot be made: {error}.\n{_WAY_ROUND}") from error
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise JoinError(
-            f"{folder} must be a folder of user {os.getuid()} that nobody else may enter (mode 0700).\n"
-            f"It belongs to user {found.st_uid}, {stat.filemode(found.st_mode)}, and may be there to keep you out.\n"
-            f"{_WAY_ROUND}"
-        )
-    if found.st_mode & 0o077:
-        raise JoinError(
-            f"{folder} must be a folder of user {os.getuid()} that nobody else may enter (mode 0700); it is "
-            f"{stat.filemode(found.st_mode)}.\nMake it so (chmod 700), when you know who has opened it. {_WAY_ROUND}"
-        )
-    return folder
 
 
 def host_key(folder: Path) -> bytes:

@@ -89,6 +89,7 @@ QUIET = [
     "rpc/actors/restarts.py",
     "rpc/actors/turns.py",
     "rpc/prometheus.py",
+    "rpc/rates.py",
     "rpc/allow_list/hints.py",
     "rpc/autograd/passes.py",
     "rpc/services/directory.py",

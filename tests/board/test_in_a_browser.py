@@ -23,7 +23,9 @@ import pytest
 from fanwise.board.serving import open_board
 from fanwise.board.watching import Home
 from fanwise.board.with_uvicorn import Server
+from fanwise.links.status_files import StatusFile
 from fanwise.testing import within
+from fanwise.testing.program_statuses import run_status, worker_status
 from fanwise.testing.recorded_search import RecordedSearch
 from fanwise.tune import load_experiment
 from fanwise.tune.record.reading import read_events
@@ -279,6 +281,36 @@ def test_markup_in_any_text_stays_text_on_every_page(tmp_path: Path, page: "Page
         playwright.expect(page.locator("#failed-text")).to_have_text(f"{ATTACK}: {ATTACK}")
         page.locator("#curve .main-svg").first.wait_for()
         assert "taken" not in (page.title(), page.evaluate("document.title"))
+        assert page.locator("img, main script").count() == 0
+
+
+def test_a_training_and_a_group_are_followed_and_their_texts_stay_text(tmp_path: Path, page: "Page") -> None:
+    run, worker = StatusFile("run"), StatusFile("rpc")
+    with board_of(tmp_path) as address:
+        within(30.0, run.is_wanted, "the board has asked")
+        ranks = [{"rank": 0, "pid": 7, "devices": [ATTACK], "state": "running"}]
+        body = run_status(name=ATTACK, program=ATTACK, ranks=ranks, past=[[float(at), at, 1.0] for at in range(9)]).body
+        run.write(body)
+        peers = {ATTACK: {"calls_made": 1.0, "calls_received": 0.0, "calls_open": 2}}
+        worker.write(worker_status(0, group=ATTACK, worker=ATTACK, peers=peers).body)
+        page.goto(address)
+        playwright.expect(page.locator("#runs-rows a")).to_have_text(ATTACK)
+        playwright.expect(page.locator("#groups-rows a")).to_have_text(ATTACK)
+        page.locator("#runs-rows a").click()
+        playwright.expect(page.locator("h1")).to_have_text(ATTACK)
+        playwright.expect(page.locator("#speed .big")).to_have_text("12.5")
+        page.locator("#first .scatterlayer path.js-line").first.wait_for(state="attached", timeout=30_000)
+        run.write({**body, "samples_per_s": 99.0})
+        playwright.expect(page.locator("#speed .big")).to_have_text("99", timeout=30_000)
+        run.close()
+        playwright.expect(page.locator("#state")).to_have_text("finished", timeout=30_000)
+        page.goto(address)
+        page.locator("#groups-rows a").click()
+        playwright.expect(page.locator("#parts tr")).to_contain_text(f"{ATTACK} coordinator")
+        playwright.expect(page.locator("#between-rows tr")).to_contain_text(ATTACK)
+        page.locator("#second .main-svg").first.wait_for(timeout=30_000)
+        worker.close()
+        playwright.expect(page.locator("#state")).to_have_text("finished", timeout=30_000)
         assert page.locator("img, main script").count() == 0
 
 

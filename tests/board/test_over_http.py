@@ -23,7 +23,9 @@ from fanwise.board.guard import Guard
 from fanwise.board.serving import OpenBoard, open_board
 from fanwise.board.watching import Home
 from fanwise.board.with_uvicorn import Server
+from fanwise.links.status_files import StatusFile
 from fanwise.testing import within
+from fanwise.testing.program_statuses import run_status
 from fanwise.testing.recorded_search import RecordedSearch
 from fanwise.tune.record.writer import Record
 
@@ -240,6 +242,25 @@ def test_the_list_has_those_that_run_first_and_what_cannot_be_read(
 def test_a_home_that_is_not_there_yet_has_no_experiments(tmp_path: Path) -> None:
     with serving(open_board(tmp_path / "later", port=0)) as board:
         assert board.ask("/api/experiments").json["experiments"] == []
+
+
+def test_what_runs_is_listed_and_followed_until_it_ends(board: Served) -> None:
+    file = StatusFile("run")
+    within(30.0, file.is_wanted, "the board has asked")
+    file.write(run_status(name="<b>").body)
+    (run,) = board.ask("/api/experiments").json["runs"]
+    assert run["name"] == "<b>"
+    assert board.ask(f"/programs/{run['key']}").body == board.ask("/programs/x").body, "a page is the same for all"
+    assert board.ask(f"/api/programs/{run['key']}").json["ranks"][0]["pid"] == 7
+    with board.events(f"/api/programs/{run['key']}/live") as events:
+        assert next(events)["loss"] is None
+        file.write(run_status(loss=0.5).body)
+        assert next(events)["loss"] == 0.5
+        file.close()
+        assert next(events) == {"error": "it has ended"}
+    assert board.ask(f"/api/programs/{run['key']}").status == 404
+    assert board.ask("/api/programs/..%2f..").status == 404
+    assert board.ask("/api/experiments").json["runs"] == []
 
 
 def test_a_running_experiment_says_what_is_best_and_what_is_left(board: Served, recorded: Recorded) -> None:
@@ -532,6 +553,9 @@ EVERY_PATH = (
     "/static/none",
     "/api/experiments",
     "/api/live",
+    "/programs/run-1-a",
+    "/api/programs/run-1-a",
+    "/api/programs/run-1-a/live",
     "/api/experiments/live",
     "/api/experiments/live/live",
     "/api/experiments/live/curves",

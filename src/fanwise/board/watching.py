@@ -1,6 +1,7 @@
 """The experiments of one folder, watched for as long as somebody looks: what each page is answered.
 
     Home(folder) --listing-----> one line an experiment, also for what cannot be read
+                 --programs----> trainings and groups that run on this machine; program: one of them
                  --watched-----> Watched: one experiment, its record read on from where the last look ended
                                    --summary, view, trials, trial, log-->  JSON values
 
@@ -10,6 +11,7 @@ from anybody, so nothing that a record says is read as a file, and no link is fo
 """
 
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +21,7 @@ from typing import Any, final
 
 from ..base.errors import NotInstalled, RecordError
 from ..base.text import printable, printable_line
+from ..links.status_files import statuses
 from ..pool.output import tail
 from ..tune.experiment import Experiment
 from ..tune.record.names import output_files
@@ -27,6 +30,7 @@ from ..tune.record.reading import FILE_NAME
 from ..tune.record.restoring import last_settings
 from ..tune.tracebacks import of_the_user
 from .columns import Columns, columns_of
+from .programs import program_of, programs_of
 from .views import VIEWS, Json, Look, importance, summary, trial_detail, trial_rows
 
 _MOST_WATCHED = 6  # a long record takes 100 MB
@@ -34,6 +38,7 @@ _LOOK_S = 0.3  # what was read so long ago is new enough
 _PATIENCE = 10.0  # what took a second is made again after ten
 _MOST_ROWS = 100
 _LOG_BYTES, _LOG_LINES = 1 << 16, 300
+_PROGRAM = re.compile(r"(run|group)-[0-9a-f-]+", re.ASCII)
 
 
 class NotThere(LookupError):
@@ -61,6 +66,17 @@ class Home:
             self._lines = {name: line for name, line in self._lines.items() if name in found}
         lines = [self._line(name) for name in found]
         return sorted(lines, key=lambda line: (line["state"] != "running", -line["changed_s"], line["name"]))
+
+    def programs(self) -> Json:
+        """The trainings and groups of this user that run on this machine."""
+        return programs_of(statuses())
+
+    def program(self, key: str) -> Json:
+        """One of them. Raises NotThere, also when it has ended."""
+        found = program_of(statuses(), key)
+        if found is None:
+            raise NotThere("it has ended" if _PROGRAM.fullmatch(key) else f"there is no run or group {key!r}")
+        return found
 
     def _line(self, name: str) -> Json:
         """Of an experiment that does not run any more it is made once, and again when its files have changed."""

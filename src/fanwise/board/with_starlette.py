@@ -1,8 +1,10 @@
 """The board as a web application: its pages, what they ask for, live events, commands.
 
     GET  /, /experiments/NAME, /experiments/NAME/trials/ID      the pages, as they are in page/
+    GET  /programs/KEY                                          the page of a training or a group of workers
     GET  /static/FILE                                           what they load
-    GET  /api/experiments                                       the list; .../live: the same as events
+    GET  /api/experiments                                       what is there and what runs; /api/live: as events
+    GET  /api/programs/KEY                                      a training or a group; .../live: the same as events
     GET  /api/experiments/NAME                                  what is known at once; .../live: all of it, as events
     GET  /api/experiments/NAME/{curves|workers|rungs|parallel|front|importance|trials|trials/ID}
     POST /api/experiments/NAME/commands    {"word": "stop_trial", "args": [3]}: as `fanwise tune stop` says it
@@ -71,9 +73,12 @@ def application(home: Home, guard: Guard, callers: Callers | None, *, is_ending:
         Route("/", static.page("index.html")),
         Route("/experiments/{name}", static.page("experiment.html")),
         Route("/experiments/{name}/trials/{trial:int}", static.page("trial.html")),
+        Route("/programs/{key}", static.page("program.html")),
         Route("/static/{file}", static.file),
         Route("/api/experiments", board.listing),
         Route("/api/live", board.live_listing),
+        Route("/api/programs/{key}", board.program),
+        Route("/api/programs/{key}/live", board.live_program),
         Route("/api/experiments/{name}", board.overview),
         Route("/api/experiments/{name}/live", board.live),
         Route("/api/experiments/{name}/trials", board.trials),
@@ -187,10 +192,18 @@ class _Board:
         return _json(await _in_thread(self._listing))
 
     def _listing(self) -> dict[str, Any]:  # Any: JSON
-        return {"home": str(self._home.folder), "experiments": self._home.listing()}
+        return {"home": str(self._home.folder), "experiments": self._home.listing(), **self._home.programs()}
 
     async def live_listing(self, request: Request) -> Response:
         return self._events(self._listing)
+
+    async def program(self, request: Request) -> Response:
+        return _json(await _in_thread(self._home.program, request.path_params["key"]))
+
+    async def live_program(self, request: Request) -> Response:
+        key = request.path_params["key"]
+        await _in_thread(self._home.program, key)
+        return self._events(lambda: self._home.program(key))
 
     async def overview(self, request: Request) -> Response:
         return _json(await _in_thread(self._home.overview, request.path_params["name"]))

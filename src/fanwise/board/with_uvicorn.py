@@ -4,7 +4,8 @@ import logging
 import socket
 from typing import final
 
-from ..base.errors import NotInstalled
+from ..base.errors import JoinError, NotInstalled
+from ..links.status_files import ask_for_statuses
 from .callers import Callers
 from .guard import Guard
 from .watching import Home
@@ -38,7 +39,11 @@ class Server:
         )
 
     def serve(self, listening: socket.socket) -> None:
-        """Answer until `end` is called, or Ctrl-C. Blocks."""
+        """Answer until `end` is called, or Ctrl-C. Blocks. From now on programs of this user say what they do."""
+        try:
+            ask_for_statuses()
+        except (JoinError, OSError) as error:
+            logging.getLogger(__name__).warning("trainings and groups of workers are not shown: %s", error)
         log = logging.getLogger("uvicorn.error")
         log.addFilter(self._is_worth_saying)
         try:

@@ -30,7 +30,8 @@ from .devices import Devices, devices_of
 from .hangs.watchdog import watched
 from .plans import Plan
 from .process_settings.applied import surroundings
-from .progress.line import name_of, screen_for
+from .progress.line import NoScreen, Screen, name_of, screen_for
+from .progress.published import Published, Rank
 from .runs import Run, StrPath
 from .shards import cut
 from .supervisor.gpus import places_for
@@ -139,8 +140,11 @@ def run(
             spare = spare_cpus(plan.threads)
             made = Run(plan, (own,), team=team, fixed=fixed, outside=Outside(train), verify=verify, spare_cpus=spare)
             line = "" if resume is not None else _notice(plan, others.size, own, fixed)
-            is_shown = progress and team.place == 0
-            return _train_here(train, made, resume, is_shown, notice=line, exact=reduce == "exact")
+
+            def screen_of_first() -> Screen:
+                return _published(screen_for(progress, notice=line), made) if team.place == 0 else NoScreen()
+
+            return _train_here(train, made, resume, screen_of_first, exact=reduce == "exact")
     found = devices_of(devices)
     plan = _plan(_shards(shards, len(found), warns=resume is None), 1 if threads is None else threads, seed)
     spread = _spread(found, processes)
@@ -171,7 +175,22 @@ def run(
     spare = spare_cpus(plan.threads)
     made = Run(plan, found, team=alone, fixed=fixed, outside=Outside(train), verify=verify, spare_cpus=spare)
     with watched(alone, step_timeout_s):
-        return _train_here(train, made, resume, progress, notice=line, exact=reduce == "exact")
+
+        def screen() -> Screen:
+            return _published(screen_for(progress, notice=line), made)
+
+        return _train_here(train, made, resume, screen, exact=reduce == "exact")
+
+
+def _published(screen: Screen, made: Run) -> Published:
+    """Also for the board. Of other processes of a launcher no more is known than that they are there."""
+    devices = tuple(map(str, made.devices))
+
+    def ranks() -> list[Rank]:
+        me = made.rank
+        return [Rank(rank, os.getpid() if rank == me else 0, devices, "running") for rank in range(made.world_size)]
+
+    return Published(screen, ranks)
 
 
 def _entered(
@@ -201,13 +220,13 @@ def _spread(devices: Sequence[torch.device], processes: int | None) -> tuple[ran
 
 
 def _train_here(
-    train: Callable[[Run], R], made: Run, resume: StrPath | None, progress: bool, *, notice: str, exact: bool
+    train: Callable[[Run], R], made: Run, resume: StrPath | None, screen: Callable[[], Screen], *, exact: bool
 ) -> R:
     with surroundings(made.threads, made.device, exact=exact):
         seed_everything(made.seed)
         if resume is not None:
             made.restore(resume)
-        with made.shown(screen_for(progress, notice=notice), name_of(train)), made.writer, made.watched():
+        with made.shown(screen(), name_of(train)), made.writer, made.watched():
             return train(made)
 
 

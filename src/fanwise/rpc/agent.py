@@ -88,8 +88,9 @@ class Agent:
         self._lock = threading.Lock()
         self._group: Group | None = None
         self.worker_events: WorkerEvents
-        self.actors: Any  # Any, here and below: of `actors.calls` and `services.registry`, which know this
+        self.actors: Any  # Any, here and below: of parts that know this
         self.services: Any
+        self.publisher: Any = None
         self._infos: dict[str | int, WorkerInfo] = {}
         self.lending: Lending
         self._early: list[tuple[WorkerInfo, Request]] | None = []
@@ -566,6 +567,8 @@ class Agent:
 
         The links first: then the threads, before they go, tell all who wait for an answer that none will come.
         """
+        if self.publisher is not None:
+            self.publisher.close()
         if self.has_joined:
             self.worker_events.close()
         self.connections.close()

@@ -43,7 +43,11 @@ def metrics() -> dict[str, Any]:  # Any: numbers, texts, dicts of these
     >>> metrics()["peers"]["worker1"]["calls_made"]
     1
     """
-    agent = _agent.current()
+    return metrics_of(_agent.current())
+
+
+def metrics_of(agent: _agent.Agent) -> dict[str, Any]:  # Any: as above
+    """`metrics` of this worker. Does not block."""
     counts, events = agent.connections, agent.worker_events
     traffic = counts.traffic.by_worker()
     waiting = counts.calls_waiting_for_links()

@@ -27,6 +27,7 @@ from .calling import coroutines, early_errors, serving
 from .devices.device_maps import check_here, check_there
 from .membership.group import Group
 from .options import RpcBackendOptions, TensorPipeRpcBackendOptions
+from .publishing import Publisher
 from .rendezvous.addresses import parse
 from .rendezvous.choosing import meeting_at
 from .services.registry import Services
@@ -146,6 +147,7 @@ def start(
         agent.joined(group)
         agent.services.joined()
         _check_devices(agent)
+        agent.publisher = Publisher(agent, where.name)
     except BaseException:
         _leave(agent)
         raise

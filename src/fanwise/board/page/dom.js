@@ -54,6 +54,13 @@ export function seconds(value) {
   return hours ? `${hours}:${two(minutes)}:${two(whole % 60)} h` : `${minutes}:${two(whole % 60)} min`;
 }
 
+const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
+
+export function bytes(value) {
+  const place = value < 1 ? 0 : Math.min(UNITS.length - 1, Math.floor(Math.log2(value) / 10));
+  return `${number(Number((value / 1024 ** place).toPrecision(3)))} ${UNITS[place]}`;
+}
+
 export const percent = (share) => (share === null || share === undefined ? "-" : `${(100 * share).toFixed(1)} %`);
 
 export const shown = (value) => (typeof value === "number" ? number(value) : typeof value === "string" ? value : JSON.stringify(value));
@@ -66,6 +73,8 @@ export const api = (name, rest = "") => `/api/experiments/${encodeURIComponent(n
 
 export const page = (name, trial = null) =>
   `/experiments/${encodeURIComponent(name)}${trial === null ? "" : `/trials/${trial}`}`;
+
+export const program = (key) => `/programs/${encodeURIComponent(key)}`;
 
 export async function ask(url, options = {}) {
   const answer = await fetch(url, options);

@@ -1,5 +1,5 @@
 // The list of experiments: those that run first.
-import { $, ask, el, follow, number, page, pill, renew, say, seconds, write } from "/static/dom.js";
+import { $, ask, bytes, el, follow, number, page, pill, program, renew, say, seconds, write } from "/static/dom.js";
 
 let known = [];
 
@@ -30,7 +30,7 @@ function draw() {
   const wanted = $("filter").value.toLowerCase();
   const kept = known.filter((one) => `${one.name} ${one.state}`.toLowerCase().includes(wanted));
   renew($("rows"), ...kept.slice(0, 500).map(row));
-  write($("count"), kept.length === known.length ? `${known.length} experiments` : `${kept.length} of ${known.length}`);
+  write($("count"), kept.length === known.length ? `${known.length} experiment${known.length === 1 ? "" : "s"}` : `${kept.length} of ${known.length}`);
   $("none").hidden = known.length > 0;
 }
 
@@ -38,6 +38,23 @@ function show(data) {
   known = data.experiments;
   write($("home"), data.home);
   draw();
+  programs(data);
+}
+
+/** Trainings and groups of workers that run on this machine now. */
+function programs(data) {
+  const numbers = (...cells) => cells.map(([text, isWide]) => el("td", { class: isWide ? "number wideonly" : "number" }, text));
+  $("runs").hidden = data.runs.length === 0;
+  renew($("runs-rows"), ...data.runs.slice(0, 200).map((one) => el("tr", {}, el("td", {}, el("a", { href: program(one.key) }, one.name)),
+    ...numbers([number(one.samples_per_s)], [number(one.loss)], [number(one.world_size)],
+      [one.epoch === null ? "-" : `${one.epoch + 1}${one.epochs === null ? "" : ` of ${one.epochs}`}`, true],
+      [seconds(one.elapsed_s), true], [seconds(one.left_s), true]),
+    el("td", { class: "soft small wideonly" }, `${one.program}, ${one.host}, pid ${one.pid}`))));
+  $("groups").hidden = data.groups.length === 0;
+  renew($("groups-rows"), ...data.groups.slice(0, 200).map((one) => el("tr", {}, el("td", {}, el("a", { href: program(one.key) }, one.name)),
+    ...numbers([number(one.a_second.calls_made)], [number(one.calls_running), true], [number(one.calls_waiting + one.actor_calls_waiting)],
+      [one.workers_here === one.workers ? number(one.workers) : `${one.workers_here} of ${one.workers} here`],
+      [number(one.workers_lost), true], [bytes(one.a_second.bytes_sent), true]))));
 }
 
 $("filter").addEventListener("input", draw);

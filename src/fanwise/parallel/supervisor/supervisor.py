@@ -30,6 +30,7 @@ from ..hangs.stacks import Stacks, doing
 from ..hangs.stalls import Late, Stalls, limit_s
 from ..process_settings import switches
 from ..progress.line import name_of, screen_for
+from ..progress.published import Published, Rank
 from ..runs import Run
 from ..shared_memory.control_block import FAILED, STOPPED, SUPERVISOR, ControlBlock
 from ..shared_memory.memory import SharedMemory
@@ -143,7 +144,7 @@ class Supervisor:
         self._reported: Reported | None = None
         self._answered = 0
         self._poll = select.poll()
-        self._screen = screen_for(settings.progress, notice=settings.notice)
+        self._screen = Published(screen_for(settings.progress, notice=settings.notice), self._shown_ranks)
         self._switches = switches.taken()
 
     def _check_lease(self) -> None:
@@ -322,6 +323,15 @@ class Supervisor:
 
     def _where(self, rank: _Rank) -> str:
         return f"in {self._called(rank)}"
+
+    def _shown_ranks(self) -> list[Rank]:
+        """For those who look from other programs."""
+        found = []
+        for rank in self._ranks.values():
+            state = "lost" if rank.is_over else "hangs" if rank.hung else "running" if rank.pid else "starting"
+            devices = (rank.gpu,) if rank.gpu else self._settings.devices[rank.number]
+            found.append(Rank(rank.number, rank.pid, devices, state))
+        return found
 
     def _called(self, rank: _Rank) -> str:
         on = f" on {rank.gpu}" if rank.gpu else ""

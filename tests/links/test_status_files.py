@@ -1,0 +1,146 @@
+"""What programs say of themselves: only when somebody looks, only of the living, and nothing from strangers."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fanwise.links import status_files
+from fanwise.links.process_state import look_at, this_host
+from fanwise.links.status_files import Status, StatusFile, ask_for_statuses, statuses
+
+
+@pytest.fixture
+def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where statuses lie, when somebody has looked."""
+    with tempfile.TemporaryDirectory(prefix="r-") as base:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", base)
+        yield Path(base) / "fanwise" / "status"
+
+
+@pytest.fixture
+def asked(folder: Path) -> Path:
+    ask_for_statuses()
+    return folder
+
+
+def bodies() -> list[object]:
+    return [status.body for status in statuses()]
+
+
+def test_nothing_is_written_until_somebody_looks(folder: Path) -> None:
+    file = StatusFile("run")
+    file.write({"epoch": 1})
+    assert not file.is_wanted() and not folder.exists() and statuses() == []
+    ask_for_statuses()
+    ask_for_statuses()
+    assert file.is_wanted()
+    file.write({"epoch": 2})
+    assert bodies() == [{"epoch": 2}]
+    file.close()
+
+
+def test_the_last_word_counts_and_is_gone_at_the_end(asked: Path) -> None:
+    file = StatusFile("run")
+    file.write({"epoch": 1})
+    file.write({"epoch": 2, "loss": float("nan")})
+    (found,) = statuses()
+    assert found == Status(found.key, "run", this_host(), os.getpid(), found.written_s, {"epoch": 2, "loss": None})
+    assert [path.stat().st_mode & 0o777 for path in asked.iterdir()] == [0o600]
+    file.close()
+    file.close()
+    file.write({"epoch": 3})
+    assert statuses() == [] and list(asked.iterdir()) == []
+
+
+def test_two_of_a_process_are_two(asked: Path) -> None:
+    one, two = StatusFile("run"), StatusFile("rpc")
+    one.write({"a": 1})
+    two.write({"a": 2})
+    assert sorted(status.kind for status in statuses()) == ["rpc", "run"]
+    one.close()
+    two.close()
+
+
+def test_what_a_dead_process_has_left_vanishes(asked: Path) -> None:
+    code = "import os, sys\nfrom fanwise.links.status_files import StatusFile\nStatusFile('run').write({})\nos._exit(0)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert len(list(asked.iterdir())) == 1
+    assert statuses() == [] and list(asked.iterdir()) == []
+
+
+def test_a_fork_neither_says_nor_ends_anything(asked: Path) -> None:
+    file = StatusFile("run")
+    file.write({"of": "parent"})
+    pid = os.fork()
+    if pid == 0:
+        file.write({"of": "child"})
+        file.close()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert bodies() == [{"of": "parent"}]
+    file.close()
+
+
+def said(**changes: object) -> str:
+    ticks = look_at(os.getpid()).started_ticks
+    head = {"host": this_host(), "pid": os.getpid(), "started_ticks": ticks, "written_s": 1.0, "body": {}}
+    return json.dumps({**head, **changes})
+
+
+NAME = f"run-1-{'0' * 16}.json"
+WRONG: dict[str, Callable[[Path], object]] = {
+    "no JSON": lambda path: path.write_text("{"),
+    "no object": lambda path: path.write_text("[1]"),
+    "much too deep": lambda path: path.write_text("[" * 100_000),
+    "a body that is none": lambda path: path.write_text(said(body=3)),
+    "a pid that is none": lambda path: path.write_text(said(pid="x")),
+    "another process of that pid": lambda path: path.write_text(said(started_ticks=1)),
+    "too large": lambda path: path.write_text(said(body={"x": "x" * (1 << 18)})),
+    "a pipe": os.mkfifo,
+    "a folder": lambda path: path.mkdir(),
+    "a link": lambda path: path.symlink_to("/etc/passwd"),
+    "old, of another host": lambda path: path.write_text(said(host="elsewhere")),
+    "another name": lambda path: path.with_name("run-1-x.json").write_text(said()),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_is_no_status_is_left_out(asked: Path, wrong: str) -> None:
+    WRONG[wrong](asked / NAME)
+    assert statuses() == []
+
+
+def test_what_is_right_is_not_left_out(asked: Path) -> None:
+    (asked / NAME).write_text(said(body={"x": 1}))
+    assert bodies() == [{"x": 1}]
+
+
+def test_of_a_process_that_cannot_be_seen_the_news_counts(asked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = StatusFile("run")
+    file.write({"x": 1})
+    with monkeypatch.context() as patch:
+        patch.setattr(status_files, "this_host", lambda: "elsewhere")
+        assert bodies() == [{"x": 1}]
+    file.close()
+
+
+def test_too_much_is_not_said(asked: Path) -> None:
+    file = StatusFile("run")
+    file.write({"x": 1})
+    file.write({"x": "x" * (1 << 18)})
+    assert bodies() == [{"x": 1}]
+    file.close()
+
+
+def test_a_runtime_folder_that_others_may_enter_is_not_used(folder: Path) -> None:
+    folder.parent.mkdir(mode=0o755)
+    file = StatusFile("run")
+    file.write({})
+    assert not file.is_wanted() and statuses() == []
+    file.close()

@@ -1,0 +1,43 @@
+"""A run of several processes, as a board sees it: every rank, with its process."""
+
+import tempfile
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fanwise
+from fanwise.links.status_files import ask_for_statuses, statuses
+from fanwise.parallel import Run
+from fanwise.pool import Pool
+
+
+def losses(model: nn.Module, x: Tensor) -> Tensor:
+    out: Tensor = model(x)
+    return out.square().mean(dim=1)
+
+
+def train(run: Run) -> list[dict[str, object]]:
+    """Until the first rank sees what the run says, and all have heard of that."""
+    model = nn.Linear(3, 1)
+    step = run.step(model, torch.optim.SGD(model.parameters(), 0.01), losses)
+    while True:
+        for batch in run.batches((torch.ones(32, 3),), 8):
+            step(batch)
+        (found, *_) = run.gather([dict(status.body) for status in statuses()])
+        if found:
+            return list(found)
+
+
+def test_a_run_says_which_processes_it_has(forked_pools: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory(prefix="r-") as base:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", base)
+        ask_for_statuses()
+        with Pool(seed=0, cpus=4) as own:  # its processes have this folder
+            (body,) = fanwise.run(train, devices=2, pool=own)
+        assert body["name"] == "train" and body["devices"] == ["cpu", "cpu"]
+        ranks = body["ranks"]
+        assert isinstance(ranks, list)
+        assert [(rank["rank"], rank["state"]) for rank in ranks] == [(0, "running"), (1, "running")]
+        assert len({rank["pid"] for rank in ranks}) == 2
+        assert statuses() == []

@@ -109,9 +109,9 @@ class Served:
 
 
 @contextmanager
-def serving(board: OpenBoard) -> Iterator[Served]:
+def serving(board: OpenBoard, request_s: float = 30.0) -> Iterator[Served]:
     """Answers in a thread, as long as the block lasts."""
-    server = Server(Home(board.home), board.guard, board.callers)
+    server = Server(Home(board.home), board.guard, board.callers, request_s=request_s)
     thread = threading.Thread(target=server.serve, args=(board.listening,), name="board")
     thread.start()
     try:
@@ -625,6 +625,49 @@ def test_what_is_no_command_is_refused(board: Served, recorded: Recorded, body: 
     write_trials(recorded("live"), 1)
     answer = board.ask("/api/experiments/live/commands", method="POST", body=body, content_type="application/json")
     assert answer.status == 400 and "a command" in answer.json["error"]
+
+
+def said_by(board: Served, *parts: bytes) -> bytes:
+    """What the board answers to these bytes until it hangs up."""
+    with socket.create_connection(("127.0.0.1", board.port), timeout=30) as connection:
+        answer = b""
+        for part in parts:
+            connection.sendall(part)
+            if part is not parts[-1]:
+                answer += connection.recv(1 << 16)
+        while got := connection.recv(1 << 16):
+            answer += got
+        return answer
+
+
+def test_who_does_not_finish_a_request_is_hung_up_on(home: Path) -> None:
+    with serving(open_board(home, port=0), request_s=0.3) as board:
+        host = b"Host: 127.0.0.1:%d\r\n" % board.port
+        whole = b"HEAD / HTTP/1.1\r\n" + host + b"\r\n"
+        assert said_by(board, b"") == b""
+        assert said_by(board, b"GET / HTTP/1.1\r\nHost: 127") == b""
+        assert said_by(board, whole, b"GET / HT").count(b"HTTP/1.1 200 OK") == 1, "and in a second request"
+        with board.events("/api/live") as events:  # who waits for the board is not
+            first = next(events)
+            within(5.0, lambda: said_by(board, b"GET") == b"", "longer than a request may take")
+            (home / "new").mkdir()
+            os.mkfifo(home / "new" / "record.sqlite")
+            assert next(events) != first
+
+
+def test_two_origins_are_none_of_ours(board: Served, recorded: Recorded) -> None:
+    write_trials(recorded("live"), 1)
+    own = b"Origin: http://127.0.0.1:%d\r\n" % board.port
+    head = b"POST /api/experiments/live/commands HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n" % board.port
+    head += b"Connection: close\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"
+    assert b" 400 " in said_by(board, head + own + b"\r\n{}"), "it is no command, but may be one"
+    assert b" 403 " in said_by(board, head + own + b"Origin: http://evil.example\r\n\r\n{}")
+    assert b" 403 " in said_by(board, head + b"Origin: \r\n\r\n{}")
+
+
+def test_nobody_is_told_to_install_what_a_board_does_not_want(board: Served, caplog: pytest.LogCaptureFixture) -> None:
+    asked = board.ask("/", connection="Upgrade", upgrade="websocket", sec_websocket_version="13")
+    assert asked.status == 200 and "pip install" not in caplog.text
 
 
 def test_a_command_to_a_search_that_does_not_run_says_so(board: Served, home: Path) -> None:

@@ -45,7 +45,7 @@ except ImportError as error:
 _EVERY_S = 1.0  # between two looks of an open page
 _SLICE_S = 0.25  # how soon an open page lets the server end
 _ALIVE_S = 15.0  # something is said at least so often: what lies between may close a silent connection
-_COMMAND_BYTES = 1 << 18
+_COMMAND_BYTES, _COMMAND_S = 1 << 18, 10.0
 _WORDS = frozenset({"stop", "stop_trial", "pause", "unpause", "enqueue"})
 _TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _OF_ANOTHER = Refusal(403, "This board is for programs of another user. With --host it asks for a token instead.")
@@ -135,7 +135,7 @@ def _asked(scope: Scope, cookie: str) -> Asked:
     return Asked(
         method=scope["method"],
         host=said.get("host"),
-        origin=said.get("origin"),
+        origin=", ".join(said.getlist("origin")) if "origin" in said else None,  # two of them are none of ours
         fetch_site=said.get("sec-fetch-site"),
         content_type=said.get("content-type"),
         cookie=cookie_parser(said.get("cookie", "")).get(cookie),
@@ -278,10 +278,14 @@ async def _in_thread(make: Callable[..., _Made], *args: object) -> _Made:
 async def _read(request: Request) -> bytes:
     """The body of a command, which is a few words."""
     body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > _COMMAND_BYTES:
-            raise ValueError(f"a command has at most {_COMMAND_BYTES} bytes")
+    try:
+        async with asyncio.timeout(_COMMAND_S):
+            async for part in request.stream():
+                body += part
+                if len(body) > _COMMAND_BYTES:
+                    raise ValueError(f"a command has at most {_COMMAND_BYTES} bytes")
+    except TimeoutError:
+        raise ValueError(f"the command did not come within {_COMMAND_S:g} s") from None
     return body
 
 

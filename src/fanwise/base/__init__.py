@@ -1,1 +1,1 @@
-"""What every layer may use: the tree of errors, clocks. Imports nothing of fanwise."""
+"""What every layer may use: the tree of errors, clocks, where experiments live. Imports nothing of fanwise."""

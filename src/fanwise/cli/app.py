@@ -4,6 +4,7 @@ An error is one readable paragraph on standard error and exit status 1, or 2 for
 line, shows the traceback instead. After Ctrl-C the status is 130, also when the search ended in order and is kept.
 """
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -16,13 +17,14 @@ from .tune_app import STATUS, AsJson, tune
 from .usage import UsageError
 
 app = typer.Typer(
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     help="Search the hyperparameters of Python functions on every CPU and GPU of this machine.",
     epilog=f"Try `fanwise demo` first. {STATUS}",
 )
 app.add_typer(tune, name="tune")
+
+_COMPLETING = "_FANWISE_COMPLETE"  # set by a shell that wants to know how a line may go on
 
 Seconds = Annotated[float, typer.Option(metavar="SECONDS", help="How long to search.", min=1.0)]
 
@@ -124,6 +126,38 @@ def devices(json: AsJson = False) -> None:
         typer.echo(line)
 
 
+@app.command(epilog="Exit status: 0 when nothing is wrong, 1 when something is, 2 for wrong usage.")
+def doctor(json: AsJson = False) -> None:
+    """Look for what is missing on this machine, and say what to do.
+
+    Python, torch, GPUs, NCCL, shared memory, the folder of the experiments and its file system, Ray, and whether a
+    worker starts. Takes some seconds, and changes nothing. A line begins with ok, with note for what works with less,
+    or with wrong for what will fail.
+
+    \b
+    Example:
+        fanwise doctor
+    """
+    from .doctor import as_json, findings, lines_of
+    from .progress import at_work
+
+    found = []
+    left = findings()
+    while True:
+        with at_work("looking"):
+            finding = next(left, None)
+        if finding is None:
+            break
+        found.append(finding)
+        if not json:
+            for line in lines_of(finding):
+                typer.echo(line)
+    if json:
+        typer.echo(as_json(found))
+    if any(finding.state == "wrong" for finding in found):
+        raise typer.Exit(1)
+
+
 @app.command()
 def secret(
     file: Annotated[
@@ -148,7 +182,7 @@ def main() -> None:
     """Run the command line; ends the process with 0, 1 after an error, 2 for wrong usage, 130 after Ctrl-C."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
-    if arguments in ([], ["tune"]):
+    if arguments in ([], ["tune"]) and _COMPLETING not in os.environ:
         arguments.append("--help")
     try:
         code = app(args=arguments, standalone_mode=False)

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from ..base.text import printable_line
+from .completing import experiments, kinds_of_picture, modes, schedulers, searchers
 
 STATUS = "Exit status: 0 when it came to its end, 1 after an error, 2 for wrong usage, 130 after Ctrl-C."
 
@@ -16,7 +17,12 @@ tune = typer.Typer(
 )
 
 Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="An experiment's name, or its folder. `fanwise tune ls` lists them.")
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="An experiment's name, or its folder. `fanwise tune ls` lists them.",
+        autocompletion=experiments,
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 TrialId = Annotated[int, typer.Option("--trial", metavar="ID", help="The trial.")]
@@ -40,7 +46,8 @@ def tune_run(
         list[str], typer.Option(metavar="NAME", help="The reported value to optimise; several: once for each.")
     ],
     mode: Annotated[
-        list[str] | None, typer.Option(metavar="MODE", help="min or max, for all or once for each. Default: min.")
+        list[str] | None,
+        typer.Option(metavar="MODE", help="min or max, for all or once for each. Default: min.", autocompletion=modes),
     ] = None,
     constraint: Annotated[
         list[str] | None,
@@ -53,6 +60,7 @@ def tune_run(
             help="What chooses configurations: random, grid, sobol, local, evolution, forest, tpe, cqr, bore, "
             "bayesopt, or optuna:TPESampler and others of Optuna. Default: one that suits the search; with another "
             "scheduler than fifo, random.",
+            autocompletion=searchers,
         ),
     ] = None,
     scheduler: Annotated[
@@ -60,6 +68,7 @@ def tune_run(
         typer.Option(
             metavar="NAME",
             help="Who ends trials early: fifo (nobody), asha, halving, hyperband, bohb, median, pbt, moasha.",
+            autocompletion=schedulers,
         ),
     ] = "fifo",
     option: Annotated[
@@ -303,7 +312,9 @@ def tune_enqueue(
 
 @tune.command("rm")
 def tune_rm(
-    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Experiments, by name or folder.")],
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME", help="Experiments, by name or folder.", autocompletion=experiments)
+    ],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Delete experiments, after asking; not one that runs.
@@ -321,9 +332,14 @@ def tune_rm(
 
 @tune.command("plot")
 def tune_plot(
-    names: Annotated[list[str], typer.Argument(metavar="NAME", help="An experiment, or several to compare.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="NAME", help="An experiment, or several to compare.", autocompletion=experiments),
+    ],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the pictures go; made if need be.")] = Path("."),
-    kind: Annotated[str, typer.Option("--format", metavar="KIND", help="png, svg or pdf.")] = "png",
+    kind: Annotated[
+        str, typer.Option("--format", metavar="KIND", help="png, svg or pdf.", autocompletion=kinds_of_picture)
+    ] = "png",
 ) -> None:
     """Draw an experiment, or compare several.
 

@@ -1,6 +1,6 @@
 """Where experiments live and what they are called.
 
-    $FANWISE_HOME or ~/fanwise
+    $FANWISE_HOME or ~/fanwise               base.home
       train-2026-03-01-14-05-09-1f3a7c/      one folder an experiment
         record.sqlite                        its record
         output/0.out, 0.err, 0-1.out, ...    what trial 0 printed, and its second attempt
@@ -8,31 +8,16 @@
 Knows names and folders; does not open a record.
 """
 
-import os
 import re
 import time
 from pathlib import Path
 
-from .reading import FILE_NAME
+from ...base.home import experiments_folder as experiments_folder
+from ...base.home import list_experiments as list_experiments
 
 MAX_NAME_CHARS = 100
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", re.ASCII)
-
-
-def experiments_folder() -> Path:
-    """The folder that holds all experiments: `$FANWISE_HOME`, else `~/fanwise`. It need not exist yet."""
-    return Path(os.environ.get("FANWISE_HOME") or "~/fanwise").expanduser()
-
-
-def list_experiments() -> list[str]:
-    """Names of all experiments in `experiments_folder()`, sorted; folders without a record are none."""
-    try:
-        with os.scandir(experiments_folder()) as entries:
-            names = [entry.name for entry in entries if os.path.isfile(os.path.join(entry.path, FILE_NAME))]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    return sorted(names)
 
 
 def output_stem(folder: Path, trial_id: int, attempt: int) -> str:

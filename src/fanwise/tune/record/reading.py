@@ -21,11 +21,12 @@ from urllib.parse import quote
 
 from ...base.errors import RecordError
 from ...base.frozen import frozen
+from ...base.home import RECORD_NAME
 from .filesystems import is_network
 
 # [major, minor]: another major one cannot be read; a higher minor one has kinds of rows that are passed over.
 FORMAT = (2, 0)
-FILE_NAME = "record.sqlite"
+FILE_NAME = RECORD_NAME
 
 _BUSY_S = 5.0
 _CHUNK = 10_000

@@ -44,13 +44,13 @@ def train(
     model.append(frozen)
     step = run.step(model, torch.optim.AdamW(model.parameters(), 0.01), losses, **options)
     done = 0
-    for _ in run.epochs(1000):
+    for epoch in run.epochs(1000):
         for batch in run.batches((X, Y), B):
             here(run, step.batches)
             step(batch)
             if run.world_size < full:
                 threading.Event().wait(0.05)  # a new process takes its time to start
-        done += 1
+        done = epoch + 1  # who joins begins in the middle, with variables of its own
         if done >= epochs and run.world_size >= full:
             break
     return [param.detach() for param in model.parameters()], run.world_size, done

@@ -277,7 +277,7 @@ def test_reports_are_exported_as_csv(searched: Finished, typed: Typed, place: Pl
 def test_a_search_whose_trials_all_fail_ends_with_the_failure(failed: Finished, place: Place) -> None:
     assert failed.status == 1
     assert failed.err.startswith("error: ")
-    assert "boom" in failed.err and "docs/errors.md#search-failed" in failed.err
+    assert "boom" in failed.err and "fanwise explain search-failed" in failed.err
     assert "\x1b" not in failed.err and "\x07" not in failed.err
 
 
@@ -383,7 +383,7 @@ RUN = ("tune", "run", "train.py:train", "--space", "space.yaml", "--metric", "lo
         (
             ("tune", "show", "."),
             1,
-            ". is not an experiment: the folder holds no record.sqlite. See docs/errors.md#record",
+            ". is not an experiment: the folder holds no record.sqlite. See: fanwise explain record",
         ),
         (("tune", "show", "good", "--trial", "77"), 1, "experiment 'good' has no trial 77; its trials are 0 to 3"),
         (("tune", "show", "good", "--trial", "x"), 2, "Invalid value for '--trial'"),

@@ -218,7 +218,7 @@ def test_a_lock_in_the_closure_is_named() -> None:
     assert refused(objective) == (
         "objective cannot be sent to a worker: objective -> closure variable 'lock' -> a _thread.lock\n"
         "(TypeError: cannot pickle '_thread.lock' object). Make it inside the function: a job is a process of its own, "
-        "where a lock of this one guards nothing. See docs/errors.md#not-sendable"
+        "where a lock of this one guards nothing. See: fanwise explain not-sendable"
     )
 
 

@@ -67,7 +67,7 @@ def test_what_can_never_be_met_is_refused_with_what_there_is(resources: Resource
         with pytest.raises(LeaseError) as caught:
             ask(resources)
         assert str(caught.value).startswith(text)
-        assert str(caught.value).endswith("See docs/errors.md#lease")
+        assert str(caught.value).endswith("See: fanwise explain lease")
     assert ledger.leases == {}
 
 

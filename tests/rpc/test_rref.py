@@ -236,7 +236,7 @@ def test_the_value_of_a_lost_owner_is_lost_with_it(three: list[PlayedAgent]) -> 
     lose(three, 1)
     with pytest.raises(OwnerLostError, match="worker1 died or left") as caught:
         rref.to_here()
-    assert isinstance(caught.value, WorkerLostError) and "docs/errors.md#owner-lost" in str(caught.value)
+    assert isinstance(caught.value, WorkerLostError) and "fanwise explain owner-lost" in str(caught.value)
     with pytest.raises(OwnerLostError):
         ask(2, add, rref, 1)
     assert rref.owner_name() == "worker1" and not rref.confirmed_by_owner()

@@ -71,7 +71,7 @@ def test_the_model_begins_where_the_rule_says() -> None:
 def test_the_choice_is_said_in_one_line_and_recorded(pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
     experiment = fanwise.search(returns, SPACE, metric="loss", n_trials=7, n_workers=2, pool=pool, name="said")
     who = "searcher ForestSearcher, scheduler FIFOScheduler"
-    line = f"{who}, chosen because there is one objective (searcher='forest'; docs/guides/searchers.md)\n"
+    line = f"{who}, chosen because there is one objective (searcher='forest'; fanwise explain searchers)\n"
     assert capsys.readouterr().out.count(line) == 1
     assert experiment.metadata["chosen"] == {"searcher": "forest", "because": "there is one objective"}
     assert experiment.metadata["scheduler"]["searcher"] == ForestSearcher().describe()

@@ -28,7 +28,7 @@
     SearchInterrupted (KeyboardInterrupt) Ctrl-C ended a search, cleanly; carries the experiment
 
 Wrong arguments are TypeError and ValueError. A message says what happened with values, where, and what to do
-next; each class of the tree appends its anchor in docs/errors.md, so call sites do not repeat it.
+next; each class of the tree appends the command that shows its section of docs/errors.md: call sites do not repeat it.
 Knows nothing of any other layer.
 """
 
@@ -47,7 +47,7 @@ class FanwiseError(Exception):
     def __str__(self) -> str:
         # What a library or a remote process said may end without a full stop.
         stop = "" if self.message.endswith((".", "!", "?")) else "."
-        return f"{self.message}{stop} See docs/errors.md#{self.anchor}"
+        return f"{self.message}{stop} See: fanwise explain {self.anchor}"
 
 
 class NotInstalled(FanwiseError, ImportError):

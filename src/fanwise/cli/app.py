@@ -159,6 +159,29 @@ def doctor(json: AsJson = False) -> None:
 
 
 @app.command()
+def explain(
+    topic: Annotated[
+        str | None, typer.Argument(metavar="TOPIC", help="As an error names it, or a guide; without it: the list.")
+    ] = None,
+) -> None:
+    """Show what an error means and what to do about it, or a guide.
+
+    \b
+    Examples:
+        fanwise explain
+        fanwise explain worker-lost
+        fanwise explain searchers
+    """
+    from .explain import explained, show, topic_lines
+
+    if topic is not None:
+        show(explained(topic))
+        return
+    for line in topic_lines():
+        typer.echo(line)
+
+
+@app.command()
 def secret(
     file: Annotated[
         Path | None, typer.Option(metavar="PATH", help="Write it to this new file, which only you may read.")

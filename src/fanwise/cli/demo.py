@@ -97,7 +97,7 @@ _NEXT = """
 next: all of it again, in words     fanwise tune show {name}
       more trials of the same       fanwise tune resume {name} --seconds 120
       a function of your own        fanwise tune run train.py:train --space space.yaml --metric loss --seconds 60
-      the same in ten lines         docs/quickstart.md in the repository"""
+      the same in ten lines         fanwise explain quickstart"""
 
 
 def _objective() -> Callable[[float, int, int, str], None]:

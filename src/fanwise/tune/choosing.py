@@ -13,7 +13,7 @@ again, whatever the rule of a later version is.
 
 from dataclasses import dataclass
 
-GUIDE = "docs/guides/searchers.md"
+GUIDE = "fanwise explain searchers"
 FEWEST = 5  # trials with a result, from which on the forest says where to look; see `ForestSearcher`
 
 

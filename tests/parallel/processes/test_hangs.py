@@ -135,7 +135,7 @@ def test_a_process_that_hangs_is_named_with_what_it_does(how: str, pool: Pool, t
     said = str(raised.value)
     assert said.startswith("rank 1 of 2 (pid ") and "1 process waits for it" in said
     assert HANGS[how][1] in said
-    assert f"step_timeout_s={TIMEOUT_S} has passed; on_loss='stop' ends the run with it. See docs" in said
+    assert f"step_timeout_s={TIMEOUT_S} has passed; on_loss='stop' ends the run with it. See: fanwise explain" in said
 
 
 @pytest.mark.usefixtures("let_children_go")

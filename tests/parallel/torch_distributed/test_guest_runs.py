@@ -185,7 +185,7 @@ def test_a_death_is_an_error_in_those_that_are_left(two: Said) -> None:
     kind, text, _ = first["death_of_the_last"]
     assert kind == "WorkerLostError"
     assert text.startswith("process 0 of 2 waits for what the others say, and torch.distributed says: ")
-    assert text.endswith("See docs/errors.md#worker-lost")
+    assert text.endswith("See: fanwise explain worker-lost")
     assert list(second) == list(first)[:-1], "the second one has died of it"
 
 

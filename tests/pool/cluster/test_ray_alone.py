@@ -128,7 +128,7 @@ def test_no_cluster_at_the_address_is_told_with_what_was_tried() -> None:
         address = f"127.0.0.1:{nobody.getsockname()[1]}"
         told = message_of(Pool(ray=address))
     assert told.startswith(f"there is no Ray cluster: tried '{address}': [Errno 111] Connection refused\n")
-    assert "ray start --head" in told and told.endswith("See docs/errors.md#cluster")
+    assert "ray start --head" in told and told.endswith("See: fanwise explain cluster")
 
 
 def test_one_who_listens_and_is_no_ray_is_given_up_in_time() -> None:

@@ -94,7 +94,7 @@ def test_what_only_polling_needs_changes_nothing() -> None:
         ("optimizer.baselines", "GridSearch", "use fanwise.tune.GridSearch with fanwise.tune.Tuner"),
         ("backend", "LocalBackend", "give a function, not a script"),
         ("experiments", "load_experiments_df", "use fanwise.tune.load_experiment"),
-        ("config_space", "to_dict", "docs/guides/from-syne-tune.md has what there is"),
+        ("config_space", "to_dict", "fanwise explain from-syne-tune"),
     ],
 )
 def test_a_name_that_is_not_here_says_what_there_is(module: str, name: str, way: str) -> None:

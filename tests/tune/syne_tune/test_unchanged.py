@@ -59,7 +59,7 @@ def test_a_module_that_is_not_here_is_named_with_our_way(tmp_path: Path) -> None
     done = run(tmp_path, "import syne_tune.optimizer.schedulers.hyperband")
     assert done.status == 1
     assert "ImportError: syne_tune.optimizer has no 'schedulers': " in done.err
-    assert "docs/guides/from-syne-tune.md" in done.err
+    assert "fanwise explain from-syne-tune" in done.err
 
 
 def test_a_program_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:

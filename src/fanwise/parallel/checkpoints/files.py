@@ -188,7 +188,7 @@ class Writer:
         if os.getpid() != self._pid:
             raise ClosedError(
                 f"process {os.getpid()} is a fork of process {self._pid}, whose training this is: only that one writes "
-                f"its checkpoints. See docs/errors.md#closed"
+                f"its checkpoints"
             )
 
     def _raise_failure(self) -> None:

@@ -49,7 +49,7 @@ OUR_WAY: Mapping[str, str] = {
     "num_gpus_per_trial": "use fanwise.tune.Tuner(devices_per_trial=)",
     "delete_checkpoints": "checkpoints that nobody needs are deleted; see fanwise.tune.Tuner(keep_checkpoints=)",
 }
-_SEE = "docs/guides/from-syne-tune.md has what there is."
+_SEE = "See what there is: fanwise explain from-syne-tune"
 
 
 def refuses_names(module: str) -> Callable[[str], NoReturn]:

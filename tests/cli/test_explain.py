@@ -1,0 +1,77 @@
+"""`fanwise explain`: what a message names is there, and reads well without the files beside it."""
+
+import re
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from fanwise.base.errors import FanwiseError
+from fanwise.cli import main
+from fanwise.cli.explain import topics
+from fanwise.testing.programs import Finished
+
+Run = Callable[..., Finished]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Types the command in this process."""
+
+    def run(*arguments: str) -> Finished:
+        monkeypatch.setattr(sys, "argv", ["fanwise", "explain", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert isinstance(ended.value.code, int)
+        return Finished(ended.value.code, *capsys.readouterr())
+
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # typer sets its own
+    return run
+
+
+def classes(base: type[FanwiseError]) -> set[type[FanwiseError]]:
+    return {base}.union(*(classes(each) for each in base.__subclasses__() if each.__module__.startswith("fanwise.")))
+
+
+def test_every_error_names_a_topic_that_is_there() -> None:
+    named = {re.findall("fanwise explain (.*)", str(each("it broke")))[0] for each in classes(FanwiseError)}
+    assert "worker-lost" in named and named - set(topics()) == set()
+
+
+def test_every_topic_that_the_library_names_is_there(library: dict[str, str]) -> None:
+    named = {topic for text in library.values() for topic in re.findall(r"fanwise explain ([a-z][\w-]*)", text)}
+    assert {"searchers", "from-syne-tune", "quickstart"} <= named and named - set(topics()) == set()
+
+
+@pytest.mark.parametrize("topic", ["worker-lost", "WorkerLostError", "Worker-Lost"])
+def test_a_topic_is_one_section(run: Run, topic: str) -> None:
+    done = run(topic)
+    assert (done.status, done.err) == (0, "")
+    assert done.out.startswith("## Worker lost\n\n`WorkerLostError`: ") and done.out.count("\n## ") == 0
+
+
+def test_an_error_and_a_guide_of_one_name_are_both_shown(run: Run) -> None:
+    done = run("cluster")
+    assert done.out.startswith("## Cluster\n") and "\n# More than one machine" in done.out
+
+
+def test_without_a_topic_all_are_listed_with_what_they_are_about(run: Run) -> None:
+    lines = run().out.splitlines()
+    assert [line.split()[0] for line in lines[2:]] == list(topics())
+    assert [line for line in lines if len(line) > 102] == []
+    assert any(re.fullmatch(r"worker-lost +WorkerLostError: a worker process died, .*", line) for line in lines)
+    assert any(re.fullmatch(r"searchers +Which searcher", line) for line in lines)
+
+
+def test_no_page_links_to_files_that_are_not_there(run: Run) -> None:
+    for topic in topics():
+        assert re.findall(r"\]\((?!\w+:)[^)\s]+\)", re.sub("(?ms)^```.*?^```", "", run(topic).out)) == [], topic
+    assert "[All errors](" not in run("pool").out and "All errors have their own page" in run("pool").out
+
+
+def test_a_topic_that_is_not_there_is_wrong_usage_and_names_the_nearest(run: Run) -> None:
+    done = run("worker-lots")
+    assert (done.status, done.out) == (2, "")
+    assert done.err == (
+        "error: no topic 'worker-lots'; did you mean 'worker-lost'?\n`fanwise explain` lists them all.\n"
+    )

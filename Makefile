@@ -5,14 +5,14 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-systems test-examples test-torch-suite test-mxnet soak gpu-check check bench
+.PHONY: help demo test test-systems test-examples test-torch-suite test-mxnet soak gpu-check check docs bench
 
 PYTHON ?= python3
 ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 MXNET_VENV := .venv-mxnet
-CHECKED := src tests examples benchmarks
+CHECKED := src tests examples benchmarks docs/site
 
 # The constraints hold for the build back end too; older pips read the first variable there, newer ones the second.
 PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
@@ -69,6 +69,13 @@ check: $(VENV)/dev.stamp ## lint, formatting, types
 	$(BIN)/ruff format --check $(CHECKED)
 	$(BIN)/mypy
 
+# The pages are written for the repository; docs/site/pages.py makes those of the site of them. A broken link is an error.
+docs: $(VENV)/docs.stamp ## build the site of the documents into site/; open site/index.html (half a minute)
+	$(BIN)/python docs/site/pages.py .site-pages
+	$(BIN)/zensical build --strict --clean
+	@! grep -rnoE '<(script|link|img)[^>]+(src|href)="?https?://[^" >]+' site --include='*.html' || \
+		{ echo "a page loads something from elsewhere" >&2; exit 1; }
+
 # Beside an older checkout: $(BIN)/python benchmarks/before_and_after.py ../before
 bench: $(VENV)/dev.stamp ## measure, beside the peers, in environments that the scripts make (long)
 	for script in $(filter-out benchmarks/before_and_after.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python "$$script" $(ARGS); done
@@ -82,6 +89,10 @@ $(VENV)/run.stamp: pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)/dev.stamp: $(VENV)/run.stamp
 	$(PIP) -e '.[dev]'
+	touch $@
+
+$(VENV)/docs.stamp: $(VENV)/run.stamp
+	$(PIP) -e '.[docs]'
 	touch $@
 
 $(BIN)/python:

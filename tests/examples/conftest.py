@@ -9,7 +9,15 @@ import pytest
 
 from fanwise.testing.programs import LoadedInterpreter
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+PAGES = sorted((ROOT / "docs" / "book").glob("*.md"))
+
+QUOTED = re.compile(r'^```text title="examples/(\w+)\.py"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+# What differs from run to run: numbers, how trials ended, places in the file system, and the width of columns.
+ENDED = r"Completed|InProgress|Stopped|completed|stopped"
+NUMBER = r"-?(?<![\w/])\d[\d.,]*(?:e-?\d+)?s?\b|(?<= )-(?= |$)"
+VARIES = re.compile(rf"{ENDED}|/\S+|{NUMBER}")
 
 # One row an example: its constants made small. A test sees that no example is without a row.
 SHRUNK: dict[str, dict[str, object]] = {
@@ -60,6 +68,17 @@ def shrunk() -> set[str]:
     return set(SHRUNK)
 
 
+def shape_of(line: str) -> str:
+    """A line of output without what differs from run to run."""
+    return re.sub(r"[\s,;]+", " ", VARIES.sub("*", line)).strip()
+
+
+def not_printed(quoted: str, printed: str) -> list[str]:
+    """The lines of a page that no line of the output looks like; `...` stands for lines that are left out."""
+    shapes = {shape_of(line) for line in printed.splitlines()} | {"", "..."}
+    return [line for line in quoted.splitlines() if shape_of(line) not in shapes]
+
+
 @pytest.fixture
 def run_example(torch_loaded: LoadedInterpreter, tmp_path: Path) -> Callable[[str], str]:
     """Runs the shrunk example in `tmp_path`; returns what it printed. Whatever it started ends with it."""
@@ -70,6 +89,10 @@ def run_example(torch_loaded: LoadedInterpreter, tmp_path: Path) -> Callable[[st
         script.write_text(text)
         done = torch_loaded.run(script, folder=tmp_path, forks=True)
         assert done.status == 0, done.said
+        for page in PAGES:
+            for example, quoted in QUOTED.findall(page.read_text()):
+                if example == name:
+                    assert not_printed(quoted, done.said) == [], f"{page.name} quotes what {name}.py does not print"
         return done.said
 
     return run

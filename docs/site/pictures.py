@@ -80,12 +80,12 @@ def board_after(seconds: float = 75.0) -> None:
         )
         try:
             assert search.stdout is not None
-            address = next(found[0] for line in search.stdout if (found := re.search(r"http://127\S+", line)))
+            address = next(found[1] for line in search.stdout if (found := re.match(r"board: (\S+)$", line)))
             time.sleep(seconds)
             browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
             page = browser.new_page(viewport={"width": 1280, "height": 860}, color_scheme="light")
-            page.goto(f"{address.rstrip('/')}/experiments/digits")
-            page.wait_for_selector(".js-plotly-plot .scatterlayer")
+            page.goto(address)
+            page.locator(".scatterlayer path.js-line").first.wait_for(state="attached", timeout=30_000)
             time.sleep(2.0)  # what is drawn moves to its place
             page.screenshot(path=IMAGES / "board.png")
             browser.close()

@@ -10,7 +10,8 @@ number is the median of the rounds, with the least and the greatest. What the me
 `peers/rpc_measures.py`. One contestant that cannot start, or fails, is left out with the reason; those with pins in
 `peers/<name>.txt` run in `.bench-envs/<name>` when `trial_overhead.py` or `--install` has made it.
 
-    python benchmarks/rpc.py [--rounds 5] [--quick] [--only NAME ...] [--tables overload ...] [--install]
+    python benchmarks/rpc.py [--rounds 5] [--quick] [--only NAME ...] [--tables overload ...] [--measures sync ...]
+        [--install]
 """
 
 import argparse
@@ -294,6 +295,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one round with fewer calls")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="a contestant's name; may repeat")
     parser.add_argument("--tables", action="append", default=[], choices=list(STAGES), help="may repeat; default: all")
+    measures = sorted({row[0] for _, rows, _ in STAGES.values() for row in rows})
+    parser.add_argument("--measures", action="append", default=[], choices=measures, help="may repeat; default: all")
     parser.add_argument(
         "--install", action="store_true", help="make the environments of the peers (downloads; minutes)"
     )
@@ -303,6 +306,9 @@ def main() -> None:
     tables, everything = [], []
     for name in args.tables or STAGES:
         title, rows, contestants = STAGES[name]
+        rows = tuple(row for row in rows if not args.measures or row[0] in args.measures)
+        if not rows:
+            continue
         wanted = [one for one in contestants if not args.only or one.name in args.only]
         # What a process was given once it does not give back, so the peak of a second overload would be none.
         running = run(wanted, list(dict.fromkeys(row[0] for row in rows)), rounds, args, anew=name == "overload")

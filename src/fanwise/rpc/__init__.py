@@ -24,7 +24,6 @@ gc.collect(1)
 gc.freeze()
 gc.unfreeze()
 
-from . import autograd as autograd
 from . import backend_registry as backend_registry
 from . import constants as constants
 from . import default_backend as _default_backend
@@ -45,6 +44,7 @@ from .references.rref import RRef as RRef
 from .worker_info import WorkerInfo as WorkerInfo
 
 if TYPE_CHECKING:
+    from . import autograd as autograd
     from .measuring import metrics as metrics
     from .measuring import metrics_text as metrics_text
     from .membership.worker_events import Subscription as Subscription
@@ -102,7 +102,7 @@ def __getattr__(name: str) -> Any:  # Any: of any type
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME_OF, "BackendType"})
+    return sorted({*globals(), *_HOME_OF, "BackendType", "autograd"})
 
 
 __torch_rpc_aliases__ = {

@@ -380,15 +380,15 @@ class Agent:
         invocation: Invocation,
         *,
         timeout_s: float,
-        window: Window,
+        window: tuple[int, int],
     ) -> Stream[Any]:  # Any: what the function yields
         """Run a function on `to`, and go through what it yields. `timeout_s`: for each item, as in `call`.
 
-        Blocks until the call has left.
+        `window`: as `Window`. Blocks until the call has left.
         """
-        limit_s = self._begin(timeout_s)
-        incoming = Incoming(self, to, window, is_of_call=cancelling.here() is not None)
-        incoming.began(self._call_for_items(to, invocation, limit_s, window, incoming.arrived))
+        limit_s, ahead = self._begin(timeout_s), Window(*window)
+        incoming = Incoming(self, to, ahead, is_of_call=cancelling.here() is not None)
+        incoming.began(self._call_for_items(to, invocation, limit_s, ahead, incoming.arrived))
         self._streams.add(incoming)
         return Stream(self, incoming, _name_of(invocation[0]), limit_s)
 

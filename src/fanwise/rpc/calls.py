@@ -22,12 +22,11 @@ from .calling.call import Call, Following, Invocation
 from .constants import UNSET_RPC_TIMEOUT
 from .references import proxy
 from .references.rref import RRef
-from .streams.reading import Stream
-from .streams.window import Window
 from .worker_info import WorkerInfo
 
 if TYPE_CHECKING:
-    from .agent import Agent  # loaded when this process becomes a worker
+    from .agent import Agent  # loaded when this process becomes a worker, as the next is
+    from .streams.reading import Stream
 
 To = str | int | WorkerInfo
 Args = Sequence[Any] | None  # Any: the user's
@@ -206,7 +205,7 @@ def stream(
     *,
     window_items: int = 64,
     window_bytes: int = 32 << 20,
-) -> Stream[Any]:  # Any: what func yields
+) -> "Stream[Any]":  # Any: what func yields
     """Run `func` on `to` and go through what it yields, item by item, while it goes on.
 
     Args:
@@ -233,8 +232,7 @@ def stream(
     for name, value in (("window_items", window_items), ("window_bytes", window_bytes)):
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 1 << 63:
             raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
-    window = Window(window_items, window_bytes)
-    return agent.stream(info, invocation, timeout_s=timeout, window=window)
+    return agent.stream(info, invocation, timeout_s=timeout, window=(window_items, window_bytes))
 
 
 @contextlib.contextmanager

@@ -8,3 +8,5 @@ DEFAULT_SHUTDOWN_TIMEOUT: float = 0.0
 UNSET_RPC_TIMEOUT: Final = -1.0
 DEFAULT_INIT_METHOD: Final = "env://"
 DEFAULT_NUM_WORKER_THREADS: Final = 16
+# Ours: how long a worker of another host may say nothing, or be without a link.
+HEARTBEAT_S: Final = 30.0

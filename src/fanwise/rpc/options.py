@@ -8,15 +8,17 @@ are taken and mean nothing here. `allow` and `heartbeat_s` are ours.
 import math
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from . import constants
-from .allow_list.allowing import Allow, Allowed
-from .devices.device_memory import DeviceMemory
+from .constants import HEARTBEAT_S
 from .faults import Faults
-from .membership.failure_detector import HEARTBEAT_S
+
+if TYPE_CHECKING:  # loaded when they are used, which is not in every program
+    from .allow_list.allowing import Allow
+    from .devices.device_memory import DeviceMemory
 
 HEARTBEAT_MIN_S = 1.0
 
@@ -82,7 +84,7 @@ class TensorPipeRpcBackendOptions(RpcBackendOptions):
         init_method: str = constants.DEFAULT_INIT_METHOD,
         device_maps: Mapping[str, Mapping[Device, Device]] | None = None,
         devices: Sequence[Device] | None = None,
-        allow: Iterable[Allow] | None = None,
+        allow: "Iterable[Allow] | None" = None,
         heartbeat_s: float = HEARTBEAT_S,
         _transports: Any = None,  # Any: of torch's own transports
         _channels: Any = None,  # Any: as above
@@ -98,7 +100,11 @@ class TensorPipeRpcBackendOptions(RpcBackendOptions):
         for to, device_map in (device_maps or {}).items():
             self.set_device_map(to, device_map)
         self.devices = [_gpu(device) for device in devices or ()]
-        self.allowed = None if allow is None else Allowed(allow)
+        self.allowed: Allowed | None = None
+        if allow is not None:
+            from .allow_list.allowing import Allowed
+
+            self.allowed = Allowed(allow)
         self.faults: Faults | None = None  # for tests: what goes wrong
         self.memory: DeviceMemory | None = None  # whose memory is lent; None: that of CUDA devices
 

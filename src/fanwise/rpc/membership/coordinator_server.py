@@ -20,11 +20,12 @@ from ...base.errors import DeadlineExceeded, FanwiseError
 from ...base.version import VERSION
 from ...links import Ending, Hub, Link, Reply, Request, Timer
 from ...links.process_state import FROZEN_AFTER_S, LOOK_EVERY_S, FrozenWatch, has_ended
+from ..constants import HEARTBEAT_S
 from ..messages.messages import speak
 from ..rendezvous.entrance import Entrance, Meeting
 from ..rendezvous.port_probe import PortProbe
 from .coordinator import Admit, Coordinator, Count, Dismiss, Fence, Order, Over, Refuse, Rest, Show
-from .failure_detector import HEARTBEAT_S, RETURN_S, FailureDetector, Sign
+from .failure_detector import RETURN_S, FailureDetector, Sign
 from .members import Hello, Member
 
 _log = logging.getLogger("fanwise.rpc")

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 RETURN_S = 1.0
-# How long a worker of another host may say nothing, or be without a link, when the options say nothing else.
-HEARTBEAT_S = 30.0
 
 # What is known of a process just now; "unknown" also where its port refuses, which a firewall may do.
 Sign = Literal["ended", "lives", "unknown"]

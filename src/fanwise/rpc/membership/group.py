@@ -21,6 +21,7 @@ from ...base.errors import ClosedError, FanwiseError, JoinError, WorkerLostError
 from ...base.version import VERSION
 from ...links import Ending, Hub, Link, Reply, Request
 from ...links.process_state import look_at, this_host
+from ..constants import HEARTBEAT_S
 from ..messages.messages import speak
 from ..rendezvous.entrance import Meeting
 from ..waiting import Mailbox, on_hub
@@ -28,7 +29,6 @@ from ..worker_info import wrong_name
 from .coordinator import Admit, Coordinator, Count, Dismiss, Fence, Order, Over, Refuse, Rest, Show
 from .coordinator_server import PROTOCOL, CoordinatorServer
 from .coordinator_watch import CoordinatorWatch
-from .failure_detector import HEARTBEAT_S
 from .leaving import GOODBYE_S, Leaving
 from .members import Change, Event, Lost, Member, MemberState, Version, View
 from .seeking import FormerCoordinator, Seeker, answer_of, fenced_text, text_of

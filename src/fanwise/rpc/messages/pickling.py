@@ -21,17 +21,19 @@ import threading
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import BuiltinFunctionType, FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ...base.errors import NotSendableError
 from ...links.pickler import Pickler, Reducer
 from ...tensor.wire import array_reducers, numpy_reducers
-from ..allow_list.allowing import Allowed
 from ..calling.call import Invocation, method_called
-from ..references.orders import Fork
 from ..worker_info import WorkerInfo
+
+if TYPE_CHECKING:
+    from ..allow_list.allowing import Allowed
+    from ..references.orders import Fork
 
 Buffer = bytes | bytearray | memoryview
 
@@ -46,7 +48,7 @@ class Sending:
 
     __slots__ = ("forks", "kept", "tensors", "to")
 
-    def __init__(self, to: int, forks: list[Fork] | None, kept: list[Any] | None = None) -> None:  # Any: references
+    def __init__(self, to: int, forks: "list[Fork] | None", kept: list[Any] | None = None) -> None:  # Any: references
         self.to = to
         self.forks = forks
         self.kept = kept
@@ -80,7 +82,7 @@ def sending() -> Sending | None:
 def encode(
     value: object,
     to: int,
-    forks: list[Fork] | None = None,
+    forks: "list[Fork] | None" = None,
     kept: list[Any] | None = None,  # Any: references
 ) -> tuple[bytes, list[torch.Tensor], list[memoryview]]:
     """The pickle of `value` for worker `to`, its tensors, and buffers that share the value's memory.
@@ -100,7 +102,7 @@ def encode(
 def encode_call(
     call: Invocation,
     to: int,
-    forks: list[Fork] | None = None,
+    forks: "list[Fork] | None" = None,
     kept: list[Any] | None = None,  # Any: as in `encode`
 ) -> tuple[bytes, list[torch.Tensor], list[memoryview]]:
     """As `encode`, for a function and its arguments: a function that has no name goes by value."""
@@ -186,7 +188,7 @@ class _Uncopier(pickle.Unpickler):
 
 
 @contextlib.contextmanager
-def _sending(to: int, forks: list[Fork] | None) -> "Iterator[list[torch.Tensor]]":
+def _sending(to: int, forks: "list[Fork] | None") -> "Iterator[list[torch.Tensor]]":
     outer, _now.sending = _now.sending, (mine := Sending(to, forks))
     try:
         yield mine.tensors
@@ -198,7 +200,7 @@ def decode(
     data: Buffer,
     tensors: "Sequence[torch.Tensor]",
     buffers: Sequence[memoryview],
-    allowed: Allowed | None = None,
+    allowed: "Allowed | None" = None,
 ) -> Any:  # Any: the user's
     """The value. Raises what unpickling raises; WireError for a name that is not allowed."""
     if allowed is None and not tensors:
@@ -214,7 +216,7 @@ def decode_call(
     data: Buffer,
     tensors: "Sequence[torch.Tensor]",
     buffers: Sequence[memoryview],
-    allowed: Allowed | None = None,
+    allowed: "Allowed | None" = None,
 ) -> Any:  # Any: the user's function and its arguments
     """As `decode`, of what `encode_call` gave."""
     if allowed is not None:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 from torch.futures import Future
 
 from ...base.errors import DeadlineExceeded, OwnerLostError
-from .. import autograd
 from .. import current as process
 from ..agent_protocol import Agent
 from ..calling.outcomes import error_of, outcome_of, result_of, wait_for
@@ -253,6 +252,8 @@ class RRef(Generic[T]):
         if self._user is not None and dist_autograd_ctx_id == -1:
             raise RuntimeError("User RRefs require 'dist_autograd_ctx_id' to be specified")
         if self._user is None:
+            from .. import autograd  # programs that only make calls do without it
+
             autograd.backward_from(self.local_value(), dist_autograd_ctx_id, retain_graph)
         else:
             self._user.check("call backward() on it")
@@ -386,6 +387,8 @@ def backward_on_owner(rref_id: GlobalId, context_id: int, retain_graph: bool) ->
     value = agent.references.value_of(rref_id)
     with agent.waiting():
         root = value.wait()
+    from .. import autograd  # as above
+
     autograd.backward_from(root, context_id, retain_graph)
 
 

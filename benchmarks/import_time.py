@@ -1,4 +1,4 @@
-"""What `import fanwise`, `fanwise.tune` and `fanwise.rpc` cost, beside an interpreter that does nothing, numpy and torch.
+"""What `import fanwise`, `.tune` and `.rpc` cost, beside an interpreter that does nothing, numpy and torch.
 
 Every measurement is a fresh interpreter; the commands take turns, so that all of them see the same machine. The first
 turn only warms the disk's cache and is not counted. `fanwise.rpc` loads torch first: what it costs above that is less

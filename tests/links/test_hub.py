@@ -250,24 +250,28 @@ def test_watching_can_be_paused_and_changed(hub: Hub, pipe: tuple[int, int]) -> 
     assert log == ["writable"]
 
 
-def test_a_look_finds_what_a_turn_has_to_do_and_leaves_it_to_that(hub: Hub, pipe: tuple[int, int]) -> None:
+def test_a_turn_that_spins_does_what_comes_meanwhile_and_says_whether_something_did(
+    hub: Hub, pipe: tuple[int, int]
+) -> None:
     log = Log()
     hub.watch(pipe[0], lambda _: log.append(os.read(pipe[0], 9).decode()))
-    assert not hub.look(0.0)
+    assert not hub.turn(0.0, spin_s=1e-9)
     os.write(pipe[1], b"bytes")
-    assert hub.look(10.0) and hub.look(0.0) and log == []
-    hub.turn()
-    assert log == ["bytes"] and not hub.look(0.0)
+    assert hub.turn(None, spin_s=10.0)
+    assert log == ["bytes"]
     hub.call_soon(log.says("by another thread"))
-    assert hub.look(10.0)
-    hub.turn()
+    assert hub.turn(None, spin_s=10.0)
 
     def hand_in() -> None:  # on the thread that drives nobody has to be woken, and so the poll shows nothing
         hub.call_soon(log.says("by this one"))
 
     hub.call_soon(hand_in)
     hub.turn()
-    assert hub.look(10.0)
+    assert hub.turn(None, spin_s=10.0)
+    assert log == ["bytes", "by another thread", "by this one"]
+    os.write(pipe[1], b"more")
+    assert not hub.turn(None)  # it did not spin
+    assert log[3:] == ["more"]
     hub.forget(pipe[0])
 
 

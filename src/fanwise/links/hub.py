@@ -146,29 +146,24 @@ class Hub:
             self.driven = False
             self.loop_thread_id = None
 
-    def turn(self, timeout_s: float | None = 0.0) -> None:
-        """One turn; waits at most `timeout_s` for something to do (None: as long as it takes)."""
+    def turn(self, timeout_s: float | None = 0.0, *, spin_s: float = 0.0) -> bool:
+        """One turn; waits at most `timeout_s` for something to do (None: as long as it takes).
+
+        `spin_s`: stays awake so long at first, and gives way to every thread that could run: to be woken takes longer
+        than most short calls do. Returns whether something came in that time.
+        """
         outer, self.loop_thread_id = self.loop_thread_id, threading.get_ident()
         try:
-            self._turn(timeout_s)
+            return self._turn(timeout_s, spin_s)
         finally:
             self.loop_thread_id = outer
 
-    def look(self, for_s: float) -> bool:
-        """Stay awake until a turn has something to do, for so long at most. Whether it has. By the thread that drives.
-
-        Gives way to every thread that could run. To be woken takes longer than most short calls do.
-        """
-        poll, give_way, now_s = self._poll.poll, os.sched_yield, time.perf_counter
-        until_s = now_s() + for_s
-        while not (seen := bool(self._soon or poll(0))) and now_s() < until_s:
-            give_way()
-        return seen
-
-    def _turn(self, timeout_s: float | None) -> None:
+    def _turn(self, timeout_s: float | None, spin_s: float = 0.0) -> bool:
         fresh = self._fresh
         fresh.clear()
-        for fd, events in self._poll.poll(self._timeout_s(timeout_s)):
+        ready = self._spin(spin_s) if spin_s else []
+        has_come = bool(ready or (spin_s and self._soon))
+        for fd, events in ready or self._poll.poll(self._timeout_s(timeout_s)):
             # A number that a callback of this turn closed may be in use again; the event was for the old one.
             callback = None if fd in fresh else self._callbacks.get(fd)
             if callback is not None:
@@ -187,6 +182,15 @@ class Hub:
                     self._guard(self._soon.popleft())
         for hook in self._turn_end:
             self._guard(hook)
+        return has_come
+
+    def _spin(self, for_s: float) -> list[tuple[int, int]]:
+        """Poll until there is something to do, for so long at most."""
+        poll, give_way, now_s = self._poll.poll, os.sched_yield, time.perf_counter
+        until_s, ready = now_s() + for_s, []
+        while not (self._soon or (ready := poll(0))) and now_s() < until_s:
+            give_way()
+        return ready
 
     @property
     def is_loop_thread(self) -> bool:

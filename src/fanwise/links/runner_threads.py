@@ -259,11 +259,13 @@ class RunnerThreads:
             while not self._over:
                 try:
                     some = (answers.jobs or calls.jobs) and (answers.can_begin or calls.can_begin)
-                    if looked_at != self._begun and not some:  # it has run jobs since
-                        looked_at = self._begun
-                        if looks.is_due():
-                            looks.ended(seen=hub.look(SPIN_S))
-                    hub.turn(0.0 if some else None)
+                    if some:
+                        hub.turn()
+                    elif looked_at != self._begun and looks.is_due():  # it has run jobs since
+                        looks.ended(seen=hub.turn(None, spin_s=SPIN_S))
+                    else:
+                        hub.turn(None)
+                    looked_at = self._begun
                 except (SystemExit, KeyboardInterrupt):  # of a handler: it ends neither this thread nor the process
                     _log.exception("a callback of %s wanted to end the program; it goes on", self._name)
                 if (answers.jobs or calls.jobs) and not self._run_some(me):

@@ -17,7 +17,7 @@ from .constants import HEARTBEAT_S
 from .faults import Faults
 
 if TYPE_CHECKING:  # loaded when they are used, which is not in every program
-    from .allow_list.allowing import Allow
+    from .allow_list.allowing import Allow, Allowed
     from .devices.device_memory import DeviceMemory
 
 HEARTBEAT_MIN_S = 1.0
@@ -100,11 +100,7 @@ class TensorPipeRpcBackendOptions(RpcBackendOptions):
         for to, device_map in (device_maps or {}).items():
             self.set_device_map(to, device_map)
         self.devices = [_gpu(device) for device in devices or ()]
-        self.allowed: Allowed | None = None
-        if allow is not None:
-            from .allow_list.allowing import Allowed
-
-            self.allowed = Allowed(allow)
+        self.allowed = None if allow is None else _allowed(allow)
         self.faults: Faults | None = None  # for tests: what goes wrong
         self.memory: DeviceMemory | None = None  # whose memory is lent; None: that of CUDA devices
 
@@ -133,6 +129,12 @@ def _heartbeat(heartbeat_s: float) -> float:
             f"looked at once a second"
         )
     return float(heartbeat_s)
+
+
+def _allowed(allow: "Iterable[Allow]") -> "Allowed":
+    from .allow_list.allowing import Allowed
+
+    return Allowed(allow)
 
 
 def _one_to_one(device_map: Mapping[Device, Device]) -> DeviceMap:

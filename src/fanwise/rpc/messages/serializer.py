@@ -111,37 +111,21 @@ class Serializer:
         `window`: of a call for items one by one.
         """
         forks: list[Fork] = []
-        try:
-            return self._serialize(value, to, call, remote, forks, window)
-        except BaseException:
-            if forks and self._references is not None:
-                self._references.unsent(forks)
-            raise
-
-    def _serialize(
-        self,
-        value: Any,
-        to: int,
-        call: str | None,
-        remote: Created | None,
-        forks: list[Fork],
-        window: tuple[int, int] | None,
-    ) -> Message:
-        kept: list[Any] = []
-        if call is None:
-            data, tensors, buffers = pickling.encode(value, to, forks)
-        else:
-            data, tensors, buffers = pickling.encode_call(value, to, forks, kept)
-        header = None if self.autograd is None else self.autograd.on_send(to, tensors)
-        places = self._places(tensors, to, is_call=call is not None) if tensors else None
+        kept: list[Any] = []  # Any: references
         lender = None
-        if tensors and self._lending is not None:
-            targets = None if call is None else places or ["cpu"] * len(tensors)
-            lender = self._lending.lender(tensors, to, targets)
-        extra = b""
-        if forks or header is not None or remote is not None or places is not None or window is not None:
-            extra = pack(Metadata(header, remote, forks, places, window))
         try:
+            if call is None:
+                data, tensors, buffers = pickling.encode(value, to, forks)
+            else:
+                data, tensors, buffers = pickling.encode_call(value, to, forks, kept)
+            header = None if self.autograd is None else self.autograd.on_send(to, tensors)
+            places = self._places(tensors, to, is_call=call is not None) if tensors else None
+            if tensors and self._lending is not None:
+                targets = None if call is None else places or ["cpu"] * len(tensors)
+                lender = self._lending.lender(tensors, to, targets)
+            extra = b""
+            if forks or header is not None or remote is not None or places is not None or window is not None:
+                extra = pack(Metadata(header, remote, forks, places, window))
             message = compose(extra, tensors, data, buffers, call, lender)
             if kept:
                 message = message._replace(keeps=tuple(kept))
@@ -152,6 +136,8 @@ class Serializer:
         except BaseException:
             if lender is not None:
                 lender.take_back()
+            if forks and self._references is not None:
+                self._references.unsent(forks)
             raise
 
     def _places(self, tensors: Sequence[torch.Tensor], to: int, *, is_call: bool) -> list[str] | None:

@@ -12,7 +12,7 @@ A reset looks like a death to both sides, and both live: the member seeks, and f
 waits for it, at any age of the group, for as long as `failure_detector` says. Whoever lives comes back in that time: in
 a second, or, where its port can be seen to be open, in less than the heartbeat. A link that was reset is no cut before
 it is mended: who cannot reach the coordinator after a reset takes it for dead, and the other way round, which is a
-limit that `docs/design/rpc.md` names.
+limit that `docs/design/rpc-decisions.md` names.
 """
 
 import random

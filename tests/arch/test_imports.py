@@ -49,7 +49,7 @@ OPTIONAL = {
 QUIET = [
     "board/guard.py",
     "board/thinning.py",
-    "links/transports/crowd.py",
+    "links/transports/pending_connections.py",
     "links/frames.py",
     "links/security/handshake.py",
     "links/security/hello.py",

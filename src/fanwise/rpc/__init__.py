@@ -7,7 +7,8 @@
 
 The same names and meanings, and the same texts where programs match on them; what is not there, and why, is in
 docs/guides/from-torch-rpc.md. `fanwise.rpc.autograd`, `.optim` and `.nn` stand for torch's `distributed.autograd`,
-`distributed.optim` and `distributed.nn`. What is private in torch and used all the same is in `torch_compat`. How it works, in five minutes: docs/design/rpc.md.
+`distributed.optim` and `distributed.nn`. What is private in torch and used all the same is in `torch_compat`.
+How it works, in five minutes: docs/design/rpc.md.
 """
 
 # ruff: noqa: E402  # torch is loaded first

@@ -3,8 +3,9 @@
     wires        the interface, sockets and memory          tls              the same between hosts
     unix         links on one host                          tcp              links between hosts
     acceptor     strangers, until they have proved          tcp_sockets      addresses, ports, options
-                 themselves; crowd (quiet): how many        tcp_watch        whether the other host answers
-    spinning (quiet)   whether who waits looks before it sleeps
+                 themselves                                 tcp_watch        whether the other host answers
+    pending_connections (quiet)   how many strangers there may be
+    spinning (quiet)              whether who waits looks before it sleeps
 
 Knows no message. `tls` and `tcp` load `ssl` and `cryptography`; the rest does not.
 """

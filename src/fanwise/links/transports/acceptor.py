@@ -7,7 +7,7 @@
 How a stranger proves itself is the greeting's (`unix`, `tcp`). Its steps run when its connection is ready and never
 wait; nothing that it raises on purpose leaves this file. They run on the thread of the hub that has the links, or,
 where a greeting costs arithmetic and strangers can come in numbers, of a hub that does nothing else. Whoever connects
-and says nothing is dropped after a while, and at once when too many do (`crowd`).
+and says nothing is dropped after a while, and at once when too many do (`pending_connections`).
 
 Closing: first the socket, then the greetings. Who sees its greeting end may dial again at once, and must find nobody.
 """
@@ -25,7 +25,7 @@ from typing import Any, Literal, Protocol
 from ...base.errors import WireError
 from ..hub import READ, Hub, Timer
 from ..link import Link
-from .crowd import Crowd
+from .pending_connections import PendingConnections
 
 _log = logging.getLogger(__name__)
 
@@ -98,11 +98,13 @@ class Acceptor:
         from_where: Callable[[Any], Hashable] = lambda address: None,  # Any: as above
     ) -> None:
         self.refused: Counter[Refusal] = Counter()
-        self.greeting: Crowd[_Guest] = Crowd(in_all=GREETINGS_MAX, of_one=GREETINGS_OF_ONE_MAX)
+        self.greeting: PendingConnections[_Unproved] = PendingConnections(
+            in_all=GREETINGS_MAX, of_one=GREETINGS_OF_ONE_MAX
+        )
         self.handshake_s = handshake_s
         self.hub = reception or hub  # of the greetings
         self._links_hub = hub
-        self._proved: dict[_Guest, None] = {}  # have, and wait for the hub of the links
+        self._proved: dict[_Unproved, None] = {}  # have, and wait for the hub of the links
         self._from_where = from_where
         self._lock = threading.Lock()
         self._socket = listening
@@ -130,11 +132,11 @@ class Acceptor:
                 self._count(refused.why)
                 connection.close()
                 continue
-            guest = _Guest(self, greeting)
-            goes = self.greeting.arrive(guest, self._from_where(address))
+            unproved = _Unproved(self, greeting)
+            goes = self.greeting.arrive(unproved, self._from_where(address))
             if goes is not None:
                 goes.drop("half-open")
-            guest.begin()
+            unproved.begin()
 
     def _pause(self, error: OSError) -> None:
         """Who connects waits in the kernel meanwhile. Polling on would only burn a CPU."""
@@ -148,29 +150,29 @@ class Acceptor:
         if not self._closed:
             self.hub.change(self._socket.fileno(), READ)
 
-    def proved(self, guest: "_Guest") -> None:
+    def proved(self, unproved: "_Unproved") -> None:
         """It has proved itself."""
-        self.greeting.gone(guest)
+        self.greeting.gone(unproved)
         if self.hub is self._links_hub:
-            self._welcome(guest)
+            self._welcome(unproved)
             return
         with self._lock:
-            self._proved[guest] = None
-        self._links_hub.call_soon(partial(self._let_in, guest))
+            self._proved[unproved] = None
+        self._links_hub.call_soon(partial(self._let_in, unproved))
 
-    def _let_in(self, guest: "_Guest") -> None:
+    def _let_in(self, unproved: "_Unproved") -> None:
         """On the hub of the links; not when it was turned away meanwhile, by the closing."""
         with self._lock:
-            is_there = guest in self._proved
-            self._proved.pop(guest, None)
+            is_there = unproved in self._proved
+            self._proved.pop(unproved, None)
         if is_there:
-            self._welcome(guest)
+            self._welcome(unproved)
 
-    def _welcome(self, guest: "_Guest") -> None:
+    def _welcome(self, unproved: "_Unproved") -> None:
         try:
-            link = guest.greeting.link()
+            link = unproved.greeting.link()
         except BaseException:
-            guest.greeting.turn_away()
+            unproved.greeting.turn_away()
             raise
         link.on_malformed = self._count_malformed
         try:
@@ -181,9 +183,9 @@ class Acceptor:
             link.close("it could not be welcomed")
             raise
 
-    def refuse(self, guest: "_Guest", why: Refusal) -> None:
+    def refuse(self, unproved: "_Unproved", why: Refusal) -> None:
         """It has not, and will not."""
-        self.greeting.gone(guest)
+        self.greeting.gone(unproved)
         self._count(why)
 
     def _count(self, why: Refusal) -> None:
@@ -205,22 +207,22 @@ class Acceptor:
             self.hub.close()  # nothing is greeted from here on
         self.hub.forget(self._socket.fileno())
         self._socket.close()
-        for guest in self.greeting:
-            guest.drop("half-open")
+        for unproved in self.greeting:
+            unproved.drop("half-open")
         with self._lock:
             proved, self._proved = self._proved, {}
-        for guest in proved:
-            guest.greeting.turn_away()
+        for unproved in proved:
+            unproved.greeting.turn_away()
         return True
 
     def close_fork(self) -> None:
         """In a forked child: close the copies of the descriptors."""
         self._socket.close()
-        for guest in (*self.greeting, *self._proved):
-            guest.greeting.close_fork()
+        for unproved in (*self.greeting, *self._proved):
+            unproved.greeting.close_fork()
 
 
-class _Guest:
+class _Unproved:
     """A greeting, its place in the hub's poll, and its time."""
 
     def __init__(self, acceptor: Acceptor, greeting: Greeting) -> None:

@@ -3,7 +3,7 @@
     call_future   a call that has left: whoever waits reads its own answer
     queued_call   a call that waits for its link; queued_request: the same for book-keeping
     serving       calls of others: opened, run and answered; coroutines: the loop of those that are such
-    told_errors   what callers are told of a function that failed
+    sendable_errors  what callers are told of a function that failed
     outcomes      errors that hold nothing alive, and waits that hear Ctrl-C
     early_errors  what torch's own futures do otherwise while this process is a worker
 

@@ -12,7 +12,7 @@ from typing import Any
 from torch.futures import Future
 
 from .cancelling import cancel_once, here
-from .told_errors import harmless
+from .sendable_errors import harmless
 
 _CANCEL_S = 1.0
 

@@ -5,7 +5,7 @@
                                                           +--> coroutine        --> on the loop of this worker, then so
                                                           +--> exception        --> answered as such
 
-A function that raises is logged here and raised there (`told_errors`). Knows no link but the one it answers.
+A function that raises is logged here and raised there (`sendable_errors`). Knows no link but the one it answers.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ from ..worker_info import WorkerInfo
 from .call import Invocation, method_called
 from .cancelling import Scope, running
 from .coroutines import Coroutines
-from .told_errors import about_result, harmless, instead_of, that_can_be_raised_there, traceback_of
+from .sendable_errors import about_result, harmless, instead_of, that_can_be_raised_there, traceback_of
 
 _log = logging.getLogger("fanwise.rpc")
 

@@ -36,7 +36,7 @@ from ...links import Fail, Hub, Link, Reply, Request, memory_links
 from ...links.codec import load_error
 from ...links.process_state import has_ended
 from ...links.transports.wires import Buffer
-from ..devices.lending import Claim
+from ..devices.lending import ReceivedLoans
 from ..membership.group import Group
 from ..membership.members import Member, no_member
 from ..messages.messages import Message, loads, speak
@@ -73,7 +73,7 @@ class Connections:
         waiting: around what a thread waits for.
         outside: runs a job on a thread that may wait.
         load_error: makes the errors that functions raised on other workers.
-        arrived: makes the claim of a message that came with loans.
+        arrived: makes `ReceivedLoans` of a message that came with loans.
         unwanted: gives back what came with an answer that nobody waits for any more; on a reading thread.
     """
 
@@ -86,7 +86,7 @@ class Connections:
         waiting: Callable[[], AbstractContextManager[None]],
         outside: Callable[[Callable[[], None]], None],
         load_error: Callable[[bytes], Any] = load_error,  # Any: an error
-        arrived: Callable[[WorkerInfo, tuple[int, ...]], Claim] | None = None,
+        arrived: Callable[[WorkerInfo, tuple[int, ...]], ReceivedLoans] | None = None,
         unwanted: Callable[[Message, Link], None] = lambda answer, link: None,
     ) -> None:
         self._info = info

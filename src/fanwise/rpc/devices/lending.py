@@ -9,8 +9,9 @@ The receiver copies, for what it keeps must not end with the sender, and must no
 copies, for what is sent may be changed as soon as the call returns. Which tensors go this way, and who has which loan,
 is decided in `loans`. The first message to a worker goes through main memory: it asks what that sees (`Sight`).
 
-A loan ends when its message was opened; when nobody opened it (a late answer), noticed by the end of its `Claim`, in a
-garbage collection too, so that only appends to a deque; when it never left; when its holder is lost or has left.
+A loan ends when its message was opened; when nobody opened it (a late answer), noticed by the end of its
+`ReceivedLoans`, in a garbage collection too, so that only appends to a deque; when it never left; when its holder is
+lost or has left.
 A graceful shutdown waits for all loans.
 """
 
@@ -82,7 +83,7 @@ class Lending:
         self._sights: dict[WorkerKey, Sight | None] = {}
         self._refused: set[tuple[WorkerKey | None, str]] = set()  # (to whom, device); to nobody: None
         self._unopened: deque[tuple[WorkerKey, tuple[int, ...]]] = deque()
-        self._claims: weakref.WeakSet[Claim] = weakref.WeakSet()
+        self._received: weakref.WeakSet[ReceivedLoans] = weakref.WeakSet()
         self._alarm = Alarm(hub, self._look)
         self._is_quiet = True
         self._closed = False
@@ -228,7 +229,12 @@ class Lending:
     def _on_held(self, sender: WorkerInfo, loans: Sequence[int]) -> tuple[int, ...]:
         """Those of them that came here, and are not opened yet."""
         key = self._key_of(sender.id)
-        open_here = {loan for claim in list(self._claims) if claim.key == key and claim.is_open for loan in claim.loans}
+        open_here = {
+            loan
+            for received in list(self._received)
+            if received.key == key and received.is_open
+            for loan in received.loans
+        }
         return tuple(loan for loan in loans if loan in open_here)
 
     # -- what others ask, on a reading thread ----------------------------------------------------------------------
@@ -270,16 +276,18 @@ class Lending:
 
     # -- receiving -------------------------------------------------------------------------------------------------
 
-    def arrived(self, sender: WorkerInfo, loans: tuple[int, ...]) -> "Claim":
+    def arrived(self, sender: WorkerInfo, loans: tuple[int, ...]) -> "ReceivedLoans":
         """A message with these loans was read. On a reading thread."""
-        claim = Claim(self._unopened, self._key_of(sender.id), loans)
-        self._claims.add(claim)
+        received = ReceivedLoans(self._unopened, self._key_of(sender.id), loans)
+        self._received.add(received)
         self._is_quiet = False
         self._alarm.set(self._hub.clock.now_s() + _LOOK_S)
-        return claim
+        return received
 
     @contextmanager
-    def borrowing(self, claim: "Claim", sender: WorkerInfo, place: Callable[[int], torch.device]) -> "Iterator[Borrow]":
+    def borrowing(
+        self, received: "ReceivedLoans", sender: WorkerInfo, place: Callable[[int], torch.device]
+    ) -> "Iterator[Borrow]":
         """Around the opening of a message, once: what was lent for it is copied to where it shall be.
 
         `place`: where its tensors shall be, by their numbers. What is entered makes our own copy of what the message
@@ -292,7 +300,7 @@ class Lending:
             try:
                 view = self.memory.borrow(uuid, handle, (dtype, shape))
             except _CANNOT as error:
-                self._check_alive(claim.key, sender)
+                self._check_alive(received.key, sender)
                 view = self._staged(sender, loan, f"{type(error).__name__}: {error}")
             copy = view.to(place(number), copy=True)
             copies.append(copy)
@@ -305,10 +313,10 @@ class Lending:
             yield take
             were_opened = True
             self.memory.settle(copies)
-            self._check_alive(claim.key, sender)
+            self._check_alive(received.key, sender)
         finally:
-            if claim.close():
-                self._return(claim.key, claim.loans, were_opened=were_opened)
+            if received.close():
+                self._return(received.key, received.loans, were_opened=were_opened)
 
     def _return(self, key: WorkerKey, loans: tuple[int, ...], *, were_opened: bool) -> None:
         """Nothing here refers to these any more. Not `were_opened`: one of them at least was not."""
@@ -336,8 +344,8 @@ class Lending:
         """Now and then, on the hub's thread: what ended unopened is returned."""
         while self._unopened:
             self._agent.outside(partial(self._return, *self._unopened.popleft(), were_opened=False))
-        was_quiet, self._is_quiet = self._is_quiet, len(self._claims) == 0
-        # Once more when there is none: in a garbage collection a claim is gone from the set before it ends.
+        was_quiet, self._is_quiet = self._is_quiet, len(self._received) == 0
+        # Once more when there is none: in a garbage collection one is gone from the set before it ends.
         if not (was_quiet and self._is_quiet) and not self._closed:
             self._alarm.set(self._hub.clock.now_s() + _LOOK_S)
 
@@ -375,7 +383,7 @@ class Lender:
         self._lending.take_back(self.loans, self._to)
 
 
-class Claim:
+class ReceivedLoans:
     """Loans that came with a message: to be returned, once, also when nobody opens it."""
 
     __slots__ = ("__weakref__", "_unopened", "is_open", "key", "loans")

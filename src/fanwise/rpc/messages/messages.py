@@ -30,7 +30,7 @@ from ...links import Link
 from ...tensor import from_wire, to_wire
 from ..actors.address import ADDRESS_BYTES, Address, pack_address, unpack_address
 from ..allow_list.allowing import Allowed
-from ..devices.lending import Borrow, Claim, Lender
+from ..devices.lending import Borrow, Lender, ReceivedLoans
 from ..references.orders import GlobalId
 from .metadata import Created, created_in
 from .packing import PACKED_FROM, pack, size_of_rows, unpack
@@ -57,9 +57,9 @@ _known_errors = Allowed(()).loads_error
 class Message(NamedTuple):
     """A call or an answer, closed: bytes, and what lies beside them. `name` is for messages to people.
 
-    `loans`: what was lent to make it. `carries`: the references that go with it, and their forks. `claim`: what came of
-    the loans here; the one who opens it closes that. `address`: of a call for an actor. `keeps`: references to values
-    of the worker that it is for; who made it keeps them until it is answered.
+    `loans`: what was lent to make it. `carries`: the references that go with it, and their forks. `received_loans`:
+    those that came with it; the one who opens it closes them. `address`: of a call for an actor. `keeps`: references to
+    values of the worker that it is for; who made it keeps them until it is answered.
     """
 
     head: Buffer
@@ -67,7 +67,7 @@ class Message(NamedTuple):
     name: str
     loans: tuple[int, ...] = ()
     carries: tuple[tuple[GlobalId, GlobalId], ...] = ()
-    claim: Claim | None = None
+    received_loans: ReceivedLoans | None = None
     address: Address | None = None
     keeps: tuple[Any, ...] = ()
 
@@ -105,18 +105,18 @@ def dumps(value: object) -> tuple[bytes, list[memoryview]]:
 def loads(
     head: Buffer,
     buffers: Sequence[memoryview] = (),
-    arrived: Callable[[tuple[int, ...]], Claim] | None = None,
+    arrived: Callable[[tuple[int, ...]], ReceivedLoans] | None = None,
 ) -> Any:  # Any: what the peer sent
-    """For a link. A request that is `Message` comes as (Message, ()). `arrived` makes the claim of those with loans."""
+    """For a link. A request that is `Message` comes as (Message, ()). `arrived`: for messages that come with loans."""
     kind = head[0] if head else -1
     if kind in _CALLS:
         return Message(head, buffers, "a call"), ()
     if kind in _ANSWERS:
         return Message(head, buffers, "an answer")
     if kind == _LENT_CALL:
-        return Message(head, buffers, "a call", claim=_claim(head, arrived)), ()
+        return Message(head, buffers, "a call", received_loans=_received_loans(head, arrived)), ()
     if kind == _LENT_ANSWER:
-        return Message(head, buffers, "an answer", claim=_claim(head, arrived))
+        return Message(head, buffers, "an answer", received_loans=_received_loans(head, arrived))
     if kind == _PLAIN:
         return book_keeping.loads(memoryview(head)[1:], buffers)
     if kind == _TO_ACTOR:
@@ -125,13 +125,13 @@ def loads(
 
 
 def _to_actor(
-    view: memoryview, buffers: Sequence[memoryview], arrived: Callable[[tuple[int, ...]], Claim] | None
+    view: memoryview, buffers: Sequence[memoryview], arrived: Callable[[tuple[int, ...]], ReceivedLoans] | None
 ) -> tuple[Message, tuple[()]]:
     address, head = unpack_address(view), view[ADDRESS_BYTES:]
     if not head or (head[0] not in _CALLS and head[0] != _LENT_CALL):
         raise WireError("a message for an actor is no call.")
-    claim = _claim(head, arrived) if head[0] == _LENT_CALL else None
-    return Message(head, buffers, "a call", claim=claim, address=address), ()
+    received = _received_loans(head, arrived) if head[0] == _LENT_CALL else None
+    return Message(head, buffers, "a call", received_loans=received, address=address), ()
 
 
 def addressed(message: Message, address: Address) -> Message:
@@ -139,7 +139,7 @@ def addressed(message: Message, address: Address) -> Message:
     return message._replace(head=b"".join((_KINDS[_TO_ACTOR], pack_address(address), message.head)), address=address)
 
 
-def _claim(head: Buffer, arrived: Callable[[tuple[int, ...]], Claim] | None) -> Claim:
+def _received_loans(head: Buffer, arrived: Callable[[tuple[int, ...]], ReceivedLoans] | None) -> ReceivedLoans:
     if arrived is None:
         raise WireError("a message with loans came where none can be taken.")
     try:

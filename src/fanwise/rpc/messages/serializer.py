@@ -152,10 +152,12 @@ class Serializer:
 
     def _borrowed(self, message: Message, sender: int) -> tuple[Metadata, Parsed]:
         """What went along with a message with loans, and the rest of it: its tensors are copies of our own."""
-        assert self._lending is not None and message.claim is not None, "it made the claim"
+        assert self._lending is not None and message.received_loans is not None, "it made them"
         metadata = unpack(metadata_of(message))
         place = self._place(metadata.places, message, sender)
-        with self._lending.borrowing(message.claim, WorkerInfo(self._name_of(sender), sender), place) as borrow:
+        with self._lending.borrowing(
+            message.received_loans, WorkerInfo(self._name_of(sender), sender), place
+        ) as borrow:
             parts = parse(message, borrow)
         return metadata, parts._replace(tensors=self._placed(parts.tensors, metadata.places, message, sender))
 
@@ -182,7 +184,7 @@ class Serializer:
             return Deserialized(pickling.decode(memoryview(message.head)[1:], [], message.buffers, self.allowed))
         if kind == BARE_CALL:
             return Deserialized(pickling.decode_call(memoryview(message.head)[1:], [], message.buffers, self.allowed))
-        if message.claim is None:
+        if message.received_loans is None:
             extra, tensors, data, buffers = parse(message)
             header, remote, forks, places, window = unpack(extra) if extra else NOTHING
             if tensors and (places is not None or self._devices.maps):

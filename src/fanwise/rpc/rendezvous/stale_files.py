@@ -30,7 +30,7 @@ _YOUNG_S = 5.0
 _REMOVED_AT_ONCE = 2000
 
 _SOCKET = re.compile(r"w-[0-9a-f]{16}|[0-9a-f]{16}-[0-9a-f]{8}")
-_CLAIM = re.compile(r"[0-9a-f]{16}")
+_LOCK_FILE = re.compile(r"[0-9a-f]{16}")
 _UNFINISHED = re.compile(r"[0-9a-f]{16}-[0-9a-f]{8}\.new")
 
 
@@ -62,7 +62,7 @@ def _remove_if_left_over(path: Path, probe: socket.socket) -> bool:
     if _SOCKET.fullmatch(name):
         is_old = abs(time.time() - found.st_mtime) >= _YOUNG_S
         is_over = is_old and stat.S_ISSOCK(found.st_mode) and _is_dead(path, probe)
-    elif _CLAIM.fullmatch(name):
+    elif _LOCK_FILE.fullmatch(name):
         is_over = stat.S_ISREG(found.st_mode) and _is_given_up(path)
     else:
         is_over = _UNFINISHED.fullmatch(name) is not None

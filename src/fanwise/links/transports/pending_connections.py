@@ -1,18 +1,18 @@
 """Who is being greeted, and who has to go when too many are: one address cannot keep out the others. Quiet.
 
-    arrive(guest, address) --> a guest to turn away, or None      gone(guest)
+    arrive(connection, address) --> a connection to turn away, or None      gone(connection)
 
-In all there may be so many, and of one address a part of them. Where an address has its part, its own oldest guest
+In all there may be so many, and of one address a part of them. Where an address has its part, its own oldest connection
 goes; where all places are taken, the oldest of the address that has most, so that who comes alone always finds a place.
 """
 
 from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
-Guest = TypeVar("Guest", bound=Hashable)
+Connection = TypeVar("Connection", bound=Hashable)
 
 
-class Crowd(Generic[Guest]):
+class PendingConnections(Generic[Connection]):
     """See the module.
 
     Args:
@@ -22,38 +22,38 @@ class Crowd(Generic[Guest]):
     def __init__(self, *, in_all: int, of_one: int) -> None:
         self._in_all = in_all
         self._of_one = of_one
-        self._addresses: dict[Guest, Hashable] = {}
-        self._by_address: dict[Hashable, dict[Guest, None]] = {}  # the oldest first
+        self._addresses: dict[Connection, Hashable] = {}
+        self._by_address: dict[Hashable, dict[Connection, None]] = {}  # the oldest first
 
     def __len__(self) -> int:
         return len(self._addresses)
 
-    def __iter__(self) -> Iterator[Guest]:
+    def __iter__(self) -> Iterator[Connection]:
         """All, the oldest first."""
         return iter(list(self._addresses))
 
-    def arrive(self, guest: Guest, address: Hashable) -> Guest | None:
+    def arrive(self, connection: Connection, address: Hashable) -> Connection | None:
         """One comes. Returns who has to go for it, and is forgotten. `address`: None has no limit of its own."""
-        goes: Guest | None = None
+        goes: Connection | None = None
         if address is not None and len(self._by_address.get(address, ())) >= self._of_one:
             goes = next(iter(self._by_address[address]))
         elif len(self._addresses) >= self._in_all:
             most = max(map(len, self._by_address.values()))
-            # Of those that have most, the one whose oldest guest is the oldest: guests stand in their order.
-            goes = next(guest for guest in self._addresses if len(self._by_address[self._addresses[guest]]) == most)
+            # Of those that have most, the one whose oldest connection is the oldest: connections stand in their order.
+            goes = next(one for one, where in self._addresses.items() if len(self._by_address[where]) == most)
         if goes is not None:
             self.gone(goes)
-        self._addresses[guest] = address
-        self._by_address.setdefault(address, {})[guest] = None
+        self._addresses[connection] = address
+        self._by_address.setdefault(address, {})[connection] = None
         return goes
 
-    def gone(self, guest: Guest) -> bool:
+    def gone(self, connection: Connection) -> bool:
         """It has proved itself, or was turned away. False: it was forgotten already."""
-        if guest not in self._addresses:
+        if connection not in self._addresses:
             return False
-        address = self._addresses.pop(guest)
+        address = self._addresses.pop(connection)
         theirs = self._by_address[address]
-        del theirs[guest]
+        del theirs[connection]
         if not theirs:
             del self._by_address[address]
         return True

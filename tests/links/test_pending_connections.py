@@ -3,17 +3,17 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from fanwise.links.transports.crowd import Crowd
+from fanwise.links.transports.pending_connections import PendingConnections
 
 IN_ALL, OF_ONE = 6, 3
 
 
-class CrowdMachine(RuleBasedStateMachine):
-    """The model is a list of (guest, address), the oldest first."""
+class PendingConnectionsMachine(RuleBasedStateMachine):
+    """The model is a list of (connection, address), the oldest first."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.crowd: Crowd[int] = Crowd(in_all=IN_ALL, of_one=OF_ONE)
+        self.pending: PendingConnections[int] = PendingConnections(in_all=IN_ALL, of_one=OF_ONE)
         self.there: list[tuple[int, str | None]] = []
         self.number = 0
 
@@ -21,38 +21,42 @@ class CrowdMachine(RuleBasedStateMachine):
     def somebody_comes(self, address: str | None) -> None:
         self.number += 1
         expected = self._who_goes(address)
-        assert self.crowd.arrive(self.number, address) == expected
+        assert self.pending.arrive(self.number, address) == expected
         self.there = [one for one in self.there if one[0] != expected] + [(self.number, address)]
 
     def _who_goes(self, address: str | None) -> int | None:
         counts = {other: sum(one[1] == other for one in self.there) for _, other in self.there}
         if address is not None and counts.get(address, 0) >= OF_ONE:
-            return next(guest for guest, other in self.there if other == address)
+            return next(connection for connection, other in self.there if other == address)
         if len(self.there) < IN_ALL:
             return None
-        return next(guest for guest, other in self.there if counts[other] == max(counts.values()))
+        return next(connection for connection, other in self.there if counts[other] == max(counts.values()))
 
     @precondition(lambda self: self.there)
     @rule(data=st.data())
     def somebody_is_done(self, data: st.DataObject) -> None:
         one = data.draw(st.sampled_from(self.there))
         self.there.remove(one)
-        assert self.crowd.gone(one[0]) and not self.crowd.gone(one[0])
+        assert self.pending.gone(one[0]) and not self.pending.gone(one[0])
 
     @invariant()
     def it_knows_who_is_there(self) -> None:
-        assert list(self.crowd) == [guest for guest, _ in self.there] and len(self.crowd) == len(self.there)
-        assert set(self.crowd._by_address) == {address for _, address in self.there}, "nothing is kept of who has gone"
+        assert list(self.pending) == [connection for connection, _ in self.there] and len(self.pending) == len(
+            self.there
+        )
+        assert set(self.pending._by_address) == {address for _, address in self.there}, (
+            "nothing is kept of who has gone"
+        )
 
 
-TestCrowd = CrowdMachine.TestCase
+TestPendingConnections = PendingConnectionsMachine.TestCase
 
 
 def test_one_address_cannot_keep_out_another() -> None:
-    crowd: Crowd[str] = Crowd(in_all=4, of_one=4)
+    pending: PendingConnections[str] = PendingConnections(in_all=4, of_one=4)
     for number in range(50):
-        crowd.arrive(f"greedy {number}", "x")
-    assert crowd.arrive("alone", "y") == "greedy 46"
+        pending.arrive(f"greedy {number}", "x")
+    assert pending.arrive("alone", "y") == "greedy 46"
     for number in range(50, 100):
-        crowd.arrive(f"greedy {number}", "x")
-    assert "alone" in list(crowd)
+        pending.arrive(f"greedy {number}", "x")
+    assert "alone" in list(pending)

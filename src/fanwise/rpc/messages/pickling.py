@@ -66,6 +66,8 @@ _now = _Now()
 # A pickler of the user's own, for calls made by this process; torch's programs set it.
 instead: Any = None  # Any: has serialize(object) -> (bytes, tensors)
 _reducers: dict[type, Reducer] = {}
+# Of exactly these types values are pickled in one way, whatever the reducers, and have nothing beside the pickle.
+_SIMPLE = frozenset((type(None), bool, int, float, str))
 
 
 def register(kind: type, reducer: Reducer) -> None:
@@ -90,6 +92,8 @@ def encode(
     `forks`: those of references in `value` are added to it; None: it is only tried whether this can be pickled. Raises
     what pickling raises; then what was added has to be taken back. `kept`: see `Sending`.
     """
+    if type(value) in _SIMPLE:
+        return pickle.dumps(value, 5), [], []
     mine = Sending(to, forks, kept)
     outer, _now.sending = _now.sending, mine
     try:
@@ -111,6 +115,8 @@ def encode_call(
             return *instead.serialize(call), []
     text = _text_of(call[0])
     if text is not None:
+        if not call[2] and _SIMPLE.issuperset(map(type, call[1])):
+            return pickle.dumps((text, call[1], {}), 5), [], []
         return encode((text, call[1], call[2]), to, forks, kept)
     try:
         return encode(call, to, forks, kept)

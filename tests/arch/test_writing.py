@@ -209,7 +209,12 @@ def test_headings_become_anchors() -> None:
 FILE_NAME = re.compile(r"(?<![\w/.<>*-])((?:[\w-]+/)*[\w-]+\.pyi?)\b(?!\.)")
 OF_USERS = ("train.py", "package/train.py")  # programs that docstrings speak of
 # Layers that a design note is about, where its name does not say so.
-NOTES = {"rpc": ("rpc", "links"), "main-job": ("tune",), "wire-format": ("tensor", "links")}
+NOTES = {
+    "rpc": ("rpc", "links"),
+    "rpc-decisions": ("rpc", "links"),
+    "main-job": ("tune",),
+    "wire-format": ("tensor", "links"),
+}
 
 
 def names_of_no_file(text: str, homes: tuple[str, ...], paths: set[str]) -> list[str]:

@@ -337,7 +337,7 @@ def test_a_module_run_by_python_is_the_command(place: Place, searched: Finished)
 
 
 COMMANDS = [
-    *((name,) for name in ("demo", "devices", "secret")),
+    *((name,) for name in ("demo", "board", "devices", "doctor", "secret")),
     *(("tune", name) for name in ("run", "resume", "ls", "show", "watch", "stop", "pause", "unpause", "enqueue")),
     *(("tune", name) for name in ("rm", "plot", "importance", "export", "replay")),
 ]
@@ -406,10 +406,11 @@ RUN = ("tune", "run", "train.py:train", "--space", "space.yaml", "--metric", "lo
         ((*RUN, "--mode", "foo"), 2, "--mode must be min or max, got 'foo'"),
         (RUN[:-2], 2, "say when the search ends: --seconds or --trials"),
         ((*RUN, "--seconds", "-1"), 2, "--seconds must be above 0, got -1"),
+        ((*RUN, "--devices-per-trial", "nan"), 2, "--devices-per-trial must be a number above 0, got nan"),
         ((*RUN, "--trial-timeout", "0"), 2, "--trial-timeout must be above 0, got 0"),
         ((*RUN, "--trials", "0"), 2, "Invalid value for '--trials'"),
         ((*RUN, "--name", "../up"), 2, "--name: '../up' cannot name an experiment."),
-        ((*RUN, "--name", "good"), 1, "good exists already. Give the experiment another name"),
+        ((*RUN, "--name", "good"), 1, "go on with it: fanwise tune resume good"),
         ((*RUN, "--metrics", "x"), 2, "No such option '--metrics'. Did you mean '--metric'?"),
         ((*RUN, "--zzz", "x"), 2, "No such option: --zzz"),
         (("tune", "plot", "good", "--format", "jpg"), 2, "--format must be one of png, svg, pdf, got 'jpg'"),
@@ -478,6 +479,9 @@ RUN = ("tune", "run", "train.py:train", "--space", "space.yaml", "--metric", "lo
         (("tune", "resume", "good", "--trials", "9", "--seconds", "0.01"), 2, "To go on it needs --seconds above "),
         (("tune", "run", "train.py", *RUN[3:]), 2, "the objective must be FILE:FUNCTION, e.g. train.py:train"),
         (("dmeo",), 2, "No such command 'dmeo'. Did you mean 'demo'?"),
+        (("board", "--home", "none"), 1, "--home 'none' must be a folder of experiments; there is none"),
+        (("board", "--host", "203.0.113.9", "--port", "0"), 1, "That is no address of this machine"),
+        (("secret", "--file", "no/such"), 1, "the secret cannot be written to 'no/such': No such file or directory."),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -490,6 +494,30 @@ def test_bad_input_gets_one_paragraph_and_makes_nothing(
     assert done.err.startswith("error: ") and said in done.err
     assert "Traceback" not in done.err and "\n\n" not in done.err.rstrip("\n")
     assert sorted(typed.place.folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize("command", [("ls",), ("show", "good")])
+def test_a_home_that_is_no_folder_is_told(command: tuple[str, ...], typed: Typed) -> None:
+    typed.monkeypatch.setenv("FANWISE_HOME", str(typed.place.folder / "train.py"))
+    done = typed("tune", *command)
+    assert done.status == 1 and "train.py" in done.err and done.err.count("\n") == 1
+
+
+def test_what_the_system_refuses_is_told_with_the_place_and_what_to_do(typed: Typed) -> None:
+    def refuses(name: str) -> None:
+        raise PermissionError(13, "Permission denied", "/home/other/fanwise")
+
+    typed.monkeypatch.setattr("fanwise.cli.showing.load_experiment", refuses)
+    said = typed("tune", "show", "good").err
+    assert said == (
+        "error: /home/other/fanwise: Permission denied. This user may not read or write there. FANWISE_HOME names "
+        "another folder for experiments.\n"
+    )
+
+
+@pytest.mark.parametrize("arguments", [("-h",), ("tune", "-h"), ("tune", "show", "-h")])
+def test_help_has_a_short_option(arguments: tuple[str, ...], typed: Typed) -> None:
+    assert typed(*arguments).out == typed(*arguments[:-1], "--help").out
 
 
 def test_arguments_that_do_not_fit_the_space_are_named(typed: Typed, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@
 A port is taken before anything slow is loaded, so its address can be printed and opened at once.
 """
 
+import errno
 import os
 import secrets
 import socket
@@ -66,6 +67,14 @@ def open_board(home: Path, *, host: str = "127.0.0.1", port: int = DEFAULT_PORT)
     return OpenBoard(home, listening, guard, None, f"{place}?token={token}")
 
 
+def _advice(number: int | None) -> str:
+    if number == errno.EACCES:
+        return "Ports below 1024 are the system's: take another one, or any that is free with --port 0."
+    if number == errno.EADDRNOTAVAIL:
+        return "That is no address of this machine: take 127.0.0.1, for this machine alone, or 0.0.0.0."
+    return "Another board may be there: open it, or take any free port with --port 0."
+
+
 def _listen(host: str, port: int) -> socket.socket:
     try:
         family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
@@ -79,8 +88,5 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listening.close()
         what = os.strerror(error.errno) if error.errno else str(error)
-        raise OSError(
-            f"the board cannot listen at {host}, port {port}: {what}. Another board may be there: open it, or take "
-            f"any free port with --port 0."
-        ) from error
+        raise OSError(f"the board cannot listen at {host}, port {port}: {what}. {_advice(error.errno)}") from error
     return listening

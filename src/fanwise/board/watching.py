@@ -62,6 +62,8 @@ class Home:
                 found = {entry.name for entry in entries if os.path.lexists(os.path.join(entry.path, FILE_NAME))}
         except (FileNotFoundError, NotADirectoryError):
             found = set()
+        except OSError as error:
+            raise RecordError(f"the folder of experiments {self.folder} cannot be read: {error.strerror}") from error
         with self._lock:
             self._lines = {name: line for name, line in self._lines.items() if name in found}
         lines = [self._line(name) for name in found]

@@ -19,6 +19,7 @@ from .usage import UsageError
 app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["--help", "-h"]},
     help="Search the hyperparameters of Python functions on every CPU and GPU of this machine.",
     epilog=f"Try `fanwise demo` first. {STATUS}",
 )
@@ -228,10 +229,20 @@ def _paragraph(error: Exception) -> str:
     if format_message is not None:
         message = _unknown_option(error) or format_message()
         return printable(f"error: {message}\nWhat a command takes is shown with --help after its name.")
-    text = printable(f"error: {error}")
+    text = printable(f"error: {_of_the_system(error) or error}")
     if isinstance(error, FanwiseError | ValueError | TypeError | OSError):
         return text
     return f"{text}\n({type(error).__name__}; `fanwise --debug ...` shows where it comes from)"
+
+
+def _of_the_system(error: Exception) -> str | None:
+    """What the system refused, with the place first and what to do; None for what is worded already."""
+    if not isinstance(error, OSError) or error.filename is None or error.strerror is None:
+        return None
+    text = f"{error.filename}: {error.strerror}."
+    if isinstance(error, PermissionError):
+        text += " This user may not read or write there. FANWISE_HOME names another folder for experiments."
+    return text
 
 
 def _unknown_option(error: Exception) -> str | None:

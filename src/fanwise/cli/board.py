@@ -1,5 +1,6 @@
 """`fanwise board`: the experiments of a folder as web pages, until Ctrl-C."""
 
+import os
 from pathlib import Path
 
 import typer
@@ -15,6 +16,10 @@ def serve_board(*, host: str, port: int, home: Path | None) -> None:
     folder = experiments_folder() if home is None else home
     if home is not None and not home.is_dir():
         raise ValueError(f"--home {str(home)!r} must be a folder of experiments; there is none")
+    if folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK):
+        raise PermissionError(
+            f"{folder} cannot be read by this user. Take another folder of experiments: --home FOLDER, or FANWISE_HOME."
+        )
     board = open_board(folder, host=host, port=port)
     typer.echo(f"board of {printable_line(str(folder))}: {board.address}")
     if not is_loopback(host):

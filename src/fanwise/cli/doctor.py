@@ -218,19 +218,17 @@ def home(folder: Path) -> Finding:
         there = there.parent
     if not there.is_dir():
         return Finding("home", "wrong", f"{shown}: {there} is no folder", other)
+    try:
+        with tempfile.TemporaryDirectory(dir=there, prefix=".doctor-") as probe:
+            held = hold(Path(probe))
+            release(held)
+    except OSError as error:
+        cannot = f"cannot be made in {there}" if there != folder else "cannot be written"
+        return Finding("home", "wrong", f"{shown} {cannot}: {error.strerror}", other)
     if there != folder:
-        if not os.access(there, os.W_OK | os.X_OK):
-            return Finding("home", "wrong", f"{shown} is not there and cannot be made in {there}", other)
         shown += ", which the first search makes"
-    else:
-        try:
-            with tempfile.TemporaryDirectory(dir=folder, prefix=".doctor-") as probe:
-                held = hold(Path(probe))
-                release(held)
-        except OSError as error:
-            return Finding("home", "wrong", f"{shown} cannot be written: {error.strerror}", other)
-        if held is None and not is_network(folder):
-            return Finding("home", "note", f"{shown} has no locks", "keep experiments on a local disk where you can")
+    if held is None and not is_network(folder):
+        return Finding("home", "note", f"{shown} has no locks", "keep experiments on a local disk where you can")
     free_bytes = _free(there) or 0
     shown += f"; {file_system_type(there) or 'file system unknown'}, {free_bytes / _GIB:.1f} GiB free"
     if free_bytes < _LEAST_FREE_BYTES:

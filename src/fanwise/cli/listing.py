@@ -3,6 +3,7 @@
 A record may be foreign, so every text that comes from one goes through `base.text` before it is printed.
 """
 
+import os
 from collections.abc import Iterator
 
 from ..base.errors import RecordError
@@ -54,6 +55,9 @@ def as_json(name: str, overview: Overview | RecordError) -> dict[str, object]:
 
 
 def _found() -> Iterator[tuple[str, Overview | RecordError]]:
+    folder = experiments_folder()
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise ValueError(f"{folder} must be the folder of experiments, and is none; FANWISE_HOME names another one")
     for name in list_experiments():
         try:
             yield name, overview_of(experiments_folder() / name)

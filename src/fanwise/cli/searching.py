@@ -1,5 +1,6 @@
 """`fanwise tune run`: a search of a function in a file or module."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,11 +9,13 @@ from typing import Any
 import typer
 
 from ..base.errors import FanwiseError
+from ..base.text import printable_line
 from ..tune import StoppingCriterion, Tuner
 from ..tune.record.names import check_name
 from .experiments import best_line, check_end, front_lines, run_to_its_end
 from .objectives import load_function
 from .presets import refuse_own, scheduler_of
+from .progress import at_work
 from .reading_values import read_settings
 from .space_files import read_space
 from .usage import UsageError
@@ -62,11 +65,14 @@ def run_search(settings: Settings) -> None:
     for option, seconds in (("--seconds", settings.seconds), ("--trial-timeout", settings.trial_timeout_s)):
         if seconds is not None and not seconds > 0:
             raise UsageError(f"{option} must be above 0, got {seconds:g}")
+    if not 0 < settings.devices_per_trial < math.inf:
+        raise UsageError(f"--devices-per-trial must be a number above 0, got {settings.devices_per_trial:g}")
     if settings.name is not None:
         _check_name(settings.name)
     scheduling = _scheduling(settings)
     devices = settings.devices_per_trial
-    function, space = load_function(settings.objective), read_space(settings.space)
+    with at_work(f"loading {printable_line(settings.objective)}"):
+        function, space = load_function(settings.objective), read_space(settings.space)
     try:
         tuner = Tuner(
             function,
@@ -83,6 +89,10 @@ def run_search(settings: Settings) -> None:
         )
     except FanwiseError:  # what this machine has not, such as a library
         raise
+    except FileExistsError as error:
+        raise FileExistsError(
+            str(error).replace(f"Tuner.resume({settings.name!r})", f"fanwise tune resume {settings.name}")
+        ) from error
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from error
     run_and_tell(tuner)

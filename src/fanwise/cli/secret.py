@@ -20,5 +20,9 @@ def secret_line(file: Path | None) -> str:
             f"{file} is there already and was left as it is: processes may be using the secret in it.\n"
             f"Choose another path, or remove it first."
         ) from error
+    except OSError as error:
+        raise OSError(
+            f"the secret cannot be written to {str(file)!r}: {error.strerror}. Name a new file in a folder of yours."
+        ) from error
     shown = printable_line(str(file.absolute()))
     return f"wrote {shown}; copy it to every host and set {FILE_VARIABLE} to its path there"

@@ -22,6 +22,7 @@ from ..tune.spaces import Space
 from ..tune.terminal.screen import screen_for
 from ..tune.terminal.table import counts_line
 from .objectives import find_modules_here, load_function
+from .progress import at_work
 from .reading_values import read_config
 from .searching import run_and_tell
 from .usage import UsageError
@@ -114,7 +115,8 @@ def remove(names: Sequence[str], *, sure: bool) -> None:
         if not sure and not _confirmed(f"delete {shown} ({_told_size(folder)}) for good?"):
             typer.echo(f"kept {shown}")
             continue
-        remove_experiment(folder)
+        with at_work(f"deleting {shown}"):
+            remove_experiment(folder)
         typer.echo(f"deleted {shown}")
 
 

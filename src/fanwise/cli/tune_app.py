@@ -7,6 +7,7 @@ import typer
 
 from ..base.text import printable_line
 from .completing import experiments, kinds_of_picture, modes, schedulers, searchers
+from .progress import at_work
 
 STATUS = "Exit status: 0 when it came to its end, 1 after an error, 2 for wrong usage, 130 after Ctrl-C."
 
@@ -193,10 +194,9 @@ def tune_ls(json: AsJson = False) -> None:
     """
     from .listing import list_json, list_lines
 
-    if json:
-        typer.echo(list_json())
-        return
-    for line in list_lines():
+    with at_work("reading"):
+        lines = [list_json()] if json else list(list_lines())
+    for line in lines:
         typer.echo(line)
 
 
@@ -219,10 +219,12 @@ def tune_show(
     """
     from .showing import show_json, show_lines, trial_json, trial_lines
 
-    if json:
-        typer.echo(show_json(name) if trial is None else trial_json(name, trial))
-        return
-    for line in show_lines(name, all_trials=all_trials) if trial is None else trial_lines(name, trial):
+    with at_work("reading"):
+        if json:
+            lines = [show_json(name) if trial is None else trial_json(name, trial)]
+        else:
+            lines = list(show_lines(name, all_trials=all_trials) if trial is None else trial_lines(name, trial))
+    for line in lines:
         typer.echo(line)
 
 
@@ -353,7 +355,9 @@ def tune_plot(
     """
     from .drawing import draw
 
-    for path in draw(names, out, kind):
+    with at_work("drawing"):
+        paths = draw(names, out, kind)
+    for path in paths:
         typer.echo(printable_line(str(path)))
 
 
@@ -375,10 +379,9 @@ def tune_importance(
     """
     from .importance import importance_json, importance_lines
 
-    if json:
-        typer.echo(importance_json(name, metric))
-        return
-    for line in importance_lines(name, metric):
+    with at_work("fitting a model"):
+        lines = [importance_json(name, metric)] if json else list(importance_lines(name, metric))
+    for line in lines:
         typer.echo(line)
 
 
@@ -398,7 +401,9 @@ def tune_export(
     """
     from .experiments import export
 
-    typer.echo(printable_line(str(export(name, out))))
+    with at_work("writing"):
+        path = export(name, out)
+    typer.echo(printable_line(str(path)))
 
 
 @tune.command("replay", epilog="Exit status: 0 when every decision is the same, 1 when not.")
@@ -415,7 +420,8 @@ def tune_replay(name: Name, json: AsJson = False) -> None:
     """
     from .replaying import replay_json, replay_lines
 
-    lines, is_same = replay_json(name) if json else replay_lines(name)
+    with at_work("deciding again"):
+        lines, is_same = replay_json(name) if json else replay_lines(name)
     for line in lines:
         typer.echo(line)
     if not is_same:

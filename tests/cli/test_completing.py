@@ -1,0 +1,78 @@
+"""The shell completes commands, options, names of experiments and what options take."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fanwise.cli import completing
+
+
+def completed(line: str, home: Path) -> list[str]:
+    """What bash is offered at the end of the line."""
+    words = line.split(" ")
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; sys.argv = ['fanwise']; from fanwise.cli import main; main()"],
+        env={
+            **os.environ,
+            "FANWISE_HOME": str(home),
+            "_FANWISE_COMPLETE": "complete_bash",
+            "COMP_WORDS": line,
+            "COMP_CWORD": str(len(words) - 1),
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    for name in ("lenet", "lenet-asha", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "record.sqlite").touch()
+    (tmp_path / "lenet-no-experiment").mkdir()
+    return tmp_path
+
+
+def test_names_of_experiments_are_offered_wherever_one_is_wanted(home: Path) -> None:
+    assert completed("fanwise tune show le", home) == ["lenet", "lenet-asha"]
+    assert completed("fanwise tune plot other le", home) == ["lenet", "lenet-asha"]
+
+
+def test_commands_options_and_what_they_take_are_offered(home: Path) -> None:
+    assert completed("fanwise do", home) == ["doctor"]
+    assert completed("fanwise tune run a.py:f --scheduler ha", home) == ["halving"]
+    assert completed("fanwise", home / "none") == []
+
+
+def test_an_empty_line_is_completed_and_no_help_is_printed(home: Path) -> None:
+    assert "tune" in completed("fanwise ", home)
+
+
+def test_each_option_knows_what_it_takes() -> None:
+    assert completing.searchers("gr") == ["grid"]
+    assert completing.modes("") == ["min", "max"]
+    assert completing.kinds_of_picture("s") == ["svg"]
+
+
+def test_a_folder_that_cannot_be_read_offers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable() -> list[str]:
+        raise PermissionError("not yours")
+
+    monkeypatch.setattr(completing, "list_experiments", unreadable)
+    assert completing.experiments("") == []
+
+
+def test_completion_is_installed_for_a_shell(tmp_path: Path) -> None:
+    program = "import sys; sys.argv[0] = 'fanwise'; from fanwise.cli import main; main()"
+    environment = {**os.environ, "HOME": str(tmp_path), "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, "--install-completion", "bash"], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "bash completion installed" in done.stdout, done.stderr
+    assert "_FANWISE_COMPLETE=complete_bash" in next(tmp_path.rglob("fanwise.sh")).read_text()

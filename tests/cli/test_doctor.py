@@ -1,0 +1,143 @@
+"""The doctor: each thing that can be missing is found, and comes with what to do."""
+
+import json
+import resource
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fanwise.cli import doctor, main
+from fanwise.cli.doctor import Finding, lines_of
+
+# Any: JSON
+
+CPU_TORCH: dict[str, Any] = {"version": "2.13.0", "cuda": None, "gpus": 0, "why": "", "nccl": None}
+CUDA_TORCH: dict[str, Any] = {**CPU_TORCH, "cuda": "13.0", "gpus": 2, "nccl": "2.29"}
+
+
+@pytest.fixture(autouse=True)
+def usual_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FANWISE_HOME", raising=False)
+
+
+def test_the_interpreter_is_one_that_is_tested() -> None:
+    assert doctor.python((3, 12)).state == "ok"
+    assert doctor.python((3, 14)).state == "note"
+    assert doctor.python((3, 10)) == Finding("Python", "wrong", doctor.python().text, "take CPython 3.11 to 3.13")
+    assert doctor.python((3, 12), "pypy").state == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("program", "found"),
+    [
+        ("print('loading'); print('{\"version\": \"9\"}')", {"version": "9"}),
+        ("raise ImportError('libcudart.so.13: no such file')", "ImportError: libcudart.so.13: no such file"),
+        ("import os; os.kill(os.getpid(), 11)", "its process ended with status -11"),
+        ("import threading; threading.Event().wait()", "it was not loaded within 1 s"),
+    ],
+)
+def test_a_torch_that_fails_to_load_is_a_finding(program: str, found: object) -> None:
+    within_s = 1.0 if "wait" in program else 30.0
+    assert doctor.ask_torch(program, within_s) == found
+
+
+def test_torch_is_told_with_its_cuda_or_how_to_get_it() -> None:
+    assert doctor.torch_of(CPU_TORCH) == Finding("torch", "ok", "2.13.0, without CUDA")
+    assert doctor.torch_of(CUDA_TORCH).text == "2.13.0, CUDA 13.0"
+    assert doctor.torch_of("ImportError: x").state == "wrong"
+    assert doctor.torch_of(None).advice == "pip install 'fanwise[torch]'"
+
+
+def states(found: object, names: list[str]) -> list[tuple[str, str]]:
+    return [(one.what, one.state) for one in doctor.gpus_of(found, names)]  # type: ignore[arg-type]
+
+
+def test_gpus_that_torch_does_not_use_are_wrong() -> None:
+    two = ["H100", "H100"]
+    assert states(CPU_TORCH, []) == [("GPUs", "ok")]
+    assert states(CUDA_TORCH, two) == [("GPUs", "ok"), ("NCCL", "ok")]
+    assert states(CPU_TORCH, two) == [("GPUs", "wrong"), ("NCCL", "wrong")]
+    assert states({**CUDA_TORCH, "gpus": 0, "why": "driver too old"}, two) == [("GPUs", "wrong"), ("NCCL", "ok")]
+    assert states(None, two) == [("GPUs", "ok")]
+    (found, _) = doctor.gpus_of({**CUDA_TORCH, "gpus": 1, "why": "driver too old"}, two)
+    assert "torch sees 1 (driver too old)" in found.text
+
+
+def test_small_limits_are_noted() -> None:
+    assert doctor.shared_memory(64 << 20).advice.endswith("docker run --shm-size=8g")
+    assert doctor.shared_memory(None).text.startswith("there is no /dev/shm")
+    assert doctor.shared_memory(8 << 30).state == "ok"
+    assert doctor.open_files(1024, 65536).advice == "for more: ulimit -n 65536"
+    assert doctor.open_files(resource.RLIM_INFINITY, resource.RLIM_INFINITY).text == "no limit"
+
+
+def test_a_home_is_tried_out_and_left_as_it_was(tmp_path: Path) -> None:
+    assert doctor.home(tmp_path).state == "ok" and list(tmp_path.iterdir()) == []
+    later = doctor.home(tmp_path / "later" / "home")
+    assert later.state == "ok" and "which the first search makes" in later.text and list(tmp_path.iterdir()) == []
+    (tmp_path / "file").touch()
+    assert doctor.home(tmp_path / "file").state == "wrong"
+    assert doctor.home(tmp_path / "file" / "home").state == "wrong"
+    assert doctor.home(Path("/proc/none")).text.startswith("/proc/none cannot be made in /proc: ")
+
+
+def test_a_home_that_is_small_far_away_or_without_locks_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def noted(name: str, value: Callable[[Any], object]) -> Finding:
+        with monkeypatch.context() as patch:
+            patch.setattr(doctor, name, value)
+            return doctor.home(tmp_path)
+
+    assert noted("_free", lambda place: 1 << 20).advice == "make room, or set FANWISE_HOME to a larger disk"
+    assert "a network file system" in noted("is_network", lambda place: True).text
+    assert noted("hold", lambda folder: None).text == f"{tmp_path} has no locks"
+
+
+def test_a_secret_and_a_runtime_folder_that_do_not_serve_are_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert doctor.secret({}).state == "ok"
+    assert doctor.secret({"FANWISE_SECRET": "short"}).state == "wrong"
+    monkeypatch.setattr(doctor, "runtime_folder", lambda: (_ for _ in ()).throw(OSError("read-only")))
+    assert doctor.sockets().state == "wrong"
+
+
+def test_what_is_not_installed_is_told_with_its_extra() -> None:
+    assert doctor.extras(lambda name: "1").state == "ok"
+    found = doctor.extras(lambda name: None if name in ("uvicorn", "botorch") else "1")
+    assert found.advice == "pip install 'fanwise[board,bo]'" and "board (fanwise board" in found.text
+    assert next(doctor.ray(None, {})).text.startswith("not installed")
+    assert "fanwise demo --ray 10.0.0.1:6379" in next(doctor.ray("2.60", {"RAY_ADDRESS": "10.0.0.1:6379"})).text
+
+
+def test_a_finding_is_a_line_and_what_to_do_another() -> None:
+    assert list(lines_of(Finding("home", "wrong", "no\nfolder", "make it"))) == [
+        "wrong  home           no\\nfolder",
+        "                      -> make it",
+    ]
+
+
+@pytest.mark.parametrize("json_wanted", [False, True])
+def test_the_command_looks_at_this_machine(
+    json_wanted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = tmp_path / "home"
+    (home if json_wanted else tmp_path).mkdir(exist_ok=True)
+    if not json_wanted:
+        home.touch()
+    monkeypatch.setenv("FANWISE_HOME", str(home))
+    monkeypatch.setattr(doctor, "ask_torch", lambda: CPU_TORCH)  # the test of its own loads it
+    monkeypatch.setattr(sys, "argv", ["fanwise", "doctor", *(["--json"] if json_wanted else [])])
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # typer sets its own
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr().out
+    if json_wanted:
+        found = {one["what"]: one["state"] for one in json.loads(said)}
+        assert found["home"] == found["workers"] == found["sockets"] == "ok"
+    else:
+        assert ended.value.code == 1 and f"wrong  home           {home} ($FANWISE_HOME): {home} is no folder" in said

@@ -337,7 +337,7 @@ def test_a_module_run_by_python_is_the_command(place: Place, searched: Finished)
 
 
 COMMANDS = [
-    *((name,) for name in ("demo", "board", "devices", "doctor", "secret")),
+    *((name,) for name in ("demo", "board", "devices", "doctor", "explain", "secret")),
     *(("tune", name) for name in ("run", "resume", "ls", "show", "watch", "stop", "pause", "unpause", "enqueue")),
     *(("tune", name) for name in ("rm", "plot", "importance", "export", "replay")),
 ]
@@ -352,6 +352,17 @@ def test_the_help_of_every_command_has_an_example_of_it(typed: Typed) -> None:
         done = typed(*command, "--help")
         assert done.status == 0
         assert f"Example:\n      fanwise {' '.join(command)}" in done.out.replace("Examples:", "Example:")
+
+
+def test_the_page_of_the_command_line_lists_every_command_and_what_prints_json(typed: Typed, repository: Path) -> None:
+    rows = re.findall(r"^\| `fanwise ([a-z ]+)` \| [^|]+ \| (yes)? *\|$", page_of_commands(repository), re.MULTILINE)
+    assert sorted(tuple(command.split()) for command, _ in rows) == sorted(COMMANDS)
+    for command, has_json in rows:
+        assert ("--json" in typed(*command.split(), "--help").out) == (has_json == "yes"), command
+
+
+def page_of_commands(repository: Path) -> str:
+    return (repository / "docs" / "guides" / "command-line.md").read_text()
 
 
 def test_what_a_command_does_fits_into_the_list_of_commands(typed: Typed) -> None:

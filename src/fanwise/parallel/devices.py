@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import torch
 
+from ..pool.contract import Capacity
 from ..pool.current import current, in_job
 from ..pool.devices import find_machine
 
@@ -60,6 +61,23 @@ def devices_of(wanted: Devices, gpus: int | None = None) -> tuple[torch.device, 
     devices = tuple(_device(name, gpus) for name in names)
     _check_together(names, devices)
     return devices
+
+
+def devices_on_hosts(wanted: Devices, there: Capacity) -> tuple[torch.device, ...]:
+    """The devices of a run on the hosts of a cluster, at least one: CPU devices.
+
+    Raises:
+        ValueError: GPUs are asked for, or meant, by a number where there are some. TypeError: as `devices_of`.
+    """
+    named = [wanted] if isinstance(wanted, str) else wanted
+    is_meant = there.gpus and (wanted == "auto" or isinstance(wanted, int))
+    if is_meant or (isinstance(named, Sequence) and any(str(name).startswith("cuda") for name in named)):
+        raise ValueError(
+            f"devices={wanted!r} means GPUs, and on the hosts of a cluster, which has {there.gpus}, a run trains on CPU "
+            f'devices only.\nSay devices=["cpu"] * 4 for those; or start the program on each host with torchrun, which '
+            f"takes GPUs."
+        )
+    return devices_of(wanted, 0)
 
 
 def _so_many(number: int, gpus: int) -> tuple[torch.device, ...]:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 
@@ -26,7 +26,7 @@ from .checks.outside import Outside
 from .data.loading import spare_cpus
 from .data.order import Progress
 from .defaults import DEFAULT_SHARDS, default_shards, notice_of
-from .devices import Devices, devices_of
+from .devices import Devices, devices_of, devices_on_hosts
 from .hangs.watchdog import watched
 from .plans import Plan
 from .process_settings.applied import surroundings
@@ -42,6 +42,7 @@ from .torch_distributed.launcher import Launched, check_fits, device_of, launche
 from .torch_distributed.team import TorchDistributedTeam, entered
 
 if TYPE_CHECKING:
+    from .cluster.supervisor import ClusterSupervisor
     from .hosts.team import HostsTeam
 
 R = TypeVar("R")
@@ -102,7 +103,9 @@ def run(
             a launcher each waits so long for the others, then all raise, or with a secret go on without it. With one
             process, as on one device, a warning names where it is, and it is waited for. Time in which a tuner decides
             on a report does not count.
-        pool: whose jobs the processes are; by default one of this library's own, or that of the job that this is.
+        pool: whose jobs the processes are; by default one of this library's own, or that of the job that this is. With
+            `Pool(ray=...)` they are on the nodes of that cluster, CPU devices only, on as few nodes as have room; a
+            node that is lost costs the step, and `on_loss` is "continue" or "stop".
         verify: every so many batches of a step the processes compare batch, settings of the optimizer, parameters and
             buffers, and a shard is executed twice; what differs first is named in an error. For looking for an
             error: it costs about a step each time. By default only the first batches are compared.
@@ -145,12 +148,13 @@ def run(
                 return _published(screen_for(progress, notice=line), made) if team.place == 0 else NoScreen()
 
             return _train_here(train, made, resume, screen_of_first, exact=reduce == "exact")
-    found = devices_of(devices)
+    cluster = None if pool is None else pool.cluster
+    found = devices_of(devices) if cluster is None else devices_on_hosts(devices, cluster.capacity())
     plan = _plan(_shards(shards, len(found), warns=resume is None), 1 if threads is None else threads, seed)
     spread = _spread(found, processes)
     # A checkpoint has its own numbers, which were chosen when its run began.
     line = "" if resume is not None else _notice(plan, len(found), found[0], fixed)
-    if len(spread) > 1:
+    if len(spread) > 1 or cluster is not None:
         places = places_for(found, is_named=not isinstance(devices, int | str), pool=pool)
         settings = Settings(
             devices=tuple(places.names[part.start : part.stop] for part in spread),
@@ -169,7 +173,7 @@ def run(
             notice=line,
             spare_cpus=0 if pool is not None and not in_job() else spare_cpus(plan.threads, len(spread)),
         )
-        result: R = Supervisor(places.pool, train, settings).run()
+        result: R = _supervisor(places.pool, train, settings).run()
         return result
     alone = Alone()
     spare = spare_cpus(plan.threads)
@@ -193,15 +197,30 @@ def _published(screen: Screen, made: Run) -> Published:
     return Published(screen, ranks)
 
 
+def _supervisor(pool: Pool, train: Callable[[Run], Any], settings: Settings) -> "Supervisor | ClusterSupervisor":
+    """Of processes on this machine, or on the hosts of a cluster."""
+    if (cluster := pool.cluster) is None:
+        return Supervisor(pool, train, settings)
+    if settings.on_loss == "respawn":
+        raise ValueError(
+            "on_loss='respawn' starts another process on the same machine; on a cluster those that are left go on, "
+            "with the same bits.\nLeave it at 'continue', or say 'stop'."
+        )
+    from .cluster.supervisor import ClusterSupervisor
+
+    return ClusterSupervisor(cluster, train, settings)
+
+
 def _entered(
     others: Launched, device: torch.device, reduce: str, on_loss: str, step_timeout_s: float | None
 ) -> "AbstractContextManager[TorchDistributedTeam | HostsTeam]":
     """The processes of the launcher: over links of ours where they hold a secret, else over torch.distributed."""
     if others.place is None or device.type != "cpu" or read_secret(os.environ) is None:
         return entered(others, device, reduce=reduce, step_timeout_s=step_timeout_s)
+    from .hosts.meeting import met
     from .hosts.team import entered as linked
 
-    return linked(others.place, reduce=reduce, on_loss=on_loss, step_timeout_s=step_timeout_s)
+    return linked(met(others.place, goes_on=on_loss != "stop"), reduce=reduce, step_timeout_s=step_timeout_s)
 
 
 def _notice(plan: Plan, devices: int, device: torch.device, said: frozenset[str]) -> str:

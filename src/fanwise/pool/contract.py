@@ -91,6 +91,7 @@ class JobRequest:
         reuse: it may run in a process that has run such a job before.
         context: plain values (JSON) that the job finds in `current().context`: its trial, folder, checkpoint.
         runtime_environment: the runtime environment of its submitter; None: that of the engine's process now.
+        group: jobs of one group run on as few machines as have room for them, where there are several.
     """
 
     packed: Packed
@@ -103,6 +104,7 @@ class JobRequest:
     reuse: bool = False
     context: Mapping[str, object] | None = None
     runtime_environment: RuntimeEnvironment | None = None
+    group: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..base.errors import ClosedError
 from ..base.nearest import names_nearest_option
@@ -30,6 +30,9 @@ from .leases import Gpu, Ledger, Machine, Resources
 from .lifetime import Lifetime, Local, PoolEngine, Running, closed_error
 from .settings import require_int, require_int_or_none
 from .specs import How
+
+if TYPE_CHECKING:
+    from .cluster.engine import ClusterEngine
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +242,15 @@ class Pool:
     def engine(self) -> PoolEngine:
         """The engine of this pool; to be used on the hub's thread only."""
         return self._started()
+
+    @property
+    def cluster(self) -> "ClusterEngine | None":
+        """The engine, where jobs run on the hosts of a cluster. The first use connects."""
+        from .cluster.engine import ClusterEngine
+
+        engine = self._started() if self._cluster is not None else None
+        assert engine is None or isinstance(engine, ClusterEngine), "such pools have no other"
+        return engine
 
     # -- the end ---------------------------------------------------------------------------------------------------
 

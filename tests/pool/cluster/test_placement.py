@@ -52,6 +52,19 @@ def test_a_job_without_gpus_leaves_those_to_others_while_it_can() -> None:
     assert placement.place() == [Placed(2, "with")]
 
 
+def test_jobs_of_one_group_fill_one_host_before_the_next() -> None:
+    placement = Placement()
+    placement.join("a", Machine(2, 0))
+    placement.join("b", Machine(4, 0))
+    for job, group in enumerate([None, "g", "g", "g", "g", "h"]):
+        placement.add(job, SMALL, group)
+    assert [placed.host for placed in placement.place()] == ["b", "b", "b", "b", "a", "a"]
+    placement.leave("a")
+    for job in range(4):
+        placement.release(job)
+    assert placement.groups == {}
+
+
 def test_a_job_does_not_span_two_machines() -> None:
     placement = Placement()
     placement.join("a", Machine(2, 0))
@@ -118,11 +131,11 @@ class PlacementMachine(RuleBasedStateMachine):
         assert set(self.placement.leave(host)) == expected
         self.running = {job: place for job, place in self.running.items() if place[0] != host}
 
-    @rule(needs=NEEDS)
-    def add(self, needs: Resources) -> None:
+    @rule(needs=NEEDS, group=st.sampled_from([None, "g", "h"]))
+    def add(self, needs: Resources, group: str | None) -> None:
         self.number += 1
         self.waiting.append((self.number, needs))
-        self.placement.add(self.number, needs)
+        self.placement.add(self.number, needs, group)
         self._place()
 
     @precondition(lambda self: self.running)
@@ -172,6 +185,7 @@ class PlacementMachine(RuleBasedStateMachine):
         assert self.placement.where == {job: host for job, (host, _) in self.running.items()}
         assert list(self.placement.waiting) == [job for job, _ in self.waiting]
         assert set(self.placement.needs) == {*self.running, *(job for job, _ in self.waiting)}
+        assert set(self.placement.groups) <= set(self.placement.needs)
 
 
 TestPlacement = PlacementMachine.TestCase
@@ -191,6 +205,7 @@ class KeepsLeases(Placement):
     def release(self, job: int) -> None:
         if self.where.pop(job, None) is not None:
             del self.needs[job]
+            self.groups.pop(job, None)
 
 
 class ForgetsTheLost(Placement):

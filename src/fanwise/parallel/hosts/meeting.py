@@ -1,7 +1,10 @@
-"""The processes of a launcher find each other, and make the links between all of them.
+"""The processes of a run find each other, and make the links between all of them.
 
-    rank 0 listens where the launcher says <--join-- the others, each with the address of a listener of its own
-           --who is where--> all            each dials those of lower ranks <--hello--      ready --> rank 0 --> go
+    `met`     rank 0 listens where the launcher says <--join-- the others, each with the address of its own listener
+              --who is where--> all
+    `met_by`  each tells somebody whom all know, as who has started them, who it is, and hears who is where
+
+    then      each dials those of lower ranks <--hello--      ready --> rank 0 --> go
 
 Links between hosts are TLS with the shared secret, those within a host Unix sockets whose big messages go through
 shared memory: the same way as a group of `fanwise.rpc` meets (rpc/rendezvous).
@@ -11,9 +14,9 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...base.errors import DeadlineExceeded, JoinError
 from ...links import Hub, Link, Request
@@ -59,11 +62,11 @@ class Met:
     hosts: Mapping[int, str]
 
 
-class _Door:
-    """What one process hears before all have come."""
+class Door:
+    """What one process hears before all have come. `cards`, `links`: of those that are known, by rank."""
 
     def __init__(self, card: Card) -> None:
-        self._card = card
+        self.card = card
         self._changed = threading.Condition()
         self.cards = {card.rank: card}
         self.links: dict[int, Link] = {}
@@ -93,15 +96,15 @@ class _Door:
 
     def _comes(self, link: Link, request: Request) -> int | None:
         its: Card = request.args[0]
-        if (its.size, its.run) != (self._card.size, self._card.run) or not 0 <= its.rank < its.size:
+        if (its.size, its.run) != (self.card.size, self.card.run) or not 0 <= its.rank < its.size:
             request.fail(
                 JoinError(
-                    f"{its.called} has come to run {its.run} of {its.size} processes, and {self._card.called} is at "
-                    f"run {self._card.run} of {self._card.size}.\nStart all with one launcher and one program."
+                    f"{its.called} has come to run {its.run} of {its.size} processes, and {self.card.called} is at "
+                    f"run {self.card.run} of {self.card.size}.\nStart all with one launcher and one program."
                 )
             )
             return None
-        if its.rank in self.links or its.rank == self._card.rank:
+        if its.rank in self.links or its.rank == self.card.rank:
             request.fail(JoinError(f"there are two processes of rank {its.rank}; each needs a rank of its own"))
             return None
         self.cards[its.rank], self.links[its.rank] = its, link
@@ -133,12 +136,16 @@ class _Door:
     def _sleep(self, until_s: float, missing: list[int]) -> None:
         left_s = until_s - time.monotonic()
         if left_s <= 0:
-            who = f"of {self._card.size} processes, ranks {', '.join(map(str, missing))} have not come"
+            who = f"of {self.card.size} processes, ranks {', '.join(map(str, missing))} have not come"
             raise JoinError(
                 f"{who if missing else 'not all processes have linked up'} within {_COME_S:g} s.\n"
                 f"Look at their output; a firewall must let the processes reach each other's ports (FANWISE_PORTS)."
             )
         self._changed.wait(left_s)
+
+
+# Has the cards of all others put into the door, and perhaps links to some; blocks until then.
+Introduce = Callable[[Hub, Door], None]
 
 
 @contextmanager
@@ -153,18 +160,60 @@ def met(launched: LaunchedProcess, *, goes_on: bool) -> Iterator[Met]:
     _runs += 1
     where, rank, size = parse(launched.init_method, rank=launched.rank, world_size=launched.world_size)
     assert size is not None, "the launcher tells it"
-    until_s = time.monotonic() + _COME_S
+    meeting = meeting_at(where)
+    card = Card(rank, size, _runs, "", f"{launched.host}/{this_host()}", os.getpid())
+
+    def introduce(hub: Hub, door: Door) -> None:
+        until_s = time.monotonic() + _COME_S
+        if rank == 0:
+            entrance = meeting.try_open(hub, secrets.randbits(63), door.let_in)
+            if entrance is None:
+                raise JoinError(
+                    f"another process listens at {meeting.where.url} already. Give MASTER_PORT a port that is free."
+                )
+            door.wait_for(range(1, size), until_s)
+            door.tell_who_is_where()
+            hub.call_soon(entrance.close)
+        else:
+            first = _first_link(meeting, hub, until_s)
+            door.links[0] = first
+            door.let_in(first, 0)
+            door.cards |= first.ask("join", door.card, within_s=_left_s(until_s))
+
+    with _linked(meeting, card, introduce, goes_on=goes_on) as found:
+        yield found
+
+
+@contextmanager
+def met_by(
+    tell: Callable[[Card], Mapping[int, Card]], card: Card, meeting: Meeting, *, goes_on: bool
+) -> Iterator[Met]:
+    """As `met`, of processes that have somebody whom all can tell who they are.
+
+    Args:
+        tell: gives it the card of this process, with its address; returns those of all. Blocks until all have come.
+        card: of this process, but for the address. meeting: where it listens, and how the others are dialled.
+    """
+
+    def introduce(hub: Hub, door: Door) -> None:
+        door.cards |= tell(door.card)
+        door.card = door.cards[card.rank]
+
+    with _linked(meeting, card, introduce, goes_on=goes_on) as found:
+        yield found
+
+
+@contextmanager
+def _linked(meeting: Meeting, card: Card, introduce: Introduce, *, goes_on: bool) -> Iterator[Met]:
     hub = Hub(name="hosts")
     hub.start()
     try:
-        meeting = meeting_at(where)
-        doors: list[_Door] = []
+        doors: list[Door] = []
         address = meeting.listen(hub, lambda link: doors[0].let_in(link))
-        host = f"{launched.host}/{this_host()}"
-        card = Card(rank, size, _runs, address, host, os.getpid())
-        door = _Door(card)
+        door = Door(replace(card, address=address))
         doors.append(door)
-        mesh = _linked(meeting, hub, door, card, until_s, goes_on=goes_on)
+        introduce(hub, door)
+        mesh = _mesh(meeting, hub, door, time.monotonic() + _COME_S, goes_on=goes_on)
         try:
             yield Met(mesh, {each: its.host for each, its in door.cards.items()})
         finally:
@@ -173,35 +222,23 @@ def met(launched: LaunchedProcess, *, goes_on: bool) -> Iterator[Met]:
         hub.close()
 
 
-def _linked(meeting: Meeting, hub: Hub, door: _Door, card: Card, until_s: float, *, goes_on: bool) -> Mesh:
-    entrance, first = None, None
-    if card.rank == 0:
-        entrance = meeting.try_open(hub, secrets.randbits(63), door.let_in)
-        if entrance is None:
-            raise JoinError(
-                f"another process listens at {meeting.where.url} already. Give MASTER_PORT a port that is free."
-            )
-        door.wait_for(range(1, card.size), until_s)
-        door.tell_who_is_where()
-        hub.call_soon(entrance.close)
-    else:
-        first = _first_link(meeting, hub, until_s)
-        door.links[0] = first
-        door.let_in(first, 0)
-        door.cards |= first.ask("join", card, within_s=_left_s(until_s))
-        for rank in range(1, card.rank):
+def _mesh(meeting: Meeting, hub: Hub, door: Door, until_s: float, *, goes_on: bool) -> Mesh:
+    """Of links to all, whose cards are known."""
+    card = door.card
+    for rank in range(card.rank):
+        if rank not in door.links:
             link = meeting.dial_member(hub, _member(door.cards[rank], card), within_s=_left_s(until_s))
             door.links[rank] = link
             door.let_in(link, rank)
             link.ask("hello", card, within_s=_left_s(until_s))
-        door.wait_for(range(card.rank + 1, card.size), until_s)
+    door.wait_for(range(card.rank + 1, card.size), until_s)
     mesh = Mesh(hub, card.rank, door.links, {rank: its.called for rank, its in door.cards.items()}, goes_on=goes_on)
     door.mesh = mesh
     mesh.begin()
-    if first is None:
+    if card.rank == 0:
         door.wait_until_ready(until_s)
     else:
-        first.ask("ready", within_s=_left_s(until_s))
+        door.links[0].ask("ready", within_s=_left_s(until_s))
     return mesh
 
 

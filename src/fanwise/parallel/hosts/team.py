@@ -1,6 +1,6 @@
 """The team of a process that a launcher has started on one of several hosts: a loss costs the step, not the run.
 
-    entered(launched, ...)  all meet -> agree on the plan -> train -> "has returned", or what was raised -> closed
+    entered(met(...), ...)  all meet -> agree on the plan -> train -> "has returned", or what was raised -> closed
 
 What all do together has turns (turns.py). When a process dies, those that are left do again what was not committed,
 with its share of the shards. An error is told to all at once, and raised by each at its next exchange.
@@ -10,7 +10,7 @@ import logging
 import pickle
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from ...base.errors import TrialStopped
 from ...links.codec import pack_error, unpack_error
-from ...pool import LaunchedProcess
 from ...pool.contract import Decision
 from ...pool.reporting import report
 from ..all_reduce.contract import AllReduce
@@ -31,7 +30,7 @@ from ..teams.layout import Layout
 from ..teams.team import Attempt, StateHere, Sums, different_ways
 from .by_hosts import ByHosts
 from .in_boxes import InBoxes
-from .meeting import met
+from .meeting import Met
 from .mesh import Again, Mesh
 from .paying import Paying
 
@@ -42,18 +41,33 @@ _log = logging.getLogger(__name__)
 _CPU = torch.device("cpu")
 
 
+Tell = Callable[[Mapping[str, Any]], None]  # Any: numbers
+
+
+def _report(values: Mapping[str, Any]) -> None:  # Any: numbers
+    report(**values)
+
+
 class HostsTeam:
-    """See the module. `hosts`: of each rank. `reduce`: "exact" or "fast"."""
+    """See the module. `hosts`: of each rank. `reduce`: "exact" or "fast". `tell`: a report, for all; as `report`."""
 
     catching_up = False
     # Up to so many bytes of gradients, of all processes together, each is told everybody's.
     in_boxes_bytes = 1 << 20
 
-    def __init__(self, mesh: Mesh, hosts: Mapping[int, str], reduce: str, step_timeout_s: float | None) -> None:
+    def __init__(
+        self,
+        mesh: Mesh,
+        hosts: Mapping[int, str],
+        reduce: str,
+        step_timeout_s: float | None,
+        tell: Tell = _report,
+    ) -> None:
         self._mesh = mesh
         self._hosts = hosts
         self._reduce = reduce
         self._step_timeout_s = step_timeout_s
+        self._tell = tell
         self._is_within = self._has_stepped = False
         self._paying = Paying()
         self._began_s = self._exchange_s = 0.0
@@ -156,7 +170,7 @@ class HostsTeam:
 
         def reported() -> Decision | bytes:
             if self.place == 0 and not told:
-                told.append(_reported(values))
+                told.append(_reported(self._tell, values))
             decided: Decision | bytes = self.gather("reports", told[0] if told else None)[0]
             return decided
 
@@ -185,9 +199,9 @@ class HostsTeam:
         self.together(lambda: self.gather("has returned", None))
 
 
-def _reported(values: Mapping[str, Any]) -> Decision | bytes:  # Any: numbers
+def _reported(tell: Tell, values: Mapping[str, Any]) -> Decision | bytes:  # Any: numbers
     try:
-        report(**values)
+        tell(values)
     except TrialStopped:
         return "STOP"
     except Exception as error:
@@ -197,16 +211,12 @@ def _reported(values: Mapping[str, Any]) -> Decision | bytes:  # Any: numbers
 
 @contextmanager
 def entered(
-    launched: LaunchedProcess, *, reduce: str, on_loss: str, step_timeout_s: float | None = None
+    meeting: AbstractContextManager[Met], *, reduce: str, step_timeout_s: float | None = None, tell: Tell = _report
 ) -> Iterator[HostsTeam]:
-    """A team for one run, which ends with the block.
-
-    Raises:
-        JoinError: not all processes came.
-    """
-    with met(launched, goes_on=on_loss != "stop") as found:
+    """A team for one run, which ends with the block. Raises what the meeting does, when not all come."""
+    with meeting as found:
         mesh = found.mesh
-        team = HostsTeam(mesh, found.hosts, reduce, step_timeout_s)
+        team = HostsTeam(mesh, found.hosts, reduce, step_timeout_s, tell)
         try:
             yield team
             team.done()

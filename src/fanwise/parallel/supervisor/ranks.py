@@ -6,20 +6,18 @@ What it prints goes to the user's terminal from the first process, and from the 
 keeps. A report of the job is a report of the run: made once, and its decision is that of all processes.
 """
 
-import io
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 
 from ...base.errors import TrialStopped
 from ...links.codec import pack_error
-from ...pool.contract import Reply
-from ...pool.current import CurrentJob, current, enter
+from ...pool.current import current, enter
 from ...pool.seeds import seed_everything
 from ...tensor.with_torch import random  # noqa: F401  # once, before the fork; each rank's first batch would load it
 from ..checks.outside import Outside
@@ -37,6 +35,7 @@ from ..shared_memory.memory import SharedMemory
 from ..shared_memory.pipes import Speaker
 from ..shared_memory.team import Over, SharedMemoryTeam
 from .settings import Settings, all_reduce_of
+from .speaking import Forwarding, ReportingJob
 
 # A part of torch's profiler is loaded by the first step of any optimizer: once, before the fork, and not by each rank.
 with torch.autograd.profiler.record_function("load"):
@@ -117,10 +116,10 @@ def _train(train: Callable[[Run], Any], orders: Orders, speaker: Speaker) -> Any
         run.restore_state(read_state(memory), "the run that it joins")
     elif settings.resume is not None:
         run.restore(settings.resume)
-    enter(_ReportingJob(current(), member))
+    enter(ReportingJob(current(), member))
     sys.stdout, sys.stderr = (
-        _Forwarding(sys.stdout, "out", member, speaker),
-        _Forwarding(sys.stderr, "err", member, speaker),
+        Forwarding(sys.stdout, "out", member, speaker),
+        Forwarding(sys.stderr, "err", member, speaker),
     )
 
     def show(snapshot: RunSnapshot) -> None:
@@ -138,63 +137,3 @@ def _train(train: Callable[[Run], Any], orders: Orders, speaker: Speaker) -> Any
         member.wait_for_end()
     speaker.say("returns")
     return result
-
-
-class _ReportingJob(CurrentJob):
-    """The current job of a rank: what it reports is the run's, and is decided for all ranks together."""
-
-    def __init__(self, job: CurrentJob, member: SharedMemoryTeam) -> None:
-        self.__dict__.update(job.__dict__)
-        self._member = member
-
-    def report(self, values: object, *, checkpoint: str | None = None) -> Reply:
-        assert isinstance(values, Mapping), "metrics by name"
-        return Reply(self._member.report(values))
-
-    def begin_report(self, values: object) -> "_Replied":
-        return _Replied(self.report(values))
-
-
-@dataclass(frozen=True, slots=True)
-class _Replied:
-    """What all have decided together is there at once."""
-
-    what: Reply
-
-    def reply(self, within_s: float) -> Reply:
-        return self.what
-
-
-class _Forwarding(io.TextIOBase):
-    """Standard output or error of a rank: to the supervisor while it is the first, else to where it went before."""
-
-    def __init__(self, before: TextIO, name: str, member: SharedMemoryTeam, speaker: Speaker) -> None:
-        self._before = before
-        self._name = name
-        self._member = member
-        self._speaker = speaker
-        self._line = ""
-
-    def writable(self) -> bool:
-        return True
-
-    def fileno(self) -> int:
-        return self._before.fileno()
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]  # a plain attribute there
-        return self._before.encoding
-
-    def write(self, text: str) -> int:
-        if self._member.catching_up or self._member.place != 0:
-            return self._before.write(text)
-        self._line += text
-        if "\n" in text or len(self._line) > 4096:
-            self.flush()
-        return len(text)
-
-    def flush(self) -> None:
-        line, self._line = self._line, ""
-        if line:
-            self._speaker.say(self._name, line)
-        self._before.flush()

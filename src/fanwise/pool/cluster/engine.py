@@ -119,7 +119,7 @@ class ClusterEngine:
         )
         job = ClusterJob(self._last_id, request, sent, events, job_seed(seed, number, request.attempt))
         self._jobs[job.id] = job
-        self._placement.add(job.id, request.resources)
+        self._placement.add(job.id, request.resources, request.group)
         self._place()
         return job
 

@@ -7,7 +7,7 @@
 The first job that waits is never passed by, so a big one gets its turn however many small ones come. What it needs may
 be on no machine that is here now, as when its node was lost: then `stuck` says so, and the engine decides how long to
 wait. A job goes where most CPUs are free, and one that needs no GPU goes to a machine without any while there is room.
-Knows nothing of links, processes, time or Ray.
+Jobs of one group, as the processes of a training, go to where the others of it are, as long as there is room. Knows nothing of links, processes, time or Ray.
 
 Invariant: a job waits, or has exactly one host, or is not here.
 """
@@ -47,6 +47,7 @@ class Placement:
     where: dict[int, str] = field(default_factory=dict)
     waiting: deque[int] = field(default_factory=deque)
     needs: dict[int, Resources] = field(default_factory=dict)
+    groups: dict[int, str] = field(default_factory=dict)
 
     def join(self, host: str, machine: Machine) -> None:
         """A host is there, with nothing running."""
@@ -60,12 +61,15 @@ class Placement:
         jobs = [job for job, place in self.where.items() if place == host]
         for job in jobs:
             del self.where[job], self.needs[job]
+            self.groups.pop(job, None)
         return jobs
 
-    def add(self, job: int, needs: Resources) -> None:
+    def add(self, job: int, needs: Resources, group: str | None = None) -> None:
         """The last of those that wait."""
         assert job not in self.needs, f"job {job} is here already"
         self.needs[job] = needs
+        if group is not None:
+            self.groups[job] = group
         self.waiting.append(job)
 
     def withdraw(self, job: int) -> bool:
@@ -74,6 +78,7 @@ class Placement:
             return False
         self.waiting.remove(job)
         del self.needs[job]
+        self.groups.pop(job, None)
         return True
 
     def release(self, job: int) -> None:
@@ -81,6 +86,7 @@ class Placement:
         host = self.where.pop(job, None)
         if host is not None:
             del self.needs[job]
+            self.groups.pop(job, None)
             self.hosts[host].ledger.give_back(job)
 
     def place(self) -> list[Placed]:
@@ -102,13 +108,14 @@ class Placement:
         return self.waiting[0]
 
     def _host_for(self, job: int) -> str | None:
-        needs = self.needs[job]
-        best: tuple[bool, int] | None = None
+        needs, group = self.needs[job], self.groups.get(job)
+        near = {self.where.get(other) for other, its in self.groups.items() if its == group}
+        best: tuple[bool, bool, int] | None = None
         chosen = None
         for name, host in self.hosts.items():
             if not places(host.machine, needs) or not host.ledger.has_room(needs):
                 continue
-            rank = (bool(needs.gpus) or not host.machine.gpus, host.ledger.free().cpus)
+            rank = (name in near, bool(needs.gpus) or not host.machine.gpus, host.ledger.free().cpus)
             if best is None or rank > best:
                 best, chosen = rank, name
         return chosen

@@ -1,0 +1,118 @@
+"""A rank: what runs in each process of a run on a cluster, as a job of its pool.
+
+    supervisor --job--> main: links to all others -> Run with this team -> train(run) -> result, of the first only
+
+Processes of one node have Unix sockets between them, those of different nodes TLS, with a secret that the supervisor
+has drawn for this run and that has come with the job, on the pool's own links. Loads `ssl`.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ...pool.current import current, enter
+from ...pool.seeds import seed_everything
+from ...rpc.rendezvous.addresses import Rendezvous
+from ...rpc.rendezvous.entrance_tls import TlsMeeting
+from ..checks.outside import Outside
+from ..data.order import Progress
+from ..hosts.meeting import Card, met_by
+from ..hosts.team import HostsTeam, entered
+from ..plans import Plan
+from ..process_settings.applied import surroundings
+from ..process_settings.switches import Values
+from ..progress.line import FarScreen
+from ..progress.pace import RunSnapshot
+from ..runs import Run
+from ..supervisor.settings import Settings
+from ..supervisor.speaking import Forwarding, ReportingJob
+from .talking import Talking
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What a rank is told when it starts.
+
+    Attributes:
+        settings: of the run. rank: its number. size: how many there are. start: how often this was begun before.
+        secret: of the links. towards: an address of the cluster; a rank listens on the side of its host from where
+            that is reached.
+        drawn: seconds until the progress is first shown, and between two times. name: of the training function.
+        switches: what the program has set for its own process.
+    """
+
+    settings: Settings
+    rank: int
+    size: int
+    start: int
+    secret: str
+    towards: str
+    drawn: tuple[float, float]
+    name: str
+    switches: Values
+
+
+def main(train: Callable[[Run], Any], orders: Orders) -> Any:  # Any: what the user's function returns
+    """The life of a rank."""
+    talking = Talking(current())
+    settings = orders.settings
+    where = Rendezvous(f"tcp://{orders.towards}:0", "cluster", orders.towards)
+    meeting = TlsMeeting(where, orders.secret, ports=os.environ.get("FANWISE_PORTS", 0))
+    card = Card(orders.rank, orders.size, orders.start, "", "", os.getpid())
+
+    def tell(values: Mapping[str, Any]) -> None:  # Any: numbers
+        talking.ask("report", dict(values))
+
+    with (
+        surroundings(
+            settings.threads, torch.device("cpu"), exact=settings.reduce == "exact", switches=orders.switches
+        ),
+        entered(
+            met_by(talking.who_is_where, card, meeting, goes_on=settings.on_loss != "stop"),
+            reduce=settings.reduce,
+            step_timeout_s=settings.step_timeout_s,
+            tell=tell,
+        ) as team,
+    ):
+        talking.say("linked")
+        result = _train(train, orders, team, talking)
+    return result if talking.ask("over")["value"] else None
+
+
+def _train(
+    train: Callable[[Run], Any], orders: Orders, team: HostsTeam, talking: Talking
+) -> Any:  # Any: as the function returns
+    settings = orders.settings
+    seed_everything(settings.seed)
+    run = Run(
+        Plan(settings.shards, settings.threads, Progress(settings.seed)),
+        tuple(map(torch.device, settings.devices[orders.rank])),
+        team=team,
+        fixed=settings.fixed,
+        outside=Outside(train),
+        verify=settings.verify,
+        spare_cpus=settings.spare_cpus,
+    )
+    if settings.resume is not None:
+        run.restore(settings.resume)
+    before, out, err = current(), sys.stdout, sys.stderr
+    enter(ReportingJob(before, team))
+    sys.stdout, sys.stderr = Forwarding(out, "out", team, talking), Forwarding(err, "err", team, talking)
+
+    def show(snapshot: RunSnapshot) -> None:
+        if team.place == 0:
+            talking.say("progress", snapshot)
+
+    try:
+        first_s, every_s = orders.drawn
+        with run.shown(FarScreen(show, first_s=first_s, every_s=every_s), orders.name), run.writer, run.watched():
+            return train(run)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        sys.stdout, sys.stderr = out, err
+        enter(before)

@@ -1,0 +1,246 @@
+"""Runs whose processes are jobs on several hosts: the bits of one device, whoever is lost in the middle.
+
+Hosts are engines in this process, behind links in memory; what trains are real processes, with TLS between hosts.
+"""
+
+import hashlib
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import fanwise
+from fanwise.base.errors import LeaseError, WorkerLostError
+from fanwise.parallel import Run
+from fanwise.parallel.cluster.supervisor import ClusterSupervisor
+from fanwise.parallel.devices import devices_on_hosts
+from fanwise.parallel.supervisor.settings import Settings
+from fanwise.pool.contract import Capacity
+from fanwise.pool.leases import Gpu, Machine
+from fanwise.testing import within
+from fanwise.testing.memory_hosts import MemoryHosts, memory_pool
+
+# N: samples, B: samples of a global batch
+N, B, EPOCHS = 53, 16, 2
+GENERATOR = torch.Generator().manual_seed(1)
+X = torch.randn(N, 12, generator=GENERATOR)
+Y = torch.randint(0, 3, (N,), generator=GENERATOR)
+
+Found = tuple[str, float, int]
+
+
+def training(
+    run: Run, hidden: int = 8, during: Callable[[Run, int], None] = lambda run, step: None
+) -> Found:
+    """The bits of parameters and losses, an accuracy, and how many processes are left. `during`: each shard."""
+    model = nn.Sequential(nn.Linear(12, hidden), nn.ReLU(), nn.Dropout(0.3), nn.Linear(hidden, 3))
+
+    def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        during(run, step.batches)
+        return cross_entropy(model(x), y, reduction="none")
+
+    step = run.step(model, torch.optim.AdamW(model.parameters(), 0.01), losses)
+    seen = [step(batch) for _ in run.epochs(EPOCHS) for batch in run.batches((X, Y), B)]
+    accuracy = run.mean(lambda model, x, y: model(x).argmax(1) == y, model, (X, Y), batch_size=7)
+    tensors = [*model.state_dict().values(), *seen]
+    bits = hashlib.sha256(b"".join(tensor.detach().numpy().tobytes() for tensor in tensors)).hexdigest()
+    return bits, accuracy, len(run.gather(None))
+
+
+def large(run: Run) -> Found:
+    return training(run, hidden=30_000)
+
+
+@pytest.fixture(scope="module")
+def hosts(forked_pools: None) -> Iterator[MemoryHosts]:
+    """Two of two CPUs."""
+    life, hosts = memory_pool(cpus=(2, 2))
+    yield hosts
+    life.close()
+
+
+@pytest.fixture
+def short_lived(forked_pools: None) -> Iterator[MemoryHosts]:
+    """The same, for a test that loses one."""
+    life, hosts = memory_pool(cpus=(2, 2))
+    yield hosts
+    life.close()
+
+
+def over(hosts: MemoryHosts, train: Callable[[Run], Any], processes: int = 4, **settings: Any) -> Any:  # Any: as it is
+    return ClusterSupervisor(hosts.engine, train, Settings((("cpu",),) * processes, 4, **settings)).run()
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, Found]:
+    return {train.__name__: fanwise.run(train, devices="cpu", progress=False) for train in (training, large)}
+
+
+@pytest.mark.parametrize("train", [training, large])
+def test_a_run_on_two_hosts_has_the_bits_of_one_device(
+    hosts: MemoryHosts, alone: dict[str, Found], train: Callable[[Run], Found]
+) -> None:
+    assert over(hosts, train) == (*alone[train.__name__][:2], 4)
+    assert over(hosts, train, 2) == (*alone[train.__name__][:2], 2), "on one of them"
+
+
+def test_ranks_are_on_as_few_hosts_as_there_are_and_neighbours_are_together(hosts: MemoryHosts) -> None:
+    def where(run: Run) -> list[tuple[int, str]]:
+        return run.gather((run.rank, run._team.hosts[run.rank]))  # type: ignore[attr-defined]
+
+    found = over(hosts, where)
+    assert [rank for rank, _ in found] == [0, 1, 2, 3]
+    assert found[0][1] == found[1][1] != found[2][1] == found[3][1]
+    assert len({host for _, host in over(hosts, where, 2)}) == 1
+
+
+@pytest.mark.parametrize("lost", ["host-1", "host-2"], ids=["with the first rank", "without it"])
+def test_a_host_that_is_lost_costs_the_step_and_not_the_run(
+    short_lived: MemoryHosts, alone: dict[str, Found], tmp_path: Path, lost: str
+) -> None:
+    doomed = (0, 1) if lost == "host-1" else (2, 3)
+
+    def hangs(run: Run, step: int) -> None:
+        if run.world_size == 4 and run.rank in doomed and step == 5:
+            (tmp_path / str(run.rank)).touch()
+            threading.Event().wait()
+
+    def train(run: Run) -> Found:
+        return training(run, during=hangs)
+
+    lose = threading.Thread(target=lose_when, args=(short_lived, lost, tmp_path))
+    lose.start()
+    assert over(short_lived, train) == (*alone["training"][:2], 2)
+    lose.join()
+
+
+def lose_when(hosts: MemoryHosts, key: str, folder: Path) -> None:
+    within(60, lambda: any(folder.iterdir()), "a process of the host is in the step")
+    hosts.lose(key)
+
+
+def test_a_host_that_is_lost_before_the_run_has_begun_is_done_without(
+    short_lived: MemoryHosts, alone: dict[str, Found], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, done = ClusterSupervisor._heard, threading.Event()
+
+    def heard(self: ClusterSupervisor, rank: Any, report: Any) -> None:  # Any: as there
+        if not done.is_set():
+            done.set()
+            short_lived.lose("host-2")
+        before(self, rank, report)
+
+    monkeypatch.setattr(ClusterSupervisor, "_heard", heard)
+    assert over(short_lived, training) == (*alone["training"][:2], 2)
+    assert "The run has not begun yet, and begins anew without it." in caplog.text
+
+
+def test_a_process_that_is_killed_costs_the_step(hosts: MemoryHosts, alone: dict[str, Found]) -> None:
+    def dies(run: Run, step: int) -> None:
+        if run.world_size == 4 and run.rank == 0 and step == 3:
+            os.kill(os.getpid(), 9)
+
+    def train(run: Run) -> Found:
+        return training(run, during=dies)
+
+    assert over(hosts, train) == (*alone["training"][:2], 3)
+
+
+def test_a_loss_ends_the_run_where_that_is_asked_for(hosts: MemoryHosts) -> None:
+    def dies(run: Run, step: int) -> None:
+        if run.rank == 1 and step == 3:
+            os.kill(os.getpid(), 9)
+
+    def train(run: Run) -> Found:
+        return training(run, during=dies)
+
+    with pytest.raises(WorkerLostError, match=r"(?s)rank \d \(node .*on_loss='stop' ends the run with it"):
+        over(hosts, train, on_loss="stop")
+
+
+def test_what_a_rank_raises_is_raised_here_and_names_it(hosts: MemoryHosts) -> None:
+    def train(run: Run) -> None:
+        if run.rank == 3:
+            raise KeyError("poison")
+        run.barrier()
+
+    with pytest.raises(KeyError, match="poison") as raised:
+        over(hosts, train)
+    assert re.search(r"^(in rank 3 \(node|raised in process 3 of 4 \(pid \d+ on ).*node host-2", raised.value.__notes__[0])
+
+
+def test_the_first_prints_reports_and_returns_for_all(
+    hosts: MemoryHosts, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    def train(run: Run) -> Tensor:
+        print(f"I am {run.rank}")
+        run.print("all of us")
+        run.report(loss=0.5)
+        return torch.full((3,), run.rank)
+
+    caplog.set_level("INFO")
+    assert over(hosts, train).tolist() == [0, 0, 0]
+    assert capsys.readouterr().out == "I am 0\nall of us\n"
+    assert caplog.text.count("report outside a tuner: {'loss': 0.5}") == 1
+
+
+def test_a_checkpoint_of_a_run_on_hosts_goes_on_on_one_device(
+    hosts: MemoryHosts, alone: dict[str, Found], tmp_path: Path
+) -> None:
+    def half(run: Run) -> None:
+        model = nn.Linear(12, 3)
+        step = run.step(model, torch.optim.AdamW(model.parameters()), lambda m, x, y: cross_entropy(m(x), y))
+        for number, batch in enumerate(run.batches((X, Y), B)):
+            step(batch)
+            if number == 1:
+                run.save(tmp_path / "half.pt")
+        run.save(tmp_path / f"whole-{run.world_size}.pt")
+
+    over(hosts, half)
+    fanwise.run(half, devices="cpu", resume=tmp_path / "half.pt", progress=False)
+    both = [torch.load(tmp_path / f"whole-{size}.pt")["model"]["weight"] for size in (4, 1)]
+    assert torch.equal(*both)
+    over(hosts, half, 2, resume=str(tmp_path / "half.pt"))
+    assert torch.equal(both[0], torch.load(tmp_path / "whole-2.pt")["model"]["weight"])
+
+
+def test_more_processes_than_there_is_room_for_are_refused_at_once(hosts: MemoryHosts) -> None:
+    with pytest.raises(LeaseError, match=r"5 processes with threads=1 .* has room for 4: 4 CPUs on 2 hosts\."):
+        over(hosts, training, 5)
+
+
+def test_a_run_waits_for_others_and_says_so(hosts: MemoryHosts, caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    def waits(run: Run) -> None:
+        (tmp_path / str(run.rank)).touch()
+        while not (tmp_path / "go").exists():
+            threading.Event().wait(0.05)
+
+    first = threading.Thread(target=over, args=(hosts, waits, 3))
+    first.start()
+    within(30, lambda: len(list(tmp_path.iterdir())) == 3, "the first run has its places")
+    second = threading.Thread(target=over, args=(hosts, training, 2))
+    second.start()
+    within(30, lambda: "1 of 2 processes of the run wait for a place" in caplog.text, "it is said")
+    (tmp_path / "go").touch()
+    first.join()
+    second.join()
+
+
+@pytest.mark.parametrize("devices", ["cuda", "cuda:0", ["cuda:0"], 2, "auto"])
+def test_gpus_of_a_cluster_are_refused_with_what_to_say(devices: Any) -> None:  # Any: as users give it
+    there = Capacity((Machine(4, 0, (Gpu(0, "0", "", 0, "0"),)),))
+    with pytest.raises(ValueError, match=r"trains on CPU devices only\.\nSay devices=\[\"cpu\"\] \* 4"):
+        devices_on_hosts(devices, there)
+    assert len(devices_on_hosts(["cpu"] * 3, there)) == 3
+
+
+def test_nothing_of_a_run_is_left_when_it_returns(hosts: MemoryHosts) -> None:
+    over(hosts, lambda run: None)
+    within(5, lambda: hosts.engine.counts() == (0, 0), "no job is left")

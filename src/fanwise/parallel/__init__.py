@@ -1,12 +1,14 @@
 """Data-parallel training whose result does not depend on the devices.
 
 running, runs, plans         fanwise.run, fanwise.here, and the Run that a training function gets
+reductions                   how gradients are added
 shards (quiet)               how a batch is cut and added up again
 step, replica, data          one step; a device at work on shards; batches in shards
 teams                        the processes of a run, as a step sees them:
     shared_memory            of one machine, and their supervisor, which starts them and outlives them
     torch_distributed        started by somebody else
     hosts                    the same, on several hosts with a secret: a loss costs the step
+    cluster                  processes that are jobs of a pool on a cluster, and linked as those of `hosts`
 checks, inspecting, hangs    what would make a result depend on the devices; a training that does not come on
 functional                   the same step for JAX and TensorFlow: parameters in a tree, a pure loss
 optimizers, batch_norm       updates by slices and blocks; normalisation with the statistics of the whole batch
@@ -26,6 +28,8 @@ from .collectives import replicate as replicate
 from .collectives import split_batch as split_batch
 from .data.batches import Batch as Batch
 from .functional.step import FunctionalStep as FunctionalStep
+from .reductions import BFloat16 as BFloat16
+from .reductions import PowerSGD as PowerSGD
 from .running import here as here
 from .running import run as run
 from .runs import Run as Run

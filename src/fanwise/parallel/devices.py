@@ -73,7 +73,7 @@ def devices_on_hosts(wanted: Devices, there: Capacity) -> tuple[torch.device, ..
     is_meant = there.gpus and (wanted == "auto" or isinstance(wanted, int))
     if is_meant or (isinstance(named, Sequence) and any(str(name).startswith("cuda") for name in named)):
         raise ValueError(
-            f"devices={wanted!r} means GPUs, and on the hosts of a cluster, which has {there.gpus}, a run trains on CPU "
+            f"devices={wanted!r} means GPUs, of which the cluster has {there.gpus}; over its hosts a run trains on CPU "
             f'devices only.\nSay devices=["cpu"] * 4 for those; or start the program on each host with torchrun, which '
             f"takes GPUs."
         )

@@ -32,6 +32,7 @@ from .plans import Plan
 from .process_settings.applied import surroundings
 from .progress.line import NoScreen, Screen, name_of, screen_for
 from .progress.published import Published, Rank
+from .reductions import Reduce, check_reduce
 from .runs import Run, StrPath
 from .shards import cut
 from .supervisor.gpus import places_for
@@ -50,7 +51,6 @@ R = TypeVar("R")
 _log = logging.getLogger(__name__)
 _warned: set[int] = set()  # numbers of devices, once each
 
-_REDUCTIONS = ("exact", "fast")
 ON_LOSS = ("continue", "respawn", "stop")
 
 
@@ -61,7 +61,7 @@ def run(
     shards: int | Literal["devices"] | None = None,
     seed: int | None = None,
     threads: int | None = None,
-    reduce: str = "exact",
+    reduce: Reduce = "exact",
     resume: StrPath | None = None,
     processes: int | None = None,
     on_loss: str = "continue",
@@ -87,7 +87,8 @@ def run(
         seed: of initial weights, order, augmentation and dropout; by default the job's in a pool, else 0.
         threads: of each device, 1 by default. More threads give other bits, as other shards do.
         reduce: "exact" adds gradients along one tree over the shards, and operators that torch knows to be not
-            deterministic raise.
+            deterministic raise. For slow links between hosts `fanwise.parallel.BFloat16()`, or `PowerSGD(rank=2)`, send
+            less, with about the same result, which then depends on the hosts.
         resume: a checkpoint of `run.save` to go on from.
         processes: that the devices are spread over; by default one for each. With 1, as with one device,
             everything runs here, and devices take turns. Else `train` runs in each of them, warm jobs of a pool.
@@ -127,7 +128,7 @@ def run(
             f"fanwise.run got a {type(train).__name__}, not a function.\n"
             f"  wrong:  fanwise.run(train(run))\n  right:  fanwise.run(train)"
         )
-    check_name("reduce", reduce, _REDUCTIONS)
+    check_reduce(reduce)
     check_name("on_loss", on_loss, ON_LOSS)
     if step_timeout_s is not None:
         step_timeout_s = seconds("step_timeout_s", step_timeout_s)
@@ -147,7 +148,7 @@ def run(
             def screen_of_first() -> Screen:
                 return _published(screen_for(progress, notice=line), made) if team.place == 0 else NoScreen()
 
-            return _train_here(train, made, resume, screen_of_first, exact=reduce == "exact")
+            return _train_here(train, made, resume, screen_of_first, exact=reduce != "fast")
     cluster = None if pool is None else pool.cluster
     found = devices_of(devices) if cluster is None else devices_on_hosts(devices, cluster.capacity())
     plan = _plan(_shards(shards, len(found), warns=resume is None), 1 if threads is None else threads, seed)
@@ -183,7 +184,7 @@ def run(
         def screen() -> Screen:
             return _published(screen_for(progress, notice=line), made)
 
-        return _train_here(train, made, resume, screen, exact=reduce == "exact")
+        return _train_here(train, made, resume, screen, exact=reduce != "fast")
 
 
 def _published(screen: Screen, made: Run) -> Published:
@@ -212,10 +213,15 @@ def _supervisor(pool: Pool, train: Callable[[Run], Any], settings: Settings) -> 
 
 
 def _entered(
-    others: Launched, device: torch.device, reduce: str, on_loss: str, step_timeout_s: float | None
+    others: Launched, device: torch.device, reduce: Reduce, on_loss: str, step_timeout_s: float | None
 ) -> "AbstractContextManager[TorchDistributedTeam | HostsTeam]":
     """The processes of the launcher: over links of ours where they hold a secret, else over torch.distributed."""
     if others.place is None or device.type != "cpu" or read_secret(os.environ) is None:
+        if not isinstance(reduce, str):
+            raise ValueError(
+                f"reduce={reduce!r} is for links of fanwise between hosts, on CPUs, and these processes go over "
+                f"torch.distributed.\nGive all of them a secret (`fanwise secret`, in FANWISE_SECRET), or leave it out."
+            )
         return entered(others, device, reduce=reduce, step_timeout_s=step_timeout_s)
     from .hosts.meeting import met
     from .hosts.team import entered as linked

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, Protocol, overload
+from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
@@ -62,19 +62,11 @@ from .step.loss_scale import LossScale
 from .step.manual import ManualStep
 from .step.open_loop import OpenLoop
 from .step.stepping import Step
-from .teams.team import Alone, Sums, Team
+from .teams.team import Alone, Stateful, Sums, Team
 
 _log = logging.getLogger(__name__)
 
 StrPath = str | os.PathLike[str]
-
-
-class Stateful(Protocol):
-    """What `run.keep` takes."""
-
-    def state_dict(self) -> Any: ...  # Any: of its own making
-
-    def load_state_dict(self, state_dict: Any, /) -> Any: ...  # Any: as state_dict gives
 
 
 class Run:
@@ -326,7 +318,8 @@ class Run:
         in_parts = loss_fn is not None and accumulate == 1 and clip_norm is None and not scale
         placements = [self._placements.of(replica.params, each, in_parts=in_parts) for each in optimizers]
         if placements[0] not in self._step_sums:
-            self._step_sums[placements[0]] = self._team.sums(replica.params, placements[0])
+            sums = self._step_sums[placements[0]] = self._team.sums(replica.params, placements[0])
+            self._register_feedback(sums.feedback)
         execution = Execution(
             self._plan,
             replica,
@@ -380,9 +373,14 @@ class Run:
         )
         for kind, part in made.parts().items():
             self._register(_free_name(kind, self._objects, part), part)
+        self._register_feedback(made.feedback)
         self._steps.append(made)
         self._register(_free_name("step", self._objects, made), made)
         return made
+
+    def _register_feedback(self, feedback: Stateful | None) -> None:
+        if feedback is not None:
+            self._register(_free_name("feedback", self._objects, feedback), feedback)
 
     def epochs(self, count: int) -> Iterator[int]:
         """The numbers 0 to `count - 1`; after a resume, those that are left. Raises ValueError if negative."""
@@ -713,11 +711,13 @@ class Run:
         fails, in whichever process, waits up to 30 s for what was asked for before.
 
         Called after a step it holds that step; called after the loop over the batches it goes on with the next
-        epoch, so save last in an epoch. Returns the path.
+        epoch, so save last in an epoch. On several hosts with `reduce=PowerSGD()` or the like all processes have to
+        call it, as the errors of each host are part of it. Returns the path.
         """
         self._loop.check("run.save")
         if self._team.catching_up:
             return Path(path)
+        self._team.saves()
         if self._team.place == 0:
             state = self._state()
             if not wait:

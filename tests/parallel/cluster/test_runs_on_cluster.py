@@ -8,6 +8,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch.nn.functional import cross_entropy
 
 import fanwise
 from fanwise.base.errors import LeaseError, WorkerLostError
-from fanwise.parallel import Run
+from fanwise.parallel import BFloat16, PowerSGD, Run
 from fanwise.parallel.cluster.supervisor import ClusterSupervisor
 from fanwise.parallel.devices import devices_on_hosts
 from fanwise.parallel.supervisor.settings import Settings
@@ -26,6 +27,7 @@ from fanwise.pool.contract import Capacity
 from fanwise.pool.leases import Gpu, Machine
 from fanwise.testing import within
 from fanwise.testing.memory_hosts import MemoryHosts, memory_pool
+from fanwise.zoo import digits
 
 # N: samples, B: samples of a global batch
 N, B, EPOCHS = 53, 16, 2
@@ -36,9 +38,7 @@ Y = torch.randint(0, 3, (N,), generator=GENERATOR)
 Found = tuple[str, float, int]
 
 
-def training(
-    run: Run, hidden: int = 8, during: Callable[[Run, int], None] = lambda run, step: None
-) -> Found:
+def training(run: Run, hidden: int = 8, during: Callable[[Run, int], None] = lambda run, step: None) -> Found:
     """The bits of parameters and losses, an accuracy, and how many processes are left. `during`: each shard."""
     model = nn.Sequential(nn.Linear(12, hidden), nn.ReLU(), nn.Dropout(0.3), nn.Linear(hidden, 3))
 
@@ -173,7 +173,9 @@ def test_what_a_rank_raises_is_raised_here_and_names_it(hosts: MemoryHosts) -> N
 
     with pytest.raises(KeyError, match="poison") as raised:
         over(hosts, train)
-    assert re.search(r"^(in rank 3 \(node|raised in process 3 of 4 \(pid \d+ on ).*node host-2", raised.value.__notes__[0])
+    assert re.search(
+        r"^(in rank 3 \(node|raised in process 3 of 4 \(pid \d+ on ).*node host-2", raised.value.__notes__[0]
+    )
 
 
 def test_the_first_prints_reports_and_returns_for_all(
@@ -216,7 +218,9 @@ def test_more_processes_than_there_is_room_for_are_refused_at_once(hosts: Memory
         over(hosts, training, 5)
 
 
-def test_a_run_waits_for_others_and_says_so(hosts: MemoryHosts, caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+def test_a_run_waits_for_others_and_says_so(
+    hosts: MemoryHosts, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
     def waits(run: Run) -> None:
         (tmp_path / str(run.rank)).touch()
         while not (tmp_path / "go").exists():
@@ -231,6 +235,99 @@ def test_a_run_waits_for_others_and_says_so(hosts: MemoryHosts, caplog: pytest.L
     (tmp_path / "go").touch()
     first.join()
     second.join()
+
+
+# -- with fewer bytes between hosts -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", [BFloat16(), PowerSGD(2)], ids=repr)
+def test_fewer_bytes_give_about_the_same_and_go_on_from_a_checkpoint_with_the_same_bits(
+    hosts: MemoryHosts, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str], tmp_path: Path, how: Any
+) -> None:
+    def train(run: Run, name: str) -> None:
+        model = nn.Sequential(nn.Linear(12, 40), nn.ReLU(), nn.Linear(40, 3))
+        step = run.step(model, torch.optim.SGD(model.parameters(), 0.05, momentum=0.9), losses)
+        for epoch in run.epochs(4):
+            for batch in run.batches((X, Y), B):
+                step(batch)
+            if epoch == 1 and name == "whole":
+                run.save(tmp_path / "half.pt")
+        run.save(tmp_path / name)
+
+    def bits(name: str) -> Tensor:
+        model = torch.load(tmp_path / name)["model"]
+        return torch.cat([each.reshape(-1) for each in model.values()])
+
+    over(hosts, partial(train, name="whole"), reduce=how)
+    said = capfd.readouterr().err
+    assert f"reduce={how!r}: the result depends on which shards are on which host, and is recorded" in said
+    over(hosts, partial(train, name="resumed"), reduce=how, resume=str(tmp_path / "half.pt"))
+    assert torch.equal(bits("whole"), bits("resumed"))
+    recorded = torch.load(tmp_path / "half.pt")["feedback"]
+    assert recorded["how"] == repr(how) and len(recorded["errors"]) == 2
+    over(hosts, partial(train, name="exact"))
+    over(hosts, partial(train, name="one host"), 2, reduce=how)
+    assert torch.equal(bits("exact"), bits("one host")), "nothing is left out within a host"
+    assert not torch.equal(bits("exact"), bits("whole"))
+    torch.testing.assert_close(bits("exact"), bits("whole"), rtol=0.3, atol=0.1)
+
+
+def losses(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return cross_entropy(model(x), y, reduction="none")
+
+
+def test_with_fewer_bytes_a_process_that_dies_takes_no_error_along_while_its_host_lives(
+    hosts: MemoryHosts, tmp_path: Path
+) -> None:
+    """The leader of the second host dies: the other process of that host has the errors of before."""
+
+    def train(run: Run) -> tuple[bool, int]:
+        model = nn.Linear(12, 3)
+        step = run.step(model, torch.optim.SGD(model.parameters(), 0.1), losses)
+        for number, batch in enumerate(run.batches((X, Y), 8)):
+            if number == 3:
+                run.save(tmp_path / "before.pt")
+                if run.rank == 2:
+                    os.kill(os.getpid(), 9)
+                run.barrier()
+                run.save(tmp_path / "after.pt")
+            step(batch)
+        return True, run.world_size
+
+    assert over(hosts, train, reduce=PowerSGD(1)) == (True, 3)
+    before, after = (torch.load(tmp_path / name)["feedback"]["errors"] for name in ("before.pt", "after.pt"))
+    assert len(before) == 2 and before[1][0].abs().max() > 0
+    assert all(torch.equal(before[host][0], after[host][0]) for host in range(2))
+
+
+def test_saving_in_one_process_only_is_refused_where_all_have_a_part(hosts: MemoryHosts, tmp_path: Path) -> None:
+    def train(run: Run) -> None:
+        model = nn.Linear(12, 3)
+        step = run.step(model, torch.optim.SGD(model.parameters(), 0.1), losses)
+        step((X, Y))
+        if run.rank == 0:
+            run.save(tmp_path / "one.pt")
+        step((X, Y))
+
+    with pytest.raises(RuntimeError, match="saves a checkpoint, which with this reduce= all processes do together"):
+        over(hosts, train, reduce=BFloat16())
+
+
+@pytest.mark.parametrize("how", ["exact", BFloat16(), PowerSGD(2)], ids=repr)
+def test_a_network_learns_digits_with_fewer_bytes(hosts: MemoryHosts, how: Any) -> None:
+    data = digits(8)
+    train_set = data.train_images.flatten(1), data.train_labels
+    test_set = data.test_images.flatten(1), data.test_labels
+
+    def train(run: Run) -> float:
+        model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+        step = run.step(model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), losses)
+        for _ in run.epochs(4):
+            for batch in run.batches(train_set, 128):
+                step(batch)
+        return run.mean(lambda m, x, y: m(x).argmax(1) == y, model, test_set)
+
+    assert over(hosts, train, reduce=how) > 0.9
 
 
 @pytest.mark.parametrize("devices", ["cuda", "cuda:0", ["cuda:0"], 2, "auto"])

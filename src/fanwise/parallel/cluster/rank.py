@@ -68,9 +68,7 @@ def main(train: Callable[[Run], Any], orders: Orders) -> Any:  # Any: what the u
         talking.ask("report", dict(values))
 
     with (
-        surroundings(
-            settings.threads, torch.device("cpu"), exact=settings.reduce == "exact", switches=orders.switches
-        ),
+        surroundings(settings.threads, torch.device("cpu"), exact=settings.reduce != "fast", switches=orders.switches),
         entered(
             met_by(talking.who_is_where, card, meeting, goes_on=settings.on_loss != "stop"),
             reduce=settings.reduce,

@@ -26,7 +26,7 @@ from ..replica.gradients import Partial, add
 from ..replica.replicas import ShardWork, noted
 from ..shards import TreeSum, assign
 from ..step.open_loop import OpenLoop
-from ..teams.team import NotSame, StateHere, Team
+from ..teams.team import NotSame, Stateful, StateHere, Team
 from .buffers import settled, why_not_same
 from .checking import check_leaves, check_place, check_threads, check_update, other_function
 from .engines import Engine, Tree, Update
@@ -214,6 +214,11 @@ class FunctionalStep:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:  # Any: numbers
         """Go on from what `state_dict` gave."""
         self.batches, self.updates, self.executions = state["batches"], state["updates"], state["executions"]
+
+    @property
+    def feedback(self) -> Stateful | None:
+        """What the sums have not added so far."""
+        return self._sums.feedback
 
     def parts(self) -> dict[str, "Part"]:
         """Its trees, each by itself in a checkpoint, by the kind of name that it has there."""

@@ -8,10 +8,13 @@
 So a host sends and receives 2 (h-1)/h of the gradients for h hosts, whatever the number of its processes. What may be
 added within a host is decided by the tree over the shards (shards.py): the same additions in the same order as on one
 device, and the same bits. A sum counts when all have come to the turn after it.
+
+With `feedback` leaders add all of their host, and exchange that with fewer bytes (feedback.py): 2 and 3 are its own.
 """
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +24,7 @@ from ..replica.gradients import add_grads, total_into
 from ..shards import Node, TreeSum
 from ..teams.layout import Bucket, Layout, flat_gradient
 from ..teams.team import divide
+from .feedback import Between, Feedback
 
 T = TypeVar("T")
 
@@ -36,11 +40,11 @@ class Sending(Protocol):
         """Of each process, by place."""
         ...
 
-    def send(self, place: int, what: str, rows: Tensor) -> None:
-        """Bytes for another process. Its memory may be changed afterwards."""
+    def send(self, place: int, what: str, rows: Any) -> None:  # Any: bytes, or tensors in what can be pickled
+        """For another process. Its memory may be changed afterwards."""
         ...
 
-    def receive(self, place: int, what: str) -> Tensor:
+    def receive(self, place: int, what: str) -> Any:  # Any: as sent
         """What another one has sent. Blocks."""
         ...
 
@@ -50,10 +54,11 @@ class Sending(Protocol):
 
 
 class ByHosts:
-    """The `AllReduce` between hosts."""
+    """The `AllReduce` between hosts. `feedback`: for fewer bytes between them, with another result."""
 
-    def __init__(self, team: Sending, params: Sequence[nn.Parameter]) -> None:
+    def __init__(self, team: Sending, params: Sequence[nn.Parameter], feedback: Feedback | None = None) -> None:
         self._team = team
+        self.feedback = feedback
         self._params = list(params)
         self._own: dict[tuple[int, int], Tensor] = {}
         self._kept: dict[str, Tensor] = {}
@@ -87,16 +92,23 @@ class ByHosts:
         met = meet()
         if met.reached != self._reached:
             self._lay_out(met.reached)
-        team, places = self._team, _places_by_host(self._team.hosts)
+        team, places = self._team, places_by_host(self._team.hosts)
         own = next(places_ for places_ in places if team.place in places_)
+        feedback = self.feedback if len(places) > 1 else None
         if team.place == own[0]:
-            self._lead(met, places, own)
+            self._lead(met, places, own, feedback)
             for place in own[1:]:
                 team.send(place, "sum", self._room[: self._layout.size_bytes])
+                if feedback is not None:
+                    team.send(place, "feedback", feedback.news)
         else:
             team.send(own[0], "nodes", self._rows(met))
             self._room[: self._layout.size_bytes].copy_(team.receive(own[0], "sum"))
+            if feedback is not None:
+                feedback.take(team.receive(own[0], "feedback"))
         team.exchange(b"")
+        if feedback is not None:
+            feedback.commit()
         return [grad if is_reached else None for grad, is_reached in zip(self._grads, met.reached, strict=True)]
 
     def _rows(self, met: Met) -> Tensor:
@@ -114,10 +126,12 @@ class ByHosts:
 
     def abort(self) -> None:
         self._own.clear()
+        if self.feedback is not None:
+            self.feedback.abort()
 
     # -- leaders ---------------------------------------------------------------------------------------------------
 
-    def _lead(self, met: Met, places: Sequence[Sequence[int]], own: Sequence[int]) -> None:
+    def _lead(self, met: Met, places: Sequence[Sequence[int]], own: Sequence[int], feedback: Feedback | None) -> None:
         """The whole sum, in our room."""
         team, layout, hosts = self._team, self._layout, len(places)
         each = layout.slice_bytes(hosts)
@@ -128,6 +142,9 @@ class ByHosts:
             rows.update(
                 ((place, number), row) for number, row in zip(numbers, team.receive(place, "nodes"), strict=True)
             )
+        if feedback is not None:
+            self._lead_with_feedback(feedback, met, places, own, rows)
+            return
         mine = places.index(own)
         others = [(host, its[0]) for host, its in enumerate(places) if host != mine]
         slices = [_of_any(layout.owned(host, hosts), met) for host in range(hosts)]
@@ -151,6 +168,33 @@ class ByHosts:
         for host, leader in others:
             parts[host].copy_(team.receive(leader, "slice"))
 
+    def _lead_with_feedback(
+        self,
+        feedback: Feedback,
+        met: Met,
+        places: Sequence[Sequence[int]],
+        own: Sequence[int],
+        rows: dict[tuple[int, int], Tensor],
+    ) -> None:
+        team, layout = self._team, self._layout
+        buckets = _of_any(layout.owned(0, 1), met)
+        found = [node.value for node in self._added(met, own, buckets, rows) if node.value is not None]
+        self._room.zero_()
+        if found:
+            whole = functools.reduce(_plus, found)
+            both = [(bucket, each) for bucket, each in zip(buckets, whole, strict=True) if each is not None]
+            _copy([bucket.of(self._room) for bucket, _ in both], [each for _, each in both])
+        grads = {place: layout.flat(self._room, place) for place, is_reached in enumerate(met.reached) if is_reached}
+        if met.count is not None:
+            divide(list(grads.values()), met.count)
+        between = Between(
+            len(places),
+            places.index(own),
+            lambda host, what, flat: team.send(places[host][0], what, flat),
+            lambda host, what: team.receive(places[host][0], what),
+        )
+        feedback.total(grads, between)
+
     def _added(
         self, met: Met, own: Sequence[int], buckets: Sequence[Bucket], rows: dict[tuple[int, int], Tensor]
     ) -> list[Node[list[Tensor | None]]]:
@@ -172,7 +216,7 @@ class ByHosts:
         return _merged(nodes, met.shards, _plus)
 
 
-def _places_by_host(hosts: Sequence[str]) -> list[list[int]]:
+def places_by_host(hosts: Sequence[str]) -> list[list[int]]:
     """The processes of each host, by place; the first of each leads it."""
     found: dict[str, list[int]] = {}
     for place, host in enumerate(hosts):

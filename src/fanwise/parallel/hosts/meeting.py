@@ -185,9 +185,7 @@ def met(launched: LaunchedProcess, *, goes_on: bool) -> Iterator[Met]:
 
 
 @contextmanager
-def met_by(
-    tell: Callable[[Card], Mapping[int, Card]], card: Card, meeting: Meeting, *, goes_on: bool
-) -> Iterator[Met]:
+def met_by(tell: Callable[[Card], Mapping[int, Card]], card: Card, meeting: Meeting, *, goes_on: bool) -> Iterator[Met]:
     """As `met`, of processes that have somebody whom all can tell who they are.
 
     Args:

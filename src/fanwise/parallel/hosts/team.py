@@ -6,6 +6,7 @@ What all do together has turns (turns.py). When a process dies, those that are l
 with its share of the shards. An error is told to all at once, and raised by each at its next exchange.
 """
 
+import functools
 import logging
 import pickle
 import time
@@ -14,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ...base.errors import TrialStopped
 from ...links.codec import pack_error, unpack_error
@@ -25,10 +26,12 @@ from ..all_reduce.sums import TeamSums
 from ..hangs.stalls import limit_s
 from ..optimizers.placement import Placement
 from ..plans import Plan
+from ..reductions import Reduce
 from ..teams.agreeing import agreed_seed
 from ..teams.layout import Layout
 from ..teams.team import Attempt, StateHere, Sums, different_ways
-from .by_hosts import ByHosts
+from .by_hosts import ByHosts, places_by_host
+from .feedback import Feedback, Parts
 from .in_boxes import InBoxes
 from .meeting import Met
 from .mesh import Again, Mesh
@@ -49,7 +52,7 @@ def _report(values: Mapping[str, Any]) -> None:  # Any: numbers
 
 
 class HostsTeam:
-    """See the module. `hosts`: of each rank. `reduce`: "exact" or "fast". `tell`: a report, for all; as `report`."""
+    """See the module. `hosts`: of each rank. `tell`: a report, for all; as `report`."""
 
     catching_up = False
     # Up to so many bytes of gradients, of all processes together, each is told everybody's.
@@ -59,7 +62,7 @@ class HostsTeam:
         self,
         mesh: Mesh,
         hosts: Mapping[int, str],
-        reduce: str,
+        reduce: Reduce,
         step_timeout_s: float | None,
         tell: Tell = _report,
     ) -> None:
@@ -68,6 +71,7 @@ class HostsTeam:
         self._reduce = reduce
         self._step_timeout_s = step_timeout_s
         self._tell = tell
+        self._feedbacks: list[Feedback] = []
         self._is_within = self._has_stepped = False
         self._paying = Paying()
         self._began_s = self._exchange_s = 0.0
@@ -125,16 +129,15 @@ class HostsTeam:
         """Of each process, by place."""
         return [self._hosts[rank] for rank in self._mesh.members]
 
-    def send(self, place: int, what: str, rows: Tensor) -> None:
-        """Bytes for another process, before the next turn. Its memory may be changed afterwards."""
+    def send(self, place: int, what: str, rows: Any) -> None:  # Any: as `ByHosts` sends
+        """For another process, before the next turn. Its memory may be changed afterwards."""
         with self._exchanging():
             self._mesh.send(self._mesh.members[place], (self._mesh.turn, what), rows)
 
-    def receive(self, place: int, what: str) -> Tensor:
+    def receive(self, place: int, what: str) -> Any:  # Any: as sent
         """What another one has sent. Blocks."""
         with self._exchanging():
-            sent: Tensor = self._mesh.receive(self._mesh.members[place], (self._mesh.turn, what), self._within_s())
-        return sent
+            return self._mesh.receive(self._mesh.members[place], (self._mesh.turn, what), self._within_s())
 
     def gather(self, what: str, content: Any) -> list[Any]:  # Any: anything that can be pickled
         said = [pickle.loads(each) for each in self.exchange(pickle.dumps((what, content), protocol=5))]
@@ -146,12 +149,36 @@ class HostsTeam:
     # -- steps -----------------------------------------------------------------------------------------------------
 
     def sums(self, params: Sequence[nn.Parameter], placement: Placement) -> Sums:
-        return TeamSums(self, self.all_reduce(params), placement, _CPU, by_process=self._reduce == "fast")
+        made = self.all_reduce(params)
+        feedback = made.feedback if isinstance(made, ByHosts) else None
+        return TeamSums(self, made, placement, _CPU, by_process=self._reduce == "fast", feedback=feedback)
 
     def all_reduce(self, params: Sequence[nn.Parameter]) -> AllReduce:
         """What adds their gradients."""
+        if not isinstance(self._reduce, str):
+            made = Feedback(self._reduce, params, self._which_host)
+            self._feedbacks.append(made)
+            return ByHosts(self, params, made)
         small = len(self._hosts) * Layout(params).size_bytes <= self.in_boxes_bytes
         return InBoxes(self, params) if small else ByHosts(self, params)
+
+    @property
+    def reduce_name(self) -> str:
+        return self._reduce if isinstance(self._reduce, str) else repr(self._reduce)
+
+    def say_reduce(self) -> None:
+        """In one line: what is computed is not what one device computes."""
+        if not isinstance(self._reduce, str) and self.place == 0 and (hosts := self._which_host()[1]) > 1:
+            _log.warning(
+                "reduce=%s: the result depends on which shards are on which host, and is recorded as that of %d hosts.",
+                self.reduce_name,
+                hosts,
+            )
+
+    def _which_host(self) -> tuple[int, int]:
+        """The number of the host of this process, and how many there are."""
+        places = places_by_host(self.hosts)
+        return next(number for number, its in enumerate(places) if self.place in its), len(places)
 
     def step_begins(self, state_here: StateHere) -> None:
         self._began_s, self._exchange_s = time.monotonic(), 0.0
@@ -179,6 +206,20 @@ class HostsTeam:
             raise unpack_error(decided)
         return decided
 
+    def saves(self) -> None:
+        """The first process gets what each host has not sent so far."""
+        for number, feedback in enumerate(self._feedbacks):
+            feedback.of_all = self.together(functools.partial(self._errors_of_all, feedback, f"errors {number}"))
+
+    def _errors_of_all(self, feedback: Feedback, what: str) -> list[Parts]:
+        self.gather("saves a checkpoint, which with this reduce= all processes do together", None)
+        leaders = [its[0] for its in places_by_host(self.hosts)]
+        if self.place in leaders[1:]:
+            self.send(0, what, feedback.errors)
+        each = [feedback.errors, *(self.receive(leader, what) for leader in leaders[1:])] if self.place == 0 else []
+        self.exchange(b"")
+        return each
+
     def saved(self) -> None:
         pass
 
@@ -189,7 +230,7 @@ class HostsTeam:
 
     def agree_on(self, plan: Plan, fixed: frozenset[str]) -> None:
         """Raises ValueError unless all processes were given the same. A seed that nobody gave is that of place 0."""
-        own = {"reduce": self._reduce, "step_timeout_s": self._step_timeout_s}
+        own = {"reduce": self.reduce_name, "step_timeout_s": self._step_timeout_s}
         plan.progress.seed = self.together(
             lambda: agreed_seed(plan, fixed, own, lambda facts: self.gather("begins a run", facts))
         )
@@ -211,12 +252,13 @@ def _reported(tell: Tell, values: Mapping[str, Any]) -> Decision | bytes:  # Any
 
 @contextmanager
 def entered(
-    meeting: AbstractContextManager[Met], *, reduce: str, step_timeout_s: float | None = None, tell: Tell = _report
+    meeting: AbstractContextManager[Met], *, reduce: Reduce, step_timeout_s: float | None = None, tell: Tell = _report
 ) -> Iterator[HostsTeam]:
     """A team for one run, which ends with the block. Raises what the meeting does, when not all come."""
     with meeting as found:
         mesh = found.mesh
         team = HostsTeam(mesh, found.hosts, reduce, step_timeout_s, tell)
+        team.say_reduce()
         try:
             yield team
             team.done()

@@ -315,6 +315,9 @@ class SharedMemoryTeam:
             control.wait_answered(seen)
         return pickle.loads(control.get(SUPERVISOR, message[1] % 2))
 
+    def saves(self) -> None:
+        pass
+
     def saved(self) -> None:
         self._saves += 1
         self._control.set_saves(self.rank, self._saves)

@@ -28,6 +28,7 @@ from ..process_settings.applied import surroundings
 from ..process_settings.switches import Values
 from ..progress.line import FarScreen
 from ..progress.pace import RunSnapshot
+from ..reductions import within_a_host
 from ..runs import Run
 from ..shared_memory.control_block import ControlBlock
 from ..shared_memory.joining import read_state
@@ -73,7 +74,7 @@ def main(train: Callable[[Run], Any], orders: Orders) -> Any:  # Any: what the u
     told_on_request(orders.stacks)  # before anybody knows where to send the signal, which would end the process
     speaker.say("here", os.getpid(), current().gpus)
     try:
-        device, exact = torch.device(orders.devices[0]), orders.settings.reduce == "exact"
+        device, exact = torch.device(orders.devices[0]), orders.settings.reduce != "fast"
         with surroundings(orders.settings.threads, device, exact=exact, switches=orders.switches):
             return _train(train, orders, speaker)
     except Over:
@@ -99,7 +100,7 @@ def _train(train: Callable[[Run], Any], orders: Orders, speaker: Speaker) -> Any
         speaker,
         since=orders.since,
         joins=orders.joins,
-        reduce=settings.reduce,
+        reduce=within_a_host(settings.reduce),
     )
     plan = Plan(settings.shards, settings.threads, Progress(settings.seed))
     run = Run(

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from torch import distributed
 
+from ..reductions import Reduce
 from ..shared_memory.memory import AllReduceKind
 
 
@@ -27,7 +28,7 @@ class Settings:
     resume: str | None = None
     on_loss: str = "continue"
     step_timeout_s: float | None = None
-    reduce: str = "exact"
+    reduce: Reduce = "exact"
     progress: bool = False
     verify: int = 0
     notice: str = ""

@@ -32,8 +32,21 @@ class Attempt:
     is_void: bool = False
 
 
+class Stateful(Protocol):
+    """What a checkpoint holds the state of."""
+
+    def state_dict(self) -> Any: ...  # Any: of its own making
+
+    def load_state_dict(self, state_dict: Any, /) -> Any: ...  # Any: as state_dict gives
+
+
 class Sums(Protocol):
     """Adds up what the shards of one step brought, over all processes."""
+
+    @property
+    def feedback(self) -> Stateful | None:
+        """What it has not added so far, and will; None: it adds all."""
+        ...
 
     def total(self, what: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
         """The sum over all shards, on every process. Blocks until all have theirs. Only inside `together`.
@@ -108,6 +121,10 @@ class Team(Protocol):
         """Report once for all; the decision. Blocks until it is there. May raise TrialStopped by itself."""
         ...
 
+    def saves(self) -> None:
+        """A checkpoint is about to be made. What it holds of other processes is brought to the first."""
+        ...
+
     def saved(self) -> None:
         """This process has come to a checkpoint in its program; what it writes of it itself is under way."""
         ...
@@ -162,6 +179,9 @@ class Alone:
             self.turns += 1
         return "CONTINUE"
 
+    def saves(self) -> None:
+        pass
+
     def saved(self) -> None:
         pass
 
@@ -171,6 +191,8 @@ class Alone:
 
 class OwnSums:
     """All shards were executed here."""
+
+    feedback = None
 
     def total(self, what: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
         done = total(nodes, shards, add)

@@ -104,6 +104,9 @@ class TorchDistributedTeam:
             raise unpack_error(decided)
         return decided
 
+    def saves(self) -> None:
+        pass
+
     def saved(self) -> None:
         pass
 

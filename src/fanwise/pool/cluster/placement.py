@@ -7,7 +7,8 @@
 The first job that waits is never passed by, so a big one gets its turn however many small ones come. What it needs may
 be on no machine that is here now, as when its node was lost: then `stuck` says so, and the engine decides how long to
 wait. A job goes where most CPUs are free, and one that needs no GPU goes to a machine without any while there is room.
-Jobs of one group, as the processes of a training, go to where the others of it are, as long as there is room. Knows nothing of links, processes, time or Ray.
+Jobs of one group, as the processes of a training, go to where the others of it are, as long as there is room.
+Knows nothing of links, processes, time or Ray.
 
 Invariant: a job waits, or has exactly one host, or is not here.
 """

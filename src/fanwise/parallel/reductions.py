@@ -1,0 +1,60 @@
+"""What `fanwise.run(reduce=...)` takes: how gradients are added.
+
+"exact"                       along one tree over the shards: the same bits on any devices
+"fast"                        one operand a process: the last bits depend on their number
+BFloat16(), PowerSGD(rank=2)  between hosts with fewer bytes, for slow links: another result, about the same
+"""
+
+from dataclasses import dataclass
+
+from .checks.checking import check_name, whole_number
+
+_NAMES = ("exact", "fast")
+
+
+@dataclass(frozen=True, slots=True)
+class BFloat16:
+    """Between hosts gradients travel as bfloat16: half of the bytes of float32.
+
+    What is rounded away is sent later (error feedback). Within a host nothing changes, and a run on one host has the
+    bits of "exact". On several the result depends on which shards are on which host.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class PowerSGD:
+    """Between hosts each matrix of gradients travels as one of low rank (Vogels et al. 2019, arXiv 1905.13727).
+
+    A layer of n x k weights sends rank (n + k) numbers in the place of n k; vectors are sent as they are. What is left
+    out is sent later (error feedback). Within a host nothing changes, and a run on one host has the bits of "exact".
+    On several the result depends on which shards are on which host.
+
+    Raises:
+        TypeError, ValueError: the rank is no whole number of at least 1.
+    """
+
+    rank: int = 2
+
+    def __post_init__(self) -> None:
+        whole_number("rank", self.rank, least=1)
+
+
+Compression = BFloat16 | PowerSGD
+Reduce = str | Compression
+
+
+def check_reduce(reduce: object) -> None:
+    """Raises TypeError or ValueError, which names what there is."""
+    if isinstance(reduce, type) and issubclass(reduce, BFloat16 | PowerSGD):
+        raise TypeError(f"reduce={reduce.__name__} is a class.\n  right:  reduce={reduce.__name__}()")
+    if not isinstance(reduce, BFloat16 | PowerSGD):
+        check_name("reduce", reduce, _NAMES)
+
+
+def within_a_host(reduce: Reduce) -> str:
+    """What it means where there is one host only.
+
+    >>> within_a_host("fast"), within_a_host(PowerSGD())
+    ('fast', 'exact')
+    """
+    return reduce if isinstance(reduce, str) else "exact"

@@ -29,6 +29,7 @@ from .collectives import split_batch as split_batch
 from .data.batches import Batch as Batch
 from .functional.step import FunctionalStep as FunctionalStep
 from .reductions import BFloat16 as BFloat16
+from .reductions import EverySteps as EverySteps
 from .reductions import PowerSGD as PowerSGD
 from .running import here as here
 from .running import run as run

@@ -3,6 +3,7 @@
 "exact"                       along one tree over the shards: the same bits on any devices
 "fast"                        one operand a process: the last bits depend on their number
 BFloat16(), PowerSGD(rank=2)  between hosts with fewer bytes, for slow links: another result, about the same
+EverySteps(8)                 between hosts only now and then
 """
 
 from dataclasses import dataclass
@@ -39,15 +40,36 @@ class PowerSGD:
         whole_number("rank", self.rank, least=1)
 
 
+@dataclass(frozen=True, slots=True)
+class EverySteps:
+    """Hosts train apart, and every so many updates their parameters and optimizers become the mean (local SGD).
+
+    Each host updates by the mean gradient of its own shards; within a host nothing changes, and a run on one host has
+    the bits of "exact". Also at the end of each pass of `run.batches`, and before `run.save`, `run.mean` and `run.sum`,
+    hosts are brought together. For steps with a loss function, of torch models. Stich 2019, arXiv 1805.09767.
+
+    Raises:
+        TypeError, ValueError: the number is no whole number of at least 1.
+    """
+
+    steps: int = 8
+
+    def __post_init__(self) -> None:
+        whole_number("steps", self.steps, least=1)
+
+
 Compression = BFloat16 | PowerSGD
-Reduce = str | Compression
+Reduce = str | Compression | EverySteps
+
+
+_SLOW = BFloat16 | PowerSGD | EverySteps
 
 
 def check_reduce(reduce: object) -> None:
     """Raises TypeError or ValueError, which names what there is."""
-    if isinstance(reduce, type) and issubclass(reduce, BFloat16 | PowerSGD):
+    if isinstance(reduce, type) and issubclass(reduce, _SLOW):
         raise TypeError(f"reduce={reduce.__name__} is a class.\n  right:  reduce={reduce.__name__}()")
-    if not isinstance(reduce, BFloat16 | PowerSGD):
+    if not isinstance(reduce, _SLOW):
         check_name("reduce", reduce, _NAMES)
 
 

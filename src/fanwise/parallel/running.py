@@ -32,7 +32,7 @@ from .plans import Plan
 from .process_settings.applied import surroundings
 from .progress.line import NoScreen, Screen, name_of, screen_for
 from .progress.published import Published, Rank
-from .reductions import Reduce, check_reduce
+from .reductions import EverySteps, Reduce, check_reduce
 from .runs import Run, StrPath
 from .shards import cut
 from .supervisor.gpus import places_for
@@ -87,8 +87,8 @@ def run(
         seed: of initial weights, order, augmentation and dropout; by default the job's in a pool, else 0.
         threads: of each device, 1 by default. More threads give other bits, as other shards do.
         reduce: "exact" adds gradients along one tree over the shards, and operators that torch knows to be not
-            deterministic raise. For slow links between hosts `fanwise.parallel.BFloat16()`, or `PowerSGD(rank=2)`, send
-            less, with about the same result, which then depends on the hosts.
+            deterministic raise. For slow links between hosts `fanwise.parallel.BFloat16()`, `PowerSGD(rank=2)` and
+            `EverySteps(8)` send less, with about the same result, which then depends on the hosts.
         resume: a checkpoint of `run.save` to go on from.
         processes: that the devices are spread over; by default one for each. With 1, as with one device,
             everything runs here, and devices take turns. Else `train` runs in each of them, warm jobs of a pool.
@@ -133,6 +133,8 @@ def run(
     if step_timeout_s is not None:
         step_timeout_s = seconds("step_timeout_s", step_timeout_s)
     verify = whole_number("verify", verify, least=0)
+    if verify and isinstance(reduce, EverySteps):
+        raise ValueError(f"verify={verify} compares parameters, which with reduce={reduce!r} differ between hosts")
     given = {"shards": shards, "seed": seed, "threads": threads}
     fixed = frozenset(name for name, value in given.items() if value is not None)
     if (others := launched()) is not None:

@@ -320,6 +320,11 @@ class Run:
         if placements[0] not in self._step_sums:
             sums = self._step_sums[placements[0]] = self._team.sums(replica.params, placements[0])
             self._register_feedback(sums.feedback)
+        if loss_fn is None and self._step_sums[placements[0]].apart is not None:
+            raise ValueError(
+                "reduce=EverySteps() is for run.step(model, optimizer, loss_fn), and this step has no loss function.\n"
+                "Say reduce=BFloat16() or PowerSGD() for a loop of your own, or leave it out."
+            )
         execution = Execution(
             self._plan,
             replica,
@@ -579,6 +584,7 @@ class Run:
         self, fn: evaluation.Measure, model: Any, data: Data, batch_size: int, loading: Loading
     ) -> tuple[float, float]:
         self._loop.check("run.mean or run.sum")
+        self._team.measures()
         size = whole_number("batch_size", batch_size, least=1)
         measuring = self._measuring(fn, model)
         reader = reader_of(data, loading.collate_fn)

@@ -16,7 +16,7 @@ from ..optimizers.placement import Placement
 from ..replica.gradients import Partial, add
 from ..shards import Node, total
 from ..teams.node_info import hear, tell, to_device
-from ..teams.team import Stateful, Team, check_done
+from ..teams.team import Stateful, Team, Updated, check_done
 from .contract import AllReduce, Found, Met
 
 
@@ -25,7 +25,7 @@ class TeamSums:
 
     Args:
         device: of the gradients. by_process: one operand a process, as reduce="fast".
-        feedback: what has not been added so far, with its state.
+        feedback: what has not been added so far, with its state. apart: what makes the processes the same again.
     """
 
     def __init__(
@@ -37,6 +37,7 @@ class TeamSums:
         *,
         by_process: bool,
         feedback: Stateful | None = None,
+        apart: Updated | None = None,
     ) -> None:
         self._team = team
         self._all_reduce = all_reduce
@@ -45,6 +46,7 @@ class TeamSums:
         self._by_process = by_process
         self.settle = all_reduce.settle
         self.feedback = feedback
+        self.apart = apart
 
     def total(self, what: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
         if self._by_process:

@@ -10,6 +10,7 @@ added within a host is decided by the tree over the shards (shards.py): the same
 device, and the same bits. A sum counts when all have come to the turn after it.
 
 With `feedback` leaders add all of their host, and exchange that with fewer bytes (feedback.py): 2 and 3 are its own.
+With `apart` they exchange nothing, and each host has the mean over its own shards.
 """
 
 import functools
@@ -24,6 +25,7 @@ from ..replica.gradients import add_grads, total_into
 from ..shards import Node, TreeSum
 from ..teams.layout import Bucket, Layout, flat_gradient
 from ..teams.team import divide
+from .apart import Apart
 from .feedback import Between, Feedback
 
 T = TypeVar("T")
@@ -54,10 +56,17 @@ class Sending(Protocol):
 
 
 class ByHosts:
-    """The `AllReduce` between hosts. `feedback`: for fewer bytes between them, with another result."""
+    """The `AllReduce` between hosts. `feedback`, `apart`: for fewer bytes between them, with another result."""
 
-    def __init__(self, team: Sending, params: Sequence[nn.Parameter], feedback: Feedback | None = None) -> None:
+    def __init__(
+        self,
+        team: Sending,
+        params: Sequence[nn.Parameter],
+        feedback: Feedback | None = None,
+        apart: Apart | None = None,
+    ) -> None:
         self._team = team
+        self._apart = apart
         self.feedback = feedback
         self._params = list(params)
         self._own: dict[tuple[int, int], Tensor] = {}
@@ -109,6 +118,8 @@ class ByHosts:
         team.exchange(b"")
         if feedback is not None:
             feedback.commit()
+        if self._apart is not None:
+            self._apart.count += _count(met, own)
         return [grad if is_reached else None for grad, is_reached in zip(self._grads, met.reached, strict=True)]
 
     def _rows(self, met: Met) -> Tensor:
@@ -143,7 +154,12 @@ class ByHosts:
                 ((place, number), row) for number, row in zip(numbers, team.receive(place, "nodes"), strict=True)
             )
         if feedback is not None:
-            self._lead_with_feedback(feedback, met, places, own, rows)
+            feedback.total(self._of_host(met, own, rows), between(team, places, own))
+            return
+        if self._apart is not None and len(places) > 1:
+            everywhere = sum(each.node.count for each in met.found)
+            grads, here = self._of_host(met, own, rows), _count(met, own)
+            torch._foreach_mul_(list(grads.values()), everywhere / here if here else 0.0)
             return
         mine = places.index(own)
         others = [(host, its[0]) for host, its in enumerate(places) if host != mine]
@@ -168,15 +184,9 @@ class ByHosts:
         for host, leader in others:
             parts[host].copy_(team.receive(leader, "slice"))
 
-    def _lead_with_feedback(
-        self,
-        feedback: Feedback,
-        met: Met,
-        places: Sequence[Sequence[int]],
-        own: Sequence[int],
-        rows: dict[tuple[int, int], Tensor],
-    ) -> None:
-        team, layout = self._team, self._layout
+    def _of_host(self, met: Met, own: Sequence[int], rows: dict[tuple[int, int], Tensor]) -> dict[int, Tensor]:
+        """The gradients of this host alone, in our room: flat, by the place of their parameter."""
+        layout = self._layout
         buckets = _of_any(layout.owned(0, 1), met)
         found = [node.value for node in self._added(met, own, buckets, rows) if node.value is not None]
         self._room.zero_()
@@ -187,13 +197,7 @@ class ByHosts:
         grads = {place: layout.flat(self._room, place) for place, is_reached in enumerate(met.reached) if is_reached}
         if met.count is not None:
             divide(list(grads.values()), met.count)
-        between = Between(
-            len(places),
-            places.index(own),
-            lambda host, what, flat: team.send(places[host][0], what, flat),
-            lambda host, what: team.receive(places[host][0], what),
-        )
-        feedback.total(grads, between)
+        return grads
 
     def _added(
         self, met: Met, own: Sequence[int], buckets: Sequence[Bucket], rows: dict[tuple[int, int], Tensor]
@@ -214,6 +218,21 @@ class ByHosts:
         found = [each for each in met.found if each.place in own]
         nodes = [Node(each.node.start, each.node.stop, operand(each)) for each in found]
         return _merged(nodes, met.shards, _plus)
+
+
+def between(team: Sending, places: Sequence[Sequence[int]], own: Sequence[int]) -> Between:
+    """The hosts, for the leader of one."""
+    return Between(
+        len(places),
+        places.index(own),
+        lambda host, what, flat: team.send(places[host][0], what, flat),
+        lambda host, what: team.receive(places[host][0], what),
+    )
+
+
+def _count(met: Met, places: Sequence[int]) -> float:
+    """What the losses of these processes count."""
+    return sum(each.node.count for each in met.found if each.place in places)
 
 
 def places_by_host(hosts: Sequence[str]) -> list[list[int]]:

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ...base.errors import TrialStopped
 from ...links.codec import pack_error, unpack_error
@@ -26,11 +26,12 @@ from ..all_reduce.sums import TeamSums
 from ..hangs.stalls import limit_s
 from ..optimizers.placement import Placement
 from ..plans import Plan
-from ..reductions import Reduce
+from ..reductions import BFloat16, EverySteps, PowerSGD, Reduce
 from ..teams.agreeing import agreed_seed
 from ..teams.layout import Layout
 from ..teams.team import Attempt, StateHere, Sums, different_ways
-from .by_hosts import ByHosts, places_by_host
+from .apart import Apart
+from .by_hosts import ByHosts, between, places_by_host
 from .feedback import Feedback, Parts
 from .in_boxes import InBoxes
 from .meeting import Met
@@ -72,6 +73,7 @@ class HostsTeam:
         self._step_timeout_s = step_timeout_s
         self._tell = tell
         self._feedbacks: list[Feedback] = []
+        self._aparts: list[Apart] = []
         self._is_within = self._has_stepped = False
         self._paying = Paying()
         self._began_s = self._exchange_s = 0.0
@@ -149,13 +151,50 @@ class HostsTeam:
     # -- steps -----------------------------------------------------------------------------------------------------
 
     def sums(self, params: Sequence[nn.Parameter], placement: Placement) -> Sums:
+        if isinstance(self._reduce, EverySteps):
+            return self._sums_apart(params, placement, self._reduce.steps)
         made = self.all_reduce(params)
         feedback = made.feedback if isinstance(made, ByHosts) else None
         return TeamSums(self, made, placement, _CPU, by_process=self._reduce == "fast", feedback=feedback)
 
+    def _sums_apart(self, params: Sequence[nn.Parameter], placement: Placement, steps: int) -> Sums:
+        if placement.optimizer is None:
+            raise ValueError(
+                f"reduce={self.reduce_name} makes means of parameters and of the optimizer's state, which it knows of "
+                f"torch models only.\nFor a tree of arrays say reduce=BFloat16() or PowerSGD(), or leave it out."
+            )
+        apart = Apart(steps, params, placement.optimizer, self._bring_together)
+        self._aparts.append(apart)
+        made = ByHosts(self, params, apart=apart)
+        return TeamSums(self, made, placement, _CPU, by_process=False, apart=apart)
+
+    def _bring_together(self, apart: Apart) -> None:
+        if (flats := self.together(functools.partial(self._mean_over_hosts, apart))) is not None:
+            apart.put(flats)
+
+    def _mean_over_hosts(self, apart: Apart) -> list[Tensor] | None:
+        """In every process; None where there is one host only."""
+        counts = self.gather("brings hosts together", apart.count)
+        places = places_by_host(self.hosts)
+        if len(places) == 1:
+            return None
+        own = next(its for its in places if self.place in its)
+        if self.place == own[0]:
+            part = counts[own[0]] / sum(counts[its[0]] for its in places)
+            hosts = between(self, places, own)
+            means = [
+                hosts.summed_by_slices(f"means {number}", flat * part) for number, flat in enumerate(apart.flats())
+            ]
+            for place in own[1:]:
+                self.send(place, "means", means)
+        else:
+            means = self.receive(own[0], "means")
+        self.exchange(b"")
+        return means
+
     def all_reduce(self, params: Sequence[nn.Parameter]) -> AllReduce:
         """What adds their gradients."""
-        if not isinstance(self._reduce, str):
+        if isinstance(self._reduce, BFloat16 | PowerSGD):
             made = Feedback(self._reduce, params, self._which_host)
             self._feedbacks.append(made)
             return ByHosts(self, params, made)
@@ -207,9 +246,15 @@ class HostsTeam:
         return decided
 
     def saves(self) -> None:
-        """The first process gets what each host has not sent so far."""
+        """The first process gets what each host has not sent so far; all hosts are the same."""
+        self.measures()
         for number, feedback in enumerate(self._feedbacks):
             feedback.of_all = self.together(functools.partial(self._errors_of_all, feedback, f"errors {number}"))
+
+    def measures(self) -> None:
+        """All hosts are the same."""
+        for apart in self._aparts:
+            apart.bring_together()
 
     def _errors_of_all(self, feedback: Feedback, what: str) -> list[Parts]:
         self.gather("saves a checkpoint, which with this reduce= all processes do together", None)

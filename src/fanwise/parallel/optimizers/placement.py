@@ -40,6 +40,10 @@ class Placement:
         self._sharded: ShardedOptimizer | None = None
 
     @property
+    def optimizer(self) -> Optimizer | None:
+        return self._optimizer
+
+    @property
     def how(self) -> Literal["whole", "blocks", "slices"]:
         return "slices" if self._sharded is not None else "whole" if self._blocked is None else "blocks"
 

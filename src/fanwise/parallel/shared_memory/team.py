@@ -318,6 +318,9 @@ class SharedMemoryTeam:
     def saves(self) -> None:
         pass
 
+    def measures(self) -> None:
+        pass
+
     def saved(self) -> None:
         self._saves += 1
         self._control.set_saves(self.rank, self._saves)

@@ -40,12 +40,25 @@ class Stateful(Protocol):
     def load_state_dict(self, state_dict: Any, /) -> Any: ...  # Any: as state_dict gives
 
 
+class Updated(Protocol):
+    """What is told of updates."""
+
+    def updated(self, *, last: bool) -> None:
+        """The optimizer has made a step; `last`: of a pass over the data. May block until all have come here."""
+        ...
+
+
 class Sums(Protocol):
     """Adds up what the shards of one step brought, over all processes."""
 
     @property
     def feedback(self) -> Stateful | None:
         """What it has not added so far, and will; None: it adds all."""
+        ...
+
+    @property
+    def apart(self) -> Updated | None:
+        """What makes processes the same again that were not given the same sums; None: they were."""
         ...
 
     def total(self, what: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
@@ -125,6 +138,10 @@ class Team(Protocol):
         """A checkpoint is about to be made. What it holds of other processes is brought to the first."""
         ...
 
+    def measures(self) -> None:
+        """The model is about to be measured, by all together: from now on it is the same in all."""
+        ...
+
     def saved(self) -> None:
         """This process has come to a checkpoint in its program; what it writes of it itself is under way."""
         ...
@@ -182,6 +199,9 @@ class Alone:
     def saves(self) -> None:
         pass
 
+    def measures(self) -> None:
+        pass
+
     def saved(self) -> None:
         pass
 
@@ -192,7 +212,7 @@ class Alone:
 class OwnSums:
     """All shards were executed here."""
 
-    feedback = None
+    feedback = apart = None
 
     def total(self, what: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
         done = total(nodes, shards, add)

@@ -107,6 +107,9 @@ class TorchDistributedTeam:
     def saves(self) -> None:
         pass
 
+    def measures(self) -> None:
+        pass
+
     def saved(self) -> None:
         pass
 

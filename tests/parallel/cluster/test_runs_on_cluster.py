@@ -333,7 +333,7 @@ def test_a_network_learns_digits_with_fewer_bytes(hosts: MemoryHosts, how: Any) 
 def test_hosts_that_train_apart_are_the_same_when_they_are_measured_and_saved(
     hosts: MemoryHosts, tmp_path: Path
 ) -> None:
-    def train(run: Run) -> list[list[bool]]:
+    def train(run: Run) -> list[bool]:
         model = nn.Linear(12, 3)
         step = run.step(model, torch.optim.Adam(model.parameters(), 0.05), losses)
 
@@ -363,7 +363,7 @@ def test_training_apart_is_for_steps_with_a_loss_function(hosts: MemoryHosts) ->
         model = nn.Linear(12, 3)
         run.step(model, torch.optim.SGD(model.parameters(), 0.1))
 
-    with pytest.raises(ValueError, match="reduce=EverySteps.*has no loss function"):
+    with pytest.raises(ValueError, match=r"reduce=EverySteps.*has no loss function"):
         over(hosts, train, reduce=EverySteps())
 
 

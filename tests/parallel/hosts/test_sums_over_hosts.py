@@ -104,7 +104,7 @@ def test_a_sum_that_only_some_have_when_a_host_dies_is_made_again_by_all() -> No
             send(place, what, rows)
 
         def receive_and_tell(place: int, what: str) -> Tensor:
-            found = receive(place, what)
+            found: Tensor = receive(place, what)
             if (place, what) == (2, "slice"):
                 one_has_it.set()
             return found

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from .feedback import cut
+
 
 class Apart:
     """The parameters of one step and their optimizer.
@@ -57,7 +59,7 @@ class Apart:
         """What it becomes."""
         with torch.no_grad():
             for same, flat in zip(self._by_type(), flats, strict=True):
-                for each, part in zip(same, flat.split([each.numel() for each in same]), strict=True):
+                for each, part in zip(same, cut(flat, [each.numel() for each in same]), strict=True):
                     each.copy_(part.view(each.shape))
 
     def _by_type(self) -> list[list[Tensor]]:

@@ -10,6 +10,7 @@ new ones, which count when all have come to its end; a step that is made again, 
 from those before. All processes of a host have them, so any of them may lead it. Knows no links.
 """
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -64,9 +65,15 @@ class Between:
             for theirs in self.swapped(f"{what} {dtype}", [flat] * self.count):
                 total += theirs
             sizes = [part.numel() for part in mine.values()]
-            both = zip(mine.items(), total.split(sizes), strict=True)
+            both = zip(mine.items(), cut(total, sizes), strict=True)
             found |= {place: summed.view(part.shape) for (place, part), summed in both}
         return found
+
+
+def cut(flat: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    """So many elements each, one after another."""
+    ends = list(itertools.accumulate(sizes))
+    return [flat[end - size : end] for end, size in zip(ends, sizes, strict=True)]
 
 
 class Feedback:
@@ -140,9 +147,9 @@ class Feedback:
         error[between.mine] += total - own.float()
         whole = torch.cat(between.swapped("sums", [own] * between.count))[:size].float()
         sizes = [each.numel() for each in meant.values()]
-        for place, left in zip(meant, error.view(-1)[:size].split(sizes), strict=True):
+        for place, left in zip(meant, cut(error.view(-1), sizes), strict=True):
             self._left(place, left.to(meant[place].dtype, copy=True))
-        return dict(zip(meant, whole.split(sizes), strict=True))
+        return dict(zip(meant, cut(whole, sizes), strict=True))
 
     def _low_rank(self, meant: Parts, rank: int, between: Between) -> Parts:
         """m, p, q: of this host. P, Q: of all."""

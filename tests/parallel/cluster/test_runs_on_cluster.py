@@ -322,7 +322,7 @@ def test_a_network_learns_digits_with_fewer_bytes(hosts: MemoryHosts, how: Any) 
     def train(run: Run) -> float:
         model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
         step = run.step(model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), losses)
-        for _ in run.epochs(4):
+        for _ in run.epochs(8):
             for batch in run.batches(train_set, 128):
                 step(batch)
         return run.mean(lambda m, x, y: m(x).argmax(1) == y, model, test_set)

@@ -74,7 +74,7 @@ class HostsTeam:
         self._tell = tell
         self._feedbacks: list[Feedback] = []
         self._aparts: list[Apart] = []
-        self._is_within = self._has_stepped = False
+        self._is_within = self._has_stepped = self._is_reduce_said = False
         self._paying = Paying()
         self._began_s = self._exchange_s = 0.0
 
@@ -151,6 +151,7 @@ class HostsTeam:
     # -- steps -----------------------------------------------------------------------------------------------------
 
     def sums(self, params: Sequence[nn.Parameter], placement: Placement) -> Sums:
+        self._say_reduce()
         if isinstance(self._reduce, EverySteps):
             return self._sums_apart(params, placement, self._reduce.steps)
         made = self.all_reduce(params)
@@ -205,9 +206,12 @@ class HostsTeam:
     def reduce_name(self) -> str:
         return self._reduce if isinstance(self._reduce, str) else repr(self._reduce)
 
-    def say_reduce(self) -> None:
-        """In one line: what is computed is not what one device computes."""
-        if not isinstance(self._reduce, str) and self.place == 0 and (hosts := self._which_host()[1]) > 1:
+    def _say_reduce(self) -> None:
+        """In one line, once: what is computed is not what one device computes."""
+        is_said, self._is_reduce_said = self._is_reduce_said, True
+        if isinstance(self._reduce, str) or is_said or self.place != 0:
+            return
+        if (hosts := self._which_host()[1]) > 1:
             _log.warning(
                 "reduce=%s: the result depends on which shards are on which host, and is recorded as that of %d hosts.",
                 self.reduce_name,
@@ -228,7 +232,8 @@ class HostsTeam:
         if self.place == 0:
             own, hosts = self._hosts[self._mesh.rank], self.hosts
             if line := self._paying.line(len(hosts), hosts.count(own), own.partition("/")[0]):
-                _log.warning("%s\nThe bits would be the same. Larger batches make more hosts pay.", line)
+                same = "The bits would be the same. " if isinstance(self._reduce, str) else ""
+                _log.warning("%s\n%sLarger batches make more hosts pay.", line, same)
 
     def report(self, values: Mapping[str, Any]) -> Decision:  # Any: numbers
         """The first process reports to its own job, if it runs one; what comes of it is the same for all."""
@@ -303,7 +308,6 @@ def entered(
     with meeting as found:
         mesh = found.mesh
         team = HostsTeam(mesh, found.hosts, reduce, step_timeout_s, tell)
-        team.say_reduce()
         try:
             yield team
             team.done()

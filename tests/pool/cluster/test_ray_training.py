@@ -73,6 +73,7 @@ def killed_in_the_middle(
         within(120, lambda: any(folder.glob("begun-*")), "the run has begun")
         threading.Event().wait(after_s)  # when a node dies is chance
         cluster.remove(node)
+        within(60, lambda: pool.capacity().cpus == 2, "its processes are gone")
         (folder / "killed").touch()
 
     killer = threading.Thread(target=kill)

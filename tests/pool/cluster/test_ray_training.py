@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch._dynamo  # the first optimizer loads it, which leaves a variable in the environment
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -87,7 +88,6 @@ def killed_in_the_middle(
 
 def test_a_node_that_is_killed_costs_the_step_and_not_the_run(cluster: RayCluster, pool: Pool, tmp_path: Path) -> None:
     alone = fanwise.run(train, devices="cpu", progress=False)
-    assert fanwise.run(train, devices=2, pool=pool, progress=False) == (alone[0], 2)
     assert killed_in_the_middle(cluster, pool, tmp_path, cpus=3, after_s=0.1) == (alone[0], 1)
 
 

@@ -33,6 +33,8 @@ from ...pool.reporting import begin_report
 from ..hosts.meeting import Card
 from ..process_settings import switches
 from ..progress.line import Screen, name_of, screen_for
+from ..progress.published import Published
+from ..progress.published import Rank as ShownRank
 from ..runs import Run
 from ..supervisor.settings import Settings
 from .rank import Orders, main
@@ -128,7 +130,7 @@ class ClusterSupervisor:
             What the training function raised; WorkerLostError when processes were lost and the run cannot go on.
         """
         settings = self._settings
-        self._screen = screen_for(settings.progress, notice=settings.notice)
+        self._screen = Published(screen_for(settings.progress, notice=settings.notice), self._shown_ranks)
         try:
             for start in range(_MOST_STARTS):
                 # What is not there any more is not waited for: the bits do not depend on it.
@@ -306,6 +308,18 @@ class ClusterSupervisor:
                 self._engine.capacity().cpus,
             )
         return True
+
+    def _shown_ranks(self) -> list[ShownRank]:
+        """For those who look from other programs."""
+        return [
+            ShownRank(
+                rank.number,
+                0 if rank.card is None else rank.card.pid,
+                self._settings.devices[rank.number],
+                "lost" if rank.outcome is not None else "running" if rank.is_linked else "starting",
+            )
+            for rank in self._ranks
+        ]
 
     # -- what goes -------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-systems test-examples test-torch-suite test-mxnet soak gpu-check check docs bench
+.PHONY: help demo test test-systems test-examples test-torch-suite test-mxnet soak release-check gpu-check check docs bench
 
 PYTHON ?= python3
 ARGS ?=
@@ -59,6 +59,9 @@ test-mxnet: $(VENV)/dev.stamp $(MXNET_VENV)/stamp ## test the legacy adapter for
 soak: $(VENV)/dev.stamp ## run the long tests: hundreds of kills, long searches, thousands of examples (minutes)
 	$(BIN)/python -m pytest -m "soak or hypothesis" --hypothesis-profile=soak -o faulthandler_timeout=1800 $(ARGS)
 
+release-check: $(VENV)/dev.stamp ## build wheel and sdist into dist/, install the wheel alone, and run the README's lines (1 to 2 minutes)
+	$(BIN)/python tests/release/release_check.py --python "$(PYTHON)" $(ARGS)
+
 # An interpreter that has a torch with CUDA already, used as it is: make gpu-check GPU_PYTHON=python3
 GPU_PYTHON ?=
 gpu-check: $(if $(GPU_PYTHON),,$(VENV)/dev.stamp) ## run every test and benchmark that needs a GPU, and print one table (10 to 20 minutes)
@@ -84,7 +87,7 @@ bench: $(VENV)/dev.stamp ## measure, beside the peers, in environments that the 
 # modules are never imported: those that are keep their bytecode then, and the first demo begins half a minute sooner.
 $(VENV)/run.stamp: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --no-compile $(TORCH)
-	$(PIP) --no-compile -e .
+	$(PIP) --no-compile -e '.[demo]'
 	touch $@
 
 $(VENV)/dev.stamp: $(VENV)/run.stamp

@@ -38,7 +38,8 @@ HAVE_CIRCLES = {"tensor"}
 OPTIONAL = {
     **{name: f"with_{name}.py" for name in ("jax", "tensorflow", "mxnet", "ray", "botorch", "optuna", "plotly")},
     **{name: f"with_{name}.py" for name in ("starlette", "uvicorn", "gymnasium", "syne_tune", "tensorboard")},
-    **{name: f"with_{name}.py" for name in ("mlflow", "wandb")},
+    **{name: f"with_{name}.py" for name in ("mlflow", "wandb", "sklearn")},
+    "cryptography": "certificates.py",
     "jaxlib": "with_jax.py",
     "gpytorch": "with_botorch.py",
     "linear_operator": "with_botorch.py",

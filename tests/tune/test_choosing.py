@@ -54,6 +54,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"num_objectives": 2}, "tpe"),
         ({"has_conditions": True}, "tpe"),
         ({"num_objectives": 2, "most_trials": 5}, "tpe"),
+        ({"has_forests": False}, "tpe"),
+        ({"has_forests": False, "most_trials": 5}, "sobol"),
     ],
 )
 def test_the_rule_goes_by_objectives_and_trials_that_can_be_learnt_from(facts: dict[str, Any], name: str) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import typer
 
+from ..base.extras import check_installed
 from ..base.text import counted, printable_line
 from ..pool import Pool
 from ..tune import Experiment, RandomSearch, StoppingCriterion, Tuner, loguniform, randint
@@ -36,12 +37,14 @@ def run_demo(*, seconds: float, workers: int, data: str, out: Path, ray: str | N
 
     Raises:
         UsageError: no such data. Nothing was started.
+        NotInstalled: torch or scikit-learn is not there: `fanwise[demo]`. Nothing was started.
         ValueError: `out` cannot be a folder of pictures. Nothing was started.
         typer.Exit: with 130, after all of it, when Ctrl-C ended the search.
     """
     began_s = time.monotonic()
     if data not in DATA:
         raise UsageError(f"--data must be one of {', '.join(DATA)}, got {data!r}")
+    check_installed("the demo needs", "torch", *(["sklearn"] if data == "digits" else []), extra="demo")
     folder_for_output(out)
     if data == "fashion-mnist":
         from ..zoo import fashion_mnist

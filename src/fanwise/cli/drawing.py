@@ -1,10 +1,12 @@
 """`fanwise tune plot`, and the pictures at the end of the demo: what an experiment has to show, as files."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
+from ..base.errors import NotInstalled
 from ..plot import (
     SearchData,
     hyperparameters,
@@ -63,9 +65,13 @@ def _figures_of_one(experiment: Experiment, search: SearchData) -> "dict[str, Fi
         figures["parallel-coordinates"] = parallel_coordinates(search)
     if levels_of(search):
         figures["rungs"] = rungs(search)
-    with suppress(ValueError):  # too few trials
+    try:
         figures["importance"] = experiment.plot_importances()
         figures["partial-dependence"] = experiment.plot_partial_dependence()
+    except ValueError:
+        pass  # too few trials
+    except NotInstalled as error:
+        typer.echo(f"not drawn: importance and partial-dependence. {error.message}", err=True)
     if len(experiment.metadata["objectives"]) > 1:
         figures["pareto-front"] = experiment.plot_pareto_front()
     return figures

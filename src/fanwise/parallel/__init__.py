@@ -20,6 +20,11 @@ devices, defaults            which devices there are; what a run takes where not
 collectives                  replicate, split_batch, allreduce ...: the primitives, on lists of arrays
 """
 
+# ruff: noqa: E402  # torch is looked for first
+from ..base.extras import check_installed as _check_installed
+
+_check_installed("training on several devices (fanwise.run, fanwise.parallel) needs", "torch", extra="torch")
+
 from .collectives import all_gather as all_gather
 from .collectives import allreduce as allreduce
 from .collectives import broadcast as broadcast

@@ -17,6 +17,9 @@ import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
+from ..base.extras import check_installed as _check_installed
+
+_check_installed("fanwise.rpc needs", "torch", extra="rpc")
 import torch as _torch  # noqa: F401
 
 # Whoever allocates a little after torch was loaded pays for the garbage collector's walk over all of it, 70 ms, more

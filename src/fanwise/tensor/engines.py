@@ -12,13 +12,13 @@ kept alive by asking.
 
 import contextlib
 import functools
-import importlib.util
 import os
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 
 from ..base.errors import NotInstalled
+from ..base.extras import is_installed
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Engine:
 ENGINES = {
     engine.name: engine
     for engine in (
-        Engine("torch", mutable=True, autodiff=True, jit=True),
+        Engine("torch", mutable=True, autodiff=True, jit=True, extra="torch"),
         Engine("jax", mutable=False, autodiff=True, jit=True, extra="jax"),
         Engine("tensorflow", mutable=False, autodiff=True, jit=True, extra="tensorflow"),
         Engine("numpy", mutable=True, autodiff=False, jit=False),
@@ -122,7 +122,7 @@ def current_engine() -> str:
 
     Raises:
         ValueError: FANWISE_ENGINE names no engine.
-        NotInstalled: the engine it names is not installed.
+        NotInstalled: that engine is not installed.
     """
     return _current.get(None) or _of_environment()
 
@@ -130,7 +130,14 @@ def current_engine() -> str:
 # Read once: asking the environment costs 1 us, and every creation function asks for the engine.
 @functools.cache
 def _of_environment() -> str:
-    return check_engine(os.environ.get("FANWISE_ENGINE", "torch"), told_by="FANWISE_ENGINE")
+    name = os.environ.get("FANWISE_ENGINE")
+    if name is None and not is_installed("torch"):
+        there = [f"FANWISE_ENGINE={engine}" for engine in ENGINES if is_installed(engine)]
+        raise NotInstalled(
+            "fanwise.tensor makes arrays of torch where nothing else is said, and torch is not installed. "
+            f"Install it: pip install 'fanwise[torch]'. Or name an engine that is here: {', '.join(there)}."
+        )
+    return check_engine(name or "torch", told_by="FANWISE_ENGINE")
 
 
 @contextlib.contextmanager
@@ -171,10 +178,10 @@ def check_engine(name: str, told_by: str = "the engine") -> str:
         from ..base.nearest import must_be_one_of
 
         raise ValueError(must_be_one_of(told_by, name, ENGINES))
-    if name not in _installed and importlib.util.find_spec(name) is None:
+    if name not in _installed and not is_installed(name):
         raise NotInstalled(
             f"The engine {name} is asked for, and the library {name} is not installed. "
-            f"Install it: pip install 'fanwise[{engine.extra or name}]'."
+            f"Install it: pip install 'fanwise[{engine.extra}]'."
         )
     _installed.add(name)
     return name

@@ -3,9 +3,10 @@
     several objectives                                       tpe      ranks trials by fronts
     a space with conditions                                  tpe      its densities know what exists beside what
     no more trials than start before the first has a result  sobol    a model would know nothing yet
-    everything else                                          forest   the best mean rank on the tables to 40 trainings
+    everything else, with scikit-learn                       forest   the best mean rank on the tables to 40 trainings
+    and without                                              tpe      the next best of those that need nothing more
 
-Of a finite space all three take every configuration at most once, or fill it evenly. None needs an extra.
+Of a finite space all three take every configuration at most once, or fill it evenly.
 
 What was chosen is part of the record, as if it had been named: a search that is resumed or replayed does not choose
 again, whatever the rule of a later version is.
@@ -29,7 +30,14 @@ class Chosen:
         return f"chosen because {self.reason} (searcher={self.name!r}; {GUIDE})"
 
 
-def chosen_searcher(*, num_objectives: int, has_conditions: bool, most_trials: int | None, n_workers: int) -> Chosen:
+def chosen_searcher(
+    *,
+    num_objectives: int,
+    has_conditions: bool,
+    most_trials: int | None,
+    n_workers: int,
+    has_forests: bool = True,
+) -> Chosen:
     """The rule.
 
     Args:
@@ -37,6 +45,7 @@ def chosen_searcher(*, num_objectives: int, has_conditions: bool, most_trials: i
         has_conditions: some hyperparameters exist only beside certain values of others.
         most_trials: that it may start; None: nobody knows.
         n_workers: trials at a time.
+        has_forests: scikit-learn is installed.
     """
     if num_objectives > 1:
         return Chosen("tpe", f"there are {num_objectives} objectives")
@@ -45,4 +54,6 @@ def chosen_searcher(*, num_objectives: int, has_conditions: bool, most_trials: i
     blind = max(FEWEST, n_workers)
     if most_trials is not None and most_trials <= blind:
         return Chosen("sobol", f"{most_trials} trials or fewer are too few to learn from")
+    if not has_forests:
+        return Chosen("tpe", "forest needs scikit-learn: pip install 'fanwise[forest]'")
     return Chosen("forest", "there is one objective")

@@ -24,6 +24,7 @@ from ..base.nearest import nearest
 from .fronts import objectives_of
 from .record.history import History, best_rows
 from .searchers.base import Objective
+from .searchers.with_sklearn import check_forests, folds, random_forest
 from .spaces import Space
 
 if TYPE_CHECKING:
@@ -122,6 +123,7 @@ def importances_of(meta: Mapping[str, Any], history: History, metric: str | None
 
     Raises:
         ValueError: fewer than ten trials have a result, the space has no hyperparameters, or this is no objective.
+        NotInstalled: scikit-learn is not there: `fanwise[forest]`.
     """
     import numpy as np
 
@@ -186,6 +188,7 @@ def _data(meta: Mapping[str, Any], history: History, metric: str | None) -> _Dat
         raise ValueError(
             f"importances need at least {FEWEST_TRIALS} trials with a result, and a hyperparameter; this has {what}"
         )
+    check_forests("importances need")
     trials = sorted(rows)
     column = history.reports.values[objective.metric]
     values = [float(column[rows[trial_id]]) for trial_id in trials]
@@ -229,21 +232,18 @@ def _correlation(predicted: Any, seen: Any) -> float:  # Any: arrays
 
 
 def _forest() -> Any:  # Any: scikit-learn has no types
-    from sklearn.ensemble import RandomForestRegressor
-
-    return RandomForestRegressor(_TREES, min_samples_leaf=2, random_state=0)
+    return random_forest(_TREES, least_rows=2)
 
 
 def _cross_validated(data: _Data, num_repeats: int) -> tuple[Any, Any]:  # Any: arrays
     """What is predicted for each trial, and for each hyperparameter (column) what is lost, in each fold and turn."""
     import numpy as np
-    from sklearn.model_selection import KFold
 
     encoder, rows_ND, seen = data.encoder, data.rows_ND, data.ranks
     chance = np.random.default_rng(0)
     predicted, drops = np.empty(len(seen)), []
     spread = float(np.var(seen)) or 1.0
-    for rest, held in KFold(_FOLDS, shuffle=True, random_state=0).split(rows_ND):
+    for rest, held in folds(_FOLDS, rows_ND):
         asked = [rows_ND[held]]
         for _ in range(num_repeats):
             asked += [_exchanged(encoder, rows_ND[held], column, chance) for column in range(encoder.num_dims)]

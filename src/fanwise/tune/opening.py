@@ -15,6 +15,7 @@ from .schedulers.fifo import FIFOScheduler
 from .schedulers.protocol import Scheduler
 from .searchers.base import Mode, Searcher
 from .searchers.by_name import searcher_of
+from .searchers.with_sklearn import has_forests
 from .spaces import Space
 from .stopping import StoppingCriterion
 
@@ -84,6 +85,7 @@ def scheduler_for(
             has_conditions=bool(space.conditions),
             most_trials=None if stop is None else stop.most_trials,
             n_workers=n_workers,
+            has_forests=has_forests(),
         )
     made = searcher_of(searcher if chosen is None else chosen.name)
     return FIFOScheduler(made, metric=metric, mode=mode, points_to_evaluate=points_to_evaluate), chosen

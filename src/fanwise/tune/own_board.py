@@ -5,7 +5,6 @@ the address is known at once, and whoever opens it waits until the pages are the
 it closes, however the tuner ended.
 """
 
-import importlib.util
 import logging
 import os
 import socket
@@ -18,21 +17,18 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
 
-from ..base.errors import NotInstalled
+from ..base.extras import check_installed
 from ..base.text import printable
 
 _log = logging.getLogger(__name__)
 
 _END_S = 10.0
-_LIBRARIES = ("starlette", "uvicorn", "plotly")
 _MOST_SAID = 2_000
 
 
 def check_board_is_there() -> None:
     """Raise NotInstalled where a library of the board is missing. Loads none of them."""
-    missing = [name for name in _LIBRARIES if importlib.util.find_spec(name) is None]
-    if missing:
-        raise NotInstalled(f"the board needs {', '.join(missing)}. Install it: pip install 'fanwise[board]'.")
+    check_installed("the board needs", "starlette", "uvicorn", "plotly", extra="board")
 
 
 @contextmanager

@@ -13,6 +13,7 @@ training step when its name is first used.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ..base.extras import check_installed as _check_installed
 from .data import Data as Data
 from .digits import digits as digits
 from .fashion_mnist import fashion_mnist as fashion_mnist
@@ -42,6 +43,7 @@ _FILE_BY_NAME = {
 def __getattr__(name: str) -> Any:  # Any: classes and functions
     if name not in _FILE_BY_NAME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__dir__())}")
+    _check_installed("fanwise.zoo needs", "torch", extra="demo")
     return getattr(import_module(f".{_FILE_BY_NAME[name]}", __name__), name)
 
 

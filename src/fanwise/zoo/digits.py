@@ -8,11 +8,12 @@ state of the process and changes none.
 
 import gzip
 import random
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..base.extras import check_installed
 from .data import Data
+from .with_sklearn import load_table, shipped_table
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,12 +33,14 @@ def digits(size: int = 28) -> Data:
 
     Raises:
         ValueError: `size` is below 1.
+        NotInstalled: torch or scikit-learn is not there: `fanwise[demo]`.
 
     >>> digits().train_images.shape
     torch.Size([1438, 1, 28, 28])
     """
     if size < 1:
         raise ValueError(f"size must be at least 1, got {size!r}")
+    check_installed("the digits need", "torch", "sklearn", extra="demo")
     import torch
     from torch.nn.functional import interpolate
 
@@ -54,22 +57,12 @@ def read_table(file: Path | None = None) -> "tuple[NDArray[np.uint8], NDArray[np
     """Pixels (1797, 64) from 0 to 16, and labels (1797,), from scikit-learn's own table."""
     import numpy as np
 
-    file = file or _shipped_table()
+    file = file or shipped_table()
     if not file.is_file():
-        from sklearn.datasets import load_digits
-
-        bunch = load_digits()
-        return bunch.data.astype(np.uint8), bunch.target.astype(np.uint8)
+        return load_table()
     with gzip.open(file) as text:
         table = np.loadtxt(text, delimiter=",", dtype=np.uint8)
     return table[:, :-1], table[:, -1]
-
-
-def _shipped_table() -> Path:
-    """The table inside scikit-learn, found without importing it: the import takes a second, in every trial."""
-    spec = find_spec("sklearn")
-    package = spec.submodule_search_locations[0] if spec and spec.submodule_search_locations else ""
-    return Path(package, "datasets", "data", "digits.csv.gz")
 
 
 def _split(labels: list[int]) -> tuple[list[int], list[int]]:

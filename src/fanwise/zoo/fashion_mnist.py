@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..base.errors import DataFileError
+from ..base.extras import check_installed
 from .data import Data
 from .downloads import Fetch, Published, download_missing, fetch_over_http
 from .idx import read_pair
@@ -59,12 +60,14 @@ def fashion_mnist(
     Raises:
         DataFileError: a file is missing and not to be downloaded, could not be downloaded whole, or is not
             what its name says. The message names the file and what to do.
+        NotInstalled: torch is not there: `fanwise[demo]`.
 
     Blocks while it downloads. With a folder that holds the files:
 
         data = fashion_mnist("data/fashion-mnist", download=False)
         data.train_images.shape                       # (60000, 1, 28, 28)
     """
+    check_installed("Fashion-MNIST needs", "torch", extra="demo")
     roots = _roots(folder)
     files = _whole_set(roots)
     if files is None and download:

@@ -15,6 +15,7 @@ is encrypted under a password that nobody keeps, in a folder of this user's that
 Loads `ssl` and `cryptography`: nobody imports this before there is a link between hosts.
 """
 
+# ruff: noqa: E402  # cryptography is looked for first
 import contextlib
 import datetime
 import os
@@ -26,6 +27,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
+from ...base.extras import check_installed
+
+check_installed("links between hosts need", "cryptography", extra="rpc")
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec

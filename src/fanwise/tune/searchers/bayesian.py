@@ -8,10 +8,9 @@ nothing else is kept from one to the next but the surrogate of the last results.
 """
 
 import logging
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, ClassVar, final
 
-from ...base.errors import NotInstalled
+from ...base.extras import check_installed
 from ..spaces import Space
 from ..values import at_least
 from .learner import Learner
@@ -62,8 +61,7 @@ class BayesianSearcher(Learner):
         max_rows: int = 500,
         num_candidates: int = 1024,
     ) -> None:
-        if find_spec("botorch") is None:
-            raise NotInstalled("Bayesian optimization needs BoTorch. Install it: pip install 'fanwise[bo]'.")
+        check_installed("Bayesian optimization needs", "botorch", extra="bo")
         super().__init__(num_init=num_init, learn_from=learn_from, max_rows=max_rows)
         self.num_candidates = at_least("num_candidates", num_candidates, 1)
 

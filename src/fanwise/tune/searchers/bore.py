@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, final
 
 from ..values import at_least, probability
 from .learner import Learner
+from .with_sklearn import check_forests
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,6 +39,7 @@ class BORESearcher(Learner):
 
     Raises:
         TypeError, ValueError: an argument of the wrong type or size.
+        NotInstalled: scikit-learn is not there; the message names the extra.
 
     >>> from fanwise.tune import FIFOScheduler
     >>> scheduler = FIFOScheduler(BORESearcher(gamma=0.25), metric="validation_error")
@@ -56,6 +58,7 @@ class BORESearcher(Learner):
         num_trees: int = 32,
         num_candidates: int = 1000,
     ) -> None:
+        check_forests("BORESearcher needs")
         super().__init__(num_init=num_init, max_rows=at_least("max_rows", max_rows, 4))
         self.num_trees = at_least("num_trees", num_trees, 1)
         self.num_candidates = at_least("num_candidates", num_candidates, 1)

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .encoding import Floats
+from .with_sklearn import extra_tree
 
 
 @final
@@ -33,13 +34,11 @@ class Forest:
     """
 
     def __init__(self, features_NF: Floats, targets_N: Floats, chance: np.random.Generator, *, num_trees: int) -> None:
-        from sklearn.tree import ExtraTreeRegressor
-
         self._features = features_NF.astype(np.float32)
         self._drawn = chance.integers(len(targets_N), size=(num_trees, len(targets_N)))
         self._trees: list[Any] = []  # scikit-learn's, which have no types
         for drawn, seed in zip(self._drawn, chance.integers(2**31, size=num_trees).tolist(), strict=True):
-            grown = ExtraTreeRegressor(max_features=1.0, random_state=seed)
+            grown = extra_tree(seed)
             grown.fit(self._features[drawn], targets_N[drawn], check_input=False)
             self._trees.append(grown.tree_)
 

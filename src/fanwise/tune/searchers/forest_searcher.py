@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, ClassVar, final
 
 from ..values import at_least
 from .learner import Learner
+from .with_sklearn import check_forests
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,6 +48,7 @@ class ForestSearcher(Learner):
 
     Raises:
         TypeError, ValueError: an argument of the wrong type or size.
+        NotInstalled: scikit-learn is not there; the message names the extra.
 
     >>> from fanwise.tune import FIFOScheduler
     >>> scheduler = FIFOScheduler(ForestSearcher(), metric="validation_error")
@@ -67,6 +69,7 @@ class ForestSearcher(Learner):
         cost_attr: str | None = None,
     ) -> None:
         rows = at_least("max_rows", max_rows, 4)
+        check_forests("ForestSearcher needs")
         super().__init__(num_init=num_init, learn_from=learn_from, max_rows=rows, cost_attr=cost_attr)
         self.num_trees = at_least("num_trees", num_trees, 1)
         self.num_candidates = at_least("num_candidates", num_candidates, 1)

@@ -103,6 +103,7 @@ NODE=$node exec "$@"
     "hostname": "echo 10.0.0.1 fe80::1",
     "ray": """
 if [[ $1 == health-check ]]; then  # the second time it is there
+    [[ $RAY_AUTH_MODE == token && $RAY_AUTH_TOKEN =~ ^[0-9a-f]{64}$ ]] || exit 2
     test -e "$NOTES/asked" && exec echo "$NODE ray $*" >> "$NOTES/said"
     touch "$NOTES/asked"; exit 1
 fi

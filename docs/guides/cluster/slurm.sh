@@ -14,6 +14,10 @@ set -euo pipefail
 
 export FANWISE_HOME="${FANWISE_HOME:-$HOME/fanwise}"  # all nodes have to see this folder
 export RAY_USAGE_STATS_ENABLED=0
+# Without a token whoever reaches Ray's ports runs code here as you, and nodes may have other users.
+export RAY_AUTH_MODE=token
+RAY_AUTH_TOKEN=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')
+export RAY_AUTH_TOKEN
 
 # step NODE COMMAND...: a step of the job on one node, beside the others that are there.
 step() {

@@ -230,10 +230,11 @@ def search(kind: str, num_trials: int, n_workers: int, folder: Path) -> Found:
     marks: list[tuple[float, int]] = []  # processor seconds and facts, at each tenth of the trials
 
     def mark_at(trials: int) -> None:
-        crowd.loop.run(
-            lambda: running.finished.is_set() or tuning.counts.num_trials_started >= trials, within_s=math.inf
-        )
+        counts = tuning.counts
+        crowd.loop.run(lambda: running.finished.is_set() or counts.num_trials_started >= trials, within_s=math.inf)
         marks.append((time.process_time(), record.next_seq))
+        if len(marks) > 1:
+            say(f"    {kind}, {trials:,} trials: {us_a_fact(*marks[-2:]):.1f} us a fact, {peak_mib():.0f} MiB")
 
     for tenth in range(11):
         mark_at(n_workers + (num_trials - n_workers) * tenth // 10)
@@ -242,10 +243,15 @@ def search(kind: str, num_trials: int, n_workers: int, folder: Path) -> Found:
         raise running.failure
     ended_s, num_facts = time.process_time(), record.next_seq - 1
     record.close()
-    each = [(s1 - s0) / max(1, n1 - n0) * 1e6 for (s0, n0), (s1, n1) in itertools.pairwise(marks)]
+    each = list(itertools.starmap(us_a_fact, itertools.pairwise(marks)))
     rate = (num_facts - marks[0][1]) / (ended_s - marks[0][0])
     size_mib = (record.folder / "record.sqlite").stat().st_size / 2**20
     return Found(num_facts, each[0], each[-1], rate, peak_mib(), size_mib)
+
+
+def us_a_fact(before: tuple[float, int], after: tuple[float, int]) -> float:
+    """Between two marks: processor seconds and numbers of facts."""
+    return 1e6 * (after[0] - before[0]) / max(1, after[1] - before[1])
 
 
 def measured(kind: str, num_trials: int, n_workers: int) -> Found:

@@ -247,7 +247,8 @@ class NotedScreen:
 
     pause_s = 0.0
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_blank: bool = False) -> None:
+        self.is_blank = is_blank
         self.said: list[str] = []
 
     def show(self, news: list[str], snapshot: object) -> None: ...
@@ -263,9 +264,9 @@ def hub() -> Iterator[Hub]:
     hub.close()
 
 
-def watch_it(hub: Hub, search: EndlessSearch, presses: int = 0) -> list[str]:
+def watch_it(hub: Hub, search: EndlessSearch, presses: int = 0, *, is_blank: bool = False) -> list[str]:
     """What is said while it is watched."""
-    interrupts, screen = Interrupts(), NotedScreen()
+    interrupts, screen = Interrupts(), NotedScreen(is_blank=is_blank)
     for _ in range(presses):
         interrupts.press(signal.SIGINT, None)
     watch(hub, cast(Any, search), cast(Any, screen), interrupts, last_wait_s=0.05)  # Any: a stand-in
@@ -293,10 +294,18 @@ def test_one_press_is_told_once_and_the_search_may_take_its_time(hub: Hub) -> No
     assert (search.looks, search.interrupts) == (2000, 1)
 
 
-def test_a_look_at_a_search_whose_hub_has_ended_is_refused(hub: Hub) -> None:
+@pytest.mark.parametrize("is_blank", [False, True])
+def test_a_search_whose_hub_has_ended_is_not_watched(hub: Hub, is_blank: bool) -> None:
     hub.close()
     with pytest.raises(ClosedError):
-        watch_it(hub, EndlessSearch())
+        watch_it(hub, EndlessSearch(), is_blank=is_blank)
+
+
+def test_for_a_screen_that_shows_nothing_nothing_is_looked_at(hub: Hub) -> None:
+    search = EndlessSearch()
+    hub.call_soon(search.finished.set)
+    assert watch_it(hub, search, is_blank=True) == []
+    assert search.looks == 0
 
 
 def test_a_look_ends_when_the_hub_is_closed_before_it_comes_to_it() -> None:

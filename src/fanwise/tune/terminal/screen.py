@@ -30,10 +30,15 @@ _LEAST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 2.0
 
 
 class Screen(Protocol):
-    """What the tuner asks of the thing that shows its search. `pause_s`: seconds until it wants to show again."""
+    """What the tuner asks of the thing that shows its search.
+
+    `pause_s`: seconds until it wants to show again. `is_blank`: it shows nothing, so nothing need be looked at for it.
+    """
 
     @property
     def pause_s(self) -> float: ...
+    @property
+    def is_blank(self) -> bool: ...
 
     def begin(self, lines: Iterable[str]) -> None: ...
     def show(self, news: list[str], snapshot: SearchSnapshot) -> None: ...
@@ -67,6 +72,7 @@ class NoScreen:
     """Shows nothing."""
 
     pause_s = 0.25
+    is_blank = True
 
     def begin(self, lines: Iterable[str]) -> None:
         """Nothing is shown."""
@@ -85,6 +91,7 @@ class LogScreen:
     """Lines for a log file, and the table at intervals."""
 
     pause_s = 0.25
+    is_blank = False
 
     def __init__(self, interval_s: float) -> None:
         self._interval_s = interval_s
@@ -118,6 +125,8 @@ class LiveScreen:
 
     Drawing takes a hundredth of a core at most: it is done the less often, the longer it takes.
     """
+
+    is_blank = False
 
     def __init__(self) -> None:
         self.pause_s = _LEAST_PAUSE_S
@@ -160,6 +169,10 @@ class FragileScreen:
     @property
     def pause_s(self) -> float:
         return self._screen.pause_s
+
+    @property
+    def is_blank(self) -> bool:
+        return self._screen.is_blank
 
     def begin(self, lines: Iterable[str]) -> None:
         self._try(lambda: self._screen.begin(lines))

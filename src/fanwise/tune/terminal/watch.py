@@ -89,7 +89,10 @@ def watch(
             until_s = time.monotonic() + last_wait_s
         if until_s is not None and time.monotonic() > until_s:
             return
-        screen.show(*look(hub, search))
+        if screen.is_blank:
+            hub.check_usable()
+        else:
+            screen.show(*look(hub, search))
 
 
 def look(hub: Hub, search: Search) -> Look:

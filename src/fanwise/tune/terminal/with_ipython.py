@@ -14,6 +14,7 @@ class NotebookScreen:
     """A table that is replaced in place; the text of it is there too, for where no HTML is shown."""
 
     pause_s = 0.5
+    is_blank = False
 
     def __init__(self) -> None:
         self._handle: Any = None  # Any: IPython's

@@ -192,6 +192,8 @@ def test_ctrl_c_ends_the_watching_and_not_the_search_which_another_sees_until_it
 def test_a_watched_search_whose_tuner_is_killed_is_told_so(place: Place) -> None:
     with place.running(*RUN, "--seconds", "600", "--name", "w", name="w") as search:
         said = place.folder / "watch.log"
+        # The second suggestion may be the first that its searcher thinks about, with libraries to load.
+        within(60.0, lambda: len(load_experiment("w").trials) == 2, "both workers have a trial")
         with said.open("w") as log:
             watch = subprocess.Popen([sys.executable, "-c", START, "tune", "watch", "w"], stdout=log, text=True)
             within(60.0, lambda: "watching w" in said.read_text(), "it is watched")

@@ -9,6 +9,7 @@ coordinator  its decisions alone, driven with the answers that members give: pro
 """
 
 import argparse
+import gc
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -111,6 +112,7 @@ def coordinator(size: Size, payload: dict[str, object]) -> str:
     """The coordinator's decisions alone."""
     rows = []
     for number in size.coordinator:
+        gc.collect()  # of the one before
         machine_of_group = Coordinator(FIRST, world_size=number)
         began_s = time.process_time()
         orders: list[Order] = []

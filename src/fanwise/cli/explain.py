@@ -14,7 +14,7 @@ from .usage import UsageError
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _PLACES = (_PACKAGE / "docs", _PACKAGE.parents[1] / "docs")  # of a wheel, of a checkout
-_PAGES = ("quickstart.md", "guides/*.md")
+_PAGES = ("quickstart.md", "recipes.md", "guides/*.md")
 
 _CODE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 _PICTURE = re.compile(r"!\[([^\]]*)\]\([^)\s]+\)")

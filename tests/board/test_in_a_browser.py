@@ -331,12 +331,43 @@ def test_tabs_follow_the_arrow_keys_and_the_filter_the_slash(tmp_path: Path, pag
         playwright.expect(page.locator("#panel-curves")).to_be_visible()
 
 
+def test_a_table_is_sorted_and_a_question_answered_by_keyboard(live: Live, page: "Page") -> None:
+    page.goto(f"{live.address}#trials")
+    header = page.get_by_role("button", name="x", exact=True)
+    header.focus()
+    for direction in ("ascending", "descending"):
+        page.keyboard.press("Enter")
+        column = page.locator("#trials-head th", has=page.locator("[data-key='config.x']"))
+        playwright.expect(column).to_have_attribute("aria-sort", direction, timeout=30_000)
+        playwright.expect(page.locator("[data-key='config.x']")).to_be_focused()
+    page.get_by_role("button", name="End the search").focus()
+    page.keyboard.press("Enter")
+    playwright.expect(page.get_by_role("button", name="Cancel")).to_be_focused()
+    page.keyboard.press("Escape")
+    playwright.expect(page.get_by_role("button", name="End the search")).to_be_focused()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert live.process.wait(60.0) == 0
+
+
 @pytest.mark.parametrize("width", [360, 1280])
 def test_no_page_is_wider_than_its_screen(tmp_path: Path, chromium: "Browser", width: int) -> None:
     write_attack(tmp_path)
+    (tmp_path / os.fsdecode(b"\xff")).mkdir()
+    (tmp_path / os.fsdecode(b"\xff") / "record.sqlite").touch()
+    worker = StatusFile("rpc")
     with board_of(tmp_path) as address:
+        within(30.0, worker.is_wanted, "the board has asked")
+        worker.write(worker_status(0, worker="a-worker-with-a-long-name" * 3).body)
         context = chromium.new_context(viewport={"width": width, "height": 740})
         page = context.new_page()
+        page.goto(address)
+        group = page.locator("#groups-rows a").get_attribute("href")
+        assert group is not None
+        page.goto(address + group[1:])
+        page.locator("#parts td").first.wait_for()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, group
         paths = [
             "",
             *(
@@ -352,3 +383,4 @@ def test_no_page_is_wider_than_its_screen(tmp_path: Path, chromium: "Browser", w
                 known(page)
             assert page.evaluate("document.documentElement.scrollWidth") <= width, path
         context.close()
+    worker.close()

@@ -239,6 +239,16 @@ def test_the_list_has_those_that_run_first_and_what_cannot_be_read(
     assert all(lines[name]["error"] for name in unreadable)
 
 
+@pytest.mark.parametrize("name", [b"\xff", b"a\nb", b"\x1b[2J"])
+def test_a_folder_whose_name_is_no_text_is_listed_as_unreadable(board: Served, home: Path, name: bytes) -> None:
+    folder = home / os.fsdecode(name)
+    with ended(home, "old") as search:
+        write_trials(search, 1)
+    (home / "old").rename(folder)
+    (line,) = board.ask("/api/experiments").json["experiments"]
+    assert line["state"] == "unreadable" and "no text" in line["error"]
+
+
 def test_a_home_that_is_not_there_yet_has_no_experiments(tmp_path: Path) -> None:
     with serving(open_board(tmp_path / "later", port=0)) as board:
         assert board.ask("/api/experiments").json["experiments"] == []

@@ -87,6 +87,8 @@ class Home:
         if known is not None and known[0] == marks and known[1]["state"] != "running":
             return known[1]
         try:
+            if not name.isprintable():
+                raise NotThere("the name of its folder is no text that can be shown")
             line = _told(overview_of(self.inside(name)))
         except Exception as error:  # whatever a foreign file makes a reader raise is about its own line only
             first = str(error).partition("\n")[0] if isinstance(error, RecordError | NotThere) else ""

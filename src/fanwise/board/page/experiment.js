@@ -223,10 +223,14 @@ async function trials() {
     ...data.metrics.filter((key) => key !== metric).map((key) => [`last.${key}`, `last ${key}`, (one) => shown(one.last[key] ?? "")]),
     ["reason", "why it failed", (one) => (one.reason ? el("span", { class: "clip", title: one.reason }, one.reason) : "")],
   ];
+  const focused = document.activeElement.dataset?.key;
   renew($("trials-head"), ...columns.map(([key, label]) => el("th",
     { "aria-sort": table.sort === key ? (table.descending ? "descending" : "ascending") : null },
     el("button", { class: "link", "data-key": key, click: () => sortBy(key) },
       `${label}${table.sort === key ? (table.descending ? " \u25bc" : " \u25b2") : ""}`))));
+  if (focused !== undefined && document.activeElement === document.body) {  // its column has changed under the reader's fingers
+    [...$("trials-head").querySelectorAll("button")].find((button) => button.dataset.key === focused)?.focus();
+  }
   renew($("trials-rows"), ...data.rows.map((one) => el("tr", {}, ...columns.map(([, , cell]) => el("td", {}, cell(one))))));
 }
 

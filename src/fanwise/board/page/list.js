@@ -12,13 +12,12 @@ function ago(at) {
 }
 
 function row(one) {
-  const name = el("a", { href: page(one.id) }, one.name);
   if (one.state === "unreadable") {
     return el("tr", {}, el("td", {}, one.name), el("td", {}, pill(one.state)), el("td", { colspan: 6, class: "soft small" }, one.error));
   }
   const best = one.best === null ? "-" : `${one.metric} ${number(one.best.value)}${one.best.violated ? " (infeasible)" : ""}`;
   return el("tr", {},
-    el("td", {}, name), el("td", {}, pill(one.state)), el("td", { class: "number" }, best),
+    el("td", {}, el("a", { href: page(one.id) }, one.name)), el("td", {}, pill(one.state)), el("td", { class: "number" }, best),
     el("td", { class: "number wideonly" }, number(one.trials.total)),
     el("td", { class: "number wideonly" }, one.trials.InProgress ? number(one.trials.InProgress) : ""),
     el("td", { class: "number wideonly" }, one.trials.Failed ? number(one.trials.Failed) : ""),

@@ -124,6 +124,13 @@ def test_an_empty_table_has_only_its_head() -> None:
     assert len(status_table([], CONFIG, VALUES).splitlines()) == 1
 
 
+def test_all_of_very_many_trials_are_shown() -> None:
+    """It took minutes when each cell looked for the width of its whole column."""
+    rows = [TrialRow(number, "Completed", 1, {"x": number}, {"loss": 0.5}, 1.0) for number in range(20_000)]
+    lines = status_table(rows, ["x"], ["loss"], max_rows=len(rows)).splitlines()
+    assert len(lines) == 20_001 and lines[-1].split() == ["19999", "Completed", "1", "19999", "0.5", "1.0"]
+
+
 def test_beyond_fifty_rows_running_and_latest_trials_are_shown_and_the_rest_is_counted() -> None:
     rows = [row(i, "InProgress" if i in (3, 70) else "Completed") for i in range(80)]
     lines = status_table(rows, CONFIG, VALUES, keep=[5]).splitlines()

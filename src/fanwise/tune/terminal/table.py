@@ -82,9 +82,13 @@ def status_table(
         *(_column(name, [row.values.get(name) for row in shown]) for name in value_names),
         _column("worker-time", [row.worker_time_s for row in shown]),
     ]
-    padded = [[_pad(text, column.width) for text in (column.head, *column.cells)] for column in columns]
+    padded = [_padded(column, column.width) for column in columns]
     lines = [" ".join(cells) for cells in zip(*padded, strict=True)]
     return "\n".join(lines + hidden_lines(len(shown), max(len(rows), total or 0)))
+
+
+def _padded(column: _Column, width: int) -> list[str]:
+    return [_pad(text, width) for text in (column.head, *column.cells)]
 
 
 def footer(snapshot: SearchSnapshot) -> str:

@@ -84,8 +84,8 @@ def test_the_hub_is_driven_while_a_job_waits(hub: Hub, runners: RunnerThreads, t
     wait_for(ended)
 
 
-class NeverLooks:
-    """Counts who asks whether to look."""
+class NeverSpins:
+    """Counts who asks whether to spin."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -98,20 +98,20 @@ class NeverLooks:
         raise AssertionError("none was due")
 
 
-def test_who_has_run_a_job_may_look_for_the_next_one_and_who_has_not_sleeps(hub: Hub) -> None:
-    looks = NeverLooks()
-    runners = RunnerThreads(hub, name="test", looks=looks)
+def test_who_has_run_a_job_may_spin_and_who_has_not_sleeps(hub: Hub) -> None:
+    spinning = NeverSpins()
+    runners = RunnerThreads(hub, name="test", spinning=spinning)
     runners.start()
     for number in range(1, 4):
         ran = threading.Event()
         runners.call(ran.set)
         wait_for(ran)
-        within(10.0, lambda number=number: looks.asked == number, "it asked once after a job")  # type: ignore[misc]
+        within(10.0, lambda number=number: spinning.asked == number, "it asked once after a job")  # type: ignore[misc]
         for _ in range(5):  # the hub turns, and nothing is run
             turned = threading.Event()
             hub.call_soon(turned.set)
             wait_for(turned)
-        assert looks.asked == number
+        assert spinning.asked == number
     runners.close()
 
 

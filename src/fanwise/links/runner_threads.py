@@ -13,7 +13,7 @@ thread drives at once, and its place is free until the wait is over. Then the jo
 place is still free: it may hold a lock that the one in its place waits for. Until enough have ended, none begins.
 Jobs of one kind that wait for each other without saying so stop when all places are taken; nothing here can know.
 
-Who has run a job looks for the next one for a moment before it sleeps, as long as that pays (`spinning`): a caller that
+Who has run a job spins for a moment before it sleeps, as long as that pays (`spinning`): a caller that
 makes one call after another so wakes nobody. While nothing comes all sleep. Knows no link and no call: a job is
 something to be called.
 """
@@ -44,8 +44,8 @@ _FAILED = "a job of %s failed; nobody else will hear of it"
 Job = Callable[[], None]
 
 
-class Looks(Protocol):
-    """Decides whether to look for more before sleeping; see `spinning`."""
+class SpinPolicy(Protocol):
+    """Decides whether to spin before sleeping; see `spinning`."""
 
     def is_due(self) -> bool: ...
     def ended(self, *, seen: bool) -> None: ...
@@ -73,10 +73,10 @@ class RunnerThreads:
         hub: to be driven; not started.
         name: of the threads.
         limit: calls that run at a time, not counting those that wait; and as many answers.
-        looks: whether who has run a job looks for the next one; None: as long as it pays.
+        spinning: whether who has run a job spins before it sleeps; None: as long as it pays.
     """
 
-    def __init__(self, hub: Hub, *, name: str = "driver", limit: int = 16, looks: Looks | None = None) -> None:
+    def __init__(self, hub: Hub, *, name: str = "driver", limit: int = 16, spinning: SpinPolicy | None = None) -> None:
         self._hub = hub
         self._name = name
         self.limit = limit
@@ -86,7 +86,7 @@ class RunnerThreads:
         self._driver = 0  # the thread that drives; 0: one is just taking over
         self._busy = False  # the driver is in a job
         self._begun = 0
-        self._looks = looks or Spinning()
+        self._spinning = spinning or Spinning()
         self._spares: list[_Spare] = []
         self._watch_sleeps = True
         self._closing = False  # calls are dropped; what answers runs to the end
@@ -254,18 +254,18 @@ class RunnerThreads:
 
     def _drive(self, me: int) -> None:
         """Until another thread drives, or all is over."""
-        hub, answers, calls, looks, looked_at = self._hub, self._answers, self._calls, self._looks, self._begun
+        hub, answers, calls, spinning, spun_at = self._hub, self._answers, self._calls, self._spinning, self._begun
         try:
             while not self._over:
                 try:
                     some = (answers.jobs or calls.jobs) and (answers.can_begin or calls.can_begin)
                     if some:
                         hub.turn()
-                    elif looked_at != self._begun and looks.is_due():  # it has run jobs since
-                        looks.ended(seen=hub.turn(None, spin_s=SPIN_S))
+                    elif spun_at != self._begun and spinning.is_due():  # it has run jobs since
+                        spinning.ended(seen=hub.turn(None, spin_s=SPIN_S))
                     else:
                         hub.turn(None)
-                    looked_at = self._begun
+                    spun_at = self._begun
                 except (SystemExit, KeyboardInterrupt):  # of a handler: it ends neither this thread nor the process
                     _log.exception("a callback of %s wanted to end the program; it goes on", self._name)
                 if (answers.jobs or calls.jobs) and not self._run_some(me):

@@ -110,7 +110,7 @@ def board(
     serve_board(host=host, port=port, home=home)
 
 
-@app.command()
+@app.command(epilog=STATUS)
 def devices(json: AsJson = False) -> None:
     """Show the CPUs, memory and GPUs that a search would use.
 
@@ -159,7 +159,7 @@ def doctor(json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(epilog=STATUS)
 def explain(
     topic: Annotated[
         str | None, typer.Argument(metavar="TOPIC", help="As an error names it, or a guide; without it: the list.")
@@ -182,7 +182,7 @@ def explain(
         typer.echo(line)
 
 
-@app.command()
+@app.command(epilog=STATUS)
 def secret(
     file: Annotated[
         Path | None, typer.Option(metavar="PATH", help="Write it to this new file, which only you may read.")

@@ -177,7 +177,7 @@ def tune_resume(
     resume_search(name, objective=objective, workers=workers, seconds=seconds, trials=trials)
 
 
-@tune.command("ls")
+@tune.command("ls", epilog=STATUS)
 def tune_ls(json: AsJson = False) -> None:
     """List your experiments: state, number of trials, best value.
 
@@ -200,7 +200,7 @@ def tune_ls(json: AsJson = False) -> None:
         typer.echo(line)
 
 
-@tune.command("show")
+@tune.command("show", epilog=STATUS)
 def tune_show(
     name: Name,
     trial: Annotated[
@@ -228,7 +228,7 @@ def tune_show(
         typer.echo(line)
 
 
-@tune.command("watch")
+@tune.command("watch", epilog=STATUS)
 def tune_watch(name: Name) -> None:
     """Watch a search that runs in another terminal.
 
@@ -243,7 +243,7 @@ def tune_watch(name: Name) -> None:
     watch_search(name)
 
 
-@tune.command("stop")
+@tune.command("stop", epilog=STATUS)
 def tune_stop(
     name: Name,
     trial: Annotated[
@@ -264,7 +264,7 @@ def tune_stop(
     typer.echo(tell_search(name, "stop") if trial is None else tell_search(name, "stop_trial", trial))
 
 
-@tune.command("pause")
+@tune.command("pause", epilog=STATUS)
 def tune_pause(name: Name, trial: TrialId) -> None:
     """Pause a trial of a running search.
 
@@ -279,7 +279,7 @@ def tune_pause(name: Name, trial: TrialId) -> None:
     typer.echo(tell_search(name, "pause", trial))
 
 
-@tune.command("unpause")
+@tune.command("unpause", epilog=STATUS)
 def tune_unpause(name: Name, trial: TrialId) -> None:
     """Let a paused trial of a running search go on.
 
@@ -294,7 +294,7 @@ def tune_unpause(name: Name, trial: TrialId) -> None:
     typer.echo(tell_search(name, "unpause", trial))
 
 
-@tune.command("enqueue")
+@tune.command("enqueue", epilog=STATUS)
 def tune_enqueue(
     name: Name,
     settings: Annotated[
@@ -312,7 +312,7 @@ def tune_enqueue(
     typer.echo(enqueue(name, settings))
 
 
-@tune.command("rm")
+@tune.command("rm", epilog=STATUS)
 def tune_rm(
     names: Annotated[
         list[str], typer.Argument(metavar="NAME", help="Experiments, by name or folder.", autocompletion=experiments)
@@ -332,7 +332,7 @@ def tune_rm(
     remove(names, sure=yes)
 
 
-@tune.command("plot")
+@tune.command("plot", epilog=STATUS)
 def tune_plot(
     names: Annotated[
         list[str],
@@ -361,7 +361,7 @@ def tune_plot(
         typer.echo(printable_line(str(path)))
 
 
-@tune.command("importance")
+@tune.command("importance", epilog=STATUS)
 def tune_importance(
     name: Name,
     metric: Annotated[
@@ -385,7 +385,7 @@ def tune_importance(
         typer.echo(line)
 
 
-@tune.command("export")
+@tune.command("export", epilog=STATUS)
 def tune_export(
     name: Name,
     out: Annotated[

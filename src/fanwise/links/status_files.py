@@ -79,7 +79,7 @@ class StatusFile:
         return self._path is not None and self._path.parent.is_dir()
 
     def write(self, body: Mapping[str, object]) -> None:
-        """Say this instead of what was said before. Blocks for some 0.1 ms. Nothing in a fork."""
+        """Say this instead of what was said before. Takes below a millisecond. Nothing in a fork."""
         if self._path is None or os.getpid() != self._pid:
             return
         text = json_bytes({**self._head, "written_s": time.time(), "body": body})

@@ -83,7 +83,7 @@ def board_after(seconds: float = 75.0) -> None:
             address = next(found[1] for line in search.stdout if (found := re.match(r"board: (\S+)$", line)))
             time.sleep(seconds)
             browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-            page = browser.new_page(viewport={"width": 1280, "height": 860}, color_scheme="light")
+            page = browser.new_page(viewport={"width": 1280, "height": 1040}, color_scheme="light")
             page.goto(address)
             page.locator(".scatterlayer path.js-line").first.wait_for(state="attached", timeout=30_000)
             time.sleep(2.0)  # what is drawn moves to its place

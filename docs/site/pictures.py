@@ -1,8 +1,8 @@
 """Makes pictures of the documents again: `python docs/site/pictures.py [NAME ...]`; without a name all, in 15 minutes.
 
 Each runs an example as it stands, in an empty folder, prints what it printed, and copies its figures into docs/img. The
-pages quote that output; tests/examples sees that an example still prints such lines. `board` is a search that runs, and its
-board in Chromium, which playwright drives.
+pages quote that output; tests/examples sees that an example still prints such lines. `board` is a search that runs, and
+its board in Chromium, which playwright drives.
 """
 
 import os

@@ -16,6 +16,7 @@ import torch
 from ..pool.contract import Capacity
 from ..pool.current import current, in_job
 from ..pool.devices import find_machine
+from ..pool.leases import Resources
 
 Devices = int | str | Sequence[str]
 
@@ -63,8 +64,10 @@ def devices_of(wanted: Devices, gpus: int | None = None) -> tuple[torch.device, 
     return devices
 
 
-def devices_on_hosts(wanted: Devices, there: Capacity) -> tuple[torch.device, ...]:
+def devices_on_hosts(wanted: Devices, there: Capacity, threads: int = 1, shards: int = 1) -> tuple[torch.device, ...]:
     """The devices of a run on the hosts of a cluster, at least one: CPU devices.
+
+    "auto" is as many as there is room for with so many threads each, at most one for each shard.
 
     Raises:
         ValueError: GPUs are asked for, or meant, by a number where there are some. TypeError: as `devices_of`.
@@ -77,6 +80,8 @@ def devices_on_hosts(wanted: Devices, there: Capacity) -> tuple[torch.device, ..
             f'devices only.\nSay devices=["cpu"] * 4 for those; or start the program on each host with torchrun, which '
             f"takes GPUs."
         )
+    if wanted == "auto":
+        return _cpus(max(1, min(there.fits(Resources(cpus=threads)), shards)))
     return devices_of(wanted, 0)
 
 

@@ -78,7 +78,9 @@ def run(
     Args:
         train: gets a `Run`; its hyperparameters by functools.partial.
         devices: how many: GPUs where there are any, else CPU devices. Or names of one kind, as `"cuda:1"`,
-            `["cuda:0", "cuda:1"]`, `["cpu"] * 4`. "auto" is all GPUs of this job or machine, else one CPU device.
+            `["cuda:0", "cuda:1"]`, `["cpu"] * 4`. "auto" is all GPUs of this job or machine, else one CPU device. On a
+            cluster it is as many CPU devices as there are shards and places; when a step has shown that fewer would be
+            quicker, those of one node or one alone, the run goes on with them, and says so.
             Numbers of GPUs are those of nvidia-smi, or places in CUDA_VISIBLE_DEVICES.
         shards: logical shards of each global batch; by default 4, or those of the checkpoint. More than 4 devices
             have one each by default, and then other bits than fewer devices; a warning says so. Say as many as the
@@ -152,7 +154,13 @@ def run(
 
             return _train_here(train, made, resume, screen_of_first, exact=reduce != "fast")
     cluster = None if pool is None else pool.cluster
-    found = devices_of(devices) if cluster is None else devices_on_hosts(devices, cluster.capacity())
+    found = (
+        devices_of(devices)
+        if cluster is None
+        else devices_on_hosts(
+            devices, cluster.capacity(), threads or 1, shards if isinstance(shards, int) else DEFAULT_SHARDS
+        )
+    )
     plan = _plan(_shards(shards, len(found), warns=resume is None), 1 if threads is None else threads, seed)
     spread = _spread(found, processes)
     # A checkpoint has its own numbers, which were chosen when its run began.
@@ -174,6 +182,7 @@ def run(
             progress=progress,
             verify=verify,
             notice=line,
+            fewest=devices == "auto" and on_loss == "continue",
             spare_cpus=0 if pool is not None and not in_job() else spare_cpus(plan.threads, len(spread)),
         )
         result: R = _supervisor(places.pool, train, settings).run()

@@ -74,11 +74,13 @@ def main(train: Callable[[Run], Any], orders: Orders) -> Any:  # Any: what the u
             reduce=settings.reduce,
             step_timeout_s=settings.step_timeout_s,
             tell=tell,
+            fewest=settings.fewest,
         ) as team,
     ):
         talking.say("linked")
         result = _train(train, orders, team, talking)
-    return result if talking.ask("over")["value"] else None
+        is_first = team.place == 0
+    return result if talking.ask("over", is_first)["value"] else None
 
 
 def _train(

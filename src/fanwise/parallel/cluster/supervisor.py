@@ -5,7 +5,7 @@
        '---- all begin anew, when one is lost before all are linked -----
 
 From then on the processes go on by themselves when one is lost, as those of a launcher do (hosts/), and this only notes
-it. A result is asked of the lowest rank that has come to the end, and of the next one, should that die before it came.
+it. A result is asked of who is the first of them at the end, and of the next one, should that die before it came.
 
 Events come on the pool's thread and are put into a queue; everything is decided in the thread that called `run`.
 """
@@ -65,6 +65,7 @@ class _Rank:
     waits: Report | None = None
     is_linked: bool = False
     is_over: bool = False
+    is_first: bool = False
     is_asked: bool = False
     outcome: Outcome | None = None
     is_free: bool = False
@@ -244,7 +245,7 @@ class ClusterSupervisor:
                         self._answer(each, Reply("CONTINUE", as_cards(cards)))
                 return
             case "over":
-                rank.is_over, rank.waits = True, report
+                rank.is_over, rank.is_first, rank.waits = True, content[0], report
                 self._ask_for_result()
                 return
             case "linked":
@@ -267,10 +268,12 @@ class ClusterSupervisor:
                 if rank.is_over:
                     self._answer(rank, Reply("CONTINUE", {"value": False}))
             return
-        over = [rank for rank in self._ranks if rank.is_over and rank.outcome is None]
-        if over and not any(rank.is_asked for rank in over):
-            over[0].is_asked = True
-            self._answer(over[0], Reply("CONTINUE", {"value": True}))
+        living = [rank for rank in self._ranks if rank.outcome is None]
+        over = [rank for rank in living if rank.is_over]
+        first = [rank for rank in over if rank.is_first] or (over if len(over) == len(living) else [])
+        if first and not any(rank.is_asked for rank in living):
+            first[0].is_asked = True
+            self._answer(first[0], Reply("CONTINUE", {"value": True}))
 
     def _ended(self, rank: _Rank, outcome: Outcome) -> None:
         try:

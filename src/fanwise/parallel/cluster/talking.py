@@ -1,9 +1,9 @@
 """What a rank and its supervisor say to each other: reports of the rank's job, whose answers may come later.
 
-say     "linked", "out" and "err" with text, "progress" with numbers       nobody waits for an answer
-ask     "here", a card    -> "cards" of all, when all have come
-        "report", numbers -> nothing, when it was taken
-        "over"            -> "value": whether this rank is the one whose result is wanted
+say   "linked", "out" and "err" with text, "progress" with numbers      nobody waits for an answer
+ask   "here", a card                     -> "cards" of all, when all have come
+      "report", numbers                  -> nothing, when it was taken
+      "over", whether this is the first  -> "value": whether its result is the one that is wanted
 """
 
 from collections.abc import Mapping

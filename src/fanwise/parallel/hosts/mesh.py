@@ -57,6 +57,7 @@ class Mesh:
         self._values: dict[tuple[int, int, Key], Any] = {}  # Any: as sent; by view and rank
         self._failed: tuple[int, bytes] | None = None
         self._left: set[int] = set()
+        self._dismissed: set[int] = set()
         self._is_waiting = False
         self._asked_who_waits: set[int] | None = None  # those that have said so
 
@@ -83,7 +84,11 @@ class Mesh:
             before, self._view = self._view, self._turns.known
             for key in [key for key in self._values if key[0] < self._view.view]:
                 del self._values[key]
-        gone = [self.called[rank] for rank in before.members if rank not in self._view.members]
+        gone = [
+            self.called[rank]
+            for rank in before.members
+            if rank not in self._view.members and rank not in self._dismissed
+        ]
         if gone and self.rank == self._view.members[0]:
             left = len(self._view.members)
             take = "process takes" if left == 1 else "processes take"
@@ -133,6 +138,15 @@ class Mesh:
         finally:
             self._is_waiting = False
 
+    def go_on_with(self, ranks: set[int], why: str) -> None:
+        """Without the others, who are told so and end. By the coordinator, between two turns."""
+        with self._changed:
+            others = set(self._turns.known.members) - ranks
+            self._dismissed |= others
+            left = "this process" if len(ranks) == 1 else "those"
+            _log.warning("%s\nThe run goes on with %s, and the same bits: devices='auto'.", why, left)
+            self._carry_out(self._turns.give_up(others))
+
     def _go_on_without_the_hung(self, is_there: Callable[[], bool], waited_s: float) -> None:
         """Ask all whether they wait, too; who does not say so hangs, or is stopped."""
         known, waiting = self._turns.known, set[int]()
@@ -178,9 +192,9 @@ class Mesh:
             self._notify(link, "failed", packed)
 
     @property
-    def has_failed(self) -> bool:
-        """Whether another process has told of an error."""
-        return self._failed is not None
+    def tells_failures(self) -> bool:
+        """Whether what is raised here concerns the others: none has told of an error, and they wait for this one."""
+        return self._failed is None and not self._turns.is_out
 
     def leave(self, within_s: float) -> None:
         """Say that nothing more comes from here, and wait until the others have said so. Then close all links."""
@@ -227,7 +241,7 @@ class Mesh:
                 if self._asked_who_waits is not None:
                     self._asked_who_waits.add(rank)
             case "failed":
-                if self._failed is None:
+                if self._failed is None and rank in self._turns.known.members:
                     self._failed = rank, args[0]
             case "left":
                 self._left.add(rank)

@@ -36,7 +36,7 @@ from .feedback import Feedback, Parts
 from .in_boxes import InBoxes
 from .meeting import Met
 from .mesh import Again, Mesh
-from .paying import Paying
+from .paying import Paying, Quicker
 
 T = TypeVar("T")
 
@@ -53,7 +53,12 @@ def _report(values: Mapping[str, Any]) -> None:  # Any: numbers
 
 
 class HostsTeam:
-    """See the module. `hosts`: of each rank. `tell`: a report, for all; as `report`."""
+    """See the module.
+
+    Args:
+        hosts: of each rank. tell: a report, for all; as `report`.
+        fewest: goes on without processes that do not pay; else it is only said that they do not.
+    """
 
     catching_up = False
     # Up to so many bytes of gradients, of all processes together, each is told everybody's.
@@ -66,12 +71,15 @@ class HostsTeam:
         reduce: Reduce,
         step_timeout_s: float | None,
         tell: Tell = _report,
+        *,
+        fewest: bool = False,
     ) -> None:
         self._mesh = mesh
         self._hosts = hosts
         self._reduce = reduce
         self._step_timeout_s = step_timeout_s
         self._tell = tell
+        self._fewest = fewest
         self._feedbacks: list[Feedback] = []
         self._aparts: list[Apart] = []
         self._is_within = self._has_stepped = self._is_reduce_said = False
@@ -231,9 +239,19 @@ class HostsTeam:
         self._paying.add(time.monotonic() - self._began_s, self._exchange_s)
         if self.place == 0:
             own, hosts = self._hosts[self._mesh.rank], self.hosts
-            if line := self._paying.line(len(hosts), hosts.count(own), own.partition("/")[0]):
-                same = "The bits would be the same. " if isinstance(self._reduce, str) else ""
-                _log.warning("%s\n%sLarger batches make more hosts pay.", line, same)
+            if quicker := self._paying.quicker(len(hosts), hosts.count(own), own.partition("/")[0]):
+                self._say_quicker(quicker)
+
+    def _say_quicker(self, quicker: Quicker) -> None:
+        """By the first process: it says so, or goes on with those."""
+        if not self._fewest:
+            same = "The bits would be the same. " if isinstance(self._reduce, str) else ""
+            _log.warning("%s\n%sLarger batches make more of them pay.", quicker.line, same)
+            return
+        me = self._mesh.rank
+        here = {rank for rank in self._mesh.members if self._hosts[rank] == self._hosts[me]}
+        self._mesh.go_on_with(here if quicker.who == "host" else {me}, quicker.line)
+        self._paying = Paying()
 
     def report(self, values: Mapping[str, Any]) -> Decision:  # Any: numbers
         """The first process reports to its own job, if it runs one; what comes of it is the same for all."""
@@ -302,18 +320,23 @@ def _reported(tell: Tell, values: Mapping[str, Any]) -> Decision | bytes:  # Any
 
 @contextmanager
 def entered(
-    meeting: AbstractContextManager[Met], *, reduce: Reduce, step_timeout_s: float | None = None, tell: Tell = _report
+    meeting: AbstractContextManager[Met],
+    *,
+    reduce: Reduce,
+    step_timeout_s: float | None = None,
+    tell: Tell = _report,
+    fewest: bool = False,
 ) -> Iterator[HostsTeam]:
     """A team for one run, which ends with the block. Raises what the meeting does, when not all come."""
     with meeting as found:
         mesh = found.mesh
-        team = HostsTeam(mesh, found.hosts, reduce, step_timeout_s, tell)
+        team = HostsTeam(mesh, found.hosts, reduce, step_timeout_s, tell, fewest=fewest)
         try:
             yield team
             team.done()
         except GeneratorExit:
             raise
         except BaseException as error:  # whatever ends it here, also sys.exit and ctrl-c, ends it everywhere
-            if not mesh.has_failed:
+            if mesh.tells_failures:
                 mesh.fail(pack_error(error))
             raise

@@ -381,6 +381,9 @@ def test_no_page_is_wider_than_its_screen(tmp_path: Path, chromium: "Browser", w
             page.locator("#rows a, #best pre, #config dd").first.wait_for()
             if path.endswith("#hyperparameters"):
                 known(page)
+            if "#" in path:
+                tab = page.locator("[role=tab][aria-selected=true]").bounding_box()
+                assert tab is not None and tab["x"] >= 0 and tab["x"] + tab["width"] <= width, path
             assert page.evaluate("document.documentElement.scrollWidth") <= width, path
         context.close()
     worker.close()

@@ -25,7 +25,10 @@ function summary(data) {
   budget(data);
   counts(data);
   const hasFront = (data.objectives ?? []).length > 1;
-  if ($("tab-front").hidden === hasFront) $("tab-front").hidden = !hasFront;
+  if ($("tab-front").hidden === hasFront) {
+    $("tab-front").hidden = !hasFront;
+    seeTab();
+  }
 }
 
 function best(data) {
@@ -247,7 +250,7 @@ async function hyperparameters() {
 
 async function parallel() {
   const data = await ask(api(name, "/parallel"));
-  write($("parallel-note"), data.lines.length === 0 ? "no result yet" : "Each line is a trial; the better, the darker. "
+  write($("parallel-note"), data.lines.length === 0 ? "no result yet" : "Each line is a trial; the better it is, the stronger the line. "
     + (data.lines.length < data.num_trials ? `${number(data.lines.length)} of ${number(data.num_trials)} trials: the best and an even sample.` : ""));
   const shades = 6, groups = Array.from({ length: shades }, () => ({ x: [], y: [], about: [] }));
   for (const line of data.lines) {
@@ -318,6 +321,11 @@ const views = { curves, workers, rungs, trials, hyperparameters, front };
 let chosen = "curves";
 const refresh = paced(() => views[chosen]());
 
+/** On a phone not all tabs fit. */
+function seeTab() {
+  $("tabs").scrollLeft = Math.max(0, $(`tab-${chosen}`).offsetLeft - 40);
+}
+
 function choose(view) {
   chosen = view in views ? view : "curves";
   for (const one of Object.keys(views)) {
@@ -326,6 +334,7 @@ function choose(view) {
     $(`tab-${one}`).tabIndex = isChosen ? 0 : -1;
     $(`panel-${one}`).hidden = !isChosen;
   }
+  seeTab();
   history.replaceState(null, "", chosen === "curves" ? location.pathname : `#${chosen}`);
   views[chosen]().catch((error) => { if (error.status !== 409) say(error.message, true); });
 }

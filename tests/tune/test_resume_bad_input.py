@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from fanwise.base.errors import RecordError, SearchFailedError
+from fanwise.base.errors import ClusterError, RecordError, SearchFailedError
 from fanwise.pool import Pool
 from fanwise.testing import within
 from fanwise.testing.searches import quiet_tuner, search
@@ -28,6 +28,7 @@ from fanwise.tune import (
     report,
     uniform,
 )
+from fanwise.tune.program import load_cluster, save_cluster
 
 SPACE = {"x": uniform(0, 1), "epochs": 3}
 MORE = StoppingCriterion(max_num_trials_started=6)
@@ -108,6 +109,33 @@ def test_a_foreign_owner_of_the_program_is_refused(kept: Path) -> None:
         pytest.skip("only root can give files away")
     os.chown(kept / "program.pickle", 4711, 4711)
     with pytest.raises(RecordError, match="belongs to another user"):
+        Tuner.resume(kept)
+
+
+def test_a_cluster_that_is_gone_is_told_and_the_search_goes_on_in_a_pool_that_is_handed_in(
+    kept: Path, pool: Pool
+) -> None:
+    save_cluster(kept, Pool(ray="127.0.0.1:1", bundles=[{"CPU": 2}]).cluster_settings)
+    with pytest.raises(ClusterError, match=r"there is no Ray cluster: tried '127\.0\.0\.1:1'"):
+        Tuner.resume(kept, stop=MORE, quiet=True)
+    assert len(Tuner.resume(kept, stop=MORE, pool=pool, quiet=True).run().trials) == 6
+    assert load_cluster(kept) == {}, "the next time it goes on on this machine, too"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (open_to_others, r"cluster\.json belongs to another user, or others may write to it"),
+        (
+            unloadable,
+            r"cluster\.json is damaged \(Expecting value.*\)\. Hand in the pool: Tuner\.resume\(\.\.\., pool=",
+        ),
+    ],
+)
+def test_what_is_no_clusters_arguments_is_refused(kept: Path, spoil: Callable[[Path], None], message: str) -> None:
+    save_cluster(kept, Pool(ray="127.0.0.1:1").cluster_settings)
+    spoil(kept / "cluster.json")
+    with pytest.raises(RecordError, match=message):
         Tuner.resume(kept)
 
 

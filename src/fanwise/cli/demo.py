@@ -6,7 +6,6 @@ This process imports neither torch nor the network: the objective is a small fun
 imports is found and loaded by the workers' warm process.
 """
 
-import contextlib
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ from ..base.text import counted, printable_line
 from ..pool import Pool
 from ..tune import Experiment, RandomSearch, StoppingCriterion, Tuner, loguniform, randint
 from .drawing import draw
-from .experiments import check_end, folder_for_output, run_to_its_end, shown_config, utilisation_of
+from .experiments import check_end, folder_for_output, pool_on, run_to_its_end, shown_config, utilisation_of
 from .usage import UsageError
 
 DATA = ("digits", "fashion-mnist")
@@ -50,7 +49,7 @@ def run_demo(*, seconds: float, workers: int, data: str, out: Path, ray: str | N
         from ..zoo import fashion_mnist
 
         fashion_mnist()  # here, not in every worker: downloads with a progress bar when it is not there yet
-    with _pool(ray) as pool:
+    with pool_on(ray) as pool:
         experiment = _searched(seconds=seconds, workers=workers, data=data, pool=pool)
     pictures = draw([experiment.path], out)
     typer.echo()
@@ -62,16 +61,6 @@ def run_demo(*, seconds: float, workers: int, data: str, out: Path, ray: str | N
     typer.echo(f"all in all           {time.monotonic() - began_s:.1f} s")
     typer.echo(_NEXT.format(name=printable_line(experiment.name)))
     check_end(experiment)
-
-
-@contextlib.contextmanager
-def _pool(ray: str | None) -> Iterator[Pool | None]:
-    """The cluster's; None: the tuner makes its own."""
-    if ray is None:
-        yield None
-        return
-    with Pool(ray=ray) as pool:
-        yield pool
 
 
 def _searched(*, seconds: float, workers: int, data: str, pool: Pool | None) -> Experiment:

@@ -1,5 +1,6 @@
 """What several commands do with an experiment: run it to its end, put it into words, draw it, export it."""
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import typer
 from ..base.errors import SearchFailedError, SearchInterrupted
 from ..base.text import counted, printable_line
 from ..plot.data import worker_timeline
+from ..pool import Pool
 from ..tune import Best, Experiment, Tuner, load_experiment
 from ..tune.constraints import in_words
 from ..tune.decisions.failures import ADVICE
@@ -15,6 +17,9 @@ from .usage import UsageError
 
 # What a shell gives a program that Ctrl-C ended.
 INTERRUPTED_STATUS = 130
+
+# For `--ray`, in the place of a cluster's address.
+THIS_MACHINE = "none"
 
 _MOST_POINTS = 10
 
@@ -38,6 +43,25 @@ def run_to_its_end(tuner: Tuner) -> Experiment:
         text = error.message.replace(ADVICE, "Repair the objective.")
         shown = f"fanwise tune show {tuner.name}"
         raise SearchFailedError(text.replace(f"load_experiment({tuner.name!r})", shown)) from error
+
+
+@contextlib.contextmanager
+def pool_on(ray: str | None) -> Iterator[Pool | None]:
+    """What `--ray` asks for, closed afterwards: a pool on a cluster, or of this machine; None: the tuner makes its own.
+
+    Raises:
+        UsageError: it is no address.
+        NotInstalled, ClusterError: the cluster cannot be used.
+    """
+    if ray is None:
+        yield None
+        return
+    try:
+        pool = Pool() if ray == THIS_MACHINE else Pool(ray=ray)
+    except ValueError as error:
+        raise UsageError(f"--ray: {error}") from error
+    with pool:
+        yield pool
 
 
 def check_end(experiment: Experiment) -> None:

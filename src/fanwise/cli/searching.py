@@ -1,7 +1,7 @@
 """`fanwise tune run`: a search of a function in a file or module."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,10 @@ import typer
 
 from ..base.errors import FanwiseError
 from ..base.text import printable_line
-from ..tune import StoppingCriterion, Tuner
+from ..pool import Pool
+from ..tune import Space, StoppingCriterion, Tuner
 from ..tune.record.names import check_name
-from .experiments import best_line, check_end, front_lines, run_to_its_end
+from .experiments import best_line, check_end, front_lines, pool_on, run_to_its_end
 from .objectives import load_function
 from .presets import refuse_own, scheduler_of
 from .progress import at_work
@@ -43,6 +44,7 @@ class Settings:
     name: str | None
     asynchronous: bool
     reuse: bool
+    ray: str | None
 
 
 def run_search(settings: Settings) -> None:
@@ -52,6 +54,7 @@ def run_search(settings: Settings) -> None:
         UsageError: an option, the file, or the space is wrong; nothing was started.
         ValueError: the file fails when it is loaded.
         SearchFailedError: the first trials all failed in the same way, or no trial got as far as a report.
+        NotInstalled, ClusterError: the cluster cannot be used.
         typer.Exit: with 130, after all of it, when Ctrl-C ended the search.
     """
     for mode in settings.modes:
@@ -70,11 +73,22 @@ def run_search(settings: Settings) -> None:
     if settings.name is not None:
         _check_name(settings.name)
     scheduling = _scheduling(settings)
-    devices = settings.devices_per_trial
     with at_work(f"loading {printable_line(settings.objective)}"):
         function, space = load_function(settings.objective), read_space(settings.space)
+    with pool_on(settings.ray) as pool:
+        run_and_tell(_tuner(settings, function, space, scheduling, pool))
+
+
+def _tuner(
+    settings: Settings,
+    function: Callable[..., Any],  # Any: the user's objective
+    space: Space,
+    scheduling: Mapping[str, Any],  # Any: arguments of the Tuner
+    pool: Pool | None,
+) -> Tuner:
+    devices = settings.devices_per_trial
     try:
-        tuner = Tuner(
+        return Tuner(
             function,
             space,
             stop=StoppingCriterion(max_wallclock_time=settings.seconds, max_num_trials_started=settings.trials),
@@ -86,6 +100,7 @@ def run_search(settings: Settings) -> None:
             name=settings.name,
             asynchronous=settings.asynchronous,
             reuse=settings.reuse,
+            pool=pool,
         )
     except FanwiseError:  # what this machine has not, such as a library
         raise
@@ -95,7 +110,6 @@ def run_search(settings: Settings) -> None:
         ) from error
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from error
-    run_and_tell(tuner)
 
 
 def _check_name(name: str) -> None:

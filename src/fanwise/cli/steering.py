@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from ..base.errors import ClosedError, RecordError
+from ..base.errors import ClosedError, ClusterError, RecordError
 from ..base.text import counted, printable_line
 from ..tune import StoppingCriterion, Tuner
 from ..tune.experiment import folder_of
@@ -21,6 +21,7 @@ from ..tune.removing import remove_experiment
 from ..tune.spaces import Space
 from ..tune.terminal.screen import screen_for
 from ..tune.terminal.table import counts_line
+from .experiments import pool_on
 from .objectives import find_modules_here, load_function
 from .progress import at_work
 from .reading_values import read_config
@@ -75,13 +76,20 @@ def enqueue(name: str, settings: Sequence[str]) -> str:
 
 
 def resume_search(
-    name: str, *, objective: str | None, workers: int | None, seconds: float | None, trials: int | None
+    name: str,
+    *,
+    objective: str | None,
+    workers: int | None,
+    seconds: float | None,
+    trials: int | None,
+    ray: str | None,
 ) -> None:
     """Go on with a search in this process, and print what it found.
 
     Raises:
         RecordError: there is none, it runs, or its program cannot be loaded here.
         UsageError: it would end at once, by a limit that is reached.
+        NotInstalled, ClusterError: the cluster cannot be used.
         typer.Exit: with 130 when Ctrl-C ended it.
     """
     folder = folder_of(name)
@@ -97,8 +105,13 @@ def resume_search(
     _check_it_can_go_on(overview, stop)
     find_modules_here()
     function = None if objective is None else load_function(objective)
-    tuner = Tuner.resume(folder, objective=function, stop=stop, n_workers=workers)
-    run_and_tell(tuner)
+    with pool_on(ray) as pool:
+        try:
+            tuner = Tuner.resume(folder, objective=function, stop=stop, n_workers=workers, pool=pool)
+        except ClusterError as error:
+            hint = "The search ran there last: --ray ADDRESS goes on on another cluster, --ray none on this machine."
+            raise ClusterError(f"{error.message}\n{hint}") from error
+        run_and_tell(tuner)
 
 
 def remove(names: Sequence[str], *, sure: bool) -> None:

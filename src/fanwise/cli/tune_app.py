@@ -98,6 +98,10 @@ def tune_run(
         bool, typer.Option("--synchronous", help="Each batch of trials waits for the whole last one.")
     ] = False,
     reuse: Annotated[bool, typer.Option("--reuse", help="Run trials in processes that ran trials before.")] = False,
+    ray: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Run the trials on a Ray cluster: auto, or its address as 10.0.0.1:6379."),
+    ] = None,
 ) -> None:
     """Search the hyperparameters of a function.
 
@@ -143,6 +147,7 @@ def tune_run(
             name=name,
             asynchronous=not synchronous,
             reuse=reuse,
+            ray=ray,
         )
     )
 
@@ -162,11 +167,18 @@ def tune_resume(
     trials: Annotated[
         int | None, typer.Option(metavar="N", help="Another limit: trials started, with those of before.", min=1)
     ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Run the trials on a Ray cluster: auto, or its address; none: on this machine. Default: as before.",
+        ),
+    ] = None,
 ) -> None:
     """Go on here with a search that has ended or was killed.
 
     What ran goes on from its last checkpoint, or without one from scratch. One that came to its end goes on when it
-    gets another limit.
+    gets another limit. One whose trials ran on a Ray cluster goes on there.
 
     \b
     Example:
@@ -174,7 +186,7 @@ def tune_resume(
     """
     from .steering import resume_search
 
-    resume_search(name, objective=objective, workers=workers, seconds=seconds, trials=trials)
+    resume_search(name, objective=objective, workers=workers, seconds=seconds, trials=trials, ray=ray)
 
 
 @tune.command("ls", epilog=STATUS)

@@ -8,6 +8,7 @@ A pool made inside a job of another pool is that job's own: it starts jobs besid
 Everything that happens to jobs happens on the pool's hub thread; methods here may be called by any thread.
 """
 
+import os
 import secrets
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -139,6 +140,15 @@ class Pool:
         """What one job can have at most."""
         machines = self.capacity().machines
         return max(machines, key=lambda machine: (len(machine.gpus), machine.cpus), default=Machine(0, 0))
+
+    @property
+    def cluster_settings(self) -> Mapping[str, Any]:  # Any: JSON
+        """What it was told of its cluster, for another pool there: `Pool(**pool.cluster_settings)`; empty: none.
+
+        >>> dict(Pool(ray="10.0.0.1:6379", bundles=[{"CPU": 4}]).cluster_settings)
+        {'ray': '10.0.0.1:6379', 'bundles': [{'CPU': 4.0}], 'runtime_env': None, 'start_within_s': 60.0}
+        """
+        return {} if self._cluster is None else self._cluster.as_arguments(os.path.abspath)
 
     # -- submitting ------------------------------------------------------------------------------------------------
 

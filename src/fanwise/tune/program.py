@@ -1,13 +1,16 @@
-"""What a search runs, kept beside its record so that it can go on in another process: objective and scheduler.
+"""What a search runs and where, kept beside its record so that it can go on in another process.
 
-    <experiment>/program.pickle    made before the first trial; read by `Tuner.resume` and `fanwise tune replay`
+    <experiment>/program.pickle    objective and scheduler, made before the first trial
+    <experiment>/cluster.json      the arguments of its pool, where that is on a cluster
 
-Unpickling runs what the bytes say, so a file that somebody else may have written is refused.
+`Tuner.resume` reads both, and `fanwise tune replay` the first. To unpickle runs what the bytes say, and what is told to
+a cluster may be a command: a file that somebody else may have written is refused.
 """
 
+import json
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ from ..base.errors import RecordError
 from .schedulers.protocol import Scheduler
 
 FILE_NAME = "program.pickle"
+CLUSTER_FILE_NAME = "cluster.json"
 ASKED = "(asked and told)"
 
 
@@ -36,13 +40,7 @@ def asked_and_told(**config: object) -> None:
 
 def save_program(folder: Path, program: Program) -> None:
     """Write it, all at once or not at all; for the user alone. OSError: the disk refuses."""
-    partial = folder / f".{FILE_NAME}.partial"
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        cloudpickle.dump((program.objective, program.scheduler), file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, folder / FILE_NAME)
+    _write(folder / FILE_NAME, cloudpickle.dumps((program.objective, program.scheduler)))
 
 
 def load_program(folder: Path) -> Program:
@@ -71,9 +69,46 @@ def load_program(folder: Path) -> Program:
     return Program(objective, scheduler)
 
 
+def save_cluster(folder: Path, arguments: Mapping[str, object]) -> None:
+    """Write the arguments of the pool, as `save_program`; empty: this machine, and there is no file."""
+    if arguments:
+        _write(folder / CLUSTER_FILE_NAME, json.dumps(dict(arguments)).encode())
+    else:
+        (folder / CLUSTER_FILE_NAME).unlink(missing_ok=True)
+
+
+def load_cluster(folder: Path) -> dict[str, Any]:  # Any: JSON
+    """The arguments of the pool that the search ran on last; empty: this machine.
+
+    Raises:
+        RecordError: somebody else may have written them, or they are none.
+    """
+    file = folder / CLUSTER_FILE_NAME
+    try:
+        with file.open("rb") as opened:
+            _refuse_strangers(file, os.fstat(opened.fileno()))
+            arguments: dict[str, Any] = json.load(opened)
+            return arguments
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise RecordError(f"{file} is damaged ({error}). Hand in the pool: Tuner.resume(..., pool=...).") from error
+
+
+def _write(file: Path, content: bytes) -> None:
+    """All at once or not at all; for the user alone."""
+    partial = file.with_name(f".{file.name}.partial")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as opened:
+        opened.write(content)
+        opened.flush()
+        os.fsync(opened.fileno())
+    os.replace(partial, file)
+
+
 def _refuse_strangers(file: Path, status: os.stat_result) -> None:
     if status.st_uid not in (os.geteuid(), 0) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise RecordError(
             f"{file} belongs to another user, or others may write to it; loading it would run what they wrote. Hand in "
-            f"objective and scheduler yourself, or make the file yours alone (chmod 600)."
+            f"objective, scheduler and pool yourself, or make the file yours alone (chmod 600)."
         )

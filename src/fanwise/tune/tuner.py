@@ -33,7 +33,7 @@ from ..pool.specs import Packed
 from .background import RunningSearch
 from .callbacks.events import SearchEnded, SearchStarted
 from .callbacks.listening import Listening, checked_callbacks
-from .checkpoints import CheckpointStore, checked_root, checkpoint_root
+from .checkpoints import CheckpointStore, checked_root, checkpoint_root, is_local
 from .constraints import checked_constraints, constraints_of
 from .decisions import facts
 from .decisions.facts import Fact
@@ -52,7 +52,7 @@ from .opening import (
     versions_of,
 )
 from .own_board import check_board_is_there, own_board
-from .program import ASKED, Program, load_program, save_program
+from .program import ASKED, Program, load_cluster, load_program, save_cluster, save_program
 from .record.names import check_name, experiments_folder, new_name
 from .record.progress import Progress
 from .record.reading import read_meta
@@ -261,10 +261,13 @@ class Tuner:
             objective, space, scheduler: the same as then; None takes what is kept beside the record.
             stop: another stopping criterion from now on; None: the last one.
             n_workers: another number of workers from now on; None: the last one.
-            print_update_interval, pool, callbacks, board, quiet: as in the constructor.
+            pool: run on this pool and leave it open; None: on one of its own, on the cluster where it ran last if it
+                ran on one.
+            print_update_interval, callbacks, board, quiet: as in the constructor.
 
         Raises:
             RecordError: there is no such experiment, or its program cannot be loaded here.
+            NotInstalled, ClusterError: the cluster cannot be used.
             ValueError: another objective, space or scheduler than then: says what differs.
         """
         folder = folder_of(name_or_path)
@@ -287,27 +290,34 @@ class Tuner:
         check_same(meta, name_of(objective), before if space is None else space_of(space), scheduler, same)
         settings = meta["settings"]
         last_workers, last_stop = last_settings(folder, meta)
-        tuner = cls(
-            objective,
-            before,
-            scheduler,
-            stop or last_stop,
-            constraints=() if constraints_of(scheduler) else constraints,
-            n_workers=last_workers if n_workers is None else n_workers,
-            random_seed=meta["seed"],
-            print_update_interval=print_update_interval,
-            pool=pool,
-            callbacks=callbacks,
-            board=board,
-            quiet=quiet,
-            **settings,
-        )
+        with ExitStack() as undo:
+            own_pool = None
+            if pool is None and (cluster := load_cluster(folder)):
+                own_pool = undo.enter_context(Pool(**cluster))
+            tuner = cls(
+                objective,
+                before,
+                scheduler,
+                stop or last_stop,
+                constraints=() if constraints_of(scheduler) else constraints,
+                n_workers=last_workers if n_workers is None else n_workers,
+                random_seed=meta["seed"],
+                print_update_interval=print_update_interval,
+                pool=pool or own_pool,
+                callbacks=callbacks,
+                board=board,
+                quiet=quiet,
+                **settings,
+            )
+            undo.pop_all()
+        tuner._own_pool = own_pool
         tuner._resumes = True
         tuner._folder = folder
         tuner.name = str(meta["name"])
         return tuner
 
     _folder: Path | None = None
+    _own_pool: Pool | None = None  # on a cluster
 
     @property
     def path(self) -> Path:
@@ -355,6 +365,8 @@ class Tuner:
             self._check_name_is_free()
         with ExitStack() as stack:
             interrupts = stack.enter_context(counting_interrupts())
+            if self._own_pool is not None:
+                stack.enter_context(self._own_pool)
             pool = self._pool or stack.enter_context(Pool(seed=self.seed, cpus=self._cpus()))
             engine, hub = pool.engine, pool.hub  # before the record: a closed pool shall not leave a folder
             begun = self._reopen() if self._resumes else self._create()
@@ -373,6 +385,9 @@ class Tuner:
             )
             listening.start(self._started())
             try:
+                save_cluster(self.path, pool.cluster_settings)
+                if pool.cluster_settings and is_local(root := self._checkpoint_root()):
+                    os.makedirs(root, exist_ok=True)  # a node that does not see it says so
                 (self.path / "output").mkdir(mode=0o700, exist_ok=True)
                 if self._resumes:
                     store.sweep(begun.tuning.checkpoints)
@@ -591,9 +606,14 @@ class Tuner:
         yield f"experiment {self.name}{again}: {how} search with {workers}, master random seed {self.seed}"
         if method := method_line(self.scheduler.describe()):
             yield printable_line(method if self._chosen is None else f"{method}, {self._chosen.line()}")
+        there = self._capacity
+        if self._pool is not None and self._pool.cluster_settings:
+            hosts = counted(len(there.machines), "host")
+            has = f"{hosts} with {counted(there.cpus, 'CPU')} and {counted(there.gpus, 'GPU')}"
+            yield printable_line(f"on the Ray cluster {self._pool.cluster_settings['ray']}: {has}")
         asked = self.n_workers * self._need.cpus
-        if asked > self._capacity.cpus:
-            found = self._capacity.cpus
+        if asked > there.cpus:
+            found = there.cpus
             then = "they share them and run slower" if self._pool is None else "some wait for others"
             yield f"CPUs: {asked} asked for by {workers}, {found} found; {then}"
         for taken in self._taken:

@@ -1,7 +1,7 @@
 """What a user may say of a pool's cluster, checked where it is said. Knows only values."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,22 @@ class ClusterSettings:
     bundles: tuple[Mapping[str, float], ...]
     runtime_env: Mapping[str, Any] | None  # Any: Ray's
     start_within_s: float
+
+    def as_arguments(self, absolute: Callable[[str], str]) -> dict[str, Any]:  # Any: JSON
+        """The arguments of `Pool` that say the same in any folder, as JSON values.
+
+        >>> ClusterSettings("auto", (), {"working_dir": "."}, 60.0).as_arguments(lambda path: "/me")["runtime_env"]
+        {'working_dir': '/me'}
+        """
+        environment = None if self.runtime_env is None else dict(self.runtime_env)
+        if environment is not None and "://" not in (folder := str(environment.get("working_dir", "://"))):
+            environment["working_dir"] = absolute(folder)
+        return {
+            "ray": self.address,
+            "bundles": [dict(bundle) for bundle in self.bundles] or None,
+            "runtime_env": environment,
+            "start_within_s": self.start_within_s,
+        }
 
 
 def cluster_of(ray: object, bundles: object, runtime_env: object, start_within_s: float) -> ClusterSettings | None:

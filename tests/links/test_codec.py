@@ -16,7 +16,16 @@ import torch
 
 from fanwise.base.errors import NotSendableError, RemoteError, WireError, WorkerLostError
 from fanwise.links import codec
-from fanwise.links.codec import Beside, dumps, dumps_by_value, error_text, loads, pack_error, unpack_error
+from fanwise.links.codec import (
+    Beside,
+    dumps,
+    dumps_by_value,
+    error_text,
+    loads,
+    pack_error,
+    unpack_error,
+    with_note,
+)
 
 
 def sent(value: object) -> Any:  # Any: the value as it arrives
@@ -393,3 +402,11 @@ def test_an_error_whose_class_is_unknown_here_is_told_as_text(monkeypatch: pytes
 def test_an_error_that_cannot_pickle_itself_is_rebuilt_without_its_ways() -> None:
     back = unpack_error(pack_error(CannotPickleItself("x")))
     assert type(back) is CannotPickleItself and back.args == ("x",)
+
+
+def test_a_note_is_the_last_line_of_the_traceback_and_the_error_is_as_it_was() -> None:
+    noted = with_note(pack_error(KeyError("x")), "(on node b)")
+    assert error_text(noted).trace.endswith("KeyError: 'x'\n(on node b)\n")
+    error = unpack_error(noted)
+    assert isinstance(error, KeyError) and error.args == ("x",)
+    assert error.__notes__[-1].endswith("KeyError: 'x'\n(on node b)")

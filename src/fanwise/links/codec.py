@@ -179,6 +179,12 @@ def error_text(packed: Buffer) -> ErrorText:
     return _parts_of(packed)[0]
 
 
+def with_note(packed: Buffer, note: str) -> bytes:
+    """The same packed error, with a line more at the end of its traceback. Raises `WireError` as `error_text`."""
+    text, own = _parts_of(packed)
+    return _plain.dumps((*text._replace(trace=f"{text.trace.rstrip()}\n{note}\n"), own))[0]
+
+
 def load_error(own: bytes) -> Any:  # Any: the peer's
     """The error itself, of a peer that may run code here."""
     return pickle.loads(own)

@@ -12,6 +12,7 @@ from typing import Any
 from ..pool.reporting import forget_reports, has_reported, is_array
 from ..pool.reporting import is_plain as is_plain
 from ..pool.reporting import plain_metrics as plain_metrics
+from .trial import check_place
 from .trial import report as report
 
 
@@ -22,8 +23,10 @@ def run_objective(objective: Callable[..., Any], metric: str, /, **config: Any) 
 
     Raises:
         TypeError: it has not reported, and returned something that is no metric.
+        CheckpointError: this machine sees no place for its checkpoints.
     """
     forget_reports()
+    check_place()
     value = objective(**config)
     if value is None:
         return

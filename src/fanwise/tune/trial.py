@@ -8,7 +8,9 @@ Outside a tuner - an objective run by hand - there is no checkpoint to load, and
 
 import atexit
 import logging
+import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +19,7 @@ from typing import Any
 from ..base.errors import CheckpointError
 from ..pool.current import current, in_job
 from ..pool.reporting import send_report
-from .checkpoints import open_checkpoint, save_checkpoint
+from .checkpoints import is_local, open_checkpoint, save_checkpoint
 
 _log = logging.getLogger(__name__)
 
@@ -103,13 +105,34 @@ def from_iter() -> int:
 def trial_folder() -> Path:
     """A folder of this trial's own, the same in all its attempts, kept with the experiment. Made when first asked for.
 
-    Outside a tuner: a temporary folder, deleted when the process ends.
+    Outside a tuner, or on a node that does not see the experiment: a temporary folder, deleted when the process ends.
     """
-    if not in_job() or "experiment" not in current().context:
+    experiment = _experiment()
+    if experiment is None or not experiment.is_dir():
         return _scratch_folder()
-    folder = Path(current().context["experiment"]) / "trials" / str(current().number)
+    folder = experiment / "trials" / str(current().number)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
+
+
+def check_place() -> None:
+    """Raise CheckpointError on a node that sees neither the experiment nor a place for its checkpoints."""
+    experiment = _experiment()
+    if experiment is None or experiment.is_dir():
+        return
+    root = str(current().context["checkpoints"])
+    if is_local(root) and not os.path.isdir(root):
+        raise CheckpointError(
+            f"the folder of the experiment, {experiment}, is not visible on {socket.gethostname()}.\n"
+            f"Put experiments where every node sees them: set FANWISE_HOME to a folder on a file system that all "
+            f"share; or the checkpoints alone: Tuner(..., checkpoints='s3://...')"
+        )
+
+
+def _experiment() -> Path | None:
+    """The folder of the experiment; None outside a tuner."""
+    context = current().context if in_job() else {}
+    return Path(context["experiment"]) if "experiment" in context else None
 
 
 _scratch: Path | None = None

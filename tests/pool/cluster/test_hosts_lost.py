@@ -1,5 +1,8 @@
 """Hosts that join and are lost, as the engine sees them: real jobs, and links in memory that a test can end."""
 
+import functools
+import os
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +12,7 @@ import pytest
 from fanwise.pool.contract import JobRequest
 from fanwise.pool.functions import pack
 from fanwise.pool.leases import Resources
+from fanwise.pool.outcomes import value_of
 from fanwise.testing import within
 from fanwise.testing.engine_contract import Heard
 from fanwise.testing.memory_hosts import MemoryHosts, memory_pool
@@ -75,9 +79,36 @@ def test_a_job_that_no_host_can_run_any_more_is_given_up_and_holds_up_nobody(hos
     assert small.outcomes[0].kind == "returned"
 
 
-def test_an_experiment_that_a_node_does_not_see_is_told_with_what_to_do(hosts: MemoryHosts, tmp_path: Path) -> None:
-    job = submit(hosts, int, output=str(tmp_path / "gone" / "output" / "0"))
+def test_a_node_that_does_not_see_where_output_is_kept_keeps_it_as_long_as_the_job_is_there(
+    hosts: MemoryHosts, tmp_path: Path
+) -> None:
+    job = submit(hosts, prints, output=str(tmp_path / "gone" / "output" / "0"))
     wait_for(job, what="free")
-    assert job.story == ["ended", "free"] and job.outcomes[0].kind == "exception"
-    assert f"the folder of the experiment, {tmp_path / 'gone'}, is not visible on node" in job.outcomes[0].text
-    assert "set FANWISE_HOME" in job.outcomes[0].text
+    assert job.outcomes[0].kind == "returned" and not (tmp_path / "gone").exists()
+    assert job.printed[-1].out == "printed there"
+
+
+def prints() -> None:
+    print("printed there", flush=True)
+
+
+def reads(file: str) -> str:
+    return Path(file).read_text()
+
+
+def exits() -> None:
+    os._exit(3)
+
+
+def test_a_failure_names_the_node_in_the_error_that_is_raised_and_in_what_is_told(hosts: MemoryHosts) -> None:
+    data = functools.partial(reads, "/data/that/is/elsewhere")
+    raised, left = submit(hosts, data), submit(hosts, exits)
+    wait_for(raised, left, what="free")
+    outcome = raised.outcomes[0]
+    assert outcome.kind == "exception" and outcome.text.startswith("FileNotFoundError: ")
+    assert re.search(r"elsewhere'\n\(on node .*, node host-[12]\)\)\n$", outcome.traceback)
+    with pytest.raises(FileNotFoundError) as caught:
+        value_of(outcome)
+    assert re.search(r"\(on node .*, node host-[12]\)\)$", caught.value.__notes__[-1])
+    told = left.outcomes[0]
+    assert told.kind == "exit" and re.match(r"ended with exit code 3 .*\n\(on node .*, node host-[12]\)\)$", told.text)

@@ -10,9 +10,9 @@ nobody directs may not hold a node's devices. Runs on its hub's thread; knows no
 from dataclasses import replace
 from pathlib import Path
 
-from ...base.errors import CheckpointError, ClosedError, WorkerLostError
+from ...base.errors import ClosedError, WorkerLostError
 from ...links import Link, Request
-from ...links.codec import pack_error
+from ...links.codec import pack_error, with_note
 from ...links.link import Reply as Asked
 from ..contract import GO_ON, Engine, Job, JobRequest, Outcome, Output, Ready, Reply, Report
 from ..outcomes import exception_outcome, to_send
@@ -59,22 +59,16 @@ class Host:
 
     def _submit(self, job_id: int, request: JobRequest) -> None:
         assert request.runtime_environment is not None, "the pool's side says where its jobs run"
-        here = replace(request, runtime_environment=fitted(request.runtime_environment, self._here))
+        here = replace(
+            request,
+            runtime_environment=fitted(request.runtime_environment, self._here),
+            output=_kept_here(request.output),
+        )
         try:
-            self._check_folder(request)
             self._jobs[job_id] = self._engine.submit(here, _Forwarded(self, job_id))
         except Exception as error:  # whatever it is, the job has ended and somebody waits for it
             self.tell("ended", job_id, exception_outcome(pack_error(error), None, ""), Output())
             self.tell("free", job_id, None)
-
-    def _check_folder(self, request: JobRequest) -> None:
-        """Raise CheckpointError when this node does not see the folder that the job's output is kept in."""
-        if request.output is None or (folder := Path(request.output).parent).is_dir():
-            return
-        raise CheckpointError(
-            f"the folder of the experiment, {folder.parent}, is not visible on node {self._facts}.\n"
-            f"Put experiments where every node sees them: set FANWISE_HOME to a folder on a file system that all share"
-        )
 
     def tell(self, method: str, *args: object) -> None:
         """Tell the pool; when the link has ended, everything here ends too."""
@@ -104,6 +98,16 @@ class Host:
             return
         asked.add_done_callback(answered)
 
+    def where(self, outcome: Outcome) -> Outcome:
+        """With the name of this node, where something has failed: it may be its files, its memory or its devices."""
+        note = f"(on node {self._facts})"
+        if outcome.kind in ("returned", "stopped"):
+            return outcome
+        if not outcome.payload:
+            return replace(outcome, text=f"{outcome.text}\n{note}")
+        trace = f"{outcome.traceback.rstrip()}\n{note}\n"
+        return replace(outcome, traceback=trace, payload=with_note(outcome.payload, note))
+
     def printed(self, job: Job) -> Output:
         return self._engine.output(job)
 
@@ -112,6 +116,11 @@ class Host:
 
     def forget(self, job_id: int) -> None:
         self._jobs.pop(job_id, None)
+
+
+def _kept_here(output: str | None) -> str | None:
+    """Where a job's output is kept; a node that does not see that folder keeps it as long as the job is there."""
+    return output if output is not None and Path(output).parent.is_dir() else None
 
 
 class _Forwarded:
@@ -130,7 +139,7 @@ class _Forwarded:
 
     def on_ended(self, job: Job, outcome: Outcome) -> None:
         self._printed = self._host.printed(job)
-        self._host.tell("ended", self._id, to_send(outcome), self._printed)
+        self._host.tell("ended", self._id, to_send(self._host.where(outcome)), self._printed)
 
     def on_free(self, job: Job) -> None:
         printed = self._host.printed(job)

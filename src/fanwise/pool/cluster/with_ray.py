@@ -24,7 +24,10 @@ import sys
 import threading
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+import psutil
 
 from ...base.text import counted
 
@@ -142,8 +145,7 @@ class _Speaker:
         if self.config["address"] != "auto":
             address = self.config["address"]
         tried = f"{address!r}" + (" (of RAY_ADDRESS)" if address != self.config["address"] else "")
-        if address != "auto":
-            _check_reachable(address, tried)
+        _check_reachable(address, tried) if address != "auto" else _check_auto(tried)
         # What cannot be had is not looked for: without this Ray would start a cluster of its own.
         try:
             ray.init(
@@ -176,7 +178,12 @@ class _Speaker:
     def _what_exists(self) -> str:
         nodes = [_amounts(node["Resources"]) for node in self.ray.nodes() if node["Alive"]]
         there = f"{_amounts(self.ray.cluster_resources())} on {counted(len(nodes), 'node')}"
-        return f"the cluster has {there} ({'; '.join(nodes)})"
+        return f"the cluster has {there} ({'; '.join(nodes)}); free now: {_amounts(self._free())}"
+
+    def _free(self) -> dict[str, float]:
+        """What nobody holds now."""
+        free: dict[str, float] = self.ray.available_resources()
+        return free
 
     # -- while it runs -----------------------------------------------------------------------------------------------
 
@@ -288,6 +295,31 @@ def _check_reachable(address: str, tried: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), _REACH_WITHIN_S).close()
     except (OSError, ValueError) as error:
         raise _Failed("no-cluster", f"tried {tried}: {error}") from error
+
+
+def _check_auto(tried: str) -> None:
+    """Raise when nobody listens where Ray would look; when it finds no address at all, it says so itself."""
+    folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
+    noted = Path(folder, "ray", "ray_current_cluster")  # of the cluster that was started last
+    with contextlib.suppress(FileNotFoundError):
+        if address := of_auto(noted.read_text().strip(), _clusters_here()):
+            _check_reachable(address, f"{tried}, which is {address!r} as {noted} says")
+
+
+def of_auto(noted: str, here: set[str]) -> str:
+    """The address that Ray notes and would take for "auto"; empty: it takes that of the only cluster on this machine.
+
+    >>> of_auto("10.0.0.1:6379", here={"10.0.0.2:6379"}), of_auto("10.0.0.1:6379", here=set())
+    ('', '10.0.0.1:6379')
+    """
+    return noted if len(here) != 1 else ""
+
+
+def _clusters_here() -> set[str]:
+    """The addresses of the clusters that this machine has nodes of."""
+    option = "--gcs-address="
+    nodes = [each.info["cmdline"] for each in psutil.process_iter(["name", "cmdline"]) if each.info["name"] == "raylet"]
+    return {word.removeprefix(option) for words in nodes for word in words or () if word.startswith(option)}
 
 
 def _in_short(error: Exception) -> str:

@@ -1,12 +1,13 @@
 """A trial on a node of a Ray cluster beside one of this machine, and beside Ray Tune, in one run.
 
-Two tables:
-* no-op trials, two workers, as in `trial_overhead`: what a trial takes whose objective does nothing, and so all of it
-  is the gap between two trials on a worker;
+Three tables:
+* no-op trials, two workers, as in `trial_overhead`: what a trial takes whose objective does nothing;
+* the gap on a worker in these runs: from the beginning of a trial that does nothing to that of the next one on the same
+  worker, half of them and 95 in 100 below;
 * utilisation: the share of the workers' time inside objectives of a known length, on a local pool and on a Ray pool of
   one node, by turns.
 
-    python benchmarks/cluster.py [--rounds 3] [--quick]
+    python benchmarks/cluster.py [--rounds 3] [--quick] [--prepare]
 """
 
 import argparse
@@ -16,8 +17,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 
+import numpy as np
 from measuring import finish, machine, say, spread, table
-from trial_overhead import BASELINE, Contestant, overhead_table, prepare, run_round
+from trial_overhead import BASELINE, Contestant, Measured, Row, overhead_table, prepare, run_round
 
 from fanwise import Pool
 from fanwise.testing.with_ray import ENVIRONMENT, RayCluster
@@ -77,13 +79,32 @@ def utilisation_table(found: dict[str, list[float]]) -> str:
     )
 
 
+def gaps_ms(run: Measured) -> list[float]:
+    """Of each worker. Two that do nothing go in step: what begins next but one begins on the same worker."""
+    begins_s = sorted(run.begins_s)[max(2, run.trials // 4) :]
+    return [1e3 * (later - earlier) for earlier, later in zip(begins_s, begins_s[WORKERS:], strict=False)]
+
+
+def gap_table(rows: Sequence[Row]) -> str:
+    found = [(row.contestant.name, [gap for run in row.runs for gap in gaps_ms(run)]) for row in rows if row.runs]
+    return table(
+        ["gap on a worker", "p50 ms", "p95 ms"],
+        [[name, *(f"{np.percentile(gaps, part):.1f}" for part in (50, 95))] for name, gaps in found],
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="trials on a Ray pool, on this machine, and with Ray Tune")
     parser.add_argument("--rounds", type=int, default=3, help="how often everything runs")
     parser.add_argument("--quick", action="store_true", help="one round, a fifth of the trials")
+    parser.add_argument(
+        "--prepare", action="store_true", help="make the environments of the peers, and measure nothing"
+    )
     args = parser.parse_args(arguments)
     rounds = 1 if args.quick else args.rounds
     rows = prepare(CONTESTANTS)
+    if args.prepare:
+        return
     for number in range(rounds):
         say(f"round {number + 1} of {rounds}")
         run_round(rows, quick=args.quick)
@@ -94,7 +115,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "rows": [{"name": r.contestant.name, "trouble": r.trouble, "runs": [asdict(m) for m in r.runs]} for r in rows],
         "utilisation": found,
     }
-    finish("cluster", [overhead_table(rows), utilisation_table(found)], payload, facts=machine())
+    tables = [overhead_table(rows), gap_table(rows), utilisation_table(found)]
+    finish("cluster", tables, payload, facts=machine())
 
 
 if __name__ == "__main__":

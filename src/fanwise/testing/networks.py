@@ -24,9 +24,13 @@ _numbers = itertools.count()
 
 
 def _ip(*args: str) -> str:
-    done = subprocess.run(["ip", *args], capture_output=True, text=True, check=False)
+    return _run("ip", *args)
+
+
+def _run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise OSError(f"ip {' '.join(args)}: {done.stderr.strip()}")
+        raise OSError(f"{' '.join(command)}: {done.stderr.strip()}")
     return done.stdout
 
 
@@ -89,6 +93,10 @@ class PlayedHost:
     def ip(self, *args: str) -> None:
         """Run `ip` with these arguments on this host. Raises OSError with what it said."""
         _ip("-n", self.name, *args)
+
+    def tc(self, *args: str) -> None:
+        """Run `tc` with these arguments on this host: delay, loss, a slower cable. Raises OSError with what it said."""
+        _run("tc", "-n", self.name, *args)
 
     def cut(self) -> None:
         """Pull the cable out here."""

@@ -10,14 +10,20 @@ from fanwise.testing.with_ray import ENVIRONMENT, RayCluster
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[RayCluster]:
-    """One node of two CPUs; a test that adds another removes it again."""
+def ray_environment() -> Iterator[None]:
+    """What whoever uses a cluster of tests needs in its environment."""
     if importlib.util.find_spec("ray") is None:
         pytest.skip("Ray is not installed")
     before = dict(os.environ)
     os.environ.update(ENVIRONMENT)
-    with RayCluster(cpus=2) as cluster:
-        yield cluster
+    yield
     for name in ENVIRONMENT:
         os.environ.pop(name)
         os.environ.update({name: before[name]} if name in before else {})
+
+
+@pytest.fixture(scope="session")
+def cluster(ray_environment: None) -> Iterator[RayCluster]:
+    """One node of two CPUs; a test that adds another removes it again."""
+    with RayCluster(cpus=2) as cluster:
+        yield cluster

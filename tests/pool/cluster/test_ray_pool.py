@@ -4,6 +4,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -12,7 +13,8 @@ from fanwise.base.errors import ClosedError, LeaseError
 from fanwise.testing import within
 from fanwise.testing.gates import Gate
 from fanwise.testing.jobs import began
-from fanwise.testing.searches import quiet_tuner
+from fanwise.testing.networks import why_not
+from fanwise.testing.searches import quiet_tuner, search
 from fanwise.testing.with_ray import RayCluster
 from fanwise.tune import load_checkpoint, report, trial_id, uniform
 
@@ -91,6 +93,11 @@ def test_a_pool_on_a_cluster_inside_a_job_is_refused(pool: Pool) -> None:
 # -- searches and nodes ------------------------------------------------------------------------------------------------
 
 
+def squared_loss(x: float) -> float:
+    Event().wait(0.2)
+    return x * x
+
+
 def train(x: float, epochs: int, folder: str) -> None:
     """Counts on from its checkpoint, notes each start, and waits in the third epoch of a first attempt."""
     place = load_checkpoint()
@@ -103,14 +110,27 @@ def train(x: float, epochs: int, folder: str) -> None:
         report(loss=x / epoch, epoch=epoch, checkpoint=lambda at, epoch=epoch: (at / "epoch").write_text(str(epoch)))
 
 
-def test_a_search_goes_on_when_a_node_is_lost_and_uses_one_that_joins(
-    cluster: RayCluster, pool: Pool, tmp_path: Path
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where experiments are kept, a folder that a node may be made not to see."""
+    if reason := why_not():
+        pytest.skip(reason)
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("FANWISE_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def lose_a_node_that_sees_only_checkpoints(
+    cluster: RayCluster, pool: Pool, home: Path, tmp_path: Path, checkpoints: str
 ) -> None:
-    second = cluster.add(cpus=2)
+    second = cluster.add(cpus=2, hidden=home)
     within(30, lambda: pool.capacity().cpus == 4, "the node that has joined is used")
     with Gate(tmp_path / "gate") as gate:
         space = {"x": uniform(0, 1), "epochs": 4, "folder": str(tmp_path)}
-        running = quiet_tuner(train, space, trials=6, n_workers=4, retries=1, pool=pool).run(block=False)
+        tuner = quiet_tuner(
+            train, space, trials=6, n_workers=4, retries=1, pool=pool, checkpoints=checkpoints, name="far"
+        )
+        running = tuner.run(block=False)
         within(60, lambda: len(list(tmp_path.glob("*-waits"))) == 4, "two trials run on each node")
         cluster.remove(second)
         within(30, lambda: pool.capacity().cpus == 2, "the loss of the node is known")
@@ -120,3 +140,47 @@ def test_a_search_goes_on_when_a_node_is_lost_and_uses_one_that_joins(
     assert list(experiment.trials["iter"]) == [4] * 6
     assert len(list(tmp_path.glob("*-2"))) == 2, "the two of the lost node went on from their checkpoints"
     assert len(list(tmp_path.glob("*-0"))) == 6, "none began from scratch a second time"
+
+
+def test_a_search_goes_on_when_a_node_that_sees_only_the_checkpoints_is_lost_and_uses_one_that_joins(
+    cluster: RayCluster, pool: Pool, home: Path, tmp_path: Path
+) -> None:
+    lose_a_node_that_sees_only_checkpoints(cluster, pool, home, tmp_path, f"file://{tmp_path}/shared")
+    assert list((tmp_path / "shared" / "far").iterdir()), "the best one's is kept"
+
+
+@pytest.mark.soak
+def test_a_search_goes_on_from_checkpoints_in_an_object_store(
+    cluster: RayCluster, pool: Pool, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moto = pytest.importorskip("moto.server", reason="needs moto[server] and s3fs")
+    s3fs = pytest.importorskip("s3fs")
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    store = s3fs.S3FileSystem(skip_instance_cache=True)
+    store.mkdir("fanwise")
+    lose_a_node_that_sees_only_checkpoints(cluster, pool, home, tmp_path, "s3://fanwise/checkpoints")
+    store.invalidate_cache()
+    assert store.ls("fanwise/checkpoints/far"), "the best one's is kept"
+    server.stop()
+
+
+def test_a_node_that_sees_neither_experiment_nor_checkpoints_says_so(
+    cluster: RayCluster, pool: Pool, home: Path, tmp_path: Path
+) -> None:
+    blind = cluster.add(cpus=2, hidden=home)
+    within(30, lambda: pool.capacity().cpus == 4, "the node that has joined is used")
+    experiment = search(
+        squared_loss, {"x": uniform(0, 1)}, trials=8, n_workers=4, max_equal_failures=None, pool=pool, name="far"
+    )
+    cluster.remove(blind)
+    failed = [experiment.reason(number) for number in range(8)]
+    assert {"Completed", "Failed"} == set(experiment.trials["status"])
+    for reason in filter(None, failed):
+        assert f"the folder of the experiment, {home / 'far'}, is not visible on " in reason.text
+        assert "checkpoints='s3://...'" in reason.text and "(on node " in (reason.traceback or "")

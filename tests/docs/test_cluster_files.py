@@ -46,7 +46,7 @@ def test_the_file_for_rays_launcher_is_as_ray_wants_it_and_the_manifest_asks_for
 def test_the_commands_of_the_launcher_are_shell() -> None:
     config = read("own-machines.yaml")
     commands = [command for key, value in config.items() if key.endswith("_commands") for command in value]
-    assert len(commands) == 6
+    assert len(commands) == 7
     subprocess.run(["bash", "-n"], input="\n".join(commands), text=True, check=True)
 
 

@@ -18,7 +18,8 @@ from fanwise.testing.recorded_search import RecordedSearch
 from fanwise.tune.record.lock import LOCK_NAME
 from fanwise.tune.record.writer import Record
 
-META = {"metric": "loss", "mode": "min", "n_workers": 2, "seed": 1, "space": {"x": {}}}
+SPACE = {"x": {"domain": "uniform", "lower": 0.0, "upper": 1.0}}
+META = {"metric": "loss", "mode": "min", "n_workers": 2, "seed": 1, "space": SPACE}
 
 
 @dataclass(frozen=True, slots=True)

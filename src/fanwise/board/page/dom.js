@@ -145,7 +145,7 @@ export function follow(url, heard, gone) {
 
 /** Calls `make` now and whenever it is asked again; never twice at once, and not more often than it can afford. */
 export function paced(make) {
-  let isBusy = false, isWanted = false, next = 0;
+  let isBusy = false, isWanted = false, isFirst = true, next = 0;
   const run = async () => {
     if (isBusy) { isWanted = true; return; }
     isBusy = true;
@@ -153,7 +153,9 @@ export function paced(make) {
     await new Promise((resolve) => setTimeout(resolve, Math.max(0, next - performance.now())));
     const began = performance.now();
     try { await make(); } catch (error) { if (error.status !== 409) say(error.message, true); }
-    next = performance.now() + Math.max(900, 5 * (performance.now() - began));
+    const took = isFirst ? 0 : performance.now() - began;  // the first time plotly.js is read
+    next = performance.now() + Math.min(10000, Math.max(900, 5 * took));
+    isFirst = false;
     isBusy = false;
     if (isWanted) run();
   };

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from .services.registry import lookup as lookup
     from .services.registry import register as register
     from .services.registry import unregister as unregister
+    from .spawning import spawn as spawn
     from .starting import init_rpc as init_rpc
     from .starting import shutdown as shutdown
     from .streams.reading import Stream as Stream
@@ -74,6 +75,7 @@ _HOME_OF = {
     "unregister": ".services.registry",
     "init_rpc": ".starting",
     "shutdown": ".starting",
+    "spawn": ".spawning",
     "Stream": ".streams.reading",
     "Worker": ".watching",
     "on_worker_joined": ".watching",

@@ -30,6 +30,7 @@ from .options import RpcBackendOptions, TensorPipeRpcBackendOptions
 from .publishing import Publisher
 from .rendezvous.addresses import parse
 from .rendezvous.choosing import meeting_at
+from .rendezvous.entrance import Meeting
 from .services.registry import Services
 from .worker_info import WorkerInfo
 
@@ -122,8 +123,22 @@ def start(
     where, rank, world_size = parse(options.init_method, rank=rank, world_size=world_size)
     if rank < 0 or (world_size is not None and rank >= world_size):
         raise ValueError(f"rank {rank} is out of range: ranks begin at 0, and world_size={world_size}.")
+    return _start(meeting_at(where), name, rank, world_size, options)
+
+
+def init_at(
+    meeting: Meeting, name: str, rank: int, world_size: int, rpc_backend_options: TensorPipeRpcBackendOptions
+) -> None:
+    """As `init_rpc`, where there is a place to meet already."""
+    if _process.is_set():
+        raise RuntimeError("RPC is already initialized")
+    _start(meeting, name, rank, world_size, rpc_backend_options)
+
+
+def _start(
+    meeting: Meeting, name: str, rank: int, world_size: int | None, options: TensorPipeRpcBackendOptions
+) -> _agent.Agent:
     info = WorkerInfo(name, rank)
-    meeting = meeting_at(where)
     hub = Hub(name="rpc")
     runners = RunnerThreads(hub, name="rpc", limit=options.num_worker_threads)
     agent = _agent.Agent(info, hub, runners, options=options)
@@ -147,7 +162,7 @@ def start(
         agent.joined(group)
         agent.services.joined()
         _check_devices(agent)
-        agent.publisher = Publisher(agent, where.name)
+        agent.publisher = Publisher(agent, meeting.where.name)
     except BaseException:
         _leave(agent)
         raise

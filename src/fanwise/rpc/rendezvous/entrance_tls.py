@@ -17,11 +17,12 @@ Loads `ssl` and `cryptography`; imported only when there is a secret.
 """
 
 import contextlib
+import dataclasses
 import errno
 import hmac
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ...base.errors import AuthenticationError, DeadlineExceeded, FanwiseError, WorkerLostError
@@ -31,7 +32,7 @@ from ...links.runtime_folder import runtime_folder
 from ...links.security.certificates import Identity
 from ...links.transports.tcp import TcpListener, dial_tcp
 from ..membership.members import Member
-from .addresses import Place, Rendezvous
+from .addresses import Rendezvous
 from .entrance import OnLink, is_open, refused_text
 from .port_probe import PortProbe
 from .stale_files import sweep
@@ -48,12 +49,21 @@ class TlsMeeting:
     Args:
         secret: the same for all workers; see `links.shared_secret`.
         ports: for the members' own listeners: 0 for any, a number, or a range like "29600-29700".
+        on_open: is told address and port of the entrance when this process has opened it; for a place of port 0.
     """
 
     is_exclusive = False
 
-    def __init__(self, where: Rendezvous, secret: str, *, ports: int | str = 0) -> None:
+    def __init__(
+        self,
+        where: Rendezvous,
+        secret: str,
+        *,
+        ports: int | str = 0,
+        on_open: Callable[[str, int], None] | None = None,
+    ) -> None:
         self.where = where
+        self._on_open = on_open
         self._identity = Identity(secret)
         # Not the secret itself: what is shown under one key must not help against another.
         self._key = hmac.digest(secret.encode(), _UNIX_KEY, "sha256")
@@ -71,6 +81,9 @@ class TlsMeeting:
             if error.errno != errno.EADDRINUSE:
                 raise
             return None
+        if self._on_open is not None:
+            self.where = dataclasses.replace(self.where, port=listener.port)
+            self._on_open(listener.host, listener.port)
         return TlsEntrance(listener)
 
     def dial(self, hub: Hub, *, within_s: float, but_not: int | None = None) -> Link | None:
@@ -153,15 +166,16 @@ def _own_address(where: Rendezvous) -> str:
     failed: OSError | None = None
     for place in where.places:
         try:
-            return _address_towards(place)
+            return address_towards(place.host, place.port)
         except OSError as error:  # that host has no name any more, or no way leads there
             failed = failed or error
     assert failed is not None, "there is a place"
     raise failed
 
 
-def _address_towards(place: Place) -> str:
-    family, kind, protocol, _name, address = socket.getaddrinfo(place.host, place.port or 1, type=socket.SOCK_DGRAM)[0]
+def address_towards(host: str, port: int = 0) -> str:
+    """Of this host, on the way to that one. Sends nothing."""
+    family, kind, protocol, _name, address = socket.getaddrinfo(host, port or 1, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as probe:
         probe.connect(address)
         return str(probe.getsockname()[0])

@@ -1,0 +1,169 @@
+"""Training over two hosts on networks of 1 and 10 Gbit/s and 1 ms there and back: fanwise.run beside DDP over Gloo.
+
+    two network namespaces with a cable between them (tc) --a process in each, one thread--> ms a step, MB sent
+
+The model is an MLP with 7.5 MB of gradients, a batch has 256 samples over both hosts, the optimizer is SGD with
+momentum. Each round has new processes, which make all ways in turn. A number is the median of the rounds, with the
+least and the greatest. fanwise's links are TLS, Gloo's are not; encrypting takes time of the same CPUs.
+Needs root, for the namespaces.
+
+    python benchmarks/hosts.py [--rounds 3] [--quick]
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from measuring import finish, machine, say, spread, table
+from torch import Tensor, distributed, nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+import fanwise
+from fanwise.links.shared_secret import new_secret
+from fanwise.parallel import BFloat16, EverySteps, PowerSGD, Run
+from fanwise.testing.networks import PlayedHost, two_hosts, why_not
+
+B, WARM, STEPS, EVERY = 256, 8, 24, 8
+ALONE, DDP = "one host alone", "DDP over Gloo"
+WAYS = {
+    "exact": "exact",
+    "BFloat16()": BFloat16(),
+    "PowerSGD(rank=2)": PowerSGD(2),
+    f"EverySteps({EVERY})": EverySteps(EVERY),
+}
+GBITS = (1, 10)
+Found = dict[str, tuple[float, float]]  # ms a step and MB sent a step
+
+
+def model() -> nn.Module:
+    return nn.Sequential(nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
+
+
+def losses(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return cross_entropy(net(x), y, reduction="none")
+
+
+def sent_bytes() -> int:
+    return int(Path("/sys/class/net/cable/statistics/tx_bytes").read_text())
+
+
+def timed(step: Callable[[], object]) -> tuple[float, float]:
+    """What a step takes, after some, and what this host sends in one."""
+    for _ in range(WARM):
+        step()
+    began_s, before = time.perf_counter(), sent_bytes()
+    for _ in range(STEPS):
+        step()
+    return 1e3 * (time.perf_counter() - began_s) / STEPS, (sent_bytes() - before) / STEPS / 1e6
+
+
+def train(run: Run) -> tuple[float, float]:
+    net, x, y = model(), torch.randn(B, 784), torch.randint(0, 10, (B,))
+    step = run.step(net, torch.optim.SGD(net.parameters(), 0.01, momentum=0.9), losses)
+    return timed(lambda: step((x, y)))
+
+
+def by_ddp(rank: int) -> tuple[float, float]:
+    distributed.init_process_group(
+        "gloo", init_method=f"tcp://{os.environ['MASTER_ADDR']}:29777", rank=rank, world_size=2
+    )
+    torch.manual_seed(0)
+    net, x, y = DistributedDataParallel(model()), torch.randn(B // 2, 784), torch.randint(0, 10, (B // 2,))
+    optimizer = torch.optim.SGD(net.parameters(), 0.01, momentum=0.9)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        losses(net, x, y).mean().backward()  # type: ignore[no-untyped-call]  # torch has not annotated it
+        optimizer.step()
+
+    found = timed(step)
+    distributed.destroy_process_group()
+    return found
+
+
+def on_host(rank: int) -> None:
+    """All ways in turn. The first process says what came of them."""
+    torch.set_num_threads(1)
+    found: Found = {}
+    if rank == 0:
+        found[ALONE] = train(fanwise.here(shards=2))
+    for name, reduce in WAYS.items():
+        found[name] = fanwise.run(train, shards=2, reduce=reduce, progress=False)
+    found[DDP] = by_ddp(rank)
+    if rank == 0:
+        print(json.dumps(found))
+
+
+def started(host: PlayedHost, rank: int, first: PlayedHost, secret: str) -> "subprocess.Popen[str]":
+    told = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    told |= {"MASTER_ADDR": first.address, "MASTER_PORT": "29711", "FANWISE_SECRET": secret}
+    told |= {"GLOO_SOCKET_IFNAME": "cable", "OMP_NUM_THREADS": "1"}
+    command = ["ip", "netns", "exec", host.name, sys.executable, __file__, "--host", str(rank)]
+    return subprocess.Popen(
+        command, env={**os.environ, **told}, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+
+
+def slowed(host: PlayedHost, gbits: int) -> bool:
+    """Its end of the cable; whether it also delays: a kernel may have no netem, and then only the rate is limited."""
+    command = ["ip", "netns", "exec", host.name, "tc", "qdisc", "add", "dev", "cable", "root"]
+    rate = ["rate", f"{gbits}gbit"]
+    if (
+        subprocess.run(
+            [*command, "netem", "delay", "0.5ms", *rate, "limit", "100000"], stderr=subprocess.DEVNULL, check=False
+        ).returncode
+        == 0
+    ):
+        return True
+    subprocess.run([*command, "tbf", *rate, "burst", "1mb", "latency", "50ms"], check=True)
+    return False
+
+
+def measured(gbits: int) -> tuple[Found, bool]:
+    secret = new_secret()
+    with two_hosts() as hosts:
+        for host in hosts:
+            delays = slowed(host, gbits)
+        both = [started(host, rank, hosts[0], secret) for rank, host in enumerate(hosts)]
+        said, _ = both[0].communicate(timeout=300)
+        both[1].communicate(timeout=60)
+    found: Found = json.loads(said)
+    return found, delays
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--host", type=int)
+    told = parser.parse_args()
+    if told.host is not None:
+        on_host(told.host)
+        return
+    if missing := why_not():
+        say(f"nothing is measured: {missing}")
+        return
+    facts = machine()
+    rounds = []
+    for number in range(1 if told.quick else told.rounds):
+        say(f"round {number + 1}")
+        both = {gbits: measured(gbits) for gbits in GBITS}
+        rounds.append({gbits: found for gbits, (found, _) in both.items()})
+        facts["delay"] = "1 ms there and back" if all(delays for _, delays in both.values()) else "none: no netem here"
+    rows = []
+    for name in (ALONE, *WAYS, DDP):
+        times = [spread([each[gbits][name][0] for each in rounds]).shown() for gbits in GBITS]
+        rows.append([name, *times, f"{rounds[0][GBITS[0]][name][1]:.2f}"])
+    header = ["ms a step", *(f"{gbits} Gbit/s" for gbits in GBITS), "MB sent by a host in a step"]
+    finish("hosts", [table(header, rows)], {"rounds": rounds}, facts=facts)
+
+
+if __name__ == "__main__":
+    main()

@@ -28,11 +28,12 @@ from torch.nn.parallel import DistributedDataParallel
 import fanwise
 from fanwise.links.shared_secret import new_secret
 from fanwise.parallel import BFloat16, EverySteps, PowerSGD, Run
+from fanwise.parallel.reductions import Reduce
 from fanwise.testing.networks import PlayedHost, two_hosts, why_not
 
 B, WARM, STEPS, EVERY = 256, 8, 24, 8
 ALONE, DDP = "one host alone", "DDP over Gloo"
-WAYS = {
+WAYS: dict[str, Reduce] = {
     "exact": "exact",
     "BFloat16()": BFloat16(),
     "PowerSGD(rank=2)": PowerSGD(2),

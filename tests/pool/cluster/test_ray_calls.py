@@ -3,6 +3,7 @@
 import operator
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,8 @@ def work(rank: int, folder: str) -> None:
         assert kept.to_here() == {"a": 1}
         Path(folder, "asked").touch()
         found = []
-        for call in (lambda: rpc.rpc_sync("worker2", time.sleep, args=(600,)), kept.to_here):
+        calls: list[Callable[[], object]] = [lambda: rpc.rpc_sync("worker2", time.sleep, args=(600,)), kept.to_here]
+        for call in calls:
             try:
                 call()
             except (WorkerLostError, OwnerLostError) as error:

@@ -188,7 +188,7 @@ def test_every_block_about_tensor_runs_on_every_engine_and_prints_what_the_page_
 
 
 def test_check_portable_accepts_the_function_of_the_readme(tmp_path: Path) -> None:
-    skip_without("jax", "tensorflow", "array_api_strict")
+    skip_without("jax", "tensorflow")
     (code,) = (code for place, code in tensor_blocks() if place.startswith("README.md"))
     (tmp_path / "readme_block.txt").write_text(code)
     (tmp_path / "portable.py").write_text(PORTABLE)

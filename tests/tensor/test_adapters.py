@@ -20,13 +20,8 @@ PARTS: dict[str, tuple[Any, type]] = {  # Any: a dict of one protocol each
     "learning": (adapters.learners, adapters.Learner),
 }
 PROVIDED = [(engine, part) for engine in ENGINES for part in PARTS if part != "gradients" or ENGINES[engine].autodiff]
-PROVIDED += [("array_api_strict", part) for part in ("writing", "random", "namespace", "learning")]
 
 if TYPE_CHECKING:
-    from fanwise.tensor.with_array_api_strict import learning as s_learning
-    from fanwise.tensor.with_array_api_strict import namespace as s_namespace
-    from fanwise.tensor.with_array_api_strict import random as s_random
-    from fanwise.tensor.with_array_api_strict import writing as s_writing
     from fanwise.tensor.with_jax import devices as j_devices
     from fanwise.tensor.with_jax import exchange as j_exchange
     from fanwise.tensor.with_jax import gradients as j_gradients
@@ -61,13 +56,13 @@ if TYPE_CHECKING:
 
     exchanges: list[adapters.Exchange] = [n_exchange, t_exchange, j_exchange, f_exchange]
     placements: list[adapters.Placement] = [n_devices, t_devices, j_devices, f_devices]
-    writers: list[adapters.Writer] = [n_writing, t_writing, j_writing, f_writing, s_writing]
-    generators: list[adapters.Generator] = [n_random, t_random, j_random, f_random, s_random]
+    writers: list[adapters.Writer] = [n_writing, t_writing, j_writing, f_writing]
+    generators: list[adapters.Generator] = [n_random, t_random, j_random, f_random]
     compiling: list[adapters.CompilingGenerator] = [j_random, f_random]
     wires: list[adapters.Wire] = [n_wire, t_wire, j_wire, f_wire]
     differentiators: list[adapters.Differentiator] = [t_gradients, j_gradients, f_gradients]
-    learners: list[adapters.Learner] = [n_learning, t_learning, j_learning, f_learning, s_learning]
-    standards: list[adapters.Standard] = [n_namespace, t_namespace, j_namespace, f_namespace, s_namespace]
+    learners: list[adapters.Learner] = [n_learning, t_learning, j_learning, f_learning]
+    standards: list[adapters.Standard] = [n_namespace, t_namespace, j_namespace, f_namespace]
 
 
 def asked_of(protocol: type) -> set[str]:

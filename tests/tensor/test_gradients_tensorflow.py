@@ -105,15 +105,17 @@ def chained(parts: list[Callable[[Array, Array], Array]], tensors: list[torch.Te
     return (x * x).sum()
 
 
-def mixed_parts(jit: bool) -> list[Callable[[Array, Array], Array]]:
-    in_jax, in_tensorflow = (as_torch_function(part(xp), xp.__name__.split(".")[0], jit=jit) for xp in (jnp, tf))
+def mixed_parts(compiled: bool) -> list[Callable[[Array, Array], Array]]:
+    in_jax, in_tensorflow = (
+        as_torch_function(jit(part(xp)) if compiled else part(xp), xp.__name__.split(".")[0]) for xp in (jnp, tf)
+    )
     return [part(torch), in_jax, in_tensorflow]
 
 
-@pytest.mark.parametrize("jit", [True, False], ids=["compiled", "as it is"])
-def test_one_backward_goes_through_torch_jax_and_tensorflow(tensors: list[torch.Tensor], jit: bool) -> None:
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "as it is"])
+def test_one_backward_goes_through_torch_jax_and_tensorflow(tensors: list[torch.Tensor], compiled: bool) -> None:
     expected = torch.autograd.grad(chained([part(torch)] * 3, tensors), tensors)
-    parts = mixed_parts(jit)
+    parts = mixed_parts(compiled)
     for _ in range(2):
         for x in tensors:
             x.grad = None
@@ -191,7 +193,7 @@ def squared(x: Array) -> Array:
 
 
 def test_a_part_can_be_pickled_if_its_function_can(engine: str) -> None:
-    layer = as_torch_function(squared, engine, jit=False)
+    layer = as_torch_function(squared, engine)
     x = torch.tensor(3.0, requires_grad=True)
     layer(x)  # what a call leaves behind stays behind
     again = pickle.loads(pickle.dumps(layer))

@@ -14,7 +14,6 @@ CASES = (
     "a_copy_is_a_copy",
     "devices_are_named_and_moved_between",
     "exact_numbers_are_those_of_the_cpu",
-    "native_numbers_repeat",
     "the_wire_carries_it",
     "jax_takes_it_and_gives_it_back",
 )

@@ -15,11 +15,11 @@ import torch
 
 import fanwise.tensor as ft
 from fanwise.tensor.namespaces.other_names import OTHER_NAMES
-from fanwise.tensor.namespaces.standard import ABOUT_DTYPES, CREATION, PARTS
+from fanwise.tensor.namespaces.standard import ABOUT_DTYPES, CREATION, FUNCTIONS, PARTS
 
 Parameter = inspect.Parameter
 UNTYPED: Any = ft  # for calls that a type checker refuses
-NAMES = [f"{part}.{name}" if part else name for part, names in PARTS.items() for name in names]
+NAMES = list(FUNCTIONS)
 
 
 @pytest.fixture(scope="module")
@@ -30,28 +30,23 @@ def jnp() -> Any:  # Any: the namespace of an engine
     return found
 
 
-def function_of(name: str) -> Any:
-    part, _, last = name.rpartition(".")
-    return getattr(getattr(ft, part) if part else ft, last)
-
-
 def rows(function: Any) -> list[tuple[str, Any, Any]]:
     return [(each.name, each.kind, each.default) for each in inspect.signature(function).parameters.values()]
 
 
 def test_every_function_of_the_standard_is_there_with_its_signature() -> None:
     for name in NAMES:
-        part, _, last = name.rpartition(".")
         around: dict[str, Any] = {}
-        exec(f"def wanted{PARTS[part][last]}: pass", around)
-        assert (name, rows(function_of(name))) == (name, rows(around["wanted"]))
-        assert function_of(name).__doc__, name
+        exec(f"from __future__ import annotations\ndef wanted{FUNCTIONS[name]}: pass", around)
+        assert (name, rows(getattr(ft, name))) == (name, rows(around["wanted"]))
+        assert getattr(ft, name).__doc__, name
 
 
 def test_a_function_is_made_once_and_can_be_pickled() -> None:
-    for name in NAMES:
-        assert function_of(name) is function_of(name), name
-        assert pickle.loads(pickle.dumps(function_of(name))) is function_of(name), name
+    for space, names in ((ft, PARTS[""]), (ft.linalg, PARTS["linalg"]), (ft.fft, PARTS["fft"])):
+        for name in names:
+            function = getattr(space, name)
+            assert getattr(space, name) is function and pickle.loads(pickle.dumps(function)) is function, name
 
 
 def test_a_function_goes_to_the_engine_of_its_array(jnp: Any) -> None:
@@ -138,7 +133,6 @@ MIXED = [
     lambda x, y: ft.linalg.vecdot(x, y),
     lambda x, y: ft.take(x, y),
     lambda x, y: ft.diff(x, prepend=y),
-    lambda x, y: ft.isclose(x, y),
 ]
 
 
@@ -187,7 +181,7 @@ def test_dtypes_alone_go_to_their_library() -> None:
     assert ft.result_type(torch.ones(1), torch.float64) is torch.float64
     assert ft.can_cast(torch.int8, torch.int16) and not ft.can_cast(torch.int16, torch.int8)
     assert ft.isdtype(np.float32, "real floating")
-    assert ABOUT_DTYPES & CREATION[""] == set()
+    assert ABOUT_DTYPES & CREATION == set()
 
 
 def loaded(code: str) -> set[str]:
@@ -212,7 +206,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
     assert "Any" not in dir(ft)
     with pytest.raises(AttributeError, match=r"fanwise\.tensor\.linalg has no 'lstsq'; it has cholesky"):
         _ = UNTYPED.linalg.lstsq
-    assert {"exp", "linalg", "float32", "pi", "one_hot", "use"} <= set(dir(ft))
+    assert {"exp", "linalg", "float32", "pi", "relu", "use"} <= set(dir(ft))
     assert "solve" in dir(ft.linalg) and repr(ft.linalg) == "fanwise.tensor.linalg"
     assert pickle.loads(pickle.dumps(ft.linalg)) is ft.linalg
 
@@ -357,10 +351,6 @@ def test_nan_differs_from_nan_in_torch_too() -> None:
     assert xp.unique_values(xp.asarray([1j, 0j, 1j])).tolist() == [0j, 1j]
 
 
-def test_torch_gives_no_view_that_only_says_conjugate_me() -> None:
-    assert not ft.namespace("torch").fft.ihfft(torch.ones(4)).is_conj()
-
-
 # What one function or another of the standard takes before its keywords.
 X = np.asarray([[3.0, 1.0], [1.0, 2.0]], np.float32)
 ARGUMENTS: list[Callable[[Any], tuple[Any, ...]]] = [  # Any: an array
@@ -381,7 +371,7 @@ ARGUMENTS: list[Callable[[Any], tuple[Any, ...]]] = [  # Any: an array
 
 
 def in_numpy(result: Any) -> Any:
-    return np.asarray(result.resolve_conj() if isinstance(result, torch.Tensor) else result)
+    return np.asarray(result)
 
 
 def results(function: Any, engine: str, keywords: dict[str, Any]) -> dict[int, list[Any]]:
@@ -400,21 +390,19 @@ def results(function: Any, engine: str, keywords: dict[str, Any]) -> dict[int, l
 def test_keywords_that_are_left_out_are_those_of_the_standard(engine: str) -> None:
     seen = 0
     for name in NAMES:
-        keywords = {key: default for key, kind, default in rows(function_of(name)) if kind is Parameter.KEYWORD_ONLY}
+        keywords = {key: default for key, kind, default in rows(getattr(ft, name)) if kind is Parameter.KEYWORD_ONLY}
         if not keywords or name in ("empty", "empty_like"):
             continue
-        part, _, last = name.rpartition(".")
-        space = ft.namespace(engine)
         with ft.use(engine):
-            wanted = results(getattr(getattr(space, part) if part else space, last), engine, keywords)
-            found = results(function_of(name), engine, {})
-            assert found.keys() == results(function_of(name), engine, keywords).keys(), name
+            wanted = results(getattr(ft.namespace(engine), name), engine, keywords)
+            found = results(getattr(ft, name), engine, {})
+            assert found.keys() == results(getattr(ft, name), engine, keywords).keys(), name
         for number, arrays in found.items():
             for array, other in zip(arrays, wanted[number], strict=True):
                 assert array.dtype == other.dtype, name
                 np.testing.assert_array_equal(array, other, name)
         seen += bool(found)
-    assert seen > 60
+    assert seen > 40
 
 
 def test_a_dtype_is_refused_where_the_standard_has_none_and_taken_beside_other_arguments() -> None:

@@ -64,11 +64,6 @@ OF_ONE: dict[str, Callable[[Any], Any]] = {
     "astype": lambda x: xp.astype(xp.astype(x, xp.complex128) * 1j, xp.complex128),
     "vector_norm": lambda x: xp.linalg.vector_norm(x, axis=1),
     "vector_norm of order 3": lambda x: xp.linalg.vector_norm(x, ord=3),
-    "matrix_norm": lambda x: xp.linalg.matrix_norm(x, ord="nuc"),
-    "svdvals": lambda x: xp.linalg.svdvals(x),
-    "trace": lambda x: xp.linalg.trace(x, offset=1),
-    "rfft": lambda x: xp.fft.rfft(x),
-    "irfft": lambda x: xp.fft.irfft(xp.fft.rfft(x), n=3),
     "ifft": lambda x: xp.fft.ifft(xp.fft.fft(x), n=4, axis=0),
     "complex exp": lambda x: xp.exp(xp.multiply(x, 1 + 2j)),
     "complex log": lambda x: xp.log(xp.astype(x, xp.complex128) + 1j),
@@ -87,25 +82,11 @@ OF_TWO: dict[str, Callable[[Any, Any], Any]] = {
     "where": lambda x, y: xp.where(x > y, x, y),
     "matmul": lambda x, y: xp.matmul(x, xp.matrix_transpose(y)),
     "tensordot": lambda x, y: xp.tensordot(x, y, axes=((0,), (0,))),
-    "outer": lambda x, y: xp.linalg.outer(xp.reshape(x, (-1,)), xp.reshape(y, (-1,))),
-    "cross": lambda x, y: xp.linalg.cross(x, y),
     "logaddexp, equal": lambda x, y: xp.logaddexp(x, x) + y,
-}
-OF_SQUARE: dict[str, Callable[[Any], Any]] = {
-    "det": lambda x: xp.linalg.det(x),
-    "inv": lambda x: xp.linalg.inv(x),
-    "cholesky": lambda x: xp.linalg.cholesky(x),
-    "eigvalsh": lambda x: xp.linalg.eigvalsh(x),
-    "slogdet": lambda x: xp.linalg.slogdet(x).logabsdet,
-    "solve": lambda x: xp.linalg.solve(x, xp.asarray([1.0, 2.0, 3.0], dtype=xp.float64)),
-    "pinv": lambda x: xp.linalg.pinv(x),
-    "eigenvectors": lambda x: xp.abs(xp.linalg.eigh(x).eigenvectors),
-    "qr": lambda x: xp.abs(xp.linalg.qr(x).R),
 }
 CASES: list[tuple[str, Callable[..., Any], Any]] = [
     *((name, function, (A,)) for name, function in OF_ONE.items()),
     *((name, function, (A, B)) for name, function in OF_TWO.items()),
-    *((name, function, (M,)) for name, function in OF_SQUARE.items()),
 ]
 
 
@@ -118,25 +99,19 @@ def as_number(function: Callable[..., Any], *arrays: Any) -> Tensor:
     return xp.sum(weights * result)
 
 
-@pytest.mark.parametrize(("name", "function", "arrays"), CASES, ids=[case[0] for case in CASES])
-def test_gradients_are_those_of_small_differences(name: str, function: Callable[..., Any], arrays: Any) -> None:
+@pytest.mark.parametrize(("function", "arrays"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_gradients_are_those_of_small_differences(function: Callable[..., Any], arrays: Any) -> None:
     inputs = [tf.Variable(array) for array in arrays]
     with tf.GradientTape() as tape:
-        value = as_number(symmetric(function) if name in OF_SQUARE else function, *inputs)
+        value = as_number(function, *inputs)
     gradients = tape.gradient(value, inputs)
     for place, gradient in enumerate(gradients):
         if gradient is not None:
-            np.testing.assert_allclose(gradient, differences(name, function, arrays, place), rtol=1e-5, atol=1e-7)
+            np.testing.assert_allclose(gradient, differences(function, arrays, place), rtol=1e-5, atol=1e-7)
     assert gradients[0] is not None
 
 
-def symmetric(function: Callable[..., Any]) -> Callable[..., Any]:
-    # Factorizations read one triangle of the matrix only.
-    return lambda x: function((x + xp.matrix_transpose(x)) / 2.0)
-
-
-def differences(name: str, function: Callable[..., Any], arrays: Any, place: int) -> Any:
-    function = symmetric(function) if name in OF_SQUARE else function
+def differences(function: Callable[..., Any], arrays: Any, place: int) -> Any:
     found, step = np.zeros_like(arrays[place]), 1e-6
     for index in np.ndindex(found.shape):
         ends = []
@@ -195,7 +170,7 @@ def test_functions_trace_and_give_the_same(dynamic: bool) -> None:
 
 def test_whole_numbers_trace_with_unknown_lengths() -> None:
     def several(x: Tensor) -> list[Tensor]:
-        found = xp.unique_all(x)
+        found = xp.unique_all(xp.reshape(x, (-1,)))
         return [
             *found,
             xp.argsort(x, axis=0),
@@ -214,7 +189,7 @@ def test_whole_numbers_trace_with_unknown_lengths() -> None:
             xp.repeat(x, x[0] * 0 + 2, axis=1),
             xp.take(x, xp.asarray([-1]), axis=0),
             xp.var(xp.astype(x, xp.float32), correction=1),
-            xp.linalg.matrix_rank(xp.astype(x, xp.float32)),
+            xp.linalg.vector_norm(xp.astype(x, xp.float32), axis=1),
         ]
 
     x = tf.constant([[3, 1, 2], [1, 0, 3]])
@@ -240,8 +215,6 @@ def test_half_precision_goes_through() -> None:
             assert result.dtype == dtype
         assert (x + x).dtype == dtype and xp.add(x, xp.ones(2)).dtype == xp.float32
         assert xp.finfo(dtype).bits == 16
-        with pytest.raises(TypeError, match="inv takes floating-point types of 32 and 64 bits, no 16-bit types"):
-            xp.linalg.inv(x)
     assert xp.result_type(xp.float16, xp.bfloat16) == xp.float32
 
 
@@ -287,9 +260,6 @@ class Foreign:
         (lambda: xp.broadcast_arrays(xp.ones(2), xp.ones(3)), ValueError, "do not fit"),
         (lambda: xp.matmul(xp.ones(()), xp.ones(2)), ValueError, "one axis"),
         (lambda: xp.vecdot(xp.ones(2), xp.ones(3)), ValueError, "different lengths"),
-        (lambda: xp.linalg.cross(xp.ones(2), xp.ones(2)), ValueError, "3 numbers"),
-        (lambda: xp.linalg.qr(xp.ones((2, 3)), mode="r"), ValueError, "'reduced' or 'complete'"),
-        (lambda: xp.linalg.matrix_norm(xp.ones((2, 3)), ord=3), ValueError, "'fro'"),
         (lambda: xp.fft.fft(xp.ones(3), norm="other"), ValueError, "norm must be"),
         (lambda: xp.fft.fft(xp.ones(3), n=0), ValueError, "length of 1 or more"),
         (lambda: xp.isdtype(xp.int8, "whole"), ValueError, "kind must be"),

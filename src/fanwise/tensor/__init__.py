@@ -18,9 +18,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .beside_the_standard import isclose as isclose
-    from .beside_the_standard import one_hot as one_hot
-    from .beside_the_standard import pad as pad
     from .buffers import aligned_buffer as aligned_buffer
     from .elements import item as item
     from .elements import size as size
@@ -71,7 +68,6 @@ if TYPE_CHECKING:
 # What is here beside the standard's names, by the file that has it. Loaded on first use: calls and jobs, which send
 # arrays, need the wire format and nothing else of this layer.
 _NAMES_IN = {
-    "beside_the_standard": ("isclose", "one_hot", "pad"),
     "buffers": ("aligned_buffer",),
     "elements": ("item", "size"),
     "engines": ("current_engine", "engine_of", "use"),

@@ -11,12 +11,11 @@
 
 A new engine is such a folder, and its line in `engines.py`. Nothing is loaded before it is asked for, part by part: who
 sends an array does not load the standard's functions. Here stand the protocols, and what is said in them. Knows no
-engine. `array_api_strict`, with which `check_portable` compares, has the parts that it needs.
+engine.
 """
 
 import importlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, TypeVar, cast
 
 if TYPE_CHECKING:
@@ -101,44 +100,14 @@ class Writer(Protocol):
 # -- random numbers ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Draw:
-    """An order for numbers, checked.
-
-    Args:
-        key: for native numbers it is one of what is drawn, too.
-        engine: which makes the array.
-        shape, dtype: of the array.
-        device: a name that exists; None for the engine's own choice.
-    """
-
-    key: "Key"
-    engine: str
-    shape: tuple[int, ...]
-    dtype: str
-    device: str | None
-
-
 class Generator(Protocol):
-    """`device` is a name that exists, or None for the engine's choice. `native_*` use the engine's own generator."""
+    """`device` is a name that exists, or None for the engine's choice."""
 
     def default_integer(self) -> str: ...
 
     def check_dtype(self, name: str) -> None: ...
 
     def adopt(self, made: "NumpyArray", device: str | None) -> Array: ...
-
-    def reordered(self, x: Array, order: Any) -> Array: ...
-
-    def native_uniform(self, draw: Draw, low: float, high: float) -> Array: ...
-
-    def native_normal(self, draw: Draw, mean: float, std: float) -> Array: ...
-
-    def native_integers(self, draw: Draw, low: int, high: int) -> Array: ...
-
-    def native_bernoulli(self, draw: Draw, p: float) -> Array: ...
-
-    def native_permutation(self, draw: Draw, n: int) -> Array: ...
 
 
 class CompilingGenerator(Protocol):
@@ -148,8 +117,6 @@ class CompilingGenerator(Protocol):
     def called(
         self, make: Callable[[Sequence[Any]], Any], arrays: list[Array], shape: tuple[int, ...], dtype: str
     ) -> Array: ...
-
-    def placed(self, x: Array, device: str | None) -> Array: ...
 
 
 # -- the wire ----------------------------------------------------------------------------------------------------------
@@ -178,23 +145,15 @@ class NoGradient(Exception):
 class Differentiator(Protocol):
     """Functions here take flat lists of arrays: the engine's own idea of trees never matters."""
 
-    def is_differentiable(self, x: Array) -> bool: ...
-
-    def is_complex(self, x: Array) -> bool: ...
-
-    def is_scalar(self, x: Array) -> bool: ...
-
-    # All three in one, for it is asked in every call: 0-d, real, floating-point.
+    # 0-d, real, floating-point, as far as is known while tracing: asked in every call.
     def is_real_scalar(self, x: Array) -> bool: ...
 
-    # With the first two given it is a Run: ((value, gradients, arrays beside the value), static).
+    # ((value, gradients, arrays beside the value), what `call` passed through): with the first two given it is a Run.
+    # The leaves belong to who is called, here and below.
     def value_and_grad(self, call: Call, wanted: Sequence[int], leaves: list[Array]) -> tuple[Any, Any]: ...
 
+    # The arrays f returned, what `call` passed through, and the way back, which keeps alive what it needs.
     def vjp(self, call: Call, leaves: list[Array], wanted: Sequence[int]) -> tuple[list[Array], Any, Pull]: ...
-
-    def vjp_runner(
-        self, compiled: Callable[[Run], Run], apply: Run, wanted: Sequence[int]
-    ) -> Callable[[list[Array]], tuple[list[Array], Any, Pull]]: ...
 
     # All arrays that f returned, what `apply` passed through, and of each array its derivative along the tangents of
     # the wanted leaves; None of one that has none.
@@ -205,16 +164,21 @@ class Differentiator(Protocol):
     # `apply` of each element of the mapped leaves, along their first axes: its arrays, stacked along their first.
     def vmap(self, apply: Run, leaves: list[Array], mapped: Sequence[int]) -> tuple[list[Array], Any]: ...
 
-    def filled_like(self, x: Array, number: complex) -> Array: ...
-
     def stop_gradient(self, x: Array) -> Array: ...
 
+
+class CompilingDifferentiator(Differentiator, Protocol):
+    """What that of an engine that compiles flat lists of arrays offers, too: JAX and TensorFlow."""
+
+    # Whether compiled code takes x as an argument, and does not have it built in.
     def is_traced(self, x: Array) -> bool: ...
 
     def compiled(self, run: Run) -> Run: ...
 
+    # Whether Python needed the value of an array while the engine traced.
     def is_not_concrete(self, error: Exception) -> bool: ...
 
+    # A key as compiled code takes it.
     def words_of_key(self, key: "Key") -> Array: ...
 
 

@@ -24,7 +24,7 @@ def dtype_name(dtype: Any, /) -> str:  # Any: a name, or a dtype object or class
     if isinstance(dtype, str):
         return dtype
     try:
-        return _names[type(dtype), dtype]  # the type too: array-api-strict's dtypes have the hashes of numpy's
+        return _names[type(dtype), dtype]  # the type too: dtypes of two libraries may have one hash
     except (KeyError, TypeError):
         return _look_up(dtype)
 
@@ -45,6 +45,14 @@ def dtype_rank(dtype: Any, /) -> int:  # Any: a dtype of any engine, or its name
     raise TypeError(f"expected an array of booleans or numbers, got one of {name}")
 
 
+def is_inexact(dtype: Any, /) -> bool:  # Any: as above
+    """Whether it holds floats or complex numbers, and so has gradients. False of random keys, text and the like."""
+    try:
+        return dtype_rank(dtype) >= FLOAT
+    except TypeError:
+        return False
+
+
 @functools.cache
 def limits(name: str, /) -> tuple[int, int]:
     """The least and the greatest number of an integer dtype, by its name.
@@ -63,8 +71,6 @@ def _look_up(dtype: Any) -> str:
         name = str(dtype).removeprefix("torch.")
     elif module == "numpy" or module == "tensorflow":
         name = dtype.name
-    elif module == "array_api_strict":
-        name = dtype._np_dtype.name
     elif isinstance(dtype, type):
         name = dtype.__name__.removesuffix("_")
     else:

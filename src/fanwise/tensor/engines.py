@@ -27,14 +27,12 @@ class Engine:
 
     Args:
         name: as everywhere in this layer, and the name of the library's import.
-        mutable: whether plain arrays can be written to in place.
         autodiff: whether it computes gradients.
-        jit: whether `jit` compiles for it.
+        jit: whether `jit` compiles for it. torch is quick without, and torch.compile takes a minute.
         extra: the extra of fanwise that installs it, empty if it is always installed.
     """
 
     name: str
-    mutable: bool
     autodiff: bool
     jit: bool
     extra: str = ""
@@ -43,10 +41,10 @@ class Engine:
 ENGINES = {
     engine.name: engine
     for engine in (
-        Engine("torch", mutable=True, autodiff=True, jit=True, extra="torch"),
-        Engine("jax", mutable=False, autodiff=True, jit=True, extra="jax"),
-        Engine("tensorflow", mutable=False, autodiff=True, jit=True, extra="tensorflow"),
-        Engine("numpy", mutable=True, autodiff=False, jit=False),
+        Engine("torch", autodiff=True, jit=False, extra="torch"),
+        Engine("jax", autodiff=True, jit=True, extra="jax"),
+        Engine("tensorflow", autodiff=True, jit=True, extra="tensorflow"),
+        Engine("numpy", autodiff=False, jit=False),
     )
 }
 
@@ -60,7 +58,6 @@ _ROOTS = {
     ("jax", "Tracer"): "jax",
     ("tensorflow", "Tensor"): "tensorflow",
     ("tensorflow", "Variable"): "tensorflow",
-    ("array_api_strict", "Array"): "array_api_strict",  # no engine, but what `check_portable` compares with
 }
 _LIBRARIES = {library for library, _ in _ROOTS}
 _engine_by_type: dict[type, str] = {}
@@ -152,14 +149,7 @@ def use(engine: str) -> Iterator[None]:
     ...     current_engine()
     'numpy'
     """
-    with entered(check_engine(engine)):
-        yield
-
-
-@contextlib.contextmanager
-def entered(name: str) -> Iterator[None]:
-    """As `use`, and unchecked: `check_portable` enters array-api-strict, which is no engine."""
-    token = _current.set(name)
+    token = _current.set(check_engine(engine))
     try:
         yield
     finally:

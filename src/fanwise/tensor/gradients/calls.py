@@ -9,10 +9,12 @@ an engine's own idea of trees never matters. Raises TypeError and ValueError for
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
-from ..adapters import Differentiator, differentiators
+from ..adapters import CompilingDifferentiator, Differentiator, differentiators
+from ..dtype_names import is_inexact
 from ..engines import ENGINES, engine_of, is_array_type
+from ..namespaces import namespace
 from ..random.keys import Key, key_of_words, traced_arrays
 from ..trees import Leaf, TreeSpec, flatten, path_of
 
@@ -128,7 +130,7 @@ def check_differentiable(arguments: Arguments, leaves: Sequence[Leaf], wanted: I
                 f"{arguments.name(place)} is a {type(leaf).__qualname__}, not an array, so there is no gradient by it. "
                 f"Make an array of it with fanwise.tensor.asarray, or put it in another argument."
             )
-        if not load(arguments.engine).is_differentiable(leaf):
+        if not is_inexact(leaf.dtype):
             raise TypeError(
                 f"{arguments.name(place)} has dtype {leaf.dtype}: only real and complex floating-point arrays have "
                 f"gradients. Convert it to one, or put it in an argument that argnums leaves out."
@@ -142,11 +144,10 @@ def checked_like(engine: str, given: Any, like: Leaf, what: str, name: str) -> L
         like: the array.
         what, name: "argument" or "value", and the way to what was given, for messages.
     """
-    loaded = load(engine)
-    if given is None or not loaded.is_differentiable(like):
+    if given is None or not is_inexact(like.dtype):
         return None
     if isinstance(given, (int, float, complex)):
-        return loaded.filled_like(like, given)
+        return namespace(engine).full_like(like, given)
     found = array_engine(given)
     if found != engine:
         raise TypeError(
@@ -189,7 +190,7 @@ def taken_apart(result: Any, engine: str) -> tuple[list[Leaf], Static]:  # Any: 
             arrays.append(leaf)
         elif type(leaf) is Key and traced_arrays(leaf):
             mark = _A_KEY
-            arrays.append(load(engine).words_of_key(leaf))
+            arrays.append(cast(CompilingDifferentiator, load(engine)).words_of_key(leaf))
         rest.append(mark)
     return arrays, Static(spec, rest)
 
@@ -208,19 +209,19 @@ def check_value(value: Leaf, engine: str) -> None:
     """Raises TypeError unless f's value is an array of no axes, of the engine and with a gradient."""
     if array_engine(value) != engine:
         raise TypeError(f"f must return an array of {engine} to differentiate, got {_describe(value)}.")
-    loaded = load(engine)
-    if not loaded.is_scalar(value):
+    if load(engine).is_real_scalar(value):
+        return
+    if tuple(value.shape):
         raise TypeError(
             f"f must return an array of no axes, got shape {tuple(value.shape)}. Return its sum (or mean), "
             f"or weigh its elements: value, pullback = fanwise.tensor.vjp(f, x); pullback(weights)."
         )
-    if not loaded.is_differentiable(value):
+    if not is_inexact(value.dtype):
         raise TypeError(f"f must return a floating-point array to differentiate, got dtype {value.dtype}.")
-    if loaded.is_complex(value):
-        raise TypeError(
-            f"f must return a real number to differentiate, got dtype {value.dtype}. Return its real or imaginary "
-            f"part, or its absolute value; fanwise.tensor.vjp takes complex values."
-        )
+    raise TypeError(
+        f"f must return a real number to differentiate, got dtype {value.dtype}. Return its real or imaginary part, "
+        f"or its absolute value; fanwise.tensor.vjp takes complex values."
+    )
 
 
 def split_pair(result: Any) -> tuple[Any, Any]:  # Any: what f returned

@@ -13,7 +13,7 @@ from typing import Any, cast
 from ..adapters import Call, Differentiator, NoGradient, Run
 from ..trees import Leaf, TreeSpec, flatten
 from .calls import Arguments, Static, check_differentiable, check_value, load, put_together, split_pair, taken_apart
-from .compiling import Compiler
+from .compiling import COMPILING, Compiler
 
 MAX_RUNNERS = 256
 
@@ -76,7 +76,7 @@ class Prepared:
         return runner
 
     def __repr__(self) -> str:
-        return f"<{self._remake[0].__name__.removesuffix('_again').lstrip('_')} of {self.__name__}>"
+        return f"<{self._remake[0].__name__} of {self.__name__}>"
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[object, ...]]:
         return self._remake
@@ -92,7 +92,6 @@ def derivative(
 ) -> Callable[[Arguments, list[Leaf]], Runner]:
     """What prepares `value_and_grad(f)`: runners that give (value, gradients), or ((value, aux), gradients)."""
     compiler = Compiler(name_of(f))
-    compiled_in_torch: list[Callable[..., Any]] = []
 
     def prepare(arguments: Arguments, leaves: list[Leaf]) -> Runner:
         each = (argnums,) if isinstance(argnums, int) else argnums
@@ -102,13 +101,10 @@ def derivative(
         check_no_repetition(wanted, argnums)
         check_differentiable(arguments, leaves, wanted)
         engine = load(arguments.engine)
-        function = f
-        if arguments.engine == "torch" and jit:
-            function = _compiled_in_torch(f, compiled_in_torch)
         # A partial: in the time of one frame of Python torch multiplies small matrices.
-        run: Run = functools.partial(engine.value_and_grad, _called(function, engine, arguments, has_aux), wanted)
-        if arguments.engine != "torch" and jit:
-            run = compiler.runner(engine, leaves, run)
+        run: Run = functools.partial(engine.value_and_grad, _called(f, engine, arguments, has_aux), wanted)
+        if jit:
+            run = compiler.runner(arguments.engine, leaves, run)
         shaped = _shaped(arguments, argnums)
 
         def runner(leaves: list[Leaf]) -> Any:
@@ -128,14 +124,6 @@ def check_no_repetition(wanted: Sequence[int], argnums: object) -> None:
     """Raises ValueError when an argument is named twice."""
     if len(set(wanted)) != len(wanted):
         raise ValueError(f"argnums={argnums!r} names an argument twice.")
-
-
-def _compiled_in_torch(f: Callable[..., Any], kept: list[Callable[..., Any]]) -> Callable[..., Any]:
-    from ..with_torch.gradients import compiled_function
-
-    if not kept:
-        kept.append(compiled_function(f))
-    return kept[0]
 
 
 def _called(f: Callable[..., Any], engine: Differentiator, arguments: Arguments, has_aux: bool) -> Call:
@@ -189,32 +177,18 @@ def without_value(
     return prepare_grad
 
 
-def jitted(f: Callable[..., Any], compile_torch: bool) -> Callable[[Arguments, list[Leaf]], Runner]:
+def jitted(f: Callable[..., Any]) -> Callable[[Arguments, list[Leaf]], Runner]:
     """What prepares `jit(f)`."""
     compiler = Compiler(name_of(f))
-    compiled_in_torch: list[Callable[..., Any]] = []
 
     def prepare(arguments: Arguments, leaves: list[Leaf]) -> Runner:
-        name = arguments.engine
-        if name in ("", "numpy", "torch"):
-            in_torch = name == "torch" and compile_torch
-            return _as_it_is(_compiled_in_torch(f, compiled_in_torch) if in_torch else f, arguments)
-        run = compiler.runner(load(name), leaves, _applied(f, arguments))
+        if arguments.engine not in COMPILING:
+            return functools.partial(arguments.apply, f)
 
-        def runner(leaves: list[Leaf]) -> Any:
-            return put_together(*run(leaves))
+        def apply(leaves: list[Leaf]) -> tuple[list[Leaf], Static]:
+            return taken_apart(arguments.apply(f, leaves), arguments.engine)
 
-        return runner
+        run = compiler.runner(arguments.engine, leaves, apply)
+        return lambda leaves: put_together(*run(leaves))
 
     return prepare
-
-
-def _as_it_is(f: Callable[..., Any], arguments: Arguments) -> Runner:
-    return functools.partial(arguments.apply, f)
-
-
-def _applied(f: Callable[..., Any], arguments: Arguments) -> Run:
-    def run(leaves: list[Leaf]) -> tuple[list[Leaf], Static]:
-        return taken_apart(arguments.apply(f, leaves), arguments.engine)
-
-    return run

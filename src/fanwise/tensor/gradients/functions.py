@@ -39,8 +39,8 @@ def value_and_grad(
             registered with optree under the namespace "fanwise". The gradient has the same shape; a leaf that f
             does not use gets zeros. All other arguments, by name too, are passed on as they are.
         has_aux: f returns (value, aux), aux being anything. The result is then ((value, aux), gradient).
-        jit: whether f is compiled, with its gradient: by `jax.jit`, `tf.function` (without AutoGraph) or
-            `torch.compile` (which needs a C++ compiler; a minute at first). Without it f runs as it is, everywhere.
+        jit: whether f is compiled, with its gradient: by `jax.jit` or `tf.function` (without AutoGraph). torch runs f
+            as it is, with or without: `torch.compile`, which takes a minute, is for you to call.
 
     A compiled f is run by Python when it is traced, and not again for arguments alike: print, counters and what it
     reads from outside belong to that moment. What changes is an argument: arrays, and keys, from which it draws anew
@@ -233,12 +233,11 @@ def stop_gradient(x: Any) -> Any:
     return map_leaves(stopped, x)
 
 
-def jit(f: Callable[..., Any], *, compile_torch: bool = False) -> Callable[..., Any]:
+def jit(f: Callable[..., Any]) -> Callable[..., Any]:
     """f, compiled by the engine of its arguments: `jax.jit` or `tf.function` (without AutoGraph).
 
-    torch and numpy run f as it is: torch is quick without, and `torch.compile` takes a minute and needs a C++
-    compiler, so it is used only with compile_torch=True. What compiling means for f is told at `value_and_grad`.
-    Keys may be arguments and results.
+    torch and numpy run f as it is. What compiling means for f is told at `value_and_grad`. Keys may be arguments and
+    results.
 
     Args:
         f: takes and returns trees of arrays, and whatever else: strings, None, numbers.
@@ -250,14 +249,10 @@ def jit(f: Callable[..., Any], *, compile_torch: bool = False) -> Callable[..., 
     from .derivatives import Prepared, jitted
 
     _check_options(f, 0)
-    return Prepared(f, jitted(f, compile_torch), (_jit_again, (f, compile_torch)))
+    return Prepared(f, jitted(f), (jit, (f,)))
 
 
-def _jit_again(f: Callable[..., Any], compile_torch: bool) -> Callable[..., Any]:
-    return jit(f, compile_torch=compile_torch)
-
-
-def as_torch_function(f: Callable[..., Any], engine: str, *, jit: bool = False) -> Callable[..., Any]:
+def as_torch_function(f: Callable[..., Any], engine: str) -> Callable[..., Any]:
     """f, written for another engine, as a function of torch tensors that torch differentiates.
 
         torch tensors --convert--> jax arrays --f--> jax arrays --convert--> torch tensors
@@ -270,9 +265,8 @@ def as_torch_function(f: Callable[..., Any], engine: str, *, jit: bool = False) 
 
     Args:
         f: takes and returns trees of arrays of `engine`, and whatever else. Creation functions of fanwise.tensor in
-            it make arrays of `engine`. It must not write into its arguments.
+            it make arrays of `engine`. It must not write into its arguments. To have it compiled give `jit(f)`.
         engine: "jax" or "tensorflow"; with "torch" it is f as it is.
-        jit: whether f is compiled, as in `value_and_grad`.
 
     Returns:
         A function of the same arguments with torch tensors in place of arrays. Integer tensors have no gradient.
@@ -295,4 +289,4 @@ def as_torch_function(f: Callable[..., Any], engine: str, *, jit: bool = False) 
     _check_options(f, 0)
     from ..with_torch.as_torch import crossing
 
-    return crossing(f, engine, jit)
+    return crossing(f, engine)

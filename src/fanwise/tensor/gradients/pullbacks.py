@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from ..adapters import Pull
+from ..namespaces import namespace
 from ..trees import Leaf, TreeSpec, flatten, path_of
 from .calls import Arguments, Static, check_differentiable, checked_like, load, put_together, taken_apart
 
@@ -43,7 +44,7 @@ def pushed_forward(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequ
     along = []
     for place, (given, x) in enumerate(zip(given_leaves, leaves, strict=True)):
         tangent = checked_like(arguments.engine, given, x, "primal", path_of(spec, place, "tangents"))
-        along.append(engine.filled_like(x, 0) if tangent is None else tangent)
+        along.append(namespace(arguments.engine).zeros_like(x) if tangent is None else tangent)
 
     def apply(leaves: list[Leaf]) -> tuple[list[Leaf], Static]:
         return taken_apart(arguments.apply(f, leaves), arguments.engine)

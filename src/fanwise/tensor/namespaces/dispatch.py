@@ -14,11 +14,11 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..engines import ENGINES, current_engine, engine_of, is_array_type, is_remembered
+from ..engines import current_engine, engine_of, is_array_type, is_remembered
 from ..placement import find_device
 from .shared import broadcast_shapes
 from .spaces import part_of
-from .standard import ABOUT_DTYPES, CREATION, PARTS, VERSION, signature_of
+from .standard import ABOUT_DTYPES, CREATION, FUNCTIONS, PARTS, VERSION, signature_of
 
 Function = Callable[..., Any]  # Any, here and below: arrays of any engine
 
@@ -34,21 +34,21 @@ _PLAIN = _NUMBERS | {_Absent}
 _ARRAYS = frozenset(("x1", "x2", "indices", "repeats", "min", "max", "prepend", "append", "sorter"))
 
 
-def dispatcher(name: str, part: str = "") -> Function:
+def dispatcher(name: str) -> Function:
     """The function of that name of the standard, going to the engine of its arrays."""
     if name == "broadcast_shapes":
         return broadcast_shapes
     if name == "asarray":
         return _asarray
-    signature = signature_of(PARTS[part][name])
-    functions = _ByEngine(name, part)
-    if name in ABOUT_DTYPES and not part:
+    signature = signature_of(FUNCTIONS[name])
+    functions = _ByEngine(name)
+    if name in ABOUT_DTYPES:
         made = _about_dtypes(name, functions)
-    elif name in CREATION[part]:
+    elif name in CREATION:
         made = _by_current_engine(functions, _Keywords(name, signature))
     else:
         made = _by_arrays(name, signature, functions)
-    return _named(made, name, part, signature)
+    return _named(made, name, signature)
 
 
 def _by_arrays(name: str, signature: inspect.Signature, functions: "_ByEngine") -> Function:
@@ -65,13 +65,11 @@ def _by_arrays(name: str, signature: inspect.Signature, functions: "_ByEngine") 
     if [each.name for each in parameters] == ["x1", "x2"]:
         return _of_two(functions)
     others = [each.name in _ARRAYS for each in parameters[1:] if each.kind is not each.KEYWORD_ONLY]
-    if others == [False]:
+    if others == [False] or not (others or keywords.arrays or "axis" in keywords.names):
         return _of_one_and_another(functions, keywords)
     if others and all(others):
         return _of_up_to_three(functions, keywords)
-    if others or keywords.arrays:
-        return _of_some(functions, keywords)
-    return (_of_one_and_axis if "axis" in keywords.names else _of_one_and_keywords)(functions, keywords)
+    return (_of_some if others or keywords.arrays else _of_one_and_axis)(functions, keywords)
 
 
 def _of_one(functions: "_ByEngine") -> Function:
@@ -99,26 +97,8 @@ def _of_two(functions: "_ByEngine") -> Function:
     return function
 
 
-def _of_one_and_keywords(functions: "_ByEngine", allowed: "_Keywords") -> Function:
-    get, choose, known = functions.get, functions.choose, allowed.names
-
-    def function(x: Any, /, **keywords: Any) -> Any:
-        found = get(type(x))
-        if found is None:
-            found = choose(x)
-        if not keywords:
-            return found(x)
-        if not known.issuperset(keywords):
-            raise allowed.refused(keywords)
-        if "device" in keywords:
-            keywords["device"] = _device(engine_of(x), keywords["device"])
-        return found(x, **keywords)
-
-    return function
-
-
 def _of_one_and_axis(functions: "_ByEngine", allowed: "_Keywords") -> Function:
-    """As the one before, for what mostly gets `axis` and `keepdims`: to gather keywords and hand them on is 0.5 us."""
+    """For what mostly gets `axis` and `keepdims`: to gather keywords and hand them on is 0.5 us."""
     get, choose, known = functions.get, functions.choose, allowed.names
 
     has_keepdims = "keepdims" in known
@@ -144,17 +124,17 @@ def _of_one_and_axis(functions: "_ByEngine", allowed: "_Keywords") -> Function:
 
 
 def _of_one_and_another(functions: "_ByEngine", allowed: "_Keywords") -> Function:
-    """Of one array, and an argument that is none: a shape, axes, a dtype. It may come by keyword."""
-    get, choose, known = functions.get, functions.choose, allowed.names
+    """Of one array, and mostly an argument that is none: a shape, axes, a dtype. It may come by keyword."""
+    get, choose, known, has_another = functions.get, functions.choose, allowed.names, allowed.num_positional > 1
 
     def function(x: Any, another: Any = _ABSENT, /, **keywords: Any) -> Any:
         found = get(type(x))
         if found is None:
             found = choose(x)
-        if not keywords and another is not _ABSENT:
+        if not keywords and another is not _ABSENT and has_another:
             return found(x, another)
-        if not known.issuperset(keywords):
-            raise allowed.refused(keywords)
+        if not known.issuperset(keywords) or not (has_another or another is _ABSENT):
+            raise allowed.refused(keywords, 2)
         if "device" in keywords:
             keywords["device"] = _device(engine_of(x), keywords["device"])
         return found(x, **keywords) if another is _ABSENT else found(x, another, **keywords)
@@ -271,7 +251,7 @@ def _by_current_engine(functions: "_ByEngine", allowed: "_Keywords") -> Function
 def _device(engine: str, device: Any) -> Any:
     """A device by its name in `placement.py`, which every engine takes; what else it may be is the engine's own."""
     is_named = isinstance(device, str) or type(device).__module__ == "torch"
-    return find_device(engine, device) if is_named and engine in ENGINES else device
+    return find_device(engine, device) if is_named else device
 
 
 def _about_dtypes(name: str, functions: "_ByEngine") -> Function:
@@ -302,14 +282,13 @@ class _Keywords:
         return TypeError(f"{self._name} takes {what}: it is {self._name}{self._signature}")
 
 
-def _named(function: Function, name: str, part: str, signature: inspect.Signature) -> Function:
+def _named(function: Function, name: str, signature: inspect.Signature) -> Function:
     """With the name that pickle looks for, a signature and a docstring."""
     function.__module__ = "fanwise.tensor"
-    function.__name__ = name
-    function.__qualname__ = f"{part}.{name}" if part else name
+    function.__name__ = function.__qualname__ = name
     function.__signature__ = signature  # type: ignore[attr-defined]
     page = f"https://data-apis.org/array-api/{VERSION}/"
-    where = "by the current engine" if name in CREATION[part] else "by the engine of its arrays"
+    where = "by the current engine" if name in CREATION else "by the engine of its arrays"
     function.__doc__ = f"`{name}` of the array API standard {VERSION}, computed {where}. See {page}"
     return function
 
@@ -317,13 +296,12 @@ def _named(function: Function, name: str, part: str, signature: inspect.Signatur
 class _ByEngine(dict[Any, Function]):
     """The functions of one name: by the type of the array, and by the name of the engine."""
 
-    def __init__(self, name: str, part: str) -> None:
+    def __init__(self, name: str) -> None:
         super().__init__()
         self._name = name
-        self._part = part
 
     def __missing__(self, engine: str) -> Function:
-        function: Function = getattr(part_of(engine, self._part), self._name)
+        function: Function = getattr(part_of(engine, ""), self._name)
         self[engine] = function
         return function
 
@@ -364,8 +342,7 @@ def _asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool |
     if is_array_type(type(obj)) and engine_of(obj) != engine:
         from ..exchange import convert
 
-        # array-api-strict, which `check_portable` makes the current one, is no engine: its arrays are made of numpy's.
-        obj = convert(obj, engine, copy=copy, device=device) if engine in ENGINES else convert(obj, "numpy")
+        obj = convert(obj, engine, copy=copy, device=device)
         copy = None
     return part_of(engine, "").asarray(obj, dtype=dtype, device=device, copy=copy)
 
@@ -388,7 +365,10 @@ def _engine_of_dtypes(arguments: tuple[Any, ...], name: str) -> str:
 
 
 class Part:
-    """`fanwise.tensor.linalg` and `fanwise.tensor.fft`: functions that go to the engine of their arrays."""
+    """`fanwise.tensor.linalg` and `fanwise.tensor.fft`: each function is the one of that name of its arrays' engine.
+
+    Where there is no array (`fft.fftfreq`), it is the current engine's.
+    """
 
     def __init__(self, part: str) -> None:
         self._part = part
@@ -396,7 +376,16 @@ class Part:
     def __getattr__(self, name: str) -> Function:
         if name not in PARTS[self._part]:
             raise AttributeError(f"{self!r} has no {name!r}; it has {', '.join(PARTS[self._part])}")
-        function = dispatcher(name, self._part)
+        part = self._part
+
+        def function(*arguments: Any, **keywords: Any) -> Any:
+            arrays = [each for each in (*arguments, *keywords.values()) if is_array_type(type(each))]
+            engine = engine_of_all(arrays, name) if arrays else current_engine()
+            if "device" in keywords:
+                keywords["device"] = _device(engine, keywords["device"])
+            return getattr(part_of(engine, part), name)(*arguments, **keywords)
+
+        function.__module__, function.__name__, function.__qualname__ = "fanwise.tensor", name, f"{part}.{name}"
         self.__dict__[name] = function
         return function
 

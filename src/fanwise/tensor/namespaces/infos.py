@@ -1,4 +1,4 @@
-"""What a namespace says of itself: its dtypes, devices and defaults, and the limits of number types. A quiet file.
+"""What a namespace says of itself: its dtypes, devices and defaults, and the limits of number types.
 
 `Info` is what `__array_namespace_info__()` returns; each engine's file makes one from a few facts. `FloatInfo` and
 `IntInfo` are what `finfo` and `iinfo` return, with Python numbers and the engine's own dtype on every engine.
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ..dtype_names import FLOAT, INTEGER, dtype_name, dtype_rank, limits
 from .standard import DTYPES
 
 KINDS = {
@@ -43,15 +44,29 @@ class IntInfo:
     dtype: Any  # the engine's own dtype
 
 
-def float_info(found: Any, dtype: Any) -> FloatInfo:  # Any: the engine's finfo, and its dtype
-    """The same facts as Python numbers."""
-    smallest = float(found.smallest_normal)
-    return FloatInfo(int(found.bits), float(found.eps), float(found.max), float(found.min), smallest, dtype)
+def limits_of(dtypes: Callable[[str], Any]) -> tuple[Callable[[Any], FloatInfo], Callable[[Any], IntInfo]]:
+    """`finfo` and `iinfo` of an engine, which take an array or a dtype. `dtypes` gives its dtype of a name."""
 
+    def finfo(type: Any, /) -> FloatInfo:
+        name = dtype_name(getattr(type, "dtype", type))
+        name = {"complex64": "float32", "complex128": "float64"}.get(name, name)
+        if dtype_rank(name) != FLOAT:
+            raise TypeError(f"finfo is about floating-point types, got {name}; for integers there is iinfo")
+        import ml_dtypes
 
-def int_info(found: Any, dtype: Any) -> IntInfo:  # Any: the engine's iinfo, and its dtype
-    """The same facts as Python numbers."""
-    return IntInfo(int(found.bits), int(found.max), int(found.min), dtype)
+        found: Any = ml_dtypes.finfo(name)
+        smallest = float(found.smallest_normal)
+        limits = float(found.eps), float(found.max), float(found.min)
+        return FloatInfo(int(found.bits), *limits, smallest, dtypes(name))
+
+    def iinfo(type: Any, /) -> IntInfo:
+        name = dtype_name(getattr(type, "dtype", type))
+        if dtype_rank(name) != INTEGER:
+            raise TypeError(f"iinfo is about integer types, got {name}; for floats there is finfo")
+        least, greatest = limits(name)
+        return IntInfo((greatest - least).bit_length(), greatest, least, dtypes(name))
+
+    return finfo, iinfo
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,9 @@
-"""What the functions of several engines share, in plain Python: shapes, Python's own numbers, results with names.
+"""What the functions of several engines share, in plain Python: shapes and Python's own numbers.
 
 A quiet file: it knows no engine.
 """
 
 from itertools import zip_longest
-from typing import Any, NamedTuple
 
 
 def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
@@ -55,26 +54,3 @@ def check_fits(number: int, least_and_greatest: tuple[int, int] | None) -> None:
             f"the Python integer {number} does not fit into the array's type, which holds {least} to {greatest}; "
             f"convert the array first: fanwise.tensor.astype(x, dtype)"
         )
-
-
-class UniqueAll(NamedTuple):
-    """Of `unique_all`; arrays of one engine, as below."""
-
-    values: Any
-    indices: Any
-    inverse_indices: Any
-    counts: Any
-
-
-class UniqueCounts(NamedTuple):
-    """Of `unique_counts`."""
-
-    values: Any
-    counts: Any
-
-
-class UniqueInverse(NamedTuple):
-    """Of `unique_inverse`."""
-
-    values: Any
-    inverse_indices: Any

@@ -54,8 +54,8 @@ def part_of(engine: str, part: str) -> "Namespace":
 class Namespace:
     """The array API standard, spoken by one engine; made by `namespace`.
 
-    Its attributes are the functions, constants and dtypes of the standard 2025.12, of its extensions `linalg` and
-    `fft`, and `float16` and `bfloat16`; `dir()` lists those that this engine has.
+    Its attributes are the functions, constants and dtypes of the standard 2025.12, `float16` and `bfloat16`, and the
+    extensions `linalg` and `fft`, with what this engine has by the standard's names; `dir()` lists all.
     """
 
     __array_api_version__ = VERSION

@@ -7,7 +7,7 @@ from typing import Any
 def check_portable(
     f: Callable[..., Any], /, *args: Any, engines: Sequence[str] | None = None, rtol: float | None = None
 ) -> None:
-    """Raise unless f(*args) is the same on array-api-strict and on every engine: values, types, shapes, gradients.
+    """Raise unless f(*args) is the same on every engine: values, types, shapes, gradients.
 
     f is called with the arguments as arrays of each engine in turn, which is then also the current one, so that
     creation functions of `fanwise.tensor` make its arrays. It may return a tree of arrays and numbers. Gradients are
@@ -23,7 +23,7 @@ def check_portable(
 
     Raises:
         NotPortableError: with one finding an engine, and the file and line where it first differs.
-        NotInstalled: array-api-strict or one of `engines` is missing.
+        NotInstalled: one of `engines` is missing.
         TypeError, ValueError: f is no function; `engines` names none, or not the engines that there are.
 
     Blocks while f runs, several times on each engine; the first use of an engine loads it (TensorFlow: seconds).

@@ -37,8 +37,6 @@ def plain(x: Any) -> tuple[str, "np.ndarray[Any, Any]"] | None:
     if not is_array_type(type(x)):
         return None
     engine = engine_of(x)
-    if engine == "array_api_strict":
-        return x._array.dtype.name, np.array(x._array)
     values = np.array(x) if engine == "numpy" else to_numpy(stop_gradient(x), copy=True)
     return dtype_name(x.dtype), values
 

@@ -1,11 +1,9 @@
 """Drawing numbers from a key: what is checked, and who makes them.
 
     uniform, normal, integers, bernoulli, permutation
-        exact  (default)  exact.py makes a numpy array, `adopt` of with_<engine>/random.py hands it to the engine
-        native=True       its `native_...`, the engine's own generator, seeded from the key
+        exact.py makes a numpy array, `adopt` of with_<engine>/random.py hands it to the engine
 
-Exact numbers have the same bits on every engine, device and machine. Native ones come faster where the engine
-makes them on an accelerator; their bits depend on engine, device and version.
+Numbers have the same bits on every engine, device and machine, because the host makes them all.
 
 Compiled code draws anew each time it runs, from a key that is an argument or has a traced step folded in: it calls
 back to exact.py on the host, with the numbers that the key depends on, so the bits are the same (`called`).
@@ -15,13 +13,14 @@ Nothing here can be differentiated with respect to low, mean and so on.
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
-from ..adapters import CompilingGenerator, Draw, Generator, generators
+from ..adapters import CompilingGenerator, Generator, generators
 from ..dtype_names import dtype_name
-from ..engines import check_engine, current_engine, engine_of, is_array_type
-from ..placement import find_device
+from ..engines import check_engine, current_engine, engine_of
+from ..placement import find_device, to_device
 from .keys import Key, traced_arrays, words_of_32_bits, words_with
 
 if TYPE_CHECKING:
@@ -35,8 +34,15 @@ _RANGES = {f"int{bits}": (-(1 << bits - 1), 1 << bits - 1) for bits in (8, 16, 3
 _RANGES |= {f"uint{bits}": (0, 1 << bits) for bits in (8, 16, 32, 64)}
 
 
-# What makes a numpy array on the host. Any: numpy's arrays; numpy is not loaded here.
-_Make = Callable[[Sequence[Any]], Any]
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """An order for numbers, checked. `device` is a name that exists, or None for the engine's choice."""
+
+    key: Key
+    engine: str
+    shape: tuple[int, ...]
+    dtype: str
+    device: str | None
 
 
 def uniform(
@@ -48,7 +54,6 @@ def uniform(
     dtype: object = "float32",
     engine: str | None = None,
     device: object = None,
-    native: bool = False,
 ) -> _Array:
     """Numbers from low (included) to high (not included), all alike.
 
@@ -63,7 +68,6 @@ def uniform(
         dtype: "float32", "float64", "float16" or "bfloat16", or the engine's own name of it.
         engine: which makes the array; the current one if None.
         device: where it shall be ("cuda:0"); where the engine puts new arrays if None.
-        native: draw with the engine's own generator: other numbers, and other ones on each engine and device.
 
     Raises:
         ValueError: a range of no numbers, no such dtype, engine or device, or one that JAX is not set up for.
@@ -72,13 +76,11 @@ def uniform(
     >>> uniform(Key(0), 3, engine="numpy")
     array([0.57058096, 0.8506132 , 0.56927776], dtype=float32)
     """
-    maker, draw = _draw(key, shape, _float(dtype), what="uniform" if native else "", engine=engine, device=device)
+    maker, draw = _draw(key, shape, _float(dtype), engine=engine, device=device)
     low, high = float(low), float(high)
     largest = _LARGEST.get(draw.dtype, math.inf)
     if not low < high or not -largest <= low or not high <= largest or not high - low <= largest or high == math.inf:
         raise ValueError(f"low must be less than high and both finite in {draw.dtype}, got low={low!r}, high={high!r}")
-    if native:
-        return maker.native_uniform(draw, low, high)
     return _made(maker, draw, lambda words: _exact().uniform(words, draw.shape, low, high, draw.dtype))
 
 
@@ -91,7 +93,6 @@ def normal(
     dtype: object = "float32",
     engine: str | None = None,
     device: object = None,
-    native: bool = False,
 ) -> _Array:
     """Numbers of the normal distribution.
 
@@ -103,7 +104,7 @@ def normal(
         shape: of the array, a number for one axis; () for an array of one number and no axis.
         mean: of the distribution.
         std: its standard deviation, at least 0.
-        dtype, engine, device, native: as in `uniform`.
+        dtype, engine, device: as in `uniform`.
 
     Raises:
         ValueError: as `uniform`; or `std` is negative, or one of both is not finite.
@@ -112,12 +113,10 @@ def normal(
     >>> normal(Key(0), 3, engine="numpy")
     array([-1.1283134 , -1.2921705 ,  0.27794075], dtype=float32)
     """
-    maker, draw = _draw(key, shape, _float(dtype), what="normal" if native else "", engine=engine, device=device)
+    maker, draw = _draw(key, shape, _float(dtype), engine=engine, device=device)
     mean, std = float(mean), float(std)
     if not math.isfinite(mean) or not 0.0 <= std < math.inf:
         raise ValueError(f"mean must be finite and std finite and at least 0, got mean={mean!r}, std={std!r}")
-    if native:
-        return maker.native_normal(draw, mean, std)
     return _made(maker, draw, lambda words: _exact().normal(words, draw.shape, mean, std, draw.dtype))
 
 
@@ -130,7 +129,6 @@ def integers(
     dtype: object = None,
     engine: str | None = None,
     device: object = None,
-    native: bool = False,
 ) -> _Array:
     """Integers from low (included) to high (not included), each exactly as likely as any other.
 
@@ -142,7 +140,7 @@ def integers(
         low: the least number.
         high: one more than the largest.
         dtype: an integer type that holds them all; if None int64, in JAX set to 32 bits int32.
-        engine, device, native: as in `uniform`. Native ones may be off by one part in 2**32, as engines are.
+        engine, device: as in `uniform`.
 
     Raises:
         ValueError: as `uniform`; or the dtype does not hold the range.
@@ -151,7 +149,7 @@ def integers(
     >>> integers(Key(0), 5, 0, 10, engine="numpy")
     array([0, 8, 6, 7, 1])
     """
-    maker, draw = _draw(key, shape, _integer(dtype), what="integers" if native else "", engine=engine, device=device)
+    maker, draw = _draw(key, shape, _integer(dtype), engine=engine, device=device)
     low, high = operator.index(low), operator.index(high)
     least, end = _RANGES[draw.dtype]
     if not least <= low < high <= end:
@@ -159,8 +157,6 @@ def integers(
             f"low must be less than high and {draw.dtype} hold the numbers between, from {least} to {end - 1}; "
             f"got low={low}, high={high}"
         )
-    if native:
-        return maker.native_integers(draw, low, high)
     return _made(maker, draw, lambda words: _exact().integers(words, draw.shape, low, high, draw.dtype))
 
 
@@ -171,7 +167,6 @@ def bernoulli(
     *,
     engine: str | None = None,
     device: object = None,
-    native: bool = False,
 ) -> _Array:
     """Booleans that are true with probability p, to 64 bits. For an array of probabilities: `uniform(...) < p`.
 
@@ -179,66 +174,44 @@ def bernoulli(
         key: the same key gives the same booleans; with a larger p all that were true stay so.
         p: from 0 to 1.
         shape: of the array, a number for one axis; () for an array of one boolean and no axis.
-        engine, device, native: as in `uniform`.
+        engine, device: as in `uniform`.
 
     Raises:
         ValueError: p is no probability; no such engine or device.
         TypeError: `key` is no Key, or `shape` no integers.
     """
-    maker, draw = _draw(key, shape, "bool", what="bernoulli" if native else "", engine=engine, device=device)
+    maker, draw = _draw(key, shape, "bool", engine=engine, device=device)
     p = float(p)
     if not 0.0 <= p <= 1.0:
         raise ValueError(f"p must be from 0 to 1, got {p!r}")
-    if native:
-        return maker.native_bernoulli(draw, p)
     return _made(maker, draw, lambda words: _exact().bernoulli(words, draw.shape, p))
 
 
-def permutation(key: Key, x: Any, *, engine: str | None = None, device: object = None, native: bool = False) -> _Array:
-    """The numbers 0 to n - 1 in random order, or a copy of an array with its first axis in that order.
+def permutation(key: Key, n: SupportsIndex, *, engine: str | None = None, device: object = None) -> _Array:
+    """The numbers 0 to n - 1 in random order. An array is shuffled by `take(x, permutation(key, len(x)), axis=0)`.
 
     Args:
         key: the same key gives the same order for the same length.
-        x: how many numbers, or an array with one axis at least, of any engine; it may be one that is traced.
-        engine, device: as in `uniform`, for numbers; an array stays where it is.
-        native: as in `uniform`, for numbers only.
+        n: how many numbers.
+        engine, device: as in `uniform`.
 
     Returns:
-        int64 (in JAX set to 32 bits int32), or an array of x's dtype, engine and device.
+        int64, in JAX set to 32 bits int32.
 
     Raises:
-        ValueError: n is negative; x has no axis; or an argument that is for numbers only is given with an array.
-        TypeError: `key` is no Key, or x neither.
+        ValueError: n is negative; no such engine or device.
+        TypeError: `key` is no Key, or n no integer.
     """
-    if is_array_type(type(x)) and len(x.shape) > 0:
-        if engine is not None or device is not None or native:
-            raise ValueError("engine, device and native are for permutation(key, n); an array keeps its own")
-        if x.shape[0] is None:
-            raise ValueError("TensorFlow does not know the length of x while it traces; give an input_signature")
-        return _reordered(_checked(key), x, int(x.shape[0]))
-    (n,) = _axes(operator.index(x))
-    maker, draw = _draw(key, n, None, what="permutation" if native else "", engine=engine, device=device)
-    if native:
-        return maker.native_permutation(draw, n)
+    (n,) = _axes(operator.index(n))
+    maker, draw = _draw(key, n, None, engine=engine, device=device)
     return _made(maker, draw, lambda words: _exact().permutation(words, n).astype(draw.dtype, copy=False))
-
-
-def _reordered(key: Key, x: _Array, n: int) -> _Array:
-    engine = engine_of(x)
-    maker = generators[engine]
-    if not traced_arrays(key):
-        return maker.reordered(x, _exact().permutation(key.words, n))
-    dtype = maker.default_integer()
-    return maker.reordered(
-        x, _called(engine, key, lambda words: _exact().permutation(words, n).astype(dtype), (n,), dtype)
-    )
 
 
 def _made(maker: Generator, draw: Draw, make: Callable[[tuple[int, int]], Any]) -> _Array:
     """What `make` makes of the key's words: now, or each time when compiled code runs."""
     if traced_arrays(draw.key):
         numbers = _called(draw.engine, draw.key, make, draw.shape, draw.dtype)
-        return cast(CompilingGenerator, maker).placed(numbers, draw.device)
+        return numbers if draw.device is None else to_device(numbers, draw.device)
     return maker.adopt(make(draw.key.words), draw.device)
 
 
@@ -270,19 +243,17 @@ def words_array(key: Key, engine: str) -> _Array:
     )
 
 
-def _draw(
-    key: Key, shape: _Shape, dtype: str | None, *, what: str, engine: str | None, device: object
-) -> tuple[Generator, Draw]:
-    """Who draws, and the checked order. `what` names native numbers, and is empty for exact ones."""
+def _draw(key: Key, shape: _Shape, dtype: str | None, *, engine: str | None, device: object) -> tuple[Generator, Draw]:
+    """Who draws, and the checked order."""
     engine = current_engine() if engine is None else check_engine(engine)
     maker = generators[engine]
     if dtype is None:
         dtype = maker.default_integer()
     else:
         maker.check_dtype(dtype)
-    # Native generators get a seed for each kind of number, as exact numbers have words for each kind.
-    key = _checked(key).fold_in(f"native {what}") if what else _checked(key)
-    return maker, Draw(key, engine, _axes(shape), dtype, None if device is None else find_device(engine, device))
+    return maker, Draw(
+        _checked(key), engine, _axes(shape), dtype, None if device is None else find_device(engine, device)
+    )
 
 
 def _checked(key: Key) -> Key:

@@ -8,7 +8,6 @@ numbers and differentiation"; torch's notes, "Autograd mechanics", "Complex auto
 comes in here and every gradient that goes out is in torch's convention, so they are conjugated on both ways.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from ..adapters import Call, NoGradient, Pull, Run
+from ..dtype_names import is_inexact
 from ..random.drawing import words_array
 from ..random.keys import Key
 from ..trees import Leaf, with_leaves
@@ -41,39 +41,15 @@ class _Passed:
 jax.tree_util.register_pytree_node(_Passed, lambda passed: ((), passed), lambda passed, _: passed)
 
 
-def is_differentiable(x: jax.Array) -> bool:
-    """Whether there is a gradient by x."""
-    return bool(jnp.issubdtype(x.dtype, jnp.inexact))
-
-
-def is_complex(x: jax.Array) -> bool:
-    """Whether x has complex elements."""
-    return bool(jnp.iscomplexobj(x))
-
-
-def is_scalar(x: jax.Array) -> bool:
-    """Whether x has no axes."""
-    return x.ndim == 0
-
-
 def is_real_scalar(x: jax.Array) -> bool:
-    """Whether there is a gradient of x."""
-    return is_scalar(x) and is_differentiable(x) and not is_complex(x)
-
-
-def filled_like(x: jax.Array, number: complex) -> jax.Array:
-    """An array like x, of one number."""
-    return jnp.full_like(x, number)
+    return x.ndim == 0 and is_inexact(x.dtype) and x.dtype.kind != "c"
 
 
 def stop_gradient(x: jax.Array) -> jax.Array:
-    """x, as a constant."""
     return jax.lax.stop_gradient(x)
 
 
 def value_and_grad(call: Call, wanted: Sequence[int], leaves: list[Leaf]) -> tuple[Any, Any]:
-    """(value, gradients, arrays beside the value), and what `call` passed through."""
-
     def of(inputs: list[Leaf]) -> tuple[Leaf, tuple[list[Leaf], _Passed]]:
         value, aux, passed = call(with_leaves(leaves, wanted, inputs))
         return value, (aux, _Passed(passed))
@@ -85,41 +61,12 @@ def value_and_grad(call: Call, wanted: Sequence[int], leaves: list[Leaf]) -> tup
 
 
 def vjp(call: Call, leaves: list[Leaf], wanted: Sequence[int]) -> tuple[list[Leaf], Any, Pull]:
-    """The arrays f returned, what `call` passed through, and the way back."""
-    outputs, passed, pull_back = _vjp(lambda leaves: call(leaves)[1:], leaves, wanted)
-    return outputs, passed, _among(outputs, pull_back)
-
-
-def vjp_runner(
-    compiled: Callable[[Run], Run], apply: Run, wanted: Sequence[int]
-) -> Callable[[list[Leaf]], tuple[list[Leaf], Any, Pull]]:
-    """`vjp` of one function again and again: both ways are compiled, once a shape.
-
-    JAX's own pullback is a tree of the arrays it needs, so compiled code can return it.
-    """
-
-    def there(leaves: list[Leaf]) -> tuple[Any, Any]:  # Any: lists of arrays; passed through
-        outputs, passed, pull_back = _vjp(apply, leaves, wanted)
-        needed, tree = jax.tree_util.tree_flatten(pull_back)
-        back = jax.jit(lambda needed, cotangents: jax.tree_util.tree_unflatten(tree, needed)(cotangents))
-        return (outputs, needed), (passed, back)
-
-    run = compiled(there)
-
-    def prepared(leaves: list[Leaf]) -> tuple[list[Leaf], Any, Pull]:
-        (outputs, needed), (passed, back) = run(leaves)
-        return outputs, passed, _among(outputs, functools.partial(back, needed))
-
-    return prepared
-
-
-def _vjp(apply: Run, leaves: list[Leaf], wanted: Sequence[int]) -> tuple[list[Leaf], Any, Callable[..., Any]]:
-    """All arrays f returned, what passed through, and JAX's way back from those that have gradients."""
     _check(leaves, wanted)
-    of = _smooth_first(apply, leaves, wanted)
+    of = _smooth_first(lambda leaves: call(leaves)[1:], leaves, wanted)
     smooth, pull_back, (others, passed) = jax.vjp(of, [leaves[place] for place in wanted], has_aux=True)
     each = iter(smooth)
-    return [next(each) if y is None else y for y in others], passed.inside, pull_back
+    outputs = [next(each) if y is None else y for y in others]
+    return outputs, passed.inside, _among(outputs, pull_back)
 
 
 def _smooth_first(apply: Run, leaves: list[Leaf], wanted: Sequence[int]) -> Callable[..., Any]:
@@ -127,15 +74,15 @@ def _smooth_first(apply: Run, leaves: list[Leaf], wanted: Sequence[int]) -> Call
 
     def of(inputs: list[Leaf]) -> tuple[list[Leaf], tuple[list[Leaf | None], _Passed]]:
         outputs, passed = apply(with_leaves(leaves, wanted, inputs))
-        smooth = [y for y in outputs if is_differentiable(y)]
-        return smooth, ([None if is_differentiable(y) else y for y in outputs], _Passed(passed))
+        smooth = [y for y in outputs if is_inexact(y.dtype)]
+        return smooth, ([None if is_inexact(y.dtype) else y for y in outputs], _Passed(passed))
 
     return of
 
 
 def _among(outputs: list[Leaf], pull_back: Callable[..., Any]) -> Pull:
     """The way back from cotangents of all outputs. Keeps no output alive that it does not need."""
-    zeros = [(y.shape, y.dtype) if is_differentiable(y) else None for y in outputs]
+    zeros = [(y.shape, y.dtype) if is_inexact(y.dtype) else None for y in outputs]
 
     def pull(cotangents: list[Leaf | None]) -> list[Leaf]:
         whole = [
@@ -154,14 +101,14 @@ def _conjugates(arrays: Sequence[Leaf]) -> list[Leaf]:
 
 
 def _check(leaves: list[Leaf], wanted: Sequence[int]) -> None:
-    if not all(is_differentiable(leaves[place]) for place in wanted):
+    if not all(is_inexact(leaves[place].dtype) for place in wanted):
         raise NoGradient
 
 
 def jvp(
     apply: Run, leaves: list[Leaf], wanted: Sequence[int], tangents: list[Leaf]
 ) -> tuple[list[Leaf], Any, list[Leaf | None]]:
-    """The arrays f returned, what `apply` passed through, and the derivatives. These need no conjugate."""
+    # No conjugate: the derivative along a tangent is that of a real step.
     of = _smooth_first(apply, leaves, wanted)
     smooth, along, (others, passed) = jax.jvp(of, ([leaves[place] for place in wanted],), (tangents,), has_aux=True)
     each, derivatives = iter(smooth), iter(along)
@@ -170,8 +117,6 @@ def jvp(
 
 
 def vmap(apply: Run, leaves: list[Leaf], mapped: Sequence[int]) -> tuple[list[Leaf], Any]:
-    """The arrays f returned for all elements, and what `apply` passed through."""
-
     def of(inputs: list[Leaf]) -> tuple[list[Leaf], _Passed]:
         outputs, passed = apply(with_leaves(leaves, mapped, inputs))
         return outputs, _Passed(passed)
@@ -181,13 +126,11 @@ def vmap(apply: Run, leaves: list[Leaf], mapped: Sequence[int]) -> tuple[list[Le
 
 
 def is_traced(x: Leaf) -> bool:
-    """Whether compiled code takes x as an argument. Python's floats are: a learning rate may change each step."""
+    # Python's floats are: a learning rate may change each step.
     return isinstance(x, (jax.Array, float, complex))
 
 
 def compiled(run: Run) -> Run:
-    """`run` by jax.jit."""
-
     def traced(arrays: list[Leaf]) -> tuple[Any, _Passed | None]:  # Any: nested tuples and lists of arrays
         result, passed = run(arrays)
         return result, None if passed is None else _Passed(passed)
@@ -202,10 +145,8 @@ def compiled(run: Run) -> Run:
 
 
 def is_not_concrete(error: Exception) -> bool:
-    """Whether Python needed the value of an array while JAX traced."""
     return isinstance(error, _NOT_CONCRETE)
 
 
 def words_of_key(key: Key) -> Leaf:
-    """A key as compiled code takes it."""
     return words_array(key, "jax")

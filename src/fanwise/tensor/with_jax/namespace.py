@@ -8,7 +8,6 @@ What is mended, and why:
 * cumulative_sum, cumulative_prod: small integers are summed up in the default integer of their kind;
 * clip: the result has the dtype of x; expand_dims: IndexError;
 * all, any: complex numbers are true by their imaginary parts too;
-* clip, isin, searchsorted: Python integers above 2**63 - 1;
 * linspace: integers at whole distances;
 * pow: a Python number as base takes the dtype of the exponent;
 * take, take_along_axis: IndexError where an index is seen to be out of range: on a CPU, and not while tracing;
@@ -26,9 +25,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..dtype_names import limits
-from ..namespaces.infos import FloatInfo, Info, IntInfo, float_info, int_info
+from ..namespaces.infos import Info, limits_of
 from ..namespaces.shared import broadcast_shapes, check_fits, made_of_python_numbers
-from ..namespaces.standard import CONSTANTS, DTYPES, EXTRA_DTYPES, PARTS
+from ..namespaces.standard import CONSTANTS, DTYPES, EXTRA_DTYPES, PARTS, of_two_arrays
 from .devices import named
 from .special_values import VALUES
 
@@ -41,18 +40,13 @@ _LIMITS: dict[Any, tuple[int, int]] = {
     np.dtype(name): limits(name) for name in DTYPES if name.startswith(("int", "uint"))
 }
 _DTYPE_OF_NUMBER: dict[type, Any] = {float: jnp.float32, complex: jnp.complex64}
-_finfo: _Function = jnp.finfo
 
 
 def names(part: str) -> dict[str, Any]:
     """Every name of that part of the standard, and what it is on JAX."""
     source = getattr(jnp, part) if part else jnp
     found = {name: getattr(source, name) for name in PARTS[part] if hasattr(source, name)}
-    if part == "linalg":
-        return found | {"trace": _guarded(jnp.linalg.trace)}
-    if part == "fft":
-        return found | {name: _of_float32(found[name]) for name in ("fftfreq", "rfftfreq")}
-    return found | _fixed()
+    return found if part else found | _fixed()
 
 
 def _has_64_bits() -> bool:
@@ -179,7 +173,7 @@ def _bound(bound: Any, dtype: Any) -> Any:
     limits = np.iinfo(dtype)
     least, most = int(limits.min), int(limits.max)
     if not is_array:
-        return _taken(int(sorted((least, bound, most))[1]))
+        return np.asarray(sorted((least, bound, most))[1], dtype)
     if jnp.issubdtype(bound.dtype, jnp.integer):
         own = np.iinfo(bound.dtype)
         least, most = sorted((least, int(own.min), most, int(own.max)))[1:3]
@@ -227,16 +221,7 @@ def _truth(x: jax.Array) -> jax.Array:
 
 
 def searchsorted(x1: jax.Array, x2: Any, /, *, side: str = "left", sorter: Any = None) -> jax.Array:
-    return jnp.searchsorted(x1, _taken(x2), side=side, sorter=sorter).astype(_default_int())
-
-
-def isin(x1: Any, x2: Any, /, *, invert: bool = False) -> jax.Array:
-    return jnp.isin(_taken(x1), _taken(x2), invert=invert)
-
-
-# JAX takes no Python integer above 2**63 - 1, also where it stands beside an array that holds such.
-def _taken(x: Any) -> Any:
-    return np.uint64(x) if type(x) is int and x >= 2**63 else x
+    return jnp.searchsorted(x1, x2, side=side, sorter=sorter).astype(_default_int())
 
 
 def _checking(function: _Function) -> _Function:
@@ -290,14 +275,7 @@ def broadcast_arrays(*arrays: jax.Array) -> tuple[jax.Array, ...]:
     return tuple(jnp.broadcast_arrays(*arrays))
 
 
-def finfo(type: Any, /) -> FloatInfo:
-    found = _finfo(getattr(type, "dtype", type))
-    return float_info(found, np.dtype(found.dtype))
-
-
-def iinfo(type: Any, /) -> IntInfo:
-    dtype = np.dtype(getattr(type, "dtype", type))
-    return int_info(np.iinfo(dtype), dtype)
+finfo, iinfo = limits_of(np.dtype)
 
 
 def _devices() -> tuple[Any, ...]:
@@ -326,7 +304,7 @@ def __array_namespace_info__() -> Info:
 _MENDED: tuple[_Function, ...] = (
     *(all, any, arange, asarray, astype, broadcast_arrays, broadcast_shapes, clip, expand_dims, finfo),
     from_dlpack,
-    *(full, iinfo, isin, linspace, meshgrid, pow, searchsorted, take, take_along_axis),
+    *(full, iinfo, linspace, meshgrid, pow, searchsorted, take, take_along_axis),
     __array_namespace_info__,
 )
 _GUARDED = ("empty_like", "full_like", "ones_like", "prod", "sum", "zeros_like")
@@ -334,8 +312,7 @@ _GUARDED = ("empty_like", "full_like", "ones_like", "prod", "sum", "zeros_like")
 
 def _fixed() -> dict[str, Any]:
     found = _by_name()
-    of_two = [name for name, signature in PARTS[""].items() if signature == "(x1, x2, /)"]
-    return found | {name: _checking(found.get(name) or getattr(jnp, name)) for name in of_two}
+    return found | {name: _checking(found.get(name) or getattr(jnp, name)) for name in of_two_arrays()}
 
 
 def _by_name() -> dict[str, Any]:

@@ -6,8 +6,7 @@ What is mended, and why:
 * mean, std, var: of integers in float32, as on the other engines;
 * repeat: refuses uint64 repeats;
 * clip: costs 5 us more than NumPy's own, and writes into array bounds that are out of range;
-* broadcast_shapes, isin: keep to the standard's arguments; diff: None is no number to prepend;
-* cross: refuses vectors of two elements.
+* broadcast_shapes, isin: keep to the standard's arguments; diff: None is no number to prepend.
 """
 
 import functools
@@ -17,7 +16,7 @@ from typing import Any
 import array_api_compat.numpy as compat
 import numpy as np
 
-from ..namespaces.infos import FloatInfo, Info, IntInfo, float_info, int_info
+from ..namespaces.infos import Info, limits_of
 from ..namespaces.shared import broadcast_shapes, made_of_python_numbers
 from ..namespaces.standard import CONSTANTS, DTYPES, PARTS
 
@@ -32,72 +31,31 @@ def names(part: str) -> dict[str, Any]:
     """Every name of that part of the standard, and what it is on NumPy."""
     source = getattr(compat, part) if part else compat
     found = {name: getattr(source, name) for name in PARTS[part] if hasattr(source, name)}
-    return found | {"": _FIXED, "fft": _FIXED_FFT, "linalg": {"cross": np.linalg.cross}}[part]
+    return found if part else found | _FIXED
 
 
 def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Array:
-    _check(device)
-    made = np.array(obj, dtype=dtype, copy=copy)
+    made = np.asarray(obj, dtype=dtype, device=device, copy=copy)
     if dtype is None and made.dtype in _NARROW and made_of_python_numbers(obj):
         return made.astype(_NARROW[made.dtype])
     return made
 
 
 def arange(start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None) -> Array:
-    _check(device)
-    made = np.arange(start, stop, step, dtype=dtype)
-    if dtype is None and made.dtype in _NARROW:
-        return made.astype(_NARROW[made.dtype])
-    return made
+    made = np.arange(start, stop, step, dtype=dtype, device=device)
+    return made.astype(_NARROW[made.dtype]) if dtype is None and made.dtype in _NARROW else made
 
 
 def linspace(
     start: Any, stop: Any, /, num: int, *, dtype: Any = None, device: Any = None, endpoint: bool = True
 ) -> Array:
-    _check(device)
     if dtype is None:
         dtype = np.complex64 if isinstance(start, complex) or isinstance(stop, complex) else np.float32
-    return np.linspace(start, stop, num, dtype=dtype, endpoint=endpoint)
+    return np.linspace(start, stop, num, dtype=dtype, endpoint=endpoint, device=device)
 
 
 def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Array:
-    _check(device)
-    return np.full(shape, fill_value, dtype=_DTYPE_OF_NUMBER.get(type(fill_value)) if dtype is None else dtype)
-
-
-def zeros(shape: Any, *, dtype: Any = None, device: Any = None) -> Array:
-    _check(device)
-    return np.zeros(shape, dtype=np.float32 if dtype is None else dtype)
-
-
-def ones(shape: Any, *, dtype: Any = None, device: Any = None) -> Array:
-    _check(device)
-    return np.ones(shape, dtype=np.float32 if dtype is None else dtype)
-
-
-def empty(shape: Any, *, dtype: Any = None, device: Any = None) -> Array:
-    _check(device)
-    return np.empty(shape, dtype=np.float32 if dtype is None else dtype)
-
-
-def eye(n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: Any = None) -> Array:
-    _check(device)
-    return np.eye(n_rows, n_cols, k=k, dtype=np.float32 if dtype is None else dtype)
-
-
-def fftfreq(n: int, /, *, d: float = 1.0, dtype: Any = None, device: Any = None) -> Array:
-    _check(device)
-    return np.fft.fftfreq(n, d).astype(np.float32 if dtype is None else dtype)
-
-
-def rfftfreq(n: int, /, *, d: float = 1.0, dtype: Any = None, device: Any = None) -> Array:
-    _check(device)
-    return np.fft.rfftfreq(n, d).astype(np.float32 if dtype is None else dtype)
-
-
-def _check(device: Any) -> None:
-    if device is not None and device != "cpu":
-        raise ValueError(f"numpy has no device {device!r}, only 'cpu'; use torch or jax for another one")
+    return np.full(shape, fill_value, _DTYPE_OF_NUMBER.get(type(fill_value)) if dtype is None else dtype, device=device)
 
 
 def clip(x: Any, /, min: Any = None, max: Any = None) -> Any:
@@ -141,18 +99,7 @@ def diff(x: Array, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append
     return np.diff(x, n, axis, **ends)
 
 
-def finfo(type: Any, /) -> FloatInfo:
-    found = np.finfo(_dtype_of(type))
-    return float_info(found, np.dtype(found.dtype))
-
-
-def iinfo(type: Any, /) -> IntInfo:
-    dtype = np.dtype(_dtype_of(type))
-    return int_info(np.iinfo(dtype), dtype)
-
-
-def _dtype_of(type: Any) -> Any:
-    return type.dtype if isinstance(type, _ARRAYS) else type
+finfo, iinfo = limits_of(np.dtype)
 
 
 def _defaults() -> dict[str, Any]:
@@ -185,24 +132,18 @@ def _of_floats(function: Callable[..., Any]) -> Callable[..., Any]:
     return mended
 
 
+def _of_float32(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What makes floats where no `dtype` is given."""
+
+    @functools.wraps(function)
+    def made(*arguments: Any, dtype: Any = None, **keywords: Any) -> Any:
+        return function(*arguments, dtype=np.float32 if dtype is None else dtype, **keywords)
+
+    return made
+
+
 _MENDED: tuple[Callable[..., Any], ...] = (
-    *(
-        arange,
-        asarray,
-        broadcast_shapes,
-        clip,
-        diff,
-        empty,
-        eye,
-        finfo,
-        full,
-        iinfo,
-        isin,
-        linspace,
-        ones,
-        repeat,
-        zeros,
-    ),
+    *(arange, asarray, broadcast_shapes, clip, diff, finfo, full, iinfo, isin, linspace, repeat),
     __array_namespace_info__,
 )
 _FIXED: dict[str, Any] = {
@@ -210,6 +151,6 @@ _FIXED: dict[str, Any] = {
     **_DTYPES,
     **_extra_dtypes(),
     **{function.__name__: function for function in _MENDED},
+    **{name: _of_float32(getattr(compat, name)) for name in ("empty", "eye", "ones", "zeros")},
     **{name: _of_floats(getattr(compat, name)) for name in ("mean", "std", "var")},
 }
-_FIXED_FFT: dict[str, Any] = {"fftfreq": fftfreq, "rfftfreq": rfftfreq}

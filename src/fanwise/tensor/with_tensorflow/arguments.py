@@ -159,7 +159,10 @@ def as_shape(shape: Any) -> Any:  # Any: sizes, a tf.TensorShape, an int for one
     """A shape argument as TensorFlow takes it fastest."""
     if isinstance(shape, _Tensor) and shape.shape.rank == 1:
         return shape
-    return ints(list(shape) if isinstance(shape, (tuple, list, tf.TensorShape)) else [shape])
+    sizes = list(shape) if isinstance(shape, (tuple, list, tf.TensorShape)) else [shape]
+    if None in sizes:
+        raise ValueError(f"the shape {shape} is not all known while tf.function traces; give tf.shape(x)")
+    return ints(sizes)
 
 
 def flat(x: Tensor) -> Tensor:

@@ -8,11 +8,10 @@ standard leaves that open, engines differ, and so it is an error here.
 import math
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from ..namespaces import infos
-from ..namespaces.infos import FloatInfo, Info, IntInfo, float_info, int_info
+from ..namespaces.infos import Info, limits_of
 from ..namespaces.standard import DTYPES, EXTRA_DTYPES
 from . import tf
 
@@ -26,7 +25,6 @@ BOOL, SIGNED, UNSIGNED = KINDS["bool"], KINDS["signed integer"], KINDS["unsigned
 INTEGER, REAL_FLOATING, COMPLEX = KINDS["integral"], KINDS["real floating"], KINDS["complex floating"]
 NUMERIC = KINDS["numeric"]
 FLOATING = REAL_FLOATING | COMPLEX
-WIDE_FLOATING = FLOATING - {tf.float16, tf.bfloat16}
 REAL = INTEGER | REAL_FLOATING
 INTEGER_OR_BOOL = INTEGER | BOOL
 ALL = NUMERIC | BOOL
@@ -39,12 +37,10 @@ NAMES_OF_KINDS = {
     REAL_FLOATING: "real floating-point",
     COMPLEX: "complex",
     FLOATING: "floating-point",
-    WIDE_FLOATING: "floating-point types of 32 and 64 bits, no 16-bit",
     REAL: "real numeric",
     NUMERIC: "numeric",
 }
 COMPLEX_OF = {dtype: tf.complex128 if dtype == tf.float64 else tf.complex64 for dtype in REAL_FLOATING}
-REAL_OF = {tf.complex64: tf.float32, tf.complex128: tf.float64}
 NUMBERS = (bool, int, float, complex)
 _DEFAULTS = {bool: tf.bool, int: tf.int64, float: tf.float32, complex: tf.complex64}
 
@@ -60,18 +56,12 @@ def _promote(a: DType, b: DType) -> DType | None:
     """The smallest type of the standard that holds both, or None."""
     if a == b:
         return a
-    for kind in (SIGNED, UNSIGNED):
-        if a in kind and b in kind:
-            return max(a, b, key=lambda dtype: dtype.size)
-    if a in INTEGER and b in INTEGER:
-        signed, unsigned = (a, b) if a in SIGNED else (b, a)
-        bits = max(signed.size, 2 * unsigned.size) * 8
-        return getattr(tf, f"int{bits}") if bits <= 64 else None
-    if a in REAL_FLOATING and b in REAL_FLOATING:
-        return max(a, b, key=lambda dtype: dtype.size) if a.size != b.size else tf.float32
-    if a in FLOATING and b in FLOATING:
-        return tf.complex128 if {a, b} & {tf.float64, tf.complex128} else tf.complex64
-    return None
+    if not any({a, b} <= kind for kind in (INTEGER, FLOATING)):
+        return None
+    # numpy does not know bfloat16, which mixes as float32 does.
+    one, other = (tf.float32 if each == tf.bfloat16 else each for each in (a, b))
+    both = tf.as_dtype(np.promote_types(one.as_numpy_dtype, other.as_numpy_dtype))
+    return both if both in INTEGER or a in FLOATING else None  # of uint64 and int64 numpy makes a float
 
 
 _PROMOTED = {(a, b): both for a in ALL for b in ALL if (both := _promote(a, b)) is not None}
@@ -143,19 +133,7 @@ def isdtype(dtype: DType, kind: Any) -> bool:
     return as_dtype(dtype) in KINDS[kind]
 
 
-def finfo(type: Any, /) -> FloatInfo:
-    dtype = dtype_of(type)
-    if dtype not in FLOATING:
-        raise TypeError(f"finfo is about floating-point types, got {dtype.name}; for integers there is iinfo")
-    dtype = REAL_OF[dtype] if dtype in REAL_OF else dtype
-    return float_info(ml_dtypes.finfo(dtype.as_numpy_dtype), dtype)  # type: ignore[no-untyped-call]
-
-
-def iinfo(type: Any, /) -> IntInfo:
-    dtype = dtype_of(type)
-    if dtype not in INTEGER:
-        raise TypeError(f"iinfo is about integer types, got {dtype.name}; for floats there is finfo")
-    return int_info(np.iinfo(dtype.as_numpy_dtype), dtype)
+finfo, iinfo = limits_of(lambda name: getattr(tf, name))
 
 
 def of_number(number: complex) -> DType:

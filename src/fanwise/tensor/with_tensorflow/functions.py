@@ -10,8 +10,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from ..namespaces.shared import UniqueAll, UniqueCounts, UniqueInverse
 from ..namespaces.shared import broadcast_shapes as broadcast_shapes
+from ..namespaces.unique import unique_all as unique_all
+from ..namespaces.unique import unique_counts as unique_counts
+from ..namespaces.unique import unique_inverse as unique_inverse
+from ..namespaces.unique import unique_values as unique_values
 from . import tf
 from .arguments import (
     Array,
@@ -359,46 +362,6 @@ def isin(x1: Operand, x2: Operand, /, *, invert: bool = False) -> Tensor:
     return tf.logical_not(found) if invert else found
 
 
-def unique_all(x: Array, /) -> UniqueAll:
-    # Every nan is an element of its own.
-    x = checked("unique_all", x, ALL)
-    elements = flat(x)
-    order = _flat_order(elements)
-    in_order = tf.gather(elements, order)
-    is_new = tf.concat([tf.ones_like(in_order[:1], tf.bool), tf.not_equal(in_order[1:], in_order[:-1])], 0)
-    numbers = tf.cumsum(tf.cast(is_new, tf.int64)) - 1
-    starts = tf.boolean_mask(tf.range(tf.size(order, tf.int64)), is_new)
-    ends = tf.concat([starts[1:], tf.size(order, tf.int64)[tf.newaxis]], 0)[: tf.size(starts)]
-    return UniqueAll(
-        values=tf.boolean_mask(in_order, is_new),
-        indices=tf.boolean_mask(order, is_new),
-        inverse_indices=tf.reshape(tf.gather(numbers, tf.math.invert_permutation(order)), ints(sizes_of(x))),
-        counts=ends - starts,
-    )
-
-
-def _flat_order(x: Tensor) -> Tensor:
-    """The indices that sort an array of one axis; complex numbers by real, then imaginary part."""
-    if x.dtype not in COMPLEX:
-        return _order(_keys(x))
-    by_imag = _order(_keys(tf.math.imag(x)))
-    return tf.gather(by_imag, _order(_keys(tf.gather(tf.math.real(x), by_imag))))
-
-
-def unique_counts(x: Array, /) -> UniqueCounts:
-    found = unique_all(x)
-    return UniqueCounts(found.values, found.counts)
-
-
-def unique_inverse(x: Array, /) -> UniqueInverse:
-    found = unique_all(x)
-    return UniqueInverse(found.values, found.inverse_indices)
-
-
-def unique_values(x: Array, /) -> Tensor:
-    return unique_all(x).values
-
-
 # -- arranging and picking ---------------------------------------------------------------------------------------------
 
 
@@ -467,14 +430,7 @@ def permute_dims(x: Array, /, axes: Sequence[int]) -> Tensor:
 def moveaxis(x: Array, source: int | tuple[int, ...], destination: int | tuple[int, ...], /) -> Tensor:
     x = checked("moveaxis", x, ALL)
     sources, places = (axes_of(axis, ndim_of(x)) for axis in (source, destination))
-    if len(sources) != len(places):
-        raise ValueError(f"moveaxis needs as many sources as destinations, got {source} and {destination}")
-    if sources == places:
-        return x
-    order = [axis for axis in range(ndim_of(x)) if axis not in sources]
-    for place, axis in sorted(zip(places, sources, strict=True)):
-        order.insert(place, axis)
-    return tf.transpose(x, ints(order))
+    return x if sources == places else tf.experimental.numpy.moveaxis(x, sources, places)
 
 
 def reshape(x: Array, /, shape: Sequence[Size], *, copy: bool | None = None) -> Tensor:

@@ -4,10 +4,11 @@ Every input of f is a tensor of its own (`tf.identity`), so the same tensor twic
 tape does not see what an outer function does with its argument. A Variable is its own input.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ..adapters import Call, NoGradient, Pull, Run
+from ..dtype_names import is_inexact
 from ..random.drawing import words_array
 from ..random.keys import Key
 from ..trees import Leaf, with_leaves
@@ -22,38 +23,15 @@ _SAYS_NOT_CONCRETE = (
 )
 
 
-def is_differentiable(x: Leaf) -> bool:
-    """Whether there is a gradient by x."""
-    return bool(x.dtype.is_floating or x.dtype.is_complex)
-
-
-def is_complex(x: Leaf) -> bool:
-    """Whether x has complex elements."""
-    return bool(x.dtype.is_complex)
-
-
-def is_scalar(x: Leaf) -> bool:
-    """Whether x has no axes, as far as is known while tracing."""
-    return x.shape.rank in (0, None)
-
-
 def is_real_scalar(x: Leaf) -> bool:
-    """Whether there is a gradient of x."""
-    return is_scalar(x) and bool(x.dtype.is_floating)
-
-
-def filled_like(x: Leaf, number: complex) -> Leaf:
-    """An array like x, of one number."""
-    return tf.fill(tf.shape(x), tf.cast(number, x.dtype))
+    return x.shape.rank in (0, None) and bool(x.dtype.is_floating)
 
 
 def stop_gradient(x: Leaf) -> Leaf:
-    """x, as a constant."""
     return tf.stop_gradient(x)
 
 
 def value_and_grad(call: Call, wanted: Sequence[int], leaves: list[Leaf]) -> tuple[Any, Any]:
-    """(value, gradients, arrays beside the value), and what `call` passed through. Takes `leaves` over."""
     inputs = _inputs(leaves, wanted)
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(inputs)
@@ -63,14 +41,13 @@ def value_and_grad(call: Call, wanted: Sequence[int], leaves: list[Leaf]) -> tup
 
 
 def vjp(call: Call, leaves: list[Leaf], wanted: Sequence[int]) -> tuple[list[Leaf], Any, Pull]:
-    """The arrays f returned, what `call` passed through, and the way back. The tape lives as long as that."""
     inputs = _inputs(leaves, wanted)
     with tf.GradientTape(persistent=True, watch_accessed_variables=False) as tape:
         tape.watch(inputs)
         _, outputs, passed = call(leaves)
 
     def pull(cotangents: list[Leaf | None]) -> list[Leaf]:
-        pairs = [(y, ct) for y, ct in zip(outputs, cotangents, strict=True) if ct is not None and is_differentiable(y)]
+        pairs = [(y, ct) for y, ct in zip(outputs, cotangents, strict=True) if ct is not None and is_inexact(y.dtype)]
         grads = tape.gradient(
             [y for y, _ in pairs], inputs, output_gradients=[ct for _, ct in pairs], unconnected_gradients=_ZERO
         )
@@ -79,31 +56,19 @@ def vjp(call: Call, leaves: list[Leaf], wanted: Sequence[int]) -> tuple[list[Lea
     return outputs, passed, pull
 
 
-def vjp_runner(
-    compiled: Callable[[Run], Run], apply: Run, wanted: Sequence[int]
-) -> Callable[[list[Leaf]], tuple[list[Leaf], Any, Pull]]:
-    """`vjp` of one function again and again: the way back of a tf.function is compiled with it."""
-    run = compiled(apply)
-    return lambda leaves: vjp(lambda leaves: (None, *run(leaves)), leaves, wanted)
-
-
 def jvp(
     apply: Run, leaves: list[Leaf], wanted: Sequence[int], tangents: list[Leaf]
 ) -> tuple[list[Leaf], Any, list[Leaf | None]]:
-    """The arrays f returned, what `apply` passed through, and the derivatives."""
     inputs = [tf.identity(leaves[place]) for place in wanted]
     with tf.autodiff.ForwardAccumulator(inputs, tangents) as forward:
         outputs, passed = apply(with_leaves(leaves, wanted, inputs))
         outputs = [tf.convert_to_tensor(y) for y in outputs]
-    derivatives = [forward.jvp(y, unconnected_gradients=_ZERO) if is_differentiable(y) else None for y in outputs]
+    derivatives = [forward.jvp(y, unconnected_gradients=_ZERO) if is_inexact(y.dtype) else None for y in outputs]
     return outputs, passed, [_dense(along) for along in derivatives]
 
 
 def vmap(apply: Run, leaves: list[Leaf], mapped: Sequence[int]) -> tuple[list[Leaf], Any]:
-    """The arrays f returned for all elements, and what `apply` passed through. f is traced in each call.
-
-    An operation that TensorFlow cannot do for all elements at once is done in a loop.
-    """
+    """f is traced in each call. An operation that TensorFlow cannot do for all elements at once is done in a loop."""
 
     def of(inputs: list[Leaf]) -> list[Leaf]:
         outputs, passed = apply(with_leaves(leaves, mapped, inputs))
@@ -121,7 +86,7 @@ def vmap(apply: Run, leaves: list[Leaf], mapped: Sequence[int]) -> tuple[list[Le
 
 
 def _inputs(leaves: list[Leaf], wanted: Sequence[int]) -> list[Leaf]:
-    if not all(is_differentiable(leaves[place]) for place in wanted):
+    if not all(is_inexact(leaves[place].dtype) for place in wanted):
         raise NoGradient
     inputs = [x if isinstance(x, tf.Variable) else tf.identity(x) for x in (leaves[place] for place in wanted)]
     for place, x in zip(wanted, inputs, strict=True):
@@ -135,12 +100,11 @@ def _dense(grad: Leaf | None) -> Leaf | None:
 
 
 def is_traced(x: Leaf) -> bool:
-    """Whether compiled code takes x as an argument. Python's numbers are not: a tensor of one has a fixed dtype."""
+    # Python's numbers are not: a tensor of one has a fixed dtype.
     return isinstance(x, (tf.Tensor, tf.Variable))
 
 
 def compiled(run: Run) -> Run:
-    """`run` by tf.function."""
     kept: list[Any] = []  # Any: passed through; one entry a trace
 
     def traced(*arrays: Leaf) -> tuple[Any, Leaf | None]:  # Any: nested tuples and lists of arrays
@@ -166,7 +130,7 @@ def compiled(run: Run) -> Run:
 
 
 def is_not_concrete(error: Exception) -> bool:
-    """Whether Python needed the value of a tensor while TensorFlow traced, or f makes variables."""
+    """Also where f makes variables."""
     if isinstance(error, tf.errors.OperatorNotAllowedInGraphError):
         return True
     if isinstance(error, ValueError):
@@ -176,5 +140,4 @@ def is_not_concrete(error: Exception) -> bool:
 
 
 def words_of_key(key: Key) -> Leaf:
-    """A key as compiled code takes it."""
     return words_array(key, "tensorflow")

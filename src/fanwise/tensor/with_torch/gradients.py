@@ -10,15 +10,13 @@ torch.func, which forbids all that, `torch.func.vjp` does the work.
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from ...base.errors import NotInstalled
-from .. import random
 from ..adapters import Call, NoGradient, Pull, Run
-from ..random.keys import Key
+from ..dtype_names import is_inexact
 from ..trees import Leaf, with_leaves
 
 _Tensor = torch.Tensor
@@ -33,43 +31,18 @@ _nesting = _Nesting()
 _PROBE = torch.empty(0, requires_grad=True)
 
 
-def is_differentiable(x: _Tensor) -> bool:
-    """Whether there is a gradient by x."""
-    return x.is_floating_point() or x.is_complex()
-
-
-def is_complex(x: _Tensor) -> bool:
-    """Whether x has complex elements."""
-    return x.is_complex()
-
-
-def is_scalar(x: _Tensor) -> bool:
-    """Whether x has no axes."""
-    return x.ndim == 0
-
-
 def is_real_scalar(x: _Tensor) -> bool:
-    """Whether there is a gradient of x."""
     return x.ndim == 0 and x.is_floating_point()
 
 
-def filled_like(x: _Tensor, number: complex) -> _Tensor:
-    """An array like x, of one number."""
-    return torch.full_like(x, number, requires_grad=False)
-
-
 def stop_gradient(x: _Tensor) -> _Tensor:
-    """x, as a constant."""
     return x.detach()
 
 
 def value_and_grad(
     call: Call, wanted: Sequence[int], leaves: list[Leaf], connected: bool | None = None
 ) -> tuple[Any, Any]:
-    """(value, gradients, arrays beside the value), and what `call` passed through. Takes `leaves` over.
-
-    connected: to an outer differentiation; None: found out here.
-    """
+    """connected: to an outer differentiation; None: found out here."""
     depth = _nesting.depth
     if connected is None:
         if not torch.is_grad_enabled():
@@ -98,7 +71,6 @@ def value_and_grad(
 
 
 def vjp(call: Call, leaves: list[Leaf], wanted: Sequence[int]) -> tuple[list[Leaf], Any, Pull]:
-    """The arrays f returned, what `call` passed through, and the way back. The graph lives as long as that."""
     if torch.is_grad_enabled():
         return _vjp(call, leaves, wanted, _nesting.depth > 0)
     with torch.inference_mode(False), torch.enable_grad():
@@ -144,7 +116,7 @@ def _inputs(leaves: list[Leaf], wanted: Sequence[int], connected: bool) -> list[
             else:
                 x = x.detach().requires_grad_()
         except RuntimeError:
-            if not is_differentiable(x):
+            if not is_inexact(x.dtype):
                 raise NoGradient from None
             if not x.is_inference():
                 return None
@@ -188,9 +160,9 @@ def _vjp_in_func(call: Call, leaves: list[Leaf], wanted: Sequence[int]) -> tuple
     def of(*inputs: _Tensor) -> tuple[tuple[_Tensor, ...], list[_Tensor]]:
         _, outputs, passed = _nested(call, with_leaves(leaves, wanted, inputs))
         kept.append(passed)
-        smooth.extend(is_differentiable(y) for y in outputs)
-        others = [y for y in outputs if not is_differentiable(y)]
-        return tuple(y for y in outputs if is_differentiable(y)), others
+        smooth.extend(is_inexact(y.dtype) for y in outputs)
+        others = [y for y in outputs if not is_inexact(y.dtype)]
+        return tuple(y for y in outputs if is_inexact(y.dtype)), others
 
     kept: list[Any] = []  # Any: passed through
     smooth: list[bool] = []
@@ -211,14 +183,12 @@ def _vjp_in_func(call: Call, leaves: list[Leaf], wanted: Sequence[int]) -> tuple
 def jvp(
     apply: Run, leaves: list[Leaf], wanted: Sequence[int], tangents: list[Leaf]
 ) -> tuple[list[Leaf], Any, list[Leaf | None]]:
-    """The arrays f returned, what `apply` passed through, and the derivatives."""
-
     def of(*inputs: _Tensor) -> tuple[tuple[_Tensor, ...], list[_Tensor]]:
         _, outputs, passed = _nested(lambda leaves: (None, *apply(leaves)), with_leaves(leaves, wanted, inputs))
-        kept.append((passed, [is_differentiable(y) for y in outputs]))
+        kept.append((passed, [is_inexact(y.dtype) for y in outputs]))
         # One more, for torch.func takes no function that returns nothing.
-        return (*(y for y in outputs if is_differentiable(y)), inputs[0]), [
-            y for y in outputs if not is_differentiable(y)
+        return (*(y for y in outputs if is_inexact(y.dtype)), inputs[0]), [
+            y for y in outputs if not is_inexact(y.dtype)
         ]
 
     kept: list[tuple[Any, list[bool]]] = []  # Any: passed through
@@ -237,8 +207,6 @@ def jvp(
 
 
 def vmap(apply: Run, leaves: list[Leaf], mapped: Sequence[int]) -> tuple[list[Leaf], Any]:
-    """The arrays f returned for all elements, and what `apply` passed through."""
-
     def of(*inputs: _Tensor) -> tuple[_Tensor, ...]:
         outputs, passed = apply(with_leaves(leaves, mapped, inputs))
         kept.append(passed)
@@ -259,70 +227,4 @@ def _is_inside_func() -> bool:
         _PROBE.requires_grad_()  # it does; torch.func refuses all the same
     except RuntimeError:
         return True
-    return False
-
-
-def vjp_runner(
-    compiled: Callable[[Run], Run], apply: Run, wanted: Sequence[int]
-) -> Callable[[list[Leaf]], tuple[list[Leaf], Any, Pull]]:
-    """`vjp` of one function again and again: for torch nothing is prepared."""
-    return lambda leaves: vjp(lambda leaves: (None, *apply(leaves)), leaves, wanted)
-
-
-# -- compiling ---------------------------------------------------------------------------------------------------------
-
-
-def is_traced(x: Leaf) -> bool:
-    """Whether compiled code takes x as an argument, and does not have it built in."""
-    return isinstance(x, _Tensor)
-
-
-def compiled(run: Run) -> Run:
-    """torch traces Python itself, so it is f that is compiled: see `compiled_function`."""
-    return run
-
-
-def is_not_concrete(error: Exception) -> bool:
-    """torch.compile goes on without compiling by itself."""
-    return False
-
-
-def words_of_key(key: Key) -> Leaf:
-    """torch.compile takes keys as they are."""
-    raise AssertionError("torch compiles functions, and no flat lists of arrays")
-
-
-def compiled_function(f: Callable[..., Any]) -> Callable[..., Any]:  # Any: the user's
-    """f by torch.compile; as it is inside another differentiation, for compiled code has no second derivative.
-
-    Raises, when called:
-        NotInstalled: there is no C++ compiler.
-    """
-    # torch.compile follows Python, so it would go from a key into hashes and compile for every key. This has it call
-    # the functions that draw, between two pieces of compiled code. Without it the numbers are the same, and slow.
-    torch._dynamo.trace_rules.add(random.__name__)
-    fast = torch.compile(f)
-
-    def function(*args: Any, **kwargs: Any) -> Any:
-        if _nesting.depth > 1:
-            return f(*args, **kwargs)
-        try:
-            return fast(*args, **kwargs)
-        except Exception as error:
-            if not _lacks_compiler(error):
-                raise
-            raise NotInstalled(
-                "jit=True uses torch.compile, and torch.compile found no C++ compiler on this machine. "
-                "Install one (g++ or clang), or leave jit out: on torch f then runs as it is."
-            ) from error
-
-    return function
-
-
-def _lacks_compiler(error: BaseException | None) -> bool:
-    """By the name of torch's own error, which is private; it may be wrapped in others."""
-    while error is not None:
-        if type(error).__name__ == "InvalidCxxCompiler" or "InvalidCxxCompiler" in str(error):
-            return True
-        error = error.__cause__ or error.__context__
     return False

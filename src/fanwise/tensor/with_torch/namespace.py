@@ -15,7 +15,6 @@ What is mended, and why:
 * clip: the result has the dtype of x, whatever the bounds are, and numbers as bounds cost less;
 * broadcast_shapes: ValueError, not RuntimeError;
 * can_cast: what promotion does, not what an assignment would let pass;
-* ihfft: the result is no view that only says "conjugate me", which no other library understands;
 * repeat: repeats of any integer dtype;
 * searchsorted: any two real dtypes, any layout, any integer dtype for `sorter`;
 * stack: torch takes 0.3 us to read `axis` by name;
@@ -30,9 +29,10 @@ import array_api_compat.torch as compat
 import torch
 
 from ..dtype_names import limits
-from ..namespaces.infos import FloatInfo, Info, IntInfo, float_info, int_info
-from ..namespaces.shared import UniqueAll, UniqueCounts, UniqueInverse, broadcast_shapes, check_fits
-from ..namespaces.standard import CONSTANTS, DTYPES, EXTRA_DTYPES, PARTS
+from ..namespaces.infos import Info, limits_of
+from ..namespaces.shared import broadcast_shapes, check_fits
+from ..namespaces.standard import CONSTANTS, DTYPES, EXTRA_DTYPES, PARTS, of_two_arrays
+from ..namespaces.unique import unique_all, unique_counts, unique_inverse, unique_values
 
 _Function = Callable[..., Any]  # Any, here and below: arguments that torch's own functions check
 _NUMBERS = (int, float, type(None))
@@ -42,11 +42,7 @@ def names(part: str) -> dict[str, Any]:
     """Every name of that part of the standard, and what it is on torch."""
     source = getattr(compat, part) if part else compat
     found = {name: getattr(source, name) for name in PARTS[part] if hasattr(source, name)}
-    if part == "linalg":
-        return found | {"matmul": matmul}
-    if part == "fft":
-        return found | {"ihfft": ihfft}
-    return found | _fixed()
+    return found if part else found | _fixed()
 
 
 def _straight(raw: _Function, otherwise: _Function) -> _Function:
@@ -190,42 +186,6 @@ def var(x: torch.Tensor, /, *, axis: Any = None, correction: float = 0.0, keepdi
     return torch.var(x, axis, correction=correction, keepdim=keepdims)
 
 
-def unique_all(x: torch.Tensor, /) -> UniqueAll:
-    flat = x.flatten()
-    order = _order(flat)
-    in_order = flat[order]
-    # NaN differs from NaN, so each stays, as the standard wants it.
-    is_first = torch.ones_like(in_order, dtype=torch.bool)
-    is_first[1:] = in_order[1:] != in_order[:-1]
-    starts = torch.nonzero(is_first)[:, 0]
-    inverse = torch.empty_like(order)
-    inverse[order] = torch.cumsum(is_first, 0) - 1
-    counts = torch.diff(starts, append=starts.new_tensor([flat.numel()]))
-    return UniqueAll(in_order[starts], order[starts], inverse.reshape(x.shape), counts)
-
-
-def _order(flat: torch.Tensor) -> torch.Tensor:
-    if not flat.dtype.is_complex:
-        return torch.sort(flat, stable=True).indices
-    by_imag = torch.sort(flat.imag, stable=True).indices
-    return by_imag[torch.sort(flat.real[by_imag], stable=True).indices]
-
-
-def unique_counts(x: torch.Tensor, /) -> UniqueCounts:
-    found = unique_all(x)
-    return UniqueCounts(found.values, found.counts)
-
-
-def unique_inverse(x: torch.Tensor, /) -> UniqueInverse:
-    found = unique_all(x)
-    return UniqueInverse(found.values, found.inverse_indices)
-
-
-def unique_values(x: torch.Tensor, /) -> torch.Tensor:
-    found: torch.Tensor = unique_all(x).values
-    return found
-
-
 def searchsorted(x1: torch.Tensor, x2: Any, /, *, side: Any = "left", sorter: Any = None) -> torch.Tensor:
     dtype = compat.result_type(x1, x2)
     wanted = torch.as_tensor(x2, device=x1.device).to(dtype).contiguous()
@@ -233,11 +193,6 @@ def searchsorted(x1: torch.Tensor, x2: Any, /, *, side: Any = "left", sorter: An
         sorter = sorter.to(torch.int64).contiguous()
     found: torch.Tensor = torch.searchsorted(x1.to(dtype).contiguous(), wanted, side=side, sorter=sorter)
     return found
-
-
-def ihfft(x: torch.Tensor, /, *, n: int | None = None, axis: int = -1, norm: Any = "backward") -> torch.Tensor:
-    found: torch.Tensor = torch.fft.ihfft(x, n=n, dim=axis, norm=norm)
-    return found.resolve_conj()
 
 
 def repeat(x: torch.Tensor, repeats: Any, /, *, axis: int | None = None) -> torch.Tensor:
@@ -289,16 +244,7 @@ def can_cast(from_: Any, to: Any, /) -> bool:
     return bool(compat.result_type(from_, to) == to)
 
 
-def finfo(type: Any, /) -> FloatInfo:
-    dtype = type.dtype if isinstance(type, _TENSOR) else type
-    # Of a complex type torch describes the parts, and says so only in words.
-    found = torch.finfo(dtype)
-    return float_info(found, getattr(torch, found.dtype))
-
-
-def iinfo(type: Any, /) -> IntInfo:
-    dtype = type.dtype if isinstance(type, _TENSOR) else type
-    return int_info(torch.iinfo(dtype), dtype)
+finfo, iinfo = limits_of(lambda name: getattr(torch, name))
 
 
 def _devices() -> tuple[torch.device, ...]:
@@ -351,9 +297,8 @@ _MENDED: tuple[_Function, ...] = (
 
 def _fixed() -> dict[str, Any]:
     same: dict[str, _Function] = {"equal": torch.eq, "bitwise_invert": torch.bitwise_not}
-    of_two = [name for name, signature in PARTS[""].items() if signature == "(x1, x2, /)"]
     return {
-        **{name: _straight(same.get(name) or getattr(torch, name), getattr(compat, name)) for name in of_two},
+        **{name: _straight(same.get(name) or getattr(torch, name), getattr(compat, name)) for name in of_two_arrays()},
         **{function.__name__: function for function in _MENDED},
         **{name: getattr(torch, name) for name in (*DTYPES, *EXTRA_DTYPES)},
         **CONSTANTS,

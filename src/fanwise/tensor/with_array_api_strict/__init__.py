@@ -1,1 +1,0 @@
-"""array-api-strict, the reference of `check_portable`: no engine, and only the parts that it needs."""

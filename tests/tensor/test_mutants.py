@@ -1,8 +1,8 @@
 """Which tests would notice: the library broken on purpose, in one place at a time, and the tests that must fail then.
 
 Each mutant is a line of gradients, keys, exchange, `at` or `State` with something wrong in it. A copy of the library
-gets it, and the tests named beside it run with that copy. `make soak ARGS=tests/tensor/test_mutants.py` runs all of them,
-some minutes; the ordinary tests only see to it that the list still fits the library.
+gets it, and the tests named beside it run with that copy: `make soak ARGS=tests/tensor/test_mutants.py`, some minutes.
+The ordinary tests only see to it that the list still fits the library.
 """
 
 import ast

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from .. import trees
@@ -62,26 +63,17 @@ def _same_plainly(one: Any, two: Any) -> bool:
 
 
 def _value_difference(x: Any, y: Any, dtype: str, rtol: float | None, times: float) -> str | None:
-    if x.size == 0:
-        return None
-    wide = np.complex128 if x.dtype.kind == "c" else np.float64
     if x.dtype.kind in "biu":
         wrong = x != y
     else:
-        tolerance = times * (math.sqrt(_precision(dtype)) if rtol is None else rtol)
+        wide = np.complex128 if x.dtype.kind == "c" else np.float64
         x, y = x.astype(wide), y.astype(wide)
-        finite = np.isfinite(x)
-        scale = float(np.max(np.abs(x[finite]), initial=0.0))
-        same = (x == y) | (np.isnan(x) & np.isnan(y))
-        with np.errstate(invalid="ignore"):
-            wrong = ~same & ~(np.abs(x - y) <= tolerance * scale)
+        scale = float(np.max(np.abs(x[np.isfinite(x)]), initial=0.0))
+        precision: Any = ml_dtypes.finfo(dtype).eps
+        tolerance = times * (math.sqrt(precision) if rtol is None else rtol)
+        wrong = ~np.isclose(x, y, rtol=0.0, atol=tolerance * scale, equal_nan=True)
     if not np.any(wrong):
         return None
     place = tuple(int(i) for i in np.argwhere(wrong)[0])
     where = f" at {list(place)}" if place else ""
     return f"values {x[place]!s} and {y[place]!s}{where}"
-
-
-def _precision(dtype: str) -> float:
-    narrow = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "complex64": 2.0**-23}
-    return narrow.get(dtype, 2.0**-52)

@@ -5,7 +5,6 @@ A device is named "cpu", "cuda:0", "GPU:0" or as `x.device` says it; None leaves
 """
 
 import contextlib
-import math
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -21,7 +20,6 @@ from .dtypes import (
     BOOL,
     COMPLEX,
     INTEGER,
-    UNSIGNED,
     DType,
     Tensor,
     as_dtype,
@@ -163,15 +161,11 @@ def arange(start: Any, /, stop: Any = None, step: Any = 1, *, dtype: DType = Non
         raise ValueError("arange needs a step other than 0")
     whole = all(isinstance(each, int) for each in bounds)
     dtype = as_dtype(dtype) if dtype is not None else tf.int64 if whole else tf.float32
+    # NumPy counts in int64.
+    is_beyond = whole and max(start, stop) >= 2**63
+    made = np.array(range(start, stop, step), np.uint64) if is_beyond else np.arange(start, stop, step)
     with as_device(device):
-        if not whole:
-            count = max(math.ceil((stop - start) / step), 0)
-            return tf.cast(tf.range(count, dtype=tf.float64) * float(step) + float(start), dtype)
-        count = len(range(int(start), int(stop), int(step)))
-        # Modulo 2**64, so that the range of uint64 is reached too.
-        first, stride = ((int(each) + 2**63) % 2**64 - 2**63 for each in (start, step))
-        values = tf.range(count, dtype=tf.int64) * tf.constant(stride, tf.int64) + tf.constant(first, tf.int64)
-        return tf.cast(tf.cast(values, tf.uint64), dtype) if dtype in UNSIGNED else tf.cast(values, dtype)
+        return tf.constant(made.astype(dtype.as_numpy_dtype))
 
 
 def _range_of_tensors(bounds: tuple[Any, ...], dtype: DType, device: _Device) -> Tensor:

@@ -131,8 +131,11 @@ def _of_one_and_another(functions: "_ByEngine", allowed: "_Keywords") -> Functio
         found = get(type(x))
         if found is None:
             found = choose(x)
-        if not keywords and another is not _ABSENT and has_another:
-            return found(x, another)
+        if not keywords:
+            if another is _ABSENT:
+                return found(x)
+            if has_another:
+                return found(x, another)
         if not known.issuperset(keywords) or not (has_another or another is _ABSENT):
             raise allowed.refused(keywords, 2)
         if "device" in keywords:

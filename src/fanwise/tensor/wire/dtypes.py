@@ -55,4 +55,3 @@ _ALL = (
 )
 
 BY_CODE = {dtype.code: dtype for dtype in _ALL}
-BY_NAME = {dtype.name: dtype for dtype in _ALL}

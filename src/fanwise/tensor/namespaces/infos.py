@@ -54,7 +54,7 @@ def limits_of(dtypes: Callable[[str], Any]) -> tuple[Callable[[Any], FloatInfo],
             raise TypeError(f"finfo is about floating-point types, got {name}; for integers there is iinfo")
         import ml_dtypes
 
-        found: Any = ml_dtypes.finfo(name)
+        found = ml_dtypes.finfo(name)  # type: ignore[no-untyped-call]
         smallest = float(found.smallest_normal)
         limits = float(found.eps), float(found.max), float(found.min)
         return FloatInfo(int(found.bits), *limits, smallest, dtypes(name))

@@ -110,17 +110,15 @@ def _is_float_array(leaf: Any) -> bool:
 
 def _findings(runs: Sequence[_Run], rtol: float | None) -> list[str]:
     findings = [run.failed for run in runs if run.failed]
-    first, *others = [run for run in runs if not run.failed] or [None]
-    for run in others:
-        assert first is not None and run is not None, "others than none"
-        if found := difference(first.result, run.result, rtol):
-            where = _first_difference(first.steps, run.steps, rtol)
-            findings.append(f"{where} differs between {first.engine} and {run.engine}: {found}")
-    first, *others = [run for run in runs if run.gradients is not None] or [None]
-    for run in others:
-        assert first is not None and run is not None, "others than none"
-        if found := difference(first.gradients, run.gradients, rtol, times=10.0):
-            findings.append(f"the gradients differ between {first.engine} and {run.engine}: {found}")
+    whole = [run for run in runs if not run.failed]
+    for run in whole[1:]:
+        if found := difference(whole[0].result, run.result, rtol):
+            where = _first_difference(whole[0].steps, run.steps, rtol)
+            findings.append(f"{where} differs between {whole[0].engine} and {run.engine}: {found}")
+    smooth = [run for run in whole if run.gradients is not None]
+    for run in smooth[1:]:
+        if found := difference(smooth[0].gradients, run.gradients, rtol, times=10.0):
+            findings.append(f"the gradients differ between {smooth[0].engine} and {run.engine}: {found}")
     return findings
 
 

@@ -69,7 +69,7 @@ def _value_difference(x: Any, y: Any, dtype: str, rtol: float | None, times: flo
         wide = np.complex128 if x.dtype.kind == "c" else np.float64
         x, y = x.astype(wide), y.astype(wide)
         scale = float(np.max(np.abs(x[np.isfinite(x)]), initial=0.0))
-        precision: Any = ml_dtypes.finfo(dtype).eps
+        precision = ml_dtypes.finfo(dtype).eps  # type: ignore[no-untyped-call]
         tolerance = times * (math.sqrt(precision) if rtol is None else rtol)
         wrong = ~np.isclose(x, y, rtol=0.0, atol=tolerance * scale, equal_nan=True)
     if not np.any(wrong):

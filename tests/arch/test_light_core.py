@@ -76,7 +76,6 @@ NEEDS = {
     "parquet": ["fanwise.tune.load_experiment('light').export('light.parquet')"],
     "jax": ["with fanwise.tensor.use('jax'): pass"],
     "tensorflow": ["with fanwise.tensor.use('tensorflow'): pass"],
-    "portable": ["fanwise.tensor.check_portable(abs, 1)"],
 }
 ERRORS = """
 import contextlib, io, json, sys

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 
@@ -149,25 +150,31 @@ def test_a_search_goes_on_when_a_node_that_sees_only_the_checkpoints_is_lost_and
     assert list((tmp_path / "shared" / "far").iterdir()), "the best one's is kept"
 
 
-@pytest.mark.soak
-def test_a_search_goes_on_from_checkpoints_in_an_object_store(
-    cluster: RayCluster, pool: Pool, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture(scope="module")
+def object_store() -> Iterator[Any]:  # Any: s3fs has no types
+    """One that speaks S3, and a client; with a bucket."""
     moto = pytest.importorskip("moto.server", reason="needs moto[server] and s3fs")
-    s3fs = pytest.importorskip("s3fs")
+    s3fs = pytest.importorskip("s3fs", reason="needs moto[server] and s3fs")
     server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "test")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    store = s3fs.S3FileSystem(skip_instance_cache=True)
-    store.mkdir("fanwise")
-    lose_a_node_that_sees_only_checkpoints(cluster, pool, home, tmp_path, "s3://fanwise/checkpoints")
-    store.invalidate_cache()
-    assert store.ls("fanwise/checkpoints/far"), "the best one's is kept"
+    told = {"AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_DEFAULT_REGION": "us-east-1"}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**told, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}.items():
+            patch.setenv(name, value)
+        store = s3fs.S3FileSystem()
+        store.mkdir("fanwise")
+        yield store
     server.stop()
+
+
+@pytest.mark.soak
+def test_a_search_goes_on_from_checkpoints_in_an_object_store(
+    cluster: RayCluster, pool: Pool, object_store: Any, home: Path, tmp_path: Path
+) -> None:
+    lose_a_node_that_sees_only_checkpoints(cluster, pool, home, tmp_path, "s3://fanwise/checkpoints")
+    object_store.invalidate_cache()
+    assert object_store.ls("fanwise/checkpoints/far"), "the best one's is kept"
 
 
 def test_a_node_that_sees_neither_experiment_nor_checkpoints_says_so(

@@ -113,9 +113,10 @@ class ClusterStart:
             self._raise_fatal()
             if time.monotonic() >= until_s:
                 assert self._process is not None, "it was started"
+                said = self._process.last_lines()
                 raise ClusterError(
-                    f"Ray did not answer within {self._settings.start_within_s:g} s at {self._settings.address!r}; "
-                    f"last it said:\n{self._process.last_lines()}"
+                    f"Ray did not answer within {self._settings.start_within_s:g} s at {self._settings.address!r}"
+                    + (f"; last it said:\n{said}" if said else ", and said nothing")
                 )
             self._wait_news(until_s)
 

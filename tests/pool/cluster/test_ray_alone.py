@@ -167,6 +167,22 @@ def test_other_versions_on_a_node_are_told_before_anything_starts(cluster: RayCl
     assert "fanwise 9.9, and " in told and "torch 1.0, and " in told
 
 
+@pytest.mark.soak
+def test_a_cluster_with_a_token_is_told_to_those_without_and_used_by_those_with(
+    ray_environment: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "of this test alone, and long enough")
+    with RayCluster(cpus=1) as cluster:
+        with Pool(ray=cluster.address) as pool:
+            assert pool.submit(divmod, 7, 2).result(within_s=60) == (3, 1)
+        monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+        told = message_of(Pool(ray=cluster.address, start_within_s=20))
+    assert told.startswith(
+        f"the Ray cluster at '{cluster.address}' takes nobody without its token. Set RAY_AUTH_MODE=token"
+    )
+
+
 @pytest.mark.parametrize(
     ("settings", "kind", "text"),
     [

@@ -113,6 +113,7 @@ class ClusterStart:
             self._raise_fatal()
             if time.monotonic() >= until_s:
                 assert self._process is not None, "it was started"
+                self._raise_for_token()
                 said = self._process.last_lines()
                 raise ClusterError(
                     f"Ray did not answer within {self._settings.start_within_s:g} s at {self._settings.address!r}"
@@ -132,6 +133,7 @@ class ClusterStart:
         if why == "not-installed":
             raise NotInstalled(f"Pool(ray=...) needs Ray. Install it: pip install 'fanwise[ray]' ({text}).")
         if why == "no-cluster":
+            self._raise_for_token()
             raise ClusterError(
                 f"there is no Ray cluster: {text}\nStart one with `ray start --head`, or give its address: "
                 f"Pool(ray='10.0.0.1:6379')"
@@ -141,6 +143,14 @@ class ClusterStart:
         if why == "too-few":
             raise ClusterError(f"the cluster never had enough within {self._settings.start_within_s:g} s: {text}")
         raise ClusterError(f"the pool cannot begin on its Ray cluster: {text}")
+
+    def _raise_for_token(self) -> None:
+        """Ray repeats until its time is over that it was refused, in its log only."""
+        if self._process is not None and "Unauthenticated" in self._process.last_lines():
+            raise ClusterError(
+                f"the Ray cluster at {self._settings.address!r} takes nobody without its token. Set RAY_AUTH_MODE=token"
+                f" for Ray to take the token of RAY_AUTH_TOKEN or ~/.ray/auth_token; `ray get-auth-token` shows it"
+            )
 
     # -- news, on other threads --------------------------------------------------------------------------------------
 

@@ -154,7 +154,7 @@ class _Speaker:
                 configure_logging=False,
                 runtime_env=self.config["runtime_env"] or None,
             )
-        except (ConnectionError, ValueError, RuntimeError, OSError) as error:
+        except (ConnectionError, ValueError, RuntimeError, OSError, ray.exceptions.RayError) as error:
             why = "versions" if "ersion mismatch" in str(error) else "no-cluster"
             raise _Failed(why, f"tried {tried}: {error}") from error
         return ray

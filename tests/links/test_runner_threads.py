@@ -115,6 +115,45 @@ def test_who_has_run_a_job_may_spin_and_who_has_not_sleeps(hub: Hub) -> None:
     runners.close()
 
 
+class AlwaysSpins:
+    """Spins whenever it may, and is told what came of it. With `brings` something comes as a spin begins."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.hub = hub
+        self.brings = False
+        self.told: list[bool] = []
+
+    def is_due(self) -> bool:
+        if self.brings:
+            self.hub.call_soon(lambda: None)
+        return True
+
+    def ended(self, *, seen: bool) -> None:
+        self.told.append(seen)
+
+
+def test_a_spin_after_a_job_is_told_whether_something_came(hub: Hub) -> None:
+    spinning = AlwaysSpins(hub)
+    runners = RunnerThreads(hub, name="test", spinning=spinning)
+    runners.start()
+
+    def run_a_job() -> None:
+        ran = threading.Event()
+        runners.call(ran.set)
+        wait_for(ran)
+
+    def a_spin_was_in_vain() -> bool:
+        run_a_job()  # which ends the wait after the spin before
+        return False in spinning.told
+
+    within(10.0, a_spin_was_in_vain, "a spin that saw nothing was told so")
+    spinning.brings = True
+    run_a_job()
+    num_told = len(spinning.told)
+    within(10.0, lambda: True in spinning.told[num_told - 1 :], "a spin that saw something was told so")
+    runners.close()
+
+
 def test_jobs_that_wait_for_each_other_all_end_when_they_say_so(hub: Hub) -> None:
     runners = driven(hub, limit=2)
     events = [threading.Event() for _ in range(61)]

@@ -28,11 +28,12 @@ def test_a_worker_that_raises_ends_the_group_with_its_error(tmp_path: Path) -> N
             raise KeyError("poison")
         rpc.rpc_sync("worker1", operator.add, args=(1, 2))
 
-    with Pool(cpus=2) as pool, pytest.raises(KeyError, match="poison") as raised:
-        rpc.spawn(work, world_size=2, pool=pool)
-    assert "in worker1 of 2" in raised.value.__notes__
-    pids = [int(path.name.partition("-")[2]) for path in tmp_path.iterdir()]
-    assert len(pids) == 2 and not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    with Pool(cpus=2) as pool:
+        with pytest.raises(KeyError, match="poison") as raised:
+            rpc.spawn(work, world_size=2, pool=pool)
+        assert "in worker1 of 2" in raised.value.__notes__
+        pids = [int(path.name.partition("-")[2]) for path in tmp_path.iterdir()]
+        assert len(pids) == 2 and not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
 def test_more_workers_than_there_is_room_for_are_refused() -> None:

@@ -10,14 +10,14 @@ sockets between them, those of several TLS, as in any group.
 import os
 import queue
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
-from ..base.errors import LeaseError, WorkerLostError
+from ..base.errors import DeadlineExceeded, LeaseError, WorkerLostError
 from ..base.text import counted
 from ..links.shared_secret import new_secret
 from ..pool import Pool
-from ..pool.current import current
+from ..pool.current import current, in_job
 from ..pool.handles import JobHandle
 from ..pool.leases import Resources
 from . import starting
@@ -51,6 +51,7 @@ def spawn(
         rpc_backend_options: as of `init_rpc`; `init_method` is not asked.
 
     Raises:
+        ValueError: `world_size` is not a whole number of at least 1, or this is a job of a pool.
         LeaseError: the pool has no room for so many. JoinError: not all came together.
         WorkerLostError: a worker was lost; the others were let come to their end.
         What `fn` raised first, in its own type; then the others are stopped.
@@ -60,6 +61,11 @@ def spawn(
     """
     if isinstance(world_size, bool) or not isinstance(world_size, int) or world_size < 1:
         raise ValueError(f"world_size must be a whole number of at least 1, got {world_size!r}")
+    if in_job():
+        raise ValueError(
+            "rpc.spawn was called in a job of a pool, whose jobs end with it and are nobody else's.\n"
+            "Call it in the program that made the pool."
+        )
     with ExitStack() as stack:
         used = stack.enter_context(Pool(cpus=world_size * cpus)) if pool is None else pool
         there = used.capacity()
@@ -101,6 +107,8 @@ class _Spawned:
                         self._submit(other, fn, args, world_size, secret, place, options)
                 else:
                     results[rank] = self._result(rank)
+                    if len(self._handles) < world_size:  # rank 0 was lost before it had said where it is
+                        raise results[rank]
         except BaseException:
             self._let_end()
             raise
@@ -146,9 +154,12 @@ class _Spawned:
             raise
 
     def _let_end(self) -> None:
-        """Nothing is left of the group."""
+        """Nothing is left of the group. Blocks until then, or for some seconds after the last was to be killed."""
         for handle in self._handles.values():
             handle.stop(grace_s=_ECHO_S)
+        for handle in self._handles.values():
+            with suppress(DeadlineExceeded):
+                handle.outcome(within_s=2 * _ECHO_S)
 
 
 def _work(

@@ -293,6 +293,17 @@ def test_what_is_out_of_range_is_neither_read_nor_written(engine: str, index: An
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("index", [(slice(0, 2), 1), [0, 2, 0]], ids=["a slice", "a row named twice"])
+@pytest.mark.parametrize("how", ["set", *UFUNCS])
+def test_each_operation_means_what_numpys_means(engine: str, how: str, index: Any) -> None:
+    # Beside what is drawn below: of the slow engines few examples are, and an operation may not be among them.
+    x = MAKE[engine](START)
+    found = getattr(at(x)[index], how)(4.0)
+    assert np.array_equal(np.asarray(found), changed_in_numpy(START, index, 4.0, how))
+    assert np.array_equal(np.asarray(x), START)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_at_means_what_numpy_means(engine: str) -> None:
     make = MAKE[engine]
 

@@ -237,7 +237,7 @@ WRITING = [
         "return x.at[index].add(-value)",
         "return x.at[index].add(value)",
         "test_keys_at_state_on_engines.py",
-        "at_means_what_numpy_means",
+        "each_operation or at_means_what_numpy_means",
     ),
     Mutant(
         "torch adds once where a place is named twice",
@@ -245,7 +245,7 @@ WRITING = [
         "accumulate=True",
         "accumulate=False",
         "test_keys_at_state_on_engines.py",
-        "at_means_what_numpy_means",
+        "each_operation or at_means_what_numpy_means",
     ),
     Mutant(
         "set writes into the array itself in torch",
@@ -253,7 +253,7 @@ WRITING = [
         "            y = x.clone()\n            y[index] = value\n",
         "            y = x\n            y[index] = value\n",
         "test_keys_at_state_on_engines.py",
-        "at_means_what_numpy_means",
+        "each_operation or at_means_what_numpy_means",
     ),
     Mutant(
         "TensorFlow adds what is to be subtracted",
@@ -261,7 +261,7 @@ WRITING = [
         "return tf.tensor_scatter_nd_sub(flat, column, value)",
         "return tf.tensor_scatter_nd_add(flat, column, value)",
         "test_keys_at_state_on_engines.py",
-        "at_means_what_numpy_means",
+        "each_operation or at_means_what_numpy_means",
     ),
     Mutant(
         "an integer that the type does not hold is written",

@@ -37,6 +37,11 @@ def load(engine: str, what: str = "gradients") -> Differentiator:
     return differentiators[engine]
 
 
+def load_compiling(engine: str) -> CompilingDifferentiator | None:
+    """The same for an engine that compiles; None for one that does not, or for none."""
+    return cast(CompilingDifferentiator, load(engine)) if engine in ENGINES and ENGINES[engine].jit else None
+
+
 @dataclass(frozen=True, slots=True)
 class Arguments:
     """What the tree and the types of a call's leaves tell.

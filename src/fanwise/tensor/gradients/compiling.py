@@ -11,15 +11,13 @@ import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
-from ..adapters import CompilingDifferentiator, Run, differentiators
-from ..engines import ENGINES
+from ..adapters import CompilingDifferentiator, Run
 from ..random.keys import Key, key_of_words
 from ..trees import Leaf
 
 MAX_VERSIONS = 64
-COMPILING = frozenset(name for name, engine in ENGINES.items() if engine.jit)
 
 
 @dataclass(slots=True)
@@ -34,11 +32,8 @@ class Compiler:
     max_versions: int = MAX_VERSIONS
     num_versions: int = 0
 
-    def runner(self, name: str, leaves: Sequence[Leaf], run: Run) -> Run:
-        """`run`, compiled by that engine for leaves of these types; as it is where the engine does not compile."""
-        if name not in COMPILING:
-            return run
-        engine = cast(CompilingDifferentiator, differentiators[name])
+    def runner(self, engine: CompilingDifferentiator, leaves: Sequence[Leaf], run: Run) -> Run:
+        """`run`, compiled for leaves of these types."""
         keys = [place for place, leaf in enumerate(leaves) if type(leaf) is Key]
         moving = [place for place, leaf in enumerate(leaves) if type(leaf) is Key or engine.is_traced(leaf)]
         fixed = [place for place in range(len(leaves)) if place not in set(moving)]

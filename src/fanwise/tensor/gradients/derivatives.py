@@ -12,8 +12,18 @@ from typing import Any, cast
 
 from ..adapters import Call, Differentiator, NoGradient, Run
 from ..trees import Leaf, TreeSpec, flatten
-from .calls import Arguments, Static, check_differentiable, check_value, load, put_together, split_pair, taken_apart
-from .compiling import COMPILING, Compiler
+from .calls import (
+    Arguments,
+    Static,
+    check_differentiable,
+    check_value,
+    load,
+    load_compiling,
+    put_together,
+    split_pair,
+    taken_apart,
+)
+from .compiling import Compiler
 
 MAX_RUNNERS = 256
 
@@ -103,8 +113,8 @@ def derivative(
         engine = load(arguments.engine)
         # A partial: in the time of one frame of Python torch multiplies small matrices.
         run: Run = functools.partial(engine.value_and_grad, _called(f, engine, arguments, has_aux), wanted)
-        if jit:
-            run = compiler.runner(arguments.engine, leaves, run)
+        if jit and (compiling := load_compiling(arguments.engine)):
+            run = compiler.runner(compiling, leaves, run)
         shaped = _shaped(arguments, argnums)
 
         def runner(leaves: list[Leaf]) -> Any:
@@ -182,13 +192,14 @@ def jitted(f: Callable[..., Any]) -> Callable[[Arguments, list[Leaf]], Runner]:
     compiler = Compiler(name_of(f))
 
     def prepare(arguments: Arguments, leaves: list[Leaf]) -> Runner:
-        if arguments.engine not in COMPILING:
+        compiling = load_compiling(arguments.engine)
+        if compiling is None:
             return functools.partial(arguments.apply, f)
 
         def apply(leaves: list[Leaf]) -> tuple[list[Leaf], Static]:
             return taken_apart(arguments.apply(f, leaves), arguments.engine)
 
-        run = compiler.runner(arguments.engine, leaves, apply)
+        run = compiler.runner(compiling, leaves, apply)
         return lambda leaves: put_together(*run(leaves))
 
     return prepare

@@ -221,7 +221,7 @@ def shutdown(graceful: bool = True, timeout: float = constants.DEFAULT_SHUTDOWN_
 
 def _shut_down(agent: _agent.Agent, graceful: bool, timeout: float) -> None:
     try:
-        agent.close_streams(of_calls=False)
+        agent.sender.close_streams(of_calls=False)
         if graceful:
             steps.wait_for_all(timeout)
         agent.group.shutdown(
@@ -253,7 +253,7 @@ def _when_quiet(agent: _agent.Agent) -> None:
     """All calls have ended, and the others can still be reached: what is kept ends. Not longer than 5 s."""
     if agent.group.world_size is not None:  # else those who stay learn from our leaving
         steps.release()
-    agent.close_streams(of_calls=True)
+    agent.sender.close_streams(of_calls=True)
     until_s = time.monotonic() + _STREAMS_END_S
     while agent.num_streams and time.monotonic() < until_s:
         time.sleep(_PAUSE_S)

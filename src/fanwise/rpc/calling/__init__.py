@@ -1,5 +1,7 @@
-"""One call, on both sides: the futures of the caller, the server of the callee, and what came of it.
+"""One call, on both sides: sent by the caller, served by the callee, and what came of it.
 
+    sending       calls are sent: which link, the message, room at the other end
+    call          what users get of `rpc_async`: a future that can be cancelled and awaited
     call_future   a call that has left: whoever waits reads its own answer
     queued_call   a call that waits for its link; queued_request: the same for book-keeping
     serving       calls of others: opened, run and answered; coroutines: the loop of those that are such

@@ -32,7 +32,7 @@ class Agent(agent_protocol.Agent, Protocol):
 
 
 class CallFuture(Call[Any]):  # Any: what the function returns
-    """See the module. Made by `Agent.call`."""
+    """See the module. Made by `Sender.call`."""
 
     # Thousands may be open: the fewer objects each is, the less the garbage collector has to look at.
     __slots__ = ("_agent", "_limit_s", "_reply", "_to", "_unopened", "_waited")

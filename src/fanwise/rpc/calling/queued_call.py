@@ -41,7 +41,7 @@ class Agent(call_future.Agent, Protocol):
 
 
 class QueuedCall(Call[Any]):  # Any: what the function returns
-    """See the module. Made by `Agent.call`; `routes.Routes` sends it or lets it fail, once.
+    """See the module. Made by `Sender.call`; `routes.Routes` sends it or lets it fail, once.
 
     Args:
         message: the call.

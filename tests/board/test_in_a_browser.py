@@ -346,7 +346,9 @@ def test_a_table_is_sorted_and_a_question_answered_by_keyboard(live: Live, page:
     page.keyboard.press("Escape")
     playwright.expect(page.get_by_role("button", name="End the search")).to_be_focused()
     page.keyboard.press("Enter")
+    playwright.expect(page.get_by_role("button", name="Cancel")).to_be_focused()
     page.keyboard.press("Tab")
+    playwright.expect(page.locator("#ask-yes")).to_be_focused()
     page.keyboard.press("Enter")
     assert live.process.wait(60.0) == 0
 

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from fanwise.pool.contract import Job, Ready
 from fanwise.testing import engine_contract as contract
 from fanwise.testing import within
 from fanwise.testing.engine_contract import EngineCase
+from fanwise.testing.jobs import began
 from fanwise.testing.with_ray import RayCluster
 
 
@@ -84,6 +86,25 @@ def test_a_lost_host_and_the_end_of_a_pool_are_as_the_contract_says(cluster: Ray
         hosts = [host.pid for host in engine.hosts]
         contract.closing_tells_every_submitter(EngineCase(engine, wait, lose))
     within(10, lambda: not any(map(alive, hosts)), "the hosts are gone")
+
+
+def waits_in_a_file(folder: str) -> None:
+    Path(folder, str(os.getpid())).touch()
+    threading.Event().wait()
+
+
+def test_what_ran_on_a_host_that_is_told_to_end_is_lost_and_was_not_stopped(
+    cluster: RayCluster, tmp_path: Path
+) -> None:
+    """Ray does so when the process that speaks with it has died: nobody has stopped the trials that ran there."""
+    with Pool(ray=cluster.address) as pool:
+        job = began(pool.submit(waits_in_a_file, str(tmp_path)))
+        within(30, lambda: any(tmp_path.iterdir()), "the job works")
+        (host,) = engine_of(pool).hosts
+        os.kill(host.pid, signal.SIGTERM)
+        outcome = job.outcome(within_s=30)
+        assert outcome.kind == "lost" and "it was lost with its node" in outcome.text, outcome
+        assert pool.submit(divmod, 9, 4).result(within_s=60) == (2, 1)  # on another host in its place
 
 
 def test_hosts_come_back_when_the_process_that_speaks_with_ray_is_killed(cluster: RayCluster) -> None:

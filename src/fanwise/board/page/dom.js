@@ -113,11 +113,12 @@ export function confirmed(title, text, yes) {
   write($("ask-title"), title);
   write($("ask-text"), text);
   write($("ask-yes"), yes);
-  dialog.returnValue = "";
   return new Promise((resolve) => {
-    $("ask-yes").onclick = () => dialog.close("yes");
-    $("ask-no").onclick = () => dialog.close("");
-    dialog.onclose = () => resolve(dialog.returnValue === "yes");
+    const answer = (isYes) => { dialog.close(); resolve(isYes); };
+    $("ask-yes").onclick = () => answer(true);
+    $("ask-no").onclick = () => answer(false);
+    // Escape. Not `close`, which comes later: it could answer the next question, asked meanwhile.
+    dialog.oncancel = () => resolve(false);
     dialog.showModal();
     $("ask-no").focus();
   });

@@ -43,9 +43,13 @@ def serve(key: str, node: str, address: str, bundle: Mapping[str, float], listen
         host = Host(link, engine, facts, look())
         ended = threading.Event()
         link.on_ended(lambda link, ending: ended.set())
-        link.open()
-        host.join()
-        ended.wait()
+        try:
+            link.open()
+            host.join()
+            ended.wait()
+        finally:
+            # Before the jobs, where this process is told to end: nobody stopped them, so their ends are not told as such.
+            link.close("its host was told to end")
         assert link.ending is not None, "it has ended"
         return link.ending.reason
     finally:

@@ -2,6 +2,7 @@
 
     a record of 10,000 trials with 50 reports each  <--reads-- fanwise board <--Chromium: one page, cold and warm
     a tuner with two trials that report flat out    <--reads-- fanwise board <--Chromium: three pages, or none, by turns
+                                                                             <--HTTP: the same answers, drawn by nobody
 
 First paint is what Chromium calls first contentful paint. The best value is there when its number stands in the page,
 the curves when the first of them is drawn; cold: the board has just been started and has read nothing yet.
@@ -17,9 +18,12 @@ import random
 import shutil
 import subprocess
 import sys
+import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +39,7 @@ from fanwise.tune.record.writer import Record
 N_WORKERS = 2
 N_SLOTS = 16
 VIEWS = ("", "#workers", "#trials")
+ANSWERS = ("", "/workers", "/trials")  # what these pages ask for each second
 META: dict[str, Any] = {
     "name": "large",
     "objective": "train",
@@ -146,8 +151,31 @@ def search(num_reports: int) -> None:
     Tuner(flat_out, space, searcher, stop, n_workers=N_WORKERS, name="flat-out", quiet=True).run()
 
 
-def reports_per_s(browser: Any, num_reports: int, *, pages: Sequence[str], home: Path) -> float:
-    """The rate at which a search reports while these pages of it are open."""
+@contextmanager
+def asked_each_second(urls: Sequence[str]) -> Iterator[None]:
+    """Somebody asks for each of these once a second, and draws nothing."""
+    over = threading.Event()
+
+    def ask(url: str) -> None:
+        while not over.wait(1.0):
+            with suppress(urllib.error.URLError), urllib.request.urlopen(url, timeout=30) as answer:
+                answer.read()
+
+    threads = [threading.Thread(target=ask, args=(url,)) for url in urls]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+def reports_per_s(
+    browser: Any, num_reports: int, *, pages: Sequence[str] = (), answers: Sequence[str] = (), home: Path
+) -> float:
+    """The rate at which a search reports while these pages of it are open, or these answers asked for each second."""
     shutil.rmtree(home / "flat-out", ignore_errors=True)
     command = [sys.executable, __file__, "--search", str(num_reports)]
     with board(home) as address:
@@ -157,11 +185,12 @@ def reports_per_s(browser: Any, num_reports: int, *, pages: Sequence[str], home:
             context = browser.new_context()
             for view in pages:
                 context.new_page().goto(f"{address}experiments/flat-out{view}", wait_until="commit")
-            while process.poll() is None:
-                if pages:
-                    context.pages[0].wait_for_timeout(100)
-                else:
-                    time.sleep(0.1)
+            with asked_each_second([f"{address}api/experiments/flat-out{answer}" for answer in answers]):
+                while process.poll() is None:
+                    if pages:
+                        context.pages[0].wait_for_timeout(100)
+                    else:
+                        time.sleep(0.1)
             context.close()
         finally:
             process.kill()
@@ -188,18 +217,18 @@ def main() -> None:
     warm: list[tuple[float, float, float]] = []
     alone: list[float] = []
     watched: list[float] = []
+    asked: list[float] = []
     with scratch_folder() as folder, chromium() as browser:
         write_large(folder, num_trials, 50)
         for number in range(rounds):
             with board(folder) as address:
                 cold.append(page_times(browser, address))
                 warm.append(page_times(browser, address))
-            turns = [((), alone), (VIEWS, watched)]
-            for pages, rates in turns if number % 2 else reversed(turns):
-                rates.append(reports_per_s(browser, num_reports, pages=pages, home=folder))
-            say(
-                f"round {number + 1}: cold {cold[-1]}, warm {warm[-1]}; {alone[-1]:.0f} and {watched[-1]:.0f} reports/s"
-            )
+            turns = [((), (), alone), (VIEWS, (), watched), ((), ANSWERS, asked)]
+            for pages, answers, rates in turns if number % 2 else reversed(turns):
+                rates.append(reports_per_s(browser, num_reports, pages=pages, answers=answers, home=folder))
+            rates_now = ", ".join(f"{rates[-1]:.0f}" for rates in (alone, watched, asked))
+            say(f"round {number + 1}: cold {cold[-1]}, warm {warm[-1]}; {rates_now} reports/s")
     names = ("first paint", "the best value stands in the page", "the curves are drawn")
     times = [
         [f"{name}, s", *(spread([each[place] for each in times]).shown(2) for times in (cold, warm))]
@@ -207,13 +236,16 @@ def main() -> None:
     ]
     reported = [
         ["no page", spread(alone).shown(0), ""],
-        ["three pages", spread(watched).shown(0), ratio_of_neighbours(alone, watched)],
+        ["three pages in Chromium", spread(watched).shown(0), ratio_of_neighbours(alone, watched)],
+        ["their answers, drawn by nobody", spread(asked).shown(0), ratio_of_neighbours(alone, asked)],
     ]
     tables = [
         table([f"{num_trials:,} trials, {num_trials * 50:,} reports", "cold", "warm"], times),
         table(["durable reports a second, 2 workers", "measured", "of none, by rounds"], reported),
     ]
-    finish("board", tables, {"cold": cold, "warm": warm, "alone": alone, "watched": watched}, facts=facts)
+    finish(
+        "board", tables, {"cold": cold, "warm": warm, "alone": alone, "watched": watched, "asked": asked}, facts=facts
+    )
 
 
 if __name__ == "__main__":

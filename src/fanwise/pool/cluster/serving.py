@@ -48,7 +48,7 @@ def serve(key: str, node: str, address: str, bundle: Mapping[str, float], listen
             host.join()
             ended.wait()
         finally:
-            # Before the jobs, where this process is told to end: nobody stopped them, so their ends are not told as such.
+            # Before the jobs, where this process is told to end: nobody has stopped them, so they do not say so.
             link.close("its host was told to end")
         assert link.ending is not None, "it has ended"
         return link.ending.reason

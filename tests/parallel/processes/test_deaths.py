@@ -176,7 +176,7 @@ def check_steps(folder: Path, epochs: int) -> None:
 
 
 def check_places_were_taken(folder: Path, size: int) -> None:
-    """`size` that live finished steps, and each killed one had worked: it may be a new one, killed in its first step."""
+    """`size` that live finished steps; each killed one had worked, though a new one may have finished none."""
     killed = {pid for (pid,) in lines(folder / "killed")}
     assert len(killed) == 2
     assert len({pid for pid, *_ in lines(folder / "steps")} - killed) == size

@@ -77,10 +77,10 @@ class Context:
         self.received: dict[int, Node] = {}
         self.senders: dict[int, int] = {}  # of what was received
         self.known: set[int] = set()
-        self.lost: dict[int, str] = {}
         self.passes: dict[PassId, BackwardPass] = {}
         self.over: dict[PassId, int] = {}  # how many messages had been received when the pass began here
         self.released = False
+        self._lost: dict[int, tuple[int, str]] = {}  # messages of lost workers: id and name of the worker
         self._place: dict[int, int] = {}  # of each received message in the order of arrival
         self._grads: dict[torch.Tensor, torch.Tensor] = {}
 
@@ -106,6 +106,30 @@ class Context:
             self._place[message] = len(self.received)
             self.received[message] = node
             self.senders[message] = sender
+
+    def lose(self, worker: int, name: str) -> None:
+        """A worker is lost, and with it the gradients of what has been sent there, or came from there, until now.
+
+        Not of what is exchanged with a later worker of the same id.
+        """
+        with self.lock:
+            gone = [message for message, sent in self.sent.items() if sent.to == worker]
+            gone += [message for message, sender in self.senders.items() if sender == worker]
+            for message in gone:
+                self._lost[message] = worker, name
+            if not gone:
+                self.known.discard(worker)
+
+    def unsent(self, message: int) -> None:
+        """A message never left: nothing that was in it takes part in a pass."""
+        with self.lock:
+            self.sent.pop(message, None)
+            self._lost.pop(message, None)
+
+    def lost(self) -> dict[int, str]:
+        """The names of lost workers with which gradients cannot be exchanged any more, by their ids."""
+        with self.lock:
+            return dict(self._lost.values())
 
     def exchanged_with(self, worker: int) -> bool:
         """Whether gradients may have to go to that worker, or come from it."""

@@ -261,7 +261,7 @@ class Running:
             self.fail(Failure.of(self._me, error))
 
     def _tell_begin(self, order: Begin) -> None:
-        if order.peer in self._context.lost:
+        if order.peer in self._context.lost():
             self._below(order.peer, self._lost_error(order.peer))
             return
         begun = self._agent.request(
@@ -306,7 +306,7 @@ class Running:
 
     def _name_of(self, worker: int) -> str:
         """The name of a lost worker. Its link may have ended before anybody told this context that it is lost."""
-        name = self._context.lost.get(worker)
+        name = self._context.lost().get(worker)
         if name is not None:
             return name
         try:
@@ -329,7 +329,7 @@ class Running:
         return True
 
     def _abort(self, failure: Failure) -> None:
-        for peer in sorted(self._peers - set(self._context.lost)):
+        for peer in sorted(self._peers - set(self._context.lost())):
             self._tell_abort(peer, failure)
 
     def _tell_abort(self, peer: int, failure: Failure) -> None:

@@ -121,8 +121,7 @@ class Service:
         """A message of ours never left: nothing that was in it takes part in a pass."""
         context = self.contexts.find(header[0])
         if context is not None:
-            with context.lock:
-                context.sent.pop(header[1], None)
+            context.unsent(header[1])
 
     def on_receive(self, sender: int, header: Header, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """The tensors of a message; those that required grad where they come from have a history now."""
@@ -222,7 +221,7 @@ class Service:
         if context is None:
             return
         self._fail_released(context)
-        peers = context._known_worker_ids() - set(context.lost) - {but}
+        peers = context._known_worker_ids() - set(context.lost()) - {but}
         if peers:
             # Making a link may wait, and this may be a thread that reads.
             self._agent.outside(partial(self._tell_release, sorted(peers), id))
@@ -247,8 +246,7 @@ class Service:
     def _on_lost(self, worker: WorkerInfo, incarnation: int) -> None:
         ended = self.contexts.lose(worker.id, incarnation)
         for context in self.contexts.all():
-            with context.lock:
-                context.lost[worker.id] = worker.name
+            context.lose(worker.id, worker.name)
             for running in list(context.passes.values()):
                 running.lost(worker.id)
         for context in ended:

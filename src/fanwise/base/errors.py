@@ -20,7 +20,7 @@
     +-- ClusterError (RuntimeError)       no cluster there, not enough of it, or other versions on its nodes
     +-- RecordError                       not an experiment's record, or one of another version
     +-- DataFileError                     a file of a data set is missing, cut short, or not what its name says
-    +-- CheckpointError                   a trial's checkpoint cannot be written or read
+    +-- CheckpointError                   a checkpoint cannot be written or read
     +-- SearchFailedError                 the first trials of a search, or all of them, failed
 
     TrialStopped (BaseException)          not an error: this job was told to end

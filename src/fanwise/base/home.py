@@ -11,8 +11,18 @@ RECORD_NAME = "record.sqlite"
 
 
 def experiments_folder() -> Path:
-    """The folder that holds all experiments: `$FANWISE_HOME`, else `~/fanwise`. It need not exist yet."""
-    return Path(os.environ.get("FANWISE_HOME") or "~/fanwise").expanduser()
+    """The folder that holds all experiments: `$FANWISE_HOME`, else `~/fanwise`. It need not exist yet.
+
+    Raises:
+        ValueError: it is set to a URL.
+    """
+    home = os.environ.get("FANWISE_HOME") or "~/fanwise"
+    if "://" in home:
+        raise ValueError(
+            f"FANWISE_HOME={home!r}: experiments are in a folder, since a record needs a file system. Set it to a folder.\n"
+            f"Checkpoints can be at a URL: Tuner(checkpoints={home!r}), run.save({home.rstrip('/') + '/run.pt'!r})."
+        )
+    return Path(home).expanduser()
 
 
 def list_experiments() -> list[str]:

@@ -11,7 +11,6 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
@@ -21,6 +20,7 @@ from ..pool import Pool
 from ..pool.current import current, in_job
 from ..pool.devices import usable_cpus
 from ..pool.seeds import seed_everything
+from .checkpoints.places import StrPath, is_of_this_process, place_of
 from .checks.checking import check_name, seconds, whole_number
 from .checks.outside import Outside
 from .data.loading import spare_cpus
@@ -33,7 +33,7 @@ from .process_settings.applied import surroundings
 from .progress.line import NoScreen, Screen, name_of, screen_for
 from .progress.published import Published, Rank
 from .reductions import EverySteps, Reduce, check_reduce
-from .runs import Run, StrPath
+from .runs import Run
 from .shards import cut
 from .supervisor.gpus import places_for
 from .supervisor.settings import Settings
@@ -91,7 +91,7 @@ def run(
         reduce: "exact" adds gradients along one tree over the shards, and operators that torch knows to be not
             deterministic raise. For slow links between hosts `fanwise.parallel.BFloat16()`, `PowerSGD(rank=2)` and
             `EverySteps(8)` send less, with about the same result, which then depends on the hosts.
-        resume: a checkpoint of `run.save` to go on from.
+        resume: a checkpoint of `run.save` to go on from: a file, or any URL that fsspec knows.
         processes: that the devices are spread over; by default one for each. With 1, as with one device,
             everything runs here, and devices take turns. Else `train` runs in each of them, warm jobs of a pool.
             Each of several GPUs has a process of its own, in which it is `run.device`, cuda:0.
@@ -120,7 +120,7 @@ def run(
 
     Raises:
         ValueError: no such devices, shards, threads, seed or reduction; or the checkpoint does not fit to them.
-        FileNotFoundError: there is no file `resume`.
+        FileNotFoundError: there is no file `resume`. CheckpointError: it is at a URL whose file system refuses.
         WorkerLostError: processes died, and the run cannot go on without them.
         LeaseError: the pool, or the job, has not as many CPUs as devices times threads, or not as many GPUs.
         What `train` raises, in its own type; of several processes, the error of the one that failed first.
@@ -175,7 +175,7 @@ def run(
             threads=plan.threads,
             seed=plan.seed,
             fixed=fixed,
-            resume=None if resume is None else os.fspath(Path(resume).absolute()),
+            resume=None if resume is None else _seen_by_all(resume),
             on_loss=on_loss,
             step_timeout_s=step_timeout_s,
             reduce=reduce,
@@ -196,6 +196,17 @@ def run(
             return _published(screen_for(progress, notice=line), made)
 
         return _train_here(train, made, resume, screen, exact=reduce != "fast")
+
+
+def _seen_by_all(resume: StrPath) -> str:
+    """Where the checkpoint is, for other processes."""
+    place = place_of(resume, "resume")
+    if is_of_this_process(place):
+        raise ValueError(
+            f"resume={resume!r} is in the memory of this process, and the run has others, which do not see it.\n"
+            f"Name a file or another URL, or say processes=1."
+        )
+    return os.fspath(place)
 
 
 def _published(screen: Screen, made: Run) -> Published:

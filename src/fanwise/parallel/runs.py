@@ -13,8 +13,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +25,7 @@ from . import evaluation, ranks
 from .batch_norm import BatchNorm, TogetherDevice, check_batch_norm
 from .checkpoints import files
 from .checkpoints.files import Writer
+from .checkpoints.places import StrPath, is_of_this_process, place_of
 from .checkpoints.snapshots import snapshot
 from .checks import habits
 from .checks.checking import (
@@ -66,7 +66,7 @@ from .teams.team import Alone, Stateful, Sums, Team
 
 _log = logging.getLogger(__name__)
 
-StrPath = str | os.PathLike[str]
+P = TypeVar("P", bound=StrPath)
 
 
 class Run:
@@ -709,7 +709,7 @@ class Run:
         ):
             group.update(stored)
 
-    def save(self, path: StrPath, *, wait: bool = False) -> Path:
+    def save(self, path: P, *, wait: bool = False) -> P:
         """Write a checkpoint: the file is replaced as a whole, in the background.
 
         What it holds is copied before this returns. `fanwise.run` returns, and a program ends, when it is on the disk;
@@ -718,20 +718,35 @@ class Run:
 
         Called after a step it holds that step; called after the loop over the batches it goes on with the next
         epoch, so save last in an epoch. On several hosts with `reduce=PowerSGD()` or the like all processes have to
-        call it, as the errors of each host are part of it. Returns the path.
+        call it, as the errors of each host are part of it.
+
+        Args:
+            path: a file, or any URL that fsspec knows, as "s3://bucket/run.pt".
+
+        Returns the path, as it was given.
+
+        Raises:
+            ValueError, NotInstalled: a URL where fsspec cannot go, or of a process's own memory in one of several.
+            OSError, CheckpointError: this one, with `wait`, or an earlier one could not be written.
         """
         self._loop.check("run.save")
         if self._team.catching_up:
-            return Path(path)
+            return path
+        place = place_of(path)
+        if is_of_this_process(place) and not isinstance(self._team, Alone):
+            raise ValueError(
+                f"path={path!r} is the memory of one process of this run, which is gone with it.\n"
+                f"Name a file, or a URL of a place that outlives it; memory:// is for runs in the program itself."
+            )
         self._team.saves()
         if self._team.place == 0:
             state = self._state()
             if not wait:
-                self.writer.write(Path(path), state)
+                self.writer.write(place, state)
             else:  # the other way copies, to main memory: a file shall be readable where there is no GPU
-                self.writer.write_now(Path(path), state if self.device.type == "cpu" else snapshot(state))
+                self.writer.write_now(place, state if self.device.type == "cpu" else snapshot(state))
         self._team.saved()
-        return Path(path)
+        return path
 
     def _state_here(self) -> dict[str, Any] | None:  # Any: as `_state`
         """What a process needs that joins before the step that is about to begin.
@@ -758,15 +773,16 @@ class Run:
         Shards, threads and seed become those of the checkpoint.
 
         Args:
+            path: a file, or any URL that fsspec knows.
             weights_only: False loads kept objects of any type, which executes what is in the file.
 
         Raises:
-            FileNotFoundError: there is no such file.
+            FileNotFoundError: there is no such file. CheckpointError: a URL whose file system refuses.
             ValueError: no checkpoint; too late; or `fanwise.run` was given other shards, threads or another seed.
         """
         if self._plan.progress.has_begun:
             raise ValueError("run.restore comes before the first run.epochs and run.batches of a training function")
-        self.restore_state(files.read(Path(path), weights_only), path)
+        self.restore_state(files.read(path, weights_only), path)
 
     def restore_state(self, content: dict[str, Any], source: StrPath) -> None:  # Any: as a checkpoint holds it
         """As `restore`, from what a checkpoint holds; `source` names it in errors."""

@@ -21,11 +21,11 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, final
+from typing import final
 
-from ..base.errors import CheckpointError, NotInstalled
-from ..base.nearest import nearest
+from ..base.errors import CheckpointError
 from ..base.text import counted
+from ..base.urls import check_url, filesystem_of, is_url, scheme_of
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ _NAME = re.compile(r"\d+-\d+-\d+|\.\d+-\d+-\d+\..*\.partial")
 
 def is_local(root: str) -> bool:
     """Whether the root is a folder of this machine's file systems, and not a URL."""
-    return "://" not in root
+    return not is_url(root)
 
 
 def checkpoint_root(folder: Path, name: str, given: str | None) -> str:
@@ -59,25 +59,12 @@ def checked_root(given: object) -> str | None:
         raise TypeError(f"checkpoints must be a folder or a URL, got {given!r} of type {type(given).__name__}")
     if is_local(root):
         return root
-    scheme = root.partition("://")[0]
-    if scheme == "memory":
+    if scheme_of(root) == "memory":
         raise ValueError(
             f"checkpoints={root!r}: what one process keeps in its memory the others do not see, and trials are "
             f"processes of their own. Name a folder, or leave it out."
         )
-    try:
-        import fsspec
-    except ImportError as error:
-        raise NotInstalled(f"checkpoints={root!r} needs fsspec. Install it: pip install fsspec.") from error
-    try:
-        fsspec.get_filesystem_class(scheme)
-    except ValueError as error:
-        known = [name for name in fsspec.available_protocols() if name != "memory"]
-        near = nearest(scheme, known)
-        hint = f"; did you mean {near!r}?" if near else ""
-        raise ValueError(f"checkpoints={root!r}: fsspec knows no {scheme}://{hint}") from error
-    except ImportError as error:
-        raise NotInstalled(f"checkpoints={root!r} needs a library that is not there: {error}.") from error
+    check_url(root, name="checkpoints")
     return root
 
 
@@ -123,7 +110,7 @@ def open_checkpoint(root: str, name: str, scratch: Callable[[], Path]) -> Path:
         if not (folder / _MARK).is_file():
             raise CheckpointError(f"there is no whole checkpoint {name} in {root}.")
         return folder
-    filesystem, base = _filesystem(root)
+    filesystem, base = filesystem_of(root)
     try:
         filesystem.invalidate_cache()
         if not filesystem.exists(f"{base}/{name}/{_MARK}"):
@@ -143,7 +130,7 @@ def delete_checkpoint(root: str, name: str) -> None:
         (folder / _MARK).unlink(missing_ok=True)
         shutil.rmtree(folder, ignore_errors=True)
         return
-    filesystem, base = _filesystem(root)
+    filesystem, base = filesystem_of(root)
     with contextlib.suppress(FileNotFoundError):
         filesystem.rm(f"{base}/{name}/{_MARK}")
     with contextlib.suppress(FileNotFoundError):
@@ -156,7 +143,7 @@ def delete_root(root: str) -> None:
         if os.path.isdir(root):
             shutil.rmtree(root)
         return
-    filesystem, base = _filesystem(root)
+    filesystem, base = filesystem_of(root)
     with contextlib.suppress(FileNotFoundError):
         filesystem.rm(base, recursive=True)
 
@@ -170,7 +157,7 @@ def sweep_checkpoints(root: str, keep: Collection[str]) -> list[str]:
     if is_local(root):
         names = os.listdir(root) if os.path.isdir(root) else []
     else:
-        filesystem, base = _filesystem(root)
+        filesystem, base = filesystem_of(root)
         filesystem.invalidate_cache()
         try:
             names = [path.rstrip("/").rpartition("/")[2] for path in filesystem.ls(base, detail=False)]
@@ -284,15 +271,8 @@ def _own_folder(base: Path, name: str) -> Iterator[Path]:
 
 
 def _upload(root: str, name: str, folder: Path) -> None:
-    filesystem, base = _filesystem(root)
+    filesystem, base = filesystem_of(root)
     delete_checkpoint(root, name)
     filesystem.makedirs(f"{base}/{name}", exist_ok=True)
     filesystem.put(f"{folder}/", f"{base}/{name}/", recursive=True)
     filesystem.pipe_file(f"{base}/{name}/{_MARK}", b"")
-
-
-def _filesystem(root: str) -> tuple[Any, str]:  # Any: fsspec has no types
-    import fsspec
-
-    filesystem, base = fsspec.core.url_to_fs(root)
-    return filesystem, base.rstrip("/")

@@ -1,4 +1,4 @@
-"""Files of checkpoints: one file, replaced as a whole or not at all, which plain `torch.load` reads.
+"""Files of checkpoints: one file, replaced as a whole or not at all, which plain `torch.load` reads; also at a URL.
 
 torch.load(path)["model"]             the state_dict of the model, without prefixes
                 ["optimizer"]         of the optimizer; "model2", "optimizer2" for a second run.step
@@ -19,17 +19,19 @@ one that is killed leaves the old file or the new one. A fork of the process wri
 import logging
 import os
 import pickle
+import tempfile
 import threading
 import traceback
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
 import torch
 
 from ...base.errors import ClosedError
+from .places import Place, StrPath, fetch, place_of, put
 from .snapshots import snapshot
 
 FORMAT = 1
@@ -40,8 +42,21 @@ _log = logging.getLogger(__name__)
 _writers: "weakref.WeakValueDictionary[int, Writer]" = weakref.WeakValueDictionary()
 
 
-def write(path: Path, content: Mapping[str, Any]) -> None:  # Any: numbers, tensors and state_dicts
-    """Blocks until the file is on the disk under its name. What was there before stays until then."""
+def write(place: Place, content: Mapping[str, Any]) -> None:  # Any: numbers, tensors and state_dicts
+    """Blocks until the file is on the disk under its name, or at its URL. What was there before stays until then.
+
+    Raises:
+        OSError, CheckpointError: it cannot be written there. What torch raises of an object that it cannot save.
+    """
+    if isinstance(place, Path):
+        _write_here(place, content)
+        return
+    with tempfile.TemporaryFile(prefix="fanwise-checkpoint-") as file:
+        torch.save({"format": FORMAT, **content}, file)
+        put(file, place)
+
+
+def _write_here(path: Path, content: Mapping[str, Any]) -> None:  # Any: as above
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.unfinished")  # of one name, so that a kill leaves no more than one
     try:
@@ -63,18 +78,20 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def read(path: Path, weights_only: bool) -> dict[str, Any]:  # Any: as written
+def read(path: StrPath, weights_only: bool) -> dict[str, Any]:  # Any: as written
     """What `write` wrote. Blocks while a `Writer` of this process has a newer content for that path.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: there is no such file. CheckpointError: a URL whose file system refuses.
         ValueError: it is no checkpoint of a run, or holds objects that only `weights_only=False` loads.
     """
+    place = place_of(path)
     for reference in _writers.valuerefs():
         if (writer := reference()) is not None:
-            writer.wait_for(path)
+            writer.wait_for(place)
     try:
-        content = torch.load(path, map_location="cpu", weights_only=weights_only)
+        with _opened(place) as file:
+            content = torch.load(file, map_location="cpu", weights_only=weights_only)
     except FileNotFoundError:
         raise
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
@@ -85,7 +102,20 @@ def read(path: Path, weights_only: bool) -> dict[str, Any]:  # Any: as written
     return content
 
 
-def _why_not(path: Path, error: Exception) -> str:
+def _opened(place: Place) -> IO[bytes]:
+    """At its beginning; what is at a URL comes into a nameless file before, whole, or not at all."""
+    if isinstance(place, Path):
+        return place.open("rb")
+    file = tempfile.TemporaryFile(prefix="fanwise-checkpoint-")
+    try:
+        fetch(place, file)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _why_not(path: StrPath, error: Exception) -> str:
     first_line = str(error).partition("\n")[0]
     if "weights_only" in str(error) or "Weights only" in str(error):
         return (
@@ -112,14 +142,14 @@ class Writer:
         self._told = told
         self._pid = os.getpid()
         self._changed = threading.Condition()
-        self._waiting: dict[Path, Mapping[str, Any]] = {}  # Any: as `write` above
-        self._writing: Path | None = None
+        self._waiting: dict[Place, Mapping[str, Any]] = {}  # Any: as `write` above
+        self._writing: Place | None = None
         self._thread: threading.Thread | None = None
         self._failures: list[BaseException] = []
         weakref.finalize(self, _say_lost, self._failures, self._pid)
         _writers[id(self)] = self
 
-    def write(self, path: Path, content: Mapping[str, Any]) -> None:  # Any: numbers, tensors and state_dicts
+    def write(self, path: StrPath, content: Mapping[str, Any]) -> None:  # Any: numbers, tensors and state_dicts
         """Have this content written. Returns as soon as it is copied; what becomes of it afterwards does not matter.
 
         Raises:
@@ -128,7 +158,7 @@ class Writer:
         """
         self._check_process()
         self._raise_failure()
-        place = _absolute(path)
+        place = place_of(path)
         with self._changed:
             self._changed.wait_for(lambda: place in self._waiting or len(self._waiting) < MOST_WAITING)
         copied = snapshot(content)
@@ -140,7 +170,7 @@ class Writer:
                 self._told(True)
             self._waiting[place] = copied
 
-    def write_now(self, path: Path, content: Mapping[str, Any]) -> None:  # Any: as above
+    def write_now(self, path: StrPath, content: Mapping[str, Any]) -> None:  # Any: as above
         """Write it in this thread, without a copy, after all that waits. Blocks until it is on the disk.
 
         Raises as `write`, and what writing this one raises.
@@ -149,7 +179,7 @@ class Writer:
         self.wait()
         self._told(True)
         try:
-            write(_absolute(path), content)
+            write(place_of(path), content)
         finally:
             self._told(False)
 
@@ -158,9 +188,9 @@ class Writer:
         self._join()
         self._raise_failure()
 
-    def wait_for(self, path: Path) -> None:
+    def wait_for(self, path: StrPath) -> None:
         """Block until nothing for this path is under way. Does not raise; at once in a fork."""
-        place = _absolute(path)
+        place = place_of(path)
         if os.getpid() == self._pid:
             with self._changed:
                 self._changed.wait_for(lambda: place not in self._waiting and place != self._writing)
@@ -215,7 +245,7 @@ class Writer:
             del work
         del self  # the traceback of a failure keeps this frame
 
-    def _next(self) -> tuple[Path, Mapping[str, Any]] | None:  # Any: as above
+    def _next(self) -> tuple[Place, Mapping[str, Any]] | None:  # Any: as above
         with self._changed:
             self._writing = next(iter(self._waiting), None)
             # A content keeps the place of the older one that it replaces: else a path could wait for ever.
@@ -225,11 +255,6 @@ class Writer:
                 self._told(False)
             self._changed.notify_all()
             return work
-
-
-def _absolute(path: Path) -> Path:
-    """The path whatever folder becomes the current one meanwhile."""
-    return Path(os.path.abspath(path))
 
 
 def _in_words(error: BaseException) -> str:

@@ -19,7 +19,7 @@ def experiments_folder() -> Path:
     home = os.environ.get("FANWISE_HOME") or "~/fanwise"
     if "://" in home:
         raise ValueError(
-            f"FANWISE_HOME={home!r}: experiments are in a folder, since a record needs a file system. Set it to a folder.\n"
+            f"FANWISE_HOME={home!r}: experiments are in a folder, since a record needs one. Set it to a folder.\n"
             f"Checkpoints can be at a URL: Tuner(checkpoints={home!r}), run.save({home.rstrip('/') + '/run.pt'!r})."
         )
     return Path(home).expanduser()

@@ -13,11 +13,15 @@ from .data.order import Progress
 
 @dataclass(slots=True)
 class Plan:
-    """Shards of each global batch, threads of each device, the seed, and the place in the data."""
+    """Shards of each global batch, threads of each device, the seed, and the place in the data.
+
+    `reduce`: how gradients are added, by name; None: nobody has said it, so it is as in the checkpoint, if any.
+    """
 
     shards: int
     threads: int
     progress: Progress
+    reduce: str | None = None
 
     @property
     def seed(self) -> int:
@@ -29,7 +33,8 @@ class Plan:
 
     def state(self) -> dict[str, Any]:  # Any: numbers, and lists and dicts of them
         place = self.progress.state()
-        return {"shards": self.shards, "threads": self.threads, "seed": self.seed, "place": place}
+        reduce = self.reduce or "exact"
+        return {"shards": self.shards, "threads": self.threads, "seed": self.seed, "place": place, "reduce": reduce}
 
 
 @functools.lru_cache(maxsize=16)  # a step asks each time

@@ -73,6 +73,15 @@ def check_reduce(reduce: object) -> None:
         check_name("reduce", reduce, _NAMES)
 
 
+def name_of_reduce(reduce: Reduce) -> str:
+    """As it is written, and kept in checkpoints.
+
+    >>> name_of_reduce("fast"), name_of_reduce(EverySteps(4))
+    ('fast', 'EverySteps(steps=4)')
+    """
+    return reduce if isinstance(reduce, str) else repr(reduce)
+
+
 def within_a_host(reduce: Reduce) -> str:
     """What it means where there is one host only.
 

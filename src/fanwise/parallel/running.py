@@ -32,7 +32,7 @@ from .plans import Plan
 from .process_settings.applied import surroundings
 from .progress.line import NoScreen, Screen, name_of, screen_for
 from .progress.published import Published, Rank
-from .reductions import EverySteps, Reduce, check_reduce
+from .reductions import EverySteps, Reduce, check_reduce, name_of_reduce
 from .runs import Run
 from .shards import cut
 from .supervisor.gpus import places_for
@@ -119,7 +119,8 @@ def run(
         arrives on cuda:0 here.
 
     Raises:
-        ValueError: no such devices, shards, threads, seed or reduction; or the checkpoint does not fit to them.
+        ValueError: no such devices, shards, threads, seed or reduction; or the checkpoint does not fit to them, or has
+            another `reduce`.
         FileNotFoundError: there is no file `resume`. CheckpointError: it is at a URL whose file system refuses.
         WorkerLostError: processes died, and the run cannot go on without them.
         LeaseError: the pool, or the job, has not as many CPUs as devices times threads, or not as many GPUs.
@@ -142,7 +143,8 @@ def run(
     if (others := launched()) is not None:
         check_fits(others, devices, processes, has_pool=pool is not None)
         own = device_of(others, devices)
-        plan = _plan(_shards(shards, others.size, warns=others.rank == 0), 1 if threads is None else threads, seed)
+        made_of = _shards(shards, others.size, warns=others.rank == 0)
+        plan = _plan(made_of, 1 if threads is None else threads, seed, name_of_reduce(reduce))
         with _entered(others, own, reduce, on_loss, step_timeout_s) as team:
             team.agree_on(plan, fixed)
             spare = spare_cpus(plan.threads)
@@ -161,7 +163,8 @@ def run(
             devices, cluster.capacity(), threads or 1, shards if isinstance(shards, int) else DEFAULT_SHARDS
         )
     )
-    plan = _plan(_shards(shards, len(found), warns=resume is None), 1 if threads is None else threads, seed)
+    made_of = _shards(shards, len(found), warns=resume is None)
+    plan = _plan(made_of, 1 if threads is None else threads, seed, name_of_reduce(reduce))
     spread = _spread(found, processes)
     # A checkpoint has its own numbers, which were chosen when its run began.
     line = "" if resume is not None else _notice(plan, len(found), found[0], fixed)
@@ -316,10 +319,11 @@ def _shards(asked: int | str | None, devices: int, *, warns: bool) -> int:
     return made
 
 
-def _plan(shards: int, threads: int, seed: int | None) -> Plan:
+def _plan(shards: int, threads: int, seed: int | None, reduce: str | None = None) -> Plan:
     if seed is None:
         seed = current().seed if in_job() else 0
     seed = whole_number("seed", seed, least=0)
     if seed >= 2**64:
         raise ValueError(f"seed must be below 2**64, got {seed}")
-    return Plan(whole_number("shards", shards, least=1), whole_number("threads", threads, least=1), Progress(seed))
+    shards, threads = whole_number("shards", shards, least=1), whole_number("threads", threads, least=1)
+    return Plan(shards, threads, Progress(seed), reduce)

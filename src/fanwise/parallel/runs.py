@@ -765,7 +765,8 @@ class Run:
         rows = [dict(row) for row in self.rows]
         chance = self._chance or [generator.get_state() for generator in generators_of(self.device)]
         of_device = {"random_of_device": chance[1]} if len(chance) > 1 else {}
-        return {"run": self._plan.state(), **parts, "kept": kept, "rows": rows, "random": chance[0], **of_device}
+        plan = self._plan.state() | {"hosts": self._team.host_count}
+        return {"run": plan, **parts, "kept": kept, "rows": rows, "random": chance[0], **of_device}
 
     def restore(self, path: StrPath, *, weights_only: bool = True) -> None:
         """Go on from a checkpoint, on any number of devices. Call it before the first epoch and batch.
@@ -801,6 +802,7 @@ class Run:
                     f"{stored[name]}: the results would not be those of one run.\n"
                     f"Leave out {name}=, or give {stored[name]}."
                 )
+        self._adopt_reduce(stored, path)
         self._plan.shards = stored["shards"]
         self._plan.progress.seed = stored["seed"]
         self._plan.progress.resumed = stored["place"]
@@ -808,6 +810,35 @@ class Run:
             self._plan.threads = stored["threads"]
             torch.set_num_threads(stored["threads"])
             engine_threads.change(stored["threads"])
+
+    def _adopt_reduce(self, stored: Mapping[str, Any], path: StrPath) -> None:  # Any: as above
+        """Checkpoints of before it was kept go on as they are told."""
+        before, hosts = stored.get("reduce"), stored.get("hosts", 1)
+        if before is None:
+            return
+        if self._plan.reduce is None:
+            self._plan.reduce = before
+        now, here = self._plan.reduce, self._team.host_count
+        if now != before:
+            has = _as_given(before) + (f" over {hosts} hosts" if hosts > 1 else "")
+            raise ValueError(
+                f"reduce={_as_given(now)} was asked for, and the run in {os.fspath(path)} has {has}: the results would "
+                f"be those of neither.\n"
+                f"Say reduce={_as_given(before)}. To change it, begin a new run from the file's model and optimizer, "
+                f"as torch.load reads them."
+            )
+        if hosts != here and before not in ("exact", "fast") and self._team.place == 0:
+            _log.warning(
+                "reduce=%s: the run in %s was on %d host(s), and goes on on %d, so to another result.",
+                before,
+                os.fspath(path),
+                hosts,
+                here,
+            )
+
+
+def _as_given(reduce: str) -> str:
+    return repr(reduce) if reduce in ("exact", "fast") else reduce
 
 
 def _several(given: Any) -> list[Any]:  # Any: models or optimizers

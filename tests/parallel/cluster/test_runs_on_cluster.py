@@ -6,6 +6,7 @@ Hosts are engines in this process, behind links in memory; what trains are real 
 import hashlib
 import os
 import re
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -273,10 +274,12 @@ def test_fewer_bytes_give_about_the_same_and_go_on_from_a_checkpoint_with_the_sa
         model = nn.Sequential(nn.Linear(12, 40), nn.ReLU(), nn.Linear(40, 3))
         step = run.step(model, torch.optim.SGD(model.parameters(), 0.05, momentum=0.9), losses)
         for epoch in run.epochs(4):
-            for batch in run.batches((X, Y), B):
+            for number, batch in enumerate(run.batches((X, Y), B)):
                 step(batch)
-            if epoch == 1 and name == "whole":
-                run.save(tmp_path / "half.pt")
+                if (epoch, number) == (1, 1) and name in ("whole", "killed"):
+                    run.save(tmp_path / f"half of {name}", wait=True)
+                    if name == "killed":
+                        os.kill(os.getpid(), signal.SIGKILL)
         run.save(tmp_path / name)
 
     def bits(name: str) -> Tensor:
@@ -286,13 +289,20 @@ def test_fewer_bytes_give_about_the_same_and_go_on_from_a_checkpoint_with_the_sa
     over(hosts, partial(train, name="whole"), reduce=how)
     said = capfd.readouterr().err
     assert f"reduce={how!r}: the result depends on which shards are on which host, and is recorded" in said
-    over(hosts, partial(train, name="resumed"), reduce=how, resume=str(tmp_path / "half.pt"))
+    with pytest.raises(WorkerLostError, match="No other process of the run is left"):
+        over(hosts, partial(train, name="killed"), reduce=how)
+    half = str(tmp_path / "half of killed")
+    over(hosts, partial(train, name="resumed"), reduce=how, resume=half)
     assert torch.equal(bits("whole"), bits("resumed"))
+    plan = torch.load(half)["run"]
+    assert (plan["reduce"], plan["hosts"]) == (repr(how), 2)
     if not isinstance(how, EverySteps):  # after which all hosts are the same
-        recorded = torch.load(tmp_path / "half.pt")["feedback"]
+        recorded = torch.load(half)["feedback"]
         assert recorded["how"] == repr(how) and len(recorded["errors"]) == 2
     over(hosts, partial(train, name="exact"))
     over(hosts, partial(train, name="one host"), 2, reduce=how)
+    over(hosts, partial(train, name="on one host"), 2, reduce=how, resume=half)
+    assert "half of killed was on 2 host(s), and goes on on 1, so to another result." in capfd.readouterr().err
     assert torch.equal(bits("exact"), bits("one host")), "nothing is left out within a host"
     assert not torch.equal(bits("exact"), bits("whole"))
     torch.testing.assert_close(bits("exact"), bits("whole"), rtol=0.3, atol=0.1)

@@ -27,6 +27,7 @@ from ..process_settings.applied import surroundings
 from ..process_settings.switches import Values
 from ..progress.line import FarScreen
 from ..progress.pace import RunSnapshot
+from ..reductions import name_of_reduce
 from ..runs import Run
 from ..supervisor.settings import Settings
 from ..supervisor.speaking import Forwarding, ReportingJob
@@ -89,7 +90,7 @@ def _train(
     settings = orders.settings
     seed_everything(settings.seed)
     run = Run(
-        Plan(settings.shards, settings.threads, Progress(settings.seed)),
+        Plan(settings.shards, settings.threads, Progress(settings.seed), name_of_reduce(settings.reduce)),
         tuple(map(torch.device, settings.devices[orders.rank])),
         team=team,
         fixed=settings.fixed,
@@ -97,8 +98,6 @@ def _train(
         verify=settings.verify,
         spare_cpus=settings.spare_cpus,
     )
-    if settings.resume is not None:
-        run.restore(settings.resume)
     before, out, err = current(), sys.stdout, sys.stderr
     enter(ReportingJob(before, team))
     sys.stdout, sys.stderr = Forwarding(out, "out", team, talking), Forwarding(err, "err", team, talking)
@@ -108,6 +107,8 @@ def _train(
             talking.say("progress", snapshot)
 
     try:
+        if settings.resume is not None:
+            run.restore(settings.resume)  # what it says goes to the program
         first_s, every_s = orders.drawn
         with run.shown(FarScreen(show, first_s=first_s, every_s=every_s), orders.name), run.writer, run.watched():
             return train(run)

@@ -26,7 +26,7 @@ from ..all_reduce.sums import TeamSums
 from ..hangs.stalls import limit_s
 from ..optimizers.placement import Placement
 from ..plans import Plan
-from ..reductions import BFloat16, EverySteps, PowerSGD, Reduce
+from ..reductions import BFloat16, EverySteps, PowerSGD, Reduce, name_of_reduce
 from ..teams.agreeing import agreed_seed
 from ..teams.layout import Layout
 from ..teams.team import Attempt, StateHere, Sums, different_ways
@@ -93,6 +93,10 @@ class HostsTeam:
     @property
     def size(self) -> int:
         return len(self._mesh.members)
+
+    @property
+    def host_count(self) -> int:
+        return 1 if isinstance(self._reduce, str) else self._which_host()[1]
 
     # -- together --------------------------------------------------------------------------------------------------
 
@@ -212,7 +216,7 @@ class HostsTeam:
 
     @property
     def reduce_name(self) -> str:
-        return self._reduce if isinstance(self._reduce, str) else repr(self._reduce)
+        return name_of_reduce(self._reduce)
 
     def _say_reduce(self) -> None:
         """In one line, once: what is computed is not what one device computes."""

@@ -68,6 +68,8 @@ class SharedMemoryTeam:
         joins: it comes later. reduce: "exact", or "fast" for one operand a process.
     """
 
+    host_count = 1
+
     def __init__(
         self,
         memory: SharedMemory,

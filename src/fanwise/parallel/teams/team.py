@@ -95,6 +95,11 @@ class Team(Protocol):
         ...
 
     @property
+    def host_count(self) -> int:
+        """On how many hosts gradients are added; 1 where it makes no difference to them."""
+        ...
+
+    @property
     def catching_up(self) -> bool:
         """Whether this process is still on its way to the place where the others are; it then works alone."""
         ...
@@ -159,7 +164,7 @@ class Alone:
         is_idle: it waits for a decision.
     """
 
-    place, size, catching_up = 0, 1, False
+    place, size, host_count, catching_up = 0, 1, 1, False
 
     def __init__(self) -> None:
         self.turns = 0

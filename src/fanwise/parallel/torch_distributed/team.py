@@ -44,7 +44,7 @@ _LEAVES = "leaves the run"
 class TorchDistributedTeam:
     """See the module. `device`: of this process. `reduce`: "exact" or "fast"."""
 
-    catching_up = False
+    host_count, catching_up = 1, False
 
     def __init__(self, groups: Groups, device: torch.device, reduce: str, step_timeout_s: float | None = None) -> None:
         self.device = device

@@ -650,6 +650,16 @@ def said_by(board: Served, *parts: bytes) -> bytes:
         return answer
 
 
+def test_a_board_that_ends_leaves_no_connection_open_also_of_what_it_still_answers(home: Path) -> None:
+    with ended(home, "old"):
+        pass
+    with serving(open_board(home, port=0)) as board, socket.create_connection(("127.0.0.1", board.port)) as client:
+        head = f"POST /api/experiments/old/commands HTTP/1.1\r\nHost: 127.0.0.1:{board.port}\r\n"
+        rest = "Content-Type: application/json\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n"
+        client.sendall((head + rest).encode())
+        assert b" 100 " in client.recv(1000), "it waits for what never comes, longer than it takes to end"
+
+
 def test_who_does_not_finish_a_request_is_hung_up_on(home: Path) -> None:
     with serving(open_board(home, port=0), request_s=0.3) as board:
         host = b"Host: 127.0.0.1:%d\r\n" % board.port

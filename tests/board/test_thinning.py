@@ -3,9 +3,11 @@
 import math
 from itertools import pairwise
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fanwise.board.columns import thin_array
 from fanwise.board.thinning import chosen, merged, thin
 from fanwise.plot.data import Interval, IntervalKind
 
@@ -23,6 +25,11 @@ def test_ends_and_extremes_are_kept(values: list[float], most: int) -> None:
         kept = [values[place] for place in places]
         assert (places[0], places[-1]) == (0, len(values) - 1)
         assert (min(kept), max(kept)) == (min(values), max(values))
+
+
+@given(st.lists(st.integers(-3, 3), max_size=300), st.integers(0, 80))
+def test_an_array_is_thinned_to_the_same_places_as_a_list(values: list[int], most: int) -> None:
+    assert thin_array(np.array(values, np.float64), most).tolist() == thin([float(value) for value in values], most)
 
 
 @given(VALUES, st.integers(300, 400))

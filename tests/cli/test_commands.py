@@ -227,6 +227,20 @@ def test_after_ctrl_c_everything_is_kept_and_shown_and_the_status_is_130(command
         assert loaded & {"torch", "fanwise.cli.demo_objective"} == set(), "workers load these, not the command"
 
 
+def test_a_search_and_its_resumption_print_one_json_value_and_nothing_else(place: Place) -> None:
+    options = ["--space", "space.yaml", "--metric", "loss", "--trials", "2", "--workers", "2", "--seed", "3", "--json"]
+    done = place.fanwise("tune", "run", "train.py:train", "--name", "told", *options)
+    assert (done.status, done.err) == (0, "")
+    told = json.loads(done.out)
+    assert [trial["status"] for trial in told["trials"]] == ["Completed", "Completed"]
+    assert told["best"]["config"].keys() == {"x", "epochs"}
+    again = place.fanwise("tune", "resume", "told", "--trials", "3", "--json")
+    assert (again.status, again.err) == (0, "")
+    assert len(json.loads(again.out)["trials"]) == 3
+    assert again.out == place.fanwise("tune", "show", "told", "--json").out
+    shutil.rmtree(place.home / "told")
+
+
 def test_the_version_is_told(place: Place) -> None:
     done = place.fanwise("--version")
     assert (done.status, done.out, done.err) == (0, f"fanwise {VERSION}\n", "")

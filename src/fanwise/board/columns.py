@@ -20,12 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..tune.record.history import History
-from .thinning import thin
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _BINS = 40  # of the crowd
+_MOST_POINTS_A_CURVE = 800  # a chart is hardly wider
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +88,8 @@ class Columns:
         total = sum(map(len, rows))
         found = []
         for trial_id, its in zip(trials, rows, strict=True):
-            values = self.values_N[its].tolist()
-            share = len(values) if total <= most_points else math.ceil(most_points * len(values) / total)
-            kept = its[thin(values, share)]
+            share = len(its) if total <= most_points else math.ceil(most_points * len(its) / total)
+            kept = its[thin_array(self.values_N[its], min(share, _MOST_POINTS_A_CURVE))]
             found.append(
                 DrawnCurve(trial_id, *(one[kept].tolist() for one in (self.times_N, self.iters_N, self.values_N)))
             )
@@ -134,6 +133,22 @@ def columns_of(history: History) -> Columns:
         losses_N=losses_N[kept_N],
         num_left_out=int((counts_N & ~np.isfinite(values_N)).sum()),
     )
+
+
+def thin_array(values_N: Floats, most: int) -> Ints:
+    """As `thinning.thin`, for an array: a hundred times as fast."""
+    count, most = len(values_N), max(4, most)
+    if count <= most:
+        return np.arange(count)
+    stretches = (most - 2) // 2
+    edges = 1 + np.arange(stretches + 1) * (count - 2) // stretches
+    begins, inner_N = edges[:-1] - 1, values_N[1:-1]
+    numbers = np.repeat(np.arange(stretches), np.diff(edges))
+    kept = [np.array([0, count - 1])]
+    for extremes in (np.minimum.reduceat(inner_N, begins), np.maximum.reduceat(inner_N, begins)):
+        places = np.flatnonzero(inner_N == extremes[numbers])
+        kept.append(1 + places[np.unique(numbers[places], return_index=True)[1]])  # the first of equal ones
+    return np.unique(np.concatenate(kept))
 
 
 def _number(value: object) -> float:

@@ -24,7 +24,7 @@ from ..tune.record.history import History, Trial, worker_time_s
 from ..tune.record.overview import State
 from ..tune.stopping import StoppingCriterion
 from ..tune.terminal.method import method_line
-from .columns import Columns
+from .columns import Columns, thin_array
 from .thinning import chosen, merged, thin
 
 Json = dict[str, Any]  # Any: JSON
@@ -141,7 +141,7 @@ def curves(look: Look) -> Json:
     running = [trial_id for trial_id, trial in history.trials.items() if _status(look, trial) == "InProgress"]
     drawn = columns.curves(chosen(losses, running, _MOST_CURVES), _MOST_CURVE_POINTS)
     incumbents = columns.incumbents()
-    steps = [incumbents[place] for place in thin([columns.values_N[row] for row in incumbents], 500)]
+    steps = [incumbents[place] for place in thin_array(columns.values_N[incumbents], 500)]
     scale = value_scale(
         (value for curve in drawn for value in curve.values),
         history.mode,

@@ -19,7 +19,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, final
 
+import psutil
+
 from ..base.errors import NotInstalled, RecordError
+from ..base.plain_json import json_bytes
 from ..base.text import printable, printable_line
 from ..links.status_files import statuses
 from ..pool.output import tail
@@ -30,12 +33,12 @@ from ..tune.record.reading import FILE_NAME
 from ..tune.record.restoring import last_settings
 from ..tune.tracebacks import of_the_user
 from .columns import Columns, columns_of
+from .pacing import rest_s
 from .programs import program_of, programs_of
 from .views import VIEWS, Json, Look, importance, summary, trial_detail, trial_rows
 
 _MOST_WATCHED = 6  # a long record takes 100 MB
-_LOOK_S = 0.3  # what was read so long ago is new enough
-_PATIENCE = 10.0  # what took a second is made again after ten
+_PATIENCE = 10.0  # importances that took a second are computed again after ten
 _MOST_ROWS = 100
 _LOG_BYTES, _LOG_LINES = 1 << 16, 300
 _PROGRAM = re.compile(r"(run|group)-[0-9a-f-]+", re.ASCII)
@@ -135,21 +138,32 @@ class Watched:
         self._lock = threading.RLock()
         self._experiment: Experiment | None = None
         self._look: Look | None = None
-        self._looked_s = 0.0
+        self._again_s = 0.0  # the clock's time of the next look
+        self._busy = _Busy()
         self._event_s = time.monotonic()
         self._columns: tuple[int, Columns] | None = None
         self._made: dict[str, tuple[object, Any]] = {}  # Any: what a view returns
-        self._again_s: dict[str, float] = {}
-        self._thinking: set[str] = set()
+        self._is_thinking = False
+        self._think_again_s = 0.0
 
     def look(self) -> Look:
-        """The experiment as it is now, or was a moment ago."""
+        """The experiment as it is now, or was a moment ago: the busier the machine is, the longer ago. See `pacing`."""
         with self._lock, _understood(self.folder):
-            now_s = time.monotonic()
-            if self._look is None or now_s - self._looked_s >= _LOOK_S:
+            if self._look is None or time.monotonic() >= self._again_s:
                 self._look = self._look_again()
-                self._looked_s = time.monotonic()
             return self._look
+
+    def hurry(self) -> None:
+        """Somebody has told the search something, and wants to see what comes of it."""
+        with self._lock:
+            self._again_s = 0.0
+
+    def _spent(self, began_s: float) -> None:
+        """What was made of this look took this thread's CPU since `began_s`."""
+        self._spent_s += time.thread_time() - began_s
+        self._again_s = self._looked_s + rest_s(self._spent_s, self._share)
+
+    _looked_s = _spent_s = _share = 0.0
 
     def _look_again(self) -> Look:
         if self._experiment is None:
@@ -161,8 +175,11 @@ class Watched:
         now_s = history.last_s
         if state == "running":
             now_s += time.monotonic() - self._event_s
+        self._looked_s, self._spent_s, self._share = time.monotonic(), 0.0, self._busy.share()
+        began_s = time.thread_time()
         if self._columns is None or self._columns[0] != history.last_seq:
             self._columns = (history.last_seq, columns_of(history))
+        self._spent(began_s)
         if before is None or before.state != state:
             self._settings = last_settings(self.folder, experiment.metadata)
         return Look(experiment, history, self._columns[1], state, now_s, *self._settings)
@@ -175,9 +192,7 @@ class Watched:
             return summary(self.look())
 
     def view(self, name: str) -> Json:
-        """One of `VIEWS`, with the `seq` that it is of. Made once a state of the record.
-
-        A view that takes long is made anew only after ten times as long, so that a page that is left open costs little.
+        """One of `VIEWS`, with the `seq` that it is of. Made once a look.
 
         Raises:
             NotThere: there is no such view.
@@ -191,6 +206,13 @@ class Watched:
                 made: Json = self._kept(name, look, lambda: {**VIEWS[name](look), "seq": look.history.last_seq})
             return made
 
+    def view_body(self, name: str) -> bytes:
+        """`view` as JSON, written once for all pages."""
+        with self._lock:
+            made = self.view(name)
+            body: bytes = self._kept(f"{name} as JSON", self.look(), lambda: json_bytes(made))
+        return body
+
     def importance(self) -> Json:
         """How much each hyperparameter matters: what is known by now. A thread of its own computes it meanwhile.
 
@@ -201,8 +223,9 @@ class Watched:
             look, known = self.look(), self._made.get("importance")
             over = look.history.progress.num_over
             mark = (sum(over.values()), look.state)
-            if (known is None or known[0] != mark) and not self._is_settled("importance") and not self._thinking:
-                self._thinking.add("importance")
+            is_due = time.monotonic() >= self._think_again_s and not self._is_thinking
+            if (known is None or known[0] != mark) and is_due:
+                self._is_thinking = True
                 threading.Thread(target=self._think, args=(mark,), name="board importance", daemon=True).start()
             if known is None:
                 return {"state": "computing"}
@@ -217,27 +240,22 @@ class Watched:
             found = importance(Experiment(self.folder))  # its own: nobody waits for this one
         except (ValueError, RecordError, NotInstalled) as error:
             found = ValueError(str(error))
+        ended_s = time.monotonic()
         with self._lock:
-            self._thinking.discard("importance")
-            self._keep("importance", mark, found, began_s)
+            self._is_thinking = False
+            self._made["importance"] = (mark, found)
+            self._think_again_s = ended_s + _PATIENCE * (ended_s - began_s)
 
     def _kept(self, name: str, look: Look, make: Callable[[], Any]) -> Any:  # Any: what a view returns
         mark = (look.history.last_seq, look.state)
         known = self._made.get(name)
-        if known is not None and (known[0] == mark or self._is_settled(name)):
+        if known is not None and known[0] == mark:
             return known[1]
-        began_s = time.monotonic()
+        began_s = time.thread_time()
         made = make()
-        self._keep(name, mark, made, began_s)
-        return made
-
-    def _keep(self, name: str, mark: object, made: object, began_s: float) -> None:
-        ended_s = time.monotonic()
         self._made[name] = (mark, made)
-        self._again_s[name] = ended_s + _PATIENCE * (ended_s - began_s)
-
-    def _is_settled(self, name: str) -> bool:
-        return time.monotonic() < self._again_s.get(name, 0.0)
+        self._spent(began_s)
+        return made
 
     def trials(self, *, sort: str, descending: bool, status: str, text: str, offset: int) -> Json:
         """A page of the table of trials: of those of a status ("": of all) that contain a text, sorted by a column."""
@@ -334,6 +352,22 @@ def _is_itself(file: Path, folder: Path) -> bool:
     """No link on the way from the folder to the file leads anywhere else."""
     real = os.path.realpath(folder)
     return os.path.realpath(file) == os.path.join(real, os.path.relpath(file, folder))
+
+
+@final
+class _Busy:
+    """How much of this machine's CPU time is used."""
+
+    def __init__(self) -> None:
+        self._before = psutil.cpu_times()
+
+    def share(self) -> float:
+        """0 to 1, since the last call; 0 where no time has passed."""
+        now, before = psutil.cpu_times(), self._before
+        self._before = now
+        passed_s = sum(now) - sum(before)
+        waited_s = now.idle - before.idle + getattr(now, "iowait", 0.0) - getattr(before, "iowait", 0.0)
+        return 1.0 - waited_s / passed_s if passed_s > 0 else 0.0
 
 
 def _text_of(row: Mapping[str, Any]) -> str:  # Any: JSON

@@ -218,7 +218,7 @@ class _Board:
 
         def make() -> bytes:
             watched = self._home.watched(name)
-            return json_bytes(watched.importance() if view == "importance" else watched.view(view))
+            return json_bytes(watched.importance()) if view == "importance" else watched.view_body(view)
 
         return _body(await _in_thread(make))
 
@@ -245,7 +245,9 @@ class _Board:
     async def command(self, request: Request) -> Response:
         folder = await _in_thread(self._home.inside, request.path_params["name"])
         word, args = _command(await _read(request))
-        return _json({"answer": await _in_thread(ask_search, folder, word, *args)})
+        answer = await _in_thread(ask_search, folder, word, *args)
+        await _in_thread(lambda: self._home.watched(folder.name).hurry())
+        return _json({"answer": answer})
 
     def _events(self, make: Callable[[], Mapping[str, Any]]) -> Response:  # Any: JSON
         """Server-sent events: what `make` returns, whenever it is something else than before."""

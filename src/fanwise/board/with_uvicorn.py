@@ -32,9 +32,10 @@ class Server:
 
     def __init__(self, home: Home, guard: Guard, callers: Callers | None, *, request_s: float = REQUEST_S) -> None:
         self._server: uvicorn.Server
+        self._open: set[_Hurried] = set()
 
         def connection(**settings: Any) -> asyncio.Protocol:  # Any: uvicorn's own
-            return _Hurried(H11Protocol(**settings), request_s)
+            return _Hurried(H11Protocol(**settings), request_s, self._open)
 
         app = application(home, guard, callers, is_ending=lambda: self._server.should_exit)
         self._server = uvicorn.Server(
@@ -60,9 +61,16 @@ class Server:
         log = logging.getLogger("uvicorn.error")
         log.addFilter(self._is_worth_saying)
         try:
-            self._server.run(sockets=[listening])
+            asyncio.run(self._serve(listening))
         finally:
             log.removeFilter(self._is_worth_saying)
+
+    async def _serve(self, listening: socket.socket) -> None:
+        await self._server.serve(sockets=[listening])
+        # What was being answered after uvicorn's patience is left open by it.
+        for connection in list(self._open):
+            connection.abort()
+        await asyncio.sleep(0)
 
     def _is_worth_saying(self, record: logging.LogRecord) -> bool:
         """That an answer was cut off by the end of the board is no news."""
@@ -77,8 +85,9 @@ class Server:
 class _Hurried(asyncio.Protocol):
     """A connection that is closed when it begins a request and does not finish its head in time."""
 
-    def __init__(self, inner: H11Protocol, request_s: float) -> None:
+    def __init__(self, inner: H11Protocol, request_s: float, known: "set[_Hurried]") -> None:
         self._inner = inner
+        self._known = known
         self._request_s = request_s
         self._timer: asyncio.TimerHandle | None = None
         self._begun: object = None  # the last request whose head has come
@@ -86,6 +95,7 @@ class _Hurried(asyncio.Protocol):
         self.eof_received = inner.eof_received  # type: ignore[method-assign]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._known.add(self)
         self._inner.connection_made(cast(asyncio.Transport, transport))
         self._wait()
 
@@ -99,8 +109,13 @@ class _Hurried(asyncio.Protocol):
             self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._known.discard(self)
         self._end_wait()
         self._inner.connection_lost(exc)
+
+    def abort(self) -> None:
+        """Close it now."""
+        self._inner.transport.abort()
 
     def _wait(self) -> None:
         if self._timer is None:

@@ -18,6 +18,7 @@ from .objectives import load_function
 from .presets import refuse_own, scheduler_of
 from .progress import at_work
 from .reading_values import read_settings
+from .showing import show_json
 from .space_files import read_space
 from .usage import UsageError
 
@@ -45,6 +46,7 @@ class Settings:
     asynchronous: bool
     reuse: bool
     ray: str | None
+    json: bool
 
 
 def run_search(settings: Settings) -> None:
@@ -76,7 +78,7 @@ def run_search(settings: Settings) -> None:
     with at_work(f"loading {printable_line(settings.objective)}"):
         function, space = load_function(settings.objective), read_space(settings.space)
     with pool_on(settings.ray) as pool:
-        run_and_tell(_tuner(settings, function, space, scheduling, pool))
+        run_and_tell(_tuner(settings, function, space, scheduling, pool), json=settings.json)
 
 
 def _tuner(
@@ -101,6 +103,7 @@ def _tuner(
             asynchronous=settings.asynchronous,
             reuse=settings.reuse,
             pool=pool,
+            quiet=settings.json,
         )
     except FanwiseError:  # what this machine has not, such as a library
         raise
@@ -147,12 +150,17 @@ def _scheduling(settings: Settings) -> dict[str, Any]:  # Any: arguments of the 
     return {"scheduler": scheduler}
 
 
-def run_and_tell(tuner: Tuner) -> None:
-    """Run a search and print what it found. Raises as `run_search`."""
-    experiment = run_to_its_end(tuner)
-    if experiment.best is not None and len(experiment.metadata["objectives"]) == 1:
-        typer.echo(best_line(experiment.best))
-    for line in front_lines(experiment):
-        typer.echo(line)
-    typer.echo(f"more of it: fanwise tune show {experiment.name}")
+def run_and_tell(tuner: Tuner, *, json: bool) -> None:
+    """Run a search and print what it found: for people, or as `fanwise tune show --json`. Raises as `run_search`."""
+    if json:
+        with at_work("searching"):
+            experiment = run_to_its_end(tuner)
+        typer.echo(show_json(str(experiment.path)))
+    else:
+        experiment = run_to_its_end(tuner)
+        if experiment.best is not None and len(experiment.metadata["objectives"]) == 1:
+            typer.echo(best_line(experiment.best))
+        for line in front_lines(experiment):
+            typer.echo(line)
+        typer.echo(f"more of it: fanwise tune show {experiment.name}")
     check_end(experiment)

@@ -83,6 +83,7 @@ def resume_search(
     seconds: float | None,
     trials: int | None,
     ray: str | None,
+    json: bool,
 ) -> None:
     """Go on with a search in this process, and print what it found.
 
@@ -107,11 +108,11 @@ def resume_search(
     function = None if objective is None else load_function(objective)
     with pool_on(ray) as pool:
         try:
-            tuner = Tuner.resume(folder, objective=function, stop=stop, n_workers=workers, pool=pool)
+            tuner = Tuner.resume(folder, objective=function, stop=stop, n_workers=workers, pool=pool, quiet=json)
         except ClusterError as error:
             hint = "The search ran there last: --ray ADDRESS goes on on another cluster, --ray none on this machine."
             raise ClusterError(f"{error.message}\n{hint}") from error
-        run_and_tell(tuner)
+        run_and_tell(tuner, json=json)
 
 
 def remove(names: Sequence[str], *, sure: bool) -> None:

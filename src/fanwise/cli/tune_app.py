@@ -102,6 +102,7 @@ def tune_run(
         str | None,
         typer.Option(metavar="ADDRESS", help="Run the trials on a Ray cluster: auto, or its address as 10.0.0.1:6379."),
     ] = None,
+    json: AsJson = False,
 ) -> None:
     """Search the hyperparameters of a function.
 
@@ -123,7 +124,8 @@ def tune_run(
         fanwise tune run train.py:train --space space.yaml --metric loss --trials 50 \\
             --scheduler asha --option resource_attr=epoch --option max_resource_attr=max_epochs
 
-    Ctrl-C ends the search early, with everything kept and exit status 130; a second one kills what still runs.
+    Ctrl-C ends the search early, with everything kept and exit status 130; a second one kills what still runs. With
+    --json nothing is printed but what `fanwise tune show --json` would print afterwards.
     """
     from .searching import Settings, run_search
 
@@ -148,6 +150,7 @@ def tune_run(
             asynchronous=not synchronous,
             reuse=reuse,
             ray=ray,
+            json=json,
         )
     )
 
@@ -174,6 +177,7 @@ def tune_resume(
             help="Run the trials on a Ray cluster: auto, or its address; none: on this machine. Default: as before.",
         ),
     ] = None,
+    json: AsJson = False,
 ) -> None:
     """Go on here with a search that has ended or was killed.
 
@@ -186,7 +190,7 @@ def tune_resume(
     """
     from .steering import resume_search
 
-    resume_search(name, objective=objective, workers=workers, seconds=seconds, trials=trials, ray=ray)
+    resume_search(name, objective=objective, workers=workers, seconds=seconds, trials=trials, ray=ray, json=json)
 
 
 @tune.command("ls", epilog=STATUS)

@@ -144,6 +144,12 @@ export function follow(url, heard, gone) {
   look();
 }
 
+/** Until what has changed in the page is on the screen; of one that is not seen, for a moment. */
+export function painted() {
+  if (document.hidden) return new Promise((resolve) => setTimeout(resolve));
+  return new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)));
+}
+
 /** Calls `make` now and whenever it is asked again; never twice at once, and not more often than it can afford. */
 export function paced(make) {
   let isBusy = false, isWanted = false, isFirst = true, next = 0;
@@ -154,8 +160,9 @@ export function paced(make) {
     await new Promise((resolve) => setTimeout(resolve, Math.max(0, next - performance.now())));
     const began = performance.now();
     try { await make(); } catch (error) { if (error.status !== 409) say(error.message, true); }
+    await painted();
     const took = isFirst ? 0 : performance.now() - began;  // the first time plotly.js is read
-    next = performance.now() + Math.min(10000, Math.max(900, 5 * took));
+    next = performance.now() + Math.min(30000, Math.max(900, 20 * took));
     isFirst = false;
     isBusy = false;
     if (isWanted) run();

@@ -1,5 +1,5 @@
 // One experiment: what its live events say at once, and of the views only the one that is looked at.
-import { $, api, ask, command, confirmed, copy, el, fill, follow, number, paced, page, percent, pill, renew, say, seconds, shown, write }
+import { $, api, ask, command, confirmed, copy, el, fill, follow, number, paced, page, painted, percent, pill, renew, say, seconds, shown, write }
   from "/static/dom.js";
 import { COLOURS, colour, draw, loaded, plain, range } from "/static/charts.js";
 
@@ -382,7 +382,7 @@ async function begin() {
   try {
     summary(await ask(api(name)));
     last = null;
-    await new Promise((painted) => requestAnimationFrame(() => setTimeout(painted)));
+    await painted();
   } catch (error) {
     write($("name"), name);
     say(error.message, true);

@@ -1,0 +1,28 @@
+"""How often a board looks at an experiment: so that the machine's other work hardly feels it. Quiet: no clock.
+
+    what the last look took, how busy the machine is --rest_s--> seconds until the next one
+
+All pages share a look, and they draw when it has changed. So this is also how often they draw: a browser on the machine
+of a search takes more of it than the board does.
+"""
+
+_FREE_REST_S, _FULL_REST_S = 0.3, 5.0  # the least
+_FREE_SHARE, _FULL_SHARE = 0.1, 0.01  # of one core, at most
+_MOST_REST_S = 60.0
+_FULL = 0.9
+
+
+def rest_s(spent_s: float, busy: float) -> float:
+    """Seconds from one look to the next.
+
+    Args:
+        spent_s: the CPU time that the last look took, with all that was made of it; without reading the record, which
+            takes the same for each report however often it is done.
+        busy: the share of the machine's CPU time that is used, 0 to 1.
+
+    >>> rest_s(0.001, busy=0.5), rest_s(0.2, busy=0.5), rest_s(0.001, busy=1.0), rest_s(0.2, busy=1.0)
+    (0.3, 2.0, 5.0, 20.0)
+    """
+    is_full = busy >= _FULL
+    share, least_s = (_FULL_SHARE, _FULL_REST_S) if is_full else (_FREE_SHARE, _FREE_REST_S)
+    return min(_MOST_REST_S, max(least_s, spent_s / share))

@@ -8,7 +8,8 @@
 PYTHON is the interpreter of the empty environment. pip downloads what the wheel requires, and no torch. The README's
 blocks that use torch run with the torch of `.venv`, where that is of the same version of Python. For another version
 `--torch` installs the extra `demo` with the torch of constraints.txt, as the README says (an index may give it with
-CUDA: 5 GB); without, these blocks are left out, and the last line says so. Ends with 1 at the first thing that is wrong.
+CUDA: 5 GB); without, these blocks are left out, and the last line says so. Ends with 1 at the first thing that is
+wrong.
 """
 
 import argparse

@@ -265,8 +265,9 @@ async function parallel() {
       hovertemplate: `trial %{customdata[0]}<br>${plain(data.metric)} %{customdata[1]:.5g}<extra></extra>`,
     })),
     layout: {
-      margin: { l: 20, r: 60, t: 8, b: 60 },
-      xaxis: { tickvals: data.axes.map((_, index) => index), ticktext: data.axes.map((one) => plain(one.name)), range: [-0.1, data.axes.length - 0.4] },
+      margin: { l: 50, r: 30, t: 8, b: 60 },  // half of the first one's name
+      xaxis: { tickvals: data.axes.map((_, index) => index), ticktext: data.axes.map((one) => plain(one.name)), range: [-0.05, data.axes.length - 0.6],
+        ticklabeloverflow: "allow" },
       yaxis: { visible: false, range: [-0.04, 1.04] },
       annotations: data.axes.flatMap((one, index) => one.ticks.map(([place, text]) => ({
         x: index, y: place, text: plain(text), showarrow: false, xanchor: "left", xshift: 5, font: { size: 11, color: colour("soft") },

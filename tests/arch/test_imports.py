@@ -80,6 +80,7 @@ QUIET = [
     "pool/leases.py",
     "pool/settings.py",
     "pool/specs.py",
+    "pool/cluster/free_hosts.py",
     "pool/cluster/hosts.py",
     "pool/cluster/placement.py",
     "pool/cluster/versions.py",

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from fanwise.pool import Machine, Resources
+from fanwise.pool.cluster.free_hosts import FreeHost
 from fanwise.pool.cluster.placement import Placed, Placement
-from fanwise.pool.leases import Gpu
+from fanwise.pool.leases import Gpu, places
 
 SMALL, BIG = Resources(cpus=1), Resources(cpus=4)
 
@@ -98,18 +99,52 @@ def test_a_lost_host_tells_its_jobs_and_late_words_of_them_change_nothing() -> N
 
 # -- any order of everything -------------------------------------------------------------------------------------------
 
-NEEDS = st.builds(Resources, cpus=st.integers(1, 3), gpus=st.sampled_from([0, 0, 1, 0.5]))
-MACHINES = st.builds(lambda cpus, cards: Machine(cpus, 0, gpus(cards)), cpus=st.integers(1, 4), cards=st.integers(0, 2))
+NEEDS = st.builds(
+    Resources,
+    cpus=st.integers(1, 3),
+    gpus=st.sampled_from([0, 0, 1, 0.5]),
+    memory_bytes=st.sampled_from([0, 0, 10, 20]),
+)
+MACHINES = st.builds(
+    lambda cpus, memory, cards: Machine(cpus, memory, gpus(cards)),
+    cpus=st.integers(1, 4),
+    memory=st.sampled_from([0, 20, 30]),
+    cards=st.integers(0, 2),
+)
+
+
+class PlainScan(Placement):
+    """The rule in a few lines: a look at every host for every job."""
+
+    def _host_for(self, job: int) -> FreeHost | None:
+        needs, group = self.needs[job], self.groups.get(job)
+        near = {self.where.get(other) for other, its in self.groups.items() if its == group}
+        best: tuple[bool, bool, int] | None = None
+        chosen = None
+        for name, host in self.hosts.items():
+            if not places(host.machine, needs) or not host.ledger.has_room(needs):
+                continue
+            rank = (name in near, bool(needs.gpus) or not host.machine.gpus, host.ledger.free().cpus)
+            if best is None or rank > best:
+                best, chosen = rank, host
+        return chosen
+
+    @property
+    def stuck(self) -> int | None:
+        if not self.waiting or any(places(host.machine, self.needs[self.waiting[0]]) for host in self.hosts.values()):
+            return None
+        return self.waiting[0]
 
 
 class PlacementMachine(RuleBasedStateMachine):
-    """Everything in any order, held against plain sets."""
+    """Everything in any order, held against plain sets and against the plain scan."""
 
     make: Callable[[], Any] = Placement  # Any: broken ones too
 
     def __init__(self) -> None:
         super().__init__()
         self.placement = type(self).make()
+        self.plain = PlainScan()
         self.machines: dict[str, Machine] = {}
         self.waiting: list[tuple[int, Resources]] = []
         self.running: dict[int, tuple[str, Resources]] = {}
@@ -120,6 +155,7 @@ class PlacementMachine(RuleBasedStateMachine):
         self.number += 1
         self.machines[f"host-{self.number}"] = machine
         self.placement.join(f"host-{self.number}", machine)
+        self.plain.join(f"host-{self.number}", machine)
         self._place()
 
     @precondition(lambda self: self.machines)
@@ -128,7 +164,8 @@ class PlacementMachine(RuleBasedStateMachine):
         host = data.draw(st.sampled_from(sorted(self.machines)))
         del self.machines[host]
         expected = {job for job, (place, _) in self.running.items() if place == host}
-        assert set(self.placement.leave(host)) == expected
+        left = self.placement.leave(host)
+        assert set(left) == expected and left == self.plain.leave(host)
         self.running = {job: place for job, place in self.running.items() if place[0] != host}
 
     @rule(needs=NEEDS, group=st.sampled_from([None, "g", "h"]))
@@ -136,6 +173,7 @@ class PlacementMachine(RuleBasedStateMachine):
         self.number += 1
         self.waiting.append((self.number, needs))
         self.placement.add(self.number, needs, group)
+        self.plain.add(self.number, needs, group)
         self._place()
 
     @precondition(lambda self: self.running)
@@ -145,6 +183,7 @@ class PlacementMachine(RuleBasedStateMachine):
         del self.running[job]
         self.placement.release(job)
         self.placement.release(job)
+        self.plain.release(job)
         self._place()
 
     @precondition(lambda self: self.waiting)
@@ -153,10 +192,12 @@ class PlacementMachine(RuleBasedStateMachine):
         place = data.draw(st.integers(0, len(self.waiting) - 1))
         job, _ = self.waiting.pop(place)
         assert self.placement.withdraw(job) and not self.placement.withdraw(job)
+        self.plain.withdraw(job)
         self._place()
 
     def _place(self) -> None:
         placed = self.placement.place()
+        assert placed == self.plain.place() and self.placement.stuck == self.plain.stuck
         heads, self.waiting = self.waiting[: len(placed)], self.waiting[len(placed) :]
         assert [order.job for order in placed] == [job for job, _ in heads], "in their order, nobody passed by"
         for order, (job, needs) in zip(placed, heads, strict=True):
@@ -168,6 +209,7 @@ class PlacementMachine(RuleBasedStateMachine):
             here = [needs for place, needs in self.running.values() if place == host]
             assert sum(needs.cpus for needs in here) <= machine.cpus
             assert sum(needs.gpus for needs in here) <= len(machine.gpus)
+            assert sum(needs.memory_bytes for needs in here) <= machine.memory_bytes
 
     @invariant()
     def the_first_waits_only_for_what_is_not_free(self) -> None:
@@ -176,9 +218,9 @@ class PlacementMachine(RuleBasedStateMachine):
             for host, machine in self.machines.items():
                 used = sum(each.cpus for place, each in self.running.values() if place == host)
                 idle = not any(place == host for place, _ in self.running.values())
-                fits = machine.cpus >= needs.cpus and len(machine.gpus) >= needs.gpus
+                fits = places(machine, needs) > 0
                 assert not (idle and fits), f"{host} is idle, and the first job fits"
-                assert needs.gpus or machine.cpus - used < needs.cpus
+                assert needs.gpus or needs.memory_bytes or machine.cpus - used < needs.cpus
 
     @invariant()
     def the_books_are_whole(self) -> None:
@@ -186,6 +228,7 @@ class PlacementMachine(RuleBasedStateMachine):
         assert list(self.placement.waiting) == [job for job, _ in self.waiting]
         assert set(self.placement.needs) == {*self.running, *(job for job, _ in self.waiting)}
         assert set(self.placement.groups) <= set(self.placement.needs)
+        assert list(self.placement.hosts) == list(self.machines)
 
 
 TestPlacement = PlacementMachine.TestCase
@@ -216,7 +259,15 @@ class ForgetsTheLost(Placement):
         return [job for job, place in self.where.items() if place == host]
 
 
-@pytest.mark.parametrize("broken", [PassesBy, KeepsLeases, ForgetsTheLost])
+class TakesTheLast(Placement):
+    """A broken one: of hosts that are equal the last is taken."""
+
+    def join(self, host: str, machine: Machine) -> None:
+        self._num_joined -= 2
+        Placement.join(self, host, machine)
+
+
+@pytest.mark.parametrize("broken", [PassesBy, KeepsLeases, ForgetsTheLost, TakesTheLast])
 def test_a_broken_placement_is_caught(broken: type[Placement]) -> None:
     machine = type("Broken", (PlacementMachine,), {"make": broken})
     quickly = settings(derandomize=True, database=None, max_examples=1000, phases=[Phase.generate], print_blob=False)

@@ -6,6 +6,7 @@
                   '----------------------- link over TLS ----------------------------'
 
     placement (quiet)     which host gets which job
+    free_hosts (quiet)    the hosts by what is free on them
     versions (quiet)      whether a node runs the same Python, fanwise and torch as your program
     hosts (quiet)         what a host says of itself when it joins
     engine, jobs          the pool's side: an engine as `contract` says

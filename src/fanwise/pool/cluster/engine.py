@@ -17,7 +17,7 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 
 from ...base.errors import ClosedError, LeaseError, NotSendableError, WorkerLostError
@@ -73,8 +73,10 @@ class ClusterEngine:
         self._on_hosts = on_hosts
         self._placement = Placement()
         self._links: dict[str, Link] = {}
+        self._facts: dict[str, HostFacts] = {}  # of `hosts`, by their keys
         self._jobs: dict[int, ClusterJob] = {}
         self._seen: dict[Machine, None] = {}  # machines of all hosts that were ever here
+        self._ever = Capacity(())  # of these
         self._prepared: Packed | None = None
         self._last_id = 0
         self._stuck: tuple[int, Timer] | None = None
@@ -107,7 +109,7 @@ class ClusterEngine:
         """Queue a job, see `contract.Engine`. One that only a lost host could run waits for such a host to come."""
         if self._closed:
             raise ClosedError("this pool is closed. Make a new one.")
-        Capacity(tuple(self._seen)).check(request.resources)
+        self._ever.check(request.resources)
         self._last_id += 1
         number = self._last_id - 1 if request.number is None else request.number
         seed = self.seed if request.seed is None else request.seed
@@ -183,24 +185,28 @@ class ClusterEngine:
             return
         link.handler = functools.partial(self._heard, facts.key)
         self._links[facts.key] = link
-        self._seen[facts.machine] = None
+        if facts.machine not in self._seen:
+            self._seen[facts.machine] = None
+            self._ever = Capacity(tuple(self._seen))
         self._placement.join(facts.key, facts.machine)
         request.answer()
         if self._prepared is not None:
             _tell(link, "prepare", self._prepared)
-        self._set_hosts((*self.hosts, facts))
+        self._facts[facts.key] = facts
+        self._set_hosts()
         link.on_ended(lambda link, ending: self.loop.call_soon(lambda: self._lost(facts, ending)))
         self._place()
 
-    def _set_hosts(self, hosts: Iterable[HostFacts]) -> None:
-        self.hosts = tuple(hosts)
+    def _set_hosts(self) -> None:
+        self.hosts = tuple(self._facts.values())
         self._on_hosts(self.hosts)
 
     def _lost(self, facts: HostFacts, ending: Ending) -> None:
         """A host is gone, with all that ran on it."""
         if self._links.pop(facts.key, None) is None:
             return
-        self._set_hosts(host for host in self.hosts if host.key != facts.key)
+        del self._facts[facts.key]
+        self._set_hosts()
         jobs = self._placement.leave(facts.key)
         if not self._closed:
             _log.warning("node %s was lost (%s), and %s with it", facts, ending.reason, counted(len(jobs), "job"))
@@ -232,7 +238,8 @@ class ClusterEngine:
     def _ready(self, job: ClusterJob, pid: int, age_s: float, how: How) -> None:
         job.begun = True
         self.started[how] += 1
-        node = next((str(host) for host in self.hosts if host.key == job.host), "")
+        facts = self._facts.get(job.host or "")
+        node = "" if facts is None else str(facts)
         self._call(lambda: job.events.on_ready(job, Ready(pid, self.loop.now_s() - age_s, how, node)))
 
     def _ended(self, job: ClusterJob, outcome: Outcome, printed: Output) -> None:

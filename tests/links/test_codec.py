@@ -26,6 +26,7 @@ from fanwise.links.codec import (
     unpack_error,
     with_note,
 )
+from fanwise.testing.programs import LoadedInterpreter
 
 
 def sent(value: object) -> Any:  # Any: the value as it arrives
@@ -161,9 +162,10 @@ print("lives")
 """
 
 
-def test_what_is_left_of_a_message_that_was_not_sent_can_be_collected() -> None:
+def test_what_is_left_of_a_message_that_was_not_sent_can_be_collected(torch_loaded: LoadedInterpreter) -> None:
     """In a process of its own: CPython 3.11 crashes where a view holds another view, see `kept_view`."""
-    done = subprocess.run([sys.executable, "-c", RING], capture_output=True, text=True, check=False)
+    with torch_loaded.forks_here():
+        done = subprocess.run([sys.executable, "-c", RING], capture_output=True, text=True, check=False)
     assert (done.stdout.strip(), done.returncode) == ("lives", 0), done.stderr
 
 

@@ -1,10 +1,15 @@
-"""A small part of torch's own RPC tests, against fanwise.rpc. `make test-torch-suite` runs all that must pass."""
+"""A small part of torch's own RPC tests, against fanwise.rpc. `make test-torch-suite` runs all that must pass.
+
+In `make soak`: whoever runs the whole suite has run these, and what they are about has tests of its own beside this.
+"""
 
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 # One or two of each area: calls, futures, references, the end, autograd, the optimizer, remote modules.
 TESTS = (
@@ -17,6 +22,7 @@ TESTS = (
 )
 
 
+@pytest.mark.soak
 def test_a_part_of_torchs_own_tests_passes(repository: Path, tmp_path: Path) -> None:
     results = tmp_path / "results.json"
     command = [sys.executable, repository / "tests/torch_suite/run.py", "--impl", "fanwise.rpc", "--retries", "0"]

@@ -30,6 +30,7 @@ def test_on_a_gpu(case: str, tmp_path: Path) -> None:
     assert done.status == 0 and done.out == f"{case}\n", done.said
 
 
+@pytest.mark.soak  # it tests the program: on a CPU all of this has tests of its own
 def test_what_is_done_there_holds_on_a_cpu(tmp_path: Path) -> None:
     done = run_program([str(PROGRAM), "cpu"], folder=tmp_path)
     assert done.status == 0 and done.out.split() == list(CASES), done.said

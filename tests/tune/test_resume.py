@@ -174,7 +174,11 @@ def nothing_was_done_twice(folder: Path) -> None:
 KINDS = ("random", "halving", "asha", "population")
 
 
-@pytest.mark.parametrize("what", KINDS)
+# One that decides at once, and one that hands states from trial to trial. How the others decide again is in
+# test_replay.py.
+@pytest.mark.parametrize(
+    "what", [each if each in ("asha", "population") else pytest.param(each, marks=pytest.mark.soak) for each in KINDS]
+)
 def test_a_killed_search_goes_on_to_the_same_end(tmp_path: Path, what: str, pool: Pool) -> None:
     kill_and_resume(tmp_path, what, 0, pool)
 

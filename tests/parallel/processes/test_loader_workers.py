@@ -192,8 +192,13 @@ def kill_once(run: Run, number: int, *, flag: Path, victim: str) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("program", [images, tape])
-@pytest.mark.parametrize("victim", ["rank", "workers"])
+@pytest.mark.parametrize(
+    ("victim", "program"),
+    [
+        *(("rank", images), ("workers", tape)),
+        *(pytest.param(*each, marks=pytest.mark.soak) for each in (("rank", tape), ("workers", images))),
+    ],
+)
 def test_bits_are_the_same_when_processes_die(
     pool: Pool, tmp_path: Path, victim: str, program: Callable[..., list[Tensor]]
 ) -> None:

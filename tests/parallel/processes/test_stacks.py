@@ -10,6 +10,7 @@ import pytest
 
 from fanwise.parallel.hangs.stacks import Stacks, doing, own
 from fanwise.testing import within
+from fanwise.testing.programs import LoadedInterpreter
 
 
 @pytest.fixture
@@ -31,10 +32,12 @@ waits()
 
 
 @pytest.fixture
-def process(stacks: Stacks) -> Iterator[subprocess.Popen[str]]:
+def process(stacks: Stacks, torch_loaded: LoadedInterpreter) -> Iterator[subprocess.Popen[str]]:
     """One that answers, and waits for its standard input to end."""
     command = [sys.executable, "-c", PROGRAM, stacks.path]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+    with torch_loaded.forks_here():
+        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with child:
         assert child.stdout is not None
         assert child.stdout.readline() == "ready\n"
         yield child

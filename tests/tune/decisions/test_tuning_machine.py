@@ -746,6 +746,7 @@ FOUND_LATE = (
     gives_the_waiting_slot_away,
     leaves_paused_trials_behind_when_no_more_may_start,
     clones_when_no_more_may_start,
+    keeps_workers_that_were_taken_away,
 )
 
 

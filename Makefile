@@ -5,7 +5,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-systems test-examples test-torch-suite test-mxnet soak release-check gpu-check check docs bench
+.PHONY: help demo test test-processes test-systems test-examples test-torch-suite test-mxnet soak release-check gpu-check check docs bench
 
 PYTHON ?= python3
 ARGS ?=
@@ -36,10 +36,19 @@ PROGRAMS := tests/docs tests/examples tests/sources
 # What needs more than processes: a Ray cluster, hosts with cables between them, SLURM and MPI, a browser. They mostly wait.
 SYSTEMS := $(wildcard tests/board/test_in_a_browser.py tests/links/test_tcp_watch.py tests/parallel/cluster tests/parallel/hosts \
 	tests/parallel/torch_distributed/test_launcher.py tests/pool/cluster tests/pool/test_launchers.py tests/rpc/test_two_hosts.py)
+# What starts processes, stops and kills them, and waits for what becomes of the others.
+PROCESSES := $(wildcard tests/benchmarks tests/cli tests/parallel/data/test_loading.py tests/parallel/data/test_workers.py \
+	tests/parallel/processes tests/parallel/torch_distributed $(foreach what,deaths_of_processes nested_jobs orphans pool_closing \
+	pool_torch reuse soak_pool tree warm,tests/pool/test_$(what).py) tests/rpc/test_*processes.py $(foreach what,actor_restarts \
+	faulty first_calls group_tls meeting_places rpc_* uncompiled worker_events,tests/rpc/test_$(what).py) \
+	$(foreach what,background notebooks one_call remote resume* trials_with_checkpoints tuner*,tests/tune/test_$(what).py))
 # The folder as a whole: pytest loads the conftest of each folder that is named, torch among it, where it tests nothing.
-TESTS := tests $(PROGRAMS:%=--ignore=%) $(SYSTEMS:%=--ignore=%)
-test: $(VENV)/dev.stamp ## run the tests of the library (minutes)
+TESTS := tests $(PROGRAMS:%=--ignore=%) $(PROCESSES:%=--ignore=%) $(SYSTEMS:%=--ignore=%)
+test: $(VENV)/dev.stamp ## run the tests of the library, but for those below (5 minutes)
 	$(PYTEST) $(if $(findstring tests/,$(ARGS)),,$(TESTS)) $(ARGS)
+
+test-processes: $(VENV)/dev.stamp ## run the tests that start processes, kill them, and wait for the others (4 minutes)
+	$(PYTEST) $(if $(findstring tests/,$(ARGS)),,$(PROCESSES) $(SYSTEMS:%=--ignore=%)) $(ARGS)
 
 test-systems: $(VENV)/dev.stamp ## run the tests with a Ray cluster, several hosts, SLURM, MPI and a browser, as far as they are here (2 minutes)
 	$(PYTEST) $(if $(findstring tests/,$(ARGS)),,$(SYSTEMS)) $(ARGS)

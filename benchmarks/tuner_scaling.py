@@ -1,7 +1,8 @@
 """The whole tuner but for processes and links: 10,000 workers, up to 1,000,000 trials, in virtual time.
 
     Crowd, an engine without processes   --ready, report, ended, free-->   Search (the tuner's own), Tuning, scheduler
-        leases from the pool's ledger    <--submit, end, answers----           '--> record on disk, table on screen
+        hosts of 8 CPUs, and a cluster's <--submit, end, answers----           '--> record on disk, table on screen
+        own placement of jobs on them
 
 What is measured is the tuner's processor time for each fact, in the first and the last tenth of a search (are they
 alike?), its memory and its record after two numbers of trials. Facts of ten virtual milliseconds share a turn of the
@@ -24,9 +25,10 @@ from pathlib import Path
 from measuring import finish, machine, peak_mib, say, scratch_folder, table
 
 from fanwise.pool import Resources
+from fanwise.pool.cluster.placement import Placement
 from fanwise.pool.contract import Capacity, Ending, Job, JobEvents, JobRequest, JobState, Outcome, Output, Ready, Reply
 from fanwise.pool.functions import pack
-from fanwise.pool.leases import Ledger, Machine
+from fanwise.pool.leases import Machine
 from fanwise.pool.specs import Packed
 from fanwise.testing.learning_curves import curves
 from fanwise.testing.simulated_loop import SimulatedLoop
@@ -40,7 +42,7 @@ from fanwise.tune.runner import Plan, Search
 from fanwise.tune.schedulers import ASHA
 from fanwise.tune.simulate.tables import Curve
 
-N_WORKERS = 10_000
+N_WORKERS, CPUS_A_HOST = 10_000, 8
 MAX_EPOCHS = {"random": 1, "stopping": 16, "promotion": 16}
 TURN_S = 0.01
 LOOK_EVERY_S = 1.0  # virtual: the table is drawn from a snapshot of the search
@@ -58,7 +60,7 @@ class Size:
 
 SIZES = {
     "quick": Size((1_000, 2_000), ("random", "promotion")),
-    "small": Size((15_000, 60_000)),
+    "small": Size((20_000, 60_000)),
     "full": Size((100_000, 1_000_000)),
 }
 
@@ -101,14 +103,18 @@ class Crowd:
 
     def __init__(self, n_workers: int, curve: Callable[[JobRequest], Curve]) -> None:
         self.loop = SimulatedLoop()
-        self._machine = Machine(cpus=n_workers, memory_bytes=0)
-        self._ledger = Ledger(self._machine)
+        full, rest = divmod(n_workers, CPUS_A_HOST)
+        sizes = [CPUS_A_HOST] * full + [rest] * (rest > 0)
+        self._machines = tuple(Machine(cpus=cpus, memory_bytes=0) for cpus in sizes)
+        self._placement = Placement()
+        for number, host in enumerate(self._machines):
+            self._placement.join(f"host-{number}", host)
         self._curve = curve
         self._queue: list[CrowdJob] = []
         self._num_jobs = 0
 
     def capacity(self) -> Capacity:
-        return Capacity((self._machine,))
+        return Capacity(self._machines)
 
     def prepare(self, packed: Packed) -> None:
         pass
@@ -118,7 +124,8 @@ class Crowd:
         self._num_jobs += 1
         context = request.context or {}
         job = CrowdJob(self._num_jobs, request, events, self._curve(request), int(str(context["from_iter"])))
-        if self._ledger.take(request.resources, job.id) is None:
+        self._placement.add(job.id, request.resources)
+        if not self._placement.place():
             raise RuntimeError("the search starts no more trials than there are workers")
         self._later(STARTUP_S, lambda: self._begin(job))
         return job
@@ -150,7 +157,7 @@ class Crowd:
         if not job.over:
             job.over = True
             job.events.on_ended(job, outcome)
-            self._ledger.give_back(job.id)
+            self._placement.release(job.id)
             job.events.on_free(job)
 
     def _begin(self, job: CrowdJob) -> None:

@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 _events_log = logging.getLogger("fanwise.tune.events")
 
 # Between two tables that are redrawn in place.
-_LEAST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 2.0
+_LEAST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 2.0
 
 
 class Screen(Protocol):
@@ -123,7 +123,7 @@ class LogScreen:
 class LiveScreen:
     """A table that is redrawn in place; at the end the resource summary stays.
 
-    Drawing takes a hundredth of a core at most: it is done the less often, the longer it takes.
+    Drawing takes a two-hundredth of a core at most: it is done the less often, the longer it takes.
     """
 
     is_blank = False
@@ -144,7 +144,7 @@ class LiveScreen:
         began_s = time.thread_time()
         size = self._live.console.size
         self._live.update(live_table(snapshot, width=size.width, height=size.height), refresh=True)
-        self.pause_s = min(max(_LEAST_PAUSE_S, 100 * (time.thread_time() - began_s)), _LONGEST_PAUSE_S)
+        self.pause_s = min(max(_LEAST_PAUSE_S, 200 * (time.thread_time() - began_s)), _LONGEST_PAUSE_S)
 
     def say(self, line: str) -> None:
         from rich.text import Text

@@ -1,15 +1,19 @@
 """How often a board looks at an experiment: so that the machine's other work hardly feels it. Quiet: no clock.
 
-    what the last look took, how busy the machine is --rest_s--> seconds until the next one
+    what the last look took, how busy the machine is --rest_s---------> seconds until the next one
+    reports since the last look                      --reports_every--> of how many of them one is read
 
 All pages share a look, and they draw when it has changed. So this is also how often they draw: a browser on the machine
 of a search takes more of it than the board does.
 """
 
+import math
+
 _FREE_REST_S, _FULL_REST_S = 0.3, 5.0  # the least
 _FREE_SHARE, _FULL_SHARE = 0.1, 0.01  # of one core, at most
 _MOST_REST_S = 60.0
-_FULL = 0.9
+_FULL_REPORTS_A_S = 500  # are read at most: half a percent of a core
+_FULL = 0.75  # a core that waits for a disk between two reports counts as free
 
 
 def rest_s(spent_s: float, busy: float) -> float:
@@ -26,3 +30,14 @@ def rest_s(spent_s: float, busy: float) -> float:
     is_full = busy >= _FULL
     share, least_s = (_FULL_SHARE, _FULL_REST_S) if is_full else (_FREE_SHARE, _FREE_REST_S)
     return min(_MOST_REST_S, max(least_s, spent_s / share))
+
+
+def reports_every(num_new: int, passed_s: float, busy: float) -> int:
+    """One in how many new reports is read: all of them, unless the machine is full and they pour in.
+
+    >>> reports_every(50_000, 5.0, busy=1.0), reports_every(2_000, 5.0, busy=1.0), reports_every(50_000, 5.0, busy=0.5)
+    (20, 1, 1)
+    """
+    if busy < _FULL:
+        return 1
+    return max(1, math.ceil(num_new / (_FULL_REPORTS_A_S * max(1.0, passed_s))))

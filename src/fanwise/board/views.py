@@ -10,6 +10,7 @@ import math
 import pprint
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,9 @@ from ..plot.halving import rungs_of
 from ..plot.scales import value_scale
 from ..tune.constraints import in_words
 from ..tune.experiment import Experiment
-from ..tune.pictures import front_data, search_without_reports
+from ..tune.pictures import front_data, search_data, search_without_reports
 from ..tune.record.history import History, Trial, worker_time_s
-from ..tune.record.overview import State
+from ..tune.record.overview import Overview, State
 from ..tune.stopping import StoppingCriterion
 from ..tune.terminal.method import method_line
 from .columns import Columns, thin_array
@@ -46,34 +47,42 @@ _SHOWN_LIMITS = {
 class Look:
     """An experiment at one moment. `now_s`: its clock, which goes on between two events while it runs.
 
-    `stop`, `n_workers`: the settings that held last.
+    `stop`, `n_workers`: the settings that held last. `told`: what its tuner says, where some reports were passed over;
+    None: all are in the history.
     """
 
-    experiment: Experiment
+    path: Path
+    meta: Mapping[str, Any]  # Any: JSON
     history: History
     columns: Columns
     state: State
     now_s: float
     n_workers: int
     stop: StoppingCriterion
+    told: Overview | None = None
+
+    @property
+    def name(self) -> str:
+        return str(self.meta.get("name", self.path.name))
+
+    @property
+    def num_reports(self) -> int:
+        if self.told is None:
+            return len(self.history.reports)
+        return sum(trial.num_reports for trial in self.history.trials.values())
 
     @property
     def is_dead(self) -> bool:
         return self.state == "broken-off"
-
-    @property
-    def meta(self) -> Mapping[str, Any]:  # Any: JSON
-        return self.experiment.metadata
 
 
 def summary(look: Look) -> Json:
     """The state, the best so far, what is left of the budget: all that changes with each report."""
     progress, meta = look.history.progress, look.meta
     shot = progress.snapshot(now_s=look.now_s, dead=look.is_dead)
-    best = progress.best()
     return {
-        "name": look.experiment.name,
-        "path": str(look.experiment.path),
+        "name": look.name,
+        "path": str(look.path),
         "state": look.state,
         "reason": progress.reason,
         "metric": look.history.metric,
@@ -94,20 +103,26 @@ def summary(look: Look) -> Json:
             "Lost": shot.lost,
             **progress.num_over,
         },
-        "num_reports": len(look.history.reports),
+        "num_reports": look.num_reports,
+        "num_read": None if look.told is None else len(look.history.reports),
         "num_left_out": look.columns.num_left_out,
         "budget": _budget(look),
-        "best": None
-        if best is None
-        else {
-            "trial": best.trial_id,
-            "value": best.value,
-            "config": dict(best.config),
-            "python": as_python(best.config),
-            "violated": best.violated,
-        },
+        "best": _best(look),
         "seq": look.history.last_seq,
     }
+
+
+def _best(look: Look) -> Json | None:
+    best, told = look.history.progress.best(), look.told
+    if told is not None and told.best is not None and told.best[1] in look.history.trials:
+        value, trial_id = told.best
+        violated = told.violated
+    elif best is not None:
+        value, trial_id, violated = best.value, best.trial_id, best.violated
+    else:
+        return None
+    config = dict(look.history.trials[trial_id].config)
+    return {"trial": trial_id, "value": value, "config": config, "python": as_python(config), "violated": violated}
 
 
 def _budget(look: Look) -> list[Json]:
@@ -117,7 +132,7 @@ def _budget(look: Look) -> list[Json]:
         "max_wallclock_time": look.now_s,
         "max_num_trials_started": look.history.progress.num_trials,
         "max_num_trials_completed": over.get("Completed", 0),
-        "max_num_evaluations": len(look.history.reports),
+        "max_num_evaluations": look.num_reports,
     }
     found = []
     for field in fields(look.stop):
@@ -174,7 +189,7 @@ def curves(look: Look) -> Json:
 
 def workers(look: Look) -> Json:
     """What each worker did; what is too short to be seen is merged with its neighbours."""
-    search = search_without_reports(look.experiment.name, look.meta, look.history)
+    search = search_without_reports(look.name, look.meta, look.history)
     timeline = worker_timeline(search)
     begin_s = min((one.begin_s for one in timeline.intervals), default=0.0)
     end_s = max((one.end_s for one in timeline.intervals), default=0.0)
@@ -206,7 +221,7 @@ def _shares(timeline: Timeline) -> Json:
 
 def rungs(look: Look) -> Json:
     """Who came to each level where trials were stopped or paused, and who went on."""
-    search = look.experiment.search_data()
+    search = search_data(look.name, look.meta, look.history)
     found = rungs_of(search)
     scale = value_scale((one.point.value for rung in found for one in rung.arrivals), look.history.mode)
     return {
@@ -255,7 +270,7 @@ def trial_rows(look: Look) -> list[Json]:
 
 def parallel(look: Look) -> Json:
     """An axis for each hyperparameter and a line for each trial with a result, the best ones and a sample."""
-    search = search_without_reports(look.experiment.name, look.meta, look.history)
+    search = search_without_reports(look.name, look.meta, look.history)
     losses = {trial_id: loss for trial_id, loss in look.columns.best_losses().items() if math.isfinite(loss)}
     sign = 1.0 if look.history.mode == "min" else -1.0
     drawn = chosen(losses, (), _MOST_LINES)
@@ -293,7 +308,7 @@ def importance(experiment: Experiment) -> Json:
 
 def front(look: Look) -> Json:
     """The reports of a search with several objectives, and those that nothing dominates. ValueError: it has one."""
-    data = front_data(look.experiment.name, look.meta, look.history)
+    data = front_data(look.name, look.meta, look.history)
     on_front = set(data.front)
     others = [place for place in range(len(data.points)) if place not in on_front]
     return {

@@ -27,13 +27,14 @@ from ..base.text import printable, printable_line
 from ..links.status_files import statuses
 from ..pool.output import tail
 from ..tune.experiment import Experiment
+from ..tune.record.history import History
 from ..tune.record.names import output_files
-from ..tune.record.overview import Overview, overview_of
-from ..tune.record.reading import FILE_NAME
+from ..tune.record.overview import Overview, is_written, overview_of, state_of
+from ..tune.record.reading import FILE_NAME, iter_events, newest_seq, read_meta
 from ..tune.record.restoring import last_settings
 from ..tune.tracebacks import of_the_user
 from .columns import Columns, columns_of
-from .pacing import rest_s
+from .pacing import reports_every, rest_s
 from .programs import program_of, programs_of
 from .views import VIEWS, Json, Look, importance, summary, trial_detail, trial_rows
 
@@ -50,10 +51,11 @@ class NotThere(LookupError):
 
 @final
 class Home:
-    """See the module. `folder` need not exist yet."""
+    """See the module. `folder` need not exist yet. `busy`: the share of CPU time in use; None: as measured."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, busy: Callable[[], float] | None = None) -> None:
         self.folder = folder
+        self._busy = busy
         self._lock = threading.Lock()
         self._watched: dict[str, Watched] = {}
         self._lines: dict[str, tuple[object, Json]] = {}
@@ -121,7 +123,7 @@ class Home:
         with self._lock:
             found = self._watched.pop(name, None)
             if found is None or found.inode != inode:
-                found = Watched(folder, inode)
+                found = Watched(folder, inode, self._busy or _Busy().share)
             self._watched[name] = found
             while len(self._watched) > _MOST_WATCHED:
                 del self._watched[next(iter(self._watched))]
@@ -132,14 +134,15 @@ class Home:
 class Watched:
     """One experiment; see the module. All methods raise RecordError where its record cannot be read."""
 
-    def __init__(self, folder: Path, inode: int) -> None:
+    def __init__(self, folder: Path, inode: int, busy: Callable[[], float]) -> None:
         self.folder = folder
         self.inode = inode
         self._lock = threading.RLock()
-        self._experiment: Experiment | None = None
+        self._history: History | None = None
+        self._is_sampled = False  # some of its reports were passed over
         self._look: Look | None = None
         self._again_s = 0.0  # the clock's time of the next look
-        self._busy = _Busy()
+        self._busy = busy
         self._event_s = time.monotonic()
         self._columns: tuple[int, Columns] | None = None
         self._made: dict[str, tuple[object, Any]] = {}  # Any: what a view returns
@@ -166,25 +169,42 @@ class Watched:
     _looked_s = _spent_s = _share = 0.0
 
     def _look_again(self) -> Look:
-        if self._experiment is None:
-            self._experiment = Experiment(self.folder)
-        experiment, before = self._experiment, self._look
-        state, history = experiment.state, experiment.history()
+        before, share = self._look, self._busy()
+        meta = read_meta(self.folder)
+        history = self._read(meta, share)
+        state = state_of(finished=history.finished, held=is_written(self.folder, meta))
+        if self._is_sampled and state != "running":
+            self._history, self._is_sampled, self._columns = None, False, None
+            history = self._read(meta, share)
         if before is None or history.last_seq != self._seen_seq:
             self._event_s, self._seen_seq = time.monotonic(), history.last_seq
         now_s = history.last_s
         if state == "running":
             now_s += time.monotonic() - self._event_s
-        self._looked_s, self._spent_s, self._share = time.monotonic(), 0.0, self._busy.share()
+        self._looked_s, self._spent_s, self._share = time.monotonic(), 0.0, share
         began_s = time.thread_time()
         if self._columns is None or self._columns[0] != history.last_seq:
             self._columns = (history.last_seq, columns_of(history))
         self._spent(began_s)
         if before is None or before.state != state:
-            self._settings = last_settings(self.folder, experiment.metadata)
-        return Look(experiment, history, self._columns[1], state, now_s, *self._settings)
+            self._settings = last_settings(self.folder, meta)
+        told = overview_of(self.folder) if self._is_sampled else None
+        return Look(self.folder, meta, history, self._columns[1], state, now_s, *self._settings, told)
 
     _seen_seq = 0
+
+    def _read(self, meta: Mapping[str, Any], share: float) -> History:  # Any: JSON
+        """Take in what is new; of reports that pour in on a full machine some, until the search has ended."""
+        every = 1
+        if self._history is None:
+            self._history = History(meta)
+        else:
+            num_new = newest_seq(self.folder) - self._history.last_seq
+            every = reports_every(num_new, time.monotonic() - self._looked_s, share)
+            self._is_sampled |= every > 1
+        for events in iter_events(self.folder, self._history.last_seq, reports_every=every):
+            self._history.fold(events)
+        return self._history
 
     def summary(self) -> Json:
         """See `views.summary`."""
@@ -289,7 +309,7 @@ class Watched:
             try:
                 detail = trial_detail(look, trial_id)
             except KeyError:
-                raise NotThere(f"there is no trial {trial_id} in {look.experiment.name!r}") from None
+                raise NotThere(f"there is no trial {trial_id} in {look.name!r}") from None
             attempt = look.history.trials[trial_id].last.number
         output, errors = (self._tail(path) for path in output_files(self.folder, trial_id, attempt))
         failure = detail["failure"]

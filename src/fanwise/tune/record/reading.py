@@ -62,19 +62,32 @@ def read_events(path: str | os.PathLike[str], after_seq: int = 0) -> list[Event]
     return [event for chunk in iter_events(path, after_seq) for event in chunk]
 
 
-def iter_events(path: str | os.PathLike[str], after_seq: int = 0, kinds: Sequence[str] = ()) -> Iterator[list[Event]]:
+def newest_seq(path: str | os.PathLike[str]) -> int:
+    """The sequence number of the last event; 0: there is none. Raises as `read_meta` does."""
+    file = _file_of(path)
+    with _explained(file), closing(_connect(file)) as connection:
+        _checked_meta(connection, file)
+        return int(connection.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0])
+
+
+def iter_events(
+    path: str | os.PathLike[str], after_seq: int = 0, kinds: Sequence[str] = (), *, reports_every: int = 1
+) -> Iterator[list[Event]]:
     """The events that `read_events` returns, in lists of up to 10,000, so that a large record needs little memory.
 
     Args:
         kinds: only of these kinds; none: of all.
+        reports_every: of the reports only those whose number is a multiple of this. To pass over one takes a fiftieth
+            of what it takes to read it.
     """
     file = _file_of(path)
     with _explained(file), closing(_connect(file)) as connection:
         _checked_meta(connection, file)
         rows = connection.execute(
             "SELECT seq, t_s, kind, trial, body FROM events WHERE seq > ?"
-            f"{' AND kind IN (' + ', '.join('?' * len(kinds)) + ')' if kinds else ''} ORDER BY seq",
-            (after_seq, *kinds),
+            f"{' AND kind IN (' + ', '.join('?' * len(kinds)) + ')' if kinds else ''} "
+            "AND (kind <> 'report' OR seq % ? = 0) ORDER BY seq",
+            (after_seq, *kinds, reports_every),
         )
         while chunk := rows.fetchmany(_CHUNK):
             yield _decoded(chunk, file)

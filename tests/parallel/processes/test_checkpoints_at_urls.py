@@ -169,8 +169,8 @@ def fresh_pool(bucket: Any, forked_pools: None) -> Iterator[Pool]:
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[Any]:  # Any: s3fs has no types
     """A client of a server that speaks S3, and has a bucket "fanwise"."""
-    moto = pytest.importorskip("moto.server", reason="needs moto[server] and s3fs")
-    s3fs = pytest.importorskip("s3fs", reason="needs moto[server] and s3fs")
+    moto = pytest.importorskip("moto.server", reason="needs moto[s3], flask, flask-cors and s3fs")
+    s3fs = pytest.importorskip("s3fs", reason="needs moto[s3], flask, flask-cors and s3fs")
     server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()

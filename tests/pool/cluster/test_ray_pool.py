@@ -153,8 +153,8 @@ def test_a_search_goes_on_when_a_node_that_sees_only_the_checkpoints_is_lost_and
 @pytest.fixture(scope="module")
 def object_store() -> Iterator[Any]:  # Any: s3fs has no types
     """One that speaks S3, and a client; with a bucket."""
-    moto = pytest.importorskip("moto.server", reason="needs moto[server] and s3fs")
-    s3fs = pytest.importorskip("s3fs", reason="needs moto[server] and s3fs")
+    moto = pytest.importorskip("moto.server", reason="needs moto[s3], flask, flask-cors and s3fs")
+    s3fs = pytest.importorskip("s3fs", reason="needs moto[s3], flask, flask-cors and s3fs")
     server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()

@@ -88,6 +88,24 @@ def torch_loaded() -> Iterator[LoadedInterpreter]:
         yield loaded
 
 
+@pytest.fixture(scope="module")
+def object_store() -> Iterator[Any]:  # Any: s3fs has no types
+    """A client of a server that speaks S3, with a bucket "fanwise". What is started from now on finds it, too."""
+    moto = pytest.importorskip("moto.server", reason="needs moto[s3], flask, flask-cors and s3fs")
+    s3fs = pytest.importorskip("s3fs", reason="needs moto[s3], flask, flask-cors and s3fs")
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    told = {"AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_DEFAULT_REGION": "us-east-1"}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**told, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}.items():
+            patch.setenv(name, value)
+        store = s3fs.S3FileSystem()
+        store.mkdir("fanwise")
+        yield store
+    server.stop()
+
+
 @pytest.fixture(autouse=True, scope="module")
 def only_what_is_new_is_collected() -> None:
     """What files before this one loaded and compiled is left out of garbage collections: with JAX each takes 0.3 s."""

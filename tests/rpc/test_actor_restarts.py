@@ -400,19 +400,6 @@ def gradient_through_an_actor_that_is_away() -> list[float]:
         return list(rpc.autograd.get_gradients(context)[weight].tolist())
 
 
-def test_gradients_go_through_an_actor_that_was_away_when_it_was_called(real_workers: Workers) -> None:
-    one, two = real_workers.group(2)
-    one.do(make_doubling, "w1")
-    assert one.do(gradient_through_an_actor_that_is_away) == [4.0, 12.0]
-    two.kill()
-    lost_and_known([one])
-    one.begin(gradient_through_an_actor_that_is_away)
-    two = real_workers.join(1, 2, "w1")
-    assert one.result() == [4.0, 12.0]
-    one.do(forget)
-    all_do([one, two], leave)
-
-
 def hear_of_losses_late() -> None:
     """What is noted of a lost worker is noted when calls already see that it is gone."""
 
@@ -422,10 +409,14 @@ def hear_of_losses_late() -> None:
     agents.current().on_lost.insert(0, wait)
 
 
-def test_a_loss_that_is_heard_of_late_is_none_of_a_later_call(real_workers: Workers) -> None:
+# Late: what calls see at once, that the worker is gone, autograd is told after they were made.
+@pytest.mark.parametrize("when", ["at once", "late"])
+def test_gradients_go_through_an_actor_that_was_away_when_it_was_called(when: str, real_workers: Workers) -> None:
     one, two = real_workers.group(2)
     one.do(make_doubling, "w1")
-    one.do(hear_of_losses_late)
+    assert one.do(gradient_through_an_actor_that_is_away) == [4.0, 12.0]
+    if when == "late":
+        one.do(hear_of_losses_late)
     two.kill()
     lost_and_known([one])
     one.begin(gradient_through_an_actor_that_is_away)

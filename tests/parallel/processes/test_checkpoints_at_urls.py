@@ -157,7 +157,7 @@ def test_the_memory_of_one_process_is_refused_where_a_run_has_several(pool: Pool
 
 
 @pytest.fixture
-def fresh_pool(bucket: Any, forked_pools: None) -> Iterator[Pool]:
+def fresh_pool(object_store: Any, forked_pools: None) -> Iterator[Pool]:
     """Whose processes know where the object store is."""
     with Pool(seed=0, cpus=64) as pool:
         yield pool
@@ -166,40 +166,22 @@ def fresh_pool(bucket: Any, forked_pools: None) -> Iterator[Pool]:
 # -- a real object store -----------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[Any]:  # Any: s3fs has no types
-    """A client of a server that speaks S3, and has a bucket "fanwise"."""
-    moto = pytest.importorskip("moto.server", reason="needs moto[s3], flask, flask-cors and s3fs")
-    s3fs = pytest.importorskip("s3fs", reason="needs moto[s3], flask, flask-cors and s3fs")
-    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    told = {"AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_DEFAULT_REGION": "us-east-1"}
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in {**told, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}.items():
-            patch.setenv(name, value)
-        store = s3fs.S3FileSystem()
-        store.mkdir("fanwise")
-        yield store
-    server.stop()
-
-
-def test_processes_save_and_resume_in_an_object_store(bucket: Any, fresh_pool: Pool) -> None:
+def test_processes_save_and_resume_in_an_object_store(object_store: Any, fresh_pool: Pool) -> None:
     url = "s3://fanwise/runs/run.pt"
     whole = fanwise.run(functools.partial(train, path=url), devices=2, pool=fresh_pool)
     with pytest.raises(Ended):
         fanwise.run(functools.partial(train, path=url, end_after=4), devices=2, pool=fresh_pool)
-    bucket.invalidate_cache()
-    assert bucket.ls("fanwise/runs", detail=False) == ["fanwise/runs/run.pt"]
+    object_store.invalidate_cache()
+    assert object_store.ls("fanwise/runs", detail=False) == ["fanwise/runs/run.pt"]
     assert torch.equal(whole, fanwise.run(functools.partial(train, path=url), resume=url, devices=2, pool=fresh_pool))
 
 
 def test_a_bucket_that_is_not_there_and_keys_that_are_missing_are_said(
-    bucket: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    object_store: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with pytest.raises(CheckpointError, match=r"s3://fanwize/run\.pt cannot be written, on "):
         files.write("s3://fanwize/run.pt", content(1))
-    assert not bucket.exists("fanwize"), "a mistake makes no bucket"
+    assert not object_store.exists("fanwize"), "a mistake makes no bucket"
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     for name, value in {"AWS_EC2_METADATA_DISABLED": "true", "HOME": str(tmp_path)}.items():
@@ -216,11 +198,11 @@ files.write("s3://fanwise/killed.pt", {"run": {"number": 2}, "model": torch.zero
 
 
 @pytest.mark.soak
-def test_a_kill_in_the_middle_of_an_upload_leaves_the_older_checkpoint(bucket: Any) -> None:
+def test_a_kill_in_the_middle_of_an_upload_leaves_the_older_checkpoint(object_store: Any) -> None:
     files.write("s3://fanwise/killed.pt", content(1))
     child = subprocess.Popen([sys.executable, "-c", KILLED])
     try:
-        within(60, lambda: bool(uploads(bucket)), "the upload in parts has begun")
+        within(60, lambda: bool(uploads(object_store)), "the upload in parts has begun")
         child.send_signal(signal.SIGKILL)
     finally:
         child.kill()
@@ -229,6 +211,6 @@ def test_a_kill_in_the_middle_of_an_upload_leaves_the_older_checkpoint(bucket: A
     assert number_at("s3://fanwise/killed.pt") == 1
 
 
-def uploads(bucket: Any) -> list[Any]:  # Any: as S3 says it
-    found: list[Any] = bucket.call_s3("list_multipart_uploads", Bucket="fanwise").get("Uploads", [])
+def uploads(object_store: Any) -> list[Any]:  # Any: as S3 says it
+    found: list[Any] = object_store.call_s3("list_multipart_uploads", Bucket="fanwise").get("Uploads", [])
     return found

@@ -150,24 +150,6 @@ def test_a_search_goes_on_when_a_node_that_sees_only_the_checkpoints_is_lost_and
     assert list((tmp_path / "shared" / "far").iterdir()), "the best one's is kept"
 
 
-@pytest.fixture(scope="module")
-def object_store() -> Iterator[Any]:  # Any: s3fs has no types
-    """One that speaks S3, and a client; with a bucket."""
-    moto = pytest.importorskip("moto.server", reason="needs moto[s3], flask, flask-cors and s3fs")
-    s3fs = pytest.importorskip("s3fs", reason="needs moto[s3], flask, flask-cors and s3fs")
-    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    told = {"AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_DEFAULT_REGION": "us-east-1"}
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in {**told, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}.items():
-            patch.setenv(name, value)
-        store = s3fs.S3FileSystem()
-        store.mkdir("fanwise")
-        yield store
-    server.stop()
-
-
 @pytest.mark.soak
 def test_a_search_goes_on_from_checkpoints_in_an_object_store(
     cluster: RayCluster, pool: Pool, object_store: Any, home: Path, tmp_path: Path

@@ -89,7 +89,7 @@ class Columns:
         found = []
         for trial_id, its in zip(trials, rows, strict=True):
             share = len(its) if total <= most_points else math.ceil(most_points * len(its) / total)
-            kept = its[thin_array(self.values_N[its], min(share, _MOST_POINTS_A_CURVE))]
+            kept = its[thin(self.values_N[its], min(share, _MOST_POINTS_A_CURVE))]
             found.append(
                 DrawnCurve(trial_id, *(one[kept].tolist() for one in (self.times_N, self.iters_N, self.values_N)))
             )
@@ -135,8 +135,15 @@ def columns_of(history: History) -> Columns:
     )
 
 
-def thin_array(values_N: Floats, most: int) -> Ints:
-    """As `thinning.thin`, for an array: a hundred times as fast."""
+def thin(values_N: Floats, most: int) -> Ints:
+    """Places in `values_N`, upwards, at most `most` of them (4 at the least).
+
+    Both ends are kept, and the smallest and largest value of each of the equal stretches between them, so a spike that
+    lasts for one report is still there: nothing is averaged away. No value is NaN.
+
+    >>> thin(np.array([5.0, 5.0, 9.0, 5.0, 1.0, 5.0, 5.0]), 4).tolist()
+    [0, 2, 4, 6]
+    """
     count, most = len(values_N), max(4, most)
     if count <= most:
         return np.arange(count)

@@ -1,10 +1,9 @@
 """Much, made as little as a screen can show, without hiding what matters. Quiet: no numpy, no clock.
 
-    values    --thin-------> places to keep: both ends, and of every stretch its smallest and largest value
     trials    --chosen-----> whose curves are drawn: those that run, the best, and an even sample of all others
     intervals --merged-----> what a worker did, where stretches that are too short to be seen are one with its shares
 
-What is kept stands as it was: nothing is averaged away, so a spike that lasts for one report is still there.
+Points of curves are thinned by `columns.thin`.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -12,27 +11,6 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from ..plot.data import Interval
-
-
-def thin(values: Sequence[float], most: int) -> list[int]:
-    """Places in `values`, upwards, at most `most` of them (4 at the least).
-
-    Both ends are kept, and the smallest and largest value of each of the equal stretches between them. All values are
-    numbers that can be compared: no NaN.
-
-    >>> thin([5.0, 5.0, 9.0, 5.0, 1.0, 5.0, 5.0], 4)
-    [0, 2, 4, 6]
-    """
-    count, most = len(values), max(4, most)
-    if count <= most:
-        return list(range(count))
-    stretches = (most - 2) // 2
-    kept = {0, count - 1}
-    for number in range(stretches):
-        places = range(1 + number * (count - 2) // stretches, 1 + (number + 1) * (count - 2) // stretches)
-        kept.add(min(places, key=values.__getitem__))
-        kept.add(max(places, key=values.__getitem__))
-    return sorted(kept)
 
 
 def chosen(losses: Mapping[int, float], running: Collection[int], most: int) -> list[int]:

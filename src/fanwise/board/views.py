@@ -25,8 +25,8 @@ from ..tune.record.history import History, Trial, worker_time_s
 from ..tune.record.overview import Overview, State
 from ..tune.stopping import StoppingCriterion
 from ..tune.terminal.method import method_line
-from .columns import Columns, thin_array
-from .thinning import chosen, merged, thin
+from .columns import Columns, thin
+from .thinning import chosen, merged
 
 Json = dict[str, Any]  # Any: JSON
 
@@ -156,7 +156,7 @@ def curves(look: Look) -> Json:
     running = [trial_id for trial_id, trial in history.trials.items() if _status(look, trial) == "InProgress"]
     drawn = columns.curves(chosen(losses, running, _MOST_CURVES), _MOST_CURVE_POINTS)
     incumbents = columns.incumbents()
-    steps = [incumbents[place] for place in thin_array(columns.values_N[incumbents], 500)]
+    steps = [incumbents[place] for place in thin(columns.values_N[incumbents], 500)]
     scale = value_scale(
         (value for curve in drawn for value in curve.values),
         history.mode,
@@ -370,7 +370,7 @@ def trial_detail(look: Look, trial_id: int) -> Json:
 def _series(history: History, name: str, rows: Sequence[int]) -> Json:
     reports, column = history.reports, history.reports.values[name]
     numbers = [row for row in rows if type(column[row]) in (int, float) and math.isfinite(column[row])]
-    kept = [numbers[place] for place in thin([float(column[row]) for row in numbers], 1_000)]
+    kept = [numbers[place] for place in thin(np.array([column[row] for row in numbers], np.float64), 1_000)]
     return {
         "t": [round(reports.t_s[row], 3) for row in kept],
         "n": [reports.iters[row] for row in kept],

@@ -84,6 +84,12 @@ def test_a_home_is_tried_out_and_left_as_it_was(tmp_path: Path) -> None:
     assert doctor.home(Path("/proc/none")).text.startswith("/proc/none cannot be made in /proc: ")
 
 
+def test_a_home_that_is_a_url_is_one_finding_and_not_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FANWISE_HOME", "s3://bucket/home")
+    found = doctor.chosen_home()
+    assert found.state == "wrong" and found.text.startswith("FANWISE_HOME='s3://bucket/home'")
+
+
 def test_a_home_that_is_small_far_away_or_without_locks_is_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

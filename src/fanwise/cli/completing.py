@@ -12,7 +12,7 @@ from ..base.home import list_experiments
 
 def experiments(incomplete: str) -> list[str]:
     """Those in the folder of experiments whose names begin so."""
-    with suppress(OSError, RuntimeError):
+    with suppress(OSError, RuntimeError, ValueError):
         return _beginning(list_experiments(), incomplete)
     return []
 

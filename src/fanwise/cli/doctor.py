@@ -88,7 +88,7 @@ def findings() -> Iterator[Finding]:
     yield from gpus_of(found, [gpu.name for gpu in find_machine().gpus])
     yield shared_memory(_free("/dev/shm"))
     yield open_files(*resource.getrlimit(resource.RLIMIT_NOFILE))
-    yield home(experiments_folder())
+    yield chosen_home()
     yield sockets()
     yield secret(os.environ)
     yield from ray(_version("ray"), os.environ)
@@ -209,6 +209,15 @@ def open_files(soft: int, hard: int) -> Finding:
     return Finding(
         "open files", "note", f"{soft:,} a process; enough for some hundred workers", f"for more: ulimit -n {most}"
     )
+
+
+def chosen_home() -> Finding:
+    """The folder that this user has named, or not."""
+    try:
+        return home(experiments_folder())
+    except ValueError as error:  # a URL
+        what, _, advice = str(error).partition("\n")
+        return Finding("home", "wrong", what, advice)
 
 
 def home(folder: Path) -> Finding:

@@ -212,6 +212,7 @@ OF_USERS = ("train.py", "package/train.py")  # programs that docstrings speak of
 NOTES = {
     "rpc": ("rpc", "links"),
     "rpc-decisions": ("rpc", "links"),
+    "cluster": ("pool/cluster",),
     "main-job": ("tune",),
     "wire-format": ("tensor", "links"),
 }

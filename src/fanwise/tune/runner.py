@@ -446,6 +446,6 @@ def _problem_with(values: object) -> str | None:
     if type(values) is not dict:
         return f"a trial reports a dict of names and numbers, got a {type(values).__name__}"
     for name, value in values.items():
-        if type(name) is not str or not is_plain(value):
+        if type(name) is not str or (type(value) is not float and not is_plain(value)):
             return f"a trial reports names and numbers, got {name!r}: {reprlib.repr(value)}"
     return None

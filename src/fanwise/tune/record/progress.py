@@ -134,7 +134,7 @@ class Progress:
 
     def _rank(self, trial: _Trial, values: Mapping[str, Any]) -> None:  # Any: JSON
         value, bounds = values.get(self._metric), self._constraints
-        if not isinstance(value, int | float) or not math.isfinite(value):
+        if not isinstance(value, (int, float)) or not math.isfinite(value):
             return
         loss, beyond = self._sign * value, 0.0
         if bounds:

@@ -2,9 +2,9 @@
 
     writer:  commit -> committed(size)       ......never waits for a disk......
                             | wakes
-    thread:        gather 20 ms -> fdatasync(-wal) -> checkpoint, when 4 MiB were written -> copies
+    thread:        fdatasync(-wal), 35 ms after the last one began -> checkpoint, when 4 MiB were written -> copies
 
-A commit is durable one gathering and at most two syncs later: within 50 ms where a sync takes up to 15 ms.
+A commit waits for at most these 35 ms and one sync: it is durable within 50 ms where a sync takes up to 15 ms.
 Checkpoints are passive, so the writer goes on meanwhile and the log may outgrow them; above 64 MiB the last bit is
 checkpointed under the writer's lock, and SQLite starts the log anew.
 
@@ -21,6 +21,7 @@ import errno
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -28,7 +29,7 @@ from pathlib import Path
 from .copies import Copies
 from .heartbeat import TakenOverError
 
-GATHER_S = 0.02
+SYNC_EVERY_S = 0.035
 CHECKPOINT_BYTES = 4 << 20
 MAX_LOG_BYTES = 64 << 20
 
@@ -77,6 +78,7 @@ class RecordSync:
         self._copies, self._is_new = copies, False
         self._checkpoint_bytes, self._max_log_bytes = checkpoint_bytes, max_log_bytes
         self._log_bytes = 0
+        self._due_s = 0.0
         self._dirty = threading.Event()
         self._closing = threading.Event()
         self._log_fd = os.open(f"{live}-wal", os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
@@ -124,7 +126,8 @@ class RecordSync:
     def _turn(self) -> None:
         copies = self._copies
         if self._dirty.wait(None if copies is None else copies.wait_s(is_new=self._is_new)):
-            self._closing.wait(GATHER_S)
+            self._closing.wait(max(0.0, self._due_s - time.monotonic()))
+            self._due_s = time.monotonic() + SYNC_EVERY_S
             self._dirty.clear()
             self._fdatasync(self._log_fd)
             self._is_new = True

@@ -19,7 +19,7 @@ import pytest
 
 from fanwise.pool import JobHandle, Pool
 from fanwise.pool.marks import MARK, mark_of
-from fanwise.pool.processes import all_pids, kill_marked
+from fanwise.pool.processes import all_pids, boot_s, kill_marked, started_s
 from fanwise.testing import within
 from fanwise.testing.gates import Gate
 from fanwise.testing.jobs import began, local_engine, submitted
@@ -109,6 +109,38 @@ def test_what_a_living_job_started_is_left_alone_when_another_one_ends(pool: Poo
     assert isinstance(handle, JobHandle)
     handle.outcome(within_s=30)
     assert alive(pids) == []
+
+
+def test_a_fork_that_left_is_gone_with_its_job_also_while_one_runs_whose_process_waited_for_it(
+    pool: Pool, tmp_path: Path, gate: Gate
+) -> None:
+    """The process was there before the fork, but had no job yet: so the fork is not its own."""
+
+    def job(gate: Gate, *, starts: bool) -> None:
+        if starts:
+            gate.wait()
+            start_a_family(tmp_path)
+        gate.wait()
+
+    warm = pool.submit(os.getppid).result(within_s=30)
+    first = began(pool.submit(job, gate, starts=True))
+    waiting = within(10, lambda: children_of(warm) - {first.pid}, "a process waits for a job")
+    gate.open()
+    pids = family(tmp_path, 4)
+    within(10, lambda: boot_s() > max(map(started_s, pids)), "the clock of processes has gone on")
+    with Gate(tmp_path / "another") as another:
+        later = began(pool.submit(job, another, starts=False))
+        assert {later.pid} == waiting
+        gate.open()
+        first.outcome(within_s=30)
+        assert alive(pids) == []
+        another.open()
+        later.outcome(within_s=30)
+    within(10, lambda: not children_of(warm), "no process waits when no job runs")
+
+
+def children_of(pid: int) -> set[int]:
+    return {int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
 
 
 def test_orphans_that_end_by_themselves_are_reaped(pool: Pool, gate: Gate) -> None:

@@ -9,6 +9,7 @@ Runs on the hub's thread, in a process that has one thread. Knows nothing of job
 """
 
 import contextlib
+import math
 import os
 import signal
 import time
@@ -17,7 +18,7 @@ from typing import NamedTuple
 
 from ..links import Hub
 from .marks import MARK, is_of_line, mark_of
-from .processes import all_pids, started_s, stat_of
+from .processes import all_pids, boot_s, started_s, stat_of
 
 # A killed process that hangs in the kernel must not hold up all others: it is left, and reaped when the next one ends.
 _DYING_S = 1.0
@@ -47,6 +48,16 @@ class Children:
         pidfd = os.pidfd_open(pid)
         self._children[pid] = _Child(pidfd, line, started_s(pid))
         self._hub.watch(pidfd, lambda _events: self._ended(pid))
+
+    def add_idle(self, pid: int, line: str) -> None:
+        """As `add`, a child that has nothing to do yet: nothing is its own, until `begin`."""
+        self.add(pid, line)
+        self._children[pid] = self._children[pid]._replace(started_s=math.inf)
+
+    def begin(self, pid: int) -> None:
+        """An idle child gets something to do: what begins from now on may be its own."""
+        if pid in self._children:
+            self._children[pid] = self._children[pid]._replace(started_s=boot_s())
 
     def pids(self) -> list[int]:
         """Those that still live."""

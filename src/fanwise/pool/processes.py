@@ -74,6 +74,11 @@ def started_s(pid: int) -> float:
     return stat_of(pid).started_s
 
 
+def boot_s() -> float:
+    """Now, as `started_s` would say it of a process that is just being started."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS_PER_S) / _TICKS_PER_S
+
+
 def all_pids() -> list[int]:
     """All processes of this machine, or of our namespace."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]

@@ -5,6 +5,10 @@ imports what the functions and their modules use, touches no GPU, keeps one OS t
 Before each fork it looks whether that is still safe: one thread, no CUDA context, and no imported source file changed
 since. Where it is not, it refuses and says why; the pool then runs the job in a spare, or starts a new warm process.
 
+While jobs run, one child is forked ahead of the next job: it connects and waits for it at a pipe. So what a trial's end
+has to wait for is the end of its own process, and no fork. The child is as fresh as one that is forked later: it is
+dropped when something more is imported here, and does nothing before its job.
+
 A spare is the same interpreter that does not fork: it becomes the worker itself, for one job, or for several when it
 is reused.
 
@@ -18,12 +22,14 @@ import faulthandler
 import gc
 import importlib
 import os
+import pickle
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, NoReturn
 
-from ..links import Hub, Link, Request, dial
+from ..links import Hub, Link, Request, Timer, dial
 from ..links.codec import pack_error
 from . import runtime_environment, worker
 from .children import Children
@@ -41,6 +47,11 @@ _ALWAYS = ("numpy", "threadpoolctl")
 # What a library imports at its first real use: over a second in every trial if the warm process has not done it.
 # torch: the first optimizer imports torch._dynamo.
 _IMPORTED_LATE = {"torch": "torch._dynamo"}
+
+# So long after a job has begun the next one's process is forked, while the CPU is not wanted to begin jobs.
+_AHEAD_AFTER_S = 0.03
+# It is kept so long when no job runs any more.
+_IDLE_S = 0.5
 
 
 def main_after_fork(config: Config, mark: str, supervisor_pid: int) -> NoReturn:
@@ -101,6 +112,8 @@ class _Warm:
         self._over = False
         self._spare_job: JobSpec | None = None
         self._unsafe: Refusal | None = None
+        self._idle: tuple[int, int] | None = None  # a child that waits for a job, and the pipe by which it comes
+        self._timer: Timer | None = None
         self._link.notify("hello", kind, number)
 
     def serve(self) -> JobSpec | None:
@@ -117,6 +130,8 @@ class _Warm:
                 self._children.signal(pid, signal.SIGKILL)
 
     def _exited(self, pid: int, status: int) -> None:
+        if self._idle is not None and self._children.pids() == [self._idle[0]]:
+            self._set_timer(_IDLE_S, self._drop_idle)
         with contextlib.suppress(Exception):  # the pool is gone: `_end` follows
             self._link.notify("exited", pid, status)
 
@@ -138,6 +153,7 @@ class _Warm:
     ) -> Prepared:
         if stale := self._stale():
             return Prepared(refusal=stale)
+        self._drop_idle()
         runtime_environment.apply(environment)
         importlib.invalidate_caches()
         gc.disable()  # what is imported stays: to look at it again and again takes a tenth of the time
@@ -201,15 +217,68 @@ class _Warm:
             self._fork(request, spec)
 
     def _fork(self, request: Request, spec: JobSpec) -> None:
+        pid = self._hand_to_idle(spec)
+        if pid is None:
+            pid = self._forked(lambda: spec)
+            self._children.add(pid, f"{os.environ[MARK]}/{pid}")
+        request.answer(pid)
+        if not spec.reuse:
+            self._set_timer(_AHEAD_AFTER_S, self._fork_ahead)
+
+    def _forked(self, job: Callable[[], JobSpec]) -> int:
+        """The pid of a new child that runs what `job` gives it."""
         sys.stdout.flush()
         sys.stderr.flush()
         me = os.getpid()
         pid = os.fork()
         if pid == 0:
             self._children.close_fds()
-            worker.main_after_fork(self._home, spec, self.functions, self.sources, me)
-        self._children.add(pid, f"{os.environ[MARK]}/{pid}")
-        request.answer(pid)
+            worker.main_after_fork(self._home, job, self.functions, self.sources, me)
+        return pid
+
+    # -- a child ahead of its job ----------------------------------------------------------------------------------
+
+    def _fork_ahead(self) -> None:
+        """While jobs run: the next one finds a process that is forked and connected. The gap is half as long."""
+        if self._idle is not None or self._over or not self._children.pids() or self._refusal() is not None:
+            return
+        receiving, sending = os.pipe()
+
+        def job() -> JobSpec:
+            os.close(sending)
+            with open(receiving, "rb") as pipe:
+                spec: JobSpec = pickle.load(pipe)
+            return spec
+
+        pid = self._forked(job)
+        os.close(receiving)
+        self._children.add_idle(pid, f"{os.environ[MARK]}/{pid}")
+        self._idle = pid, sending
+
+    def _hand_to_idle(self, spec: JobSpec) -> int | None:
+        """The pid of the idle child, which gets this job; None: there is none."""
+        if self._idle is None:
+            return None
+        (pid, sending), self._idle = self._idle, None
+        if pid not in self._children.pids():
+            os.close(sending)  # it was killed
+            return None
+        self._children.begin(pid)
+        with contextlib.suppress(BrokenPipeError), open(sending, "wb") as pipe:  # it has just ended: so has its job
+            pickle.dump(spec, pipe, protocol=5)
+        return pid
+
+    def _set_timer(self, after_s: float, call: Callable[[], None]) -> None:
+        """At most one is kept: when the idle child is forked, or dropped."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._hub.call_at(self._hub.now_s() + after_s, call)
+
+    def _drop_idle(self) -> None:
+        """No job comes, or it lacks what is about to be imported. It ends, as its pipe does."""
+        if self._idle is not None:
+            os.close(self._idle[1])
+            self._idle = None
 
     def _refusal(self) -> Refusal | None:
         if self._kind == "warm":

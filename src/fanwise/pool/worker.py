@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -55,16 +56,18 @@ class _Ended(NamedTuple):
 
 
 def main_after_fork(
-    home: Home, spec: JobSpec, functions: dict[str, Function], sources: Sources, warm_pid: int
+    home: Home, job: Callable[[], JobSpec], functions: dict[str, Function], sources: Sources, warm_pid: int
 ) -> NoReturn:
-    """The life of a child that the warm process has just forked."""
+    """The life of a child that the warm process has just forked. `job`: waits for its job; EOFError: there is none."""
     code = 1
     try:
         os.setsid()
         die_with_parent(warm_pid)
         os.environ[MARK] = f"{os.environ[MARK]}/{os.getpid()}"
         atexit._clear()
-        code = _main(home, spec, functions, sources, "fork")
+        code = _main(home, job, functions, sources, "fork")
+    except EOFError:
+        code = 0
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
@@ -76,7 +79,7 @@ def main_of_spare(home: Home, spec: JobSpec, functions: dict[str, Function], sou
     """The rest of the life of a spare that has got its job. Not left by return: threads may still be there."""
     code = 1
     try:
-        code = _main(home, spec, functions, sources, "spare")
+        code = _main(home, lambda: spec, functions, sources, "spare")
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
@@ -84,8 +87,8 @@ def main_of_spare(home: Home, spec: JobSpec, functions: dict[str, Function], sou
         os._exit(code)
 
 
-def _main(home: Home, spec: JobSpec, functions: dict[str, Function], sources: Sources, how: How) -> int:
-    """Run `spec`, and when it says `reuse` what the pool sends after it. Returns the exit code."""
+def _main(home: Home, first: Callable[[], JobSpec], functions: dict[str, Function], sources: Sources, how: How) -> int:
+    """Run the first job, and when it says `reuse` what the pool sends after it. Returns the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE))
@@ -94,7 +97,7 @@ def _main(home: Home, spec: JobSpec, functions: dict[str, Function], sources: So
     link.open()
     worker = _Worker(hub, link, functions, sources)
     try:
-        job: JobSpec | None = spec
+        job: JobSpec | None = first()
         while job is not None:
             fit = worker.run(job, how)
             job = link.ask("next", job.job_id) if fit and job.reuse else None

@@ -102,14 +102,20 @@ def on_host(rank: int) -> None:
         print(json.dumps(found))
 
 
-def started(host: PlayedHost, rank: int, first: PlayedHost, secret: str) -> "subprocess.Popen[str]":
+def started(
+    host: PlayedHost,
+    rank: int,
+    first: PlayedHost,
+    secret: str,
+    *,
+    program: str = __file__,
+    errors: int = subprocess.DEVNULL,
+) -> "subprocess.Popen[str]":
     told = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     told |= {"MASTER_ADDR": first.address, "MASTER_PORT": "29711", "FANWISE_SECRET": secret}
     told |= {"GLOO_SOCKET_IFNAME": "cable", "OMP_NUM_THREADS": "1"}
-    command = ["ip", "netns", "exec", host.name, sys.executable, __file__, "--host", str(rank)]
-    return subprocess.Popen(
-        command, env={**os.environ, **told}, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
+    command = ["ip", "netns", "exec", host.name, sys.executable, program, "--host", str(rank)]
+    return subprocess.Popen(command, env={**os.environ, **told}, stdout=subprocess.PIPE, stderr=errors, text=True)
 
 
 def slowed(host: PlayedHost, gbits: int) -> bool:

@@ -227,11 +227,6 @@ def _supervisor(pool: Pool, train: Callable[[Run], Any], settings: Settings) -> 
     """Of processes on this machine, or on the hosts of a cluster."""
     if (cluster := pool.cluster) is None:
         return Supervisor(pool, train, settings)
-    if settings.on_loss == "respawn":
-        raise ValueError(
-            "on_loss='respawn' starts another process on the same machine; on a cluster those that are left go on, "
-            "with the same bits.\nLeave it at 'continue', or say 'stop'."
-        )
     from .cluster.supervisor import ClusterSupervisor
 
     return ClusterSupervisor(cluster, train, settings)

@@ -79,8 +79,14 @@ class Mesh:
         return self._turns.known.turn
 
     def enter_view(self) -> None:
-        """What is done from now on is done by those that take part now."""
+        """What is done from now on is done by those that take part now.
+
+        Raises:
+            WorkerLostError: this process does not.
+        """
         with self._changed:
+            if self._turns.is_out:
+                self._look()
             before, self._view = self._view, self._turns.known
             for key in [key for key in self._values if key[0] < self._view.view]:
                 del self._values[key]
@@ -139,13 +145,14 @@ class Mesh:
             self._is_waiting = False
 
     def go_on_with(self, ranks: set[int], why: str) -> None:
-        """Without the others, who are told so and end. By the coordinator, between two turns."""
+        """Without the others, who are told so and end. Called by all, between the same two turns."""
         with self._changed:
-            others = set(self._turns.known.members) - ranks
+            others = set(self._view.members) - ranks
             self._dismissed |= others
-            left = "this process" if len(ranks) == 1 else "those"
-            _log.warning("%s\nThe run goes on with %s, and the same bits: devices='auto'.", why, left)
-            self._carry_out(self._turns.give_up(others))
+            if self.rank == min(self._view.members):
+                left = "this process" if ranks == {self.rank} else "it" if len(ranks) == 1 else "those"
+                _log.warning("%s\nThe run goes on with %s, and the same bits: devices='auto'.", why, left)
+            self._carry_out(self._turns.dismiss(others))
 
     def _go_on_without_the_hung(self, is_there: Callable[[], bool], waited_s: float) -> None:
         """Ask all whether they wait, too; who does not say so hangs, or is stopped."""
@@ -197,9 +204,13 @@ class Mesh:
         return self._failed is None and not self._turns.is_out
 
     def leave(self, within_s: float) -> None:
-        """Say that nothing more comes from here, and wait until the others have said so. Then close all links."""
-        for link in self._links.values():
-            self._notify(link, "left")
+        """Say that nothing more comes from here, and wait until the others have said so. Then close all links.
+
+        Who is out says nothing: to the others it is lost.
+        """
+        if not self._turns.is_out:
+            for link in self._links.values():
+                self._notify(link, "left")
         until_s = time.monotonic() + within_s
         with self._changed:
             while (left_s := until_s - time.monotonic()) > 0:

@@ -27,16 +27,18 @@ from ..hangs.stalls import limit_s
 from ..optimizers.placement import Placement
 from ..plans import Plan
 from ..reductions import BFloat16, EverySteps, PowerSGD, Reduce, name_of_reduce
+from ..replica.gradients import Partial
+from ..shards import Node
 from ..teams.agreeing import agreed_seed
 from ..teams.layout import Layout
-from ..teams.team import Attempt, StateHere, Sums, different_ways
+from ..teams.team import Attempt, OwnSums, StateHere, Sums, different_ways
 from .apart import Apart
 from .by_hosts import ByHosts, between, places_by_host
 from .feedback import Feedback, Parts
 from .in_boxes import InBoxes
 from .meeting import Met
 from .mesh import Again, Mesh
-from .paying import Paying, Quicker
+from .paying import CLEARLY, Paying, Quicker, Took, quicker
 
 T = TypeVar("T")
 
@@ -168,7 +170,8 @@ class HostsTeam:
             return self._sums_apart(params, placement, self._reduce.steps)
         made = self.all_reduce(params)
         feedback = made.feedback if isinstance(made, ByHosts) else None
-        return TeamSums(self, made, placement, _CPU, by_process=self._reduce == "fast", feedback=feedback)
+        of_all = TeamSums(self, made, placement, _CPU, by_process=self._reduce == "fast", feedback=feedback)
+        return _UntilAlone(self, of_all)
 
     def _sums_apart(self, params: Sequence[nn.Parameter], placement: Placement, steps: int) -> Sums:
         if placement.optimizer is None:
@@ -179,7 +182,7 @@ class HostsTeam:
         apart = Apart(steps, params, placement.optimizer, self._bring_together)
         self._aparts.append(apart)
         made = ByHosts(self, params, apart=apart)
-        return TeamSums(self, made, placement, _CPU, by_process=False, apart=apart)
+        return _UntilAlone(self, TeamSums(self, made, placement, _CPU, by_process=False, apart=apart))
 
     def _bring_together(self, apart: Apart) -> None:
         if (flats := self.together(functools.partial(self._mean_over_hosts, apart))) is not None:
@@ -240,22 +243,23 @@ class HostsTeam:
 
     def step_ends(self) -> None:
         self._has_stepped = True
-        self._paying.add(time.monotonic() - self._began_s, self._exchange_s)
-        if self.place == 0:
-            own, hosts = self._hosts[self._mesh.rank], self.hosts
-            if quicker := self._paying.quicker(len(hosts), hosts.count(own), own.partition("/")[0]):
-                self._say_quicker(quicker)
-
-    def _say_quicker(self, quicker: Quicker) -> None:
-        """By the first process: it says so, or goes on with those."""
-        if not self._fewest:
-            same = "The bits would be the same. " if isinstance(self._reduce, str) else ""
-            _log.warning("%s\n%sLarger batches make more of them pay.", quicker.line, same)
+        # All have made the same steps, so all come to know it after the same one.
+        took = self._paying.add(Took(time.monotonic() - self._began_s, self._exchange_s))
+        if took is None or self.size == 1:
             return
-        me = self._mesh.rank
-        here = {rank for rank in self._mesh.members if self._hosts[rank] == self._hosts[me]}
-        self._mesh.go_on_with(here if quicker.who == "host" else {me}, quicker.line)
-        self._paying = Paying()
+        each, hosts = self.together(lambda: (self.gather("tells what a step takes", took), self.hosts))
+        # Who asked for the fewest is never slower than one host; who named them is not bothered with trifles.
+        if found := quicker(each, hosts, most=1.0 if self._fewest else CLEARLY):
+            self._leave_it_to(found)
+
+    def _leave_it_to(self, found: Quicker) -> None:
+        """By all: the run goes on with those, or the first process says that they would be quicker."""
+        if self._fewest:
+            self._mesh.go_on_with({self._mesh.members[place] for place in found.places}, found.line)
+            self._paying = Paying()
+        elif self.place == 0:
+            same = "The bits would be the same. " if isinstance(self._reduce, str) else ""
+            _log.warning("%s\n%sLarger batches make more of them pay.", found.line, same)
 
     def report(self, values: Mapping[str, Any]) -> Decision:  # Any: numbers
         """The first process reports to its own job, if it runs one; what comes of it is the same for all."""
@@ -310,6 +314,22 @@ class HostsTeam:
     def done(self) -> None:
         """The training function has returned here, and in all others when this returns."""
         self.together(lambda: self.gather("has returned", None))
+
+
+class _UntilAlone:
+    """The sums of a step over all processes. The last one that is left adds its own, as one that began alone."""
+
+    def __init__(self, team: HostsTeam, of_all: TeamSums) -> None:
+        self._team = team
+        self._of_all = of_all
+        self._own = OwnSums()
+        self.feedback = of_all.feedback
+        self.apart = of_all.apart
+        self.settle = of_all.settle
+
+    def total(self, what: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
+        sums: Sums = self._own if self._team.size == 1 else self._of_all
+        return sums.total(what, nodes, shards, mean=mean)
 
 
 def _reported(tell: Tell, values: Mapping[str, Any]) -> Decision | bytes:  # Any: numbers

@@ -66,7 +66,7 @@ def test_without_a_topic_all_are_listed_with_what_they_are_about(run: Run) -> No
 def test_no_page_links_to_files_that_are_not_there(run: Run) -> None:
     for topic in topics():
         assert re.findall(r"\]\((?!\w+:)[^)\s]+\)", re.sub("(?ms)^```.*?^```", "", run(topic).out)) == [], topic
-    assert "[All errors](" not in run("pool").out and "All errors have their own page" in run("pool").out
+    assert "[all errors](" not in run("failures").out and "See also all errors" in run("failures").out
 
 
 def test_a_topic_that_is_not_there_is_wrong_usage_and_names_the_nearest(run: Run) -> None:

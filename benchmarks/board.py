@@ -6,12 +6,15 @@
 
 First paint is what Chromium calls first contentful paint. The best value is there when its number stands in the page,
 the curves when the first of them is drawn; cold: the board has just been started and has read nothing yet.
-Reports a second are counted in the record, between two fifths of the run, when the pages are open, and its end.
+Reports a second are counted in the record while pages are open and have settled, and compared with the mean of the
+stretches before and after, without any, of the same search. They vary by a tenth from stretch to stretch, so the CPU
+time of board and browser is counted too: on a machine that tuner and trials fill, it is what they have less.
 
-    python benchmarks/board.py [--rounds 6] [--quick]      needs Chromium, and fanwise[dev] for playwright
+    python benchmarks/board.py [--rounds 4] [--quick]      needs Chromium, and fanwise[dev] for playwright
 """
 
 import argparse
+import itertools
 import math
 import os
 import random
@@ -24,16 +27,18 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 from measuring import finish, machine, ratio_of_neighbours, say, scratch_folder, spread, table
 
 from fanwise.testing import within
 from fanwise.testing.recorded_search import RecordedSearch
-from fanwise.tune import RandomSearch, StoppingCriterion, Tuner, load_experiment, report, uniform
+from fanwise.tune import RandomSearch, StoppingCriterion, Tuner, report, uniform
 from fanwise.tune.record.progress import Progress
-from fanwise.tune.record.reading import FILE_NAME
+from fanwise.tune.record.reading import FILE_NAME, newest_seq
 from fanwise.tune.record.writer import Record
 
 N_WORKERS = 2
@@ -137,15 +142,15 @@ def page_times(browser: Any, address: str) -> tuple[float, float, float]:
     return painted_s, best_s, curve_s
 
 
-def flat_out(x: float, num_reports: int) -> None:
-    """Report without a pause."""
-    for i in range(num_reports):
+def flat_out(x: float) -> None:
+    """Report without a pause, until the search is ended."""
+    for i in itertools.count():
         report(loss=x + i)
 
 
-def search(num_reports: int) -> None:
-    """Two trials, side by side; what `reports_per_s` starts."""
-    space = {"x": uniform(0, 1), "num_reports": num_reports}
+def search() -> None:
+    """Two trials, side by side; what `stretches` starts."""
+    space = {"x": uniform(0, 1)}
     stop = StoppingCriterion(max_num_trials_started=N_WORKERS)
     searcher = RandomSearch(metric="loss", random_seed=1)
     Tuner(flat_out, space, searcher, stop, n_workers=N_WORKERS, name="flat-out", quiet=True).run()
@@ -172,79 +177,132 @@ def asked_each_second(urls: Sequence[str]) -> Iterator[None]:
             thread.join()
 
 
-def reports_per_s(
-    browser: Any, num_reports: int, *, pages: Sequence[str] = (), answers: Sequence[str] = (), home: Path
-) -> float:
-    """The rate at which a search reports while these pages of it are open, or these answers asked for each second."""
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Some seconds of a search that reports flat out: reports a second, and the cores that board and browser took."""
+
+    reports_per_s: float
+    board_cores: float
+    browser_cores: float
+
+
+def cpu_s(roots: Sequence[psutil.Process]) -> float:
+    """CPU seconds of these processes and all below them."""
+    spent = 0.0
+    for process in [child for root in roots for child in (root, *root.children(recursive=True))]:
+        with suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            spent += times.user + times.system
+    return spent
+
+
+def stretches(browser: Any, kinds: Sequence[str], *, settle_s: float, lasts_s: float, home: Path) -> list[Stretch]:
+    """One search, whose pages are open or asked for by turns. Each kind: "none", "pages" or "answers"."""
     shutil.rmtree(home / "flat-out", ignore_errors=True)
-    command = [sys.executable, __file__, "--search", str(num_reports)]
+    browsers = psutil.Process().children()
+    folder = home / "flat-out"
     with board(home) as address:
-        process = subprocess.Popen(command, env={**os.environ, "FANWISE_HOME": str(home)})
-        try:
-            within(60.0, (home / "flat-out" / FILE_NAME).exists, "the search has begun")
+        boards = [process for process in psutil.Process().children() if process not in browsers]
+        search = subprocess.Popen([sys.executable, __file__, "--search"], env={**os.environ, "FANWISE_HOME": str(home)})
+
+        def stretch(kind: str) -> Stretch:
             context = browser.new_context()
-            for view in pages:
-                context.new_page().goto(f"{address}experiments/flat-out{view}", wait_until="commit")
-            with asked_each_second([f"{address}api/experiments/flat-out{answer}" for answer in answers]):
-                while process.poll() is None:
-                    if pages:
-                        context.pages[0].wait_for_timeout(100)
-                    else:
-                        time.sleep(0.1)
+            idle = context.new_page()
+            if kind == "pages":
+                for view in VIEWS:
+                    context.new_page().goto(f"{address}experiments/flat-out{view}", wait_until="commit")
+            urls = [f"{address}api/experiments/flat-out{answer}" for answer in ANSWERS if kind == "answers"]
+            with asked_each_second(urls):
+                idle.wait_for_timeout(1000 * settle_s)
+                before = time.monotonic(), newest_seq(folder), cpu_s(boards), cpu_s(browsers)
+                idle.wait_for_timeout(1000 * lasts_s)
+                after = time.monotonic(), newest_seq(folder), cpu_s(boards), cpu_s(browsers)
             context.close()
+            passed_s, reports, of_board, of_browser = (new - old for old, new in zip(before, after, strict=True))
+            return Stretch(reports / passed_s, of_board / passed_s, of_browser / passed_s)
+
+        try:
+            within(60.0, (folder / FILE_NAME).exists, "the search has begun")
+            time.sleep(settle_s)
+            return [stretch(kind) for kind in kinds]
         finally:
-            process.kill()
-            process.wait()
-    times_s = load_experiment(home / "flat-out").history().reports.t_s
-    if len(times_s) != N_WORKERS * num_reports:
-        raise RuntimeError(f"wanted {N_WORKERS * num_reports} reports, got {len(times_s)}")
-    begin_s, end_s = times_s[0] + 0.4 * (times_s[-1] - times_s[0]), times_s[0] + 0.95 * (times_s[-1] - times_s[0])
-    return sum(begin_s <= t_s < end_s for t_s in times_s) / (end_s - begin_s)
+            search.kill()
+            search.wait()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="how soon a page is there, and what three of them cost the tuner")
-    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--quick", action="store_true", help="one round, small searches")
-    parser.add_argument("--search", type=int, metavar="N", help=argparse.SUPPRESS)
+    parser.add_argument("--search", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.search is not None:
-        search(args.search)
+    if args.search:
+        search()
         return
-    rounds, num_trials, num_reports = (1, 500, 30_000) if args.quick else (args.rounds, 10_000, 120_000)
+    rounds, num_trials = (1, 500) if args.quick else (args.rounds, 10_000)
+    settle_s, lasts_s = (2.0, 2.0) if args.quick else (15.0, 60.0)  # the board looks twice a minute then
     facts = machine()
     cold: list[tuple[float, float, float]] = []
     warm: list[tuple[float, float, float]] = []
-    alone: list[float] = []
-    watched: list[float] = []
-    asked: list[float] = []
+    beside: dict[str, list[float]] = {"pages": [], "answers": []}
+    found: dict[str, list[Stretch]] = {"pages": [], "answers": []}
     with scratch_folder() as folder, chromium() as browser:
         write_large(folder, num_trials, 50)
         for number in range(rounds):
             with board(folder) as address:
                 cold.append(page_times(browser, address))
                 warm.append(page_times(browser, address))
-            turns = [((), (), alone), (VIEWS, (), watched), ((), ANSWERS, asked)]
-            for pages, answers, rates in turns if number % 2 else reversed(turns):
-                rates.append(reports_per_s(browser, num_reports, pages=pages, answers=answers, home=folder))
-            rates_now = ", ".join(f"{rates[-1]:.0f}" for rates in (alone, watched, asked))
-            say(f"round {number + 1}: cold {cold[-1]}, warm {warm[-1]}; {rates_now} reports/s")
+            say(f"round {number + 1}: cold {cold[-1]}, warm {warm[-1]}")
+        for number in range(rounds):
+            kinds = ["pages", "answers"] if number % 2 else ["answers", "pages"]
+            turns = ["none", kinds[0], "none", kinds[1], "none"]
+            seen = stretches(browser, turns, settle_s=settle_s, lasts_s=lasts_s, home=folder)
+            for place in (1, 3):
+                found[turns[place]].append(seen[place])
+                beside[turns[place]].append((seen[place - 1].reports_per_s + seen[place + 1].reports_per_s) / 2)
+            say(f"round {number + 1}: {', '.join(f'{kind} {one}' for kind, one in zip(turns, seen, strict=True))}")
     names = ("first paint", "the best value stands in the page", "the curves are drawn")
     times = [
         [f"{name}, s", *(spread([each[place] for each in times]).shown(2) for times in (cold, warm))]
         for place, name in enumerate(names)
     ]
-    reported = [
-        ["no page", spread(alone).shown(0), ""],
-        ["three pages in Chromium", spread(watched).shown(0), ratio_of_neighbours(alone, watched)],
-        ["their answers, drawn by nobody", spread(asked).shown(0), ratio_of_neighbours(alone, asked)],
-    ]
+    cores = os.cpu_count() or 1
+    rows = [["no page", spread([*beside["pages"], *beside["answers"]]).shown(0), "", "", ""]]
+    for kind, name in (
+        ("pages", "three pages in Chromium"),
+        ("answers", "their answers, each second, drawn by nobody"),
+    ):
+        those = found[kind]
+        boards, browsers = ([getattr(one, part) for one in those] for part in ("board_cores", "browser_cores"))
+        taken = [100 * (ours + theirs) / cores for ours, theirs in zip(boards, browsers, strict=True)]
+        rates = [one.reports_per_s for one in those]
+        rows.append(
+            [
+                name,
+                f"{spread(rates).shown(0)}; {ratio_of_neighbours(beside[kind], rates)}",
+                spread(boards).shown(3),
+                spread(browsers).shown(3) if kind == "pages" else "",
+                spread(taken).shown(2),
+            ]
+        )
     tables = [
         table([f"{num_trials:,} trials, {num_trials * 50:,} reports", "cold", "warm"], times),
-        table(["durable reports a second, 2 workers", "measured", "of none, by rounds"], reported),
+        table(
+            [
+                "2 workers report flat out",
+                "reports a second; of none",
+                "board, cores",
+                "Chromium, cores",
+                "of all CPU time, %",
+            ],
+            rows,
+        ),
     ]
     finish(
-        "board", tables, {"cold": cold, "warm": warm, "alone": alone, "watched": watched, "asked": asked}, facts=facts
+        "board",
+        tables,
+        {"cold": cold, "warm": warm, "none": beside, **{k: [asdict(one) for one in v] for k, v in found.items()}},
+        facts=facts,
     )
 
 

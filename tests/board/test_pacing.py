@@ -26,3 +26,8 @@ def test_who_takes_more_or_finds_less_room_rests_no_less(
 def test_on_a_full_machine_it_takes_a_hundredth_of_a_core() -> None:
     assert rest_s(0.3, busy=1.0) == 30.0
     assert rest_s(0.0, busy=1.0) == 5.0
+
+
+def test_where_reports_pour_in_it_looks_twice_a_minute() -> None:
+    assert rest_s(0.0, busy=1.0, every=2) == 30.0
+    assert rest_s(0.5, busy=1.0, every=2) == 50.0

@@ -161,12 +161,18 @@ class Watched:
         with self._lock:
             self._again_s = 0.0
 
+    def due_s(self) -> float:
+        """Seconds until the next look, before which nothing here changes; 0: it is due."""
+        with self._lock:
+            return max(0.0, self._again_s - time.monotonic())
+
     def _spent(self, began_s: float) -> None:
         """What was made of this look took this thread's CPU since `began_s`."""
         self._spent_s += time.thread_time() - began_s
-        self._again_s = self._looked_s + rest_s(self._spent_s, self._share)
+        self._again_s = self._looked_s + rest_s(self._spent_s, self._share, self._every)
 
     _looked_s = _spent_s = _share = 0.0
+    _every = 1  # one in how many reports the last look has read
 
     def _look_again(self) -> Look:
         before, share = self._look, self._busy()
@@ -195,14 +201,14 @@ class Watched:
 
     def _read(self, meta: Mapping[str, Any], share: float) -> History:  # Any: JSON
         """Take in what is new; of reports that pour in on a full machine some, until the search has ended."""
-        every = 1
+        self._every = 1
         if self._history is None:
             self._history = History(meta)
         else:
             num_new = newest_seq(self.folder) - self._history.last_seq
-            every = reports_every(num_new, time.monotonic() - self._looked_s, share)
-            self._is_sampled |= every > 1
-        for events in iter_events(self.folder, self._history.last_seq, reports_every=every):
+            self._every = reports_every(num_new, time.monotonic() - self._looked_s, share)
+            self._is_sampled |= self._every > 1
+        for events in iter_events(self.folder, self._history.last_seq, reports_every=self._every):
             self._history.fold(events)
         return self._history
 

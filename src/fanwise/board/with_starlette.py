@@ -42,8 +42,7 @@ try:
 except ImportError as error:
     raise NotInstalled("the board needs Starlette. Install it: pip install 'fanwise[board]'.") from error
 
-_EVERY_S = 1.0  # between two looks of an open page
-_SLICE_S = 0.25  # how soon an open page lets the server end
+_EVERY_S = 1.0  # between two looks of an open page, at least
 _ALIVE_S = 15.0  # something is said at least so often: what lies between may close a silent connection
 _COMMAND_BYTES, _COMMAND_S = 1 << 18, 10.0
 _WORDS = frozenset({"stop", "stop_trial", "pause", "unpause", "enqueue"})
@@ -55,19 +54,19 @@ _Made = TypeVar("_Made")
 Answer = Callable[[Request], Awaitable[Response]]
 
 
-def application(home: Home, guard: Guard, callers: Callers | None, *, is_ending: Callable[[], bool]) -> ASGIApp:
+def application(home: Home, guard: Guard, callers: Callers | None, pages: "OpenPages") -> ASGIApp:
     """The application.
 
     Args:
         home: the experiments it shows.
         guard: asked about each request before anything else is.
         callers: asked about each connection; None: anybody's is taken.
-        is_ending: True as soon as open pages shall let go.
+        pages: those that follow live events; to be ended before the server can.
 
     Raises:
         NotInstalled: a library of the extra `board` is missing.
     """
-    board = _Board(home, is_ending)
+    board = _Board(home, pages)
     static = _Static()
     routes = [
         Route("/", static.page("index.html")),
@@ -181,12 +180,43 @@ class _Static:
 
 
 @final
+class OpenPages:
+    """The pages that follow live events, which rest between two of them. Of one event loop."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self._resting: set[asyncio.Future[None]] = set()
+
+    async def rest(self, seconds: float) -> None:
+        """Until this time has passed, or there is something to see, or all is over."""
+        if self.is_over:
+            return
+        woken = asyncio.get_running_loop().create_future()
+        self._resting.add(woken)
+        try:
+            await asyncio.wait([woken], timeout=seconds)
+        finally:
+            self._resting.discard(woken)
+
+    def wake(self) -> None:
+        """All of them look now."""
+        for woken in self._resting:
+            if not woken.done():
+                woken.set_result(None)
+
+    def end(self) -> None:
+        """All of them let go."""
+        self.is_over = True
+        self.wake()
+
+
+@final
 class _Board:
     """What the pages ask for."""
 
-    def __init__(self, home: Home, is_ending: Callable[[], bool]) -> None:
+    def __init__(self, home: Home, pages: OpenPages) -> None:
         self._home = home
-        self._is_ending = is_ending
+        self._pages = pages
 
     async def listing(self, request: Request) -> Response:
         return _json(await _in_thread(self._listing))
@@ -211,7 +241,7 @@ class _Board:
     async def live(self, request: Request) -> Response:
         name = request.path_params["name"]
         await _in_thread(self._home.inside, name)
-        return self._events(lambda: self._home.watched(name).summary())
+        return self._events(lambda: self._home.watched(name).summary(), lambda: self._home.watched(name).due_s())
 
     async def view(self, request: Request) -> Response:
         name, view = request.path_params["name"], request.path_params["view"]
@@ -247,27 +277,32 @@ class _Board:
         word, args = _command(await _read(request))
         answer = await _in_thread(ask_search, folder, word, *args)
         await _in_thread(lambda: self._home.watched(folder.name).hurry())
+        self._pages.wake()
         return _json({"answer": answer})
 
-    def _events(self, make: Callable[[], Mapping[str, Any]]) -> Response:  # Any: JSON
-        """Server-sent events: what `make` returns, whenever it is something else than before."""
+    def _events(self, make: Callable[[], Mapping[str, Any]], due_s: Callable[[], float] = lambda: 0.0) -> Response:
+        """Server-sent events: what `make` returns (Any: JSON), whenever it is something else than before.
+
+        `due_s`: how many seconds it stays the same for, at least.
+        """
+
+        def look() -> tuple[bytes, float]:
+            return b"data: " + json_bytes(make()) + b"\n\n", due_s()
 
         async def events() -> AsyncIterator[bytes]:
             last, silent_s = b"", 0.0
-            while not self._is_ending():
+            while not self._pages.is_over:
                 try:
-                    now = b"data: " + await _in_thread(lambda: json_bytes(make())) + b"\n\n"
+                    now, still_s = await _in_thread(look)
                 except (NotThere, RecordError) as error:
                     yield b"event: gone\ndata: " + json_bytes({"error": str(error)}) + b"\n\n"
                     return
                 if now != last or silent_s >= _ALIVE_S:
                     yield now if now != last else b":\n\n"  # a comment
                     last, silent_s = now, 0.0
-                for _ in range(round(_EVERY_S / _SLICE_S)):
-                    if self._is_ending():
-                        return
-                    await asyncio.sleep(_SLICE_S)
-                silent_s += _EVERY_S
+                rest_s = min(max(_EVERY_S, still_s), _ALIVE_S)
+                await self._pages.rest(rest_s)
+                silent_s += rest_s
 
         return StreamingResponse(events(), media_type="text/event-stream")
 

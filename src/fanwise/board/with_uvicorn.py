@@ -14,7 +14,7 @@ from ..links.status_files import ask_for_statuses
 from .callers import Callers
 from .guard import Guard
 from .watching import Home
-from .with_starlette import application
+from .with_starlette import OpenPages, application
 
 try:
     import uvicorn
@@ -31,16 +31,15 @@ class Server:
     """Serves one home. Raises NotInstalled: a library of the extra `board` is missing."""
 
     def __init__(self, home: Home, guard: Guard, callers: Callers | None, *, request_s: float = REQUEST_S) -> None:
-        self._server: uvicorn.Server
         self._open: set[_Hurried] = set()
 
         def connection(**settings: Any) -> asyncio.Protocol:  # Any: uvicorn's own
             return _Hurried(H11Protocol(**settings), request_s, self._open)
 
-        app = application(home, guard, callers, is_ending=lambda: self._server.should_exit)
-        self._server = uvicorn.Server(
+        pages = OpenPages()
+        self._server = _Server(
             uvicorn.Config(
-                app,
+                application(home, guard, callers, pages),
                 http=cast(Any, connection),  # a class is asked for, and called
                 ws="none",
                 loop="asyncio",
@@ -49,7 +48,8 @@ class Server:
                 access_log=False,  # addresses hold the token
                 server_header=False,
                 timeout_graceful_shutdown=1,
-            )
+            ),
+            pages,
         )
 
     def serve(self, listening: socket.socket) -> None:
@@ -79,6 +79,19 @@ class Server:
     def end(self) -> None:
         """Make `serve` return within a second or two; from any thread."""
         self._server.should_exit = True
+
+
+@final
+class _Server(uvicorn.Server):
+    """Lets the open pages go before it waits for all that is being answered."""
+
+    def __init__(self, config: uvicorn.Config, pages: OpenPages) -> None:
+        super().__init__(config)
+        self._pages = pages
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._pages.end()
+        await super().shutdown(sockets)
 
 
 @final

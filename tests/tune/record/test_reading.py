@@ -11,7 +11,7 @@ import pytest
 
 from fanwise.base.errors import RecordError
 from fanwise.tune.record import reading
-from fanwise.tune.record.reading import FILE_NAME, read_events, read_meta
+from fanwise.tune.record.reading import FILE_NAME, iter_events, read_events, read_meta
 from fanwise.tune.record.writer import Record
 
 
@@ -142,3 +142,22 @@ def test_reading_goes_on_over_the_size_of_a_chunk(tmp_path: Path) -> None:
     filled(tmp_path / "e", num_events)
     assert [event.seq for event in read_events(tmp_path / "e")] == list(range(1, num_events + 1))
     assert [event.seq for event in read_events(tmp_path / "e", num_events - 1)] == [num_events]
+
+
+@pytest.mark.parametrize("has_index", [True, False])  # records of older versions have none
+def test_some_of_the_reports_come_with_all_that_is_no_report_in_order(tmp_path: Path, has_index: bool) -> None:
+    with Record.create(tmp_path / "e", {"name": "e"}) as record:
+        for number in range(1, 501):
+            record.append(float(number), "start" if number % 50 == 7 else "report", number, {})
+    if not has_index:
+        with closing(sqlite3.connect(tmp_path / "e" / FILE_NAME)) as other:
+            other.execute("DROP INDEX no_reports")
+            other.commit()
+    for after, every in [(0, 3), (100, 7), (101, 7), (104, 7), (105, 7), (457, 1_000), (500, 2)]:
+        read = [event for events in iter_events(tmp_path / "e", after, reports_every=every) for event in events]
+        wanted = [seq for seq in range(after + 1, 501) if seq % 50 == 7 or seq % every == 0]
+        assert [event.seq for event in read] == wanted, (after, every)
+        starts = [
+            e.seq for events in iter_events(tmp_path / "e", after, ["start"], reports_every=every) for e in events
+        ]
+        assert starts == [seq for seq in range(after + 1, 501) if seq % 50 == 7]

@@ -70,6 +70,13 @@ def newest_seq(path: str | os.PathLike[str]) -> int:
         return int(connection.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0])
 
 
+# The multiples of a number, between two that are bound.
+_SOME_SEQS = (
+    "WITH RECURSIVE some_seqs(seq) AS (SELECT ?1 UNION ALL "
+    "SELECT seq + ?2 FROM some_seqs WHERE seq + ?2 <= (SELECT max(seq) FROM events))"
+)
+
+
 def iter_events(
     path: str | os.PathLike[str], after_seq: int = 0, kinds: Sequence[str] = (), *, reports_every: int = 1
 ) -> Iterator[list[Event]]:
@@ -77,18 +84,21 @@ def iter_events(
 
     Args:
         kinds: only of these kinds; none: of all.
-        reports_every: of the reports only those whose number is a multiple of this. To pass over one takes a fiftieth
-            of what it takes to read it.
+        reports_every: of the reports only those whose number is a multiple of this. The others are not even looked at.
     """
     file = _file_of(path)
     with _explained(file), closing(_connect(file)) as connection:
         _checked_meta(connection, file)
-        rows = connection.execute(
-            "SELECT seq, t_s, kind, trial, body FROM events WHERE seq > ?"
-            f"{' AND kind IN (' + ', '.join('?' * len(kinds)) + ')' if kinds else ''} "
-            "AND (kind <> 'report' OR seq % ? = 0) ORDER BY seq",
-            (after_seq, *kinds, reports_every),
-        )
+        wanted = f" AND kind IN ({', '.join('?' * len(kinds))})" if kinds else ""
+        chosen = f"SELECT seq, t_s, kind, trial, body FROM events WHERE seq > ?{wanted}"
+        if reports_every == 1:
+            rows = connection.execute(f"{chosen} ORDER BY seq", (after_seq, *kinds))
+        else:
+            rows = connection.execute(
+                f"{_SOME_SEQS} {chosen} AND kind <> 'report' "
+                f"UNION ALL {chosen} AND kind = 'report' AND seq IN some_seqs ORDER BY seq",
+                (after_seq // reports_every * reports_every, reports_every, after_seq, *kinds, after_seq, *kinds),
+            )
         while chunk := rows.fetchmany(_CHUNK):
             yield _decoded(chunk, file)
 

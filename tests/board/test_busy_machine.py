@@ -1,5 +1,6 @@
 """On a full machine some of the reports that pour in are passed over; what is told of the search stays right."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -57,3 +58,20 @@ def test_reports_that_pour_in_are_all_read_when_the_search_has_ended(tmp_path: P
     assert (over["state"], over["num_reports"], over["num_read"]) == ("finished", POURED, None)
     assert (over["best"]["value"], watched.trial(0)["reports"]) == (0.25, POURED)
     assert min(watched.view("curves")["curves"][0]["v"]) == 0.25
+
+
+@pytest.mark.parametrize("age_s", [1.0, 1_000.0])
+def test_a_page_that_is_opened_late_reads_no_more_than_one_that_was_open_from_the_beginning(
+    tmp_path: Path, age_s: float
+) -> None:
+    with Record.create(tmp_path / "poured", {**META, "created_s": time.time() - age_s}) as record:
+        search = RecordedSearch(record.append)
+        search.start(0.0, 0, {"lr": 0.5})
+        search.ready(0.1, 0)
+        for number in range(1, POURED + 1):
+            search.report(0.1 + number * 1e-4, 0, number, {"error": 1.0})
+        record.commit()
+        running = Home(tmp_path, busy=lambda: 1.0).watched("poured").summary()
+        assert (running["num_read"] is not None) == (age_s == 1.0)
+    over = Home(tmp_path, busy=lambda: 1.0).watched("poured").summary()
+    assert (over["state"], over["num_reports"], over["num_read"]) == ("broken-off", POURED, None)

@@ -10,6 +10,7 @@ record. Everything here blocks, and is called from threads. Records are opened r
 from anybody, so nothing that a record says is read as a file, and no link is followed out of an experiment.
 """
 
+import math
 import os
 import re
 import threading
@@ -56,6 +57,7 @@ class Home:
     def __init__(self, folder: Path, busy: Callable[[], float] | None = None) -> None:
         self.folder = folder
         self._busy = busy
+        self._cpu_times = psutil.cpu_times()
         self._lock = threading.Lock()
         self._watched: dict[str, Watched] = {}
         self._lines: dict[str, tuple[object, Json]] = {}
@@ -123,7 +125,7 @@ class Home:
         with self._lock:
             found = self._watched.pop(name, None)
             if found is None or found.inode != inode:
-                found = Watched(folder, inode, self._busy or _Busy().share)
+                found = Watched(folder, inode, self._busy or _Busy(self._cpu_times).share)
             self._watched[name] = found
             while len(self._watched) > _MOST_WATCHED:
                 del self._watched[next(iter(self._watched))]
@@ -201,13 +203,15 @@ class Watched:
 
     def _read(self, meta: Mapping[str, Any], share: float) -> History:  # Any: JSON
         """Take in what is new; of reports that pour in on a full machine some, until the search has ended."""
-        self._every = 1
         if self._history is None:
             self._history = History(meta)
+            passed_s = time.time() - meta.get("created_s", -math.inf)
         else:
-            num_new = newest_seq(self.folder) - self._history.last_seq
-            self._every = reports_every(num_new, time.monotonic() - self._looked_s, share)
-            self._is_sampled |= self._every > 1
+            passed_s = time.monotonic() - self._looked_s
+        num_new = newest_seq(self.folder) - self._history.last_seq
+        is_over = not is_written(self.folder, meta)
+        self._every = 1 if is_over else reports_every(num_new, passed_s, share)
+        self._is_sampled |= self._every > 1
         for events in iter_events(self.folder, self._history.last_seq, reports_every=self._every):
             self._history.fold(events)
         return self._history
@@ -384,11 +388,11 @@ def _is_itself(file: Path, folder: Path) -> bool:
 class _Busy:
     """How much of this machine's CPU time is used."""
 
-    def __init__(self) -> None:
-        self._before = psutil.cpu_times()
+    def __init__(self, before: Any) -> None:  # Any: a tuple of psutil
+        self._before = before
 
     def share(self) -> float:
-        """0 to 1, since the last call; 0 where no time has passed."""
+        """0 to 1, since the last call, at first since `before`; 0 where no time has passed."""
         now, before = psutil.cpu_times(), self._before
         self._before = now
         passed_s = sum(now) - sum(before)

@@ -1,6 +1,6 @@
 """The guard: the outermost process of a pool, which does nothing but outlive the supervisor.
 
-    owner --launches--> guard --forks--> supervisor --launches--> warm processes and spares --fork--> jobs
+    owner --launches--> guard --forks--> supervisor --forks--> warm processes and spares --fork--> jobs
 
 Supervisor and guard are both subreapers, one inside the other, and run no user code. Whichever of them, and of the
 owner, is killed, alone or two at the same moment, one is left who sees it. A supervisor or guard is an ancestor of

@@ -17,7 +17,7 @@ from torch.futures import Future
 from ..base.errors import WorkerLostError
 from . import current as process
 from .actors.address import UNLIMITED
-from .calling import cancelling, early_errors
+from .calling import cancelling, torch_futures
 from .calling.call import Call, Following, Invocation
 from .constants import UNSET_RPC_TIMEOUT
 from .references import proxy
@@ -243,7 +243,7 @@ def wait_all() -> Iterator[None]:
         yield
     finally:
         try:
-            early_errors.wait_all(thread_local_var.future_list)
+            torch_futures.wait_all(thread_local_var.future_list)
         finally:
             del thread_local_var.future_list
 

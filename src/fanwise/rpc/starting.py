@@ -23,7 +23,7 @@ from . import agent as _agent
 from . import autograd, backend_registry, constants
 from . import current as _process
 from .actors.calls import Actors
-from .calling import coroutines, early_errors, serving
+from .calling import coroutines, torch_futures, serving
 from .devices.device_maps import check_here, check_there
 from .membership.group import Group
 from .options import RpcBackendOptions, TensorPipeRpcBackendOptions
@@ -104,9 +104,9 @@ def _become(agent: _agent.Agent | None) -> None:
     """From now on this process is a worker, or none."""
     _process.set_current(agent)
     if agent is None:
-        early_errors.remove()
+        torch_futures.remove()
     else:
-        early_errors.install()
+        torch_futures.install()
 
 
 def start(

@@ -6,8 +6,8 @@
     boxes       what a member says at a turn, read by all when they have come to it
 
 How views are decided is `supervisor/membership.py`. The control block in shared memory is a `Control` for one machine
-(`shared_memory/control_block.py`); one over sockets would be one for several. A wait may return early, and the caller
-looks again; it does not last, as a process can die between its change and the wake-up.
+(`shared_memory/control_block.py`). A wait may return early, and the caller looks again; it does not last, as a process
+can die between its change and the wake-up.
 """
 
 from typing import Any, Protocol

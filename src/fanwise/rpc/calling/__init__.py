@@ -7,7 +7,7 @@
     serving       calls of others: opened, run and answered; coroutines: the loop of those that are such
     sendable_errors  what callers are told of a function that failed
     outcomes      errors that hold nothing alive, and waits that hear Ctrl-C
-    early_errors  what torch's own futures do otherwise while this process is a worker
+    torch_futures  wait_all, Ctrl-C and places of torch's own futures, changed while this process is a worker
 
 Knows no reference and no gradient. What users call is in `calls`, a level above.
 """

@@ -4,8 +4,8 @@
   that Python sets on a future is a value: its `wait_all` waits for all futures before it looks. The one here looks as
   each future is done. For futures without errors the two are the same.
 * Ctrl-C ends the wait for any future, also for what `then` and `collect_all` made; so does the end of the call that
-  waits. Torch's own `wait` sleeps in C++
-  until the future is done, whatever signals come; so the main thread, which alone hears them, sleeps in Python.
+  waits. Torch's own `wait` sleeps in C++ until the future is done, whatever signals come; so the main thread, which
+  alone gets signals, sleeps in Python.
 * Whoever waits for any future inside a called function gives its place to another call: also for what `then` and
   `collect_all` made, which are objects of C++, and for a future that the program made itself. So `wait` of the class
   that all of them have in common is the one here.

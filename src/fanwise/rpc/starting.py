@@ -23,7 +23,7 @@ from . import agent as _agent
 from . import autograd, backend_registry, constants
 from . import current as _process
 from .actors.calls import Actors
-from .calling import coroutines, torch_futures, serving
+from .calling import coroutines, serving, torch_futures
 from .devices.device_maps import check_here, check_there
 from .membership.group import Group
 from .options import RpcBackendOptions, TensorPipeRpcBackendOptions

@@ -200,7 +200,7 @@ def test_a_cluster_with_a_token_is_told_to_those_without_and_used_by_those_with(
         monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
         told = message_of(Pool(ray=cluster.address, start_within_s=20))
     assert told.startswith(
-        f"the Ray cluster at '{cluster.address}' takes nobody without its token. Set RAY_AUTH_MODE=token"
+        f"the Ray cluster at '{cluster.address}' requires a token. Set RAY_AUTH_MODE=token"
     )
 
 

@@ -148,7 +148,7 @@ class ClusterStart:
         """Ray repeats until its time is over that it was refused, in its log only."""
         if self._process is not None and "Unauthenticated" in self._process.last_lines():
             raise ClusterError(
-                f"the Ray cluster at {self._settings.address!r} takes nobody without its token. Set RAY_AUTH_MODE=token"
+                f"the Ray cluster at {self._settings.address!r} requires a token. Set RAY_AUTH_MODE=token"
                 f" for Ray to take the token of RAY_AUTH_TOKEN or ~/.ray/auth_token; `ray get-auth-token` shows it"
             )
 

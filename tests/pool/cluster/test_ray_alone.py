@@ -199,9 +199,7 @@ def test_a_cluster_with_a_token_is_told_to_those_without_and_used_by_those_with(
             assert pool.submit(divmod, 7, 2).result(within_s=60) == (3, 1)
         monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
         told = message_of(Pool(ray=cluster.address, start_within_s=20))
-    assert told.startswith(
-        f"the Ray cluster at '{cluster.address}' requires a token. Set RAY_AUTH_MODE=token"
-    )
+    assert told.startswith(f"the Ray cluster at '{cluster.address}' requires a token. Set RAY_AUTH_MODE=token")
 
 
 @pytest.mark.parametrize(

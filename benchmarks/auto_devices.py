@@ -5,7 +5,7 @@
 Three models: `computing` has much to compute and 0.04 MB of gradients, `exchanging` 7.5 MB and a batch of 16,
 `between` the same with a batch of 256. Each round has new processes. They train on one host, on both, and as
 devices="auto" does: it begins on both, decides after 25 steps, and is timed after that, when who was left out has
-ended, which takes time of the same cores here. Medians of steps. Needs root, for the namespaces.
+ended. Medians of steps. Needs root, for the namespaces.
 
     python benchmarks/auto_devices.py [--rounds 3] [--quick]
 """
@@ -37,7 +37,7 @@ from fanwise.pool import from_environment
 from fanwise.testing.networks import two_hosts, why_not
 
 WARM, STEPS = 30, 24  # of which the first 25 are those after which it decides
-ENDS_S = 2.0
+OTHER_S = 2.0  # that the other process takes of the same cores, to load and to end
 CPU = torch.device("cpu")
 Made = tuple[nn.Module, Tensor, int]  # a model, inputs, classes
 
@@ -73,7 +73,7 @@ def train(run: Run, name: str) -> tuple[float, int]:
     for _ in range(WARM):
         step((x, y))
     if run.world_size < began_with:
-        time.sleep(ENDS_S)
+        time.sleep(OTHER_S)
     took_s = []
     for _ in range(STEPS):
         began_s = time.perf_counter()
@@ -94,6 +94,7 @@ def by_auto(name: str) -> tuple[float, int]:
 def on_host(rank: int) -> None:
     torch.set_num_threads(1)
     name = os.environ["AUTO_MODEL"]
+    time.sleep(OTHER_S)
     alone = train(fanwise.here(shards=2), name)[0] if rank == 0 else 0.0
     both, _ = fanwise.run(lambda run: train(run, name), shards=2, progress=False)
     try:

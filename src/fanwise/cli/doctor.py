@@ -135,11 +135,9 @@ def ask_torch(program: str = _ASK_TORCH, within_s: float = _TORCH_S) -> Mapping[
 
 
 def torch_of(found: Mapping[str, Any] | str | None) -> Finding:  # Any: JSON
-    """torch, which training, rpc and the demo need."""
+    """torch, which training and rpc need."""
     if found is None:
-        return Finding(
-            "torch", "note", "not installed; training, rpc and the demo need it", "pip install 'fanwise[torch]'"
-        )
+        return Finding("torch", "note", "not installed; training and rpc need it", "pip install 'fanwise[torch]'")
     if isinstance(found, str):
         return Finding("torch", "wrong", f"cannot be loaded: {found}", "pip install --force-reinstall torch")
     return Finding("torch", "ok", f"{found['version']}, {'CUDA ' + found['cuda'] if found['cuda'] else 'without CUDA'}")

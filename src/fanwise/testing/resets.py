@@ -43,6 +43,7 @@ class ResettingDevice:
         self._num_resets_max = num_resets_max
         self._loop = asyncio.new_event_loop()
         self._servers: list[asyncio.Server] = []
+        self._tasks: set[asyncio.Task[None]] = set()
         self._thread = threading.Thread(target=self._run, name="resetting-device")
         self._thread.start()
 
@@ -51,9 +52,11 @@ class ResettingDevice:
         with others.entered():
             listener = socket.create_server((host.address, port))
 
-        async def pass_on(one: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
-            with contextlib.suppress(asyncio.CancelledError):  # else asyncio reports it as an error
-                await self._pass_on(host, port, one, back)
+        def pass_on(one: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+            task = self._loop.create_task(self._pass_on(host, port, one, back))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(lambda _: back.close())  # also of one that is cancelled before it has begun
 
         async def start() -> None:
             self._servers.append(await asyncio.start_server(pass_on, sock=listener))
@@ -88,7 +91,11 @@ class ResettingDevice:
         except OSError:
             _reset(back)
             return
-        other, there = await asyncio.open_connection(sock=connection)
+        try:
+            other, there = await asyncio.open_connection(sock=connection)
+        except BaseException:
+            connection.close()
+            raise
         ways = [asyncio.create_task(self._pump(one, there, back)), asyncio.create_task(self._pump(other, back, there))]
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
@@ -96,8 +103,7 @@ class ResettingDevice:
             for way in ways:
                 way.cancel()
             await asyncio.gather(*ways, return_exceptions=True)
-            for writer in (back, there):
-                writer.close()
+            there.close()
 
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, back: asyncio.StreamWriter) -> None:
         """One direction, to its end."""

@@ -1,4 +1,4 @@
-"""What devices="auto" makes of two hosts: never slower than one host alone, on networks of 1 and 10 Gbit/s.
+"""Whether devices="auto" over two hosts is ever slower than one host alone, on networks of 1 and 10 Gbit/s.
 
     two network namespaces with a cable between them (tc) --a process in each, one thread--> ms a step
 
@@ -10,7 +10,6 @@ ended. Medians of steps. Needs root, for the namespaces.
     python benchmarks/auto_devices.py [--rounds 3] [--quick]
 """
 
-import argparse
 import json
 import os
 import statistics
@@ -19,7 +18,7 @@ import time
 from collections.abc import Callable
 
 import torch
-from hosts import GBITS, slowed, started
+from hosts import GBITS, rounds_asked, slowed, started
 from measuring import finish, machine, say, spread, table
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -34,7 +33,7 @@ from fanwise.parallel.hosts.team import entered
 from fanwise.parallel.plans import Plan
 from fanwise.parallel.process_settings.applied import surroundings
 from fanwise.pool import from_environment
-from fanwise.testing.networks import two_hosts, why_not
+from fanwise.testing.networks import two_hosts
 
 WARM, STEPS = 30, 24  # of which the first 25 are those after which it decides
 OTHER_S = 2.0  # that the other process takes of the same cores, to load and to end
@@ -57,7 +56,6 @@ MODELS: dict[str, Callable[[], Made]] = {
     "between": lambda: perceptron(256),
     "exchanging": lambda: perceptron(16),
 }
-Found = dict[str, tuple[float, float, int]]  # ms a step on one host, on both, and by auto; on how many that went on
 
 
 def losses(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -123,21 +121,12 @@ def measured(gbits: int, name: str) -> tuple[list[float], str, bool]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--host", type=int)
-    told = parser.parse_args()
-    if told.host is not None:
-        on_host(told.host)
-        return
-    if missing := why_not():
-        say(f"nothing is measured: {missing}")
+    if not (num_rounds := rounds_asked(on_host)):
         return
     facts = machine()
     found: dict[tuple[str, int], list[list[float]]] = {}
     lines: dict[tuple[str, int], str] = {}
-    for number in range(1 if told.quick else told.rounds):
+    for number in range(num_rounds):
         for name in MODELS:
             for gbits in GBITS:
                 numbers, line, delays = measured(gbits, name)

@@ -145,21 +145,28 @@ def measured(gbits: int) -> tuple[Found, bool]:
     return found, delays
 
 
-def main() -> None:
+def rounds_asked(on_host: Callable[[int], None]) -> int:
+    """How many rounds the command line wants; 0: none, as this was a host's process, or nothing can be measured."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--host", type=int)
+    parser.add_argument("--host", type=int, help=argparse.SUPPRESS)
     told = parser.parse_args()
     if told.host is not None:
         on_host(told.host)
-        return
+        return 0
     if missing := why_not():
         say(f"nothing is measured: {missing}")
+        return 0
+    return 1 if told.quick else int(told.rounds)
+
+
+def main() -> None:
+    if not (num_rounds := rounds_asked(on_host)):
         return
     facts = machine()
     rounds = []
-    for number in range(1 if told.quick else told.rounds):
+    for number in range(num_rounds):
         say(f"round {number + 1}")
         both = {gbits: measured(gbits) for gbits in GBITS}
         rounds.append({gbits: found for gbits, (found, _) in both.items()})

@@ -248,7 +248,7 @@ class HostsTeam:
         if took is None or self.size == 1:
             return
         each, hosts = self.together(lambda: (self.gather("tells what a step takes", took), self.hosts))
-        # Who asked for the fewest is never slower than one host; who named them is not bothered with trifles.
+        # "auto" leaves out whatever does not pay; who named the hosts is told only where it is clear.
         if found := quicker(each, hosts, most=1.0 if self._fewest else CLEARLY):
             self._leave_it_to(found)
 

@@ -19,6 +19,7 @@ Asked by the pool: `prepare(function_id, function, modules, environment) -> Prep
 import atexit
 import contextlib
 import faulthandler
+import fcntl
 import gc
 import importlib
 import os
@@ -259,13 +260,17 @@ class _Warm:
         """The pid of the idle child, which gets this job; None: there is none."""
         if self._idle is None:
             return None
+        packed = pickle.dumps(spec, protocol=5)
+        if len(packed) > fcntl.fcntl(self._idle[1], fcntl.F_GETPIPE_SZ):
+            self._drop_idle()  # to write it would wait for the child, and a stopped child would hold up all jobs
+            return None
         (pid, sending), self._idle = self._idle, None
         if pid not in self._children.pids():
             os.close(sending)  # it was killed
             return None
         self._children.begin(pid)
         with contextlib.suppress(BrokenPipeError), open(sending, "wb") as pipe:  # it has just ended: so has its job
-            pickle.dump(spec, pipe, protocol=5)
+            pipe.write(packed)
         return pid
 
     def _set_timer(self, after_s: float, call: Callable[[], None]) -> None:

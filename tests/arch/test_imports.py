@@ -39,7 +39,7 @@ OPTIONAL = {
     **{name: f"with_{name}.py" for name in ("jax", "tensorflow", "mxnet", "ray", "botorch", "optuna", "plotly")},
     **{name: f"with_{name}.py" for name in ("starlette", "uvicorn", "gymnasium", "syne_tune", "tensorboard")},
     **{name: f"with_{name}.py" for name in ("mlflow", "wandb", "sklearn")},
-    "cryptography": "certificates.py",
+    "cryptography": "security.py",
     "jaxlib": "with_jax.py",
     "gpytorch": "with_botorch.py",
     "linear_operator": "with_botorch.py",

@@ -31,8 +31,10 @@ from fanwise.links.frames import encode
 from fanwise.links.security import certificates
 from fanwise.links.security.certificates import Identity
 from fanwise.links.security.hello import HELLO_SIZE, PROTOCOL, hello
+from fanwise.links.security.record_keys import SHARE_SIZE, TAG_SIZE, new_share, record_keys
 from fanwise.links.shared_secret import new_secret
 from fanwise.links.transports import acceptor
+from fanwise.links.transports.sealed import SealedWire
 from fanwise.links.transports.tcp import TcpListener, dial_tcp
 from fanwise.testing import within
 
@@ -93,12 +95,9 @@ class Server:
         """A connection whose dialler has done its part of the handshake."""
         return context.wrap_socket(self.connect(), server_side=context.protocol == ssl.PROTOCOL_TLS_SERVER)
 
-    def authenticated(self) -> ssl.SSLSocket:
+    def authenticated(self) -> "Introduced":
         """A raw connection of one of ours, after both hellos."""
-        connection = self.secured(OURS.context("dialler"))
-        connection.sendall(hello(VERSION))
-        assert connection.recv(HELLO_SIZE) == hello(VERSION)
-        return connection
+        return Introduced(self.secured(OURS.context("dialler")))
 
 
 Serve = Callable[..., Server]
@@ -138,6 +137,43 @@ def is_closed(connection: socket.socket) -> bool:
 def send(connection: socket.socket, data: bytes) -> None:
     with contextlib.suppress(BrokenPipeError, ConnectionResetError, ssl.SSLError):
         connection.sendall(data)
+
+
+class Introduced:
+    """A dialler that has said hello, and sends bytes of its own as records."""
+
+    def __init__(self, connection: ssl.SSLSocket) -> None:
+        share = new_share()
+        connection.sendall(hello(VERSION) + share)
+        assert connection.recv(HELLO_SIZE) == hello(VERSION)
+        keys = record_keys("dialler", share, connection.recv(SHARE_SIZE))
+        raw = socket.socket(fileno=connection.detach())
+        raw.setblocking(False)
+        self.wire = SealedWire(raw, *keys)
+
+    def __enter__(self) -> "Introduced":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wire.close()
+
+    def sendall(self, data: bytes) -> None:
+        left = memoryview(data)
+        while left:
+            left = left[self.wire.write([left]) :]
+            self.wire.wait_writable(20.0)
+
+    def recv_into(self, view: memoryview) -> int:
+        self.wire.wait_readable(20.0)
+        return self.wire.read_into(view)
+
+    @property
+    def is_closed(self) -> bool:
+        """Reads to the end, that must come."""
+        with contextlib.suppress(WireError):
+            while self.recv_into(memoryview(bytearray(65536))) > 0:
+                pass
+        return True
 
 
 class Trap:
@@ -186,13 +222,40 @@ def test_random_bytes_are_refused(serve: Serve) -> None:
 def test_what_came_together_with_the_greeting_is_served(serve: Serve) -> None:
     server = serve()
     head, buffers = dumps(("echo", (7,)))
-    with server.secured(OURS.context("dialler")) as peer:
-        peer.sendall(hello(VERSION) + b"".join(encode(frames.REQUEST, 1, head, buffers)))
-        assert peer.recv(HELLO_SIZE) == hello(VERSION)
+    got, sent = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = OURS.context("dialler").wrap_bio(got, sent, server_side=True)
+    with server.connect() as connection:
+
+        def read(size: int) -> bytes:
+            while True:
+                try:
+                    return tls.read(size)
+                except ssl.SSLWantReadError:
+                    got.write(connection.recv(65536))
+
+        while True:
+            try:
+                tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                connection.sendall(sent.read())
+                got.write(connection.recv(65536))
+        connection.sendall(sent.read())
+        assert read(HELLO_SIZE) == hello(VERSION)
+        share = new_share()
+        seals, opens = record_keys("dialler", share, read(SHARE_SIZE))
+        tls.write(hello(VERSION) + share)
+        frame = b"".join(map(bytes, encode(frames.REQUEST, 1, head, buffers)))
+        record = bytearray(len(frame) + TAG_SIZE)
+        seals.seal(frame, memoryview(record))
+        connection.sendall(sent.read() + len(frame).to_bytes(4, "little") + record)
+        connection.setblocking(False)
+        wire = SealedWire(connection, seals, opens, got.read())
         reader = frames.FrameReader(Limits())
         answers: list[frames.Frame] = []
         while not answers:
-            answers += reader.filled(peer.recv_into(reader.space()))
+            wire.wait_readable(20.0)
+            answers += reader.filled(wire.read_into(reader.space()))
         assert pickle.loads(answers[0].head) == (7,)
 
 
@@ -438,7 +501,7 @@ def test_who_has_proved_itself_when_the_listener_closes_is_turned_away(serve: Se
             server.hub.call_soon(server.listener.close)
             server.listener._acceptor._links_hub._soon.rotate(1)  # the closing comes before it
             free.set()
-            assert is_closed(peer)
+            assert peer.is_closed
     finally:
         free.set()
     assert server.links == []
@@ -476,7 +539,7 @@ def test_a_dialler_may_come_byte_by_byte(serve: Serve) -> None:
                 slow.sendall(bytes([byte]))
 
         until_done(tls.do_handshake)
-        tls.write(hello(VERSION))
+        tls.write(hello(VERSION) + new_share())
         trickle()
         assert until_done(lambda: tls.read(HELLO_SIZE)) == hello(VERSION)
         within(5.0, lambda: server.links, "it is welcome")
@@ -497,8 +560,12 @@ def test_a_dialler_of_another_version_is_told_ours_and_refused(serve: Serve) -> 
 
 @pytest.mark.parametrize(
     "says",
-    [b"x" * HELLO_SIZE, bytes(encode(frames.REQUEST, 1, pickle.dumps(("echo", ())))[0]) + bytes(HELLO_SIZE)],
-    ids=["letters", "a frame"],
+    [
+        b"x" * HELLO_SIZE,
+        bytes(encode(frames.REQUEST, 1, pickle.dumps(("echo", ())))[0]) + bytes(HELLO_SIZE),
+        hello(VERSION) + new_share() + b"more",
+    ],
+    ids=["letters", "a frame", "more than a hello"],
 )
 def test_who_holds_the_secret_and_says_no_hello_is_malformed(serve: Serve, says: bytes) -> None:
     server = serve()
@@ -512,7 +579,7 @@ def test_garbage_after_the_greeting_closes_the_link_and_is_counted(serve: Serve)
     server = serve()
     with server.authenticated() as peer:
         peer.sendall(b"\0" * 100)
-        assert is_closed(peer)
+        assert peer.is_closed
     assert server.is_refused(malformed=1)
     within(5.0, lambda: server.endings, "the ending is told")
     assert len(server.endings) == 1 and server.endings[0].startswith("not a frame")

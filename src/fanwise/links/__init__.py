@@ -17,8 +17,8 @@
     status_files       what running programs say of themselves, for whoever looks
     shared_secret      the secret of a cluster: made, read, and refused when it is weak
 
-    transports/        what carries bytes: memory, Unix sockets, TLS between hosts; listening and dialling
-    security/          handshake, certificates
+    transports/        what carries bytes: memory, Unix sockets, encryption between hosts; listening and dialling
+    security/          handshake, certificates, keys
     flow_control/      how many calls of a peer may wait
     shared_memory/     big buffers on one host
 

@@ -2,8 +2,9 @@
 
     | "fanwise" 0 | protocol u16 | 6 bytes, not read | version of fanwise, 16 bytes of ASCII, 0-padded |
 
-Both sides send one and read one. It has the same size in every version, so that two that differ can still tell their
-users so, instead of taking each other's frames for garbage. Only what is authenticated comes here. Knows no socket.
+Both sides send one and read one, and then what each adds to the keys of the link (`record_keys`). A hello has the same
+size in every version, so that two that differ can still tell their users so, instead of taking each other's bytes for
+garbage. Only what is authenticated comes here. Knows no socket.
 """
 
 import struct
@@ -11,7 +12,7 @@ import struct
 from ...base.errors import WireError
 from ...base.text import printable_line
 
-PROTOCOL = 3  # raised whenever a frame or a message changes its meaning
+PROTOCOL = 4  # raised whenever a frame or a message changes its meaning
 
 _LAYOUT = struct.Struct("<8sH6x16s")
 _MAGIC = b"fanwise\0"

@@ -1,7 +1,8 @@
 """What carries the bytes of a link, and how one is made: listening, dialling, and trust in who is there.
 
-    wires        the interface, sockets and memory          tls              the same between hosts
+    wires        the interface, sockets and memory          sealed           the same between hosts, encrypted
     unix         links on one host                          tcp              links between hosts
+                                                            tls              proofs, before the first record
     acceptor     strangers, until they have proved          tcp_sockets      addresses, ports, options
                  themselves                                 tcp_watch        whether the other host answers
     pending_connections (quiet)   how many strangers there may be

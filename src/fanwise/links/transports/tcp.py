@@ -4,8 +4,8 @@
       | ---- TCP ------------------------------------------------->  |  counted, and closed after 5 s
       | <=== TLS 1.3: each shows a certificate of the secret, ===>   |  (`certificates`)
       |      the dialler first                                       |
-      | <--- hello ----------------------- hello ----------------->  |  (`hello`)
-      | <--- frames ---------------------- frames ---------------->  |  (`tls`, `link`)
+      | <=== hello, drawn bytes ========== hello, drawn bytes ====>  |  (`hello`, `record_keys`)
+      | <--- sealed records -------------- sealed records -------->  |  (`sealed`: the frames of `link`)
 
 Strangers, plain text, other secrets, recordings, and whoever connects and then says nothing are closed and counted in
 `listener.refused` (`acceptor`); they never reach a pickle and never raise in this process.
@@ -22,7 +22,6 @@ import ssl
 import time
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from typing import Any, TypeVar
 
 from ...base.errors import AuthenticationError, DeadlineExceeded, WireError, WorkerLostError
@@ -33,10 +32,12 @@ from ..link import Link
 from ..peers import Peer
 from ..security.certificates import Identity, Side, is_server
 from ..security.hello import HELLO_SIZE, OtherProtocol, check_hello, hello
+from ..security.record_keys import SHARE_SIZE, new_share, record_keys
 from .acceptor import Acceptor, Refusal, Refused
+from .sealed import SealedWire
 from .tcp_sockets import address_of, open_listener, ports_of, set_options, text_of
 from .tcp_watch import TcpWatch
-from .tls import TlsStream, TlsWire
+from .tls import TlsStream
 from .wires import timeout_ms
 
 _log = logging.getLogger(__name__)
@@ -112,8 +113,10 @@ class TcpListener:
         except OSError as error:  # gone already
             raise Refused("half-open") from error
         peer = text_of(address_of(address))
-        linked = partial(_linked, self._hub, stream, peer, self._limits, self._silence_s)
-        return _Greeting(stream, peer, self.refused, linked)
+        return _Greeting(_Introduction(stream, "listener", peer), self.refused, self._linked)
+
+    def _linked(self, wire: SealedWire, peer: str) -> Link:
+        return _linked(self._hub, wire, peer, self._limits, self._silence_s)
 
     def close(self) -> None:
         """Accept nothing more; the links stay. From the hub's thread, or when the hub stands. In a fork: nothing."""
@@ -137,23 +140,56 @@ def _network_of(address: tuple[Any, ...]) -> str:  # Any: as the kernel has it
     return str(host) if host.version == 4 else str(ipaddress.ip_network(f"{host}/64", strict=False))
 
 
+class _Introduction:
+    """What both sides say in TLS: what they speak, and what each adds to the keys. `peer`: for people."""
+
+    def __init__(self, stream: TlsStream, side: Side, peer: str) -> None:
+        self.stream = stream
+        self.peer = peer
+        self._side = side
+        self._share = new_share()
+        self.is_proved = False
+        self._got = b""
+
+    def go_on(self) -> SealedWire:
+        """The wire, when all is said. Raises as `ssl.SSLObject` does while it must wait, and when it has failed."""
+        if not self.is_proved:
+            self.stream.do_handshake()
+            self.is_proved = True
+            self.stream.send(hello(VERSION) + self._share)
+        self.stream.flush()
+        self._receive(HELLO_SIZE)
+        check_hello(self._got[:HELLO_SIZE], self.peer, VERSION)
+        self._receive(HELLO_SIZE + SHARE_SIZE)
+        seals, opens = record_keys(self._side, self._share, self._got[HELLO_SIZE:])
+        return SealedWire(self.stream.socket, seals, opens, self.stream.left_over())
+
+    def _receive(self, size: int) -> None:
+        while len(self._got) < size:
+            data = self.stream.recv(size - len(self._got))
+            if not data:
+                raise ConnectionResetError(errno.ECONNRESET, "it was closed")
+            self._got += data
+
+
 class _Greeting:
     """A connection that has not proved itself yet. See `acceptor.Greeting`."""
 
-    def __init__(self, stream: TlsStream, peer: str, refused: Counter[Refusal], link: Callable[[], Link]) -> None:
-        self.link = link
-        self._stream = stream
-        self._peer = peer
+    def __init__(
+        self, introduction: _Introduction, refused: Counter[Refusal], linked: Callable[[SealedWire, str], Link]
+    ) -> None:
+        self._introduction = introduction
+        self._stream = introduction.stream
         self._refused = refused
-        self._proved = False
-        self._got = b""
+        self._linked = linked
+        self._wire: SealedWire | None = None
 
     def fileno(self) -> int:
         return self._stream.fileno()
 
     def step(self) -> int:
         try:
-            self._go_on()
+            self._wire = self._introduction.go_on()
         except ssl.SSLWantReadError:
             return READ
         except ssl.SSLWantWriteError:
@@ -162,20 +198,13 @@ class _Greeting:
             why = _why(error)
             # Who holds another secret is often one of ours, set up wrong. Once each kind: strangers must not fill logs.
             first = why in ("not-authentic", "other-version") and not self._refused[why]
-            _log.log(logging.WARNING if first else logging.INFO, _REFUSED, self._peer, why, error)
+            _log.log(logging.WARNING if first else logging.INFO, _REFUSED, self._introduction.peer, why, error)
             raise Refused(why) from error
         return 0
 
-    def _go_on(self) -> None:
-        """Returns when the greeting is done, raises when it must wait or has failed."""
-        if not self._proved:
-            self._stream.do_handshake()
-            self._proved = True
-            # A fresh socket's buffer takes these few bytes whole; if not, the peer is not one of ours.
-            self._stream.send(hello(VERSION))
-        while len(self._got) < HELLO_SIZE:
-            self._got += _received(self._stream, HELLO_SIZE - len(self._got))
-        check_hello(self._got, self._peer, VERSION)
+    def link(self) -> Link:
+        assert self._wire is not None, "the last step is done"
+        return self._linked(self._wire, self._introduction.peer)
 
     def turn_away(self) -> None:
         # What is unread when a socket closes makes the kernel throw away what was sent: the reason, for the dialler.
@@ -225,8 +254,7 @@ def dial_tcp(
         try:
             set_options(connection, silence_s)
             stream = _secured(connection, identity, "dialler")
-            _greet_listener(stream, where, until_s)
-            return _linked(hub, stream, where, limits, silence_s)
+            return _linked(hub, _greet_listener(stream, where, until_s), where, limits, silence_s)
         except BaseException:
             connection.close()
             raise
@@ -238,10 +266,10 @@ def dial_tcp(
         raise WorkerLostError(f"nobody listens at {where}: {error}. It may have ended, or not begun yet.") from error
 
 
-def _linked(hub: Hub, stream: TlsStream, peer: str, limits: Limits, silence_s: float) -> Link:
+def _linked(hub: Hub, wire: SealedWire, peer: str, limits: Limits, silence_s: float) -> Link:
     """The link over a connection that has been greeted. Its host is watched."""
-    link = Link(hub, TlsWire(stream), peer=Peer(address=peer), limits=limits)
-    TcpWatch(hub, link, stream.socket, silence_s=silence_s).begin()
+    link = Link(hub, wire, peer=Peer(address=peer), limits=limits)
+    TcpWatch(hub, link, wire.socket, silence_s=silence_s).begin()
     return link
 
 
@@ -262,17 +290,14 @@ def _connect(host: str, port: int, until_s: float) -> socket.socket:
     raise OSError(errno.EADDRNOTAVAIL, "it has no address")
 
 
-def _greet_listener(stream: TlsStream, where: str, until_s: float) -> None:
-    _until_done(stream, stream.do_handshake, until_s)
-    got = b""
+def _greet_listener(stream: TlsStream, where: str, until_s: float) -> SealedWire:
+    introduction = _Introduction(stream, "dialler", f"the listener at {where}")
     try:
-        stream.seal(hello(VERSION))
-        _until_done(stream, stream.flush, until_s)
-        while len(got) < HELLO_SIZE:
-            got += _until_done(stream, partial(_received, stream, HELLO_SIZE - len(got)), until_s)
+        return _until_done(stream, introduction.go_on, until_s)
     except (ConnectionError, ssl.SSLEOFError) as error:
+        if not introduction.is_proved:
+            raise
         raise WorkerLostError(f"the listener at {where} closed the connection: it did not accept us.") from error
-    check_hello(got, f"the listener at {where}", VERSION)
 
 
 def _until_done(stream: TlsStream, step: Callable[[], _T], until_s: float) -> _T:
@@ -316,13 +341,6 @@ def _told(error: ssl.SSLError, where: str) -> AuthenticationError | WorkerLostEr
 def _secured(connection: socket.socket, identity: Identity, side: Side) -> TlsStream:
     """The connection in TLS, before its handshake. `connection` is the stream's from now on."""
     return TlsStream(connection, identity.context(side), server_side=is_server(side))
-
-
-def _received(stream: TlsStream, size: int) -> bytes:
-    data = stream.recv(size)
-    if not data:
-        raise ConnectionResetError(errno.ECONNRESET, "it was closed")
-    return data
 
 
 def _left_s(until_s: float) -> float:

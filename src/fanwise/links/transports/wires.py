@@ -9,7 +9,7 @@
 
 Only what says so blocks. One thread at a time reads and waits for bytes, one at a time writes.
 It knows nothing of frames, and nothing of who is at the other end.
-A third one, over TLS between hosts, is in `tls`.
+A third one, between hosts, is in `sealed`.
 """
 
 import contextlib

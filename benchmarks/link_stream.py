@@ -1,16 +1,16 @@
-"""Big arrays over one link between hosts, TLS 1.3 on the loopback, beside what it is made of.
+"""Big arrays over one link between hosts, encrypted, on the loopback, beside `ssl` and plain TCP.
 
     this process --array of 64 MiB--> another process, which reads every page of it and answers
 
-    link, TLS       fanwise.links.transports.tcp: frames, TLS, TCP
-    ssl alone       Python's ssl on a blocking socket, the same certificates, memory that is used again; no frames
-    TCP alone       the same without encryption
-    link, one host  fanwise.links.transports.unix: through shared memory, for comparison
+    link between hosts  fanwise.links.transports.tcp: frames, in records sealed with AES-256-GCM
+    ssl alone           Python's ssl on a blocking socket, the same certificates, memory that is used again; no frames
+    TCP alone           the same without encryption
+    link, one host      fanwise.links.transports.unix: through shared memory, for comparison
 
 The ways take turns in each round, so that all meet the same load. CPU seconds for each GB are printed for both sides:
 where both have a core of their own, the greater of the two bounds the rate; on a busy machine they say more than it.
 
-    python benchmarks/tls_stream.py [--rounds 5] [--quick]
+    python benchmarks/link_stream.py [--rounds 5] [--quick]
 """
 
 import argparse
@@ -143,7 +143,7 @@ def dial_socket(port: int, context: ssl.SSLContext | None) -> Send:
 # -- all of them -------------------------------------------------------------------------------------------------------
 
 WAYS: dict[str, tuple[Callable[[Connection, Path], None], Callable[[Hub, int, Path], Send]]] = {
-    "link, TLS": (serve_tls_link, dial_tls_link),
+    "link between hosts": (serve_tls_link, dial_tls_link),
     "ssl alone": (
         lambda pipe, folder: serve_socket(pipe, Identity(SECRET).context("listener")),
         lambda hub, port, folder: dial_socket(port, Identity(SECRET).context("dialler")),
@@ -168,7 +168,7 @@ def measure(send: Send, arrays: int) -> Round:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The rate of big arrays over a TLS link.")
+    parser = argparse.ArgumentParser(description="The rate of big arrays over a link between hosts.")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="one round of few arrays")
     options = parser.parse_args()
@@ -205,7 +205,7 @@ def main() -> None:
     ]
     header = ["64 MiB arrays, one at a time", "GB/s", "sender, CPU s/GB", "receiver, CPU s/GB"]
     payload = {way: [asdict(one) for one in done] for way, done in measured.items()}
-    finish("tls_stream", [table(header, rows)], payload, facts=facts)
+    finish("link_stream", [table(header, rows)], payload, facts=facts)
 
 
 if __name__ == "__main__":

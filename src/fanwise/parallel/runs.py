@@ -9,9 +9,8 @@ Model, optimizer and what `run.keep` registers get what a checkpoint holds of th
 """
 
 import logging
-import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, TypeVar, overload
 
@@ -26,6 +25,7 @@ from .batch_norm import BatchNorm, TogetherDevice, check_batch_norm
 from .checkpoints import files
 from .checkpoints.files import Writer
 from .checkpoints.places import StrPath, is_of_this_process, place_of
+from .checkpoints.run_state import RunState
 from .checkpoints.snapshots import snapshot
 from .checks import habits
 from .checks.checking import (
@@ -51,7 +51,6 @@ from .functional.measuring import FunctionalMeasure
 from .functional.step import FunctionalStep
 from .optimizers.placement import Placement, Placements
 from .plans import Plan
-from .process_settings import engine_threads
 from .progress.line import NoScreen, ProgressLine, Screen
 from .replica.reach import reach_of
 from .replica.replicas import Device, LocalDevice, LossFn, Replica
@@ -92,24 +91,20 @@ class Run:
         self._team: Team = Alone() if team is None else team
         self.devices = devices
         self.device = devices[0]
-        self.rows: list[dict[str, float | int]] = []
         self._plan = plan
-        self._fixed = fixed  # what the user asked for by name, so that a checkpoint must agree
+        self._state = RunState(plan, fixed, self.device)
+        self.rows = self._state.rows
         self._steps: list[Step | ManualStep | FunctionalStep] = []
         self._loop = OpenLoop()
         self._dropped: list[set[int]] = []  # of steps: ids of parameters whose gradients they have dropped
         self._placements = Placements()
         self._step_sums: dict[Placement, Sums] = {}  # of steps
-        self._settings: dict[int, list[dict[str, Any]]] = {}  # Any: of optimizers, by id, as a checkpoint has them
-        self._objects: dict[str, Stateful] = {}
-        self._resumed: dict[str, Any] = {}  # Any: state_dicts that wait for their objects
         self.writer = Writer(self._team.set_writing)
         self._line = ProgressLine(NoScreen())
         self._verify = verify  # batches between two times that processes compare everything
         self._outside = outside  # what the training function reaches beyond itself
         self._loaders = Loaders(self.device, spare_cpus)
         self._names = names  # of the devices of all processes, where there are others
-        self._chance: list[torch.Tensor] = []  # torch's random states at the place of the checkpoint
 
     @contextmanager
     def shown(self, screen: Screen, name: str) -> Iterator[None]:
@@ -307,9 +302,9 @@ class Run:
         check_batch_norm(batch_norm, whole)
         check_step(clip_norm, accumulate)
         for part in models:
-            self._register(_free_name("model", self._objects, part), part)
+            self._state.register("model", part)
         for each in optimizers:
-            self._register(_free_name("optimizer", self._objects, each), each)
+            self._state.register("optimizer", each)
         reach = reach_of(whole, [] if loss_fn is None else [loss_fn], also)
         replica = Replica(whole, reach, loss_fn, autocast=autocast, mean_buffers=mean_buffers, device=self.device)
         number = len(self._steps)
@@ -319,7 +314,8 @@ class Run:
         placements = [self._placements.of(replica.params, each, in_parts=in_parts) for each in optimizers]
         if placements[0] not in self._step_sums:
             sums = self._step_sums[placements[0]] = self._team.sums(replica.params, placements[0])
-            self._register_feedback(sums.feedback)
+            if sums.feedback is not None:
+                self._state.register("feedback", sums.feedback)
         if loss_fn is None and self._step_sums[placements[0]].apart is not None:
             raise ValueError(
                 "reduce=EverySteps() is for run.step(model, optimizer, loss_fn), and this step has no loss function.\n"
@@ -353,7 +349,7 @@ class Run:
             made = Step(execution, placements[0], loss_fn, local, clip_norm=clip_norm, accumulate=accumulate)
         self._steps.append(made)
         self._dropped.append(replica.dropped)
-        self._register(_free_name("step", self._objects, made), made)
+        self._state.register("step", made)
         return made
 
     def _functional_step(
@@ -377,15 +373,12 @@ class Run:
             loop=self._loop,
         )
         for kind, part in made.parts().items():
-            self._register(_free_name(kind, self._objects, part), part)
-        self._register_feedback(made.feedback)
+            self._state.register(kind, part)
+        if made.feedback is not None:
+            self._state.register("feedback", made.feedback)
         self._steps.append(made)
-        self._register(_free_name("step", self._objects, made), made)
+        self._state.register("step", made)
         return made
-
-    def _register_feedback(self, feedback: Stateful | None) -> None:
-        if feedback is not None:
-            self._register(_free_name("feedback", self._objects, feedback), feedback)
 
     def epochs(self, count: int) -> Iterator[int]:
         """The numbers 0 to `count - 1`; after a resume, those that are left. Raises ValueError if negative."""
@@ -393,7 +386,7 @@ class Run:
 
     def _epochs(self, count: int) -> Iterator[int]:
         for epoch in self._plan.progress.epochs(count):
-            self._reach(in_pass=False)
+            self._state.reach(in_pass=False)
             self._line.epoch(epoch, count)
             yield epoch
 
@@ -509,21 +502,8 @@ class Run:
 
     def _reaching(self, made: Iterator[Batch]) -> Iterator[Batch]:
         for batch in made:
-            self._reach(in_pass=True)
+            self._state.reach(in_pass=True)
             yield batch
-
-    def _reach(self, in_pass: bool) -> None:
-        """The place of the checkpoint is reached: the program's own random numbers go on from there too.
-
-        Not before, because the model is made meanwhile, which draws initial weights.
-        """
-        resumed = self._plan.progress.resumed
-        is_in_pass = resumed is not None and not all(each["finished"] for each in resumed["passes"])
-        if self._chance and (in_pass or not is_in_pass):
-            # A checkpoint of a CPU device has no state for a GPU, and the other way round.
-            for generator, state in zip(generators_of(self.device), self._chance, strict=False):
-                generator.set_state(state)
-            self._chance = []
 
     @takes_loading
     def mean(
@@ -684,30 +664,7 @@ class Run:
             TypeError: without state_dict and load_state_dict. ValueError: the name is taken.
         """
         for name, kept in objects.items():
-            if not (hasattr(kept, "state_dict") and hasattr(kept, "load_state_dict")):
-                raise TypeError(f"run.keep({name}=...): a {type(kept).__name__} has no state_dict and load_state_dict")
-            if f"kept {name}" in self._objects:
-                raise ValueError(f"run.keep({name}=...): there is something kept under this name")
-            self._register(f"kept {name}", kept)
-
-    def _register(self, name: str | None, registered: Any) -> None:  # Any: has a state_dict
-        if name is None:
-            return
-        self._objects[name] = registered
-        if name in self._resumed:
-            state = self._resumed.pop(name)
-            registered.load_state_dict(state)
-            if isinstance(registered, torch.optim.Optimizer):
-                settings = [
-                    {key: value for key, value in group.items() if key != "params"} for group in state["param_groups"]
-                ]
-                self._settings[id(registered)] = settings
-        # A scheduler that is made after its optimizer was loaded has set the rates of its first step.
-        optimizer = getattr(registered, "optimizer", None)
-        for group, stored in zip(
-            getattr(optimizer, "param_groups", []), self._settings.get(id(optimizer), []), strict=False
-        ):
-            group.update(stored)
+            self._state.keep(name, kept)
 
     def save(self, path: P, *, wait: bool = False) -> P:
         """Write a checkpoint: the file is replaced as a whole, in the background.
@@ -740,7 +697,7 @@ class Run:
             )
         self._team.saves()
         if self._team.place == 0:
-            state = self._state()
+            state = self._content()
             if not wait:
                 self.writer.write(place, state)
             else:  # the other way copies, to main memory: a file shall be readable where there is no GPU
@@ -748,25 +705,17 @@ class Run:
         self._team.saved()
         return path
 
-    def _state_here(self) -> dict[str, Any] | None:  # Any: as `_state`
+    def _state_here(self) -> dict[str, Any] | None:  # Any: as `_content`
         """What a process needs that joins before the step that is about to begin.
 
         It will run the training function up to the batch in hand, so there has to be one, which no step has used.
         Between two loops of the program's own, which wait for one update, only the program knows where it is.
         """
         waiting = any(isinstance(step, ManualStep) and step.awaits_update for step in self._steps)
-        return self._state() if self._plan.progress.is_before_step and not waiting else None
+        return self._content() if self._plan.progress.is_before_step and not waiting else None
 
-    def _state(self) -> dict[str, Any]:  # Any: numbers, tensors and state_dicts
-        """What a checkpoint holds."""
-        waiting = {**self._resumed, **{name: each.state_dict() for name, each in self._objects.items()}}
-        kept = {name.removeprefix("kept "): state for name, state in waiting.items() if name.startswith("kept ")}
-        parts = {name: state for name, state in waiting.items() if not name.startswith("kept ")}
-        rows = [dict(row) for row in self.rows]
-        chance = self._chance or [generator.get_state() for generator in generators_of(self.device)]
-        of_device = {"random_of_device": chance[1]} if len(chance) > 1 else {}
-        plan = self._plan.state() | {"hosts": self._team.host_count}
-        return {"run": plan, **parts, "kept": kept, "rows": rows, "random": chance[0], **of_device}
+    def _content(self) -> dict[str, Any]:  # Any: numbers, tensors and state_dicts
+        return self._state.content(self._team.host_count)
 
     def restore(self, path: StrPath, *, weights_only: bool = True) -> None:
         """Go on from a checkpoint, on any number of devices. Call it before the first epoch and batch.
@@ -787,71 +736,12 @@ class Run:
 
     def restore_state(self, content: dict[str, Any], source: StrPath) -> None:  # Any: as a checkpoint holds it
         """As `restore`, from what a checkpoint holds; `source` names it in errors."""
-        self._adopt(content.pop("run"), source)
-        self.rows[:] = content.pop("rows")
-        self._chance = [content.pop(name) for name in ("random", "random_of_device") if name in content]
-        self._resumed = {f"kept {name}": state for name, state in content.pop("kept").items()} | content
-        for name, registered in self._objects.items():
-            self._register(name, registered)
-
-    def _adopt(self, stored: Mapping[str, Any], path: StrPath) -> None:  # Any: numbers
-        for name in ("shards", "threads", "seed"):
-            if name in self._fixed and stored[name] != getattr(self._plan, name):
-                raise ValueError(
-                    f"{name}={getattr(self._plan, name)} was asked for, and the run in {os.fspath(path)} has "
-                    f"{stored[name]}: the results would not be those of one run.\n"
-                    f"Leave out {name}=, or give {stored[name]}."
-                )
-        self._adopt_reduce(stored, path)
-        self._plan.shards = stored["shards"]
-        self._plan.progress.seed = stored["seed"]
-        self._plan.progress.resumed = stored["place"]
-        if stored["threads"] != self._plan.threads:
-            self._plan.threads = stored["threads"]
-            torch.set_num_threads(stored["threads"])
-            engine_threads.change(stored["threads"])
-
-    def _adopt_reduce(self, stored: Mapping[str, Any], path: StrPath) -> None:  # Any: as above
-        """Checkpoints of before it was kept go on as they are told."""
-        before, hosts = stored.get("reduce"), stored.get("hosts", 1)
-        if before is None:
-            return
-        if self._plan.reduce is None:
-            self._plan.reduce = before
-        now, here = self._plan.reduce, self._team.host_count
-        if now != before:
-            has = _as_given(before) + (f" over {hosts} hosts" if hosts > 1 else "")
-            raise ValueError(
-                f"reduce={_as_given(now)} was asked for, and the run in {os.fspath(path)} has {has}: the results would "
-                f"be those of neither.\n"
-                f"Say reduce={_as_given(before)}. To change it, begin a new run from the file's model and optimizer, "
-                f"as torch.load reads them."
-            )
-        if hosts != here and before not in ("exact", "fast") and self._team.place == 0:
-            _log.warning(
-                "reduce=%s: the run in %s was on %d host(s), and goes on on %d, so to another result.",
-                before,
-                os.fspath(path),
-                hosts,
-                here,
-            )
-
-
-def _as_given(reduce: str) -> str:
-    return repr(reduce) if reduce in ("exact", "fast") else reduce
+        self._state.adopt(content, source, self._team.host_count, warns=self._team.place == 0)
 
 
 def _several(given: Any) -> list[Any]:  # Any: models or optimizers
     """As a list, of one as of several."""
     return list(given) if isinstance(given, Sequence) else [given]
-
-
-def _free_name(kind: str, taken: Mapping[str, object], registered: object) -> str | None:
-    """The next name of this kind: "model", "model2" ...; None for an object that has one."""
-    if any(each is registered for each in taken.values()):
-        return None
-    number = sum(name.rstrip("0123456789") == kind for name in taken)
-    return kind if number == 0 else f"{kind}{number + 1}"
 
 
 # Of `Run.step`, those that are for torch models, and what they are by default.

@@ -1,10 +1,11 @@
 """The thread behind a record: makes committed events durable, keeps the log short, has copies made (`copies`).
 
     writer:  commit -> committed(size)       ......never waits for a disk......
-                            | wakes
+                            | wakes a thread that sleeps until there is something; a busy one looks by itself
     thread:        fdatasync(-wal), 35 ms after the last one began -> checkpoint, when 4 MiB were written -> copies
 
-A commit waits for at most these 35 ms and one sync: it is durable within 50 ms where a sync takes up to 15 ms.
+A commit waits for at most these 35 ms and one sync: it is durable within 50 ms where a sync takes up to 15 ms. To wake
+a thread costs the writer more than to count a commit, so as long as there is something in each 35 ms, none is woken.
 Checkpoints are passive, so the writer goes on meanwhile and the log may outgrow them; above 64 MiB the last bit is
 checkpointed under the writer's lock, and SQLite starts the log anew.
 
@@ -23,8 +24,9 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
+from queue import Empty, SimpleQueue
 
 from .copies import Copies
 from .heartbeat import TakenOverError
@@ -78,9 +80,9 @@ class RecordSync:
         self._copies, self._is_new = copies, False
         self._checkpoint_bytes, self._max_log_bytes = checkpoint_bytes, max_log_bytes
         self._log_bytes = 0
-        self._due_s = 0.0
-        self._dirty = threading.Event()
-        self._closing = threading.Event()
+        self._num_commits = self._num_synced = 0
+        self._sleeps = self._is_closing = False
+        self._bell: SimpleQueue[None] = SimpleQueue()
         self._log_fd = os.open(f"{live}-wal", os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
         # Made here and not in the thread, so that a failure to open is the creator's.
         self._connection = sqlite3.connect(live, isolation_level=None, check_same_thread=False, timeout=5.0)
@@ -92,14 +94,16 @@ class RecordSync:
     def committed(self, size_bytes: int) -> None:
         """The writer committed a transaction that took about `size_bytes` of log."""
         self._log_bytes += size_bytes  # the thread may reset it in between: then a checkpoint comes early
-        # Set after the commit, cleared before the sync: whatever is in the log when it is cleared gets synced.
-        if not self._dirty.is_set():
-            self._dirty.set()
+        # Counted after the commit: whatever is in the log when the thread reads the number gets synced.
+        self._num_commits += 1
+        if self._sleeps:
+            self._sleeps = False
+            self._bell.put(None)
 
     def close(self) -> None:
         """End the thread, sync a last time, let go of log and connection. Does not raise; see `failure`."""
-        self._closing.set()
-        self._dirty.set()
+        self._is_closing = True
+        self._bell.put(None)
         self._thread.join()
         try:
             if self.failure is None:
@@ -118,22 +122,42 @@ class RecordSync:
         try:
             sync_folder(self._live.parent)
             sync_folder(self._live.parent.parent)
-            while not self._closing.is_set():
+            while not self._is_closing:
                 self._turn()
         except (OSError, sqlite3.Error, TakenOverError) as error:
             self.failure = error
 
     def _turn(self) -> None:
-        copies = self._copies
-        if self._dirty.wait(None if copies is None else copies.wait_s(is_new=self._is_new)):
-            self._closing.wait(max(0.0, self._due_s - time.monotonic()))
-            self._due_s = time.monotonic() + SYNC_EVERY_S
-            self._dirty.clear()
+        """Sync what is new and sleep for the rest of the 35 ms; if nothing is new, until something is."""
+        if self._num_commits == self._num_synced:
+            self._sleep()
+        else:
+            due_s = time.monotonic() + SYNC_EVERY_S
+            self._num_synced = self._num_commits
             self._fdatasync(self._log_fd)
             self._is_new = True
             if self._log_bytes > self._checkpoint_bytes:
                 self._checkpoint()
-        if copies is not None and not self._closing.is_set() and copies.turn(self._connection, is_new=self._is_new):
+            self._copy()
+            self._wait(max(0.0, due_s - time.monotonic()))
+
+    def _sleep(self) -> None:
+        """Until there is a commit, or a copy is due, or the end."""
+        copies = self._copies
+        self._sleeps = True
+        if self._num_commits == self._num_synced:  # else a commit came before it could know that this sleeps
+            self._wait(None if copies is None else copies.wait_s(is_new=self._is_new))
+        self._sleeps = False
+        self._copy()
+
+    def _wait(self, timeout_s: float | None) -> None:
+        if not self._is_closing:
+            with suppress(Empty):
+                self._bell.get(timeout=timeout_s)
+
+    def _copy(self) -> None:
+        copies = self._copies
+        if copies is not None and not self._is_closing and copies.turn(self._connection, is_new=self._is_new):
             self._is_new = False
 
     def _checkpoint(self) -> None:

@@ -280,11 +280,14 @@ class Record:
             raise self._error(sync.failure) from sync.failure
         if not rows:
             return
+        size_bytes = PAGE_BYTES
         with self._lock:
             try:
                 if len(rows) == 1:
                     cursor.execute(_INSERT, rows[0])  # a transaction by itself
+                    size_bytes += len(rows[0][4])
                 else:
+                    size_bytes += sum([len(row[4]) for row in rows])
                     cursor.execute("BEGIN IMMEDIATE")
                     cursor.executemany(_INSERT, rows)
                     cursor.execute("COMMIT")
@@ -293,7 +296,7 @@ class Record:
                 if isinstance(error, sqlite3.Error):
                     raise self._error(error) from error
                 raise
-        sync.committed(PAGE_BYTES + sum([len(row[4]) for row in rows]))
+        sync.committed(size_bytes)
         rows.clear()
 
     def close(self) -> None:

@@ -145,7 +145,7 @@ class FrameReader:
         """Where the next bytes belong; never empty."""
         if self._big is not None:
             return self._big.space()
-        return self._view[self._end :]
+        return self._view[self._end :] if self._end else self._view
 
     def filled(self, size: int) -> list[Frame]:
         """`size` bytes were written into the last `space()`. Raises `WireError` on bytes that are no frame of ours."""

@@ -181,7 +181,11 @@ class Hub:
                 if self._soon:  # a callback may have closed this hub
                     self._guard(self._soon.popleft())
         for hook in self._turn_end:
-            self._guard(hook)
+            try:  # likewise
+                hook()
+            except BaseException as error:
+                if not self._is_logged(error):
+                    raise
         return has_come
 
     def _spin(self, for_s: float) -> list[tuple[int, int]]:

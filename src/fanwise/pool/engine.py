@@ -276,7 +276,9 @@ class LocalEngine:
     def on_request(self, request: Request) -> None:
         """A message of a worker; its first argument is the job it speaks for, or asks about."""
         job = self._jobs.get(request.args[0])
-        if request.method == "result":
+        if request.method == "report" and job is not None and job.outcome is None:  # by far the most that comes
+            job.events.on_report(Report(job, request))
+        elif request.method == "result":
             self._result(request)
         elif request.method == "stop":
             if job is not None and job.parent is not None:
@@ -293,8 +295,6 @@ class LocalEngine:
         match request.method:
             case "ready":
                 self._ready(job, request)
-            case "report" if job.outcome is None:
-                job.events.on_report(Report(job, request))
             case "report":  # of a thread that the function left running
                 Report(job, request).answer(Reply("STOP"))
             case "done":

@@ -121,7 +121,6 @@ class OpenSearch:
         except BaseException:
             self._record.close()
             raise
-        self._progress = progress
         self._zero_s = time.monotonic() - progress.last_s
         self._listening = Listening(checked_callbacks(callbacks), progress.alive())
         progress.on_line = self._listening.told
@@ -256,7 +255,7 @@ class OpenSearch:
                     self._hand_in(facts.Interrupt(self._now_s(), "closed"))
                 for trial, _ in list(self._in_flight.values()):
                     self._end(trial, Outcome("stopped"))
-                self._record.set_meta({"summary": self._progress.summary()})
+                self._record.set_meta({"summary": self._notes.progress.summary()})
             finally:
                 self._is_closed = True
                 try:
@@ -264,7 +263,7 @@ class OpenSearch:
                 finally:
                     reason = "closed" if self._finish is None else self._finish.reason
                     error = None if self._finish is None else self._finish.error
-                    end = SearchEnded(self._progress.last_s, self.name, self.path, reason, error)
+                    end = SearchEnded(self._notes.progress.last_s, self.name, self.path, reason, error)
                     self._listening.close(end)
 
     def __enter__(self) -> Self:

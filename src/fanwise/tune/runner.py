@@ -17,7 +17,6 @@ import functools
 import math
 import reprlib
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -120,11 +119,11 @@ class Search:
         self.finished = threading.Event()
         self.finish: Finish | None = None
         self.failure: BaseException | None = None
+        self._is_over = False  # as `finished`, for who looks at every turn
         self._engine = engine
         self._loop = engine.loop
         self._record = record
         self._plan = plan
-        self._progress = progress
         self._checkpoints = checkpoints
         self._notes = Notes(record, progress, listener)
         self._zero_s = engine.loop.now_s() - began_s
@@ -136,13 +135,14 @@ class Search:
         self._discards: list[str] = []
         self._report: Report | None = None
         self._timer: Timer | None = None
+        self._armed_s: float | None = None  # the tick that the timer is there for
         self._told: list[Callable[[], None]] = []
         self._summary_due_s = -math.inf
 
     @property
     def progress(self) -> Progress:
         """What the record holds so far, added up. On the loop's thread."""
-        return self._progress
+        return self._notes.progress
 
     @property
     def searcher_failure(self) -> BaseException | None:
@@ -204,27 +204,29 @@ class Search:
             pid = 0 if ready.pid is None else ready.pid
             self._hand_in(facts.Ready(now_s, attempt.trial_id, attempt.number, pid, ready.started_s, ready.how))
 
-    @_breaks_off
     def on_report(self, report: Report) -> None:
-        attempt = self._attempts.get(report.job.id)
-        if attempt is None:
-            report.answer(Reply("STOP"))
-        elif self.failure is not None:
-            self._answers.append((report, Reject(attempt.trial_id, "")))
-        elif (problem := _problem_with(report.values)) is not None:
-            report.refuse(TypeError(problem))
-        else:
-            self._report = report
-            self._hand_in(
-                facts.Reported(
-                    self.now_s(),
-                    attempt.trial_id,
-                    attempt.number,
-                    report.values,
-                    report.worker_time_s,
-                    report.checkpoint,
+        try:  # as `_breaks_off`; by far the most that comes
+            attempt = self._attempts.get(report.job.id)
+            if attempt is None:
+                report.answer(Reply("STOP"))
+            elif self.failure is not None:
+                self._answers.append((report, Reject(attempt.trial_id, "")))
+            elif (problem := _problem_with(report.values)) is not None:
+                report.refuse(TypeError(problem))
+            else:
+                self._report = report
+                self._hand_in(
+                    facts.Reported(
+                        self._loop.now_s() - self._zero_s,
+                        attempt.trial_id,
+                        attempt.number,
+                        report.values,
+                        report.worker_time_s,
+                        report.checkpoint,
+                    )
                 )
-            )
+        except BaseException as error:
+            self._break_off(error)
 
     @_breaks_off
     def on_ended(self, job: Job, outcome: contract.Outcome) -> None:
@@ -254,7 +256,7 @@ class Search:
 
     @_breaks_off
     def _tick(self) -> None:
-        self._timer = None
+        self._timer = self._armed_s = None
         if self.failure is None:
             self._hand_in(facts.Tick(self.now_s()))
 
@@ -273,32 +275,32 @@ class Search:
 
     def _hand_in(self, fact: Fact, job: Job | None = None) -> None:
         """Decide, write down, carry out; also for the facts that follow at once. `job`: the one that has ended."""
-        todo = deque((fact,))
-        assert self._tuning is not None, "facts come after begin()"
-        while todo:
-            fact = todo.popleft()
-            orders = self._tuning.handle(fact)
+        tuning, todo = self._tuning, [fact]
+        assert tuning is not None, "facts come after begin()"
+        for fact in todo:
+            orders = tuning.handle(fact)
             if type(fact) is facts.Ended and job is not None:
                 fact = self._with_last_output(fact, orders, job)
             self._notes.write(fact, orders)
             for order in orders:
                 if self.failure is not None:
                     return
-                if isinstance(order, Suggest):
+                if type(order) is Answer or type(order) is Reject:
+                    assert self._report is not None, "orders answer the report that was handed in last"
+                    self._answers.append((self._report, order))
+                    self._report = None
+                elif type(order) is Suggest:
                     assert self._suggester is not None, "a suggestion was ordered without a searcher"
                     answer = self._suggester.ask(order, now_s=fact.now_s, seen=self._record.next_seq - 1)
                     if answer is not None:
                         todo.append(answer)
                 else:
                     self._obey(order)
-        self._arm()
+        if tuning.next_tick_s != self._armed_s:
+            self._arm(tuning.next_tick_s)
 
     def _obey(self, order: Order) -> None:
         match order:
-            case Answer() | Reject():
-                report, self._report = self._report, None
-                assert report is not None, "orders answer the report that was handed in last"
-                self._answers.append((report, order))
             case Start():
                 self._start(order)
             case Terminate():
@@ -349,29 +351,29 @@ class Search:
 
     # -- the record and the clock ----------------------------------------------------------------------------------
 
-    @_breaks_off
     def _turn_end(self) -> None:
         """Commit what this turn brought, then let the answers go."""
-        if self.finished.is_set():
+        if self._is_over:
             return
         try:
             if self.failure is None:
                 self._record.commit()
-                self._summarise()
+                now_s = self._loop.now_s() - self._zero_s
+                if now_s >= self._summary_due_s:
+                    self._summary_due_s = now_s + self._plan.summary_interval_s
+                    self._record.set_meta({"summary": self.progress.summary(now_s=now_s)})
         except BaseException as error:
             self._break_off(error)
-        self._release_answers()
-        if self._discards and self.failure is None:
-            names, self._discards = self._discards, []
-            self._checkpoints.discard(names)
-        if self.finish is not None or (self.failure is not None and not self._attempts):
-            self._let_go()
-
-    def _summarise(self) -> None:
-        now_s = self.now_s()
-        if now_s >= self._summary_due_s:
-            self._summary_due_s = now_s + self._plan.summary_interval_s
-            self._record.set_meta({"summary": self._progress.summary(now_s=now_s)})
+        try:
+            if self._answers or self._told:
+                self._release_answers()
+            if self._discards and self.failure is None:
+                names, self._discards = self._discards, []
+                self._checkpoints.discard(names)
+            if self.finish is not None or (self.failure is not None and not self._attempts):
+                self._let_go()
+        except BaseException as error:
+            self._break_off(error)
 
     def _release_answers(self) -> None:
         told, self._told = self._told, []
@@ -384,14 +386,15 @@ class Search:
                 report.refuse(
                     RecordError(f"this report was not kept: {getattr(self.failure, 'message', self.failure)}")
                 )
-            elif isinstance(order, Answer):
+            elif type(order) is Answer:
                 report.answer(_REPLIES[order.decision])
             else:
+                assert type(order) is Reject
                 report.refuse(ValueError(order.message))
 
-    def _arm(self) -> None:
+    def _arm(self, next_s: float | None) -> None:
         """Keep a timer no later than `Tuning` next wants to look at the clock. One that comes early does no harm."""
-        next_s = None if self._tuning is None else self._tuning.next_tick_s
+        self._armed_s = next_s
         if next_s is None or self.finish is not None:
             return
         when_s = self._zero_s + next_s
@@ -422,6 +425,7 @@ class Search:
         with contextlib.suppress(ClosedError):
             self._loop.check_usable()
             self._loop.call_soon(self._unhook)
+        self._is_over = True
         self.finished.set()
 
     def _unhook(self) -> None:
@@ -432,7 +436,8 @@ class Search:
 
     def look(self) -> tuple[list[str], SearchSnapshot]:
         """The news since the last look, in lines, and the state. On the loop's thread."""
-        return self._progress.news(), self._progress.snapshot(now_s=self.now_s())
+        progress = self.progress
+        return progress.news(), progress.snapshot(now_s=self.now_s())
 
 
 _REPLIES = {

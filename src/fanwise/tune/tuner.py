@@ -381,7 +381,7 @@ class Tuner:
                 begun.progress,
                 began_s=begun.began_s,
                 checkpoints=store,
-                listener=listening.heard,
+                listener=listening.heard if self._callbacks else None,
             )
             listening.start(self._started())
             try:
@@ -397,12 +397,12 @@ class Tuner:
             finally:
                 leave(hub, search)
                 try:
-                    _close(begun.record, search, begun.progress)
+                    _close(begun.record, search)
                 finally:
                     store.close()
                     if search.failure is None:  # else the record is behind what was decided
                         store.sweep(begun.tuning.checkpoints)
-                    listening.close(self._ended(search, begun.progress))
+                    listening.close(self._ended(search))
         search.settle()  # when all is closed: whoever interrupts the wait loses nothing
         self._raise_failure(search, interrupts)
         return Experiment(self.path)
@@ -593,11 +593,11 @@ class Tuner:
             self.name, self.path, self.space, objectives, self.seed, self.n_workers, resumed=self._resumes
         )
 
-    def _ended(self, search: Search, progress: Progress) -> SearchEnded:
+    def _ended(self, search: Search) -> SearchEnded:
         finish = search.finish
         reason = f"broken off: {search.failure}" if finish is None else finish.reason
         error = str(search.failure) if finish is None else finish.error
-        return SearchEnded(progress.last_s, self.name, self.path, reason, error)
+        return SearchEnded(search.progress.last_s, self.name, self.path, reason, error)
 
     def _first_lines(self, address: str | None, notices: Sequence[str]) -> Iterator[str]:
         how = "asynchronous" if self.asynchronous else "synchronous"
@@ -650,11 +650,11 @@ class Tuner:
             raise SearchFailedError(f"{finish.error}\n{kept}")
 
 
-def _close(record: Record, search: Search, progress: Progress) -> None:
+def _close(record: Record, search: Search) -> None:
     """Close the record. When the search has failed, that is what the caller hears of."""
     try:
         if search.failure is None:
-            record.set_meta({"summary": progress.summary()})
+            record.set_meta({"summary": search.progress.summary()})
         record.close()
     except RecordError:
         if search.failure is None:

@@ -90,7 +90,6 @@ class Listening:
             for name in METHODS
         }
         self._trials = {trial_id: _Heard(config) for trial_id, config in alive.items()}
-        self._has_callbacks = bool(callbacks)
         self._errors: Counter[str] = Counter()
 
     def start(self, event: SearchStarted) -> None:
@@ -98,9 +97,7 @@ class Listening:
         self._put("on_start", event)
 
     def heard(self, fact: Fact, orders: list[Order]) -> None:
-        """A fact and what followed from it. On the hub's thread; blocks for nothing."""
-        if not self._has_callbacks:
-            return
+        """A fact and what followed from it. On the hub's thread; blocks for nothing. Without callbacks not needed."""
         for order in orders:
             if type(order) is Answer:
                 self._answered(fact, order)

@@ -11,6 +11,9 @@ _Key = TypeVar("_Key", bound=Hashable)
 class Deadlines(Generic[_Key]):
     """One time a key. Setting it again replaces it; what was replaced or taken away leaves the heap when it comes up.
 
+    Attributes:
+        next_s: the earliest time that is set. Looked at after every fact, and seldom changed.
+
     >>> deadlines = Deadlines()
     >>> deadlines.set("a", 5.0); deadlines.set("b", 3.0); deadlines.set("a", 1.0)
     >>> deadlines.next_s, deadlines.due(3.0)
@@ -21,6 +24,7 @@ class Deadlines(Generic[_Key]):
         self._times: dict[_Key, tuple[float, int]] = {}
         self._heap: list[tuple[float, int, _Key]] = []
         self._set = 0
+        self.next_s: float | None = None
 
     def set(self, key: _Key, at_s: float) -> None:
         """The key is due at `at_s`."""
@@ -30,20 +34,12 @@ class Deadlines(Generic[_Key]):
         if len(self._heap) > 64 + 2 * len(self._times):  # mostly replaced ones: as many again as are alive
             self._heap = [(time_s, number, key) for key, (time_s, number) in self._times.items()]
             heapq.heapify(self._heap)
+        self._find_next()
 
     def clear(self, key: _Key) -> None:
         """The key is never due. Nothing happens when it was not set."""
         self._times.pop(key, None)
-
-    @property
-    def next_s(self) -> float | None:
-        """The earliest time that is set."""
-        while self._heap:
-            at_s, number, key = self._heap[0]
-            if self._times.get(key) == (at_s, number):
-                return at_s
-            heapq.heappop(self._heap)
-        return None
+        self._find_next()
 
     def due(self, now_s: float) -> list[_Key]:
         """Take away and return the keys whose time has come, the earliest first."""
@@ -51,5 +47,15 @@ class Deadlines(Generic[_Key]):
         while (next_s := self.next_s) is not None and next_s <= now_s:
             _, _, key = heapq.heappop(self._heap)
             del self._times[key]
+            self._find_next()
             keys.append(key)
         return keys
+
+    def _find_next(self) -> None:
+        while self._heap:
+            at_s, number, key = self._heap[0]
+            if self._times.get(key) == (at_s, number):
+                self.next_s = at_s
+                return
+            heapq.heappop(self._heap)
+        self.next_s = None

@@ -312,8 +312,8 @@ class Tuning:
                 self._deadlines.set(trial.trial_id, fact.now_s + self._timeout_s)
 
     def _on_reported(self, fact: facts.Reported) -> None:
-        trial, now_s = self._find(fact.trial_id, fact.attempt), fact.now_s
-        if trial is None or trial.was_told or trial.phase == "ended":
+        trial, now_s = self._trials.get(fact.trial_id), fact.now_s
+        if trial is None or trial.attempt != fact.attempt or trial.phase not in ("starting", "running"):
             self._orders.append(Answer(fact.trial_id, STOP, 0, late=True))
             if fact.checkpoint is not None:
                 self._orders.append(Discard(fact.trial_id, fact.checkpoint))
@@ -329,12 +329,14 @@ class Tuning:
         trial.iter += 1
         if trial.iter <= trial.reached:
             self._orders.append(Answer(trial.trial_id, CONTINUE, trial.iter, repeated=True))
-            self._keep_checkpoint(trial, fact.checkpoint)
+            if fact.checkpoint is not None:
+                self._keep_checkpoint(trial, fact.checkpoint)
             return
         trial.reached = trial.iter
         at = len(self._orders)
         decision = self._decide(trial, fact)
-        self._keep_checkpoint(trial, fact.checkpoint)
+        if fact.checkpoint is not None:
+            self._keep_checkpoint(trial, fact.checkpoint)
         verdict = self._verdict(now_s)
         if verdict is not None and not verdict.lets_running_finish and decision is CONTINUE:
             decision = STOP
@@ -895,9 +897,7 @@ class Tuning:
         self._scheduler_failed(failed, now_s)
         return STOP
 
-    def _keep_checkpoint(self, trial: Trial, name: str | None) -> None:
-        if name is None:
-            return
+    def _keep_checkpoint(self, trial: Trial, name: str) -> None:
         best = trial.best
         if best is not None and best.iter > trial.iter:  # on the way there again: void after a crash
             best = None if trial.checkpoint is None else trial.checkpoint.best

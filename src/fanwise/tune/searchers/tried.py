@@ -25,11 +25,12 @@ class Tried:
         self._size = size if size is not None and size <= _MOST_KEPT else 0
         self._names = tuple(space.domains)
         self._space = space
+        self._has_conditions = bool(space.conditions)
         self._keys: set[tuple[str, ...]] = set()
 
     def note(self, config: Mapping[str, object]) -> None:
         """This one is tried."""
-        if self._size or self._is_of_small_branch(config):
+        if self._size or (self._has_conditions and self._is_of_small_branch(config)):
             self._keys.add(self._key(config))
 
     def instead(
@@ -50,7 +51,7 @@ class Tried:
         self, config: dict[str, object], pending: Iterable[Mapping[str, object]], chance: Chance
     ) -> dict[str, object]:
         """The same in a large space."""
-        if not self._space.conditions:
+        if not self._has_conditions:
             return config
         for one in pending:
             self.note(one)
@@ -63,7 +64,7 @@ class Tried:
 
     def _is_of_small_branch(self, config: Mapping[str, object]) -> bool:
         """Whether the hyperparameters that exist in this configuration have few values together."""
-        if not self._space.conditions or len(self._keys) >= _MOST_KEPT:
+        if len(self._keys) >= _MOST_KEPT:
             return False
         sizes = (domain.num_values for name, domain in self._space.domains.items() if name in config)
         return math.prod(math.inf if size is None else size for size in sizes) <= _MOST_KEPT

@@ -1,0 +1,75 @@
+"""Notes keep reports apart until somebody looks: whoever looks sees all, and what is told in lines is told at once."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fanwise.testing.played_search import PlayedSearch
+from fanwise.tune.decisions.facts import Reported
+from fanwise.tune.record.notes import Notes
+from fanwise.tune.record.progress import Progress
+from fanwise.tune.record.reading import read_events
+from fanwise.tune.record.rows import to_row
+from fanwise.tune.record.writer import Record
+from fanwise.tune.schedulers import ASHA
+from fanwise.tune.spaces import Space, uniform
+
+SPACE = Space({"x": uniform(0, 1)})
+META = {"name": "toy", "metric": "loss", "mode": "min", "space": SPACE.to_json(), "n_workers": 4, "stop": None}
+
+
+def train(state: Any, config: Mapping[str, object]) -> tuple[Any, Mapping[str, object]]:
+    epoch = (state or 0) + 1
+    return epoch, {"epoch": epoch, "loss": float(str(config["x"])) / epoch}
+
+
+@pytest.fixture
+def search() -> PlayedSearch:
+    scheduler = ASHA(metric="loss", resource_attr="epoch", max_t=9)
+    played = PlayedSearch(scheduler, SPACE, train, saves=False, num_trials=60)
+    played.play()
+    return played
+
+
+@pytest.mark.parametrize("looks_every", [1, 7, 10**9])
+def test_who_looks_sees_all_that_was_written(tmp_path: Path, search: PlayedSearch, looks_every: int) -> None:
+    one_by_one = Progress(META)
+    with Record.create(tmp_path / "e", META) as record:
+        notes = Notes(record, Progress(META))
+        for number, (fact, orders) in enumerate(zip(search.facts, search.orders, strict=True)):
+            notes.write(fact, orders)
+            one_by_one.fold(fact.now_s, *to_row(fact, orders))
+            if number % looks_every == 0:
+                assert notes.progress.snapshot() == one_by_one.snapshot()
+        assert notes.progress.summary() == one_by_one.summary()
+        assert notes.progress.news() == one_by_one.news()
+    assert sum(event.kind == "report" for event in read_events(tmp_path / "e")) > 100, "more than are kept apart"
+
+
+def test_reports_are_kept_apart_up_to_a_number_and_all_else_is_told_at_once(
+    tmp_path: Path, search: PlayedSearch
+) -> None:
+    lines, expected = list[str](), list[str]()
+    progress, one_by_one = Progress(META), Progress(META)
+    progress.on_line = lambda line, _: lines.append(line)
+    one_by_one.on_line = lambda line, _: expected.append(line)
+    with Record.create(tmp_path / "e", META) as record:
+        notes = Notes(record, progress)
+        for fact, orders in zip(search.facts, search.orders, strict=True):
+            notes.write(fact, orders)
+            one_by_one.fold(fact.now_s, *to_row(fact, orders))
+            assert lines == expected
+        assert len(expected) > 10
+        report, answer = next(
+            (fact, orders)
+            for fact, orders in zip(search.facts, search.orders, strict=True)
+            if isinstance(fact, Reported) and len(orders) == 1
+        )
+        behind = set()
+        for now_s in range(1000, 1300):
+            notes.write(replace(report, now_s=float(now_s)), answer)
+            behind.add(now_s - max(999.0, progress.last_s))
+        assert behind == set(range(101))

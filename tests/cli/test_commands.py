@@ -430,6 +430,8 @@ RUN = ("tune", "run", "train.py:train", "--space", "space.yaml", "--metric", "lo
         (("tune", "export", "none", "--out", "none.csv"), 1, "There is no experiment 'none'"),
         ((*RUN, "--mode", "foo"), 2, "--mode must be min or max, got 'foo'"),
         (RUN[:-2], 2, "say when the search ends: --seconds or --trials"),
+        (("tune", "run", "none.py:f", *RUN[3:-2]), 2, "there is no file 'none.py'"),
+        ((*RUN[:-2], "--space", "none.yaml"), 2, "the space file 'none.yaml' cannot be read"),
         ((*RUN, "--seconds", "-1"), 2, "--seconds must be above 0, got -1"),
         ((*RUN, "--devices-per-trial", "nan"), 2, "--devices-per-trial must be a number above 0, got nan"),
         ((*RUN, "--trial-timeout", "0"), 2, "--trial-timeout must be above 0, got 0"),

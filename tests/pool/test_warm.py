@@ -16,6 +16,7 @@ from fanwise.base.errors import WorkerLostError
 from fanwise.pool import JobHandle, Outcome, Pool
 from fanwise.pool.functions import pack
 from fanwise.pool.interpreters import Interpreter
+from fanwise.pool.processes import stat_of
 from fanwise.testing import within
 from fanwise.testing.gates import Gate
 from fanwise.testing.jobs import began, local_engine
@@ -306,6 +307,29 @@ def test_a_job_can_be_killed_while_the_warm_process_stands_still() -> None:
         os.kill(pid, signal.SIGCONT)
         assert outcome(handle).kind in ("stopped", "signal")
         assert pool.submit(os.getppid).result(within_s=60) == pid
+
+
+def test_a_stopped_child_that_waits_for_a_job_holds_up_nothing_and_ends(gate: Gate) -> None:
+    with Pool(cpus=2, seed=1) as pool:
+        pool.submit(os.getpid).result(within_s=60)  # to import for a function drops the child that waits
+        running = began(pool.submit(gate.wait))
+        warm = warm_of(pool).pid
+
+        def stopped_while_it_waits() -> int:
+            """The pid of the child that was forked ahead, while `running` is the only job."""
+            children = Path(f"/proc/{warm}/task/{warm}/children")
+            (pid,) = within(30, lambda: {*map(int, children.read_text().split())} - {running.pid}, "a child waits")
+            os.kill(pid, signal.SIGSTOP)
+            within(30, lambda: stat_of(pid).state == "T", "it is stopped")
+            return pid
+
+        first = stopped_while_it_waits()
+        assert pool.submit(os.getpid).result(within_s=30) != first
+        within(30, lambda: not os.path.exists(f"/proc/{first}"), "another process has taken the job, and it is gone")
+        second = stopped_while_it_waits()
+        gate.open()
+        running.result(within_s=30)
+        within(30, lambda: not os.path.exists(f"/proc/{second}"), "no job came, and it is gone")
 
 
 def test_a_spare_that_is_killed_while_it_waits_is_replaced(folder: Path) -> None:

@@ -27,12 +27,11 @@ from .usage import UsageError
 _RUN_NAME = "fanwise_objective_file"
 
 
-def load_function(target: str) -> Callable[..., Any]:  # Any: the user's function
-    """The function that FILE:FUNCTION or MODULE:FUNCTION names.
+def place_and_name(target: str) -> tuple[str, str]:
+    """The file or module, and the function, that FILE:FUNCTION or MODULE:FUNCTION names. Loads nothing.
 
     Raises:
-        UsageError: it names neither of them, or no such file, module or function is there; says which there are.
-        ValueError: it fails when it is loaded; says where.
+        UsageError: it is of another form, or the file is not there.
     """
     place, separator, name = target.rpartition(":")
     if not separator or not place or not name:
@@ -40,7 +39,20 @@ def load_function(target: str) -> Callable[..., Any]:  # Any: the user's functio
             f"the objective must be FILE:FUNCTION, e.g. train.py:train, or MODULE:FUNCTION, e.g. package.train:train, "
             f"got {target!r}"
         )
-    module_name, names = _load(place, target)
+    if (place.endswith(".py") or os.sep in place) and not Path(place).is_file():
+        raise UsageError(f"there is no file {place!r} (from {target!r})")
+    return place, name
+
+
+def load_function(target: str) -> Callable[..., Any]:  # Any: the user's function
+    """The function that FILE:FUNCTION or MODULE:FUNCTION names.
+
+    Raises:
+        UsageError: it names neither of them, or no such file, module or function is there; says which there are.
+        ValueError: it fails when it is loaded; says where.
+    """
+    place, name = place_and_name(target)
+    module_name, names = _load(place)
     function = names.get(name)
     if callable(function):
         return function  # type: ignore[no-any-return]  # callable was just checked
@@ -50,14 +62,12 @@ def load_function(target: str) -> Callable[..., Any]:  # Any: the user's functio
     raise UsageError(f"{place} has no function {name!r}{hint} Its functions: {', '.join(map(repr, own)) or 'none'}.")
 
 
-def _load(place: str, target: str) -> tuple[str, Mapping[str, Any]]:  # Any: whatever the file defines
+def _load(place: str) -> tuple[str, Mapping[str, Any]]:  # Any: whatever the file defines
     """The name of the module and all names in it."""
     path = Path(place)
     if path.is_file():
         package = _package_of(path)
         return _file_of_package(path, package) if package else (_RUN_NAME, _file_alone(path))
-    if place.endswith(".py") or os.sep in place:
-        raise UsageError(f"there is no file {place!r} (from {target!r})")
     find_modules_here()
     return place, _module(place, place)
 

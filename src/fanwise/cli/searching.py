@@ -14,7 +14,7 @@ from ..pool import Pool
 from ..tune import Space, StoppingCriterion, Tuner
 from ..tune.record.names import check_name
 from .experiments import best_line, check_end, front_lines, pool_on, run_to_its_end
-from .objectives import load_function
+from .objectives import load_function, place_and_name
 from .presets import refuse_own, scheduler_of
 from .progress import at_work
 from .reading_values import read_settings
@@ -59,6 +59,8 @@ def run_search(settings: Settings) -> None:
         NotInstalled, ClusterError: the cluster cannot be used.
         typer.Exit: with 130, after all of it, when Ctrl-C ended the search.
     """
+    place_and_name(settings.objective)  # first what the line names, then what it lacks
+    space = read_space(settings.space)
     for mode in settings.modes:
         if mode not in ("min", "max"):
             raise UsageError(f"--mode must be min or max, got {mode!r}")
@@ -76,7 +78,7 @@ def run_search(settings: Settings) -> None:
         _check_name(settings.name)
     scheduling = _scheduling(settings)
     with at_work(f"loading {printable_line(settings.objective)}"):
-        function, space = load_function(settings.objective), read_space(settings.space)
+        function = load_function(settings.objective)
     with pool_on(settings.ray) as pool:
         run_and_tell(_tuner(settings, function, space, scheduling, pool), json=settings.json)
 

@@ -38,7 +38,7 @@ from .functions import Function, unpack_function
 from .launching import Config
 from .marks import MARK, take_mark
 from .pages import collapse
-from .processes import adopt_orphans, die_with_parent
+from .processes import adopt_orphans, die_with_parent, stat_of
 from .sources import Sources
 from .specs import Home, JobSpec, Prepared, Refusal, RuntimeEnvironment
 
@@ -261,8 +261,9 @@ class _Warm:
         if self._idle is None:
             return None
         packed = pickle.dumps(spec, protocol=5)
-        if len(packed) > fcntl.fcntl(self._idle[1], fcntl.F_GETPIPE_SZ):
-            self._drop_idle()  # to write it would wait for the child, and a stopped child would hold up all jobs
+        # What is larger than the pipe would be waited for, and all jobs with it. A stopped child would never begin.
+        if len(packed) > fcntl.fcntl(self._idle[1], fcntl.F_GETPIPE_SZ) or stat_of(self._idle[0]).state in ("T", "t"):
+            self._drop_idle()
             return None
         (pid, sending), self._idle = self._idle, None
         if pid not in self._children.pids():
@@ -280,10 +281,12 @@ class _Warm:
         self._timer = self._hub.call_at(self._hub.now_s() + after_s, call)
 
     def _drop_idle(self) -> None:
-        """No job comes, or it lacks what is about to be imported. It ends, as its pipe does."""
+        """No job comes, or it lacks what is about to be imported. Killed: it has done nothing, and may be stopped."""
         if self._idle is not None:
-            os.close(self._idle[1])
+            pid, sending = self._idle
             self._idle = None
+            os.close(sending)
+            self._children.signal(pid, signal.SIGKILL)
 
     def _refusal(self) -> Refusal | None:
         if self._kind == "warm":

@@ -162,6 +162,7 @@ class LoaderWorkers:
         began_s = time.monotonic()
         said = 0
         while shard not in self._there:
+            assert self._book.knows(shard), f"shard {shard} was wanted, and is not read by any worker: a bug of fanwise"
             waited_s = time.monotonic() - began_s
             limits_s = [self._timeout_s] if self._timeout_s else _SAID_S[said:]
             if limits_s and waited_s >= limits_s[0]:

@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import importlib.util
 import signal
 import sys
 from collections.abc import Iterator
@@ -26,13 +27,18 @@ gc.disable()
 
 # What takes longest begins first, so that no process is left with one of these when the others have ended.
 LONG = (
-    "tests/board/test_in_a_browser.py",
+    "tests/docs/test_code_blocks.py",
+    "tests/examples/test_worker_examples.py",
+    "tests/docs/test_differences.py",
+    "tests/examples/test_search_examples.py",
     "tests/docs/",
     "tests/examples/",
+    "tests/sources/",
+    "tests/board/test_in_a_browser.py",
+    "tests/parallel/functional/",
     "tests/pool/test_orphans.py",
     "tests/rpc/test_group_processes.py",
     "tests/rpc/test_two_hosts.py",
-    "tests/sources/",
     "tests/tensor/test_standard_values.py",
 )
 
@@ -85,6 +91,14 @@ def library(repository: Path) -> dict[str, str]:
 def torch_loaded() -> Iterator[LoadedInterpreter]:
     """Runs programs that use torch: loading it, and what its first optimizer loads, takes longer than most of them."""
     with LoadedInterpreter("torch", "torch._dynamo") as loaded:
+        yield loaded
+
+
+@pytest.fixture(scope="session")
+def engines_loaded() -> Iterator[LoadedInterpreter]:
+    """Runs programs that use JAX or TensorFlow, and what stands on them, as far as they are installed."""
+    names = ("torch", "torch._dynamo", "jax", "optax", "flax.linen", "tensorflow", "keras")
+    with LoadedInterpreter(*(name for name in names if importlib.util.find_spec(name.partition(".")[0]))) as loaded:
         yield loaded
 
 
@@ -152,11 +166,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Any:  # A
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The long files first. All else stays in the random order that it has by now.
+    """The long files first, in their order. All else stays in the random order that it has by now.
 
     What needs more GPUs than there are is skipped.
     """
-    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+    items.sort(key=lambda item: next((at for at, of in enumerate(LONG) if item.nodeid.startswith(of)), len(LONG)))
     for item in items:
         if (mark := item.get_closest_marker("gpu")) is not None:
             needed, here = mark.args[0] if mark.args else 1, num_gpus()

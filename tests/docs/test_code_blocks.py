@@ -1,7 +1,7 @@
-"""Every python block of the README and the docs runs as it stands, alone, in an empty folder and a fresh interpreter.
+"""Every python block of the README and the docs runs as it stands, alone, in an empty folder and a fresh process.
 
-For a block that uses torch it is one that has loaded torch already, and nothing else, and so are those that it starts:
-see `LoadedInterpreter`.
+It has loaded foreign libraries already: torch, all engines, or what most of the others use. So have the processes that
+it starts: see `LoadedInterpreter`. In fresh interpreters `make release-check` runs README and quickstart.
 A fragment that cannot run is no python block: it is marked `text`. There is no mark to leave a block out.
 Design notes are not run.
 """
@@ -10,12 +10,12 @@ import importlib.util
 import itertools
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from fanwise.testing.programs import LoadedInterpreter, run_program
+from fanwise.testing.programs import LoadedInterpreter
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^([ ]*)```([^\n`]*)\n(.*?)^\1```[ ]*$", re.MULTILINE | re.DOTALL)
 
 USES_TORCH = re.compile(r"\b(?:torch|fanwise\.rpc|fanwise\.tensor)\b")
+USES_OTHER_ENGINES = re.compile(r"\b(?:jax|flax|optax|tensorflow)\b")
 STARTS_PROCESSES = re.compile(r"\b(?:spawn|Pool|Tuner|run)\b")
 
 
@@ -50,17 +51,30 @@ def labelled(language: str) -> list[tuple[str, str, str]]:
     ]
 
 
+@pytest.fixture(scope="module")
+def usual_loaded() -> Iterator[LoadedInterpreter]:
+    """Has what a search without torch loads sooner or later."""
+    with LoadedInterpreter("cloudpickle", "matplotlib.pyplot", "pandas", "scipy.stats", "yaml") as loaded:
+        yield loaded
+
+
 @pytest.fixture
-def run_alone(tmp_path: Path, torch_loaded: LoadedInterpreter) -> Callable[[str], tuple[int, str]]:
+def run_alone(
+    tmp_path: Path,
+    usual_loaded: LoadedInterpreter,
+    torch_loaded: LoadedInterpreter,
+    engines_loaded: LoadedInterpreter,
+) -> Callable[[str], tuple[int, str]]:
     """Exit status and output of a script with this text. Whatever it started ends with it."""
 
     def run(code: str) -> tuple[int, str]:
         script = tmp_path / "block.py"
         script.write_text(code)
+        loaded = usual_loaded
         if USES_TORCH.search(code):
-            done = torch_loaded.run(script, folder=tmp_path, forks=bool(STARTS_PROCESSES.search(code)))
-        else:
-            done = run_program(["-W", "error", script.name], folder=tmp_path)
+            loaded = engines_loaded if USES_OTHER_ENGINES.search(code) else torch_loaded
+        forks = bool(STARTS_PROCESSES.search(code))
+        done = loaded.run(script, folder=tmp_path, forks=forks)
         return done.status, done.said
 
     return run
@@ -111,7 +125,7 @@ ABOUT_TENSOR = ("README.md", "docs/guides/tensor.md", "docs/book/2.1.md")
 THE_BOOK = "docs/book/2.1.md"
 ENGINES = ("torch", "jax", "tensorflow", "numpy")
 
-# One interpreter an engine, for TensorFlow takes seconds to load; each block has a namespace of its own in it.
+# One process an engine; each block has a namespace of its own in it.
 RUN_THEM = """
 import contextlib, io, json, traceback
 said = []
@@ -167,14 +181,15 @@ def printed_below(page: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_block_about_tensor_runs_on_every_engine_and_prints_what_the_page_shows(
-    engine: str, tmp_path: Path
+    engine: str, tmp_path: Path, engines_loaded: LoadedInterpreter
 ) -> None:
     skip_without(engine, "jax", "tensorflow")  # the page of the book shows lines of both
     wanted = tensor_blocks()
     assert {place.partition(":")[0] for place, _ in wanted} == set(ABOUT_TENSOR)
     (tmp_path / "blocks.json").write_text(json.dumps(wanted))
-    (tmp_path / "run_them.py").write_text(RUN_THEM)
-    done = run_program(["run_them.py"], folder=tmp_path, environment={"FANWISE_ENGINE": engine})
+    script = tmp_path / "run_them.py"
+    script.write_text(RUN_THEM)
+    done = engines_loaded.run(script, folder=tmp_path, environment={"FANWISE_ENGINE": engine})
     assert done.status == 0, done.said
     shown = {place: out for page in ABOUT_TENSOR for place, out in printed_below(page).items()}
     assert all(place in shown for place, _ in wanted if place.startswith(THE_BOOK))
@@ -187,10 +202,11 @@ def test_every_block_about_tensor_runs_on_every_engine_and_prints_what_the_page_
             assert out == shown.get(place, out), place
 
 
-def test_check_portable_accepts_the_function_of_the_readme(tmp_path: Path) -> None:
+def test_check_portable_accepts_the_function_of_the_readme(tmp_path: Path, engines_loaded: LoadedInterpreter) -> None:
     skip_without("jax", "tensorflow")
     (code,) = (code for place, code in tensor_blocks() if place.startswith("README.md"))
     (tmp_path / "readme_block.txt").write_text(code)
-    (tmp_path / "portable.py").write_text(PORTABLE)
-    done = run_program(["portable.py"], folder=tmp_path)
+    script = tmp_path / "portable.py"
+    script.write_text(PORTABLE)
+    done = engines_loaded.run(script, folder=tmp_path)
     assert done.status == 0, done.said

@@ -7,8 +7,6 @@ from pathlib import Path
 import matplotlib.image
 import pytest
 
-from fanwise.testing.programs import LoadedInterpreter
-
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 PAGES = sorted((ROOT / "docs" / "book").glob("*.md"))
@@ -88,14 +86,15 @@ def not_printed(quoted: str, printed: str) -> list[str]:
 
 
 @pytest.fixture
-def run_example(torch_loaded: LoadedInterpreter, tmp_path: Path) -> Callable[[str], str]:
+def run_example(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], str]:
     """Runs the shrunk example in `tmp_path`; returns what it printed. Whatever it started ends with it."""
 
     def run(name: str) -> str:
+        loaded = request.getfixturevalue("engines_loaded" if name.endswith("_jax") else "torch_loaded")
         script = tmp_path / f"{name}.py"
         text = with_constants((EXAMPLES / script.name).read_text(), SHRUNK[name])
         script.write_text(text)
-        done = torch_loaded.run(script, folder=tmp_path, forks=True)
+        done = loaded.run(script, folder=tmp_path, forks=True)
         assert done.status == 0, done.said
         for page in PAGES:
             for example, quoted in QUOTED.findall(page.read_text()):

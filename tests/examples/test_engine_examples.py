@@ -1,15 +1,16 @@
-"""The examples of arrays and derivatives print what the book prints, and the same on every engine.
+"""The examples on all engines: of arrays and derivatives, which print what the book prints, and on flax.
 
-One file for both: loading TensorFlow takes longer than all that they do with it.
+One file for all: loading the engines takes longer than all that they do with them.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from fanwise.testing.programs import Finished, LoadedInterpreter, run_program
+from fanwise.testing.programs import Finished, LoadedInterpreter
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 ENGINES = ["torch", "jax", "tensorflow", "numpy"]
@@ -65,21 +66,11 @@ DERIVATIVES_OF_THE_BOOK = [
 
 
 @pytest.fixture(scope="module")
-def tensorflow_loaded() -> Iterator[LoadedInterpreter]:
-    with LoadedInterpreter("tensorflow") as loaded:
-        yield loaded
-
-
-@pytest.fixture(scope="module")
-def run_on(torch_loaded: LoadedInterpreter, tensorflow_loaded: LoadedInterpreter) -> Run:
+def run_on(engines_loaded: LoadedInterpreter) -> Run:
     """Runs an example on an engine, in a folder."""
-    loaded = {"torch": torch_loaded, "tensorflow": tensorflow_loaded}
 
     def run(name: str, engine: str, folder: Path) -> Finished:
-        script, environment = EXAMPLES / f"{name}.py", {"FANWISE_ENGINE": engine}
-        if engine in loaded:
-            return loaded[engine].run(script, folder=folder, environment=environment)
-        return run_program(["-W", "error", str(script)], folder=folder, environment=environment)
+        return engines_loaded.run(EXAMPLES / f"{name}.py", folder=folder, environment={"FANWISE_ENGINE": engine})
 
     return run
 
@@ -129,3 +120,14 @@ def test_the_derivatives_of_every_engine_are_those_of_the_book(
 def test_numpy_is_told_which_engines_have_gradients(run_on: Run, tmp_path: Path) -> None:
     done = run_on("autograd", "numpy", tmp_path)
     assert done.status == 1 and "TypeError: numpy has no gradients; torch, jax, tensorflow have." in done.err
+
+
+# -- data parallelism --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not (find_spec("flax") and find_spec("optax")), reason="needs flax and optax")
+def test_a_network_of_flax_is_trained_on_two_devices_with_the_same_bits(run_example: Callable[[str], str]) -> None:
+    output = run_example("data_parallel_jax")
+    lines = re.findall(r"^test acc: (0\.\d\d), \d+\.\d sec/epoch in (\d) processes$", output, re.M)
+    assert [processes for _, processes in lines] == ["1", "2"] and lines[0][0] == lines[1][0], output
+    assert "\nsame bits: True\n" in output

@@ -12,7 +12,6 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -237,14 +236,6 @@ def test_one_network_is_trained_on_any_number_of_devices_with_the_same_bits(run_
     lines = re.findall(r"^test acc: 0\.\d\d, \d+\.\d sec/epoch, (\d+) shards in (\d) processes$", output, re.M)
     assert lines == [("180", "1"), ("180", "2"), ("180", "4")], output
     assert output.endswith("same bits: True\n")
-
-
-@pytest.mark.skipif(not (find_spec("flax") and find_spec("optax")), reason="needs flax and optax")
-def test_a_network_of_flax_is_trained_on_two_devices_with_the_same_bits(run_example: Callable[[str], str]) -> None:
-    output = run_example("data_parallel_jax")
-    lines = re.findall(r"^test acc: (0\.\d\d), \d+\.\d sec/epoch in (\d) processes$", output, re.M)
-    assert [processes for _, processes in lines] == ["1", "2"] and lines[0][0] == lines[1][0], output
-    assert "\nsame bits: True\n" in output
 
 
 def test_a_gan_with_a_loop_of_its_own_has_the_same_bits_on_one_device_and_two(

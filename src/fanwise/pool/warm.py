@@ -51,8 +51,8 @@ _IMPORTED_LATE = {"torch": "torch._dynamo"}
 
 # So long after a job has begun the next one's process is forked, while the CPU is not wanted to begin jobs.
 _AHEAD_AFTER_S = 0.03
-# It is kept so long when no job runs any more.
-_IDLE_S = 0.5
+# It is kept so long when no job runs any more. A program that takes longer to send the next one will not notice a fork.
+_IDLE_S = 0.1
 
 
 def main_after_fork(config: Config, mark: str, supervisor_pid: int) -> NoReturn:

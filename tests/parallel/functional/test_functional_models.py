@@ -5,7 +5,6 @@ Each engine has a program, which runs where the engine has not begun: how it beg
 
 import importlib.util
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +21,6 @@ def is_there(engine: str) -> bool:
     return all(importlib.util.find_spec(name.partition(".")[0]) for name in LIBRARIES[engine])
 
 
-@pytest.fixture(scope="module")
-def loaded() -> Iterator[LoadedInterpreter]:
-    """Has all libraries that there are loaded; so has what the programs start."""
-    names = [name for engine, libraries in LIBRARIES.items() if is_there(engine) for name in libraries]
-    with LoadedInterpreter("torch", "torch._dynamo", *names) as loaded:
-        yield loaded
-
-
 def run(engine: str, loaded: LoadedInterpreter, folder: Path) -> Report:
     if not is_there(engine):
         pytest.skip(f"needs {', '.join(LIBRARIES[engine])}")
@@ -43,13 +34,13 @@ def run(engine: str, loaded: LoadedInterpreter, folder: Path) -> Report:
 
 
 @pytest.fixture(scope="module")
-def of_jax(loaded: LoadedInterpreter, tmp_path_factory: pytest.TempPathFactory) -> Report:
-    return run("jax", loaded, tmp_path_factory.mktemp("jax"))
+def of_jax(engines_loaded: LoadedInterpreter, tmp_path_factory: pytest.TempPathFactory) -> Report:
+    return run("jax", engines_loaded, tmp_path_factory.mktemp("jax"))
 
 
 @pytest.fixture(scope="module")
-def of_tensorflow(loaded: LoadedInterpreter, tmp_path_factory: pytest.TempPathFactory) -> Report:
-    return run("tensorflow", loaded, tmp_path_factory.mktemp("tensorflow"))
+def of_tensorflow(engines_loaded: LoadedInterpreter, tmp_path_factory: pytest.TempPathFactory) -> Report:
+    return run("tensorflow", engines_loaded, tmp_path_factory.mktemp("tensorflow"))
 
 
 def test_flax_and_optax_have_the_same_bits_on_any_devices_after_a_kill_and_a_resume(of_jax: Report) -> None:

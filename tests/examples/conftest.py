@@ -7,6 +7,8 @@ from pathlib import Path
 import matplotlib.image
 import pytest
 
+from fanwise.testing.programs import LoadedInterpreter
+
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 PAGES = sorted((ROOT / "docs" / "book").glob("*.md"))
@@ -86,15 +88,23 @@ def not_printed(quoted: str, printed: str) -> list[str]:
 
 
 @pytest.fixture
-def run_example(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], str]:
+def run_example(torch_loaded: LoadedInterpreter, tmp_path: Path) -> Callable[[str], str]:
     """Runs the shrunk example in `tmp_path`; returns what it printed. Whatever it started ends with it."""
+    return runs_in(torch_loaded, tmp_path)
 
+
+@pytest.fixture
+def run_jax_example(engines_loaded: LoadedInterpreter, tmp_path: Path) -> Callable[[str], str]:
+    """As `run_example`, where JAX and what stands on it is loaded."""
+    return runs_in(engines_loaded, tmp_path)
+
+
+def runs_in(loaded: LoadedInterpreter, folder: Path) -> Callable[[str], str]:
     def run(name: str) -> str:
-        loaded = request.getfixturevalue("engines_loaded" if name.endswith("_jax") else "torch_loaded")
-        script = tmp_path / f"{name}.py"
+        script = folder / f"{name}.py"
         text = with_constants((EXAMPLES / script.name).read_text(), SHRUNK[name])
         script.write_text(text)
-        done = loaded.run(script, folder=tmp_path, forks=True)
+        done = loaded.run(script, folder=folder, forks=True)
         assert done.status == 0, done.said
         for page in PAGES:
             for example, quoted in QUOTED.findall(page.read_text()):

@@ -126,8 +126,8 @@ def test_numpy_is_told_which_engines_have_gradients(run_on: Run, tmp_path: Path)
 
 
 @pytest.mark.skipif(not (find_spec("flax") and find_spec("optax")), reason="needs flax and optax")
-def test_a_network_of_flax_is_trained_on_two_devices_with_the_same_bits(run_example: Callable[[str], str]) -> None:
-    output = run_example("data_parallel_jax")
+def test_a_network_of_flax_is_trained_on_two_devices_with_the_same_bits(run_jax_example: Callable[[str], str]) -> None:
+    output = run_jax_example("data_parallel_jax")
     lines = re.findall(r"^test acc: (0\.\d\d), \d+\.\d sec/epoch in (\d) processes$", output, re.M)
     assert [processes for _, processes in lines] == ["1", "2"] and lines[0][0] == lines[1][0], output
     assert "\nsame bits: True\n" in output

@@ -249,7 +249,7 @@ class CountingLock:
 
 @pytest.mark.parametrize("max_log_bytes", [0, 1 << 30])
 def test_only_a_long_log_is_checkpointed_under_the_lock_of_the_writer(tmp_path: Path, max_log_bytes: int) -> None:
-    lock, file = CountingLock(), tmp_path / "x.sqlite"
+    lock, file, ended = CountingLock(), tmp_path / "x.sqlite", list[bool]()
     with closing(sqlite3.connect(file, isolation_level=None)) as writer:
         writer.execute("PRAGMA journal_mode=WAL")
         writer.execute("PRAGMA wal_autocheckpoint=0")
@@ -257,6 +257,7 @@ def test_only_a_long_log_is_checkpointed_under_the_lock_of_the_writer(tmp_path: 
         sync = record_sync.RecordSync(
             file,
             lock=lock,
+            end_reading=lambda: ended.append(lock.lock.locked()),
             copies=None,
             fdatasync=lambda fd: None,
             checkpoint_bytes=0,
@@ -269,7 +270,9 @@ def test_only_a_long_log_is_checkpointed_under_the_lock_of_the_writer(tmp_path: 
             within(5.0, lambda size_bytes=size_bytes: file.stat().st_size > size_bytes, "the insert is checkpointed")  # type: ignore[misc]
         sync.close()
     assert sync.failure is None
-    assert (lock.num_taken > 0) == (max_log_bytes == 0)
+    # Five checkpoints at most, each after what the writer reads has been ended; of a long log one more under the lock.
+    assert (lock.num_taken > 5) == (max_log_bytes == 0)
+    assert ended == [True] * lock.num_taken
 
 
 def test_a_reader_that_stays_hinders_neither_commit_nor_close(tmp_path: Path) -> None:

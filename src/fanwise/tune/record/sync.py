@@ -59,6 +59,7 @@ class RecordSync:
     Args:
         live: the database, open in WAL mode by the writer, with its log present.
         lock: held by the writer while it commits.
+        end_reading: ends what the writer reads; called with the lock held, before each checkpoint.
         copies: where the record is copied to, or None.
         fdatasync: what waits for the disk; an argument so that tests can let it fail.
         checkpoint_bytes: what may be written to the log between two checkpoints.
@@ -70,6 +71,7 @@ class RecordSync:
         live: Path,
         *,
         lock: AbstractContextManager[object],
+        end_reading: Callable[[], None],
         copies: Copies | None,
         fdatasync: Callable[[int], None],
         checkpoint_bytes: int = CHECKPOINT_BYTES,
@@ -77,6 +79,7 @@ class RecordSync:
     ) -> None:
         self.failure: BaseException | None = None
         self._live, self._lock, self._fdatasync = live, lock, fdatasync
+        self._end_reading = end_reading
         self._copies, self._is_new = copies, False
         self._checkpoint_bytes, self._max_log_bytes = checkpoint_bytes, max_log_bytes
         self._log_bytes = 0
@@ -162,12 +165,15 @@ class RecordSync:
 
     def _checkpoint(self) -> None:
         self._log_bytes = 0
+        with self._lock:
+            self._end_reading()
         _, num_frames, _ = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         page_bytes: int = self._connection.execute("PRAGMA page_size").fetchone()[0]
         if num_frames * page_bytes > self._max_log_bytes:
             # Only a log that is checkpointed to its end can be started anew, and a busy writer never lets it come so
             # far. What came in since the line above is little; the writer waits for that.
             with self._lock:
+                self._end_reading()
                 self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
 
 

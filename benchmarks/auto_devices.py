@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 
 import torch
-from hosts import GBITS, rounds_asked, slowed, started
+from hosts import NETWORKS, network, rounds_asked, started
 from measuring import finish, machine, say, spread, table
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -33,7 +33,6 @@ from fanwise.parallel.hosts.team import entered
 from fanwise.parallel.plans import Plan
 from fanwise.parallel.process_settings.applied import surroundings
 from fanwise.pool import from_environment
-from fanwise.testing.networks import two_hosts
 
 WARM, STEPS = 30, 24  # of which the first 25 are those after which it decides
 OTHER_S = 2.0  # that the other process takes of the same cores, to load and to end
@@ -102,12 +101,11 @@ def on_host(rank: int) -> None:
     print(json.dumps([alone, both, auto, left]))
 
 
-def measured(gbits: int, name: str) -> tuple[list[float], str, bool]:
-    """The four numbers, the line that was said, and whether the cable delays."""
+def measured(cable: str, name: str) -> tuple[list[float], str]:
+    """The four numbers, and the line that was said."""
     secret = new_secret()
     os.environ["AUTO_MODEL"] = name
-    with two_hosts() as hosts:
-        delays = [slowed(host, gbits) for host in hosts]
+    with network(cable) as hosts:
         both = [
             started(host, rank, hosts[0], secret, program=__file__, errors=subprocess.PIPE)
             for rank, host in enumerate(hosts)
@@ -117,32 +115,31 @@ def measured(gbits: int, name: str) -> tuple[list[float], str, bool]:
         raise RuntimeError(f"nothing was measured: {errors}")
     line = next((each for each in "".join(errors).splitlines() if "would take about" in each), "")
     first, second = map(json.loads, said)
-    return first[:2] + (first if first[3] else second)[2:], line, all(delays)
+    return first[:2] + (first if first[3] else second)[2:], line
 
 
 def main() -> None:
     if not (num_rounds := rounds_asked(on_host)):
         return
     facts = machine()
-    found: dict[tuple[str, int], list[list[float]]] = {}
-    lines: dict[tuple[str, int], str] = {}
+    found: dict[tuple[str, str], list[list[float]]] = {}
+    lines: dict[tuple[str, str], str] = {}
     for number in range(num_rounds):
         for name in MODELS:
-            for gbits in GBITS:
-                numbers, line, delays = measured(gbits, name)
-                say(f"round {number + 1}, {name}, {gbits} Gbit/s: {numbers}; {line}")
-                found.setdefault((name, gbits), []).append(numbers)
-                lines[name, gbits] = line or lines.get((name, gbits), "")
-                facts["delay"] = "1 ms there and back" if delays else "none: no netem here"
+            for cable in NETWORKS:
+                numbers, line = measured(cable, name)
+                say(f"round {number + 1}, {name}, {cable}: {numbers}; {line}")
+                found.setdefault((name, cable), []).append(numbers)
+                lines[name, cable] = line or lines.get((name, cable), "")
     rows = []
-    for (name, gbits), each in found.items():
+    for (name, cable), each in found.items():
         alone, both, auto = (spread([numbers[place] for numbers in each]) for place in range(3))
         chosen = ", ".join(sorted({"one host" if numbers[3] == 1 else "both" for numbers in each}))
         ratio = auto.median / min(alone.median, both.median)
         rows.append(
             [
                 name,
-                f"{gbits} Gbit/s",
+                cable,
                 alone.shown(),
                 both.shown(),
                 auto.shown(),
@@ -161,9 +158,7 @@ def main() -> None:
         "auto / one host",
         "auto / better",
     ]
-    shown = {
-        f"{name}, {gbits} Gbit/s": {"rounds": each, "line": lines[name, gbits]} for (name, gbits), each in found.items()
-    }
+    shown = {f"{name}, {cable}": {"rounds": each, "line": lines[name, cable]} for (name, cable), each in found.items()}
     finish("auto_devices", [table(header, rows)], {"found": shown}, facts=facts)
 
 

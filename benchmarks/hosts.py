@@ -1,10 +1,11 @@
-"""Training over two hosts on networks of 1 and 10 Gbit/s and 1 ms there and back: fanwise.run beside DDP over Gloo.
+"""Training over two hosts on networks of 1 and 10 Gbit/s, and of 1 ms there and back: fanwise.run beside DDP over Gloo.
 
-    two network namespaces with a cable between them (tc) --a process in each, one thread--> ms a step, MB sent
+    two network namespaces with a cable between them --a process in each, one thread--> ms a step, MB sent
 
 The model is an MLP with 7.5 MB of gradients, a batch has 256 samples over both hosts, the optimizer is SGD with
 momentum. Each round has new processes, which make all ways in turn. A number is the median of the rounds, with the
 least and the greatest. fanwise's links are encrypted, Gloo's are not; that takes time of the same CPUs.
+A cable with a delay is played by a third process (fanwise.testing.cables), which takes time of the same CPUs, too.
 Needs root, for the namespaces.
 
     python benchmarks/hosts.py [--rounds 3] [--quick]
@@ -16,7 +17,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -29,6 +31,7 @@ import fanwise
 from fanwise.links.shared_secret import new_secret
 from fanwise.parallel import BFloat16, EverySteps, PowerSGD, Run
 from fanwise.parallel.reductions import Reduce
+from fanwise.testing.cables import Cable
 from fanwise.testing.networks import PlayedHost, two_hosts, why_not
 
 B, WARM, STEPS, EVERY = 256, 8, 24, 8
@@ -39,7 +42,11 @@ WAYS: dict[str, Reduce] = {
     "PowerSGD(rank=2)": PowerSGD(2),
     f"EverySteps({EVERY})": EverySteps(EVERY),
 }
-GBITS = (1, 10)
+NETWORKS = {
+    "1 Gbit/s": 1,
+    "10 Gbit/s": 10,
+    "1 Gbit/s, 1 ms": Cable(delay_s=0.0005, gbits=1, mtu=65_000),
+}
 Found = dict[str, tuple[float, float]]  # ms a step and MB sent a step
 _KEPT: list[nn.Module] = []
 
@@ -122,31 +129,25 @@ def started(
     return subprocess.Popen(command, env={**os.environ, **told}, stdout=subprocess.PIPE, stderr=errors, text=True)
 
 
-def slowed(host: PlayedHost, gbits: int) -> bool:
-    """Its end of the cable; whether it also delays: a kernel may have no netem, and then only the rate is limited."""
-    command = ["ip", "netns", "exec", host.name, "tc", "qdisc", "add", "dev", "cable", "root"]
-    rate = ["rate", f"{gbits}gbit"]
-    if (
-        subprocess.run(
-            [*command, "netem", "delay", "0.5ms", *rate, "limit", "100000"], stderr=subprocess.DEVNULL, check=False
-        ).returncode
-        == 0
-    ):
-        return True
-    subprocess.run([*command, "tbf", *rate, "burst", "1mb", "latency", "50ms"], check=True)
-    return False
+@contextmanager
+def network(name: str) -> Iterator[tuple[PlayedHost, PlayedHost]]:
+    """Two hosts and what is between them, one of `NETWORKS`."""
+    cable = NETWORKS[name]
+    with two_hosts(cable if isinstance(cable, Cable) else None) as hosts:
+        if isinstance(cable, int):
+            for host in hosts:
+                host.tc(*f"qdisc add dev cable root tbf rate {cable}gbit burst 1mb latency 50ms".split())
+        yield hosts
 
 
-def measured(gbits: int) -> tuple[Found, bool]:
+def measured(name: str) -> Found:
     secret = new_secret()
-    with two_hosts() as hosts:
-        for host in hosts:
-            delays = slowed(host, gbits)
+    with network(name) as hosts:
         both = [started(host, rank, hosts[0], secret) for rank, host in enumerate(hosts)]
         said, _ = both[0].communicate(timeout=300)
         both[1].communicate(timeout=60)
     found: Found = json.loads(said)
-    return found, delays
+    return found
 
 
 def rounds_asked(on_host: Callable[[int], None]) -> int:
@@ -159,7 +160,7 @@ def rounds_asked(on_host: Callable[[int], None]) -> int:
     if told.host is not None:
         on_host(told.host)
         return 0
-    if missing := why_not():
+    if missing := why_not(with_cable=True):
         say(f"nothing is measured: {missing}")
         return 0
     return 1 if told.quick else int(told.rounds)
@@ -172,14 +173,12 @@ def main() -> None:
     rounds = []
     for number in range(num_rounds):
         say(f"round {number + 1}")
-        both = {gbits: measured(gbits) for gbits in GBITS}
-        rounds.append({gbits: found for gbits, (found, _) in both.items()})
-        facts["delay"] = "1 ms there and back" if all(delays for _, delays in both.values()) else "none: no netem here"
+        rounds.append({name: measured(name) for name in NETWORKS})
     rows = []
-    for name in (ALONE, *WAYS, DDP):
-        times = [spread([each[gbits][name][0] for each in rounds]).shown() for gbits in GBITS]
-        rows.append([name, *times, f"{rounds[0][GBITS[0]][name][1]:.2f}"])
-    header = ["ms a step", *(f"{gbits} Gbit/s" for gbits in GBITS), "MB sent by a host in a step"]
+    for way in (ALONE, *WAYS, DDP):
+        times = [spread([each[name][way][0] for each in rounds]).shown() for name in NETWORKS]
+        rows.append([way, *times, f"{rounds[0]['1 Gbit/s'][way][1]:.2f}"])
+    header = ["ms a step", *NETWORKS, "MB sent by a host in a step"]
     finish("hosts", [table(header, rows)], {"rounds": rounds}, facts=facts)
 
 

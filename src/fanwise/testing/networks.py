@@ -1,6 +1,6 @@
 """Two hosts on one machine: network namespaces with a cable between them, which can be cut.
 
-    with two_hosts() as (a, b):
+    with two_hosts() as (a, b):      # or two_hosts(Cable(delay_s=0.005, loss=0.01))
         with a.entered():            # sockets that this thread opens now are the host's
             listener = TcpListener(hub, a.address, 0, ...)
         b.cut()                      # pull the cable out at b; `a` sees no carrier
@@ -12,13 +12,14 @@ name of its own, and is removed at the end, or by the next who comes when this p
 """
 
 import contextlib
-import ctypes
 import itertools
 import os
 import subprocess
 from collections.abc import Iterator
 
-_CLONE_NEWNET = 0x40000000
+from .cables import Cable
+from .namespaces import set_namespace
+
 _OWN = "/proc/thread-self/ns/net"
 _numbers = itertools.count()
 
@@ -43,8 +44,10 @@ def _remove_stale() -> None:
                 _ip("netns", "delete", line.split()[0])
 
 
-def why_not() -> str:
-    """Why this machine cannot play two hosts; empty when it can."""
+def why_not(*, with_cable: bool = False) -> str:
+    """Why this machine cannot play two hosts; empty when it can. `with_cable`: of their own making, as `Cable`."""
+    if with_cable and not os.access("/dev/net/tun", os.R_OK | os.W_OK):
+        return "no TUN devices here: /dev/net/tun is not to be had"
     name = f"fanwise-{os.getpid()}-probe"
     try:
         _ip("netns", "add", name)
@@ -59,13 +62,6 @@ def why_not() -> str:
     return ""
 
 
-def _set_namespace(path: str) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    with open(path) as file:
-        if libc.setns(file.fileno(), _CLONE_NEWNET) != 0:
-            raise OSError(ctypes.get_errno(), f"cannot enter {path}")
-
-
 class PlayedHost:
     """One of the two. `address` is its own, `name` that of its namespace."""
 
@@ -75,7 +71,7 @@ class PlayedHost:
 
     def enter(self) -> None:
         """The calling thread, and what it starts, is on this host from now on."""
-        _set_namespace(f"/run/netns/{self.name}")
+        set_namespace(f"/run/netns/{self.name}")
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
@@ -86,7 +82,7 @@ class PlayedHost:
             try:
                 yield
             finally:
-                _set_namespace(f"/proc/self/fd/{before}")
+                set_namespace(f"/proc/self/fd/{before}")
         finally:
             os.close(before)
 
@@ -139,21 +135,39 @@ def hosts_and_others(size: int) -> Iterator[list[tuple[PlayedHost, PlayedHost]]]
 
 
 @contextlib.contextmanager
-def two_hosts() -> Iterator[tuple[PlayedHost, PlayedHost]]:
-    """Two hosts with a cable between them. Raises OSError where `why_not` has an answer."""
+def two_hosts(cable: Cable | None = None) -> Iterator[tuple[PlayedHost, PlayedHost]]:
+    """Two hosts with a cable between them; by default one of the kernel's, which loses and delays nothing.
+
+    Raises OSError where `why_not` has an answer.
+    """
     number = f"fanwise-{os.getpid()}-{next(_numbers)}"
     a, b = PlayedHost(f"{number}-a", "10.91.0.1"), PlayedHost(f"{number}-b", "10.91.0.2")
     _remove_stale()
-    try:
+    with contextlib.ExitStack() as stack:
         for host in (a, b):
             _ip("netns", "add", host.name)
+            stack.callback(_ip, "netns", "delete", host.name)
             host.ip("link", "set", "lo", "up")
-        a.ip("link", "add", "cable", "type", "veth", "peer", "name", "cable", "netns", b.name)
+        if cable is None:
+            a.ip("link", "add", "cable", "type", "veth", "peer", "name", "cable", "netns", b.name)
+        else:
+            stack.enter_context(_played(cable, (a.name, b.name)))
         for host in (a, b):
+            if cable is not None:
+                host.ip("link", "set", "cable", "mtu", str(cable.mtu))
             host.ip("address", "add", f"{host.address}/24", "dev", "cable")
             host.mend()
         yield a, b
-    finally:
-        for host in (a, b):
-            with contextlib.suppress(OSError):  # the second one when the first could not be made
-                _ip("netns", "delete", host.name)
+
+
+@contextlib.contextmanager
+def _played(cable: Cable, namespaces: tuple[str, str]) -> Iterator[None]:
+    """By a process, which has made both ends."""
+    with subprocess.Popen(cable.command(namespaces), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stdout is not None, "both are pipes"
+        try:
+            if not process.stdout.readline():
+                raise OSError(f"no cable between {' and '.join(namespaces)}: its process ended with {process.wait()}")
+            yield
+        finally:
+            process.stdin.close()

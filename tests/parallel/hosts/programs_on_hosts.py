@@ -107,8 +107,8 @@ def do(what: dict[str, Any]) -> Any:  # Any: plain values; as the program return
     for kill in what.get("kills", []):
         if os.environ.get("RANK") in kill["ranks"]:
             _end_at(kill["at"], kill["call"], kill.get("signal", signal.SIGKILL))
-    if "cable" in what and os.environ.get("RANK") == "0":
-        _at("loss", what["cable"], PlayedHost(os.environ["HOSTS_CABLE"], "").cut)
+    if "cut_at" in what and os.environ.get("RANK") == "0":
+        _at("loss", what["cut_at"], PlayedHost(os.environ["HOSTS_CABLE"], "").cut)
     options: dict[str, Any] = what.get("options", {})  # Any: of `fanwise.run`
     names = what["training"].split(",")
     return {name: fanwise.run(TRAININGS[name], shards=SHARDS, progress=False, **options) for name in names}

@@ -4,8 +4,9 @@
     one process alone                                                        -->  HOSTS_OUT/alone
 
 What happens is a dict: of `training`, and `kills`: which ranks are killed, at which call of what. A host is its name,
-as SLURM tells it: processes of two names are linked by TLS, and those of one by Unix sockets. With `cable` in the dict
-there are two network namespaces with a cable between them, which the first process cuts. All that they use is loaded
+as SLURM tells it: links between processes of two names are encrypted, those of one are Unix sockets. With `cut_at` in
+the dict there are two network namespaces with a cable between them, which the first process cuts; with `cable` it
+delays, or loses packets. All that they use is loaded
 before the first is forked.
 """
 
@@ -21,6 +22,7 @@ from typing import Any
 
 import torch
 
+from fanwise.testing.cables import Cable
 from fanwise.testing.networks import PlayedHost, two_hosts
 
 OUT = Path(os.environ["HOSTS_OUT"])
@@ -36,7 +38,8 @@ def main() -> None:
     programs = importlib.import_module("programs_on_hosts")
     os.waitpid(start(programs, "alone", {}, {"training": os.environ["HOSTS_ALONE"]}), 0)
     for number, (name, sizes, what) in enumerate(json.loads(os.environ["HOSTS_SCENARIOS"])):
-        with two_hosts() if "cable" in what else contextlib.nullcontext() as hosts:
+        cable = Cable(**what["cable"]) if "cable" in what else None
+        with two_hosts(cable) if cable or "cut_at" in what else contextlib.nullcontext() as hosts:
             play(programs, secret, number, name, sizes, what, hosts)
 
 

@@ -141,12 +141,24 @@ def test_fifty_hosts_that_die_somewhere(play: Play) -> None:
             assert found[what["training"]][:2] == said["alone"][what["training"]][:2], (name, what)
 
 
+def test_a_cable_that_loses_and_delays_packets_costs_time_and_no_bit(play: Play) -> None:
+    if why := why_not(with_cable=True):
+        pytest.skip(why)
+    cable = {"delay_s": 0.001, "loss": 0.01}
+    said = play({"lossy": ([1, 1], {"training": "small,large", "cable": cable})}, alone="small,large")
+    for rank in range(2):
+        assert bits(said[f"lossy.{rank}"]) == bits(said["alone"])
+
+
 @pytest.mark.soak
 def test_both_sides_of_a_cable_that_is_cut_go_on_to_the_same_bits(play: Play) -> None:
     if why := why_not():
         pytest.skip(why)
     said = play(
-        {"cut": ([2, 2], {"training": "small", "cable": 9}), "cut, large": ([2, 2], {"training": "large", "cable": 9})}
+        {
+            "cut": ([2, 2], {"training": "small", "cut_at": 9}),
+            "cut, large": ([2, 2], {"training": "large", "cut_at": 9}),
+        }
     )
     for name, training in (("cut", "small"), ("cut, large", "large")):
         for rank in range(4):

@@ -1,4 +1,5 @@
-"""A search on a cluster of two hosts with a cable between them: slow, out for moments, and cut for longer."""
+"""A search on a cluster of two hosts with a cable between them: it delays and loses packets, is slow, drops out for
+moments, and is cut for longer."""
 
 import os
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ import pytest
 
 from fanwise import Pool
 from fanwise.testing import within
+from fanwise.testing.cables import Cable
 from fanwise.testing.networks import PlayedHost, two_hosts, why_not
 from fanwise.testing.searches import quiet_tuner
 from fanwise.testing.with_ray import RayCluster
@@ -20,9 +22,9 @@ EPOCHS = 10
 
 @pytest.fixture(scope="module")
 def hosts(ray_environment: None) -> Iterator[tuple[PlayedHost, PlayedHost]]:
-    if reason := why_not():
+    if reason := why_not(with_cable=True):
         pytest.skip(reason)
-    with two_hosts() as hosts:
+    with two_hosts(Cable(delay_s=0.002, loss=0.01)) as hosts:
         for host in hosts:  # Ray takes the address that leads to the world for its node's, also while the cable is cut
             host.ip("route", "add", "default", "dev", "lo", "src", host.address)
         yield hosts

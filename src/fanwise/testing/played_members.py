@@ -87,7 +87,7 @@ class _Numbers:
         self._numbers[place] = number
 
 
-class PlayedSpeaker:
+class PlayedSender:
     """Messages in a list."""
 
     def __init__(self, stage: Stage, said: list[tuple[Any, ...]]) -> None:  # Any: what was said
@@ -256,10 +256,10 @@ class PlayedRun:
             return
 
     def _train(self, life: Life, since: int, joins: bool) -> None:
-        speaker = PlayedSpeaker(self.stage, life.said)
-        speaker.say("here", joins)
+        sender = PlayedSender(self.stage, life.said)
+        sender.say("here", joins)
         member = self._make_member(
-            self._memory, self._control, life.rank, self._ranks, speaker, since=since, joins=joins
+            self._memory, self._control, life.rank, self._ranks, sender, since=since, joins=joins
         )
         life.first = int(read_state(self._memory)["done"]) if joins else 0
         self.joined += joins
@@ -270,7 +270,7 @@ class PlayedRun:
             self.places.setdefault(number, set()).add(turn)
         if not member.done():
             member.wait_for_end()
-        speaker.say("returns")
+        sender.say("returns")
         life.returns = True
 
     def _transact(self, member: SharedMemoryTeam, number: int, life: Life) -> None:

@@ -1,6 +1,6 @@
 """What a rank says to the supervisor: messages on a pipe, in order, also from several threads.
 
-    rank:        Speaker.say("out", "epoch 1\n")        supervisor:  Ear.read() -> [("out", "epoch 1\n"), ...]
+    rank: MessageSender.say("out", "epoch 1\n")     supervisor: MessageReceiver.read() -> [("out", "epoch 1\n"), ...]
 
 The pipe is opened through the supervisor's entry in /proc, as the memory is, so nobody but the same user can write to
 it. A message is whole or it is not there. What a rank is told comes by the control block, not by a pipe.
@@ -15,7 +15,7 @@ _LENGTH_BYTES = 8
 _READ_BYTES = 1 << 20
 
 
-class Speaker:
+class MessageSender:
     """The end of a rank."""
 
     def __init__(self, path: str) -> None:
@@ -34,8 +34,8 @@ class Speaker:
                 view = view[os.write(self._fd, view) :]
 
 
-class Ear:
-    """The supervisor's end, for one rank. `path` is what its speaker opens."""
+class MessageReceiver:
+    """The supervisor's end, for one rank. `path` is what its sender opens."""
 
     def __init__(self) -> None:
         self.fd, self._speaking = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)

@@ -27,7 +27,7 @@ from ..all_reduce.sums import TeamSums
 from ..all_reduce.two_shot import TwoShot
 from ..optimizers.placement import Placement
 from ..optimizers.sharded import SliceMemory
-from ..teams.control import Control, Speaking
+from ..teams.control import Control, MessageSink
 from ..teams.layout import Layout
 from ..teams.team import Attempt, StateHere, Sums, different_ways
 from ..torch_distributed.backend import BackendAllReduce
@@ -76,7 +76,7 @@ class SharedMemoryTeam:
         control: Control,
         rank: int,
         ranks: int,
-        speaker: Speaking,
+        sender: MessageSink,
         *,
         since: int,
         joins: bool,
@@ -87,7 +87,7 @@ class SharedMemoryTeam:
         self.catching_up = joins
         self._reduce = reduce
         self._control = control
-        self._speaker = speaker
+        self._sender = sender
         self._view = 0
         self._members: tuple[int, ...] = ()
         self._next: tuple[int, tuple[int, ...]] | None = None
@@ -216,7 +216,7 @@ class SharedMemoryTeam:
         while (view := control.view) % 2:
             if control.agreed(self.rank) != view:
                 control.agree(self.rank, view)
-                self._speaker.say("agreed", view)
+                self._sender.say("agreed", view)
             self._look_for_the_end()
             control.wait_view(view)
         self._next = (view, control.members)  # this view, though it may be over by now: then all agree to that, too
@@ -275,14 +275,14 @@ class SharedMemoryTeam:
     def step_ends(self) -> None:
         if not self._has_stepped:
             self._has_stepped = True
-            self._speaker.say("stepped")
+            self._sender.say("stepped")
 
     def _admit(self, state: Mapping[str, Any]) -> None:  # Any: as a checkpoint holds it
         """All stop here until the view has changed; the first tells where this is."""
         self.barrier()
         if self.place == 0:
             write_state(self.memory, state)
-            self._speaker.say("admit", self._view)
+            self._sender.say("admit", self._view)
         with self._idle():
             while self._next is None:
                 self._look_for_the_end()
@@ -311,7 +311,7 @@ class SharedMemoryTeam:
     def ask(self, *message: Any) -> Any:  # Any: plain values
         """Say something to the supervisor, its number second, and wait for the answer."""
         control = self._control
-        self._speaker.say(*message)
+        self._sender.say(*message)
         while (seen := control.answered) < message[1]:
             self.look()
             control.wait_answered(seen)

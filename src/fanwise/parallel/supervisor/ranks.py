@@ -33,7 +33,7 @@ from ..runs import Run
 from ..shared_memory.control_block import ControlBlock
 from ..shared_memory.joining import read_state
 from ..shared_memory.memory import SharedMemory
-from ..shared_memory.pipes import Speaker
+from ..shared_memory.pipes import MessageSender
 from ..shared_memory.team import Over, SharedMemoryTeam
 from .settings import Settings, all_reduce_of
 from .speaking import Forwarding, ReportingJob
@@ -70,24 +70,24 @@ class Orders:
 
 def main(train: Callable[[Run], Any], orders: Orders) -> Any:  # Any: what the user's function returns
     """The life of a rank."""
-    speaker = Speaker(orders.pipe)
+    sender = MessageSender(orders.pipe)
     told_on_request(orders.stacks)  # before anybody knows where to send the signal, which would end the process
-    speaker.say("here", os.getpid(), current().gpus)
+    sender.say("here", os.getpid(), current().gpus)
     try:
         device, exact = torch.device(orders.devices[0]), orders.settings.reduce != "fast"
         with surroundings(orders.settings.threads, device, exact=exact, switches=orders.switches):
-            return _train(train, orders, speaker)
+            return _train(train, orders, sender)
     except Over:
         return None
     except TrialStopped:
-        speaker.say("stopped")
+        sender.say("stopped")
         return None
     except BaseException as error:
-        speaker.say("failed", time.monotonic(), pack_error(error))
+        sender.say("failed", time.monotonic(), pack_error(error))
         return None
 
 
-def _train(train: Callable[[Run], Any], orders: Orders, speaker: Speaker) -> Any:  # Any: as the function returns
+def _train(train: Callable[[Run], Any], orders: Orders, sender: MessageSender) -> Any:  # Any: as the function returns
     settings = orders.settings
     memory = SharedMemory.open(orders.memory, all_reduce_of(settings))
     seed_everything(settings.seed)
@@ -97,7 +97,7 @@ def _train(train: Callable[[Run], Any], orders: Orders, speaker: Speaker) -> Any
         control,
         orders.rank,
         len(settings.devices),
-        speaker,
+        sender,
         since=orders.since,
         joins=orders.joins,
         reduce=within_a_host(settings.reduce),
@@ -119,13 +119,13 @@ def _train(train: Callable[[Run], Any], orders: Orders, speaker: Speaker) -> Any
         run.restore(settings.resume)
     enter(ReportingJob(current(), member))
     sys.stdout, sys.stderr = (
-        Forwarding(sys.stdout, "out", member, speaker),
-        Forwarding(sys.stderr, "err", member, speaker),
+        Forwarding(sys.stdout, "out", member, sender),
+        Forwarding(sys.stderr, "err", member, sender),
     )
 
     def show(snapshot: RunSnapshot) -> None:
         if member.place == 0 and not member.catching_up:
-            speaker.say("progress", snapshot)
+            sender.say("progress", snapshot)
 
     try:
         first_s, every_s = orders.drawn
@@ -136,5 +136,5 @@ def _train(train: Callable[[Run], Any], orders: Orders, speaker: Speaker) -> Any
         sys.stderr.flush()
     if not member.done():
         member.wait_for_end()
-    speaker.say("returns")
+    sender.say("returns")
     return result

@@ -12,14 +12,14 @@ from ...pool.contract import Decision, Reply
 from ...pool.current import CurrentJob
 
 
-class Speaks(Protocol):
-    """To the supervisor."""
+class OutputSink(Protocol):
+    """Takes what is printed to the supervisor."""
 
     def say(self, name: str, *content: Any) -> None: ...  # Any: plain values
 
 
-class InTeam(Protocol):
-    """What is asked of a team."""
+class ReportingTeam(Protocol):
+    """What reporting needs of a team."""
 
     @property
     def place(self) -> int: ...
@@ -33,7 +33,7 @@ class InTeam(Protocol):
 class ReportingJob(CurrentJob):
     """The current job of a rank: what it reports is the run's, and is decided for all ranks together."""
 
-    def __init__(self, job: CurrentJob, team: InTeam) -> None:
+    def __init__(self, job: CurrentJob, team: ReportingTeam) -> None:
         self.__dict__.update(job.__dict__)
         self._team = team
 
@@ -58,11 +58,11 @@ class _Replied:
 class Forwarding(io.TextIOBase):
     """Standard output or error of a rank. `name`: "out" or "err"."""
 
-    def __init__(self, before: TextIO, name: str, team: InTeam, speaker: Speaks) -> None:
+    def __init__(self, before: TextIO, name: str, team: ReportingTeam, sender: OutputSink) -> None:
         self._before = before
         self._name = name
         self._team = team
-        self._speaker = speaker
+        self._sender = sender
         self._line = ""
 
     def writable(self) -> bool:
@@ -86,5 +86,5 @@ class Forwarding(io.TextIOBase):
     def flush(self) -> None:
         line, self._line = self._line, ""
         if line:
-            self._speaker.say(self._name, line)
+            self._sender.say(self._name, line)
         self._before.flush()

@@ -34,7 +34,7 @@ from ..progress.published import Published, Rank
 from ..runs import Run
 from ..shared_memory.control_block import FAILED, STOPPED, SUPERVISOR, ControlBlock
 from ..shared_memory.memory import SharedMemory
-from ..shared_memory.pipes import Ear
+from ..shared_memory.pipes import MessageReceiver
 from ..shared_memory.team import pack
 from .jobs import Ended, RankJob
 from .membership import Membership, Order, Pause
@@ -74,7 +74,7 @@ class _Rank:
 
     number: int
     job: RankJob
-    ear: Ear
+    receiver: MessageReceiver
     stacks: Stacks
     joins: bool
     pidfd: int = -1
@@ -109,7 +109,7 @@ class _Rank:
             signal.pidfd_send_signal(self.pidfd, number)
 
     def close(self) -> None:
-        self.ear.close()
+        self.receiver.close()
         self.stacks.close()
         if self.pidfd >= 0:
             os.close(self.pidfd)
@@ -183,11 +183,11 @@ class Supervisor:
             self._end_all(grace_s)
 
     def _start(self, number: int, *, joins: bool) -> None:
-        settings, ear, stacks = self._settings, Ear(), Stacks.create()
+        settings, receiver, stacks = self._settings, MessageReceiver(), Stacks.create()
         orders = Orders(
             settings=settings,
             memory=self._memory.path,
-            pipe=ear.path,
+            pipe=receiver.path,
             stacks=stacks.path,
             rank=number,
             since=self._views.view,
@@ -201,13 +201,13 @@ class Supervisor:
             needs = self._pool.needs(cpus=settings.threads, gpus=settings.gpus)
             handle = needs.submit(main, self._train, orders)
         except BaseException:
-            ear.close()
+            receiver.close()
             stacks.close()
             raise
         if number in self._ranks:
             self._ranks[number].close()  # of the dead
-        self._ranks[number] = _Rank(number, RankJob(handle), ear, stacks, joins)
-        self._poll.register(ear.fd, select.POLLIN)
+        self._ranks[number] = _Rank(number, RankJob(handle), receiver, stacks, joins)
+        self._poll.register(receiver.fd, select.POLLIN)
 
     # -- the loop --------------------------------------------------------------------------------------------------
 
@@ -228,11 +228,11 @@ class Supervisor:
         """Take what was said, and wait for it a little."""
         fds = {fd for fd, _ in self._poll.poll(within_s * 1000)}
         for rank in self._ranks.values():
-            if rank.ear.fd in fds:
+            if rank.receiver.fd in fds:
                 self._listen_to(rank)
 
     def _listen_to(self, rank: _Rank) -> None:
-        for name, *content in rank.ear.read():
+        for name, *content in rank.receiver.read():
             match name:
                 case "here":
                     self._is_here(rank, *content)
@@ -545,6 +545,6 @@ class Supervisor:
         ]
 
     def _silence(self, rank: _Rank) -> None:
-        self._poll.unregister(rank.ear.fd)
+        self._poll.unregister(rank.receiver.fd)
         if rank.pidfd >= 0:
             self._poll.unregister(rank.pidfd)

@@ -1,4 +1,4 @@
-"""What a member of a run is told of the others and tells them: `Control` and `Speaking`, seen from the member.
+"""What a member of a run is told of the others and tells them: `Control` and `MessageSink`, seen from the member.
 
     view        who takes part: even; odd while the supervisor changes it, and then all that live agree and stand still
     turn        how far each member has come in its view; each gather and each barrier is one
@@ -13,7 +13,7 @@ can die between its change and the wake-up.
 from typing import Any, Protocol
 
 
-class Speaking(Protocol):
+class MessageSink(Protocol):
     """To the supervisor: messages in order, each whole or not at all."""
 
     def say(self, *message: Any) -> None:  # Any: what can be pickled

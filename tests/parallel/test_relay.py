@@ -14,7 +14,7 @@ from fanwise.parallel.batch_norm.relay import Relay
 
 
 class Trace:
-    """What happened, in order; it is also the baggage of every member, so that turns can be checked."""
+    """What happened, in order; it is also the context of every member, so that turns can be checked."""
 
     def __init__(self) -> None:
         self.events: list[str] = []
@@ -133,7 +133,7 @@ def test_code_that_catches_every_exception_does_not_stop_the_unwinding() -> None
     relay, trace = race(3, work)
     with pytest.raises(KeyError, match="the cause"):
         relay.run()
-    assert trace.events == ["_Unwound"] * 3
+    assert trace.events == ["_OtherMemberFailed"] * 3
 
 
 def test_a_join_that_raises_ends_all_also_where_exceptions_are_caught() -> None:

@@ -23,12 +23,12 @@ J = TypeVar("J")  # what it is joined to
 R = TypeVar("R")  # what a member returns
 
 
-class _Unwound(BaseException):
+class _OtherMemberFailed(BaseException):
     """Another member has failed. No Exception, so that the code between lets it pass."""
 
 
-class Baggage(Protocol):
-    """What a member has for itself."""
+class TurnContext(Protocol):
+    """What is in force while it is a member's turn, such as its buffers in the place of the model's."""
 
     def enter(self) -> None:
         """Its turn begins."""
@@ -43,18 +43,18 @@ class Relay(Generic[B, J, R]):
     """One race of it; see the module.
 
     Args:
-        baggage: of each member. work: what a member does, by its number.
+        contexts: one for each member. work: what a member does, by its number.
         join: called at each meeting with what the members have brought in their order; None for one that has ended. It
             must raise if somebody has ended.
     """
 
     def __init__(
-        self, baggage: Sequence[Baggage], work: Callable[[int], R], join: Callable[[Sequence[B | None]], J]
+        self, contexts: Sequence[TurnContext], work: Callable[[int], R], join: Callable[[Sequence[B | None]], J]
     ) -> None:
-        self._baggage = baggage
+        self._contexts = contexts
         self._work = work
         self._join = join
-        count = len(baggage)
+        count = len(contexts)
         self._last = count - 1
         self._turn = self._last
         self._calls: list[SimpleQueue[None]] = [SimpleQueue() for _ in range(count)]
@@ -89,7 +89,7 @@ class Relay(Generic[B, J, R]):
                 self._pass_on()
         except BaseException as error:
             self._unwind(threads)
-            if self._cause is not None and isinstance(error, _Unwound):
+            if self._cause is not None and isinstance(error, _OtherMemberFailed):
                 raise self._cause from None
             raise
         self._unwind(threads)
@@ -101,7 +101,7 @@ class Relay(Generic[B, J, R]):
         """Called by the member at work: wait until all others have brought something, too; what it is joined to."""
         member = self._turn
         if self._is_over:
-            raise _Unwound
+            raise _OtherMemberFailed
         self._brought[member] = brought
         if member == self._last:
             self._meet_here()
@@ -114,19 +114,19 @@ class Relay(Generic[B, J, R]):
             self._joined = [self._join(brought)]
         except BaseException as error:
             self._cause, self._is_over = error, True
-            raise _Unwound from None  # the work of the caller is to let it pass, as that of the others
+            raise _OtherMemberFailed from None  # the work of the caller is to let it pass, as that of the others
 
     def _pass_on(self) -> None:
         """End the turn of the member at work, and wait until it comes again."""
         member = self._turn
         if self._last == 0:
             return
-        self._baggage[member].leave()
+        self._contexts[member].leave()
         self._call(self._after(member))
         self._wait(member)
-        self._baggage[member].enter()
+        self._contexts[member].enter()
         if self._is_over:
-            raise _Unwound
+            raise _OtherMemberFailed
 
     def _after(self, member: int) -> int:
         if self._is_over:
@@ -145,17 +145,17 @@ class Relay(Generic[B, J, R]):
     def _other(self, member: int) -> None:
         """All that a member does which is not the caller."""
         self._wait(member)
-        self._baggage[member].enter()
+        self._contexts[member].enter()
         try:
             if not self._is_over:
                 self._results[member] = self._work(member)
-        except _Unwound:
+        except _OtherMemberFailed:
             pass
         except BaseException as error:  # it is raised by the caller
             if not self._is_over:
                 self._cause, self._is_over = error, True
         finally:
-            self._baggage[member].leave()
+            self._contexts[member].leave()
             self._has_ended[member] = True
             self._call(self._after(member))
 

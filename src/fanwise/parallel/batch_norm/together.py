@@ -103,8 +103,8 @@ class _Shards:
         with ExitStack() as stack:
             stack.enter_context(_entering(self._replica.model, lambda: self._modes[self._relay.turn]))
             several = len(self._works) > 1
-            baggage = stack.enter_context(apart(self._replica.model, len(self._works))) if several else [_Nothing()]
-            self._relay = Relay(baggage, self._partial, self._meetings.meet)
+            contexts = stack.enter_context(apart(self._replica.model, len(self._works))) if several else [_Nothing()]
+            self._relay = Relay(contexts, self._partial, self._meetings.meet)
             self._gradients = Gradients(self._replica.params, len(self._works), lambda: self._relay.turn)
             stack.enter_context(self._gradients.taken())
             self._modes = [TogetherNormalised(self._relay.meet) for _ in self._works]

@@ -79,7 +79,7 @@ class HostMemory:
     def settle(self, copies: Sequence[torch.Tensor]) -> None:
         self.on_settle()
 
-    def forsaken(self, handle: Handle) -> None:
+    def reclaim(self, handle: Handle) -> None:
         _pid, descriptor, size_bytes = handle
         if _is_open(descriptor, size_bytes):  # else the borrower did let go, and so did we
             _let_go(mmap.mmap(descriptor, size_bytes))

@@ -3,7 +3,7 @@
     lend    clone on the sender's stream --> _share_cuda_: handle of the allocation, event, counter in a shared file
     borrow  stream waits for the event --> _new_shared_cuda; the counter goes down when the storage ends
 
-torch keeps a lent storage until its counter is zero, also when nobody refers to it: `forsaken` lowers the counter for a
+torch keeps a lent storage until its counter is zero, also when nobody refers to it: `reclaim` lowers the counter for a
 receiver that died. The event is opened here and not by torch, which in 2.13 never closes the ones that it opens.
 
 This has not run on a GPU yet.
@@ -69,7 +69,7 @@ class CudaMemory:
         for device in {tensor.device for tensor in copies if tensor.is_cuda}:
             torch.cuda.current_stream(device).synchronize()
 
-    def forsaken(self, handle: Handle) -> None:
+    def reclaim(self, handle: Handle) -> None:
         _allocation, _size_bytes, _offset_bytes, counter, counter_place, *_event = handle
         torch.UntypedStorage._release_ipc_counter_cuda(counter, counter_place)
         torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]  # torch's

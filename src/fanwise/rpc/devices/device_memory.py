@@ -2,7 +2,7 @@
 
     sender    lend(tensor) --> a copy that nobody writes any more, and a handle: plain values that may travel
     receiver  borrow(handle) --> a tensor over the sender's memory; copies are made of it; settle(copies); it ends
-    sender    the copy ends when the receiver has let go; forsaken(handle) when the receiver died and could not say so
+    sender    the copy ends when the receiver has let go; reclaim(handle) when the receiver died and could not say so
 
 A protocol, so that the rest can be exercised where there is no GPU: `testing.played_devices` hands out main memory.
 """
@@ -45,5 +45,5 @@ class DeviceMemory(Protocol):
     def settle(self, copies: Sequence[torch.Tensor]) -> None:
         """Block until what this thread has begun on these, and on what it borrowed for them, is done."""
 
-    def forsaken(self, handle: Handle) -> None:
+    def reclaim(self, handle: Handle) -> None:
         """Its borrower has died, or could not open it: it will not say that it let go. May be said once too often."""

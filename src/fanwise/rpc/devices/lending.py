@@ -186,7 +186,7 @@ class Lending:
         """Nobody will say that these were let go of."""
         for loan in loans:
             try:
-                self.memory.forsaken(loan.handle)
+                self.memory.reclaim(loan.handle)
             except _CANNOT:
                 _log.exception("memory of device %s that was lent may stay in use", loan.uuid)
 

@@ -18,7 +18,16 @@ import fanwise
 from fanwise.base.clocks import VirtualClock
 from fanwise.parallel.progress import line as progress_line
 from fanwise.parallel.progress.line import FarScreen, LiveScreen, LogScreen, NoScreen, ProgressLine, screen_for
-from fanwise.parallel.progress.pace import Pace, Piece, RunSnapshot, duration, fitting, next_look_s, pieces, plain
+from fanwise.parallel.progress.pace import (
+    LinePart,
+    Pace,
+    RunSnapshot,
+    duration,
+    fitting,
+    line_parts,
+    next_look_s,
+    plain,
+)
 
 # -- the quiet part, beside a model that keeps all that happened and computes everything anew
 
@@ -198,24 +207,24 @@ BARE = RunSnapshot("", (), None, None, 7, None, None, None, None, 3.0)
     ids=["full", "bare", "measuring", "over", "escaped", "long"],
 )  # fmt: skip
 def test_a_line_says_what_is_known(snapshot: RunSnapshot, line: str) -> None:
-    assert plain(pieces(snapshot)) == line
+    assert plain(line_parts(snapshot)) == line
 
 
 @given(width=st.integers(1, 120))
 def test_what_fits_is_the_most_important(width: int) -> None:
-    line = pieces(FULL)
+    line = line_parts(FULL)
     kept = fitting(line, width)
-    assert kept == [piece for piece in line if piece in kept]
-    used = sum(len(piece.text) + 2 for piece in kept) - 2
-    assert used <= width or kept == [min(line, key=lambda piece: piece.rank)]
-    for piece in line:
-        if piece not in kept:
-            better = sum(len(other.text) + 2 for other in line if other.rank < piece.rank and other in kept)
-            assert better + len(piece.text) > width or width < len(kept[0].text)
+    assert kept == [part for part in line if part in kept]
+    used = sum(len(part.text) + 2 for part in kept) - 2
+    assert used <= width or kept == [min(line, key=lambda part: part.drop_order)]
+    for part in line:
+        if part not in kept:
+            better = sum(len(other.text) + 2 for other in line if other.drop_order < part.drop_order and other in kept)
+            assert better + len(part.text) > width or width < len(kept[0].text)
 
 
 def test_at_least_one_piece_stays() -> None:
-    assert fitting([Piece(1, "wide"), Piece(0, "wider")], 1) == [Piece(0, "wider")]
+    assert fitting([LinePart(1, "wide"), LinePart(0, "wider")], 1) == [LinePart(0, "wider")]
 
 
 @given(seconds=st.floats(0.0, 1e7))
@@ -410,7 +419,7 @@ def test_a_log_gets_plain_lines() -> None:
     screen.show(FULL)
     screen.close()
     assert (screen.first_s, screen.every_s) == (10.0, 10.0)
-    assert stream.getvalue() == plain(pieces(FULL)) + "\n"
+    assert stream.getvalue() == plain(line_parts(FULL)) + "\n"
 
 
 @pytest.mark.parametrize(("term", "kind"), [("xterm", LiveScreen), ("dumb", LogScreen), ("", LogScreen)])

@@ -24,7 +24,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, SupportsFloat, TextIO
 
 from ...pool.current import in_job
-from .pace import Pace, RunSnapshot, fitting, next_look_s, pieces, plain
+from .pace import Pace, RunSnapshot, fitting, line_parts, next_look_s, plain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -247,7 +247,7 @@ class LogScreen:
         self._stream = stream
 
     def show(self, snapshot: RunSnapshot) -> None:
-        self._stream.write(f"{plain(pieces(snapshot))}\n")
+        self._stream.write(f"{plain(line_parts(snapshot))}\n")
         self._stream.flush()
 
     def tell(self, text: str) -> bool:
@@ -339,8 +339,8 @@ class LiveScreen:
             self._console = Console(file=self._stream, highlight=False, markup=False, emoji=False)
         width = max(1, self._console.width - 1)  # a full line would wrap
         parts: list[tuple[str, str]] = []
-        for piece in fitting(pieces(snapshot), width):
-            parts += [("  ", ""), (self._encodable(piece.text), piece.style)]
+        for part in fitting(line_parts(snapshot), width):
+            parts += [("  ", ""), (self._encodable(part.text), part.style)]
         with self._console.capture() as captured:
             self._console.print(Text.assemble(*parts[1:]), end="", no_wrap=True, overflow="crop", width=width)
         return captured.get()

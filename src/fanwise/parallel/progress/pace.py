@@ -1,6 +1,6 @@
 """How fast a training goes, how long it still takes, and what is said of it. A quiet file: it is told facts and times.
 
-    epoch, begin_pass, worked --> Pace --snapshot--> RunSnapshot --pieces, fitting--> the words of one line
+    epoch, begin_pass, worked --> Pace --snapshot--> RunSnapshot --line_parts, fitting--> the words of one line
 
 Time is either at work (from the begin of a pass over the data to its last step) or between (evaluation, saving).
 The rate is samples over time at work, in which what is longer ago counts less. The time left is the samples left by
@@ -16,7 +16,7 @@ from ...base.text import printable_line
 # What happened so long ago counts 1/e of what happens now.
 _MEMORY_S = 10.0
 _MOST_NAME = 40
-_GAP = 2  # blanks between two pieces
+_GAP = 2  # blanks between two parts
 _DRAWING_SHARE = 0.02  # of the time
 
 
@@ -43,10 +43,10 @@ class RunSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A part of the line. The higher its rank, the sooner it is left out where there is no room."""
+class LinePart:
+    """A part of the line. The higher its drop order, the sooner it is left out where there is no room."""
 
-    rank: int
+    drop_order: int
     text: str
     style: str = ""
 
@@ -163,36 +163,36 @@ def next_look_s(now_s: float, every_s: float, took_s: float) -> float:
 # ---- words
 
 
-def pieces(snapshot: RunSnapshot) -> list[Piece]:
+def line_parts(snapshot: RunSnapshot) -> list[LinePart]:
     """The parts of the line, in order. All of it is printable and in one line."""
     made = []
     if snapshot.name:
-        made.append(Piece(7, _name(snapshot.name), "bold"))
+        made.append(LinePart(7, _name(snapshot.name), "bold"))
     if snapshot.epoch is not None and snapshot.epochs is not None:
-        made.append(Piece(0, f"epoch {snapshot.epoch + 1}/{snapshot.epochs}", "cyan"))
+        made.append(LinePart(0, f"epoch {snapshot.epoch + 1}/{snapshot.epochs}", "cyan"))
     if snapshot.measured is not None:
-        made.append(Piece(4, f"measuring {100 * snapshot.measured:.0f} %"))
+        made.append(LinePart(4, f"measuring {100 * snapshot.measured:.0f} %"))
     elif not snapshot.is_over:
         of = "" if snapshot.of is None else f"/{snapshot.of:,}"
-        made.append(Piece(4, f"{snapshot.done:,}{of} samples"))
+        made.append(LinePart(4, f"{snapshot.done:,}{of} samples"))
     if snapshot.loss is not None:
-        made.append(Piece(1, f"loss {snapshot.loss:.4g}"))
+        made.append(LinePart(1, f"loss {snapshot.loss:.4g}"))
     if snapshot.rate is not None:
-        made.append(Piece(3, f"{_number(snapshot.rate)} samples/s"))
+        made.append(LinePart(3, f"{_number(snapshot.rate)} samples/s"))
     if snapshot.is_over:
-        made.append(Piece(2, f"in {duration(snapshot.elapsed_s)}"))
+        made.append(LinePart(2, f"in {duration(snapshot.elapsed_s)}"))
     elif snapshot.left_s is not None:
-        made.append(Piece(2, f"{duration(snapshot.left_s)} left"))
+        made.append(LinePart(2, f"{duration(snapshot.left_s)} left"))
     if snapshot.devices:
-        made.append(Piece(5, _devices(snapshot.devices), "dim"))
+        made.append(LinePart(5, _devices(snapshot.devices), "dim"))
     return made
 
 
-def fitting(line: Sequence[Piece], width: int) -> list[Piece]:
-    """The most important pieces that fit side by side into `width` columns, in order; at least one."""
+def fitting(line: Sequence[LinePart], width: int) -> list[LinePart]:
+    """The most important parts that fit side by side into `width` columns, in order; at least one."""
     kept: set[int] = set()
     left = width + _GAP
-    for place in sorted(range(len(line)), key=lambda place: line[place].rank):
+    for place in sorted(range(len(line)), key=lambda place: line[place].drop_order):
         needed = len(line[place].text) + _GAP
         if needed <= left or not kept:
             kept.add(place)
@@ -200,13 +200,13 @@ def fitting(line: Sequence[Piece], width: int) -> list[Piece]:
     return [line[place] for place in sorted(kept)]
 
 
-def plain(line: Iterable[Piece]) -> str:
+def plain(line: Iterable[LinePart]) -> str:
     """The line of a log.
 
-    >>> plain([Piece(0, "epoch 1/2"), Piece(1, "loss 0.5")])
+    >>> plain([LinePart(0, "epoch 1/2"), LinePart(1, "loss 0.5")])
     'epoch 1/2, loss 0.5'
     """
-    return ", ".join(piece.text for piece in line)
+    return ", ".join(part.text for part in line)
 
 
 def duration(seconds: float) -> str:

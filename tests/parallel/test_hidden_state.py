@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import fanwise
 from fanwise.parallel import Run
-from fanwise.parallel.checks.habits import hooks
+from fanwise.parallel.checks.misuse import hooks
 from fanwise.parallel.inspecting.reached import modules_reached, reached
 from fanwise.parallel.process_settings.switches import switched, taken
 from fanwise.parallel.replica.attributes import Attributes
@@ -239,7 +239,7 @@ def test_a_function_reaches_its_closure_globals_and_the_object_that_it_belongs_t
     assert any(each.value is X for each in reached(helper))
 
 
-# -- habits -----------------------------------------------------------------------------------------------------------
+# -- misuse -----------------------------------------------------------------------------------------------------------
 
 
 def refused(train: Any, said: str, **options: Any) -> None:  # Any: a training function, settings of a run

@@ -27,7 +27,7 @@ from .checkpoints.files import Writer
 from .checkpoints.places import StrPath, is_of_this_process, place_of
 from .checkpoints.run_state import RunState
 from .checkpoints.snapshots import snapshot
-from .checks import habits
+from .checks import misuse
 from .checks.checking import (
     check_model,
     check_optimizer,
@@ -121,7 +121,7 @@ class Run:
         """
         with (
             closing(self._loaders),
-            habits.watched(
+            misuse.watched(
                 self._placements.__contains__,
                 lambda params: any(id(param) in dropped for dropped in self._dropped for param in params),
             ),

@@ -3,7 +3,7 @@
 checking                  models, optimizers and options, before the first step
 parts                     what has come to a model since its step was made
 outside                   models from outside of the training function
-habits                    samplers, loaders and optimizers' own updates that would part the processes
+misuse                    samplers, loaders and optimizers' own updates that would part the processes
 comparing, checksums      what processes compare; checksums of batches, modules and settings
 verifying                 of a torch model; and a shard that is executed twice
 agreement (quiet)         what differs first between them

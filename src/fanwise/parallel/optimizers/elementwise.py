@@ -12,7 +12,7 @@ import torch.optim.optimizer as everywhere
 from torch import nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 
-from ..checks.habits import hooks
+from ..checks.misuse import hooks
 
 Group = Mapping[str, Any]  # Any: settings of an optimizer
 

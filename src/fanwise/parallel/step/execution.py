@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from ...tensor.random.keys import Key
 from ..checks.checking import check_compiled
-from ..checks.habits import passing, updating
+from ..checks.misuse import passing, updating
 from ..checks.parts import Parts
 from ..checks.verifying import Verifier
 from ..data.batches import Batch, batch_of

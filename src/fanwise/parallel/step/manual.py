@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 
 from torch import Tensor
 
-from ..checks.habits import updating
+from ..checks.misuse import updating
 from ..checks.untouched import Untouched
 from ..data.batches import Batch, read_again
 from ..optimizers.placement import Placement

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from ..checks.checking import check_no_gradients
-from ..checks.habits import updating
+from ..checks.misuse import updating
 from ..checks.traces import Traces
 from ..data.batches import Batch, read_again
 from ..optimizers.placement import Placement

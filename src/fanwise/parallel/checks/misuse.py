@@ -1,4 +1,4 @@
-"""Habits of other ways to train that a run would not notice, in the thread of a training function.
+"""Calls from other ways to train, which would make a run silently wrong: refused, or said once.
 
     optimizer.step()            of an optimizer that run.step updates: refused; in a pass of a shard, of what the step
                                 looks after: refused; where a step has dropped the gradients: refused; else said once

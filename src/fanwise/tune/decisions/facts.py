@@ -16,8 +16,7 @@ from dataclasses import field
 from typing import Literal, TypeAlias
 
 from ...base.frozen import frozen
-
-OutcomeKind: TypeAlias = Literal["returned", "stopped", "exception", "exit", "signal", "out-of-memory", "lost"]
+from ...pool.contract import OutcomeKind
 
 
 @frozen

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.usefixtures("jax_is_loaded", "tensorflow_is_loaded")
 
 PARTS: dict[str, tuple[Any, type]] = {  # Any: a dict of one protocol each
     "exchange": (adapters.exchanges, adapters.Exchange),
-    "devices": (adapters.placements, adapters.Placement),
+    "devices": (adapters.device_placements, adapters.DevicePlacement),
     "writing": (adapters.writers, adapters.Writer),
     "random": (adapters.generators, adapters.Generator),
     "wire": (adapters.wires, adapters.Wire),
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from fanwise.tensor.with_torch import writing as t_writing
 
     exchanges: list[adapters.Exchange] = [n_exchange, t_exchange, j_exchange, f_exchange]
-    placements: list[adapters.Placement] = [n_devices, t_devices, j_devices, f_devices]
+    device_placements: list[adapters.DevicePlacement] = [n_devices, t_devices, j_devices, f_devices]
     writers: list[adapters.Writer] = [n_writing, t_writing, j_writing, f_writing]
     generators: list[adapters.Generator] = [n_random, t_random, j_random, f_random]
     compiling: list[adapters.CompilingGenerator] = [j_random, f_random]

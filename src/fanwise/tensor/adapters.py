@@ -1,7 +1,7 @@
 """What an engine provides to this layer: eight files in the folder with_<engine>, each of which meets a protocol here.
 
     exchanges["jax"]  --first use-->  with_jax/exchange.py      memory in and out
-    placements                        with_jax/devices.py       devices by name
+    device_placements                 with_jax/devices.py       devices by name
     writers                           with_jax/writing.py       `at`, and the variables of `State`
     generators                        with_jax/random.py        random numbers
     wires                             with_jax/wire.py          bytes and back
@@ -63,7 +63,7 @@ class Exchange(Protocol):
 # -- devices -----------------------------------------------------------------------------------------------------------
 
 
-class Placement(Protocol):
+class DevicePlacement(Protocol):
     """Devices by the names of `placement.py`."""
 
     def names(self) -> list[str]: ...
@@ -229,7 +229,7 @@ class _Parts(dict[str, _Part], Generic[_Part]):
 
 
 exchanges = _Parts[Exchange]("exchange")
-placements = _Parts[Placement]("devices")
+device_placements = _Parts[DevicePlacement]("devices")
 writers = _Parts[Writer]("writing")
 generators = _Parts[Generator]("random")
 wires = _Parts[Wire]("wire")

@@ -11,7 +11,7 @@ engine's name ("mps:0", "tpu:0"). The CPU has no number, but for the further CPU
 import functools
 from typing import Any
 
-from .adapters import placements
+from .adapters import device_placements
 from .engines import check_engine, current_engine, engine_of
 
 
@@ -26,7 +26,7 @@ def device_of(x: object, /) -> str:
     >>> device_of(numpy.zeros(3))
     'cpu'
     """
-    return placements[engine_of(x)].device_of(x)
+    return device_placements[engine_of(x)].device_of(x)
 
 
 def devices(engine: str | None = None) -> list[str]:
@@ -38,7 +38,7 @@ def devices(engine: str | None = None) -> list[str]:
         ValueError: there is no such engine.
         NotInstalled: it is not installed.
     """
-    return placements[current_engine() if engine is None else check_engine(engine)].names()
+    return device_placements[current_engine() if engine is None else check_engine(engine)].names()
 
 
 def to_device(x: Any, device: object, /) -> Any:  # Any: an array in, an array of the same engine out
@@ -53,7 +53,7 @@ def to_device(x: Any, device: object, /) -> Any:  # Any: an array in, an array o
         ValueError: its engine has no such device here; the message says which there are.
     """
     engine = engine_of(x)
-    return placements[engine].move(x, find_device(engine, device))
+    return device_placements[engine].move(x, find_device(engine, device))
 
 
 def find_device(engine: str, device: object) -> str:
@@ -80,4 +80,4 @@ def canonical(name: str) -> str:
 # Devices do not come and go while a process runs.
 @functools.cache
 def _known(engine: str) -> tuple[str, ...]:
-    return tuple(placements[engine].names())
+    return tuple(device_placements[engine].names())

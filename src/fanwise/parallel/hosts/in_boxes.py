@@ -17,7 +17,7 @@ from ..teams.layout import Layout, flat_gradient, joined
 from ..teams.team import divide
 
 
-class Telling(Protocol):
+class ExchangingTeam(Protocol):
     """What it needs of a team."""
 
     @property
@@ -31,7 +31,7 @@ class Telling(Protocol):
 class InBoxes:
     """The `AllReduce` of small models."""
 
-    def __init__(self, team: Telling, params: Sequence[nn.Parameter]) -> None:
+    def __init__(self, team: ExchangingTeam, params: Sequence[nn.Parameter]) -> None:
         self._team = team
         self._params = list(params)
         self._own: dict[tuple[int, int], Tensor] = {}

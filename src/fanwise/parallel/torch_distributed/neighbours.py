@@ -1,6 +1,6 @@
 """The processes of a launcher that are on this machine: how far each has come, and what the late ones are doing.
 
-    each:  card() --told to all--> comes_to(number) at every exchange --a number in a file in memory-->
+    each:  process_info() --told to all--> comes_to(number) at every exchange --a number in a file in memory-->
     whoever has waited too long:  late(number): who has not come to it, with its state or stack
 
 The file is read through the other process's entry in /proc, so it says something also when that is stopped, and costs
@@ -17,7 +17,7 @@ from ..hangs.stacks import Stacks, doing, told_on_request
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class ProcessInfo:
     """Where a process is. `path`, `name`: of its file. `host`: for people."""
 
     host: str
@@ -31,10 +31,10 @@ _own: Stacks | None = None
 _pid = 0
 
 
-def card() -> Card:
+def process_info() -> ProcessInfo:
     """Of this process, which answers from now on."""
     own = _stacks()
-    return Card(os.uname().nodename, os.getpid(), own.path, own.name)
+    return ProcessInfo(os.uname().nodename, os.getpid(), own.path, own.name)
 
 
 def _stacks() -> Stacks:
@@ -46,11 +46,11 @@ def _stacks() -> Stacks:
 
 
 class Neighbours:
-    """See the module. `cards`: of all processes, by place."""
+    """See the module. `processes`: all of them, by place."""
 
-    def __init__(self, place: int, cards: Sequence[Card]) -> None:
+    def __init__(self, place: int, processes: Sequence[ProcessInfo]) -> None:
         self._place = place
-        self._cards = list(cards)
+        self._processes = list(processes)
         self._own = _stacks()
         self._own.note(0)
 
@@ -61,10 +61,10 @@ class Neighbours:
     def late(self, number: int) -> tuple[list[str], list[str]]:
         """Who has not come to it, with what each is doing; and the others of whom nothing is known."""
         late, unknown = [], []
-        for place, its in enumerate(self._cards):
+        for place, its in enumerate(self._processes):
             if place == self._place:
                 continue
-            called = f"process {place} of {len(self._cards)} (pid {its.pid} on {its.host})"
+            called = f"process {place} of {len(self._processes)} (pid {its.pid} on {its.host})"
             stacks = Stacks.open(its.path, its.name)
             if stacks is None:
                 unknown.append(called)
@@ -74,7 +74,7 @@ class Neighbours:
                     late.append(f"{called} hangs.\n{self._doing(its, stacks)}")
         return late, unknown
 
-    def _doing(self, its: Card, stacks: Stacks) -> str:
+    def _doing(self, its: ProcessInfo, stacks: Stacks) -> str:
         def send(number: int) -> None:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(pidfd, number)

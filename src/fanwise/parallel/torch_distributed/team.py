@@ -123,8 +123,8 @@ class TorchDistributedTeam:
         own = {"reduce": self._reduce, "step_timeout_s": self._step_timeout_s}
         plan.progress.seed = agreed_seed(plan, fixed, own, lambda facts: self.gather("begins a run", facts))
         if self._step_timeout_s is not None:
-            cards = self.gather("says where it is", neighbours.card())
-            self._groups.watch(neighbours.Neighbours(self.place, cards), self._step_timeout_s)
+            processes = self.gather("says where it is", neighbours.process_info())
+            self._groups.watch(neighbours.Neighbours(self.place, processes), self._step_timeout_s)
 
     def done(self) -> None:
         """The training function has returned here, and in all others when this returns."""

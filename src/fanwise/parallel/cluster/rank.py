@@ -20,7 +20,7 @@ from ...rpc.rendezvous.addresses import Rendezvous
 from ...rpc.rendezvous.entrance_tls import TlsMeeting
 from ..checks.outside import Outside
 from ..data.order import Progress
-from ..hosts.meeting import Card, met_by
+from ..hosts.meeting import PeerInfo, met_by
 from ..hosts.team import HostsTeam, entered
 from ..plans import Plan
 from ..process_settings.applied import surroundings
@@ -63,7 +63,7 @@ def main(train: Callable[[Run], Any], orders: Orders) -> Any:  # Any: what the u
     settings = orders.settings
     where = Rendezvous(f"tcp://{orders.towards}:0", "cluster", orders.towards)
     meeting = TlsMeeting(where, orders.secret, ports=os.environ.get("FANWISE_PORTS", 0))
-    card = Card(orders.rank, orders.size, orders.start, "", "", os.getpid())
+    info = PeerInfo(orders.rank, orders.size, orders.start, "", "", os.getpid())
 
     def tell(values: Mapping[str, Any]) -> None:  # Any: numbers
         talking.ask("report", dict(values))
@@ -71,7 +71,7 @@ def main(train: Callable[[Run], Any], orders: Orders) -> Any:  # Any: what the u
     with (
         surroundings(settings.threads, torch.device("cpu"), exact=settings.reduce != "fast", switches=orders.switches),
         entered(
-            met_by(talking.who_is_where, card, meeting, goes_on=settings.on_loss != "stop"),
+            met_by(talking.who_is_where, info, meeting, goes_on=settings.on_loss != "stop"),
             reduce=settings.reduce,
             step_timeout_s=settings.step_timeout_s,
             tell=tell,

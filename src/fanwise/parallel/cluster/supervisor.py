@@ -30,7 +30,7 @@ from ...pool.functions import pack
 from ...pool.leases import Resources
 from ...pool.outcomes import value_of
 from ...pool.reporting import begin_report
-from ..hosts.meeting import Card
+from ..hosts.meeting import PeerInfo
 from ..process_settings import switches
 from ..progress.line import Screen, name_of, screen_for
 from ..progress.published import Published
@@ -38,7 +38,7 @@ from ..progress.published import Rank as ShownRank
 from ..runs import Run
 from ..supervisor.settings import Settings
 from .rank import Orders, main
-from .talking import as_cards
+from .talking import as_peers
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class _Rank:
     news: "queue.SimpleQueue[tuple[_Rank, What, Any]]"  # Any: as the event
     job: Job | None = None
     node: str = ""
-    card: Card | None = None
+    info: PeerInfo | None = None
     waits: Report | None = None
     is_linked: bool = False
     is_over: bool = False
@@ -84,7 +84,7 @@ class _Rank:
 
     @property
     def called(self) -> str:
-        pid = "" if self.card is None else f", pid {self.card.pid}"
+        pid = "" if self.info is None else f", pid {self.info.pid}"
         return f"rank {self.number} (node {self.node or 'not known yet'}{pid})"
 
 
@@ -244,12 +244,12 @@ class ClusterSupervisor:
         name, *content = report.values
         match name:
             case "here":
-                rank.card = replace(Card(**content[0]), host=f"{rank.node}/{rank.node}")
+                rank.info = replace(PeerInfo(**content[0]), host=f"{rank.node}/{rank.node}")
                 rank.waits = report
-                if all(each.card is not None for each in self._ranks):
-                    cards = {each.number: each.card for each in self._ranks if each.card is not None}
+                if all(each.info is not None for each in self._ranks):
+                    peers = {each.number: each.info for each in self._ranks if each.info is not None}
                     for each in self._ranks:
-                        self._answer(each, Reply("CONTINUE", as_cards(cards)))
+                        self._answer(each, Reply("CONTINUE", as_peers(peers)))
                 return
             case "over":
                 rank.is_over, rank.is_first, rank.waits = True, content[0], report
@@ -324,7 +324,7 @@ class ClusterSupervisor:
         return [
             ShownRank(
                 rank.number,
-                0 if rank.card is None else rank.card.pid,
+                0 if rank.info is None else rank.info.pid,
                 self._settings.devices[rank.number],
                 "lost" if rank.outcome is not None else "running" if rank.is_linked else "starting",
             )

@@ -1,7 +1,7 @@
 """What a rank and its supervisor say to each other: reports of the rank's job, whose answers may come later.
 
 say   "linked", "out" and "err" with text, "progress" with numbers      nobody waits for an answer
-ask   "here", a card                     -> "cards" of all, when all have come
+ask   "here", who this is                -> "peers", all, of all, when all have come
       "report", numbers                  -> nothing, when it was taken
       "over", whether this is the first  -> "value": whether its result is the one that is wanted
 """
@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ...pool.current import CurrentJob
-from ..hosts.meeting import Card
+from ..hosts.meeting import PeerInfo
 
 
 class Talking:
@@ -28,11 +28,11 @@ class Talking:
         """Blocks until it is answered."""
         return self._job.report((name, *content)).body or {}
 
-    def who_is_where(self, card: Card) -> Mapping[int, Card]:
-        """Tell who this is; the cards of all, when all have come."""
-        return {each["rank"]: Card(**each) for each in self.ask("here", asdict(card))["cards"]}
+    def who_is_where(self, info: PeerInfo) -> Mapping[int, PeerInfo]:
+        """Tell who this is; who all are, when all have come."""
+        return {each["rank"]: PeerInfo(**each) for each in self.ask("here", asdict(info))["peers"]}
 
 
-def as_cards(cards: Mapping[int, Card]) -> dict[str, object]:
+def as_peers(peers: Mapping[int, PeerInfo]) -> dict[str, object]:
     """The answer to "here"."""
-    return {"cards": [asdict(card) for card in cards.values()]}
+    return {"peers": [asdict(info) for info in peers.values()]}

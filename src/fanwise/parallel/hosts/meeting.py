@@ -33,12 +33,12 @@ _COME_S = 300.0
 _AGAIN_S = 0.05
 _LEAVE_S = 10.0
 
-# How many runs these processes have made together: a fast one may be at the door of the next before others have left.
+# How many runs these processes have made together: a fast one may come to the next before others have left.
 _runs = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class PeerInfo:
     """Who a process is. `host`: the same for those of one host. `run`: the number of the run that it has come to."""
 
     rank: int
@@ -55,20 +55,20 @@ class Card:
 
 
 @dataclass(frozen=True, slots=True)
-class Met:
-    """What comes of it. `hosts`: by rank."""
+class MeetingResult:
+    """The links to all, and the hosts by rank."""
 
     mesh: Mesh
     hosts: Mapping[int, str]
 
 
-class Door:
-    """What one process hears before all have come. `cards`, `links`: of those that are known, by rank."""
+class Arrivals:
+    """Who has come, as one process hears it before all have. `peers`, `links`: of those that are known, by rank."""
 
-    def __init__(self, card: Card) -> None:
-        self.card = card
+    def __init__(self, info: PeerInfo) -> None:
+        self.info = info
         self._changed = threading.Condition()
-        self.cards = {card.rank: card}
+        self.peers = {info.rank: info}
         self.links: dict[int, Link] = {}
         self.mesh: Mesh | None = None
         self._joining: list[Request] = []
@@ -95,19 +95,19 @@ class Door:
         link.open()
 
     def _comes(self, link: Link, request: Request) -> int | None:
-        its: Card = request.args[0]
-        if (its.size, its.run) != (self.card.size, self.card.run) or not 0 <= its.rank < its.size:
+        its: PeerInfo = request.args[0]
+        if (its.size, its.run) != (self.info.size, self.info.run) or not 0 <= its.rank < its.size:
             request.fail(
                 JoinError(
-                    f"{its.called} has come to run {its.run} of {its.size} processes, and {self.card.called} is at "
-                    f"run {self.card.run} of {self.card.size}.\nStart all with one launcher and one program."
+                    f"{its.called} has come to run {its.run} of {its.size} processes, and {self.info.called} is at "
+                    f"run {self.info.run} of {self.info.size}.\nStart all with one launcher and one program."
                 )
             )
             return None
-        if its.rank in self.links or its.rank == self.card.rank:
+        if its.rank in self.links or its.rank == self.info.rank:
             request.fail(JoinError(f"there are two processes of rank {its.rank}; each needs a rank of its own"))
             return None
-        self.cards[its.rank], self.links[its.rank] = its, link
+        self.peers[its.rank], self.links[its.rank] = its, link
         if request.method == "join":
             self._joining.append(request)
         else:
@@ -122,7 +122,7 @@ class Door:
 
     def tell_who_is_where(self) -> None:
         for request in self._joining:
-            request.answer(self.cards)
+            request.answer(self.peers)
         self._joining.clear()
 
     def wait_until_ready(self, until_s: float) -> None:
@@ -136,7 +136,7 @@ class Door:
     def _sleep(self, until_s: float, missing: list[int]) -> None:
         left_s = until_s - time.monotonic()
         if left_s <= 0:
-            who = f"of {self.card.size} processes, ranks {', '.join(map(str, missing))} have not come"
+            who = f"of {self.info.size} processes, ranks {', '.join(map(str, missing))} have not come"
             raise JoinError(
                 f"{who if missing else 'not all processes have linked up'} within {_COME_S:g} s.\n"
                 f"Look at their output; a firewall must let the processes reach each other's ports (FANWISE_PORTS)."
@@ -144,12 +144,12 @@ class Door:
         self._changed.wait(left_s)
 
 
-# Has the cards of all others put into the door, and perhaps links to some; blocks until then.
-Introduce = Callable[[Hub, Door], None]
+# Puts all peers into the arrivals, and perhaps links to some; blocks until it has.
+Introduce = Callable[[Hub, Arrivals], None]
 
 
 @contextmanager
-def met(launched: LaunchedProcess, *, goes_on: bool) -> Iterator[Met]:
+def met(launched: LaunchedProcess, *, goes_on: bool) -> Iterator[MeetingResult]:
     """All processes of the launcher, linked to each other, for one run. Blocks until all have come.
 
     Raises:
@@ -161,82 +161,86 @@ def met(launched: LaunchedProcess, *, goes_on: bool) -> Iterator[Met]:
     where, rank, size = parse(launched.init_method, rank=launched.rank, world_size=launched.world_size)
     assert size is not None, "the launcher tells it"
     meeting = meeting_at(where)
-    card = Card(rank, size, _runs, "", f"{launched.host}/{this_host()}", os.getpid())
+    info = PeerInfo(rank, size, _runs, "", f"{launched.host}/{this_host()}", os.getpid())
 
-    def introduce(hub: Hub, door: Door) -> None:
+    def introduce(hub: Hub, arrivals: Arrivals) -> None:
         until_s = time.monotonic() + _COME_S
         if rank == 0:
-            entrance = meeting.try_open(hub, secrets.randbits(63), door.let_in)
+            entrance = meeting.try_open(hub, secrets.randbits(63), arrivals.let_in)
             if entrance is None:
                 raise JoinError(
                     f"another process listens at {meeting.where.url} already. Give MASTER_PORT a port that is free."
                 )
-            door.wait_for(range(1, size), until_s)
-            door.tell_who_is_where()
+            arrivals.wait_for(range(1, size), until_s)
+            arrivals.tell_who_is_where()
             hub.call_soon(entrance.close)
         else:
             first = _first_link(meeting, hub, until_s)
-            door.links[0] = first
-            door.let_in(first, 0)
-            door.cards |= first.ask("join", door.card, within_s=_left_s(until_s))
+            arrivals.links[0] = first
+            arrivals.let_in(first, 0)
+            arrivals.peers |= first.ask("join", arrivals.info, within_s=_left_s(until_s))
 
-    with _linked(meeting, card, introduce, goes_on=goes_on) as found:
+    with _linked(meeting, info, introduce, goes_on=goes_on) as found:
         yield found
 
 
 @contextmanager
-def met_by(tell: Callable[[Card], Mapping[int, Card]], card: Card, meeting: Meeting, *, goes_on: bool) -> Iterator[Met]:
+def met_by(
+    tell: Callable[[PeerInfo], Mapping[int, PeerInfo]], info: PeerInfo, meeting: Meeting, *, goes_on: bool
+) -> Iterator[MeetingResult]:
     """As `met`, of processes that have somebody whom all can tell who they are.
 
     Args:
-        tell: gives it the card of this process, with its address; returns those of all. Blocks until all have come.
-        card: of this process, but for the address. meeting: where it listens, and how the others are dialled.
+        tell: is given who this process is, with its address; returns all. Blocks until all have come.
+        info: of this process, but for the address. meeting: where it listens, and how the others are dialled.
     """
 
-    def introduce(hub: Hub, door: Door) -> None:
-        door.cards |= tell(door.card)
-        door.card = door.cards[card.rank]
+    def introduce(hub: Hub, arrivals: Arrivals) -> None:
+        arrivals.peers |= tell(arrivals.info)
+        arrivals.info = arrivals.peers[info.rank]
 
-    with _linked(meeting, card, introduce, goes_on=goes_on) as found:
+    with _linked(meeting, info, introduce, goes_on=goes_on) as found:
         yield found
 
 
 @contextmanager
-def _linked(meeting: Meeting, card: Card, introduce: Introduce, *, goes_on: bool) -> Iterator[Met]:
+def _linked(meeting: Meeting, info: PeerInfo, introduce: Introduce, *, goes_on: bool) -> Iterator[MeetingResult]:
     hub = Hub(name="hosts")
     hub.start()
     try:
-        doors: list[Door] = []
-        address = meeting.listen(hub, lambda link: doors[0].let_in(link))
-        door = Door(replace(card, address=address))
-        doors.append(door)
-        introduce(hub, door)
-        mesh = _mesh(meeting, hub, door, time.monotonic() + _COME_S, goes_on=goes_on)
+        made: list[Arrivals] = []
+        address = meeting.listen(hub, lambda link: made[0].let_in(link))
+        arrivals = Arrivals(replace(info, address=address))
+        made.append(arrivals)
+        introduce(hub, arrivals)
+        mesh = _mesh(meeting, hub, arrivals, time.monotonic() + _COME_S, goes_on=goes_on)
         try:
-            yield Met(mesh, {each: its.host for each, its in door.cards.items()})
+            yield MeetingResult(mesh, {each: its.host for each, its in arrivals.peers.items()})
         finally:
             mesh.leave(_LEAVE_S)
     finally:
         hub.close()
 
 
-def _mesh(meeting: Meeting, hub: Hub, door: Door, until_s: float, *, goes_on: bool) -> Mesh:
-    """Of links to all, whose cards are known."""
-    card = door.card
-    for rank in range(card.rank):
-        if rank not in door.links:
-            link = meeting.dial_member(hub, _member(door.cards[rank], card), within_s=_left_s(until_s))
-            door.links[rank] = link
-            door.let_in(link, rank)
-            link.ask("hello", card, within_s=_left_s(until_s))
-    door.wait_for(range(card.rank + 1, card.size), until_s)
-    mesh = Mesh(hub, card.rank, door.links, {rank: its.called for rank, its in door.cards.items()}, goes_on=goes_on)
-    door.mesh = mesh
+def _mesh(meeting: Meeting, hub: Hub, arrivals: Arrivals, until_s: float, *, goes_on: bool) -> Mesh:
+    """Of links to all, who are known."""
+    info = arrivals.info
+    for rank in range(info.rank):
+        if rank not in arrivals.links:
+            link = meeting.dial_member(hub, _member(arrivals.peers[rank], info), within_s=_left_s(until_s))
+            arrivals.links[rank] = link
+            arrivals.let_in(link, rank)
+            link.ask("hello", info, within_s=_left_s(until_s))
+    arrivals.wait_for(range(info.rank + 1, info.size), until_s)
+    mesh = Mesh(
+        hub, info.rank, arrivals.links, {rank: its.called for rank, its in arrivals.peers.items()}, goes_on=goes_on
+    )
+    arrivals.mesh = mesh
     mesh.begin()
-    if card.rank == 0:
-        door.wait_until_ready(until_s)
+    if info.rank == 0:
+        arrivals.wait_until_ready(until_s)
     else:
-        door.links[0].ask("ready", within_s=_left_s(until_s))
+        arrivals.links[0].ask("ready", within_s=_left_s(until_s))
     return mesh
 
 
@@ -256,7 +260,7 @@ def _first_link(meeting: Meeting, hub: Hub, until_s: float) -> Link:
     )
 
 
-def _member(its: Card, own: Card) -> Member:
+def _member(its: PeerInfo, own: PeerInfo) -> Member:
     """As `Meeting.dial_member` wants it: of this host, if both say so."""
     host = this_host() if its.host == own.host else its.host
     return Member(its.called, its.rank, 0, its.address, host, its.pid)

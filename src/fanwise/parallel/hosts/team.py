@@ -36,7 +36,7 @@ from .apart import Apart
 from .by_hosts import ByHosts, between, places_by_host
 from .feedback import Feedback, Parts
 from .in_boxes import InBoxes
-from .meeting import Met
+from .meeting import MeetingResult
 from .mesh import Again, Mesh
 from .paying import CLEARLY, Paying, Quicker, Took, quicker
 
@@ -344,7 +344,7 @@ def _reported(tell: Tell, values: Mapping[str, Any]) -> Decision | bytes:  # Any
 
 @contextmanager
 def entered(
-    meeting: AbstractContextManager[Met],
+    meeting: AbstractContextManager[MeetingResult],
     *,
     reduce: Reduce,
     step_timeout_s: float | None = None,

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fanwise.parallel.all_reduce.contract import AllReduce, Met
+from fanwise.parallel.all_reduce.contract import AllReduce, AllReducePlan
 from fanwise.parallel.shared_memory.memory import AllReduceKind
 from fanwise.testing.all_reduce_contract import (
     CHECKS,
@@ -44,7 +44,7 @@ def test_who_is_late_adds_what_was_handed_in_when_another_is_at_the_next_sum() -
         params = params_of(peer, (torch.float32,))
         made, case, later = peer.make(params), Case(params, seed=1), Case(params, seed=2)
 
-        def meet_late() -> Met:
+        def meet_late() -> AllReducePlan:
             found = met(peer, case)
             assert is_handed_in.wait(20), "the other has handed in the next one"
             return found
@@ -86,7 +86,7 @@ class Broken:
 def adds_by_process(broken: Broken) -> None:
     """The processes one after another, whatever the tree is."""
 
-    def finish(meet: Callable[[], Met]) -> list[Tensor | None]:
+    def finish(meet: Callable[[], AllReducePlan]) -> list[Tensor | None]:
         met = meet()
         found: list[Tensor | None] = [None] * len(broken.params)
         # All that it can see is what was handed in here: so it hands it round.
@@ -104,7 +104,7 @@ def adds_by_process(broken: Broken) -> None:
 
 
 def gives_zeros_for_none(broken: Broken) -> None:
-    def finish(meet: Callable[[], Met]) -> list[Tensor | None]:
+    def finish(meet: Callable[[], AllReducePlan]) -> list[Tensor | None]:
         found = broken.made.finish(meet)
         both = zip(found, broken.params, strict=True)
         return [torch.zeros_like(param) if grad is None else grad for grad, param in both]
@@ -128,7 +128,7 @@ def keeps_what_was_aborted(broken: Broken) -> None:
         seen.update((number, place) for place in range(first, first + len(grads)))
         broken.made.ready(number, first, new)
 
-    def settle_or_finish(meet: Callable[[], Met]) -> list[Tensor | None]:
+    def settle_or_finish(meet: Callable[[], AllReducePlan]) -> list[Tensor | None]:
         seen.clear()
         return broken.made.finish(meet)
 
@@ -136,10 +136,10 @@ def keeps_what_was_aborted(broken: Broken) -> None:
 
 
 def forgets_the_count(broken: Broken) -> None:
-    def finish(meet: Callable[[], Met]) -> list[Tensor | None]:
-        def without() -> Met:
+    def finish(meet: Callable[[], AllReducePlan]) -> list[Tensor | None]:
+        def without() -> AllReducePlan:
             met = meet()
-            return Met(met.found, met.shards, met.reached, 48.0)
+            return AllReducePlan(met.found, met.shards, met.reached, 48.0)
 
         return broken.made.finish(without)
 
@@ -156,7 +156,7 @@ def takes_sparse_ones(broken: Broken) -> None:
 def shares_what_it_gives(broken: Broken) -> None:
     """One tensor for all processes, which here are threads."""
 
-    def finish(meet: Callable[[], Met]) -> list[Tensor | None]:
+    def finish(meet: Callable[[], AllReducePlan]) -> list[Tensor | None]:
         own = broken.made.finish(meet)
         first: list[Tensor | None] = SHARED.setdefault(len(COUNT), own)
         broken.peer.team.gather("has it", None)

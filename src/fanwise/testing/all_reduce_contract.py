@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..parallel.all_reduce.contract import AllReduce, Found, Met
+from ..parallel.all_reduce.contract import AllReduce, AllReducePlan, Found
 from ..parallel.replica.gradients import add_grads
 from ..parallel.shards import Node, TreeSum, assign, total
 from ..parallel.teams.node_info import NodeInfo
@@ -136,7 +136,7 @@ def summed(peer: Peer, made: AllReduce, case: Case) -> Grads:
     return peer.team.together(lambda: _sum(peer, made, case, lambda: met(peer, case)))
 
 
-def _sum(peer: Peer, made: AllReduce, case: Case, meet: Callable[[], Met]) -> Grads:
+def _sum(peer: Peer, made: AllReduce, case: Case, meet: Callable[[], AllReducePlan]) -> Grads:
     made.begin()
     try:
         hand_in(peer, made, case)
@@ -167,7 +167,7 @@ def _cuts(case: Case) -> list[tuple[int, int]]:
     return list(zip([0, *inner], [*inner, end], strict=True))
 
 
-def met(peer: Peer, case: Case) -> Met:
+def met(peer: Peer, case: Case) -> AllReducePlan:
     """Everybody can say what all have, so that all have come is all that they tell."""
     team = peer.team
     team.gather("adds", None)
@@ -178,7 +178,7 @@ def met(peer: Peer, case: Case) -> Met:
     ]
     flags = [each.node.reached for each in found if each.node.reached]
     by_any = [any(each) for each in zip(*flags, strict=True)]
-    return Met(found, case.shards if peer.is_exact else team.size, by_any, case.count)
+    return AllReducePlan(found, case.shards if peer.is_exact else team.size, by_any, case.count)
 
 
 def check_sum(peer: Peer, found: Grads, case: Case) -> None:
@@ -326,7 +326,7 @@ def _check_leaving(peer: Peer, *, has_met: bool) -> None:
     made, case, size = peer.make(params), Case(params), peer.team.size
     check_sum(peer, summed(peer, made, case), case)
 
-    def leave() -> Met:
+    def leave() -> AllReducePlan:
         if has_met:
             met(peer, case)
         peer.leave()

@@ -31,7 +31,7 @@ class Found(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Met:
+class AllReducePlan:
     """What all have told: their nodes, in the order of the shards, and what becomes of the sum.
 
     `shards`: leaves of the tree. `reached`: for each parameter, whether a node has a gradient of it.
@@ -71,7 +71,7 @@ class AllReduce(Protocol):
         """
         ...
 
-    def finish(self, meet: Callable[[], Met]) -> list[Tensor | None]:
+    def finish(self, meet: Callable[[], AllReducePlan]) -> list[Tensor | None]:
         """The sum of all nodes along the tree, on every process; None for parameters that no node has reached.
 
         Blocks until all have theirs. It may lie in memory that all see: good until the next one begins, and what is

@@ -17,7 +17,7 @@ from ..replica.gradients import Partial, add
 from ..shards import Node, total
 from ..teams.node_info import hear, tell, to_device
 from ..teams.team import Stateful, Team, Updated, check_done
-from .contract import AllReduce, Found, Met
+from .contract import AllReduce, AllReducePlan, Found
 
 
 class TeamSums:
@@ -51,9 +51,9 @@ class TeamSums:
     def total(self, what: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> Partial:
         if self._by_process:
             nodes, shards = [one_node(nodes, self._team.place)], self._team.size
-        learnt: list[tuple[Met, Partial]] = []
+        learnt: list[tuple[AllReducePlan, Partial]] = []
 
-        def meet() -> Met:
+        def meet() -> AllReducePlan:
             learnt.append(self._meet(what, nodes, shards, mean=mean))
             return learnt[0][0]
 
@@ -74,7 +74,9 @@ class TeamSums:
         done.grads = grads if mean else [None if grad is None else grad.clone() for grad in grads]
         return to_device(done, self._device)
 
-    def _meet(self, what: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool) -> tuple[Met, Partial]:
+    def _meet(
+        self, what: str, nodes: Sequence[Node[Partial]], shards: int, *, mean: bool
+    ) -> tuple[AllReducePlan, Partial]:
         """What all have, and the sum of it but for the gradients."""
         placement = self._placement
         said = self._team.gather(what, (placement.said(), tell(nodes)))
@@ -88,7 +90,7 @@ class TeamSums:
         reached = list(map(any, zip(*(each.node.reached for each in found if each.node.reached), strict=True)))
         placement.heard([its for its, _ in said], is_sparse=bool(done.sparse))
         update = functools.partial(placement.update, reached) if mean and placement.how == "slices" else None
-        return Met(found, shards, reached, done.count if mean else None, update), done
+        return AllReducePlan(found, shards, reached, done.count if mean else None, update), done
 
 
 def one_node(nodes: Sequence[Node[Partial]], place: int) -> Node[Partial]:

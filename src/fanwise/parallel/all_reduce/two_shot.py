@@ -19,7 +19,7 @@ from ..replica.gradients import total_into
 from ..shards import Node
 from ..teams.layout import Bucket
 from ..teams.team import divide
-from .contract import Found, Met
+from .contract import AllReducePlan, Found
 
 
 class Transport(Protocol):
@@ -33,7 +33,7 @@ class Transport(Protocol):
         """Block until what was handed out can be had."""
         ...
 
-    def bring(self, met: Met) -> list[Bucket]:
+    def bring(self, met: AllReducePlan) -> list[Bucket]:
         """Have our slice of all nodes here. Returns what is added at once."""
         ...
 
@@ -76,7 +76,7 @@ class TwoShot:
     def begin(self) -> None:
         """What was handed out before is overwritten."""
 
-    def finish(self, meet: Callable[[], Met]) -> list[Tensor | None]:
+    def finish(self, meet: Callable[[], AllReducePlan]) -> list[Tensor | None]:
         transport = self._transport
         transport.wait()
         met = meet()

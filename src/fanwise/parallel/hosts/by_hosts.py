@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ..all_reduce.contract import Found, Met
+from ..all_reduce.contract import AllReducePlan, Found
 from ..replica.gradients import add_grads, total_into
 from ..shards import Node, TreeSum
 from ..teams.layout import Bucket, Layout, flat_gradient
@@ -97,7 +97,7 @@ class ByHosts:
             if grad is not None:
                 self._own[number, place] = flat_gradient(self._params[place], grad)
 
-    def finish(self, meet: Callable[[], Met]) -> list[Tensor | None]:
+    def finish(self, meet: Callable[[], AllReducePlan]) -> list[Tensor | None]:
         met = meet()
         if met.reached != self._reached:
             self._lay_out(met.reached)
@@ -122,7 +122,7 @@ class ByHosts:
             self._apart.count += _count(met, own)
         return [grad if is_reached else None for grad, is_reached in zip(self._grads, met.reached, strict=True)]
 
-    def _rows(self, met: Met) -> Tensor:
+    def _rows(self, met: AllReducePlan) -> Tensor:
         """The nodes of this process, one after another."""
         layout = self._layout
         numbers = [each.number for each in met.found if each.place == self._team.place and each.node.reached]
@@ -142,7 +142,9 @@ class ByHosts:
 
     # -- leaders ---------------------------------------------------------------------------------------------------
 
-    def _lead(self, met: Met, places: Sequence[Sequence[int]], own: Sequence[int], feedback: Feedback | None) -> None:
+    def _lead(
+        self, met: AllReducePlan, places: Sequence[Sequence[int]], own: Sequence[int], feedback: Feedback | None
+    ) -> None:
         """The whole sum, in our room."""
         team, layout, hosts = self._team, self._layout, len(places)
         each = layout.slice_bytes(hosts)
@@ -184,7 +186,9 @@ class ByHosts:
         for host, leader in others:
             parts[host].copy_(team.receive(leader, "slice"))
 
-    def _of_host(self, met: Met, own: Sequence[int], rows: dict[tuple[int, int], Tensor]) -> dict[int, Tensor]:
+    def _of_host(
+        self, met: AllReducePlan, own: Sequence[int], rows: dict[tuple[int, int], Tensor]
+    ) -> dict[int, Tensor]:
         """The gradients of this host alone, in our room: flat, by the place of their parameter."""
         layout = self._layout
         buckets = _of_any(layout.owned(0, 1), met)
@@ -200,7 +204,7 @@ class ByHosts:
         return grads
 
     def _added(
-        self, met: Met, own: Sequence[int], buckets: Sequence[Bucket], rows: dict[tuple[int, int], Tensor]
+        self, met: AllReducePlan, own: Sequence[int], buckets: Sequence[Bucket], rows: dict[tuple[int, int], Tensor]
     ) -> list[Node[list[Tensor | None]]]:
         """The nodes of our host, those that are siblings added."""
 
@@ -230,7 +234,7 @@ def between(team: Sending, places: Sequence[Sequence[int]], own: Sequence[int]) 
     )
 
 
-def _count(met: Met, places: Sequence[int]) -> float:
+def _count(met: AllReducePlan, places: Sequence[int]) -> float:
     """What the losses of these processes count."""
     return sum(each.node.count for each in met.found if each.place in places)
 
@@ -258,7 +262,7 @@ def _plus(left: list[Tensor | None], right: list[Tensor | None]) -> list[Tensor 
     return left
 
 
-def _flags(met: Met, places: Sequence[int]) -> list[Node[bytes]]:
+def _flags(met: AllReducePlan, places: Sequence[int]) -> list[Node[bytes]]:
     """Which parameters the nodes of these processes have reached."""
     found = [each.node for each in met.found if each.place in places]
     return [Node(node.start, node.stop, node.reached or None) for node in found]
@@ -273,7 +277,7 @@ def _copy(to: list[Tensor], of: list[Tensor]) -> None:
         torch._foreach_copy_(to, of)
 
 
-def _of_any(buckets: Sequence[Bucket], met: Met) -> list[Bucket]:
+def _of_any(buckets: Sequence[Bucket], met: AllReducePlan) -> list[Bucket]:
     """Those that some node has a gradient of."""
     return [bucket for bucket in buckets if met.reached[bucket.param]]
 

@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from ..all_reduce.contract import Found, Met
+from ..all_reduce.contract import AllReducePlan, Found
 from ..replica.gradients import total_into
 from ..shards import Node
 from ..teams.layout import Layout, flat_gradient, joined
@@ -51,7 +51,7 @@ class InBoxes:
             if grad is not None:
                 self._own[number, place] = flat_gradient(self._params[place], grad)
 
-    def finish(self, meet: Callable[[], Met]) -> list[Tensor | None]:
+    def finish(self, meet: Callable[[], AllReducePlan]) -> list[Tensor | None]:
         met = meet()
         if met.reached != self._reached:
             self._lay_out(met.reached)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..all_reduce.contract import Found, Met
+from ..all_reduce.contract import AllReducePlan, Found
 from ..teams.layout import Bucket, flat_gradient
 from .areas import Areas
 from .memory import bytes_of
@@ -47,7 +47,7 @@ class Direct:
     def wait(self) -> None:
         """What was copied is there."""
 
-    def bring(self, met: Met) -> list[Bucket]:
+    def bring(self, met: AllReducePlan) -> list[Bucket]:
         """They are read where they are."""
         return self._areas.owned()
 

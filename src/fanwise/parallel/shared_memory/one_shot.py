@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ..all_reduce.contract import Found, Met
+from ..all_reduce.contract import AllReducePlan, Found
 from ..replica.gradients import total_into
 from ..shards import Node
 from ..teams.layout import check_strided, joined
@@ -53,7 +53,7 @@ class OneShot:
         if to:
             torch._foreach_copy_(to, of)
 
-    def finish(self, meet: Callable[[], Met]) -> list[Tensor | None]:
+    def finish(self, meet: Callable[[], AllReducePlan]) -> list[Tensor | None]:
         met = meet()
         reached = frozenset(met.flags())
         if self._buckets.made_for != reached:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..all_reduce.contract import Found, Met
+from ..all_reduce.contract import AllReducePlan, Found
 from ..teams.layout import Bucket, extent, flat_gradient, joined
 from .areas import Areas
 
@@ -74,7 +74,7 @@ class Staged:
         if self._device.type != "cpu":
             torch.get_device_module(self._device).current_stream(self._device).synchronize()
 
-    def bring(self, met: Met) -> list[Bucket]:
+    def bring(self, met: AllReducePlan) -> list[Bucket]:
         team, owned = self._areas.team, self._areas.owned()
         part = extent(owned)
         for place, number, node in met.found:

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from ..all_reduce.contract import Met
+from ..all_reduce.contract import AllReducePlan
 from ..teams.layout import Bucket, Layout, check_strided, joined
 from ..teams.team import divide
 
@@ -56,7 +56,7 @@ class BackendAllReduce:
                 check_strided(grad)
                 self._own[place] = grad
 
-    def finish(self, meet: Callable[[], Met]) -> list[Tensor | None]:
+    def finish(self, meet: Callable[[], AllReducePlan]) -> list[Tensor | None]:
         met = meet()
         if met.reached != self._reached:
             self._lay_out(met.reached)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ..all_reduce.contract import Found, Met
+from ..all_reduce.contract import AllReducePlan, Found
 from ..teams.layout import Bucket, Layout, flat_gradient, joined
 from .groups import Groups
 
@@ -45,7 +45,7 @@ class Messages:
     def wait(self) -> None:
         """Nothing was sent."""
 
-    def bring(self, met: Met) -> list[Bucket]:
+    def bring(self, met: AllReducePlan) -> list[Bucket]:
         if met.reached != self._reached:
             self._lay_out(met.reached)
         groups, each = self._groups, self._slice

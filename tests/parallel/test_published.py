@@ -15,11 +15,11 @@ from fanwise.links.status_files import Status, ask_for_statuses, statuses
 from fanwise.parallel import Run
 from fanwise.parallel.progress.line import NoScreen
 from fanwise.parallel.progress.pace import RunSnapshot
-from fanwise.parallel.progress.published import Published, Rank
+from fanwise.parallel.progress.published import Published, PublishedRank
 from fanwise.testing import within
 
 SNAPSHOT = RunSnapshot("train", ("cpu", "cpu"), 1, 3, 40, 100, 12.5, 0.5, 9.0, 4.0)
-RANKS = [Rank(0, 4711, ("cpu",), "running"), Rank(1, 0, ("cpu",), "starting")]
+RANKS = [PublishedRank(0, 4711, ("cpu",), "running"), PublishedRank(1, 0, ("cpu",), "starting")]
 
 
 @pytest.fixture(autouse=True)

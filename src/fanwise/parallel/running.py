@@ -31,7 +31,7 @@ from .hangs.watchdog import watched
 from .plans import Plan
 from .process_settings.applied import surroundings
 from .progress.line import NoScreen, Screen, name_of, screen_for
-from .progress.published import Published, Rank
+from .progress.published import Published, PublishedRank
 from .reductions import EverySteps, Reduce, check_reduce, name_of_reduce
 from .runs import Run
 from .shards import cut
@@ -216,9 +216,11 @@ def _published(screen: Screen, made: Run) -> Published:
     """Also for the board. Of other processes of a launcher no more is known than that they are there."""
     devices = tuple(map(str, made.devices))
 
-    def ranks() -> list[Rank]:
+    def ranks() -> list[PublishedRank]:
         me = made.rank
-        return [Rank(rank, os.getpid() if rank == me else 0, devices, "running") for rank in range(made.world_size)]
+        return [
+            PublishedRank(rank, os.getpid() if rank == me else 0, devices, "running") for rank in range(made.world_size)
+        ]
 
     return Published(screen, ranks)
 

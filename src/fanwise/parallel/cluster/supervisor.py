@@ -33,8 +33,7 @@ from ...pool.reporting import begin_report
 from ..hosts.meeting import PeerInfo
 from ..process_settings import switches
 from ..progress.line import Screen, name_of, screen_for
-from ..progress.published import Published
-from ..progress.published import Rank as ShownRank
+from ..progress.published import Published, PublishedRank
 from ..runs import Run
 from ..supervisor.settings import Settings
 from .rank import Orders, main
@@ -319,10 +318,10 @@ class ClusterSupervisor:
             )
         return True
 
-    def _shown_ranks(self) -> list[ShownRank]:
+    def _shown_ranks(self) -> list[PublishedRank]:
         """For those who look from other programs."""
         return [
-            ShownRank(
+            PublishedRank(
                 rank.number,
                 0 if rank.info is None else rank.info.pid,
                 self._settings.devices[rank.number],

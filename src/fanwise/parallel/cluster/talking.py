@@ -1,7 +1,7 @@
 """What a rank and its supervisor say to each other: reports of the rank's job, whose answers may come later.
 
 say   "linked", "out" and "err" with text, "progress" with numbers      nobody waits for an answer
-ask   "here", who this is                -> "peers", all, of all, when all have come
+ask   "here", who this is                -> "peers": who all are, when all have come
       "report", numbers                  -> nothing, when it was taken
       "over", whether this is the first  -> "value": whether its result is the one that is wanted
 """

@@ -22,7 +22,7 @@ _MOST_POINTS = 240  # of the past, in the file
 
 
 @dataclass(frozen=True, slots=True)
-class Rank:
+class PublishedRank:
     """A process of a run, as it is shown. `pid` is 0 where that is not known."""
 
     number: int
@@ -40,7 +40,7 @@ class Published:
         ranks: its processes, asked for each time.
     """
 
-    def __init__(self, screen: Screen, ranks: Callable[[], Sequence[Rank]]) -> None:
+    def __init__(self, screen: Screen, ranks: Callable[[], Sequence[PublishedRank]]) -> None:
         self._screen = screen
         self._ranks = ranks
         self._file = StatusFile("run")

@@ -30,7 +30,7 @@ from ..hangs.stacks import Stacks, doing
 from ..hangs.stalls import Late, Stalls, limit_s
 from ..process_settings import switches
 from ..progress.line import name_of, screen_for
-from ..progress.published import Published, Rank
+from ..progress.published import Published, PublishedRank
 from ..runs import Run
 from ..shared_memory.control_block import FAILED, STOPPED, SUPERVISOR, ControlBlock
 from ..shared_memory.memory import SharedMemory
@@ -324,13 +324,13 @@ class Supervisor:
     def _where(self, rank: _Rank) -> str:
         return f"in {self._called(rank)}"
 
-    def _shown_ranks(self) -> list[Rank]:
+    def _shown_ranks(self) -> list[PublishedRank]:
         """For those who look from other programs."""
         found = []
         for rank in self._ranks.values():
             state = "lost" if rank.is_over else "hangs" if rank.hung else "running" if rank.pid else "starting"
             devices = (rank.gpu,) if rank.gpu else self._settings.devices[rank.number]
-            found.append(Rank(rank.number, rank.pid, devices, state))
+            found.append(PublishedRank(rank.number, rank.pid, devices, state))
         return found
 
     def _called(self, rank: _Rank) -> str:
